@@ -1,0 +1,15 @@
+// An instance as the library holds it: one constexpr row. No std header, no function: a thousand rows compile in the time of one.
+#pragma once
+
+namespace tilekiln {
+
+struct Row {
+  unsigned long long signature;   // packed as the family's generated header says (tilekiln/generated/<family>.h)
+  unsigned short tile_q, tile_k;  // queries per unit, keys per block
+  unsigned char target;           // index of the target in the fixed order of kernels/targets (Target::index)
+  unsigned char pipeline;         // index of the pipeline in the family
+  unsigned char rank;             // lower is preferred among instances that fit equally well
+  unsigned char reserved;
+};
+
+}  // namespace tilekiln
