@@ -1,0 +1,1 @@
+"""Tilekiln: receipts in, attention kernels out."""

@@ -1,0 +1,29 @@
+"""The float64 NumPy reference of every feature: the oracle of all tests, and a readable statement of the semantics.
+
+>>> import numpy as np
+>>> from tilekiln import reference
+>>> q = np.zeros((1, 2, 1, 4)); out, lse = reference.fmha_fwd(q, q, q, causal=True, return_lse=True)
+>>> lse.tolist()
+[[[0.0, 0.6931471805599453]]]
+"""
+
+from .attention import BLOCK_SCALE, Result, fmha_fwd, forward, head
+from .masks import shift, visible
+from .philox import keep_threshold, philox4x32_7, random_bytes
+from .tolerance import TOLERANCE, Tolerance, excess
+
+__all__ = [
+    "BLOCK_SCALE",
+    "TOLERANCE",
+    "Result",
+    "Tolerance",
+    "excess",
+    "fmha_fwd",
+    "forward",
+    "head",
+    "keep_threshold",
+    "philox4x32_7",
+    "random_bytes",
+    "shift",
+    "visible",
+]
