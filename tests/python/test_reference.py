@@ -43,7 +43,7 @@ def test_random_bytes_are_independent_of_the_window_asked_for():
 
 # seqlen_q 5, seqlen_k 8: the areas of facts/semantics.md section 5
 @pytest.mark.parametrize(
-    "window, origin, area",
+    ("window", "origin", "area"),
     [
         ((-1, -1), "bottom_right", 40),
         ((-1, 0), "top_left", 15),
@@ -157,11 +157,15 @@ def test_rows_that_see_nothing():
     random = np.random.default_rng(1)
     q, k, v = (random.normal(size=(1, n, 1, 4)) for n in (5, 2, 2))
     out, lse = reference.fmha_fwd(q, k, v, causal=True, return_lse=True)
-    assert np.all(out[0, :3] == 0) and np.all(lse[0, 0, :3] == -np.inf) and np.all(np.isfinite(lse[0, 0, 3:]))
+    assert np.all(out[0, :3] == 0)
+    assert np.all(lse[0, 0, :3] == -np.inf)
+    assert np.all(np.isfinite(lse[0, 0, 3:]))
     out, lse = reference.fmha_fwd(q, k[:, :0], v[:, :0], return_lse=True)
-    assert np.all(out == 0) and np.all(lse == -np.inf)
+    assert np.all(out == 0)
+    assert np.all(lse == -np.inf)
     out, lse = reference.fmha_fwd(q, k[:, :0], v[:, :0], sink=np.array([2.5]), return_lse=True)
-    assert np.all(out == 0) and np.all(lse == 2.5)
+    assert np.all(out == 0)
+    assert np.all(lse == 2.5)
     assert reference.fmha_fwd(q[:, :0], k, v).shape == (1, 0, 1, 4)
 
 
@@ -177,7 +181,9 @@ def test_padding_and_skipped_sequences_stay_untouched():
     touched = np.isin(np.arange(12), [0, 1, 2, 8, 9, 10, 11])
     assert np.all((out != 7).any(axis=(1, 2)) == touched)
     assert np.all((lse != 7).all(axis=0) == touched)
-    assert np.all(randval[:, 3:8] == 9) and np.all(randval[:, :3, 5] == 9) and np.any(randval[:, :3, :5] != 9)
+    assert np.all(randval[:, 3:8] == 9)
+    assert np.all(randval[:, :3, 5] == 9)
+    assert np.any(randval[:, :3, :5] != 9)
 
 
 def test_batch_padding_equals_shorter_arrays():
@@ -188,7 +194,8 @@ def test_batch_padding_equals_shorter_arrays():
         alone = reference.forward(q[b : b + 1, :m], k[b : b + 1, :n], v[b : b + 1, :n], causal=True)
         np.testing.assert_array_equal(padded.out[b, :m], alone.out[0])
         np.testing.assert_array_equal(padded.lse[b, :, :m], alone.lse[0])
-        assert np.all(np.isnan(padded.out[b, m:])) and not padded.touched[b, :, m:].any()
+        assert np.all(np.isnan(padded.out[b, m:]))
+        assert not padded.touched[b, :, m:].any()
 
 
 def test_layouts_agree():

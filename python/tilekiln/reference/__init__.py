@@ -2,7 +2,8 @@
 
 >>> import numpy as np
 >>> from tilekiln import reference
->>> q = np.zeros((1, 2, 1, 4)); out, lse = reference.fmha_fwd(q, q, q, causal=True, return_lse=True)
+>>> q = np.zeros((1, 2, 1, 4))
+>>> out, lse = reference.fmha_fwd(q, q, q, causal=True, return_lse=True)
 >>> lse.tolist()
 [[[0.0, 0.6931471805599453]]]
 """

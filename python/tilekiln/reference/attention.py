@@ -176,8 +176,8 @@ def fmha_fwd(
 ) -> Any:
     """Attention forward; arguments and results as `Library.fmha_fwd`, computed by `forward` in float64.
 
-    out, lse, randval: NumPy arrays to write to (rounded to their dtype), else float64 zeros. Rows that the call must not touch
-    are left as they are. Returns out, or (out, lse) with return_lse.
+    out, lse, randval: NumPy arrays to write to (rounded to their dtype), else float64 zeros. Rows that the call must
+    not touch are left as they are. Returns out, or (out, lse) with return_lse.
     """
     result = forward(q, k, v, **rest)
     layout = rest.get("layout", "bshd")

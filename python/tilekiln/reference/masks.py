@@ -24,8 +24,8 @@ def visible(
 ) -> NDArray[np.bool_]:
     """True where row i sees key j, bool (seqlen_q, seqlen_k).
 
-    Row i sees keys [i + shift - left, i + shift + right]; -1 is unbounded, causal means right = 0. The first sink_size keys
-    stay visible whatever left says, never past i + shift + right.
+    Row i sees keys [i + shift - left, i + shift + right]; -1 is unbounded, causal means right = 0. The first sink_size
+    keys stay visible whatever left says, never past i + shift + right.
     """
     left, right = window
     if causal:

@@ -1,8 +1,8 @@
 """The random bytes of dropout: Philox-4x32 with 7 rounds, and which byte belongs to which (row, key).
 
 One 32 x 32 tile of the score matrix takes 64 counters ("lanes") of 16 bytes. Lane j serves column j % 32; byte r of a
-lane serves row 16 (r // 8) + 8 (j // 32) + r % 8 of the tile. The counter is (offset + 64 (batch nhead_q + head) + lane) in
-its low 64 bits, then the tile's row and column; the key is the seed. Masks, tiles of a kernel and thread counts
+lane serves row 16 (r // 8) + 8 (j // 32) + r % 8 of the tile. The counter is offset + 64 (batch nhead_q + head) + lane
+in its low 64 bits, then the tile's row and column; the key is the seed. Masks, tiles of a kernel and thread counts
 take no part, so any kernel on any machine draws the same bytes.
 """
 

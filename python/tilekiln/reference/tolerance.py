@@ -1,19 +1,20 @@
 """How far a kernel may be from the float64 reference, by dtype: stated here, once, for every test and the demo.
 
-A kernel sums p_ij v_jd, so its rounding errors are relative to magnitude = sum_j |p_ij v_jd| (which `forward` returns), not
-to the sum itself, which may cancel to nothing. With u = 2^-(mantissa bits + 1), the unit roundoff:
+A kernel sums p_ij v_jd, so its rounding errors are relative to magnitude = sum_j |p_ij v_jd| (which `forward` returns),
+not to the sum itself, which may cancel to nothing. With u = 2^-(mantissa bits + 1), the unit roundoff:
 
     |out - reference| <= u_out |reference| + weight * magnitude + tiny
     |lse - reference| <= lse * max(1, |reference|)
 
 * u_out: the result is rounded once, to nearest even. For fp16 the smallest subnormal (2^-24) is added.
 * weight: the relative error of one p_ij.
-  fp32 and fp16 compute in fp32: a score of size |s| is a sum of hdim products and errs by some u_fp32 (|s| + sqrt(hdim)),
-  which exp turns into a relative error of p; exp itself adds 7.5e-8. 2^-18 = 64 u_fp32 holds for |s| up to about 30.
-  bf16 and fp8 round p to bf16 before it meets v (2^-9 each, always to the same side in the worst case) and use a shorter
+  fp32 and fp16 compute in fp32: a score of size |s| is a sum of hdim products and errs by some
+  u_fp32 (|s| + sqrt(hdim)), which exp turns into a relative error of p; exp itself adds
+  7.5e-8. 2^-18 = 64 u_fp32 holds for |s| up to about 30.
+  bf16 and fp8 round p to bf16 before it meets v (2^-9 each, always to the same side at worst) and use a shorter
   exp (7.5e-5 = 2^-13.7). 2^-8 allows both and the double rounding of the result.
-* lse: the same relative error of a sum is an absolute error of its logarithm; nothing is rounded to bf16 there, which leaves
-  the exp: 2^-12 for bf16 and fp8.
+* lse: the same relative error of a sum is an absolute error of its logarithm; nothing is rounded to bf16 there, which
+  leaves the exp: 2^-12 for bf16 and fp8.
 
 Scores far larger than 30 need a wider weight, in proportion: `scores` is the largest |score| of the test.
 """
