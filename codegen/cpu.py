@@ -1,0 +1,55 @@
+"""What this machine's CPU has, in the words of __builtin_cpu_supports."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from functools import cache
+
+# The levels of the x86-64 psABI as features that every compiler accepts: some know no levels.
+LEVELS: dict[str, tuple[str, ...]] = {
+    "x86-64-v2": ("popcnt", "sse4.2", "ssse3"),
+    "x86-64-v3": ("popcnt", "sse4.2", "ssse3", "avx", "avx2", "bmi", "bmi2", "fma"),
+    "x86-64-v4": (
+        *("popcnt", "sse4.2", "ssse3", "avx", "avx2", "bmi", "bmi2", "fma"),
+        *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+    ),
+}
+# Where /proc/cpuinfo spells a feature differently; the levels also hold features that only it names.
+_CPUINFO = {
+    "sse4.2": "sse4_2",
+    "bmi": "bmi1",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512vnni": "avx512_vnni",
+}
+_CPUINFO_ONLY = {"x86-64-v3": ("abm", "f16c", "movbe", "xsave"), "x86-64-v4": ("abm", "f16c", "movbe", "xsave")}
+KNOWN = {*LEVELS, *LEVELS["x86-64-v4"], *_CPUINFO}
+
+
+def features(cpuid: Iterable[str]) -> list[str]:
+    """`cpuid` with every level written out, each feature once."""
+    return list(dict.fromkeys(single for feature in cpuid for single in LEVELS.get(feature, (feature,))))
+
+
+def has(arch: str, cpuid: Iterable[str]) -> bool:
+    """Whether this machine is an `arch` ("any" is every one) whose CPU has all of `cpuid`."""
+    if arch not in ("any", platform.machine()):
+        return False
+    wanted = list(cpuid)
+    if not wanted:
+        return True
+    only = {name for feature in wanted for name in _CPUINFO_ONLY.get(feature, ())}
+    return {_CPUINFO.get(name, name) for name in features(wanted)} | only <= _flags()
+
+
+@cache
+def _flags() -> frozenset[str]:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("flags"):
+                    return frozenset(line.partition(":")[2].split())
+    except FileNotFoundError:  # not Linux: only targets that need no feature are known to run
+        pass
+    return frozenset()

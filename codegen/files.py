@@ -1,0 +1,108 @@
+"""Generated files: written only when they change, never half, and removed when nothing uses them any more.
+
+Every receipt keeps a ledger of its files under `ledger/`. A file goes when no ledger names it, so receipts of one
+variant share units, and nothing that the generator did not write is ever touched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+_LEDGERS = "ledger"
+
+
+def digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+class Ledger(msgspec.Struct):
+    """`inputs`: fingerprint of what it was made from. `files`: digest by path. `result`: what the generator answered."""
+
+    inputs: str
+    files: dict[str, str]
+    result: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def read_ledgers(out_dir: str) -> dict[str, Ledger]:
+    folder = os.path.join(out_dir, _LEDGERS)
+    if not os.path.isdir(folder):
+        return {}
+    found = {}
+    for entry in sorted(os.listdir(folder)):
+        if entry.endswith(".json"):
+            with open(os.path.join(folder, entry), "rb") as file:
+                data = file.read()
+            try:
+                found[entry[:-5]] = msgspec.json.decode(data, type=Ledger)
+            except msgspec.MsgspecError:
+                continue  # of another version of the generator: its receipt is generated anew
+    return found
+
+
+def _unchanged(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_size == len(data) and file.read() == data
+    except FileNotFoundError:
+        return False
+
+
+def _write(path: str, data: bytes) -> None:
+    """Beside the file, then renamed over it: a reader sees the old or the new text, never a part."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+        raise
+
+
+def update(
+    out_dir: str, files: Mapping[str, bytes], ledgers: Mapping[str, Ledger], *, write: bool
+) -> tuple[list[str], list[str]]:
+    """Make `files` and the receipts' `ledgers` true under `out_dir`. What was written and what was removed, sorted.
+
+    With write=False nothing is touched; the answer is what would have been.
+    """
+    old = read_ledgers(out_dir)
+    written = sorted(path for path, data in files.items() if not _unchanged(os.path.join(out_dir, path), data))
+    known = {path for ledger in old.values() for path in ledger.files}
+    wanted = {path for name, ledger in {**old, **ledgers}.items() for path in ledger.files}
+    removed = sorted(path for path in known - wanted if os.path.exists(os.path.join(out_dir, path)))
+    if write:
+        for path in written:
+            _write(os.path.join(out_dir, path), files[path])
+        for name, ledger in sorted(ledgers.items()):
+            path, data = os.path.join(out_dir, _LEDGERS, f"{name}.json"), msgspec.json.encode(ledger)
+            if not _unchanged(path, data):
+                _write(path, data)
+        for path in removed:
+            os.unlink(os.path.join(out_dir, path))
+            _remove_empty(out_dir, os.path.dirname(path))
+    return written, removed
+
+
+def _remove_empty(out_dir: str, folder: str) -> None:
+    while folder and not os.listdir(os.path.join(out_dir, folder)):
+        os.rmdir(os.path.join(out_dir, folder))
+        folder = os.path.dirname(folder)
+
+
+def intact(out_dir: str, paths: Iterable[tuple[str, str]]) -> bool:
+    """Whether every (path, digest) is still there as it was written."""
+    try:
+        for path, expected in paths:
+            with open(os.path.join(out_dir, path), "rb") as file:
+                if digest(file.read()) != expected:
+                    return False
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""The manifest: the plan as built, JSON with one instance a line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+
+import msgspec
+
+from codegen.axes import Family
+from codegen.plan import ALGORITHM, Plan
+
+FORMAT, ABI = 1, 1
+
+
+def source_hash(root: str) -> str:
+    """Of everything a library is made from besides the plan: templates, engines, runtime, headers."""
+    state = hashlib.blake2b(digest_size=16)
+    for folder in ("include", "kernels"):
+        for path in walk(root, folder):
+            with open(os.path.join(root, path), "rb") as file:
+                data = file.read()
+            state.update(f"{path}\0{len(data)}\0".encode())
+            state.update(data)
+    return state.hexdigest()
+
+
+def walk(root: str, folder: str) -> list[str]:
+    """Every file under a folder as root/relative/path, sorted. Hidden files and bytecode are none."""
+    found = []
+    for above, folders, files in os.walk(os.path.join(root, folder)):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        relative = os.path.relpath(above, root).replace(os.sep, "/")
+        found += [f"{relative}/{name}" for name in files if name[0] != "." and not name.endswith((".pyc", ".tmp", "~"))]
+    return sorted(found)
+
+
+def _rows(plan: Plan) -> bytes:
+    """Each row is three pieces of JSON; the signatures of two targets are the same piece."""
+    pieces: dict[tuple[str, int], bytes] = {}
+    lines = []
+    for instance in plan.instances:
+        key = (instance.family_.name, instance.packed)
+        if key not in pieces:
+            pieces[key] = msgspec.json.encode(list(instance.signature.values()))[1:-1]
+        algorithm = f'"{instance.target.name}","{instance.how.pipeline}","{instance.how.tile}"'.encode()
+        lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], algorithm))
+    return b",\n".join(lines)
+
+
+def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: str) -> bytes:
+    """The manifest of a plan. `families`: those with instances. `build_info`: version, mode, cxx, cxx_version, flags."""
+    axes = [axis.name for axis in families[0].axes]
+    if any([axis.name for axis in family.axes] != axes for family in families[1:]):
+        raise NotImplementedError("families with different axes need a column table each")
+    head = {
+        "format": FORMAT,
+        "tilekiln": build_info["version"],
+        "abi": ABI,
+        "receipt": {"name": plan.source.name, "number": plan.source.number, "about": plan.source.about},
+        "where": plan.where,
+        "mode": build_info["mode"],
+        "targets": [{"name": target.name, "isa": target.isa} for target in plan.target_list],
+        "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
+        "source_hash": sources,
+        "plan_hash": plan.digest,
+        "families": {family.name: {"signature": axes, "algorithm": list(ALGORITHM)} for family in families},
+    }
+    lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())
+    columns = msgspec.json.encode(["name", "family", *axes, *ALGORITHM])
+    return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan))

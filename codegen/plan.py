@@ -1,0 +1,108 @@
+"""The plan: the resolved, ordered list of instances of one receipt for some targets. All else is made from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+
+from codegen import select
+from codegen.axes import Family, Value
+from codegen.errors import CodegenError
+from codegen.receipts import Receipt
+from codegen.sieve import Sieve
+from codegen.targets import Algorithm, Target
+from codegen.tree import Tree, tree
+
+ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm
+
+
+class Instance:
+    """One signature and one algorithm. `packed` is the signature as the family's generated header packs it."""
+
+    __slots__ = ("name", "family_", "packed", "target", "how")
+
+    def __init__(self, name: str, family: Family, packed: int, target: Target, how: Algorithm) -> None:
+        self.name, self.family_, self.packed, self.target, self.how = name, family, packed, target, how
+
+    @property
+    def family(self) -> str:
+        return self.family_.name
+
+    @property
+    def signature(self) -> dict[str, Value]:
+        return self.family_.signature(self.packed)
+
+    @property
+    def algorithm(self) -> dict[str, Value]:
+        return {"target": self.target.name, "pipeline": self.how.pipeline, "tile": self.how.tile}
+
+
+class Plan:
+    """`instances`: by family, then target (slowest first), then signature in listing order, then rank."""
+
+    def __init__(
+        self, source: Receipt, targets: Sequence[Target], where: str, instances: list[Instance], root: Tree
+    ) -> None:
+        self.source, self.instances, self.tree = source, instances, root
+        self.receipt, self.where = source.name, where
+        self.target_list = list(targets)
+        self.targets = [target.name for target in targets]
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the names in order."""
+        return hashlib.blake2b("\n".join(i.name for i in self.instances).encode(), digest_size=16).hexdigest()
+
+
+def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
+    """Targets by name, `native` or `all`, each once, slowest first."""
+    picked: set[str] = set()
+    for word in words:
+        if word == "all":
+            picked |= root.targets.keys()
+        elif word == "native":
+            picked.add(root.native().name)
+        else:
+            picked.add(root.target(word).name)
+    if not picked:
+        raise CodegenError(f"no target is named; targets: {', '.join(root.targets)}")
+    return [target for target in root.targets.values() if target.name in picked]
+
+
+def sieve(root: Tree, receipt: Receipt, family: Family, target: Target, where: Sequence[select.Clause]) -> Sieve:
+    """What decides whether a signature of a family is in a receipt on a target."""
+    lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses}
+    lists["receipt"] = receipt.clauses.get(family.name, [])
+    lists["where"] = where
+    return Sieve(family, lists, [a.when for a in root.algorithms(target, family)])
+
+
+def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str = "", root: Tree | None = None) -> Plan:
+    """The plan of a receipt (name or number) for targets (names, `native`, `all`), narrowed to a selection or a family.
+
+    CodegenError when a word is wrong, and when nothing is left.
+    """
+    root = root or tree()
+    source, chosen = root.receipt(receipt), pick_targets(root, targets)
+    where = " ".join(where.split())
+    families = [root.family(family)] if family else [f for f in root.families.values() if f.name in source.clauses]
+    narrowed = select.typed(list(root.families.values()), where, "where")
+    instances: list[Instance] = []
+    for one in families:
+        for target in chosen:
+            algorithms = root.algorithms(target, one)
+            for packed, words, alive in sieve(root, source, one, target, narrowed[one.name]).leaves():
+                for index, how in enumerate(algorithms):
+                    if alive >> index & 1:
+                        name = f"{one.name}{words}_{how.pipeline}_b{how.tile}_{target.word}"
+                        instances.append(Instance(name, one, packed, target, how))
+    if not instances:
+        narrow = f" where '{where}'" if where else ""
+        raise CodegenError(
+            f"receipt {source.name} lists no {family or 'instance'}{narrow}; "
+            f"`python -m codegen explain {source.name} '{family or 'fmha_fwd'} {where or '...'}'` says why"
+        )
+    if len({instance.name for instance in instances}) != len(instances):
+        raise CodegenError(f"receipt {source.name}: two instances have one name; two axes must share a word")
+    return Plan(source, chosen, where, instances, root)

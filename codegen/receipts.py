@@ -1,0 +1,75 @@
+"""Receipts: named products. Here they become clauses over each family's axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from codegen import schema, select
+from codegen.errors import SelectionError, no_such
+from codegen.select import Clause
+from codegen.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.axes import Family
+
+
+class Receipt:
+    """One receipts/*.yaml. `clauses[family]`: a legal signature that meets one of them is listed."""
+
+    def __init__(self, document: Document, families: Mapping[str, Family], base: Receipt | None) -> None:
+        self.document = document
+        self.file = document.load(schema.ReceiptFile)
+        self.name, self.number, self.about = self.file.receipt, self.file.number, self.file.about
+        self.base = base
+        if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
+            raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
+        self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}
+        for name, file in self.file.families.items():
+            if name not in families:
+                raise document.error(("families", f"<{name}>"), no_such("family", name, families, "families"))
+            self.clauses[name] = self._family(families[name], file)
+        if not self.clauses:
+            raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
+
+    def _family(self, family: Family, file: schema.ReceiptFamilyFile) -> list[Clause]:
+        """Inherited and own clauses, narrowed by `only`, then widened by every `add`."""
+        path = ("families", family.name)
+        clauses = list(self.clauses.get(family.name, []))
+        if file.keep is not None:
+            clauses += family.bind(file.keep, (*path, "keep"), self.document)
+        if not clauses:
+            raise self.document.error(path, f"receipt '{self.name}' keeps nothing of {family.name}: `keep` is missing")
+        if file.only is not None:
+            narrow = family.bind(file.only, (*path, "only"), self.document)
+            both = [tuple(a & b for a, b in zip(clause, other, strict=True)) for clause in clauses for other in narrow]
+            clauses = [clause for clause in both if all(clause)]
+            if not clauses:
+                raise self.document.error((*path, "only"), "this leaves nothing of what the receipt keeps")
+        for index, addition in enumerate(file.add):
+            clauses = self._add(family, clauses, addition.values, (*path, "add", index, "values"))
+        return clauses
+
+    def _add(self, family: Family, clauses: list[Clause], text: str, path: tuple[str | int, ...]) -> list[Clause]:
+        """An addition widens axes: its values multiply out with everything else a clause allows."""
+        try:
+            parsed = select.parse(text)
+            if len(parsed) != 1:
+                raise SelectionError("an addition has no 'or'; write two additions", text, 0)
+            widened = [(c, select.bind_clause(family, [c], text)) for c in parsed[0]]
+        except SelectionError as error:
+            raise self.document.selection_error(path, error) from error
+        result = clauses
+        for condition, clause in widened:
+            at = family.axis_of[condition.axis].position
+            result = [(*old[:at], old[at] | clause[at], *old[at + 1 :]) for old in result]
+        if result == clauses:
+            raise self.document.error(path, f"'{text}' adds nothing: the receipt keeps it already")
+        return result
+
+
+def receipt_names() -> list[str]:
+    """Every receipt, by number."""
+    from codegen.tree import tree
+
+    return [receipt.name for receipt in tree().all_receipts()]

@@ -1,0 +1,255 @@
+"""Plans to sources, through jinja2. jinja2 is imported when something is rendered, never to list."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from codegen import axes as axes_module
+from codegen import files
+from codegen.axes import Axis, Family
+from codegen.manifest import manifest, source_hash
+from codegen.plan import Instance, Plan
+from codegen.tables import Batch, FamilyTable, TargetTable, initialisers, names
+from codegen.tree import Tree
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A generated source. `path` is relative to out_dir; `receipts` are those whose library it is part of."""
+
+    path: str
+    kind: str  # rows, table, manifest
+    receipts: tuple[str, ...]
+    instances: tuple[str, ...] = ()  # names, of a rows unit
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """A hand-written engine that a library needs. `source` is relative to the tree."""
+
+    source: str
+    target: str
+    symbol: str
+    receipts: tuple[str, ...]
+
+
+class Generated(msgspec.Struct):
+    """What one generation made. `headers`, `written` and `removed` are paths relative to out_dir."""
+
+    units: list[Unit]
+    headers: list[str]
+    engines: list[Engine]
+    written: list[str] = []
+    removed: list[str] = []
+
+
+def _c_type(axis: Axis) -> str:
+    return {axes_module.BOOLEAN: "bool", axes_module.INTEGER: "unsigned short"}.get(axis.kind, _camel(axis.name))
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+class Renderer:
+    """The templates of a tree, each compiled once."""
+
+    def __init__(self, root: Tree) -> None:
+        import jinja2
+
+        self.tree = root
+        self.environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(os.path.join(root.root, "kernels")),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            auto_reload=False,
+            autoescape=False,  # noqa: S701 (C++, not HTML)
+        )
+        self.environment.filters.update(camel=_camel, quoted=lambda text: json.dumps(text), ctype=_c_type)
+
+    def template(self, name: str) -> jinja2.Template:
+        return self.environment.get_template(name)
+
+    def text(self, name: str, **context: Any) -> bytes:
+        return self.template(name).render(context).encode()
+
+
+def _row(instance: Instance) -> str:
+    how, pipeline = instance.how, instance.family_.pipelines.index(instance.how.pipeline)
+    return f"{{{instance.packed:#x}u, {how.tile_q}, {how.tile_k}, {instance.target.index}, {pipeline}, {how.rank}, 0}}"
+
+
+def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
+    """The batches of a plan, and for each instance its (batch, index)."""
+    masks = {
+        name: sum(axis.field << axis.shift for axis in map(family.axis_of.__getitem__, family.file.batch_by))
+        for name, family in plan.tree.families.items()
+    }
+    grouped: dict[tuple[str, str, int], list[Instance]] = {}
+    numbers: dict[tuple[str, str, int], int] = {}
+    refs = []
+    for instance in plan.instances:
+        key = (instance.family_.name, instance.target.name, instance.packed & masks[instance.family_.name])
+        members = grouped.setdefault(key, [])
+        refs.append((numbers.setdefault(key, len(numbers)), len(members)))
+        members.append(instance)
+    return [_batch(members) for members in grouped.values()], refs
+
+
+def _batch(members: list[Instance]) -> Batch:
+    """Named by its key and its content, so that receipts with equal batches share the unit."""
+    first = members[0]
+    family = first.family_
+    words = [axis.words[axis.code_in(first.packed)] for axis in map(family.axis_of.__getitem__, family.file.batch_by)]
+    content = "\n".join(f"{instance.name} {_row(instance)}" for instance in members)
+    key = "".join(words).strip("_") + "-" + hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    symbol = f"{family.name}_{first.target.word}_{key.replace('-', '_')}"
+    return Batch(f"rows/{family.name}/{first.target.name}/{key}.cpp", symbol, members)
+
+
+def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
+    """By (target, family, pipeline), those that an instance uses."""
+    found: dict[tuple[str, str, str], Engine] = {}
+    for instance in plan.instances:
+        key = (instance.target.name, instance.family_.name, instance.how.pipeline)
+        if key not in found:
+            symbol = f"tilekiln_{instance.target.word}_{instance.family_.name}_{instance.how.pipeline}"
+            source = f"kernels/{instance.family_.name}/{instance.how.pipeline}.cpp"
+            found[key] = Engine(source, instance.target.name, symbol, (plan.receipt,))
+    return found
+
+
+def _table(
+    render: Renderer, plan: Plan, batches: list[Batch], refs: list[tuple[int, int]], info: dict[str, Any]
+) -> bytes:
+    families = _families(plan)
+    engines = _engines(plan)
+    targets = [
+        TargetTable(
+            target,
+            [
+                (family.name, [_address(engines.get((target.name, family.name, pipe))) for pipe in family.pipelines])
+                for family in families
+            ],
+        )
+        for target in plan.target_list
+    ]
+    text, offsets = names(plan)
+    types = {family.name: family.file.engine.type for family in families}
+    return render.text(
+        "library/table.cpp.jinja",
+        plan=plan,
+        families=families,
+        tables=[FamilyTable(plan, family, refs) for family in families],
+        engines=[{"type": types[key[1]], "symbol": engine.symbol} for key, engine in engines.items()],
+        batches=batches,
+        targets=targets,
+        plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
+        names=text,
+        name_offset=offsets,
+        **info,
+    )
+
+
+def _address(engine: Engine | None) -> str:
+    return f"&{engine.symbol}" if engine else "nullptr"
+
+
+def _families(plan: Plan) -> list[Family]:
+    used = {instance.family_.name for instance in plan.instances}
+    return [family for name, family in plan.tree.families.items() if name in used]
+
+
+def generate(
+    plans: Sequence[Plan],
+    out_dir: str | os.PathLike[str],
+    build_info: Mapping[str, Any],
+    write: bool = True,
+    inputs: str = "",
+) -> Generated:
+    """Write the sources of some plans under `out_dir`, sharing what they have in common.
+
+    Files that did not change keep their time; files that no receipt of this out_dir needs any more go. build_info has
+    version, mode, cxx, cxx_version and flags. With write=False nothing is touched; `written` and `removed` say what
+    would be.
+    `inputs` is remembered for codegen.inputs.prepare.
+    """
+    plans = list({plan.receipt: plan for plan in plans}.values())
+    render = Renderer(plans[0].tree)
+    sources = source_hash(plans[0].tree.root)
+    contents: dict[str, bytes] = {}
+    digests: dict[str, str] = {}
+    ledgers: dict[str, files.Ledger] = {}
+    parts = []
+
+    def add(path: str, data: bytes) -> str:
+        contents[path], digests[path] = data, files.digest(data)
+        return path
+
+    for plan in plans:
+        families = _families(plan)
+        headers = [f"include/tilekiln/generated/{family.name}.h" for family in families]
+        for path, family in zip(headers, families, strict=True):
+            if path not in contents:
+                add(path, render.text("library/key.h.jinja", family=family))
+        batches, refs = _batches(plan)
+        units = []
+        for batch in batches:
+            units.append(Unit(batch.path, "rows", (plan.receipt,), tuple(i.name for i in batch.instances)))
+            if batch.path not in contents:
+                add(batch.path, _rows(render, batch))
+        text = manifest(plan, families, build_info, sources)
+        info = {"version": build_info["version"], "manifest_length": len(text)}
+        add(f"{plan.receipt}/manifest.json", text)
+        table = add(f"{plan.receipt}/table.cpp", _table(render, plan, batches, refs, info))
+        code = render.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
+        units.append(Unit(table, "table", (plan.receipt,)))
+        units.append(Unit(add(f"{plan.receipt}/manifest.cpp", code), "manifest", (plan.receipt,)))
+        part = Generated(units, headers, list(_engines(plan).values()))
+        used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
+        result = msgspec.Raw(msgspec.json.encode(part))
+        ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
+        parts.append(part)
+    generated = merged(parts)
+    generated.written, generated.removed = files.update(os.fspath(out_dir), contents, ledgers, write=write)
+    return generated
+
+
+def _rows(render: Renderer, batch: Batch) -> bytes:
+    first = batch.instances[0]
+    return render.text(
+        f"{first.family_.name}/rows.cpp.jinja",
+        family=first.family_.name,
+        target=first.target.name,
+        symbol=batch.symbol,
+        count=batch.size,
+        rows=[(instance.name, _row(instance)) for instance in batch.instances],
+    )
+
+
+def merged(parts: Sequence[Generated]) -> Generated:
+    """One answer for several receipts: a unit or engine they share stands once and names them all."""
+    units: dict[str, Unit] = {}
+    engines: dict[str, Engine] = {}
+    for part in parts:
+        for unit in part.units:
+            old = units.get(unit.path)
+            units[unit.path] = (
+                unit if old is None else msgspec.structs.replace(old, receipts=old.receipts + unit.receipts)
+            )
+        for engine in part.engines:
+            was = engines.get(engine.symbol)
+            engines[engine.symbol] = (
+                engine if was is None else msgspec.structs.replace(was, receipts=was.receipts + engine.receipts)
+            )
+    headers = list(dict.fromkeys(header for part in parts for header in part.headers))
+    return Generated(list(units.values()), headers, list(engines.values()))

@@ -1,0 +1,87 @@
+"""What the YAML files may hold, as types. Everything else about them is checked where it is bound."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
+TargetName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$")]
+Text = Annotated[str, Meta(min_length=1)]
+Pair = Annotated[str, Meta(pattern="^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$")]
+Small = Annotated[int, Meta(ge=0, le=255)]
+Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
+
+
+class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Word
+    about: Text
+    values: Annotated[list[Word], Meta(min_length=1)] | Literal["head_dims"] | None = None
+    word: str = ""
+
+
+class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Word
+    when: Selection
+    says: Text
+
+
+class PipelineFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Word
+    about: Text
+
+
+class EngineFile(Struct, frozen=True, forbid_unknown_fields=True):
+    header: Text
+    type: Text
+
+
+class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
+    family: Word
+    about: Text
+    axes: Annotated[list[AxisFile], Meta(min_length=1)]
+    head_dims: dict[str, list[Pair]]
+    rules: list[RuleFile]
+    pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
+    engine: EngineFile
+    batch_by: list[Word]
+
+
+class AlgorithmFile(Struct, frozen=True, forbid_unknown_fields=True):
+    pipeline: Word
+    tile: Pair
+    when: Selection | None = None
+    rank: Small = 0
+
+
+class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
+    target: TargetName
+    about: Text
+    index: Small
+    order: Small
+    isa: Word
+    arch: Word
+    flags: list[Text]
+    cpuid: list[Text]
+    extends: TargetName | None = None
+    algorithms: dict[str, list[AlgorithmFile]] | None = None
+
+
+class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):
+    values: Text
+    reason: Text
+
+
+class ReceiptFamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
+    keep: Selection | None = None
+    only: Selection | None = None
+    add: list[AdditionFile] = []
+
+
+class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
+    receipt: Word
+    number: Annotated[int, Meta(ge=0)]
+    about: Text
+    extends: Word | None = None
+    families: dict[str, ReceiptFamilyFile] = {}

@@ -1,0 +1,122 @@
+"""The selection language: `axis=value[,value]` and `axis!=value[,value]`.
+
+Conditions side by side must all hold; clauses are separated by the word `or`, and one that holds is enough. Booleans
+are yes and no. A YAML list of texts is one `or` of them. `dtype=bf16 hdim_q=64,128 or dtype=fp32 mask!=none`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from codegen.errors import SelectionError, nearest
+
+if TYPE_CHECKING:
+    from codegen.axes import Axis, Family
+
+_WORD = re.compile(r"\S+")
+_CONDITION = re.compile(r"([^=!]*)(!=|==?)([^=!]*)")
+
+Clause = tuple[int, ...]  # by axis: the set of allowed codes, one bit each
+
+
+class Condition(NamedTuple):
+    axis: str
+    negated: bool
+    values: tuple[str, ...]
+    offset: int  # of the condition in the text
+    values_offset: int
+
+
+def parse(text: str) -> list[list[Condition]]:
+    """The clauses of a text, axes and values not looked at yet. An empty text has one clause that always holds."""
+    clauses: list[list[Condition]] = [[]]
+    joint = 0  # offset of an `or` that still needs something after it
+    for match in _WORD.finditer(text):
+        word, offset = match.group(), match.start()
+        if word in ("or", "|", "||", "OR"):
+            if word != "or":
+                raise SelectionError(f"'{word}' is written 'or'", text, offset)
+            if not clauses[-1]:
+                raise SelectionError("nothing stands before this 'or'", text, offset)
+            clauses.append([])
+            joint = offset
+            continue
+        if word.lower() in ("and", "&", "&&"):
+            raise SelectionError(f"'{word}' is not needed: conditions side by side must all hold", text, offset)
+        split = _CONDITION.fullmatch(word)
+        if split is None or not split[1]:
+            raise SelectionError(f"'{word}' is no condition: write axis=value[,value] or axis!=value", text, offset)
+        if split[2] == "==":
+            raise SelectionError(f"'==' is written '=': {split[1]}={split[3]}", text, offset)
+        if not all(split[3].split(",")):
+            raise SelectionError(f"'{word}' lacks a value", text, offset + split.end(2))
+        values, negated = tuple(split[3].split(",")), split[2] == "!="
+        clauses[-1].append(Condition(split[1], negated, values, offset, offset + split.start(3)))
+    if len(clauses) > 1 and not clauses[-1]:
+        raise SelectionError("nothing stands after this 'or'", text, joint)
+    return clauses
+
+
+def _codes(family: Family, axis: Axis, condition: Condition, text: str) -> int:
+    codes, offset = 0, condition.values_offset
+    for value in condition.values:
+        if value not in axis.code_of:
+            near = nearest(value, axis.values)
+            choice = f"nearest: {', '.join(near)}" if near else f"values: {', '.join(axis.values)}"
+            raise SelectionError(f"axis '{axis.name}' of {family.name} has no value '{value}'; {choice}", text, offset)
+        codes |= 1 << axis.code_of[value]
+        offset += len(value) + 1
+    return axis.all_codes & ~codes if condition.negated else codes
+
+
+def bind_clause(family: Family, conditions: Sequence[Condition], text: str) -> Clause:
+    allowed = list(family.everything)
+    for condition in conditions:
+        axis = family.axis_of.get(condition.axis)
+        if axis is None:
+            near = ", ".join(nearest(condition.axis, family.axis_of))
+            choice = f"nearest: {near}" if near else f"axes: {', '.join(family.axis_of)}"
+            raise SelectionError(f"no axis '{condition.axis}' in {family.name}; {choice}", text, condition.offset)
+        allowed[axis.position] &= _codes(family, axis, condition, text)
+        if not allowed[axis.position]:
+            raise SelectionError(f"this leaves no value of axis '{axis.name}'", text, condition.offset)
+    return tuple(allowed)
+
+
+def bind(family: Family, text: str) -> list[Clause]:
+    """The clauses of a text over a family's axes. SelectionError names a wrong word and the nearest right one."""
+    return [bind_clause(family, conditions, text) for conditions in parse(text)]
+
+
+def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
+    """Clauses by family: a clause that names an axis which only other families have selects nothing of this one."""
+    known = {axis for family in families for axis in family.axis_of}
+    result: dict[str, list[Clause]] = {}
+    for family in families:
+        result[family.name] = []
+        for conditions in parse(text):
+            if all(c.axis in family.axis_of or c.axis not in known for c in conditions):
+                result[family.name].append(bind_clause(family, conditions, text))
+    return result
+
+
+def text_of(family: Family, clause: Clause) -> str:
+    """A clause as people write it, the shorter of = and !=; `everything` when it has no condition."""
+    words = []
+    for axis, allowed in zip(family.axes, clause, strict=True):
+        if allowed != axis.all_codes:
+            values = [value for code, value in enumerate(axis.values) if allowed >> code & 1]
+            others = [value for code, value in enumerate(axis.values) if not allowed >> code & 1]
+            shorter = len(others) < len(values)
+            words.append(f"{axis.name}{'!=' if shorter else '='}{','.join(others if shorter else values)}")
+    return " ".join(words) or "everything"
+
+
+def typed(families: Sequence[Family], text: str, source: str) -> dict[str, list[Clause]]:
+    """bind_any for a text that a person typed; `source` is where, e.g. `--where`."""
+    try:
+        return bind_any(families, text)
+    except SelectionError as error:
+        raise error.shown(source) from error

@@ -1,0 +1,113 @@
+"""The YAML files of a checkout, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from functools import cache, cached_property
+
+from codegen.axes import Family
+from codegen.errors import CodegenError, no_such
+from codegen.receipts import Receipt
+from codegen.targets import Algorithm, Target, bind_algorithms, check_together
+from codegen.yaml_io import Document
+
+
+class Tree:
+    """`root` holds receipts/ and kernels/."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._receipts: dict[str, Receipt] = {}
+
+    def _names(self, folder: str) -> list[str]:
+        """The YAML files of a folder, without their ending, sorted: nothing depends on the order of directories."""
+        path = os.path.join(self.root, folder)
+        if not os.path.isdir(path):
+            raise CodegenError(f"{folder}: no such folder under {self.root}")
+        return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".yaml"))
+
+    @cached_property
+    def families(self) -> dict[str, Family]:
+        folder = os.path.join(self.root, "kernels")
+        found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "family.yaml")))
+        families = {}
+        for name in found:
+            family = Family(Document(self.root, f"kernels/{name}/family.yaml"))
+            if family.name != name:
+                raise family.document.error(("family",), f"the family in kernels/{name} must be named {name}")
+            families[name] = family
+        return families
+
+    def family(self, name: str) -> Family:
+        if name not in self.families:
+            raise CodegenError(no_such("family", name, self.families, "families"))
+        return self.families[name]
+
+    @cached_property
+    def targets(self) -> dict[str, Target]:
+        """By name, slowest first."""
+        paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
+        listed = [Target(Document(self.root, path)) for path in paths]
+        check_together(listed)
+        return {target.name: target for target in sorted(listed, key=lambda target: target.order)}
+
+    def target(self, name: str) -> Target:
+        if name not in self.targets:
+            raise CodegenError(no_such("target", name, self.targets, "targets"))
+        return self.targets[name]
+
+    def native(self) -> Target:
+        """The best target of this machine."""
+        usable = [target for target in self.targets.values() if target.usable]
+        if not usable:
+            raise CodegenError("no target runs on this machine")
+        return usable[-1]
+
+    @cache  # noqa: B019 (a tree lives as long as the process)
+    def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
+        return bind_algorithms(target, family, self.targets)
+
+    @cached_property
+    def receipt_names(self) -> list[str]:
+        """In the order of their files; no file is opened."""
+        return self._names("receipts")
+
+    def _load(self, name: str, above: tuple[str, ...] = ()) -> Receipt:
+        if name not in self._receipts:
+            document = Document(self.root, f"receipts/{name}.yaml")
+            base, extends = None, document.peek("extends")
+            if extends is not None:
+                if extends in (*above, name):
+                    circle = " -> ".join((*above, name, extends))
+                    raise document.error(("extends",), f"receipt '{name}' extends itself: {circle}")
+                if extends not in self.receipt_names:
+                    raise document.error(("extends",), no_such("receipt", extends, self.receipt_names))
+                base = self._load(extends, (*above, name))
+            self._receipts[name] = Receipt(document, self.families, base)
+        return self._receipts[name]
+
+    def all_receipts(self) -> list[Receipt]:
+        """Every receipt, by number."""
+        receipts = sorted((self._load(name) for name in self.receipt_names), key=lambda receipt: receipt.number)
+        for first, second in zip(receipts, receipts[1:], strict=False):
+            if first.number == second.number:
+                raise second.document.error(("number",), f"number {second.number} is taken by {first.name}")
+        return receipts
+
+    def receipt(self, word: str) -> Receipt:
+        """By name or number."""
+        if word in self.receipt_names:
+            return self._load(word)
+        listed = self.all_receipts()
+        for receipt in listed:
+            if word == str(receipt.number):
+                return receipt
+        choices = [str(r.number) for r in listed] if word.isdigit() else [r.name for r in listed]
+        table = ", ".join(f"{r.number} {r.name}" for r in listed)
+        raise CodegenError(f"{no_such('receipt', word, choices)}\nreceipts: {table}")
+
+
+@cache
+def tree(root: str = "") -> Tree:
+    """The tree at `root`; by default the checkout that this package stands in."""
+    return Tree(root or os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

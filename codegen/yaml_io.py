@@ -1,0 +1,151 @@
+"""Typed YAML with errors that say file:line:column.
+
+Loading keeps no positions: that would cost every run. When something is wrong the text is composed again, with marks.
+"""
+
+from __future__ import annotations
+
+import os
+import typing
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from codegen.errors import CodegenError, SelectionError, nearest
+
+T = TypeVar("T")
+Path = Sequence[str | int]  # from the top of a document to a node: ("axes", 3, "values")
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Safe):  # type: ignore[misc]
+    """YAML lets the last of two equal keys win; here they are an error."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) != len(node.value):
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(problem=f"'{key.value}' stands here twice", problem_mark=key.start_mark)
+                seen.add(key.value)
+        return mapping
+
+
+class Document:
+    """One YAML file. `shown` is its path as people are told it, relative to the tree."""
+
+    def __init__(self, root: str, shown: str) -> None:
+        self.shown = shown
+        try:
+            with open(os.path.join(root, shown), encoding="utf-8") as file:
+                self.text = file.read()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CodegenError(f"{shown}: cannot be read: {error}") from error
+
+    @cached_property
+    def plain(self) -> Any:
+        try:
+            return yaml.load(self.text, _Loader)  # noqa: S506 (a safe loader)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+            raise CodegenError(f"{self.shown}{at}: {error.problem or error.context}") from error
+
+    def load(self, kind: type[T]) -> T:
+        """The document as `kind`, a msgspec Struct."""
+        try:
+            return msgspec.convert(self.plain, kind)
+        except msgspec.ValidationError as error:
+            path, message = _find(self.plain, kind)
+            raise self.error(path, message) from error
+
+    def peek(self, key: str) -> str | None:
+        """A text of the topmost mapping before anything is checked; None if there is none."""
+        value = self.plain.get(key) if isinstance(self.plain, dict) else None
+        return value if isinstance(value, str) else None
+
+    def error(self, path: Path, message: str, offset: int = 0) -> CodegenError:
+        """An error at the node that `path` leads to, `offset` characters into its text."""
+        node = yaml.compose(self.text, _Safe)
+        for step in path:
+            found = _child(node, step)
+            if found is None:
+                break
+            node = found
+        mark = node.start_mark if node else None
+        line, column = (mark.line, mark.column) if mark else (0, 0)
+        if mark is not None and offset:
+            column += offset + (getattr(node, "style", None) in ("'", '"'))
+            if (
+                node is not None and node.end_mark.line != line
+            ):  # folded over lines: the beginning of the text is as good as it gets
+                column = mark.column
+        return CodegenError(f"{self.shown}:{line + 1}:{column + 1}: {message}")
+
+    def selection_error(self, path: Path, error: SelectionError) -> CodegenError:
+        return self.error(path, error.message, error.offset)
+
+
+def _child(node: Any, step: str | int) -> Any:
+    """The node one step down; for a key that is no field's value (unknown), the key itself."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == step:
+                return value
+            if isinstance(step, str) and step == f"<{key.value}>":
+                return key
+    elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+        return node.value[step]
+    return None
+
+
+def _find(plain: Any, kind: Any) -> tuple[list[str | int], str]:
+    """The deepest node of `plain` that does not convert to `kind`, and why. `<key>` stands for the key itself."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        inner = _find(plain, arguments[0])
+        return inner if inner[1] else ([], _why(plain, kind))
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(plain, dict):
+        hints = typing.get_type_hints(kind, include_extras=True)
+        for key, value in plain.items():
+            if key not in hints:
+                near = nearest(str(key), hints)
+                choice = f"nearest: {near[0]}" if near else f"it may have {', '.join(hints)}"
+                return [f"<{key}>"], f"'{key}' is not known here; {choice}"
+            path, message = _find(value, hints[key])
+            if message:
+                return [key, *path], message
+        missing = [f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in plain]
+        return [], f"'{missing[0]}' is missing here" if missing else ""
+    if origin is dict and isinstance(plain, dict):
+        for key, value in plain.items():
+            path, message = _find(value, arguments[1])
+            if message:
+                return [key, *path], message
+    if origin is list and isinstance(plain, list):
+        for index, value in enumerate(plain):
+            path, message = _find(value, arguments[0])
+            if message:
+                return [index, *path], message
+    for choice in arguments:  # of a union, the list if it is one
+        if isinstance(plain, list) and list in (typing.get_origin(choice), typing.get_origin(_bare(choice))):
+            return _find(plain, choice)
+    return [], _why(plain, kind)
+
+
+def _bare(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Annotated else kind
+
+
+def _why(plain: Any, kind: Any) -> str:
+    try:
+        msgspec.convert(plain, kind)
+    except msgspec.ValidationError as error:
+        message = str(error).partition(" - at ")[0].replace("`", "'")
+        hint = " (YAML reads yes, no, on and off as booleans: quote them)" if isinstance(plain, bool) else ""
+        return message[0].lower() + message[1:] + hint
+    return ""
