@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A generated source. `path` is relative to out_dir; `receipts` are those whose library it is part of."""
+    """A generated source: `path` in out_dir, `digest` of its content, `receipts` whose libraries it is part of."""
 
     path: str
+    digest: str
     kind: str  # rows, table, manifest
     receipts: tuple[str, ...]
     instances: tuple[str, ...] = ()  # names, of a rows unit
@@ -204,16 +205,18 @@ def generate(
         batches, refs = _batches(plan)
         units = []
         for batch in batches:
-            units.append(Unit(batch.path, "rows", (plan.receipt,), tuple(i.name for i in batch.instances)))
             if batch.path not in contents:
                 add(batch.path, _rows(render, batch))
+            names_ = tuple(i.name for i in batch.instances)
+            units.append(Unit(batch.path, digests[batch.path], "rows", (plan.receipt,), names_))
         text = manifest(plan, families, build_info, sources)
         info = {"version": build_info["version"], "manifest_length": len(text)}
         add(f"{plan.receipt}/manifest.json", text)
         table = add(f"{plan.receipt}/table.cpp", _table(render, plan, batches, refs, info))
         code = render.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
-        units.append(Unit(table, "table", (plan.receipt,)))
-        units.append(Unit(add(f"{plan.receipt}/manifest.cpp", code), "manifest", (plan.receipt,)))
+        units.append(Unit(table, digests[table], "table", (plan.receipt,)))
+        code_path = add(f"{plan.receipt}/manifest.cpp", code)
+        units.append(Unit(code_path, digests[code_path], "manifest", (plan.receipt,)))
         part = Generated(units, headers, list(_engines(plan).values()))
         used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
         result = msgspec.Raw(msgspec.json.encode(part))

@@ -1,0 +1,104 @@
+"""What SConstruct's targets do besides building."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from . import console, options, toolchain
+from .request import Request
+from .variant import variant
+
+
+def words(value: str) -> list[str]:
+    return [word.strip() for word in value.split(",") if word.strip()]
+
+
+def codegen(*arguments: str) -> int:
+    """`python -m codegen`, in this process."""
+    from codegen.cli import main
+
+    return main(list(arguments))
+
+
+def answered(values: Mapping[str, str], targets: Sequence[str]) -> bool:
+    """Answers receipt=list, target=list, explain= and the target `list`; whether that is all there was to do."""
+    if values["receipt"] == "list":
+        return codegen("receipts") == 0
+    if values["target"] == "list":
+        return codegen("targets") == 0
+    narrow = ["--target", values["target"], *(["--where", values["where"]] if values["where"] else [])]
+    if values["explain"]:
+        for receipt in words(values["receipt"]):
+            codegen("explain", receipt, values["explain"], *narrow[:2])
+        return True
+    if "list" not in targets:
+        return False
+    for receipt in words(values["receipt"]):
+        codegen("list", receipt, *narrow, "--format", values["format"])
+    return set(targets) == {"list"}
+
+
+def request(values: Mapping[str, str], dry: bool) -> Request:
+    """The request of a command line. Raises UsageError, ToolchainError or CodegenError."""
+    from codegen.targets import native_target, targets
+    from codegen.tree import tree
+
+    receipts = list(dict.fromkeys(tree().receipt(word).name for word in words(values["receipt"]) or [""]))
+    every = [target.name for target in targets()]
+    chosen: list[str] = []
+    for word in words(values["target"]) or [""]:
+        if word not in ("native", "all", *every):
+            near = options.nearest(word, ["native", "all", "list", *every])
+            raise options.UsageError(
+                f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
+            )
+        chosen += every if word == "all" else [native_target()] if word == "native" else [word]
+    launcher = shlex.split(values["launcher"])
+    if launcher and shutil.which(launcher[0]) is None:
+        raise options.UsageError(f"launcher={launcher[0]} is not on PATH. Install it or leave launcher= out.")
+    return Request(
+        receipts=receipts,
+        variant=variant(chosen, every, values["mode"], values["where"]),
+        toolchain=toolchain.find(values["cxx"], values["mode"]),
+        launcher=launcher,
+        verbose=values["verbose"] == "yes",
+        dry=dry,
+    )
+
+
+def clean(request: Request, only_say: bool) -> None:
+    """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind."""
+    for path in (request.variant.directory, request.variant.python_directory, "compile_commands.json"):
+        if os.path.exists(path):
+            print(f"{'would remove' if only_say else 'removed'} {path}")
+            if not only_say:
+                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    if not only_say and os.path.isdir("build") and not os.listdir("build"):
+        os.rmdir("build")
+
+
+def runs(request: Request) -> dict[str, Callable[..., int]]:
+    """The targets that run something once everything is built."""
+    libraries = ":".join(
+        os.path.dirname(os.path.abspath(request.variant.library(name))) for name in request.receipts[:1]
+    )
+
+    def command(label: str, *arguments: str) -> Callable[..., int]:
+        def run(target: Any, source: Any, env: Any) -> int:
+            print(console.action("run", label), flush=True)
+            environment = {**os.environ, "TILEKILN_PATH": libraries}
+            return subprocess.run([sys.executable, *arguments], env=environment, check=False).returncode
+
+        return run
+
+    return {
+        "demo": command("demo", "-m", "tilekiln.demo", *request.receipts),
+        "test": command("tests", "-m", "pytest", "-n", "auto"),
+        "bench": command("benchmarks", "tools/bench"),
+    }

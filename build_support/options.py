@@ -1,0 +1,151 @@
+"""The options and targets of the command line: one table that is parsed, checked and shown by `scons -h`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+MODES = {
+    "release": "optimised, no debug information",
+    "debug": "-O0 -g, assertions on",
+    "sanitize": "AddressSanitizer and UndefinedBehaviorSanitizer",
+    "thread": "ThreadSanitizer",
+}
+
+
+class UsageError(Exception):
+    """The command line is wrong. The message names what, the nearest right word and the choices; exit code 2."""
+
+
+@dataclass(frozen=True)
+class Option:
+    name: str
+    group: str
+    value: str  # how the value is shown: NAME, yes|no
+    default: str
+    about: tuple[str, ...]
+    choices: tuple[str, ...] = ()
+
+
+YES_NO = ("yes", "no")
+OPTIONS = (
+    Option("receipt", "What to build", "NAME[,NAME]", "flash", ("receipts, by name or number; list shows them",)),
+    Option(
+        "target",
+        "What to build",
+        "NAME[,NAME]",
+        "native",
+        ("instruction sets: native is this machine's best, all is every one;", "list shows them"),
+    ),
+    Option("where", "What to build", "'SELECTION'", "", ("narrows the plan, as in 'dtype=bf16 hdim_q=64,128'",)),
+    Option(
+        "mode",
+        "How to build",
+        "|".join(MODES),
+        "release",
+        tuple(f"{name}: {about}" for name, about in MODES.items()),
+        tuple(MODES),
+    ),
+    Option("cxx", "How to build", "COMPILER", "", ("g++ >= 12 or clang++ >= 16; $CXX, else g++, else clang++",)),
+    Option("launcher", "How to build", "PREFIX", "", ("runs before every compiler, as ccache; rebuilds nothing",)),
+    Option("cache", "How to build", "DIR", "", ("shares compiled objects between trees (SCons CacheDir)",)),
+    Option("compiledb", "How to build", "yes|no", "no", ("also writes compile_commands.json",), YES_NO),
+    Option("verbose", "What to see", "yes|no", "no", ("shows whole commands",), YES_NO),
+    Option("format", "What to see", "names|table|json|csv", "names", ("of list",), ("names", "table", "json", "csv")),
+    Option(
+        "explain",
+        "What to see",
+        "'FAMILY SELECTION'",
+        "",
+        ("is it in the receipt, and if not, why; builds nothing",),
+    ),
+)
+
+TARGETS = {
+    "default": "the library of each receipt, its manifest, and the Python extension",
+    "list": "shows the instances of the receipts; builds nothing",
+    "demo": "builds, then computes attention and compares it with the reference",
+    "test": "runs the tests (pytest -n auto)",
+    "bench": "runs the benchmarks (tools/bench)",
+    "programs": "the C and C++ test programs of tests/programs.yaml",
+    "compiledb": "compile_commands.json only",
+}
+
+EXAMPLES = (
+    ("scons receipt=flash demo", "build flash for this machine and try it"),
+    ("scons receipt=flash,fp8 target=all", "two libraries, each for every instruction set"),
+    ("scons receipt=ck_default where='dtype=bf16 hdim_q=128' list", "see what that would build"),
+    ("scons receipt=flash mode=sanitize programs", "test programs under AddressSanitizer"),
+    ("scons -c", "remove all that these options have made"),
+)
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """The clause ' Did you mean X?' or nothing."""
+    found = difflib.get_close_matches(word, list(choices), 1, 0.5)
+    return f" Did you mean {found[0]}?" if found else ""
+
+
+def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, str]:
+    """Every option's value, from what SCons took apart (ARGLIST, COMMAND_LINE_TARGETS).
+
+    Raises UsageError for an unknown or repeated option, a value that is no choice, or an unknown target.
+    """
+    known = {option.name: option for option in OPTIONS}
+    values = {option.name: option.default for option in OPTIONS}
+    seen: set[str] = set()
+    for name, value in arguments:
+        if name not in known:
+            raise UsageError(f"unknown option {name}=.{nearest(name, known)} The options are {', '.join(known)}.")
+        if name in seen:
+            raise UsageError(
+                f"{name}= is given twice. Give it once, values separated by commas where it takes several."
+            )
+        seen.add(name)
+        choices = known[name].choices
+        if choices and value not in choices:
+            raise UsageError(
+                f"{name}={value} is not possible.{nearest(value, choices)} The values are {', '.join(choices)}."
+            )
+        values[name] = value
+    for target in targets:
+        if target not in TARGETS and not target.startswith("build/") and target not in ("build", "."):
+            raise UsageError(
+                f"unknown target {target}.{nearest(target, [*TARGETS, *(f'{name}=' for name in known)])}"
+                f" The targets are {', '.join(TARGETS)}, and files under build/."
+            )
+    return values
+
+
+def help_text() -> str:
+    lines = ["usage: scons [OPTION=VALUE]... [TARGET]...", ""]
+    lines += ["Builds attention kernels: receipts in, one shared library per receipt out.", ""]
+    group = ""
+    for option in OPTIONS:
+        if option.group != group:
+            group = option.group
+            lines.append(f"{group}:")
+        default = f" [{option.default}]" if option.default else ""
+        head = f"  {option.name}={option.value}"
+        first = f"{option.about[0]}{default}" if len(option.about) == 1 else option.about[0]
+        if len(head) > 29:
+            lines.append(head)
+            head = ""
+        lines.append(f"{head:<31}{first}")
+        rest = option.about[1:]
+        lines += [" " * 31 + text + (default if text == rest[-1] else "") for text in rest]
+    lines += ["", "Targets:"]
+    lines += [f"  {name:<12} {about}" for name, about in TARGETS.items()]
+    lines += ["", "Options of SCons that matter here:"]
+    lines += [
+        "  -c           removes what these options have made: libraries, objects, generated sources",
+        "  -n           shows what would be done, writes nothing",
+        "  -j N         runs N jobs at once [by cores and free memory]",
+        "  -k           goes on after a failure",
+    ]
+    lines += ["", "Output: build/<targets>-<mode>[-<hash of where>]/lib/libtilekiln_<receipt>.so, manifest beside it."]
+    lines += ["", "Examples:"]
+    for command, about in EXAMPLES:
+        lines += [f"  {command}", f"      {about}"]
+    return "\n".join(lines) + "\n"

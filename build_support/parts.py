@@ -1,0 +1,236 @@
+"""The parts of a build, each from what the generator answers to SCons nodes."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import console, includes, jobs
+from .programs import read_programs
+from .toolchain import Toolchain, ToolchainError
+
+if TYPE_CHECKING:
+    from codegen.render import Generated
+
+    from .graph import Graph
+
+EXPORTS = "kernels/library/exports.map"
+
+
+def build_info(root: str, tools: Toolchain) -> dict[str, str]:
+    """What the manifest says of how it was built; nothing of where."""
+    with open(os.path.join(root, "VERSION"), encoding="ascii") as file:
+        version = file.read().strip()
+    return {
+        "version": version,
+        "mode": tools.mode,
+        "cxx": os.path.basename(tools.cxx),
+        "cxx_version": tools.version,
+        "flags": " ".join(tools.mode_flags("engine")),
+    }
+
+
+def _written(graph: Graph, pattern: str) -> list[str]:
+    """Sources of the tree by pattern, sorted, as paths from its root."""
+    root = graph.env.Dir(graph.node_path(".")).abspath
+    return sorted(os.path.relpath(path, root) for path in glob.glob(os.path.join(root, pattern)))
+
+
+def engines(graph: Graph, sources: Generated) -> dict[str, Any]:
+    """By target: one object with all its engines, in which nothing but the engine symbols is visible."""
+    from codegen.targets import targets
+
+    flags = {target.name: list(target.flags) for target in targets()}
+    directory = graph.request.variant.directory
+    objects: dict[str, list[Any]] = {}
+    symbols: dict[str, list[str]] = {}
+    for engine in sources.engines:
+        family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
+        suffix = f"_{engine.target.replace('-', '_')}"  # names end with their target
+        names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
+        node = graph.compile(
+            engine.source,
+            f"{directory}/obj/engine/{engine.target}/{family}-{pipeline}.o",
+            "engine",
+            ["include"],
+            flags=[*flags[engine.target], *quiet(graph.request.toolchain)],
+            defines=[f"TILEKILN_TARGET={engine.target.replace('-', '_')}"],
+            label=f"{engine.source} for {engine.target}",
+            instances=names,
+        )
+        objects.setdefault(engine.target, []).append(node)
+        symbols.setdefault(engine.target, []).append(engine.symbol)
+    return {
+        target: graph.join(f"{directory}/obj/engine/{target}.o", nodes, symbols[target], f"engines for {target}")
+        for target, nodes in objects.items()
+    }
+
+
+def quiet(tools: Toolchain) -> list[str]:
+    """g++ 12 warns of uninitialised values inside its own AVX-512 headers."""
+    return ["-Wno-maybe-uninitialized"] if tools.kind == "g++" else []
+
+
+def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
+    """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
+    variant = graph.request.variant
+    include = ["include", f"{generated}/include"]
+    shown = [graph.at(path) for path in include]
+    headers: dict[str, str] = {}  # by kind: the digest of what such a unit includes
+    found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
+    for unit in sources.units:
+        path = f"{generated}/{unit.path}"
+        if unit.kind not in headers:
+            # In a dry run the source may not be there yet; it is to be compiled whatever its headers hold.
+            known = os.path.exists(graph.at(path))
+            headers[unit.kind] = includes.digest(includes.direct(graph.at(path)), shown) if known else ""
+        node = graph.compile(
+            path,
+            f"{variant.directory}/obj/{unit.path.removesuffix('.cpp')}.o",
+            "rows",
+            include,
+            content=f"{unit.digest} {headers[unit.kind]}",
+            label=unit.path,
+            instances=unit.instances,
+        )
+        for receipt in unit.receipts:
+            found[receipt].append(node)
+    return found
+
+
+def runtime(graph: Graph, generated: str) -> list[Any]:
+    """What every library holds once: C ABI, registry, dispatch, threads."""
+    directory = graph.request.variant.directory
+    return [
+        graph.compile(
+            source,
+            f"{directory}/obj/library/{os.path.basename(source).removesuffix('.cpp')}.o",
+            "runtime",
+            ["include", f"{generated}/include"],
+        )
+        for source in _written(graph, "kernels/library/*.cpp")
+    ]
+
+
+def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[Any]) -> Any:
+    target = graph.request.variant.library(receipt)
+    instances = sum(len(unit.instances) for unit in sources.units if receipt in unit.receipts)
+    count = f"{instances:,} instance{'s' if instances != 1 else ''}"
+    flags = [f"-Wl,--version-script={graph.at(EXPORTS)}", f"-Wl,-soname,{os.path.basename(target)}"]
+    if not (graph.request.toolchain.kind == "clang++" and graph.request.variant.mode in ("sanitize", "thread")):
+        flags.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
+    return graph.link(
+        target,
+        objects,
+        flags=flags,
+        shared=True,
+        needs=[EXPORTS],
+        summary=f"{console.action('built', target)}: {count}, @size@",
+    )
+
+
+def manifest(graph: Graph, receipt: str, sources: Generated, generated: str) -> Any:
+    """The JSON beside the library: the same bytes as inside it."""
+    source = f"{generated}/{receipt}/manifest.json"
+    digest = next(unit.digest for unit in sources.units if unit.kind == "manifest" and receipt in unit.receipts)
+    target = graph.request.variant.manifest(receipt)
+    job = jobs.Job("write", target, [["cp", graph.at(source), jobs.OUT]], content=digest)
+    return graph.step(target, job)
+
+
+def binding(graph: Graph) -> Any:
+    """The Python extension, for the Python that runs this build."""
+    written = _written(graph, "python/binding/*.c")
+    if not written:
+        return None
+    numpy = importlib.util.find_spec("numpy")
+    if numpy is None or numpy.origin is None:
+        raise ToolchainError("NumPy, whose headers the Python extension needs, is not installed. Use tools/dev.")
+    numpy_include = os.path.join(os.path.dirname(numpy.origin), "_core", "include")
+    with open(os.path.join(numpy_include, "numpy", "_numpyconfig.h"), "rb") as file:
+        numpy_identity = hashlib.sha256(file.read()).hexdigest()
+    tools, target = graph.request.toolchain, f"{graph.request.variant.python_directory}/_binding{extension_suffix()}"
+    command = [
+        tools.cxx,
+        "-x",
+        "c",
+        "-std=c11",
+        *tools.mode_flags("runtime"),
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-Wall",
+        "-Wextra",
+    ]
+    command += [f"-I{graph.at('include')}", *map(graph.at, written)]
+    # Where Python and NumPy lie is this machine's; what they are is in the identity.
+    places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
+    identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
+    graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})
+    tail = ["-x", "none", "-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
+    job = jobs.Job(
+        "compile",
+        "python/binding for Python " + sys.version.split()[0],
+        [[*command, *tail, "-o", jobs.OUT]],
+        identity=identity,
+        launcher=(),  # compiles and links at once, which launchers do not cache
+        unsigned=[tools.prefix_map, *places],
+    )
+    return graph.step(target, job, written, scan=True)
+
+
+def extension_suffix() -> str:
+    return str(sysconfig.get_config_var("EXT_SUFFIX"))
+
+
+def programs(
+    graph: Graph,
+    libraries: Mapping[str, Any],
+    engine_objects: Mapping[str, Any],
+    inside: Mapping[str, Sequence[Any]],
+    generated: str,
+) -> dict[str, list[Any]]:
+    """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
+    from codegen.targets import targets
+
+    variant, tools = graph.request.variant, graph.request.toolchain
+    flags = {target.name: list(target.flags) for target in targets()}
+    include = ["include", f"{generated}/include", "tests"]
+    found: dict[str, list[Any]] = {}
+    for program in read_programs(graph.env.File(graph.node_path("tests/programs.yaml")).abspath):
+        if variant.mode not in program.modes:
+            continue
+        for target in variant.targets if program.for_each == "target" else [""]:
+            for receipt in libraries if program.for_each == "receipt" else [""]:
+                place = "/".join(part for part in (receipt or target, program.name) if part)
+                defines = [*program.defines, *([f"TILEKILN_TARGET={target.replace('-', '_')}"] if target else [])]
+                # Their assertions are what they are for.
+                more = ["-UNDEBUG", *(flags[target] + quiet(tools) if target else []), *program.flags]
+                objects = [
+                    graph.compile(
+                        source,
+                        f"{variant.directory}/obj/programs/{place}/{os.path.basename(source)}.o",
+                        "engine" if target else "runtime",
+                        include,
+                        flags=more,
+                        defines=defines,
+                        label=f"{source}{' for ' + target if target else ''}",
+                    )
+                    for source in program.sources
+                ]
+                link_flags: list[str] = []
+                if program.links == "engine":
+                    objects += [engine_objects[target]] if target else list(engine_objects.values())
+                elif program.links == "inside":
+                    objects += inside[receipt]
+                elif program.links == "library":
+                    objects.append(libraries[receipt])
+                    link_flags.append(f"-Wl,-rpath,$ORIGIN/{'../' * (1 + place.count('/'))}lib")
+                node = graph.link(variant.program(place), objects, flags=link_flags)
+                found.setdefault(program.name, []).append(node)
+    return found

@@ -1,0 +1,115 @@
+"""The compiler: found, checked, and turned into command lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+LEAST = {"g++": 12, "clang++": 16}
+# Variables that compilers read behind the command line: inputs of every object, so part of its signature.
+HIDDEN_INPUTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+
+SANITIZERS = {
+    "sanitize": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "thread": ["-fsanitize=thread"],
+}
+# By what is compiled. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
+# Rows and tables are data, so more than -O1 only costs time.
+RELEASE = {"engine": "-O3", "runtime": "-O2", "rows": "-O1"}
+
+
+class ToolchainError(Exception):
+    """A tool is missing or too old; the message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    cxx: str  # as it is run
+    kind: str  # g++ or clang++
+    version: str
+    identity: str  # first line of --version, and the hidden inputs: part of every signature
+    mode: str
+
+    def mode_flags(self, what: str) -> list[str]:
+        if self.mode == "release":
+            return [RELEASE[what], "-g0", "-DNDEBUG"]
+        level = "-O0" if self.mode == "debug" else "-O1"
+        return [level, "-g", "-fno-omit-frame-pointer", *SANITIZERS.get(self.mode, [])]
+
+    def compile(
+        self,
+        source: str,
+        what: str,
+        include: Iterable[str],
+        flags: Sequence[str] = (),
+        defines: Iterable[str] = (),
+        seed: str = "",
+    ) -> list[str]:
+        """The command that compiles `source`, up to `-o`; `what` names its optimisation."""
+        language = ["-x", "c", "-std=c11"] if source.endswith(".c") else ["-std=c++20"]
+        command = [self.cxx, *language, *self.mode_flags(what), "-fPIC", "-fvisibility=hidden"]
+        if not source.endswith(".c"):
+            command.append("-fvisibility-inlines-hidden")
+        if what == "engine":
+            # Contraction and errno decide the results, so they are the same in every mode.
+            command += ["-fno-math-errno", "-ffp-contract=fast"]
+        command += [
+            "-Wall",
+            "-Wextra",
+            "-Wno-missing-field-initializers",
+            *flags,
+            *(f"-D{define}" for define in defines),
+            *(f"-I{path}" for path in include),
+        ]
+        # Names that g++ must make up are derived from this instead of chance.
+        command.append(f"-frandom-seed={seed or source}")
+        return [*command, "-c", source]
+
+    def link(self, shared: bool) -> list[str]:
+        """The link command up to `-o`: no build id (it hashes paths in debug mode), only libraries that are used."""
+        command = [
+            self.cxx,
+            *SANITIZERS.get(self.mode, []),
+            "-Wl,--build-id=none",
+            "-Wl,--as-needed",
+            "-Wl,--hash-style=gnu",
+        ]
+        return [*command, "-shared"] if shared else command
+
+    @property
+    def prefix_map(self) -> str:
+        """Keeps this directory out of debug information. Outside every signature, as another tree's is another."""
+        return f"-ffile-prefix-map={os.getcwd()}=."
+
+
+def find(cxx: str, mode: str) -> Toolchain:
+    """The compiler of cxx=, else $CXX, else g++, else clang++. Raises ToolchainError."""
+    asked = cxx or os.environ.get("CXX", "")
+    names = [asked] if asked else list(LEAST)
+    path = next((found for name in names if (found := shutil.which(name))), None)
+    if path is None:
+        what = (
+            f"{asked} (from {'cxx=' if cxx else 'CXX'}) is not on PATH"
+            if asked
+            else "neither g++ nor clang++ is on PATH"
+        )
+        raise ToolchainError(f"{what}. Install g++ >= 12 or clang++ >= 16, or name one in cxx=.")
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    kind = "clang++" if "clang" in said else "g++"
+    versions = re.findall(r"\b(\d+)\.\d+\.\d+", said)
+    if not versions:
+        raise ToolchainError(
+            f"{path} --version says {said!r}, which is neither g++ nor clang++. Name one of them in cxx=."
+        )
+    whole = re.findall(r"\b\d+\.\d+\.\d+", said)[-1]
+    if int(versions[-1]) < LEAST[kind]:
+        raise ToolchainError(f"{path} is {kind} {whole}, and {LEAST[kind]} or newer is needed. Name another in cxx=.")
+    for tool in ("ld", "objcopy"):
+        if shutil.which(tool) is None:
+            raise ToolchainError(f"{tool} is not on PATH. Install GNU binutils (Debian: apt install binutils).")
+    hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
+    return Toolchain(asked or os.path.basename(path), kind, whole, "\n".join([said, *hidden]), mode)

@@ -1,0 +1,46 @@
+"""Which build a combination of options is, and where it lies: no variant overwrites another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`targets` are full names in the order of the table of targets; `every` says that they are all there are."""
+
+    targets: tuple[str, ...]
+    mode: str
+    where: str = ""
+    every: bool = False
+
+    @property
+    def name(self) -> str:
+        short = "all" if self.every else "+".join(target.removeprefix("cpu-") for target in self.targets)
+        # Blanks between the conditions mean nothing, so they make no other variant.
+        where = " ".join(self.where.split())
+        return f"{short}-{self.mode}" + (f"-{hashlib.sha256(where.encode()).hexdigest()[:8]}" if where else "")
+
+    @property
+    def directory(self) -> str:
+        return f"build/{self.name}"
+
+    def library(self, receipt: str) -> str:
+        return f"{self.directory}/lib/libtilekiln_{receipt}.so"
+
+    def manifest(self, receipt: str) -> str:
+        return f"{self.directory}/lib/libtilekiln_{receipt}.json"
+
+    def program(self, name: str) -> str:
+        return f"{self.directory}/bin/{name}"
+
+    @property
+    def python_directory(self) -> str:
+        return f"build/python-{self.mode}"
+
+
+def variant(targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "") -> Variant:
+    chosen = tuple(name for name in everything if name in targets)
+    return Variant(chosen, mode, where, every=len(everything) > 1 and len(chosen) == len(everything))

@@ -1,0 +1,111 @@
+"""What tests share: libraries, programs and the Python extension, each built once by the real build."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import filelock
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started without it
+    if str(place) not in sys.path:
+        sys.path.insert(0, str(place))
+
+from build_support.parts import extension_suffix
+from build_support.variant import Variant, variant
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if importlib.util.find_spec("torch") is None:
+        skip = pytest.mark.skip(reason="PyTorch is not installed: tools/dev --with torch pytest")
+        for item in items:
+            if "torch" in item.keywords:
+                item.add_marker(skip)
+
+
+class Scons:
+    """Runs scons in the tree, one at a time over all workers, and each command once in a test run."""
+
+    def __init__(self, answers: Path) -> None:
+        self.answers = answers
+
+    def __call__(self, *arguments: str) -> None:
+        """Fails the test, with all that scons said, when the build fails."""
+        key = hashlib.sha256("\0".join(arguments).encode()).hexdigest()[:16]
+        answer = self.answers / f"scons-{key}"
+        (ROOT / "build").mkdir(exist_ok=True)
+        with filelock.FileLock(ROOT / "build" / "tests.lock"):
+            if not answer.exists():
+                command = [sys.executable, "-m", "SCons", "-Q", *arguments]
+                result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+                said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
+                answer.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
+        failure = answer.read_text()
+        if failure:
+            pytest.fail(failure, pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def scons(tmp_path_factory: pytest.TempPathFactory) -> Scons:
+    # With xdist each worker's base lies in that of the whole run, which is what all of them share.
+    base = tmp_path_factory.getbasetemp()
+    return Scons(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)
+
+
+def _variant(targets: str, mode: str, where: str) -> Variant:
+    from codegen.plan import pick_targets
+    from codegen.targets import targets as all_targets
+    from codegen.tree import tree
+
+    chosen = [target.name for target in pick_targets(tree(), targets.split(","))]
+    return variant(chosen, [target.name for target in all_targets()], mode, where)
+
+
+def _options(targets: str, mode: str, where: str) -> list[str]:
+    return [f"target={targets}", f"mode={mode}", *([f"where={where}"] if where else [])]
+
+
+@pytest.fixture(scope="session")
+def build_library(scons: Scons) -> Callable[..., Path]:
+    """build_library(receipt, targets="native", mode="release", where="") -> path of the shared library, built.
+
+    `receipt` is a name; `targets` as in target=, separated by commas. The manifest lies beside the library.
+    """
+
+    def build(receipt: str, targets: str = "native", mode: str = "release", where: str = "") -> Path:
+        built = _variant(targets, mode, where)
+        files = [built.library(receipt), built.manifest(receipt)]
+        scons(f"receipt={receipt}", *_options(targets, mode, where), *files)
+        return ROOT / files[0]
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def build_program(scons: Scons) -> Callable[..., Path]:
+    """build_program(name, receipt="fp32_min", targets="native", mode="release") -> path of a program, built.
+
+    `name` is the path below bin/: "pool", "cpu-avx2/vocabulary", "fp32_min/abi".
+    """
+
+    def build(name: str, receipt: str = "fp32_min", targets: str = "native", mode: str = "release") -> Path:
+        path = _variant(targets, mode, "").program(name)
+        scons(f"receipt={receipt}", *_options(targets, mode, ""), path)
+        return ROOT / path
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def binding(scons: Scons) -> Path:
+    """The Python extension, built."""
+    path = f"{Variant((), 'release').python_directory}/_binding{extension_suffix()}"
+    scons("receipt=fp32_min", path)
+    return ROOT / path
