@@ -1,1 +1,60 @@
-"""Tilekiln: receipts in, attention kernels out."""
+"""Tilekiln: receipts in, attention kernels out.
+
+>>> import tilekiln as tk
+>>> lib = tk.load("flash")
+>>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
+
+`load` gives one library, `attention` picks a kernel from all that are built or installed, `info` says what there is,
+`reference` is the float64 NumPy reference. Importing this imports neither NumPy nor any framework.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import reference
+    from ._binding import ArgumentError, NoKernelError, Stream
+    from .library import Instance, Library, libraries, load
+    from .machine import info
+    from .operators import attention
+
+_HOME = {
+    "ArgumentError": "._native",
+    "Instance": ".library",
+    "Library": ".library",
+    "NoKernelError": "._native",
+    "Stream": "._native",
+    "attention": ".operators",
+    "info": ".machine",
+    "libraries": ".library",
+    "load": ".library",
+    "reference": ".reference",
+}
+
+__all__ = [
+    "ArgumentError",
+    "Instance",
+    "Library",
+    "NoKernelError",
+    "Stream",
+    "attention",
+    "info",
+    "libraries",
+    "load",
+    "reference",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names arrive at their first use, which keeps the import itself at a few milliseconds."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
+    module = importlib.import_module(_HOME[name], __name__)
+    value = globals()[name] = module if name == "reference" else getattr(module, name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,306 @@
+/* Arrays of any framework as tilekiln_tensor: NumPy through its C API, others through DLPack's C exchange API, else the capsule.
+ * A view is never a copy. Everything here runs with the GIL held. */
+#ifndef TILEKILN_BINDING_ARRAYS_H
+#define TILEKILN_BINDING_ARRAYS_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
+#define NPY_TARGET_VERSION NPY_1_22_API_VERSION
+#include <numpy/arrayobject.h>
+#include <string.h>
+
+#include "dlpack.h"
+#include "tilekiln/tilekiln.h"
+
+static PyObject *ArgumentError, *NoKernelError;
+
+/* Sets ArgumentError "argument: ..." and returns -1. */
+static int refuse(const char* argument, const char* format, ...) {
+  va_list rest;
+  va_start(rest, format);
+  PyObject* why = PyUnicode_FromFormatV(format, rest);
+  va_end(rest);
+  if (why) PyErr_Format(ArgumentError, "%s: %U", argument, why);
+  Py_XDECREF(why);
+  return -1;
+}
+
+/* ---- ml_dtypes: NumPy gives their types numbers at run time -------------------------------------------------------- */
+
+static struct {
+  int bf16, fp8, bf8; /* type numbers; -1: not known yet */
+  PyArray_Descr* bf16_descr;
+} ml_dtypes = {-1, -1, -1, NULL};
+
+static int ml_dtypes_number(PyObject* module, const char* name, PyArray_Descr** keep) {
+  PyObject* type = PyObject_GetAttrString(module, name);
+  PyArray_Descr* descr = NULL;
+  if (!type || !PyArray_DescrConverter(type, &descr)) {
+    Py_XDECREF(type);
+    return -1;
+  }
+  const int number = descr->type_num;
+  Py_DECREF(type);
+  if (keep)
+    *keep = descr; /* kept for the life of the process */
+  else
+    Py_DECREF(descr);
+  return number;
+}
+
+/* Numbers the types of ml_dtypes. When the module cannot be imported no array can have them. */
+static int ml_dtypes_import(void) {
+  PyObject* module = PyImport_ImportModule("ml_dtypes");
+  if (!module) return -1;
+  ml_dtypes.fp8 = ml_dtypes_number(module, "float8_e4m3fn", NULL);
+  ml_dtypes.bf8 = ml_dtypes_number(module, "float8_e5m2", NULL);
+  ml_dtypes.bf16 = ml_dtypes_number(module, "bfloat16", &ml_dtypes.bf16_descr);
+  Py_DECREF(module);
+  return PyErr_Occurred() ? -1 : 0;
+}
+
+/* The DLPack dtype of a NumPy array; -1 when it has none, with an exception set. */
+static int numpy_dtype(PyArrayObject* array, const char* argument) {
+  PyArray_Descr* descr = PyArray_DESCR(array);
+  const int number = descr->type_num;
+  switch (number) {
+    case NPY_FLOAT:
+      return TILEKILN_FP32;
+    case NPY_HALF:
+      return TILEKILN_FP16;
+    case NPY_INT:
+      return TILEKILN_INT32;
+    case NPY_UBYTE:
+      return TILEKILN_UINT8;
+    default:
+      break;
+  }
+  if (number >= NPY_USERDEF) {
+    if (ml_dtypes.bf16 < 0 && ml_dtypes_import() < 0) PyErr_Clear(); /* refused below, by the dtype's own name */
+    if (number == ml_dtypes.bf16) return TILEKILN_BF16;
+    if (number == ml_dtypes.fp8) return TILEKILN_FP8;
+    if (number == ml_dtypes.bf8) return TILEKILN_BF8;
+  } else { /* not ours to use, but the library can name it */
+    const int bits = (int)PyArray_ITEMSIZE(array) * 8;
+    if (PyDataType_ISBOOL(descr)) return TILEKILN_DTYPE(6, 8);
+    if (PyDataType_ISUNSIGNED(descr)) return TILEKILN_DTYPE(1, bits);
+    if (PyDataType_ISSIGNED(descr)) return TILEKILN_DTYPE(0, bits);
+    if (PyDataType_ISFLOAT(descr) && bits <= 64) return TILEKILN_DTYPE(2, bits);
+    if (PyDataType_ISCOMPLEX(descr) && bits <= 128) return TILEKILN_DTYPE(5, bits);
+  }
+  return refuse(argument, "dtype was %S, must be fp32, fp16, bf16, fp8 (e4m3), int32 or uint8", descr);
+}
+
+static int view_numpy(PyArrayObject* array, tilekiln_tensor* view, int written, const char* argument) {
+  const int dtype = numpy_dtype(array, argument);
+  if (dtype < 0) return -1;
+  const int ndim = PyArray_NDIM(array);
+  if (ndim > TILEKILN_MAX_NDIM)
+    return refuse(argument, "had %d dimensions, must have at most %d", ndim, TILEKILN_MAX_NDIM);
+  const int flags = PyArray_FLAGS(array);
+  if (written && !(flags & NPY_ARRAY_WRITEABLE))
+    return refuse(argument, "was read-only, must be writable: it is written to");
+  if (!(flags & NPY_ARRAY_ALIGNED))
+    return refuse(argument, "data was not aligned to its elements, must be: pass a copy");
+  if (PyArray_ISBYTESWAPPED(array))
+    return refuse(
+        argument,
+        "had the other byte order, must have that of this machine: convert it with astype(dtype.newbyteorder('='))");
+  view->data = PyArray_DATA(array);
+  view->dtype = dtype;
+  view->ndim = ndim;
+  view->device_type = TILEKILN_CPU;
+  view->device_id = 0;
+  const npy_intp item = (dtype & 0xff) / 8;
+  for (int i = 0; i < ndim; ++i) {
+    const npy_intp stride = PyArray_STRIDE(array, i);
+    view->shape[i] = PyArray_DIM(array, i);
+    if (stride & (item - 1)) /* items are 1, 2, 4, 8 or 16 bytes */
+      return refuse(argument,
+                    "the stride of dimension %d was %zd bytes, must be a multiple of the %zd bytes of an element", i,
+                    (Py_ssize_t)stride, (Py_ssize_t)item);
+    view->stride[i] = stride / item;
+  }
+  return 0;
+}
+
+/* ---- DLPack -------------------------------------------------------------------------------------------------------- */
+
+static int view_dlpack(const DLTensor* tensor, tilekiln_tensor* view, const char* argument) {
+  if (tensor->ndim > TILEKILN_MAX_NDIM)
+    return refuse(argument, "had %d dimensions, must have at most %d", tensor->ndim, TILEKILN_MAX_NDIM);
+  if (tensor->dtype.lanes != 1) return refuse(argument, "elements had %d lanes, must have 1", tensor->dtype.lanes);
+  view->data = tensor->data ? (char*)tensor->data + tensor->byte_offset : NULL;
+  view->dtype = TILEKILN_DTYPE(tensor->dtype.code, tensor->dtype.bits);
+  view->ndim = tensor->ndim;
+  view->device_type = tensor->device.device_type;
+  view->device_id = tensor->device.device_id;
+  int64_t dense = 1;
+  for (int i = tensor->ndim - 1; i >= 0; --i) {
+    view->shape[i] = tensor->shape[i];
+    view->stride[i] = tensor->strides ? tensor->strides[i] : dense;
+    dense *= tensor->shape[i];
+  }
+  if (view->device_type == TILEKILN_CPU &&
+      (uintptr_t)view->data % (tensor->dtype.bits < 8 ? 1 : tensor->dtype.bits / 8))
+    return refuse(argument, "data was not aligned to its elements, must be: pass a copy");
+  return 0;
+}
+
+/* The exchange API of a type, or null when it has none. Two types are remembered: torch.Tensor and one more. */
+static struct {
+  PyTypeObject* type; /* a strong reference */
+  const DLPackExchangeAPI* api;
+} exchange_cache[2];
+
+static const DLPackExchangeAPI* exchange_api_slow(PyTypeObject* type) {
+  static PyObject* name;
+  if (!name && !(name = PyUnicode_InternFromString("__dlpack_c_exchange_api__"))) return NULL;
+  PyObject* capsule = PyObject_GetAttr((PyObject*)type, name);
+  const DLPackExchangeAPI* api = NULL;
+  if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
+    api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+  PyErr_Clear();       /* no such attribute, or none that we know: the capsule protocol is tried next */
+  Py_XDECREF(capsule); /* the struct lives as long as the type */
+  while (api && api->version.major > 1) api = api->previous;
+  if (api && (api->version.major != 1 || !api->tensor_from_object)) api = NULL;
+  if (api) {
+    Py_INCREF(type);
+    Py_XDECREF(exchange_cache[1].type);
+    exchange_cache[1] = exchange_cache[0];
+    exchange_cache[0].type = type;
+    exchange_cache[0].api = api;
+  }
+  return api;
+}
+
+static inline const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
+  for (int i = 0; i < 2; ++i)
+    if (exchange_cache[i].type == type) return exchange_cache[i].api;
+  return exchange_api_slow(type);
+}
+
+/* The capsule of an exporter, held by the caller while the view is used. Its own destructor gives the memory back. */
+static PyObject* capsule_of(PyObject* array, const char* argument) {
+  PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
+  if (!method) {
+    PyErr_Clear();
+    refuse(argument, "was a %s, must be an array: of NumPy, of torch, or any object with __dlpack__",
+           Py_TYPE(array)->tp_name);
+    return NULL;
+  }
+  PyObject* keywords = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
+  PyObject* none = PyTuple_New(0);
+  PyObject* capsule = keywords && none ? PyObject_Call(method, none, keywords) : NULL;
+  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* an exporter from before DLPack 1.0 */
+    PyErr_Clear();
+    capsule = PyObject_CallNoArgs(method);
+  }
+  Py_XDECREF(keywords);
+  Py_XDECREF(none);
+  Py_DECREF(method);
+  return capsule;
+}
+
+static int view_capsule(PyObject* capsule, tilekiln_tensor* view, int written, const char* argument) {
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    const DLManagedTensorVersioned* managed = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+    if (managed->version.major != 1)
+      return refuse(argument, "was exported as DLPack %d, must be DLPack 1", (int)managed->version.major);
+    if (written && managed->flags & DLPACK_READ_ONLY)
+      return refuse(argument, "was read-only, must be writable: it is written to");
+    return view_dlpack(&managed->dl_tensor, view, argument);
+  }
+  if (PyCapsule_IsValid(capsule, "dltensor"))
+    return view_dlpack(&((const DLManagedTensor*)PyCapsule_GetPointer(capsule, "dltensor"))->dl_tensor, view, argument);
+  return refuse(argument, "__dlpack__ gave no DLPack capsule, must give one");
+}
+
+/* Makes a view of any array. *held receives a reference that must live as long as the view, or null when the array itself does. */
+static inline int view_array(PyObject* array, tilekiln_tensor* view, int written, const char* argument,
+                             PyObject** held) {
+  *held = NULL;
+  if (PyArray_CheckExact(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
+  const DLPackExchangeAPI* api = exchange_api(Py_TYPE(array));
+  if (api) {
+    DLTensor tensor;
+    if (api->tensor_from_object(array, &tensor) < 0) {
+      if (PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
+      PyObject *type, *value, *trace; /* name the argument in front of what the framework says */
+      PyErr_Fetch(&type, &value, &trace);
+      refuse(argument, "%S", value ? value : type);
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(trace);
+      return -1;
+    }
+    return view_dlpack(&tensor, view, argument);
+  }
+  if (PyArray_Check(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
+  *held = capsule_of(array, argument);
+  return *held ? view_capsule(*held, view, written, argument) : -1;
+}
+
+/* ---- new arrays ---------------------------------------------------------------------------------------------------- */
+
+static void allocation_error(void* context, const char* kind, const char* message) {
+  (void)context;
+  PyErr_Format(PyExc_MemoryError, "%s: %s", kind, message);
+}
+
+static PyObject* new_numpy(tilekiln_tensor* view, PyArray_Descr* descr, int zero) {
+  npy_intp shape[TILEKILN_MAX_NDIM];
+  for (int i = 0; i < view->ndim; ++i) shape[i] = (npy_intp)view->shape[i];
+  Py_INCREF(descr); /* the call takes it over */
+  PyObject* array = zero ? PyArray_Zeros(view->ndim, shape, descr, 0) : PyArray_Empty(view->ndim, shape, descr, 0);
+  if (array) view->data = PyArray_DATA((PyArrayObject*)array);
+  return array;
+}
+
+static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* view, int zero) {
+  DLTensor prototype = {NULL,
+                        {view->device_type, view->device_id},
+                        view->ndim,
+                        {(uint8_t)(view->dtype >> 8), (uint8_t)(view->dtype & 0xff), 1},
+                        view->shape,
+                        NULL,
+                        0};
+  DLManagedTensorVersioned* managed = NULL;
+  if (api->allocate(&prototype, &managed, NULL, allocation_error) < 0) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_MemoryError, "the framework could not allocate the result");
+    return NULL;
+  }
+  const DLTensor* made = &managed->dl_tensor;
+  view->data = made->data ? (char*)made->data + made->byte_offset : NULL;
+  int64_t bytes = (view->dtype & 0xff) / 8;
+  for (int i = 0; i < view->ndim; ++i) bytes *= view->shape[i];
+  if (zero && bytes) memset(view->data, 0, (size_t)bytes);
+  void* object = NULL;
+  if (api->managed_to_object(managed, &object) < 0) return NULL;
+  return object;
+}
+
+/* A dense array of like's framework; view has dtype, ndim and shape, and receives the rest. zero: filled with zeros. Frameworks
+ * without the exchange API get a NumPy array here, which the facade hands over to them after the call. */
+static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
+  view->device_type = TILEKILN_CPU;
+  view->device_id = 0;
+  int64_t dense = 1;
+  for (int i = view->ndim - 1; i >= 0; --i) {
+    view->stride[i] = dense;
+    dense *= view->shape[i];
+  }
+  const DLPackExchangeAPI* api = PyArray_CheckExact(like) ? NULL : exchange_api(Py_TYPE(like));
+  if (api) return new_exchanged(api, view, zero);
+  if (view->dtype == TILEKILN_BF16) {
+    if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
+    return new_numpy(view, ml_dtypes.bf16_descr, zero);
+  }
+  PyArray_Descr* descr = PyArray_DescrFromType(view->dtype == TILEKILN_FP16 ? NPY_HALF : NPY_FLOAT);
+  PyObject* array = new_numpy(view, descr, zero);
+  Py_DECREF(descr);
+  return array;
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* Library: the C ABI of one libtilekiln_<receipt>.so, loaded RTLD_LOCAL. */
+#ifndef TILEKILN_BINDING_LIBRARY_H
+#define TILEKILN_BINDING_LIBRARY_H
+
+#include <dlfcn.h>
+
+#include "arrays.h"
+
+/* Every function of the ABI, so that loading finds a missing one and not a call. */
+#define TILEKILN_FUNCTIONS(X)                                                                                \
+  X(stream_create)                                                                                           \
+  X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) \
+      X(fmha_fwd_why) X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name)    \
+          X(instance_usable) X(isa) X(num_threads) X(last_error)
+
+typedef struct {
+  PyObject_HEAD PyObject* path; /* str */
+#define X(name) __typeof__(&tilekiln_##name) name;
+  TILEKILN_FUNCTIONS(X)
+#undef X
+} Library;
+
+/* Sets the exception of a failed call and returns null. */
+static PyObject* library_error(const Library* self, tilekiln_status status) {
+  PyObject* type = status == TILEKILN_INVALID_ARGUMENT ? ArgumentError
+                   : status == TILEKILN_NO_KERNEL      ? NoKernelError
+                   : status == TILEKILN_OUT_OF_MEMORY  ? PyExc_MemoryError
+                                                       : PyExc_RuntimeError;
+  PyErr_SetString(type, self->last_error());
+  return NULL;
+}
+
+static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static char* names[] = {"path", NULL};
+  PyObject* path = NULL;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O:Library", names, &path)) return NULL;
+  PyObject *bytes = NULL, *text = PyOS_FSPath(path);
+  if (!text || !PyUnicode_FSConverter(text, &bytes)) {
+    Py_XDECREF(text);
+    return NULL;
+  }
+  Library* self = (Library*)type->tp_alloc(type, 0);
+  if (self)
+    self->path = text;
+  else
+    Py_DECREF(text);
+  /* Never closed: the library's thread pool may outlive every Python object. */
+  void* handle = self ? dlopen(PyBytes_AS_STRING(bytes), RTLD_NOW | RTLD_LOCAL) : NULL;
+  Py_DECREF(bytes);
+  if (!self) return NULL;
+  if (!handle) {
+    PyErr_Format(PyExc_ImportError, "cannot load a Tilekiln library: %s", dlerror());
+    Py_DECREF(self);
+    return NULL;
+  }
+  *(void**)&self->abi_version = dlsym(handle, "tilekiln_abi_version");
+  if (!self->abi_version || self->abi_version() != TILEKILN_ABI_VERSION) {
+    if (self->abi_version)
+      PyErr_Format(PyExc_ImportError,
+                   "%S speaks version %d of the Tilekiln ABI and this binding version %d: build both from one tree",
+                   path, (int)self->abi_version(), TILEKILN_ABI_VERSION);
+    else
+      PyErr_Format(PyExc_ImportError, "%S is no Tilekiln library: it has no tilekiln_abi_version", path);
+    Py_DECREF(self);
+    return NULL;
+  }
+#define X(name)                                                                                     \
+  if (!(*(void**)& self->name = dlsym(handle, "tilekiln_" #name))) {                                \
+    PyErr_Format(PyExc_ImportError, "%S has no tilekiln_%s: build it from this tree", path, #name); \
+    Py_DECREF(self);                                                                                \
+    return NULL;                                                                                    \
+  }
+  TILEKILN_FUNCTIONS(X)
+#undef X
+  return (PyObject*)self;
+}
+
+static void library_dealloc(Library* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  Py_XDECREF(self->path);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+static PyObject* library_path(Library* self, void* unused) {
+  (void)unused;
+  return Py_NewRef(self->path);
+}
+static PyObject* library_version(Library* self, void* unused) {
+  (void)unused;
+  return PyUnicode_FromString(self->version());
+}
+static PyObject* library_receipt(Library* self, void* unused) {
+  (void)unused;
+  return PyUnicode_FromString(self->receipt());
+}
+static PyObject* library_isa(Library* self, void* unused) {
+  (void)unused;
+  return PyUnicode_FromString(self->isa());
+}
+static PyObject* library_num_threads(Library* self, void* unused) {
+  (void)unused;
+  return PyLong_FromLong(self->num_threads());
+}
+static PyObject* library_instance_count(Library* self, void* unused) {
+  (void)unused;
+  return PyLong_FromLongLong(self->instance_count());
+}
+static PyObject* library_manifest_text(Library* self, PyObject* unused) {
+  (void)unused;
+  size_t length = 0;
+  const char* text = self->manifest(&length);
+  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
+}
+
+static PyObject* library_instance_name(Library* self, PyObject* number) {
+  const long long instance = PyLong_AsLongLong(number);
+  if (instance == -1 && PyErr_Occurred()) return NULL;
+  const char* name = self->instance_name(instance);
+  if (name) return PyUnicode_FromString(name);
+  return PyErr_Format(PyExc_IndexError, "instance: is %lld; this library has %lld instances", instance,
+                      (long long)self->instance_count());
+}
+
+static PyObject* library_instance_usable(Library* self, PyObject* number) {
+  const long long instance = PyLong_AsLongLong(number);
+  if (instance == -1 && PyErr_Occurred()) return NULL;
+  return PyBool_FromLong(self->instance_usable(instance));
+}
+
+#endif

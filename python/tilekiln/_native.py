@@ -1,0 +1,37 @@
+"""The compiled binding, from beside this file when installed, else from the tree's build directory."""
+
+import pathlib
+import sysconfig
+
+import tilekiln
+
+TREE = pathlib.Path(__file__).resolve().parents[2]
+"""The root of the source tree, when this package lies in one (see `in_tree`)."""
+
+
+def in_tree() -> bool:
+    """Does this package lie in a source tree, beside its SConstruct?"""
+    return (TREE / "SConstruct").is_file()
+
+
+def _find() -> None:
+    """Let `tilekiln._binding` be found: installed, or newest of build/python-release and build/python-debug."""
+    name = "_binding" + sysconfig.get_config_var("EXT_SUFFIX")
+    if (pathlib.Path(__file__).with_name(name)).is_file():
+        return
+    for mode in ("release", "debug"):
+        directory = TREE / "build" / f"python-{mode}"
+        if (directory / name).is_file():
+            tilekiln.__path__.append(str(directory))
+            return
+    raise ImportError(
+        f"Tilekiln's binding {name} is not built. It was looked for beside {__file__} and in "
+        f"{TREE / 'build'}/python-*/. Build it with any library: tools/dev scons receipt=flash"
+    )
+
+
+_find()
+
+from ._binding import ABI_VERSION, ArgumentError, NoKernelError, Stream  # noqa: E402
+
+__all__ = ["ABI_VERSION", "ArgumentError", "NoKernelError", "Stream"]

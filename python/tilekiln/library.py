@@ -1,0 +1,211 @@
+"""Kernel libraries: where they are looked for, and what one offers."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from . import _binding, selection
+from ._native import TREE, ArgumentError, NoKernelError, in_tree
+
+ENTRY_POINTS = "tilekiln.libraries"
+"""The entry points of packages that bring libraries: name = receipt, value = a path or a function that gives one."""
+
+
+class Instance(NamedTuple):
+    """One kernel of a library: a signature and the algorithm that answers it."""
+
+    number: int
+    name: str
+    family: str
+    signature: dict[str, Any]
+    algorithm: dict[str, Any]
+
+
+class Library(_binding.Library):
+    """One loaded library, libtilekiln_<receipt>.so. `tilekiln.load` makes these; a path does too.
+
+    `fmha_fwd`, `fmha_fwd_find` and `why` take the same arguments; see help(Library.fmha_fwd).
+    """
+
+    def __repr__(self) -> str:
+        isa = self.isa or "no ISA of this machine"
+        return f"<tilekiln.Library {self.receipt}, {self.instance_count} instances, {isa}>"
+
+    @functools.cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The plan as built: what the library was generated from and for, and its instances."""
+        manifest: dict[str, Any] = json.loads(self.manifest_text())
+        return manifest
+
+    def instances(self, where: str = "") -> list[Instance]:
+        """The instances that a selection such as "dtype=bf16 hdim_q=64,128" keeps, in plan order.
+
+        A wrong axis or value raises ArgumentError with the nearest right one.
+        """
+        manifest = self.manifest
+        columns, rows = manifest["instances"]["columns"], manifest["instances"]["rows"]
+        keeps = selection.compile_where(where, columns, rows)
+        result = []
+        for number, row in enumerate(rows):
+            if keeps(row):
+                values = dict(zip(columns, row, strict=True))
+                family = manifest["families"][values["family"]]
+                signature = {axis: values[axis] for axis in family["signature"]}
+                algorithm = {axis: values[axis] for axis in family["algorithm"]}
+                result.append(Instance(number, values["name"], values["family"], signature, algorithm))
+        return result
+
+
+class Found(NamedTuple):
+    """A library file and where it was found."""
+
+    receipt: str
+    path: pathlib.Path
+    place: str
+
+
+def _receipt_of(path: pathlib.Path) -> str:
+    return path.name.removeprefix("libtilekiln_").removesuffix(".so")
+
+
+def _in_directory(directory: pathlib.Path, place: str) -> list[Found]:
+    files = sorted(directory.glob("libtilekiln_*.so"), key=lambda path: -path.stat().st_mtime_ns)
+    return [Found(_receipt_of(path), path, place) for path in files]
+
+
+def _from_path() -> list[Found]:
+    found = []
+    for entry in filter(None, os.environ.get("TILEKILN_PATH", "").split(os.pathsep)):
+        path = pathlib.Path(entry)
+        found += (
+            [Found(_receipt_of(path), path, "TILEKILN_PATH")]
+            if path.is_file()
+            else _in_directory(path, "TILEKILN_PATH")
+        )
+    return found
+
+
+def _from_tree() -> list[Found]:
+    """Newest first, release before debug. Sanitized libraries need a sanitized process, so they are left out."""
+    found = []
+    if in_tree():
+        for mode in ("release", "debug"):
+            builds = [build / "lib" for build in (TREE / "build").glob(f"*-{mode}*")]
+            libraries = [library for build in builds for library in _in_directory(build, "tree")]
+            found += sorted(libraries, key=lambda library: -library.path.stat().st_mtime_ns)
+    return found
+
+
+def _from_packages() -> list[Found]:
+    import importlib.metadata
+
+    found = []
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        value = entry.load()
+        found.append(Found(entry.name, pathlib.Path(value() if callable(value) else value), "installed package"))
+    return found
+
+
+PLACES = (_from_path, _from_tree, _from_packages)
+
+
+def looked_in() -> str:
+    """Where libraries are looked for, for people."""
+    path = os.environ.get("TILEKILN_PATH")
+    tree = f"{TREE / 'build'}/*/lib" if in_tree() else "no source tree"
+    return f"TILEKILN_PATH ({path or 'not set'}), the tree ({tree}), installed packages (entry points {ENTRY_POINTS!r})"
+
+
+@functools.cache
+def _loaded(path: str, stamp: tuple[int, int]) -> Library:
+    return Library(path)
+
+
+def _open(path: pathlib.Path) -> Library:
+    """A file is loaded once, however often it is asked for; a rebuilt one is another file."""
+    status = path.stat()
+    return _loaded(str(path), (status.st_ino, status.st_mtime_ns))
+
+
+def load(name: str | int | os.PathLike[str]) -> Library:
+    """The library of a receipt, by name ("flash"), number (2) or path.
+
+    Looks in the entries of TILEKILN_PATH (directories or files), then for the newest build of the tree that this
+    machine can run, then in installed packages. Raises NoKernelError when there is none: with what was found, where it was
+    looked for, and the line that builds it.
+    """
+    if not isinstance(name, (str, int)) or (isinstance(name, str) and (os.sep in name or name.endswith(".so"))):
+        return _open(pathlib.Path(name))
+    receipt = _by_number(int(name)) if str(name).isdecimal() else str(name)
+    unusable = []
+    others: set[str] = set()
+    for place in PLACES:
+        for found in place():
+            if found.receipt == receipt:
+                library = _open(found.path)
+                if library.isa:
+                    return library
+                unusable.append(str(found.path))
+            others.add(found.receipt)
+    raise NoKernelError(_not_found(receipt, others, unusable))
+
+
+def libraries() -> list[Library]:
+    """Every library at hand that this machine can run, one per receipt, in the order `load` prefers."""
+    result: dict[str, Library] = {}
+    for place in PLACES:
+        for found in place():
+            if found.receipt not in result:
+                library = _open(found.path)
+                if library.isa:
+                    result[found.receipt] = library
+    return list(result.values())
+
+
+def _receipts() -> dict[str, int]:
+    """The receipts of the tree and their numbers; empty without a tree."""
+    result = {}
+    for path in sorted((TREE / "receipts").glob("*.yaml")) if in_tree() else []:
+        number = re.search(r"^number:\s*(\d+)", path.read_text(), re.MULTILINE)
+        if number:
+            result[path.stem] = int(number[1])
+    return result
+
+
+def _by_number(number: int) -> str:
+    known = _receipts()
+    for place in PLACES:
+        for found in place():
+            manifest = found.path.with_suffix(".json")
+            if found.receipt not in known and manifest.is_file():
+                known[found.receipt] = json.loads(manifest.read_text())["receipt"]["number"]
+    for name, its_number in known.items():
+        if its_number == number:
+            return name
+    listed = ", ".join(f"{number} {name}" for name, number in sorted(known.items(), key=lambda item: item[1]))
+    raise ArgumentError(f"name: there is no receipt {number}; there are: {listed or 'none'}")
+
+
+def _not_found(receipt: str, others: set[str], unusable: list[str]) -> str:
+    known = _receipts()
+    lines = []
+    if known and receipt not in known:
+        near = difflib.get_close_matches(receipt, known, 1)
+        choice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        lines.append(f"name: there is no receipt {receipt!r}; {choice}")
+        receipt = near[0] if near else ""
+    else:
+        lines.append(f"name: the library of receipt {receipt!r} is not built")
+    if unusable:
+        lines.append("  built for other machines only: " + ", ".join(unusable))
+    lines.append(f"  found: {', '.join(sorted(others)) or 'no library'}")
+    lines.append(f"  looked in: {looked_in()}")
+    if receipt:
+        lines.append(f"  build it: tools/dev scons receipt={receipt}")
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""What there is on this machine: for people, and for bug reports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "asimd", "sve")
+"""The CPU flags that targets ask for, as /proc/cpuinfo spells them."""
+
+
+def _cpu() -> dict[str, Any]:
+    name, flags = platform.processor() or platform.machine(), set[str]()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() == "model name":
+                    name = value.strip()
+                elif key.strip() in ("flags", "Features"):
+                    flags.update(value.split())
+    except OSError:
+        flags.add("unknown: no /proc/cpuinfo")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"name": name, "machine": platform.machine(), "cores": cores, "flags": [f for f in ISA_FLAGS if f in flags]}
+
+
+def info() -> dict[str, Any]:
+    """CPU, ISA, versions and libraries, as plain data.
+
+    Keys: cpu (name, machine, cores, flags), isa (the best in use; "" without libraries), python, numpy, binding (path
+    and ABI version, or why there is none), looked_in, libraries (receipt, version, isa, num_threads, instances,
+    targets, mode, path).
+    """
+    result: dict[str, Any] = {"cpu": _cpu(), "isa": "", "python": sys.version.split()[0], "libraries": []}
+    try:
+        import numpy
+
+        from . import _binding, library
+    except ImportError as error:
+        return result | {"binding": str(error)}
+    result["numpy"] = numpy.__version__
+    result["binding"] = {"path": _binding.__file__, "abi": _binding.ABI_VERSION}
+    result["looked_in"] = library.looked_in()
+    for found in library.libraries():
+        result["isa"] = result["isa"] or found.isa
+        result["libraries"].append(
+            {
+                "receipt": found.receipt,
+                "version": found.version,
+                "isa": found.isa,
+                "num_threads": found.num_threads,
+                "instances": found.instance_count,
+                "targets": [target["name"] for target in found.manifest["targets"]],
+                "mode": found.manifest["mode"],
+                "path": found.path,
+            }
+        )
+    return result
+
+
+def _lines(value: Any, indent: str = "") -> list[str]:
+    lines = []
+    for key, item in value.items():
+        if isinstance(item, dict):
+            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")]
+        elif isinstance(item, list) and item and isinstance(item[0], dict):
+            lines.append(f"{indent}{key}:")
+            for entry in item:
+                first, *rest = _lines(entry, indent + "    ")
+                lines += [f"{indent}  - {first.strip()}", *rest]
+        else:
+            lines.append(f"{indent}{key}: {', '.join(map(str, item)) if isinstance(item, list) else item}".rstrip())
+    return lines
+
+
+def text() -> str:
+    """`info()` as lines for people."""
+    return "\n".join(_lines(info()))
