@@ -1,20 +1,216 @@
-"""`python -m codegen`: the plan for people."""
+"""`python -m codegen`: what the YAML means, for people. Commands are a table; each is a few lines here or a module."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
-from codegen.errors import CodegenError
+from codegen import listing
+from codegen.errors import CodegenError, nearest
+from codegen.options import Command, Given, Option, columns, help_of, parse
 from codegen.plan import resolve
+from codegen.tree import tree
+
+PROGRAM = "python -m codegen"
+SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: conditions side by side must all hold, the
+word 'or' separates clauses of which one must hold. Booleans are yes and no. `python -m codegen axes` lists the axes."""
+
+_TARGET = Option("--target", "T", "targets, comma separated, or native (this machine's best) or all", "native")
+_FAMILY = Option("--family", "F", "only this family")
+_WHERE = Option("--where", "S", "only instances that this selection allows")
+_FORMAT = Option("--format", "F", "names, table, json or csv", "names", ("names", "table", "json", "csv"))
 
 
-def main(arguments: Sequence[str]) -> int:
+def _say(text: str) -> int:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    return 0
+
+
+def help_pages() -> list[tuple[str, str]]:
+    """The overview and every command's help, with their titles."""
+    return [(PROGRAM, overview()), *((command.name, help_of(command, PROGRAM)) for command in COMMANDS)]
+
+
+def _targets(given: Given) -> list[str]:
+    return [word for word in given["--target"].split(",") if word]
+
+
+def _list(given: Given) -> int:
+    plan = resolve(given[0], _targets(given), given["--where"], given["--family"])
+    return _say(listing.FORMATS[given["--format"]](plan))
+
+
+def _receipts(given: Given) -> int:
+    if given[0]:
+        return _say(listing.receipt(tree(), given[0], _targets(given)))
+    return _say(listing.receipts(tree(), _targets(given)))
+
+
+def _explain(given: Given) -> int:
+    from codegen.explain import explain
+
+    return _say(explain(tree(), given[0], given[1], _targets(given)))
+
+
+def _check(given: Given) -> int:
+    from codegen.check import check
+
+    return _say(check(tree()))
+
+
+def _diff(given: Given) -> int:
+    from codegen.diff import diff
+
+    text, equal = diff(tree(), given[0], given[1], _targets(given), bool(given["--names"]))
+    _say(text)
+    return 0 if equal else 1
+
+
+def _docs(given: Given) -> int:
+    from codegen.docs import check, write
+
+    if given["--write"]:
+        return _say(write(tree(), given["--write"]))
+    check(tree(), "docs/reference")
+    return _say("docs/reference is up to date")
+
+
+COMMANDS = (
+    Command(
+        "list",
+        ("RECEIPT",),
+        "List the instances of a receipt: one line each, the canonical name unless --format says otherwise.",
+        SELECTION,
+        (_TARGET, _FAMILY, _WHERE, _FORMAT),
+        (
+            ("list flash", "what `scons receipt=flash` builds on this machine"),
+            ("list flash --target all --where 'dtype=bf16 hdim_q=128,192 mask!=none'", "a part of it, on every target"),
+            ("list ck_default --where 'dtype=fp8bf16 or bias=alibi softcap=no' --format table", "as a table of axes"),
+        ),
+        _list,
+    ),
+    Command(
+        "explain",
+        ("RECEIPT", "'[FAMILY] axis=value ...'"),
+        "Say whether a receipt lists a signature and why, which instances are nearest, and what builds it.",
+        "Axes that are left out may have any value. The second argument may also be the name of an instance.",
+        (_TARGET,),
+        (
+            ("explain flash 'fmha_fwd dtype=bf16 hdim_q=128 hdim_v=128 bias=alibi softcap=yes'", "a rule forbids it"),
+            ("explain flash 'dtype=fp16 hdim_q=64 sink=yes'", "no clause of the receipt has it; others do"),
+        ),
+        _explain,
+    ),
+    Command(
+        "receipts",
+        ("[RECEIPT]",),
+        "List the receipts, or show one: its clauses, and how many instances each axis value has.",
+        "",
+        (_TARGET,),
+        (("receipts", "all of them, with numbers and counts"), ("receipts flash", "what flash keeps, adds and counts")),
+        _receipts,
+    ),
+    Command(
+        "targets",
+        (),
+        "List the targets: flags, what the CPU must have, and whether this machine can run them.",
+        "",
+        (),
+        (("targets", "all of them, slowest first"),),
+        lambda given: _say(listing.targets(tree())),
+    ),
+    Command(
+        "families",
+        (),
+        "List the kernel families.",
+        "",
+        (),
+        (("families", "all of them"),),
+        lambda given: _say(listing.families(tree())),
+    ),
+    Command(
+        "axes",
+        ("[FAMILY]",),
+        "List the axes of a family (of every family) with their values, the head dims by dtype, and the rules.",
+        "",
+        (),
+        (("axes", "of every family"), ("axes fmha_fwd", "of one")),
+        lambda given: _say(listing.axes(tree(), given[0])),
+    ),
+    Command(
+        "check",
+        (),
+        "Check every YAML file, every receipt on every target, and that every rule and clause matters.",
+        "",
+        (),
+        (("check", "says what it checked, or file:line:column, what is wrong and the nearest right word"),),
+        _check,
+    ),
+    Command(
+        "diff",
+        ("A", "B"),
+        "Compare two receipts, or two manifests (the .json beside a library), instance by instance.",
+        "Exit code 0 when equal, 1 when they differ.",
+        (_TARGET, Option("--names", "", "every name that only one of them has, not only counts by axis value")),
+        (
+            ("diff flash pytorch", "what one user has and the other has not"),
+            ("diff old/libtilekiln_flash.json build/avx512-release/lib/libtilekiln_flash.json", "two builds"),
+            ("diff flash build/avx512-release/lib/libtilekiln_flash.json --target cpu-avx512", "is a build current?"),
+        ),
+        _diff,
+    ),
+    Command(
+        "docs",
+        (),
+        "Write the reference pages of receipts, axes, rules, targets and commands.",
+        "Without --write, say which pages of docs/reference are out of date; exit code 2 if one is.",
+        (Option("--write", "DIR", "the folder of the pages"),),
+        (("docs --write docs/reference", "after every change of the YAML files"),),
+        _docs,
+    ),
+)
+
+
+def overview() -> str:
+    """What `--help` alone prints."""
+    rows = [(command.name + "".join(f" {a}" for a in command.arguments), command.about) for command in COMMANDS]
+    return (
+        "\n\n".join(
+            [
+                f"usage: {PROGRAM} COMMAND [arguments]",
+                "Tilekiln's generator: receipts (YAML) to plans of kernel instances. It reads the tree it stands in.",
+                "commands:\n" + columns(rows),
+                f"A receipt is named or numbered: flash or 2. {PROGRAM} COMMAND --help says more, with examples.\n"
+                "Errors go to stderr, with exit code 2.",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _run(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        asked = [command for command in COMMANDS if words[1:2] == [command.name]]
+        return _say(help_of(asked[0], PROGRAM) if asked else overview())
+    for command in COMMANDS:
+        if command.name == words[0]:
+            given = parse(command, words[1:], PROGRAM)
+            return _say(help_of(command, PROGRAM)) if given is None else command.run(given)
+    near = nearest(words[0], [command.name for command in COMMANDS])
+    listed = ", ".join(command.name for command in COMMANDS)
+    raise CodegenError(f"no command '{words[0]}'" + (f"; nearest: {near[0]}" if near else "") + f"\ncommands: {listed}")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command line; the exit code."""
     try:
-        if len(arguments) != 2 or arguments[0] != "list":
-            raise CodegenError("usage: python -m codegen list RECEIPT")
-        print("\n".join(instance.name for instance in resolve(arguments[1], ["native"]).instances))
-        return 0
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except CodegenError as error:
-        print(error, file=sys.stderr)
+        print(f"codegen: {error}", file=sys.stderr)
         return error.code
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

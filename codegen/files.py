@@ -20,7 +20,7 @@ def digest(data: bytes) -> str:
 
 
 class Ledger(msgspec.Struct):
-    """`inputs`: fingerprint of what it was made from. `files`: digest by path. `result`: what the generator answered."""
+    """`inputs`: fingerprint of its origins. `files`: digest by path. `result`: what the generator answered."""
 
     inputs: str
     files: dict[str, str]
@@ -43,7 +43,8 @@ def read_ledgers(out_dir: str) -> dict[str, Ledger]:
     return found
 
 
-def _unchanged(path: str, data: bytes) -> bool:
+def unchanged(path: str, data: bytes) -> bool:
+    """Whether the file is there and holds exactly this."""
     try:
         with open(path, "rb") as file:
             return os.fstat(file.fileno()).st_size == len(data) and file.read() == data
@@ -65,6 +66,14 @@ def _write(path: str, data: bytes) -> None:
         raise
 
 
+def write_changed(folder: str, made: Mapping[str, bytes]) -> list[str]:
+    """Write what differs from what is there; the paths written, sorted."""
+    written = sorted(path for path, data in made.items() if not unchanged(os.path.join(folder, path), data))
+    for path in written:
+        _write(os.path.join(folder, path), made[path])
+    return written
+
+
 def update(
     out_dir: str, files: Mapping[str, bytes], ledgers: Mapping[str, Ledger], *, write: bool
 ) -> tuple[list[str], list[str]]:
@@ -73,17 +82,15 @@ def update(
     With write=False nothing is touched; the answer is what would have been.
     """
     old = read_ledgers(out_dir)
-    written = sorted(path for path, data in files.items() if not _unchanged(os.path.join(out_dir, path), data))
+    written = sorted(path for path, data in files.items() if not unchanged(os.path.join(out_dir, path), data))
     known = {path for ledger in old.values() for path in ledger.files}
     wanted = {path for name, ledger in {**old, **ledgers}.items() for path in ledger.files}
     removed = sorted(path for path in known - wanted if os.path.exists(os.path.join(out_dir, path)))
     if write:
-        for path in written:
-            _write(os.path.join(out_dir, path), files[path])
-        for name, ledger in sorted(ledgers.items()):
-            path, data = os.path.join(out_dir, _LEDGERS, f"{name}.json"), msgspec.json.encode(ledger)
-            if not _unchanged(path, data):
-                _write(path, data)
+        write_changed(out_dir, files)
+        write_changed(
+            out_dir, {f"{_LEDGERS}/{name}.json": msgspec.json.encode(entry) for name, entry in ledgers.items()}
+        )
         for path in removed:
             os.unlink(os.path.join(out_dir, path))
             _remove_empty(out_dir, os.path.dirname(path))

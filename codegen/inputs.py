@@ -1,4 +1,4 @@
-"""From receipts to generated sources in one call, next to nothing when nothing changed: what a build runs every time."""
+"""From receipts to generated sources in one call; next to no work when nothing changed. Every build runs it."""
 
 from __future__ import annotations
 

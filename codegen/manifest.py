@@ -50,7 +50,7 @@ def _rows(plan: Plan) -> bytes:
 
 
 def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: str) -> bytes:
-    """The manifest of a plan. `families`: those with instances. `build_info`: version, mode, cxx, cxx_version, flags."""
+    """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags."""
     axes = [axis.name for axis in families[0].axes]
     if any([axis.name for axis in family.axes] != axes for family in families[1:]):
         raise NotImplementedError("families with different axes need a column table each")

@@ -20,7 +20,7 @@ ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm
 class Instance:
     """One signature and one algorithm. `packed` is the signature as the family's generated header packs it."""
 
-    __slots__ = ("name", "family_", "packed", "target", "how")
+    __slots__ = ("family_", "how", "name", "packed", "target")
 
     def __init__(self, name: str, family: Family, packed: int, target: Target, how: Algorithm) -> None:
         self.name, self.family_, self.packed, self.target, self.how = name, family, packed, target, how

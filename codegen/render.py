@@ -73,9 +73,9 @@ class Renderer:
             lstrip_blocks=True,
             keep_trailing_newline=True,
             auto_reload=False,
-            autoescape=False,  # noqa: S701 (C++, not HTML)
+            autoescape=False,
         )
-        self.environment.filters.update(camel=_camel, quoted=lambda text: json.dumps(text), ctype=_c_type)
+        self.environment.filters.update(camel=_camel, quoted=json.dumps, ctype=_c_type)
 
     def template(self, name: str) -> jinja2.Template:
         return self.environment.get_template(name)

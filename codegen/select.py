@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\S+")
 _CONDITION = re.compile(r"([^=!]*)(!=|==?)([^=!]*)")
 
+_YES_NO = dict.fromkeys(("true", "on", "1", "y"), ["yes"]) | dict.fromkeys(("false", "off", "0", "n", "none"), ["no"])
+
 Clause = tuple[int, ...]  # by axis: the set of allowed codes, one bit each
 
 
@@ -63,7 +65,9 @@ def _codes(family: Family, axis: Axis, condition: Condition, text: str) -> int:
     codes, offset = 0, condition.values_offset
     for value in condition.values:
         if value not in axis.code_of:
-            near = nearest(value, axis.values)
+            near = (
+                _YES_NO.get(value.lower(), []) if axis.code_of.keys() == {"no", "yes"} else nearest(value, axis.values)
+            )
             choice = f"nearest: {', '.join(near)}" if near else f"values: {', '.join(axis.values)}"
             raise SelectionError(f"axis '{axis.name}' of {family.name} has no value '{value}'; {choice}", text, offset)
         codes |= 1 << axis.code_of[value]

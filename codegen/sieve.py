@@ -1,9 +1,9 @@
 """The one walk over a family's axes that says which signatures exist.
 
 Axes are decided in listing order. Several lists of clauses must each keep a clause alive (head dims, the receipt,
-`where`, the target's algorithms); rules must never come true. All of that is one integer: a bit per clause still possible.
-A value that kills a list or completes a rule ends its branch at once, and equal integers at one axis share everything
-below, so that the work grows with the number of answers, not with the product of the axes.
+`where`, the target's algorithms); rules must never come true. All of that is one integer: a bit per clause still
+possible. A value that kills a list or completes a rule ends its branch at once, and equal integers at one axis share
+everything below, so that the work grows with the number of answers, not with the product of the axes.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Sieve:
         return bit
 
     def step(self, axis: int, code: int, state: int) -> int:
-        """The state after deciding one axis; 0 when no signature below is listed (`why` tells what ended it)."""
+        """The state after deciding one axis; 0 when no signature below is listed, and `why` says why."""
         state &= self.keep[axis][code]
         if state & self.closing[axis] or not state & self.any_algorithm:
             return 0
@@ -102,26 +102,33 @@ class Sieve:
                 state = state & ~field.mask | field.satisfied
         return state
 
-    def why(self, axis: int, code: int, state: int) -> str:
-        """The name of the list that deciding this axis emptied, `rule NAME`, or `target`; "" when the step is fine."""
+    def why(self, axis: int, code: int, state: int) -> list[str]:
+        """What ends the walk when this axis is decided so: `rule NAME`s, names of lists left empty, `algorithms`."""
         state &= self.keep[axis][code]
-        fired = state & self.closing[axis]
-        if fired:
-            return f"rule {self.family.rules[self.rule_of[fired & -fired]].name}"
-        for field in self.fields:
-            if not state & field.mask:
-                return field.name
-        return "" if state & self.any_algorithm else "target"
+        reasons = [
+            f"rule {self.family.rules[i].name}" for bit, i in self.rule_of.items() if state & self.closing[axis] & bit
+        ]
+        reasons += [field.name for field in self.fields if not state & field.mask]
+        return reasons if state & self.any_algorithm else [*reasons, "algorithms"]
 
-    def verdict(self, codes: Sequence[int]) -> str:
-        """Walk one signature, a code by axis: "" when it is listed, else what `why` says of the step that ended it."""
-        state = self.start
-        for axis, code in enumerate(codes):
-            after = self.step(axis, code, state)
-            if not after:
-                return self.why(axis, code, state)
-            state = after
-        return ""
+    def endings(self) -> dict[str, int]:
+        """What ends branches: for each answer of `why`, at how many places of the walk."""
+        found: dict[str, int] = {}
+        seen: set[tuple[int, int]] = set()
+        left = [(0, self.start)]
+        while left:
+            axis, state = left.pop()
+            if axis == len(self.family.axes) or (axis, state) in seen:
+                continue
+            seen.add((axis, state))
+            for code in range(len(self.family.axes[axis].values)):
+                after = self.step(axis, code, state)
+                if after:
+                    left.append((axis + 1, after))
+                else:
+                    for reason in self.why(axis, code, state):
+                        found[reason] = found.get(reason, 0) + 1
+        return found
 
     def leaves(self, axis: int = 0, state: int | None = None) -> list[Leaf]:
         """Every signature that passes, in listing order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cache, cached_property
+from itertools import pairwise
 
 from codegen.axes import Family
 from codegen.errors import CodegenError, no_such
@@ -89,7 +90,7 @@ class Tree:
     def all_receipts(self) -> list[Receipt]:
         """Every receipt, by number."""
         receipts = sorted((self._load(name) for name in self.receipt_names), key=lambda receipt: receipt.number)
-        for first, second in zip(receipts, receipts[1:], strict=False):
+        for first, second in pairwise(receipts):
             if first.number == second.number:
                 raise second.document.error(("number",), f"number {second.number} is taken by {first.name}")
         return receipts

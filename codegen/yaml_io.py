@@ -49,7 +49,7 @@ class Document:
     @cached_property
     def plain(self) -> Any:
         try:
-            return yaml.load(self.text, _Loader)  # noqa: S506 (a safe loader)
+            return yaml.load(self.text, _Loader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""

@@ -1,0 +1,123 @@
+"""Reference pages, written from the tables that listings and builds use. Nothing in them depends on the machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from codegen import files, select
+from codegen.axes import Family
+from codegen.errors import CodegenError
+from codegen.listing import count
+from codegen.tree import Tree
+
+_MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the YAML files instead. -->"
+
+
+def pages(root: Tree) -> dict[str, str]:
+    """Text by file name."""
+    result = {"receipts.md": _receipts(root), "targets.md": _targets(root), "codegen.md": _commands()}
+    return result | {f"{family.name}.md": _family(root, family) for family in root.families.values()}
+
+
+def write(root: Tree, folder: str) -> str:
+    made = {name: text.encode() for name, text in pages(root).items()}
+    os.makedirs(folder, exist_ok=True)
+    written = files.write_changed(folder, made)
+    return "\n".join(f"{folder}/{name}: {'written' if name in written else 'up to date'}" for name in sorted(made))
+
+
+def check(root: Tree, folder: str) -> None:
+    """CodegenError when a page in the tree is not what would be written now."""
+    stale = []
+    for name, text in sorted(pages(root).items()):
+        path = os.path.join(root.root, folder, name)
+        if not files.unchanged(path, text.encode()):
+            stale.append(f"{folder}/{name}")
+    if stale:
+        raise CodegenError(f"out of date: {', '.join(stale)}\nwrite them: python -m codegen docs --write {folder}")
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", _MADE, *(part for part in parts if part)]) + "\n"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _receipts(root: Tree) -> str:
+    listed, target = root.all_receipts(), next(iter(root.targets))
+    rows = [[str(r.number), f"[{r.name}](#{r.name})", f"{count(root, r, target):,}", r.about] for r in listed]
+    parts = [
+        "A receipt is a named product: what `scons receipt=NAME` builds. Numbers work wherever names do. Counts are of "
+        "instances on one CPU target; the CPU targets all have the same signatures.",
+        _table(["number", "name", "instances", "for whom"], rows),
+    ]
+    for receipt in listed:
+        lines = [f"## {receipt.name}", "", receipt.about]
+        if receipt.base:
+            lines += ["", f"Extends [{receipt.base.name}](#{receipt.base.name})."]
+        for name, clauses in receipt.clauses.items():
+            family = root.families[name]
+            lines += ["", f"[{name}]({name}.md) where", ""]
+            lines += [f"* `{select.text_of(family, clause)}`" for clause in clauses]
+            file = receipt.file.families.get(name)
+            added = [f"* `{addition.values}`: {addition.reason}" for addition in (file.add if file else [])]
+            lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
+        parts.append("\n".join(lines))
+    return _page("Receipts", *parts)
+
+
+def _family(root: Tree, family: Family) -> str:
+    axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
+    dims = [
+        [f"`{dtype}`", ", ".join(f"{q}x{v}" for d, q, v in family.head_dims if d == code)]
+        for code, dtype in enumerate(family.axes[0].values)
+    ]
+    rules = [
+        [f"`{rule.name}`", rule.says, " or ".join(f"`{select.text_of(family, clause)}`" for clause in rule.when)]
+        for rule in family.rules
+    ]
+    pipelines = [[f"`{p.name}`", p.about] for p in family.file.pipelines]
+    name = f"{family.name}{''.join(axis.words[0] for axis in family.axes)}_PIPELINE_bTILE_TARGET"
+    return _page(
+        family.name,
+        family.about,
+        "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
+        "## Head dims\n\nhdim_q x hdim_v, by dtype. An instance takes any head dims up to its own.\n\n"
+        + _table(["dtype", "pairs"], dims),
+        "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"
+        + _table(["rule", "says", "selection"], rules),
+        "## Pipelines\n\n" + _table(["pipeline", ""], pipelines),
+        "## Names\n\nThe words of the axes in listing order, then the algorithm. With the first value of each:",
+        f"`{name}`",
+    )
+
+
+def _targets(root: Tree) -> str:
+    rows, algorithms = [], []
+    for target in root.targets.values():
+        flags = " ".join(f"`{flag}`" for flag in target.flags) or "none"
+        cpuid = " ".join(f"`{feature}`" for feature in target.cpuid) or "nothing"
+        rows.append([f"`{target.name}`", f"`{target.isa}`", target.arch, flags, cpuid, target.about])
+        for family in root.families.values():
+            for how in root.algorithms(target, family):
+                when = " or ".join(f"`{select.text_of(family, clause)}`" for clause in how.when)
+                algorithms.append([f"`{target.name}`", family.name, f"`{how.pipeline}`", how.tile, str(how.rank), when])
+    return _page(
+        "Targets",
+        "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
+        "one down.",
+        _table(["target", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
+        "## Algorithms\n\nEach gives one instance per signature that its selection allows; of several that fit, the "
+        "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
+    )
+
+
+def _commands() -> str:
+    from codegen.cli import help_pages
+
+    parts = [f"## {title}\n\n```text\n{text.rstrip()}\n```" for title, text in help_pages()]
+    return _page("The generator's commands", *parts)

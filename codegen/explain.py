@@ -1,0 +1,192 @@
+"""Whether a receipt lists a signature, and why: the sieve that resolves plans, asked about one clause."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from codegen import select
+from codegen.axes import Axis, Family
+from codegen.errors import CodegenError, SelectionError
+from codegen.listing import clauses as clauses_text
+from codegen.options import wrapped
+from codegen.plan import pick_targets, sieve
+from codegen.receipts import Receipt
+from codegen.select import Clause
+from codegen.sieve import Leaf, Sieve
+from codegen.targets import Target
+from codegen.tree import Tree
+
+_SHOWN = 5  # names or nearest signatures shown
+
+
+def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> str:
+    """The answer as people read it. `text` is `[FAMILY] axis=value ...`, or the name of an instance."""
+    source, chosen = root.receipt(word), pick_targets(root, targets)
+    family, query, named = _question(root, text)
+    if named is not None and named not in chosen:
+        chosen = [named]
+    target = chosen[-1]
+    every = {t.name: sieve(root, source, family, t, [query]).leaves() for t in chosen}
+    asked = f"{family.name} {select.text_of(family, query)}"
+    if any(every.values()):
+        return _yes(root, source, family, query, chosen, every, asked)
+    lines = [f"no: {source.name} does not list {asked}"]
+    illegal = _illegal(root, family, target, query)
+    lines += [f"  {reason}" for reason in illegal or _dropped(root, source, family, target, query)]
+    near = _nearest(family, query, sieve(root, source, family, target, [family.everything]).leaves())
+    if near:
+        lines.append(f"nearest in {source.name}:")
+        lines += [f"  {text}" for text in near]
+    if illegal:
+        elsewhere = [t.name for t in root.targets.values() if _legal(root, family, t, query).leaves()]
+        lines.append(f"targets that can: {', '.join(elsewhere)}" if elsewhere else "No receipt can list it.")
+        return "\n".join(lines)
+    others = [r for r in root.all_receipts() if sieve(root, r, family, target, [query]).leaves()]
+    if not others:
+        lines.append("No receipt lists it yet: widen one in receipts/ by an `add:` with its reason.")
+        return "\n".join(lines)
+    lines.append(f"listed by: {', '.join(f'{r.name} ({r.number})' for r in others)}")
+    lines.append(f"build: {scons(root, others[0], family, query, chosen)}")
+    return "\n".join(lines)
+
+
+def scons(root: Tree, source: Receipt, family: Family, query: Clause, chosen: Sequence[Target]) -> str:
+    """The command line that builds what a clause allows."""
+    words = ["scons", f"receipt={source.name}"]
+    if [target.name for target in chosen] != [root.native().name]:
+        words.append(f"target={','.join(target.name for target in chosen)}")
+    if query != family.everything:
+        words.append("where=" + shlex.quote(select.text_of(family, query)))
+    return " ".join(words)
+
+
+def _question(root: Tree, text: str) -> tuple[Family, Clause, Target | None]:
+    """The family and the clause that a text asks about, and the target if it is the name of an instance."""
+    first, _, rest = text.strip().partition(" ")
+    for family in root.families.values():
+        match = None if rest else _name_pattern(root, family).fullmatch(first)
+        if match:
+            clause = tuple(1 << axis.words.index(match[axis.name]) for axis in family.axes)
+            return family, clause, next(t for t in root.targets.values() if t.word == match["target"])
+    if first and "=" not in first:
+        family = root.family(first)
+    else:
+        family, rest = next(iter(root.families.values())), text.strip()
+        if len(root.families) > 1 and first:
+            raise CodegenError(f"name the family first; families: {', '.join(root.families)}")
+    try:
+        clauses = select.bind(family, rest)
+        if len(clauses) > 1:
+            raise SelectionError("explain takes one clause, without 'or'", rest, 0)
+    except SelectionError as error:
+        raise error.shown("explain") from error
+    return family, clauses[0], None
+
+
+def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
+    def group(axis: Axis) -> str:
+        return f"(?P<{axis.name}>{'|'.join(map(re.escape, axis.words))})"
+
+    targets = "|".join(re.escape(target.word) for target in root.targets.values())
+    axes = "".join(map(group, family.axes))
+    return re.compile(f"{family.name}{axes}_(?:{'|'.join(family.pipelines)})_b[0-9]+x[0-9]+_(?P<target>{targets})")
+
+
+def _yes(
+    root: Tree,
+    source: Receipt,
+    family: Family,
+    query: Clause,
+    chosen: list[Target],
+    every: dict[str, list[Leaf]],
+    asked: str,
+) -> str:
+    names = []
+    for target in chosen:
+        algorithms = root.algorithms(target, family)
+        for leaf in every[target.name]:
+            for index, how in enumerate(algorithms):
+                if leaf.algorithms >> index & 1:
+                    names.append(f"{family.name}{leaf.words}_{how.pipeline}_b{how.tile}_{target.word}")
+    count = f"{len(names)} instances" if len(names) > 1 else "1 instance"
+    lines = [f"yes: {source.name} lists {asked}", f"{count}:"]
+    lines += [f"  {name}" for name in names[:_SHOWN]]
+    if len(names) > _SHOWN:
+        lines.append(f"  and {len(names) - _SHOWN} more")
+    lines.append(f"build: {scons(root, source, family, query, chosen)}")
+    return "\n".join(lines)
+
+
+def _legal(root: Tree, family: Family, target: Target, query: Clause) -> Sieve:
+    """What any receipt could list of a clause on a target."""
+    lists: dict[str, Sequence[Clause]] = {"head_dims": family.head_dim_clauses, "query": [query]}
+    return Sieve(family, lists, [algorithm.when for algorithm in root.algorithms(target, family)])
+
+
+def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[str]:
+    """Why nothing that the clause allows is legal; empty when something is."""
+    legal = _legal(root, family, target, query)
+    if legal.leaves():
+        return []
+    reasons = []
+    endings = legal.endings()
+    rules = [r for r in family.rules if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
+    if not rules:  # none forbids all of it; several together do
+        rules = [rule for rule in family.rules if f"rule {rule.name}" in endings]
+    reasons += [f"rule {rule.name}: {rule.says}" for rule in rules]
+    if not any(all(q & c for q, c in zip(query, clause, strict=True)) for clause in family.head_dim_clauses):
+        dtypes = [value for code, value in enumerate(family.axes[0].values) if query[0] >> code & 1]
+        for name in dtypes:
+            code = family.axes[0].code_of[name]
+            pairs = " ".join(f"{q}x{v}" for dtype, q, v in family.head_dims if dtype == code)
+            reasons.append(f"head dims: {name} has {pairs}; an instance takes any head dims up to its own")
+    if "algorithms" in endings:
+        reasons.append(f"target {target.name}: no algorithm of it answers this")
+    return reasons
+
+
+def _dropped(root: Tree, source: Receipt, family: Family, target: Target, query: Clause) -> list[str]:
+    """Why no clause of the receipt lists a legal signature: per clause, the axes that shut it out."""
+    clauses = source.clauses.get(family.name, [])
+    if not clauses:
+        return [f"receipt {source.name} has no {family.name}:", *clauses_text(root, source).splitlines()]
+    reasons = []
+    for clause in clauses:
+        apart = [axis for axis in family.axes if not clause[axis.position] & query[axis.position]]
+        if apart:
+            needs = [select.text_of(family, _only(family, clause, axis)) for axis in apart]
+            has = [select.text_of(family, _only(family, query, axis)) for axis in apart]
+            reasons.append(f"receipt {source.name} lists only {' '.join(needs)}, not {' '.join(has)}")
+        else:  # every axis alone would do: rules and head dims forbid what is left of both
+            both = tuple(q & c for q, c in zip(query, clause, strict=True))
+            inner = "; ".join(_illegal(root, family, target, both))
+            reasons.append(f"receipt {source.name} would need {select.text_of(family, both)}: {inner}")
+    return [wrapped(reason, 4) for reason in dict.fromkeys(reasons)]
+
+
+def _only(family: Family, clause: Clause, axis: Axis) -> Clause:
+    return (*family.everything[: axis.position], clause[axis.position], *family.everything[axis.position + 1 :])
+
+
+def _nearest(family: Family, query: Clause, leaves: Sequence[Leaf]) -> list[str]:
+    """The listed signatures that differ on the fewest axes, by what differs. Larger head dims serve smaller ones."""
+
+    def distance(packed: int) -> tuple[float, list[str]]:
+        total, differing = 0.0, []
+        for axis in family.axes:
+            code, allowed = axis.code_in(packed), query[axis.position]
+            if not allowed >> code & 1:
+                asked = [c for c in range(len(axis.values)) if allowed >> c & 1]
+                gap = min(abs(code - c) + (0.5 if code < c else 0.0) for c in asked)
+                total += 1.0 + (gap / 100 if axis.name.startswith("hdim") else 0.0)
+                differing.append(f"{axis.name}={axis.values[code]}")
+        return total, differing
+
+    found: dict[str, float] = {}
+    for leaf in leaves:
+        total, differing = distance(leaf.packed)
+        found.setdefault(" ".join(differing), total)
+    ranked = sorted(found.items(), key=lambda item: item[1])[:3]
+    return [f"the same with {text}" for text, total in ranked if total < ranked[0][1] + 1]

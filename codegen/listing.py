@@ -1,0 +1,177 @@
+"""What `list`, `receipts`, `targets`, `families` and `axes` print."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from codegen import select
+from codegen.axes import BOOLEAN, Family
+from codegen.options import columns, wrapped
+from codegen.plan import ALGORITHM, Instance, Plan, pick_targets, resolve, sieve
+from codegen.receipts import Receipt
+from codegen.tree import Tree
+
+
+def names(plan: Plan) -> str:
+    return "\n".join(instance.name for instance in plan.instances)
+
+
+def _words(instance: Instance) -> list[str]:
+    """Signature and algorithm as text, by axis in listing order."""
+    signature = [axis.values[axis.code_in(instance.packed)] for axis in instance.family_.axes]
+    return [*signature, instance.target.name, instance.how.pipeline, instance.how.tile]
+
+
+def _by_family(plan: Plan) -> Iterator[tuple[Family, list[Instance]]]:
+    for family in plan.tree.families.values():
+        instances = [instance for instance in plan.instances if instance.family_ is family]
+        if instances:
+            yield family, instances
+
+
+def table(plan: Plan) -> str:
+    """Axes as columns. What is the same in every row stands above, once."""
+    parts = []
+    for family, instances in _by_family(plan):
+        heads = [*family.axis_of, *ALGORITHM]
+        rows = [_words(instance) for instance in instances]
+        varying = [at for at in range(len(heads)) if any(row[at] != rows[0][at] for row in rows)]
+        same = " ".join(f"{heads[at]}={rows[0][at]}" for at in range(len(heads)) if at not in varying)
+        lines = [f"{family.name}, {len(rows):,} instances of receipt {plan.receipt}"]
+        if same:
+            lines.append(wrapped(f"all: {same}", 5))
+        widths = [max(len(heads[at]), *(len(row[at]) for row in rows)) for at in varying]
+        for row in [heads, *rows] if varying else []:
+            cells = (f"{row[at]:<{width}}" for at, width in zip(varying, widths, strict=True))
+            lines.append("  ".join(cells).rstrip())
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def json(plan: Plan) -> str:
+    """One object, one instance a line."""
+    head = {"receipt": plan.receipt, "number": plan.source.number, "where": plan.where, "targets": plan.targets}
+    rows = (
+        {"name": i.name, "family": i.family, "signature": i.signature, "algorithm": i.algorithm} for i in plan.instances
+    )
+    body = b",\n".join(msgspec.json.encode(row) for row in rows)
+    return (msgspec.json.encode(head)[:-1] + b',"instances":[\n' + body + b"\n]}").decode()
+
+
+def csv(plan: Plan) -> str:
+    """A header line per family. No value has a comma or a quote."""
+    lines = []
+    for family, instances in _by_family(plan):
+        lines.append(",".join(["name", "family", *family.axis_of, *ALGORITHM]))
+        lines += [",".join([instance.name, family.name, *_words(instance)]) for instance in instances]
+    return "\n".join(lines)
+
+
+FORMATS: dict[str, Callable[[Plan], str]] = {"names": names, "table": table, "json": json, "csv": csv}
+
+
+def count(root: Tree, source: Receipt, target: str) -> int:
+    """Of instances, without making them."""
+    total = 0
+    for name in source.clauses:
+        family = root.families[name]
+        leaves = sieve(root, source, family, root.target(target), [family.everything]).leaves()
+        total += sum(leaf.algorithms.bit_count() for leaf in leaves)
+    return total
+
+
+def receipts(root: Tree, targets: Sequence[str]) -> str:
+    chosen = pick_targets(root, targets)
+    listed = root.all_receipts()
+    width = max(len(receipt.name) for receipt in listed)
+    rows = [(f"number  {'name':<{width}}  instances", "for whom")]
+    for receipt in listed:
+        total = sum(count(root, receipt, target.name) for target in chosen)
+        rows.append((f"{receipt.number:>6}  {receipt.name:<{width}}  {total:>9,}", receipt.about))
+    where = ", ".join(target.name for target in chosen)
+    return f"{columns(rows, 0)}\n\nInstances on {where}."
+
+
+def clauses(root: Tree, source: Receipt) -> str:
+    """What a receipt lists, as clauses, by family."""
+    lines = []
+    for name, listed in source.clauses.items():
+        family = root.families[name]
+        for at, clause in enumerate(listed):
+            lines.append(f"  {'or ' if at else name + ' '}{wrapped(select.text_of(family, clause), 6, 20)}")
+        file = source.file.families.get(name)
+        lines += [f"  added: {addition.values}, because {addition.reason}" for addition in (file.add if file else [])]
+    return "\n".join(lines)
+
+
+def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
+    """One receipt: clauses, counts by axis value, and a digest of all names. Golden plans are this text."""
+    plan = resolve(word, targets, root=root)
+    source = plan.source
+    lines = [f"receipt {source.name} ({source.number})", wrapped(source.about, 0)]
+    if source.base:
+        lines.append(f"extends {source.base.name}")
+    lines += ["", "lists", clauses(root, source)]
+    for family, instances in _by_family(plan):
+        lines += ["", f"{family.name}: {len(instances):,} instances on {', '.join(plan.targets)}"]
+        rows = []
+        for axis in family.axes:
+            counts = Counter(axis.code_in(instance.packed) for instance in instances)
+            values = ", ".join(f"{value} {counts[code]:,}" for code, value in enumerate(axis.values) if counts[code])
+            rows.append((axis.name, values))
+        rows.append(("target", ", ".join(f"{k} {v:,}" for k, v in Counter(i.target.name for i in instances).items())))
+        how = Counter(f"{i.how.pipeline} {i.how.tile}" for i in instances)
+        rows.append(("algorithm", ", ".join(f"{k} {v:,}" for k, v in how.items())))
+        lines.append(columns(rows))
+    return "\n".join([*lines, "", f"digest of all names: {plan.digest}"])
+
+
+def targets(root: Tree) -> str:
+    native = root.native()
+    lines = []
+    for target in root.targets.values():
+        runs = "the native target here" if target is native else "runs here" if target.usable else "does not run here"
+        lines.append(f"{target.name}  ({runs})\n  {wrapped(target.about, 2)}")
+        facts = [("isa", target.isa), ("machine", target.arch)]
+        facts += [("flags", " ".join(target.flags) or "none"), ("cpuid", " ".join(target.cpuid) or "nothing")]
+        for family in root.families.values():
+            algorithms = root.algorithms(target, family)
+            facts.append((family.name, ", ".join(f"{a.pipeline} {a.tile}" for a in algorithms) or "no algorithm"))
+        lines.append(columns(facts, 4))
+    return "\n".join(lines)
+
+
+def families(root: Tree) -> str:
+    rows = []
+    for family in root.families.values():
+        size = f"{len(family.axes)} axes, {len(family.rules)} rules, pipelines {', '.join(family.pipelines)}"
+        rows.append((family.name, f"{family.about} ({size})"))
+    return columns(rows, 0)
+
+
+def axes(root: Tree, name: str) -> str:
+    return "\n\n".join(_axes(family) for family in ([root.family(name)] if name else root.families.values()))
+
+
+def _axes(family: Family) -> str:
+    rows = []
+    for axis in family.axes:
+        kind = "" if axis.kind != BOOLEAN else " (boolean)"
+        rows.append((f"{axis.name}={'|'.join(axis.values)}{kind}", axis.about))
+    dims: dict[str, list[str]] = {}
+    for dtype, hdim_q, hdim_v in family.head_dims:
+        dims.setdefault(family.axes[0].values[dtype], []).append(f"{hdim_q}x{hdim_v}")
+    rules = [(rule.name, rule.says) for rule in family.rules]
+    return "\n".join(
+        [
+            f"{family.name}: {family.about}",
+            columns(rows),
+            "head dims (hdim_q x hdim_v)",
+            columns([(dtype, " ".join(pairs)) for dtype, pairs in dims.items()]),
+            "rules",
+            columns(rules),
+        ]
+    )
