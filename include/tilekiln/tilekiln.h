@@ -11,6 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__GNUC__)
 #define TILEKILN_API __attribute__((visibility("default")))
@@ -144,7 +145,8 @@ typedef struct tilekiln_fmha_fwd_args {
 
 /* All fields absent, windows unbounded, instance -1. Then set q, k, v, out and what else is wanted. */
 static inline tilekiln_fmha_fwd_args tilekiln_fmha_fwd_defaults(void) {
-  tilekiln_fmha_fwd_args args = {0};
+  tilekiln_fmha_fwd_args args;
+  memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.window_left = -1;
   args.window_right = -1;

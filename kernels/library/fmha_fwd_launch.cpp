@@ -1,0 +1,203 @@
+// Units of a call: counted, put in order, handed out.
+//
+// A unit is one tile of queries of one head of one sequence. Units are never listed: they are numbered, sequence by sequence with
+// the longest first, within it head by head (heads of one group follow each other, so their keys stay in the cache), within it
+// the tiles with the longest range of visible keys first. The last units handed out are so the shortest ones, and no thread is
+// left waiting for a long one.
+#include <algorithm>
+#include <atomic>
+
+#include "tilekiln/runtime/fmha_fwd.h"
+#include "tilekiln/runtime/pool.h"
+#include "tilekiln/runtime/scratch.h"
+#include "tilekiln/runtime/stream.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+// What a further thread must have to do before it is woken, in multiply-adds. Waking costs 10 to 50 us; a core does
+// 50 to 300 thousand million of them a second.
+constexpr double work_per_thread = 2e6;
+
+// The keys that row `row` of a sequence sees.
+i64 visible_keys(const FwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
+  const i64 position = row + (problem.top_left ? 0 : seqlen_k - seqlen_q);
+  i64 first = problem.window_left < 0 ? 0 : position - problem.window_left;
+  i64 last = problem.window_right < 0 ? seqlen_k : position + problem.window_right + 1;
+  first = first < 0 ? 0 : first;
+  last = last > seqlen_k ? seqlen_k : last;
+  i64 count = last > first ? last - first : 0;
+  // Sink columns to the left of the window.
+  if (problem.window_left >= 0 && last > 0) count += std::min<i64>({problem.sink_size, first, last});
+  return count;
+}
+
+class Run {
+ public:
+  explicit Run(FwdCall& call)
+      : call_(call),
+        problem_(call.problem),
+        engine_(*static_cast<const FwdEngine*>(call.choice.engine)),
+        tile_(engine_.tile[static_cast<int>(call.problem.features.dtype)]),
+        tile_q_(call.choice.row->tile_q) {
+    if (call.uniform) {
+      tiles_ = tiles_of(call.seqlen_q);
+      last_first_ = descending(call.seqlen_q, call.seqlen_k);
+      units_ = tiles_ * problem_.nhead_q * call.batch;
+      work_ = work_of(call.seqlen_q, call.seqlen_k) * call.batch;
+    } else {
+      number_sequences();
+    }
+  }
+
+  tilekiln_status run() {
+    if (units_ == 0) return TILEKILN_OK;
+    // Before any unit: a call that has no memory to work in has written nothing.
+    void* const scratch = thread_scratch(engine_.scratch_bytes);
+    if (scratch == nullptr) return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch; nothing was written", engine_.scratch_bytes);
+    const i64 useful = std::min<i64>(units_, 1 + static_cast<i64>(std::min(work_ / work_per_thread, 1e6)));
+    const int workers = static_cast<int>(std::min<i64>(call_.threads, useful));
+    if (workers == 1) {
+      for (i64 unit = 0; unit < units_; ++unit) run_unit(unit, scratch);
+      return TILEKILN_OK;
+    }
+    // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
+    claim_ = std::clamp<i64>(units_ / (workers * i64(64)), 1, 16);
+    if (!call_.lent) {
+      run_with_helpers(workers - 1, [](void* self) { static_cast<Run*>(self)->work(); }, this);
+      return TILEKILN_OK;
+    }
+    call_.executor.parallel_for(
+        call_.executor.pool, workers, workers, [](void* self, int64_t, int32_t) { static_cast<Run*>(self)->work(); }, this);
+    // Whatever the executor left undone.
+    work();
+    return TILEKILN_OK;
+  }
+
+ private:
+  i64 tiles_of(i64 seqlen_q) const { return (seqlen_q + tile_q_ - 1) / tile_q_; }
+
+  // Whether the last tile of a sequence sees more keys than the first. Visible ranges rise, stay, or fall along the rows (a window
+  // bounded on both sides does each in turn, at its ends only).
+  bool descending(i64 seqlen_q, i64 seqlen_k) const {
+    return problem_.features.mask && seqlen_q > 0 &&
+           visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1) > visible_keys(problem_, seqlen_q, seqlen_k, 0);
+  }
+
+  double work_of(i64 seqlen_q, i64 seqlen_k) const {
+    if (seqlen_q == 0) return 0;
+    const double keys = problem_.features.mask ? static_cast<double>(visible_keys(problem_, seqlen_q, seqlen_k, 0) +
+                                                                     visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q / 2) +
+                                                                     visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1)) / 3
+                                               : static_cast<double>(seqlen_k);
+    return keys * static_cast<double>(seqlen_q) * problem_.nhead_q * (problem_.hdim_q + problem_.hdim_v);
+  }
+
+  void number_sequences() {
+    auto& sequences = call_.sequences;
+    // Drops those without work: no query, or not more than min_seqlen_q.
+    size_t kept = 0;
+    for (const FwdSequence& sequence : sequences) {
+      if (sequence.seqlen_q > call_.min_seqlen_q) sequences[kept++] = sequence;
+    }
+    sequences.shrink(kept);
+    std::sort(sequences.begin(), sequences.end(), [](const FwdSequence& a, const FwdSequence& b) {
+      return a.seqlen_k != b.seqlen_k ? a.seqlen_k > b.seqlen_k : a.batch < b.batch;
+    });
+    for (FwdSequence& sequence : sequences) {
+      sequence.first_unit = units_;
+      units_ += tiles_of(sequence.seqlen_q) * problem_.nhead_q;
+      work_ += work_of(sequence.seqlen_q, sequence.seqlen_k);
+    }
+  }
+
+  void run_unit(i64 number, void* scratch) const {
+    FwdUnit unit;
+    i64 tiles = tiles_, place_q = 0, place_k = 0, place_scale_q = 0, place_scale_k = 0;
+    bool last_first = last_first_;
+    if (call_.uniform) {
+      const i64 per_batch = tiles * problem_.nhead_q;
+      unit.batch = static_cast<int>(number / per_batch);
+      number %= per_batch;
+      unit.seqlen_q = call_.seqlen_q;
+      unit.seqlen_k = call_.seqlen_k;
+      place_q = place_k = place_scale_q = place_scale_k = unit.batch;
+    } else {
+      const FwdSequence* const after = std::upper_bound(call_.sequences.begin(), call_.sequences.end(), number,
+                                                        [](i64 value, const FwdSequence& sequence) { return value < sequence.first_unit; });
+      const FwdSequence& sequence = after[-1];
+      number -= sequence.first_unit;
+      unit.batch = sequence.batch;
+      unit.seqlen_q = sequence.seqlen_q;
+      unit.seqlen_k = sequence.seqlen_k;
+      place_q = sequence.place_q;
+      place_k = sequence.place_k;
+      place_scale_q = sequence.place_scale_q;
+      place_scale_k = sequence.place_scale_k;
+      tiles = tiles_of(unit.seqlen_q);
+      last_first = descending(unit.seqlen_q, unit.seqlen_k);
+    }
+    unit.head = static_cast<int>(number / tiles);
+    const i64 tile = number % tiles;
+    unit.row = static_cast<int>((last_first ? tiles - 1 - tile : tile) * tile_q_);
+    const FwdSteps& steps = call_.steps;
+    unit.q_offset = place_q * steps.q;
+    unit.k_offset = place_k * steps.k;
+    unit.v_offset = place_k * steps.v;
+    unit.out_offset = place_q * steps.out;
+    unit.lse_offset = place_q * steps.lse;
+    unit.randval_offset = place_q * steps.randval;
+    unit.bias_offset = place_q * steps.bias;
+    unit.alibi_offset = unit.batch * steps.alibi;
+    unit.q_descale_offset = place_scale_q * steps.q_descale;
+    unit.k_descale_offset = place_scale_k * steps.k_descale;
+    unit.v_descale_offset = place_scale_k * steps.v_descale;
+    tile_(problem_, unit, scratch);
+  }
+
+  // Claims units until there are none. A thread without memory leaves them to the others.
+  void work() {
+    if (next_.load(std::memory_order_relaxed) >= units_) return;
+    void* const scratch = thread_scratch(engine_.scratch_bytes);
+    if (scratch == nullptr) return;
+    for (;;) {
+      const i64 first = next_.fetch_add(claim_, std::memory_order_relaxed);
+      if (first >= units_) return;
+      const i64 last = std::min(first + claim_, units_);
+      for (i64 unit = first; unit < last; ++unit) run_unit(unit, scratch);
+    }
+  }
+
+  FwdCall& call_;
+  const FwdProblem& problem_;
+  const FwdEngine& engine_;
+  void (*tile_)(const FwdProblem&, const FwdUnit&, void*);
+  i64 tile_q_, tiles_ = 0, units_ = 0, claim_ = 1;
+  bool last_first_ = false;
+  double work_ = 0;
+  alignas(64) std::atomic<i64> next_ = 0;  // apart from what every unit reads
+};
+
+class FwdTask : public StreamTask {
+ public:
+  explicit FwdTask(FwdCall&& call) : call_(static_cast<FwdCall&&>(call)) {}
+  tilekiln_status run() override {
+    // Earlier work of the stream may have written the scales, so they are looked at here.
+    if (call_.problem.features.qscale == Qscale::pertensor) TILEKILN_TRY(check_fwd_descales(call_.problem));
+    return Run(call_).run();
+  }
+
+ private:
+  FwdCall call_;
+};
+
+}  // namespace
+
+tilekiln_status launch_fwd(FwdCall& call) {
+  if (call.stream == nullptr) return Run(call).run();
+  tilekiln_stream& stream = *call.stream;
+  enqueue(stream, new FwdTask(static_cast<FwdCall&&>(call)));
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::fmha

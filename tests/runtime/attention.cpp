@@ -1,0 +1,2 @@
+// The same program as C++: the header serves both.
+#include "attention.c"
