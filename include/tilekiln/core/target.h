@@ -1,0 +1,13 @@
+// The inline namespace of the target being compiled, and the two attributes every kernel file needs.
+//
+// A header that is compiled at several -march levels puts its functions in `inline TILEKILN_TARGET`, so that the linker
+// can never merge the AVX-512 body of a function into code for an older machine. Host code and tests compile as `host`.
+#pragma once
+
+#ifndef TILEKILN_TARGET
+#define TILEKILN_TARGET host
+#endif
+
+#define TILEKILN_INLINE __attribute__((always_inline)) inline
+#define TILEKILN_PRAGMA(text) _Pragma(#text)
+#define TILEKILN_UNROLL(count) TILEKILN_PRAGMA(GCC unroll count)

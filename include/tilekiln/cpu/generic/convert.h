@@ -1,0 +1,22 @@
+// 4 storage elements <-> 4 fp32 lanes, by the scalar conversions. No alignment is assumed.
+#pragma once
+
+#include "tilekiln/core/numbers.h"
+#include "tilekiln/cpu/generic/vector.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using core::bf16;
+using core::fp16;
+using core::fp8;
+
+template <class T> TILEKILN_INLINE vf widen(const T* p) {
+  vf r;
+  for (int i = 0; i < kLanes; ++i) r.v[i] = core::widen(p[i]);
+  return r;
+}
+template <class T> TILEKILN_INLINE void narrow(T* p, vf a) {
+  for (int i = 0; i < kLanes; ++i) core::narrow(a.v[i], p[i]);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

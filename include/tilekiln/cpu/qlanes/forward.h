@@ -1,0 +1,181 @@
+// Forward attention with lanes along queries. One tile of 64 queries against all the keys it sees:
+//
+//   S^T[key][query] = K Q^T     P = 2^(c S - c m)     O^T[d][query] = alpha O^T + V^T P
+//
+// Blocks of 64 keys are straight (no mask edge in them), edge blocks, or invisible and skipped. Everything an instance
+// chooses (head dims, mask, score variant, dropout, sink, LSE, scales) is decided here, per tile or per block: compiled once
+// per Compute, with no measurable cost against a template instance per head dim and feature.
+#pragma once
+
+#include "tilekiln/cpu/dropout.h"
+#include "tilekiln/cpu/qlanes/edge_block.h"
+#include "tilekiln/cpu/qlanes/straight_block.h"
+#include "tilekiln/cpu/storage.h"
+#include "tilekiln/fmha/window.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using fmha::Bias;
+using fmha::FwdProblem;
+using fmha::FwdUnit;
+using fmha::Qscale;
+
+// What depends on the storage type.
+struct Storage {
+  LoadQ load_q;
+  LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
+  LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
+  StoreOut store_out;
+  ScoreStage bias;
+  int bytes, out_bytes;     // of an element of q, k, v; of out and bias
+};
+
+// Block scales of one row of heads; the factor of a key block is q[row's block] k[key's block].
+struct Descales {
+  float q = 1.f, v = 1.f;              // of the whole tile
+  const float *k = nullptr, *v_blocks = nullptr;
+  int keys = 1;                        // per block
+
+  TILEKILN_INLINE bool blocked() const { return k != nullptr; }
+};
+
+TILEKILN_INLINE Descales descales_of(const FwdProblem& a, const FwdUnit& u, int head_k) {
+  Descales d;
+  if (a.features.qscale == Qscale::pertensor) {
+    d.q = a.q_descale[0] * a.k_descale[0];
+    d.v = a.v_descale[0];
+  } else if (a.features.qscale == Qscale::blockscale) {
+    d.q = a.q_descale[u.q_descale_offset + u.head * a.q_descale_head + u.row / a.block_scale_q];
+    d.k = a.k_descale + u.k_descale_offset + head_k * a.k_descale_head;
+    d.v_blocks = a.v_descale + u.v_descale_offset + head_k * a.v_descale_head;
+    d.keys = a.block_scale_k;
+  }
+  return d;
+}
+
+TILEKILN_INLINE ScoreStage stage_of(const FwdProblem& a, const Storage& storage, bool blocked_scales) {
+  if (a.features.bias == Bias::elementwise) return storage.bias;
+  if (a.features.bias == Bias::alibi) return score_alibi;
+  if (a.features.softcap) return score_map<SoftCapped>;
+  return blocked_scales ? score_map<Scaled> : nullptr;
+}
+
+// The fused maximum wants a factor > 0, so the sign of the scale, or a scale of 0, moves into Q. Returns the factor left.
+template <class Compute> TILEKILN_INLINE float positive_scale(float scale, float* q, int words) {
+  if (scale > 0) return scale;
+  for (int i = 0; i < words * kTileQ; ++i) {
+    uint32_t x;
+    __builtin_memcpy(&x, q + i, sizeof x);
+    x = scale == 0 ? 0 : x ^ Compute::kSigns;
+    __builtin_memcpy(q + i, &x, sizeof x);
+  }
+  return scale == 0 ? 1.f : -scale;
+}
+
+template <class Compute> void forward(const Storage& storage, const FwdProblem& a, const FwdUnit& u, Scratch& w) {
+  const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
+  if (rows <= 0) return;
+  const int vectors = (rows + kLanes - 1) / kLanes, head_k = u.head / (a.nhead_q / a.nhead_k);
+  const i64 bytes = storage.bytes;
+  const char* q = (const char*)a.q + bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
+  const char* k = (const char*)a.k + bytes * (u.k_offset + head_k * a.k_head);
+  const char* v = (const char*)a.v + bytes * (u.v_offset + head_k * a.v_head);
+
+  const int q_words = (a.hdim_q + Compute::kWord - 1) / Compute::kWord, o_rows = round_up(a.hdim_v, 4);
+  const LoadRows load_k = a.hdim_q % Compute::kWord ? storage.pad_k : storage.load_k;
+  const LoadRows load_v = a.hdim_v % 4 ? storage.pad_v : storage.load_v;
+  storage.load_q(w.q, q, a.q_row, rows, a.hdim_q);
+
+  const Descales descales = descales_of(a, u, head_k);
+  const float scale = kLog2e * positive_scale<Compute>(a.softmax_scale * descales.q, w.q, q_words);
+  const ScoreStage stage = stage_of(a, storage, descales.blocked());
+  const float c = stage ? 1.f : scale;
+
+  // m, l, O: a sink logit is one more key, seen first, whose V is 0. In log2 units nothing lies below kFloor.
+  vf m[kVectors], l[kVectors];
+  float first_m = c > 1 ? kFloor / c : kFloor, first_l = 0;
+  if (a.features.sink && a.sink && a.sink[u.head] > -1e29f) {
+    first_m = a.sink[u.head] * kLog2e / c;
+    first_l = 1;
+  }
+  for (int j = 0; j < vectors; ++j) {
+    m[j] = broadcast(first_m);
+    l[j] = broadcast(first_l);
+  }
+  for (int d = 0; d < o_rows; ++d) {
+    for (int j = 0; j < vectors; ++j) store(w.o + d * kTileQ + j * kLanes, zero());
+  }
+
+  Block b{w, m, l, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, nullptr, 0, nullptr, 0};
+  b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
+  if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
+  const char* bias = (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
+  b.altered = a.features.dropout || descales.blocked();
+  if (b.altered && !a.features.dropout) __builtin_memset(w.keep, 0xff, sizeof w.keep);
+
+  const u64 rng_offset = a.rng_offset + (u64(u.batch) * a.nhead_q + u.head) * 64;
+  const uint8_t threshold = core::dropout_threshold(a.dropout_p);
+  if (a.features.dropout && a.randval) {
+    unsigned char* randval = a.randval + u.randval_offset + u.head * a.randval_head + u.row * a.randval_row;
+    for (int key = 0; key < u.seqlen_k; key += kTileK) {
+      const int keys = u.seqlen_k - key < kTileK ? u.seqlen_k - key : kTileK;
+      store_randval(randval + key, a.randval_row, a.rng_seed, rng_offset, u.row, key, rows, keys);
+    }
+  }
+
+  // The keys that some row sees: [begin, end), and those below the sink.
+  const fmha::Window window = fmha::window_of(a, u);
+  const i64 shifted = u.row + window.shift;
+  const i64 end = u.seqlen_k < shifted + rows + window.right ? u.seqlen_k : shifted + rows + window.right;
+  const i64 begin = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
+  for (i64 key = window.sink > 0 ? 0 : begin; key < end; key += kTileK) {
+    if (key >= window.sink && key < begin) key = begin;
+    if (key >= end) break;
+    const int keys = u.seqlen_k - key < kTileK ? int(u.seqlen_k - key) : kTileK;
+    b.k = k + bytes * key * a.k_row;
+    b.v = (const float*)(v + bytes * key * a.v_row);
+    b.k_stride = bytes * a.k_row;
+    b.v_stride = a.v_row;
+    if (load_k) {
+      load_k(w.k, b.k, a.k_row, keys, a.hdim_q);
+      b.k = (const char*)w.k;
+      b.k_stride = 4 * k_copy_stride(q_words);
+    }
+    if (load_v) {
+      load_v(w.v, b.v, a.v_row, keys, a.hdim_v);
+      b.v = w.v;
+      b.v_stride = v_copy_stride(a.hdim_v);
+    }
+    if (a.features.dropout) keep_block(w.keep, a.rng_seed, rng_offset, u.row, int(key), threshold);
+    if (descales.blocked()) {
+      b.score.c = scale * descales.k[key / descales.keys];
+      b.alteration.gain = descales.v_blocks[key / descales.keys];
+    }
+    b.score.keys = keys;
+    b.score.distance = shifted - key;
+    b.score.bias = bias + storage.out_bytes * key;
+
+    // Lane i sees the block's keys [i + first, i + last].
+    const i64 first = shifted - window.left - key, last = shifted + window.right - key;
+    if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink)) straight_block<Compute>(b, vectors, keys);
+    else edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
+  }
+
+  // O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf
+  alignas(64) float factor[kTileQ], last_m[kTileQ], last_l[kTileQ];
+  for (int j = 0; j < vectors; ++j) {
+    store(last_m + j * kLanes, m[j]);
+    store(last_l + j * kLanes, l[j]);
+  }
+  const float gain = descales.v / (a.features.dropout ? 1 - a.dropout_p : 1.f);
+  for (int i = 0; i < vectors * kLanes; ++i) factor[i] = last_l[i] == 0 ? 0.f : gain / last_l[i];
+  if (a.features.lse) {
+    float* lse = a.lse + u.lse_offset + u.head * a.lse_head + u.row;
+    for (int i = 0; i < rows; ++i)
+      lse[i] = last_l[i] == 0 ? -kInfinity : kLn2 * (c * last_m[i]) + __builtin_logf(last_l[i]);
+  }
+  char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
+  storage.store_out(out, a.out_row, w.o, factor, rows, a.hdim_v);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

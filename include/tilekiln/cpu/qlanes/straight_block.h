@@ -1,0 +1,51 @@
+// A block whose queries all see the same keys [0, keys): no mask edge passes through it. It may be short of keys (the last
+// block of a sequence) or of queries (its last tile); then it costs that much less and needs no mask.
+#pragma once
+
+#include "tilekiln/cpu/microkernel.h"
+#include "tilekiln/cpu/qlanes/block.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+template <class Compute> void straight_block(const Block& b, int vectors, int keys) {
+  Scratch& w = b.scratch;
+  vf maximum[kVectors], alpha[kVectors], cm[kVectors];
+
+  // S = K Q^T. Rows past the last key repeat it, which leaves the maximum right; nobody reads their scores.
+  for (int j = 0; j < vectors; ++j) maximum[j] = b.m[j];
+  vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
+    constexpr int R = block_rows(N);
+    const auto step = [&]<int Rows>(int key) __attribute__((always_inline)) {
+      const char* k[Rows];
+      TILEKILN_UNROLL(16) for (int r = 0; r < Rows; ++r) k[r] = b.k + (key + r) * b.k_stride;
+      if (key + Rows > keys) {
+        for (int r = keys - key; r < Rows; ++r) k[r] = b.k + (keys - 1) * b.k_stride;
+      }
+      score_rows<Compute, Rows, N>(k, b.q_words, w.q + j * kLanes, w.s + key * kTileQ + j * kLanes, maximum + j);
+    };
+    int key = 0;
+    for (; key + R <= keys; key += R) step.template operator()<R>(key);
+    for (; key < keys; key += 4) step.template operator()<4>(key);
+  });
+  if (b.stage) {
+    for (int j = 0; j < vectors; ++j) maximum[j] = b.m[j];
+    b.stage(w.s, 0, vectors, 0, keys, maximum, b.score);
+  }
+
+  // P = 2^(c S - c m)
+  float* p = b.p<Compute>();
+  const vf c = broadcast(b.c);
+  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(b.m[j], b.l[j], alpha[j], maximum[j], c);
+  vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
+    if (b.altered) probabilities<Compute, true, N>(w.s, p, j, 0, keys, c, cm + j, b.l + j, b.alteration);
+    else probabilities<Compute, false, N>(w.s, p, j, 0, keys, c, cm + j, b.l + j, b.alteration);
+  });
+
+  // O = alpha O + V^T P
+  const int words = (keys + Compute::kWord - 1) / Compute::kWord;
+  vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
+    value_block<Compute, N>(p + j * kLanes, b.v, b.v_stride, 0, words, w.o + j * kLanes, b.o_rows, alpha + j);
+  });
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,62 @@
+// Online softmax, purely vertical: one lane is one query.
+#pragma once
+
+#include "tilekiln/cpu/compute.h"
+#include "tilekiln/cpu/tile.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// What a new maximum m' does to the state: alpha = 2^(c (m - m')), l = alpha l, m = m'.  Returns c m'.
+TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c) {
+  alpha = exp2<5>(mul(sub(m, maximum), c));
+  l = mul(l, alpha);
+  m = maximum;
+  return mul(maximum, c);
+}
+
+// How P is altered between its sum and its product with V: dropped, scaled by V's block scale, or both.
+struct Alteration {
+  const lane_bits* keep;  // [vector][key], see Scratch
+  float gain;
+};
+
+// P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words.
+// With two keys a word, begin is even and a missing last key counts as P = 0.
+template <class Compute, bool Altered, int N>
+TILEKILN_INLINE void probabilities(const float* s, float* p, int j0, int begin, int end, vf c, const vf* cm, vf* l,
+                                   const Alteration& alteration) {
+  const auto probability = [&](i64 key, int j) __attribute__((always_inline)) {
+    return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + (j0 + j) * kLanes), c, cm[j]));
+  };
+  const auto alter = [&](vf x, i64 key, int j) __attribute__((always_inline)) {
+    if constexpr (!Altered) return x;
+    else return mul(keep_if(alteration.keep[(j0 + j) * kTileK + key], x), broadcast(alteration.gain));
+  };
+  if constexpr (Compute::kWord == 1) {
+    TILEKILN_UNROLL(2) for (i64 key = begin; key < end; ++key) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j);
+        l[j] = add(l[j], x);
+        store(p + key * kTileQ + (j0 + j) * kLanes, alter(x, key, j));
+      }
+    }
+  } else {
+    i64 key = begin;
+    for (; key + 1 < end; key += 2) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j), y = probability(key + 1, j);
+        l[j] = add(l[j], add(x, y));
+        store(p + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
+      }
+    }
+    if (key < end) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j);
+        l[j] = add(l[j], x);
+        store(p + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), zero()));
+      }
+    }
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,281 @@
+// Every feature and odd shape of fmha_fwd against a float64 reference, on every engine linked in that this machine can run.
+// Inputs touch inaccessible pages, padding is NaN, outputs are poisoned, scratch starts as NaN.
+//
+//   fwd_engine_test [TARGET [DTYPE]]      one target (cpu_avx2), one dtype (bf16)
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include "fwd_case.h"
+
+#define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::FwdEngine
+TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_qlanes;
+TILEKILN_WEAK tilekiln_cpu_avx512_fmha_fwd_qlanes;
+TILEKILN_WEAK tilekiln_cpu_avx2_fmha_fwd_qlanes;
+TILEKILN_WEAK tilekiln_cpu_generic_fmha_fwd_qlanes;
+
+namespace tilekiln::test {
+namespace {
+
+// One tolerance per dtype. u = unit roundoff of what is rounded: 2^-8 bf16, 2^-11 fp16, 2^-24 fp32.
+//   element: |error| <= (u of P + u of out) sum P |V|, plus what fp32 scores and sums add: their rounding is multiplied by
+//            |score| (up to ~40 in log2 units here) and grows with sqrt(hdim): 8e-6 covers it; measured worst 6.6e-6.
+//            bf16 = 2 2^-8 + 2 7.5e-5 (2^x of degree 3, in P and in l) + 8e-6. fp16 keeps P in fp32: one 2^-11.
+//   rms:     roundings are independent and uniform: each adds about 0.4 u, so 0.57 u = 2.2e-3 for bf16; the rest is slack for
+//            rows of few keys.
+//   lse:     fp32 sums; bf16's 2^x error of 7.5e-5 goes straight into the sum.
+struct Tolerance { double rms, element, lse; };
+Tolerance tolerance(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::fp32: return {3e-6, 8e-6, 2e-5};
+    case Dtype::fp8fp32: return {3e-6, 8e-6, 2e-5};
+    case Dtype::fp16: return {4e-4, 5.0e-4, 2e-5};
+    case Dtype::bf16: return {4e-3, 8.0e-3, 3e-4};
+    case Dtype::fp8bf16: return {4e-3, 8.0e-3, 3e-4};
+  }
+  std::abort();
+}
+
+using Visit = std::function<void(const FwdCase&)>;
+
+// Head dims, odd lengths, causal, and everything at once.
+void shapes(const Visit& visit) {
+  const std::pair<int, int> hdims[] = {{64, 64}, {128, 128}, {59, 59}, {111, 111}, {32, 48}, {192, 128}, {1, 3}, {256, 256}, {66, 62}};
+  const std::pair<int, int> seqlens[] = {{64, 64}, {1, 1}, {77, 131}, {130, 65}, {5, 0}, {64, 129}};
+  for (auto [hdim_q, hdim_v] : hdims) {
+    for (auto [seqlen_q, seqlen_k] : seqlens) {
+      FwdCase t;
+      t.name = "shape";
+      t.hdim_q = hdim_q, t.hdim_v = hdim_v, t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k;
+      visit(t);
+      t.name = "causal";
+      t.window_right = 0;
+      visit(t);
+      t.name = "causal, bias, dropout, sink";
+      t.heads_inside = t.sink = t.randval = true;
+      t.bias = Bias::elementwise;
+      t.dropout_p = 0.2f;
+      visit(t);
+    }
+  }
+}
+
+// Every tail of queries and of keys: straight blocks of every height and width.
+void tails(const Visit& visit) {
+  for (int n = 1; n <= 66; ++n) {
+    FwdCase t;
+    t.name = "tail";
+    t.nhead_q = 1, t.hdim_q = t.hdim_v = 24;
+    t.seqlen_q = 80, t.seqlen_k = n;
+    visit(t);
+    t.seqlen_q = n, t.seqlen_k = 80;
+    visit(t);
+    t.seqlen_q = t.seqlen_k = 64 + n;
+    t.dropout_p = 0.5f;
+    visit(t);
+    t.bias = Bias::alibi;
+    t.dropout_p = 0;
+    t.window_right = 3;
+    visit(t);
+  }
+}
+
+// Windows x mask origins x features.
+void windows(const Visit& visit) {
+  const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
+  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0}, {0, 0}, {16, 0}, {70, 10}, {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
+  for (auto [seqlen_q, seqlen_k] : seqlens) {
+    for (auto [left, right] : limits) {
+      for (bool top_left : {false, true}) {
+        FwdCase t;
+        t.nhead_k = 2;
+        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right, t.top_left = top_left;
+        t.name = "window";
+        visit(t);
+        FwdCase softcap = t, alibi = t, bias = t, dropout = t, sink = t;
+        softcap.name = "window, softcap", softcap.softcap = 5;
+        alibi.name = "window, alibi", alibi.bias = Bias::alibi;
+        bias.name = "window, bias", bias.bias = Bias::elementwise;
+        dropout.name = "window, dropout", dropout.dropout_p = 0.2f;
+        sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
+        for (const FwdCase& x : {softcap, alibi, bias, dropout, sink}) visit(x);
+      }
+    }
+  }
+}
+
+// Mask edges at tile - 3 .. tile + 2, one key either side of every block border.
+void borders(const Visit& visit) {
+  for (int edge = 61; edge <= 66; ++edge) {
+    for (int side = 0; side < 3; ++side) {
+      for (int seqlen_q : {192, 180}) {
+        FwdCase t;
+        t.name = "border";
+        t.nhead_q = 1, t.seqlen_q = seqlen_q, t.seqlen_k = 192, t.hdim_q = t.hdim_v = 32, t.top_left = true;
+        t.window_left = side == 1 ? -1 : edge;
+        t.window_right = side == 0 ? -1 : 127 - edge;
+        visit(t);
+        t.window_right = side == 0 ? -1 : edge;
+        visit(t);
+        t.sink_size = edge;
+        visit(t);
+      }
+    }
+  }
+}
+
+void scales(const Visit& visit) {
+  for (float scale : {-0.125f, 1.f, 0.f, 1e-12f}) {
+    FwdCase t;
+    t.name = "scale";
+    t.nhead_q = 1, t.seqlen_q = 70, t.seqlen_k = 100, t.scale_given = true, t.scale = scale;
+    visit(t);
+    t.window_right = 0;
+    visit(t);
+    t.softcap = 3;
+    visit(t);
+  }
+  for (Qscale qscale : {Qscale::pertensor, Qscale::blockscale}) {
+    for (auto [seqlen_q, seqlen_k] : {std::pair{300, 300}, {129, 513}, {128, 127}, {1, 129}}) {
+      FwdCase t;
+      t.name = "descale";
+      t.batch = 2, t.nhead_q = 4, t.nhead_k = 2, t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.qscale = qscale;
+      visit(t);
+      t.window_left = 100, t.window_right = 20;
+      visit(t);
+      t.dropout_p = 0.3f;
+      visit(t);
+      t.dropout_p = 0, t.softcap = 4;
+      visit(t);
+    }
+  }
+}
+
+void dropouts(const Visit& visit) {
+  for (float p : {0.01f, 0.1f, 0.2f, 0.5f, 0.9f, 0.999f}) {
+    FwdCase t;
+    t.name = "dropout";
+    t.batch = 2, t.seqlen_q = 100, t.seqlen_k = 150, t.dropout_p = p, t.randval = true;
+    visit(t);
+    t.window_right = 0, t.group = true;
+    visit(t);
+  }
+}
+
+void randoms(const Visit& visit) {
+  std::mt19937 random(11);
+  const auto below = [&](int n) { return int(random() % unsigned(n)); };
+  for (int i = 0; i < 80; ++i) {
+    FwdCase t;
+    t.name = "random";
+    t.batch = 1 + below(3), t.nhead_q = 4, t.nhead_k = 1 << below(3);
+    t.seqlen_q = 1 + below(200), t.seqlen_k = below(300), t.hdim_q = 8 * (1 + below(20)), t.hdim_v = 1 + below(160);
+    t.window_left = below(2) ? -1 : below(100), t.window_right = below(2) ? -1 : below(50);
+    t.top_left = below(2), t.group = below(2), t.heads_inside = below(2), t.sink = below(2), t.lse = below(4);
+    t.sink_size = below(2) ? 0 : below(90);
+    if (below(2)) t.dropout_p = 0.3f, t.randval = below(2);
+    const int score = below(4);
+    if (score == 1) t.softcap = 8;
+    if (score == 2) t.bias = Bias::alibi;
+    if (score == 3) t.bias = Bias::elementwise;
+    t.bias_shape = BiasShape(below(3));
+    visit(t);
+  }
+}
+
+// A NaN in one query reaches that query only; a bias of +inf gives NaN as IEEE softmax does, a row of -inf is a masked row.
+bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
+  constexpr int kSeqlen = 130, kHdim = 64, kNanRow = 70, kMinusRow = 5, kPlusRow = 6;
+  std::vector<float> q(kSeqlen * kHdim, .5f), k(kSeqlen * kHdim, .25f), v(kSeqlen * kHdim, 1.f), out(kSeqlen * kHdim);
+  std::vector<float> bias(kSeqlen * kSeqlen);
+  q[kNanRow * kHdim + 3] = NAN;
+  for (int j = 0; j < kSeqlen; ++j) bias[kMinusRow * kSeqlen + j] = -INFINITY;
+  bias[kPlusRow * kSeqlen + 9] = INFINITY;
+  fmha::FwdProblem p{};
+  p.features.bias = Bias::elementwise;
+  p.nhead_q = p.nhead_k = 1, p.hdim_q = p.hdim_v = kHdim;
+  p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data(), p.bias = bias.data();
+  p.q_row = p.k_row = p.v_row = p.out_row = kHdim, p.bias_row = kSeqlen;
+  p.softmax_scale = 1, p.window_left = p.window_right = -1;
+  for (int row = 0; row < kSeqlen; row += engine.tile_q) {
+    fmha::FwdUnit u{};
+    u.row = row, u.seqlen_q = u.seqlen_k = kSeqlen;
+    engine.tile[int(Dtype::fp32)](p, u, scratch);
+  }
+  for (int i = 0; i < kSeqlen; ++i) {
+    for (int d = 0; d < kHdim; ++d) {
+      const float x = out[i * kHdim + d];
+      const bool right = i == kNanRow || i == kPlusRow ? x != x : i == kMinusRow ? x == 0 : std::abs(x - 1) < 1e-5;
+      if (!right) return false;
+    }
+  }
+  return true;
+}
+
+struct Target { const char* name; const fmha::FwdEngine* engine; bool supported; };
+
+std::vector<Target> targets() {
+#if defined(__x86_64__)
+  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
+  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+#else
+  const bool v4 = false, v3 = false, bf16 = false;
+#endif
+  return {{"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_fwd_qlanes, bf16},
+          {"cpu_avx512", &tilekiln_cpu_avx512_fmha_fwd_qlanes, v4},
+          {"cpu_avx2", &tilekiln_cpu_avx2_fmha_fwd_qlanes, v3},
+          {"cpu_generic", &tilekiln_cpu_generic_fmha_fwd_qlanes, true}};
+}
+
+// Returns the number of failures.
+int test(const Target& target, Dtype dtype) {
+  Guarded memory(Kind::byte, target.engine->scratch_bytes);
+  memory.poison();
+  void* const scratch = memory.data();
+  const Tolerance allowed = tolerance(dtype);
+  int count = 0, failures = 0;
+  Errors worst;
+  const Visit visit = [&](const FwdCase& t) {
+    const Errors e = run(*target.engine, dtype, t, scratch, unsigned(++count));
+    worst.rms = std::max(worst.rms, e.rms);
+    worst.element = std::max(worst.element, e.element);
+    worst.lse = std::max(worst.lse, e.lse);
+    if (e.broken.empty() && e.rms <= allowed.rms && e.element <= allowed.element && e.lse <= allowed.lse) return;
+    ++failures;
+    std::printf("FAIL %s %s: rms %.2e element %.2e lse %.2e %s\n", target.name, describe(t, dtype).c_str(), e.rms, e.element,
+                e.lse, e.broken.c_str());
+  };
+  for (auto sweep : {shapes, tails, windows, borders, scales, dropouts, randoms}) sweep(visit);
+  if (dtype == Dtype::fp32) {
+    ++count;
+    if (!nan_stays_in_its_row(*target.engine, scratch)) {
+      ++failures;
+      std::printf("FAIL %s: NaN and infinite inputs\n", target.name);
+    }
+  }
+  static const char* const names[] = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, names[int(dtype)], count,
+              failures, worst.rms, worst.element, worst.lse);
+  return failures;
+}
+
+}  // namespace
+}  // namespace tilekiln::test
+
+int main(int argc, char** argv) {
+  using namespace tilekiln::test;
+  static const char* const dtypes[] = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
+  int failures = 0, tested = 0;
+  for (const Target& target : targets()) {
+    if (target.engine == nullptr || !target.supported || (argc > 1 && std::strcmp(argv[1], target.name) != 0)) continue;
+    for (int dtype = 0; dtype < tilekiln::fmha::kDtypes; ++dtype) {
+      if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
+      ++tested;
+      failures += test(target, Dtype(dtype));
+    }
+  }
+  if (tested == 0) std::printf("FAIL: no engine to test (arguments: [TARGET [DTYPE]])\n");
+  return failures != 0 || tested == 0;
+}
