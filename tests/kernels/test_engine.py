@@ -1,0 +1,31 @@
+"""The engines, each against a float64 reference in C++ (fwd_engine_test.cpp says what it covers)."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
+TARGETS = ["cpu_avx512bf16", "cpu_avx512", "cpu_avx2", "cpu_generic"]
+MISSING = 77  # exit code: the machine cannot run that target
+
+
+def run(program: Path, *arguments: str) -> None:
+    result = subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+    if result.returncode == MISSING:
+        pytest.skip(result.stdout.strip())
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_engine(build_program: Callable[..., Path], target: str, dtype: str) -> None:
+    run(build_program("fwd_engine_test", targets="all"), target, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_native_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
+    run(build_program("fwd_engine_test", mode="sanitize"), "any", dtype, "quick")
