@@ -26,22 +26,24 @@ def codegen(*arguments: str) -> int:
     return main(list(arguments))
 
 
-def answered(values: Mapping[str, str], targets: Sequence[str]) -> bool:
-    """Answers receipt=list, target=list, explain= and the target `list`; whether that is all there was to do."""
+def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
+    """Answers receipt=list, target=list, explain= and the target `list`.
+
+    Returns the exit code, or None when there is something left to build.
+    """
     if values["receipt"] == "list":
-        return codegen("receipts") == 0
+        return codegen("receipts")
     if values["target"] == "list":
-        return codegen("targets") == 0
-    narrow = ["--target", values["target"], *(["--where", values["where"]] if values["where"] else [])]
+        return codegen("targets")
+    target = ["--target", values["target"]]
+    where = ["--where", values["where"]] if values["where"] else []
+    receipts = words(values["receipt"])
     if values["explain"]:
-        for receipt in words(values["receipt"]):
-            codegen("explain", receipt, values["explain"], *narrow[:2])
-        return True
+        return max(codegen("explain", receipt, values["explain"], *target) for receipt in receipts)
     if "list" not in targets:
-        return False
-    for receipt in words(values["receipt"]):
-        codegen("list", receipt, *narrow, "--format", values["format"])
-    return set(targets) == {"list"}
+        return None
+    code = max(codegen("list", receipt, *target, *where, "--format", values["format"]) for receipt in receipts)
+    return code if code or set(targets) == {"list"} else None
 
 
 def request(values: Mapping[str, str], dry: bool) -> Request:

@@ -36,7 +36,7 @@ OPTIONS = (
         "What to build",
         "NAME[,NAME]",
         "native",
-        ("instruction sets: native is this machine's best, all is every one;", "list shows them"),
+        ("instruction sets, or all, or list", "(native is this machine's best)"),
     ),
     Option("where", "What to build", "'SELECTION'", "", ("narrows the plan, as in 'dtype=bf16 hdim_q=64,128'",)),
     Option(
@@ -120,7 +120,7 @@ def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[
 
 def help_text() -> str:
     lines = ["usage: scons [OPTION=VALUE]... [TARGET]...", ""]
-    lines += ["Builds attention kernels: receipts in, one shared library per receipt out.", ""]
+    lines += ["Builds attention kernels: receipts in, one shared library per receipt out. Defaults are in [brackets].", ""]
     group = ""
     for option in OPTIONS:
         if option.group != group:
@@ -128,13 +128,11 @@ def help_text() -> str:
             lines.append(f"{group}:")
         default = f" [{option.default}]" if option.default else ""
         head = f"  {option.name}={option.value}"
-        first = f"{option.about[0]}{default}" if len(option.about) == 1 else option.about[0]
         if len(head) > 29:
             lines.append(head)
             head = ""
-        lines.append(f"{head:<31}{first}")
-        rest = option.about[1:]
-        lines += [" " * 31 + text + (default if text == rest[-1] else "") for text in rest]
+        lines.append(f"{head:<31}{option.about[0]}{default}")
+        lines += [" " * 31 + text for text in option.about[1:]]
     lines += ["", "Targets:"]
     lines += [f"  {name:<12} {about}" for name, about in TARGETS.items()]
     lines += ["", "Options of SCons that matter here:"]

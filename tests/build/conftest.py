@@ -1,0 +1,136 @@
+"""Copies of the tree that a test may change and build as it likes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import filelock
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("SConstruct", "SConscript", "VERSION", "build_support", "codegen", "include", "kernels", "python", "receipts")
+
+
+@dataclass
+class Said:
+    code: int
+    out: str
+    error: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    def actions(self, verb: str) -> list[str]:
+        """The labels of the lines that say `verb`."""
+        return [line.split(None, 1)[1] for line in self.lines if line.split(None, 1)[:1] == [verb]]
+
+
+@dataclass
+class Tree:
+    # Four instances, one instruction set, -O0: the cheapest real build there is.
+    SMALL: ClassVar = ("receipt=fp32_min", "mode=debug")
+
+    root: Path
+
+    @property
+    def variant(self) -> str:
+        from codegen.targets import native_target
+
+        return native_target().removeprefix("cpu-") + "-debug"
+
+    def scons(self, *arguments: str, environment: dict[str, str] | None = None) -> Said:
+        command = [sys.executable, "-m", "SCons", "-Q", *arguments]
+        variables = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(environment or {})}
+        variables.pop("SCONSFLAGS", None)
+        done = subprocess.run(command, cwd=self.root, env=variables, capture_output=True, text=True, check=False)
+        return Said(done.returncode, done.stdout, done.stderr)
+
+    def built(self, *arguments: str) -> Said:
+        """As scons, and it must succeed."""
+        said = self.scons(*arguments)
+        assert said.code == 0, said.out + said.error
+        return said
+
+    def edit(self, path: str, old: str, new: str) -> None:
+        text = (self.root / path).read_text()
+        assert old in text
+        (self.root / path).write_text(text.replace(old, new, 1))
+
+    def append(self, path: str, text: str) -> None:
+        with (self.root / path).open("a") as file:
+            file.write(text)
+
+    def files(self, below: str = ".") -> dict[str, tuple[int, int]]:
+        """path -> (size, time of change in ns) of every file, to tell what was written."""
+        found = {}
+        for path in sorted((self.root / below).rglob("*")):
+            if path.is_file():
+                status = path.stat()
+                found[str(path.relative_to(self.root))] = (status.st_size, status.st_mtime_ns)
+        return found
+
+
+@pytest.fixture(name="copy_sources")
+def copy_sources_fixture() -> Callable[[Path], Tree]:
+    return copy_sources
+
+
+def copy_sources(to: Path) -> Tree:
+    """The sources of the build, without what was built."""
+    to.mkdir(parents=True)
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, to / name)
+    (to / "tests").mkdir()
+    (to / "tests/programs.yaml").write_text("programs: []\n")
+    return Tree(to)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    """A fresh tree in which nothing is built."""
+    return copy_sources(tmp_path / "tree")
+
+
+@pytest.fixture(scope="session")
+def small_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree in which Tree.SMALL is built, once for all workers. Tests get copies of it (`built_tree`)."""
+    base = tmp_path_factory.getbasetemp()
+    place = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "small-build"
+    with filelock.FileLock(f"{place}.lock"):
+        if not (place / "done").exists():
+            shutil.rmtree(place, ignore_errors=True)
+            copy_sources(place).built(*Tree.SMALL)
+            (place / "done").touch()
+    return place
+
+
+@pytest.fixture
+def built_tree(small_build: Path, tmp_path: Path) -> Tree:
+    """A tree of this test's own in which Tree.SMALL is built and up to date."""
+    shutil.copytree(small_build, tmp_path / "tree")
+    return Tree(tmp_path / "tree")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str, Sequence[str]], Path]:
+    """script(name, lines) -> an executable shell script."""
+
+    def write(name: str, lines: Sequence[str]) -> Path:
+        path = tmp_path / name
+        path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        path.chmod(0o755)
+        return path
+
+    return write

@@ -1,0 +1,130 @@
+"""What the command line says, word for word, and that questions write nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def test_help(tree):
+    before = tree.files()
+    said = tree.scons("-h")
+    assert said.code == 0
+    assert said.error == ""
+    assert said.out == (GOLDEN / "help.txt").read_text()
+    assert tree.files() == before
+
+
+def test_every_option_and_target_is_in_the_help():
+    from build_support import options
+
+    text = (GOLDEN / "help.txt").read_text()
+    for option in options.OPTIONS:
+        assert f"\n  {option.name}=" in text
+    for target in options.TARGETS:
+        assert f"\n  {target} " in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["reciept=flash"],
+            "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, mode, cxx, "
+            "launcher, cache, compiledb, verbose, format, explain.",
+        ),
+        (
+            ["mode=relase"],
+            "mode=relase is not possible. Did you mean release? The values are release, debug, sanitize, thread.",
+        ),
+        (["verbose=1"], "verbose=1 is not possible. The values are yes, no."),
+        (
+            ["mode=debug", "mode=release"],
+            "mode= is given twice. Give it once, values separated by commas where it takes several.",
+        ),
+        (
+            ["dmeo"],
+            "unknown target dmeo. Did you mean demo? The targets are default, list, demo, test, bench, "
+            "programs, compiledb, and files under build/.",
+        ),
+        (
+            ["receipt"],
+            "unknown target receipt. Did you mean receipt=? The targets are default, list, demo, test, bench, "
+            "programs, compiledb, and files under build/.",
+        ),
+        (
+            ["target=avx2"],
+            "unknown target=avx2. Did you mean cpu-avx2? The values are native, all, list, cpu-generic, cpu-avx2, "
+            "cpu-avx512, cpu-avx512bf16.",
+        ),
+        (["launcher=no-such-launcher"], "launcher=no-such-launcher is not on PATH. Install it or leave launcher= out."),
+        (
+            ["cxx=no-such-compiler"],
+            "no-such-compiler (from cxx=) is not on PATH. Install g++ >= 12 or clang++ >= 16, or name one in cxx=.",
+        ),
+    ],
+)
+def test_wrong_words(tree, arguments, message):
+    before = tree.files()
+    said = tree.scons(*arguments)
+    assert (said.code, said.out, said.error) == (2, "", f"tilekiln: {message}\n")
+    assert tree.files() == before
+
+
+def test_unknown_receipt(tree):
+    before = tree.files()
+    said = tree.scons("receipt=flahs")
+    assert said.code == 2
+    assert "flahs" in said.error
+    assert "flash" in said.error
+    assert tree.files() == before
+
+
+def test_compiler_too_old(tree, script):
+    old = script("old-g++", ["echo 'g++ (Debian 11.4.0-1) 11.4.0'"])
+    said = tree.scons(f"cxx={old}")
+    assert said.code == 2
+    assert said.error == f"tilekiln: {old} is g++ 11.4.0, and 12 or newer is needed. Name another in cxx=.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["receipt=list"], ["flash", "ck_default", "fp32_min"]),
+        (["target=list"], ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]),
+        (["receipt=fp32_min", "target=cpu-avx2", "list"], ["fmha_fwd_fp32_d128x128_batch"]),
+        (["receipt=fp32_min", "explain=fmha_fwd dtype=bf16"], ["bf16"]),
+        (["-n", "receipt=fp32_min"], ["compile rows/fmha_fwd", "compile kernels/library/"]),
+        (["-c", "receipt=fp32_min"], []),
+    ],
+)
+def test_questions_write_nothing(tree, arguments, words):
+    before = tree.files()
+    said = tree.scons(*arguments)
+    assert (said.code, said.error) == (0, "")
+    for word in words:
+        assert word in said.out
+    assert tree.files() == before
+    assert not (tree.root / "build").exists()
+
+
+def test_dry_run_of_a_built_tree(built_tree):
+    """A dry run after an edit of a receipt tells what a build would do, and changes nothing."""
+    before = built_tree.files()
+    said = built_tree.built("-n", "receipt=fp32", "mode=debug")
+    assert len(said.actions("compile")) > 10
+    assert built_tree.files() == before
+    assert "up to date" in built_tree.built("-n", *built_tree.SMALL).out
+
+
+def test_two_receipts_by_name_and_number_are_one(tree):
+    said = tree.built("-n", "receipt=801,fp32_min")
+    assert len([label for label in said.actions("link") if "fp32_min" in label]) == 1
+
+
+def test_jobs_are_explained(tree):
+    assert "jobs at once: -j" in tree.built("-n", "-j7", "receipt=fp32_min").out
+    assert " at once: " in tree.built("-n", "receipt=fp32_min").lines[0]

@@ -1,0 +1,211 @@
+"""What a second build does: nothing, or only what the change asks for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+
+def nothing_done(said):
+    return not any(said.actions(verb) for verb in ("compile", "join", "link", "write"))
+
+
+def test_nothing_changed(built_tree):
+    """Nothing is run, and nothing is written but SCons's own database."""
+    before = built_tree.files()
+    said = built_tree.built(*built_tree.SMALL)
+    assert nothing_done(said)
+    assert said.lines[-1] == "scons: `default' is up to date."
+    after = built_tree.files()
+    changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    assert changed <= {"build/" + built_tree.variant + "/sconsign.dblite"}
+
+
+def test_touching_without_change(built_tree):
+    for path in built_tree.root.glob("include/tilekiln/**/*.h"):
+        os.utime(path)
+    assert nothing_done(built_tree.built(*built_tree.SMALL))
+
+
+def test_a_header_of_the_rows(built_tree):
+    built_tree.append("include/tilekiln/runtime/row.h", "// changed\n")
+    compiled = built_tree.built(*built_tree.SMALL).actions("compile")
+    assert [label for label in compiled if label.startswith("rows/")]
+    assert "kernels/library/dispatch.cpp" in compiled
+    assert not [label for label in compiled if "for cpu-" in label]  # the engine knows no rows
+
+
+def test_a_header_of_the_engine(built_tree):
+    built_tree.append("include/tilekiln/cpu/tile.h", "// changed\n")
+    compiled = built_tree.built(*built_tree.SMALL).actions("compile")
+    assert [label for label in compiled if label.startswith("kernels/fmha_fwd/qlanes.cpp for ")]
+    assert not [label for label in compiled if label.startswith(("rows/", "kernels/library/"))]
+
+
+def test_the_scanned_headers_of_generated_units_are_those_the_compiler_reads(built_tree):
+    """Rows are not scanned by SCons: the digest of their headers must cover what g++ -MM finds."""
+    from build_support import includes
+
+    generated = f"build/{built_tree.variant}/gen"
+    directories = [str(built_tree.root / "include"), str(built_tree.root / generated / "include")]
+    units = list((built_tree.root / generated).glob("rows/**/*.cpp")) + list(
+        (built_tree.root / generated).glob("*/*.cpp")
+    )
+    assert len(units) >= 3
+    for unit in units:
+        command = ["g++", "-std=c++20", "-MM", *(f"-I{directory}" for directory in directories), str(unit)]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        read = {os.path.realpath(word) for word in said.replace("\\\n", " ").split()[2:]}
+        assert {os.path.realpath(path) for path in includes.closure(includes.direct(str(unit)), directories)} == read
+
+
+def test_one_more_value(built_tree):
+    """A value more on one axis compiles the units that hold it, and the tables; engines and runtime stay."""
+    objects = f"build/{built_tree.variant}/obj"
+    built_tree.built("receipt=fp32", "mode=debug")
+    before = built_tree.files(objects)
+    built_tree.edit("kernels/fmha_fwd/family.yaml", "fp32: [32x32, 48x48", "fp32: [32x32, 40x40, 48x48")
+    said = built_tree.built("receipt=fp32", "mode=debug")
+    compiled = said.actions("compile")
+    rows = [label for label in compiled if label.startswith("rows/")]
+    assert rows
+    assert all("d40x40" in label for label in rows)
+    after = built_tree.files(objects)
+    kept = [path for path in before if "/rows/" in path]
+    assert len(kept) > 20
+    assert all(after[path] == before[path] for path in kept)
+    assert not [label for label in compiled if "for cpu-" in label]
+
+
+def test_launcher_is_run_and_rebuilds_nothing(built_tree, script, tmp_path):
+    launcher = script("launcher", [f'echo "$1" >> {tmp_path}/launched', 'exec "$@"'])
+    assert nothing_done(built_tree.built(*built_tree.SMALL, f"launcher={launcher}"))
+    built_tree.append("kernels/library/status.cpp", "// changed\n")
+    said = built_tree.built(*built_tree.SMALL, f"launcher={launcher}")
+    # The manifest has the hash of all sources in it.
+    assert said.actions("compile") == ["kernels/library/status.cpp", "fp32_min/manifest.cpp"]
+    assert (tmp_path / "launched").read_text() == "g++\ng++\n"
+    assert nothing_done(built_tree.built(*built_tree.SMALL))
+
+
+def test_a_hidden_input_of_the_compiler_rebuilds(built_tree):
+    said = built_tree.built("-n", *built_tree.SMALL)
+    assert nothing_done(said)
+    changed = built_tree.scons("-n", *built_tree.SMALL, environment={"CPATH": "/nowhere"})
+    assert len(changed.actions("compile")) > 5
+
+
+def test_receipts_share_what_they_have_in_common(built_tree):
+    said = built_tree.built("receipt=fp32_min,fp32", "mode=debug")
+    compiled = said.actions("compile")
+    assert not [label for label in compiled if label.startswith(("kernels/", "python/"))]
+    assert len([label for label in compiled if label.endswith("table.cpp")]) == 1
+    assert len(said.actions("link")) == 1
+    for receipt in ("fp32_min", "fp32"):
+        library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_{receipt}.so"
+        assert library.exists()
+        assert json.loads(library.with_suffix(".json").read_text())["receipt"]["name"] == receipt
+    assert nothing_done(built_tree.built(*built_tree.SMALL))
+
+
+def test_where_is_a_variant_of_its_own(built_tree):
+    before = built_tree.files("build")
+    said = built_tree.built("-n", *built_tree.SMALL, "where=hdim_q=48")
+    assert [label for label in said.actions("link") if f"build/{built_tree.variant}-" in label]
+    assert built_tree.files("build") == before
+
+
+def test_cache(built_tree, copy_sources, tmp_path):
+    """A second tree takes every object from the cache and compiles nothing."""
+    cache = f"cache={tmp_path / 'cache'}"
+    built_tree.built("-c", *built_tree.SMALL)
+    built_tree.built(*built_tree.SMALL, cache)
+    other = copy_sources(tmp_path / "other")
+    said = other.built(*other.SMALL, cache)
+    assert not said.actions("compile")
+    assert "from cache" in said.out
+    library = f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
+    assert (other.root / library).read_bytes() == (built_tree.root / library).read_bytes()
+
+
+def test_clean(built_tree):
+    (built_tree.root / f"build/{built_tree.variant}/obj/of-an-older-plan.o").touch()
+    (built_tree.root / "build/done").touch()
+    built_tree.built(*built_tree.SMALL, "compiledb")
+    before = built_tree.files()
+    said = built_tree.built("-c", "-n", *built_tree.SMALL)
+    assert [line.split()[0] for line in said.lines] == ["would"] * 3
+    assert built_tree.files() == before
+    said = built_tree.built("-c", *built_tree.SMALL)
+    assert said.lines == [
+        f"removed build/{built_tree.variant}",
+        "removed build/python-debug",
+        "removed compile_commands.json",
+    ]
+    assert list(built_tree.files("build")) == ["build/done"]
+
+
+def test_compiledb(built_tree):
+    said = built_tree.built(*built_tree.SMALL, "compiledb")
+    assert said.actions("compile") == []
+    entries = json.loads((built_tree.root / "compile_commands.json").read_text())
+    assert {"kernels/library/dispatch.cpp", "kernels/fmha_fwd/qlanes.cpp"} <= {entry["file"] for entry in entries}
+    entry = next(entry for entry in entries if entry["file"] == "kernels/library/status.cpp")
+    assert os.path.realpath(entry["directory"]) == os.path.realpath(built_tree.root)
+    command = [*entry["arguments"], "-fsyntax-only"]
+    subprocess.run(command, cwd=entry["directory"], check=True)
+
+
+def test_failed_compile(built_tree):
+    """The instances of the unit are named, and the command shown fails in the same way."""
+    built_tree.append("kernels/fmha_fwd/rows.cpp.jinja", "#error rows are broken\n")
+    said = built_tree.scons(*built_tree.SMALL, "-j1")
+    assert said.code == 2
+    lines = said.lines
+    start = next(index for index, line in enumerate(lines) if line.startswith("failed: compile rows/fmha_fwd/"))
+    assert any("rows are broken" in line for line in lines[:start])
+    assert lines[start + 1].startswith("It holds ")
+    assert lines[start + 2].startswith("  fmha_fwd_fp32_d")
+    shown = lines[lines.index("To reproduce:") + 1].strip()
+    again = subprocess.run(["sh", "-c", shown], capture_output=True, text=True, check=False)
+    assert again.returncode != 0
+    assert "rows are broken" in again.stderr
+    assert not list((built_tree.root / "build").rglob("*.new*"))
+
+
+def test_warnings_are_shown_when_the_compile_succeeds(built_tree):
+    built_tree.append("kernels/library/status.cpp", "#warning look here\n")
+    assert "look here" in built_tree.built(*built_tree.SMALL).out
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted(built_tree, script, how):
+    """What was being compiled when the build was stopped is compiled again, to the same library."""
+    library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
+    expected = library.read_bytes()
+    object_ = built_tree.root / f"build/{built_tree.variant}/obj/library/status.o"
+    object_.unlink()
+    library.unlink()
+    # Half an object, then a compiler that hangs.
+    launcher = script(
+        "hangs",
+        ['while [ "$1" != -o ]; do shift; done', 'echo half > "$2"', 'touch "$0.started"', "exec sleep 60"],
+    )
+    command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]
+    build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not (launcher.parent / "hangs.started").exists():
+        assert time.monotonic() < deadline
+        assert build.poll() is None
+        time.sleep(0.02)
+    os.killpg(build.pid, how)
+    assert build.wait(30) != 0
+    assert not object_.exists() or object_.read_bytes() != b"half\n"
+    assert built_tree.built(*built_tree.SMALL).actions("compile") == ["kernels/library/status.cpp"]
+    assert library.read_bytes() == expected

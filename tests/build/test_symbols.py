@@ -1,0 +1,62 @@
+"""What a library shows, and that code of one instruction set can never stand in for another's (design decision 5)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+# Release is the library that other tests use; the others hold two instruction sets, which is enough to collide.
+TARGETS = {"release": "all", "debug": "cpu-avx2,cpu-avx512", "sanitize": "cpu-avx2,cpu-avx512"}
+
+
+def nm(path: Path, *options: str) -> list[tuple[str, str]]:
+    """(type letter, name) of every symbol."""
+    said = subprocess.run(["nm", *options, str(path)], capture_output=True, text=True, check=True).stdout
+    return [(line[17], line[19:].split("@")[0]) for line in said.splitlines() if line[17:18].strip()]
+
+
+@pytest.mark.parametrize("mode", TARGETS)
+def test_only_the_c_abi_is_exported(build_library, mode):
+    library = build_library("fp32_min", targets=TARGETS[mode], mode=mode)
+    exported = {name for _, name in nm(library, "-D", "--defined-only")}
+    header = Path(__file__).resolve().parents[2] / "include/tilekiln/tilekiln.h"
+    declared = set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", header.read_text()))
+    assert len(declared) > 10
+    assert exported == declared
+
+
+@pytest.mark.parametrize("mode", TARGETS)
+def test_engines_share_no_symbol(build_library, mode):
+    """Each engine object shows its engine symbols and nothing else: nothing is left that a link could merge."""
+    library = build_library("fp32_min", targets=TARGETS[mode], mode=mode)
+    engines = sorted((library.parents[1] / "obj/engine").glob("*.o"))
+    assert len(engines) >= 2
+    seen: set[str] = set()
+    for engine in engines:
+        shown = {name for letter, name in nm(engine, "--defined-only") if letter.isupper() or letter in "uvw"}
+        word = engine.stem.replace("-", "_")
+        assert shown == {f"tilekiln_{word}_fmha_fwd_qlanes"}
+        assert not shown & seen
+        seen |= shown
+        # A COMDAT group would be merged by its name, whatever its symbols are.
+        groups = subprocess.run(["readelf", "-gW", str(engine)], capture_output=True, text=True, check=True).stdout
+        assert "COMDAT" not in groups
+
+
+def test_a_release_library_needs_only_the_system(build_library):
+    library = build_library("fp32_min", targets=TARGETS["release"])
+    said = subprocess.run(["readelf", "-dW", str(library)], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"NEEDED.*\[(.*)\]", said)
+    assert {name.split(".so")[0] for name in needed} <= {
+        "libstdc++",
+        "libm",
+        "libc",
+        "libgcc_s",
+        "libpthread",
+        "ld-linux-x86-64",
+    }
+    assert "RPATH" not in said
+    assert "RUNPATH" not in said
