@@ -120,7 +120,10 @@ def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[
 
 def help_text() -> str:
     lines = ["usage: scons [OPTION=VALUE]... [TARGET]...", ""]
-    lines += ["Builds attention kernels: receipts in, one shared library per receipt out. Defaults are in [brackets].", ""]
+    lines += [
+        "Builds attention kernels: receipts in, one shared library per receipt out. Defaults are in [brackets].",
+        "",
+    ]
     group = ""
     for option in OPTIONS:
         if option.group != group:

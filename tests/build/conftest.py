@@ -59,6 +59,10 @@ class Tree:
         assert said.code == 0, said.out + said.error
         return said
 
+    def run(self, *command: str) -> str:
+        """What another program says here; it must succeed."""
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout
+
     def edit(self, path: str, old: str, new: str) -> None:
         text = (self.root / path).read_text()
         assert old in text
