@@ -93,7 +93,7 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
 
     def command(label: str, *arguments: str) -> Callable[..., int]:
         def run(target: Any, source: Any, env: Any) -> int:
-            print(console.action("run", label), flush=True)
+            print(console.line("run", label), flush=True)
             environment = {**os.environ, "TILEKILN_PATH": libraries}
             return subprocess.run([sys.executable, *arguments], env=environment, check=False).returncode
 

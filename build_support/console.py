@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Iterable
+from typing import Any
 
 COLOURS = {"compile": "36", "join": "34", "link": "32", "write": "90", "run": "35", "built": "32;1"}
 _lock = threading.Lock()
@@ -23,29 +25,39 @@ def red(text: str) -> str:
 
 
 class Progress:
-    """How many of the steps that the build declared have been looked at; shown before each line on a terminal."""
+    """How many of the steps towards the goals have been looked at; shown before each line on a terminal."""
 
     def __init__(self) -> None:
-        self.total = 0
-        self.names: set[str] = set()
+        self.steps: set[str] = set()
         self.done = 0
 
-    def declare(self, name: str) -> None:
-        self.names.add(name)
+    def aim(self, goals: Iterable[Any]) -> None:
+        """Counts the steps that `goals` (SCons nodes) need."""
+        waiting, seen = list(goals), set()
+        while waiting:
+            node = waiting.pop()
+            if node not in seen:
+                seen.add(node)
+                waiting += [*node.sources, *node.depends]
+        self.steps = {str(node) for node in seen if node.has_explicit_builder()}
 
-    def visit(self, node: object) -> None:
-        if str(node) in self.names:
+    def visit(self, node: Any) -> None:
+        if str(node) in self.steps:
             self.done += 1
 
     def prefix(self) -> str:
-        return f"[{self.done:>{len(str(len(self.names)))}}/{len(self.names)}] " if self.names and on_terminal() else ""
+        return f"[{self.done:>{len(str(len(self.steps)))}}/{len(self.steps)}] " if self.steps else ""
 
 
 progress = Progress()
 
 
+def line(verb: str, label: str) -> str:
+    return f"{paint(f'{verb:<7}', COLOURS[verb])} {label}"
+
+
 def action(verb: str, label: str) -> str:
-    return f"{progress.prefix()}{paint(f'{verb:<7}', COLOURS[verb])} {label}"
+    return progress.prefix() + line(verb, label)
 
 
 def block(text: str) -> None:

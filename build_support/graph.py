@@ -58,9 +58,7 @@ class Graph:
         job.verbose = self.request.verbose
         make = self.env.Written if scan else self.env.Generated
         inputs = [self.env.File(self.node_path(source)) if isinstance(source, str) else source for source in sources]
-        node = make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
-        console.progress.declare(str(node))
-        return node
+        return make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
 
     def compile(
         self,

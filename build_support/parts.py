@@ -131,7 +131,7 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
         flags=flags,
         shared=True,
         needs=[EXPORTS],
-        summary=f"{console.action('built', target)}: {count}, @size@",
+        summary=f"{console.line('built', target)}: {count}, @size@",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,23 @@ class Tree:
         variables.pop("SCONSFLAGS", None)
         done = subprocess.run(command, cwd=self.root, env=variables, capture_output=True, text=True, check=False)
         return Said(done.returncode, done.stdout, done.stderr)
+
+    def on_terminal(self, *arguments: str) -> str:
+        """What scons prints on a terminal."""
+        shown = bytearray()
+
+        def read(descriptor: int) -> bytes:
+            data = os.read(descriptor, 4096)
+            shown.extend(data)
+            return b"" if not data else b"\0"  # nothing of it on the terminal of the tests
+
+        here = os.getcwd()
+        os.chdir(self.root)
+        try:
+            pty.spawn([sys.executable, "-m", "SCons", "-Q", *arguments], read, lambda _: b"")
+        finally:
+            os.chdir(here)
+        return shown.decode().replace("\r\n", "\n")
 
     def built(self, *arguments: str) -> Said:
         """As scons, and it must succeed."""

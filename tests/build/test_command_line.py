@@ -125,6 +125,15 @@ def test_two_receipts_by_name_and_number_are_one(tree):
     assert len([label for label in said.actions("link") if "fp32_min" in label]) == 1
 
 
+def test_colours_and_progress_on_a_terminal_only(built_tree):
+    target = f"build/{built_tree.variant}/obj/library/status.o"
+    (built_tree.root / target).unlink()
+    assert built_tree.on_terminal("-n", *built_tree.SMALL, target).splitlines()[-1] == (
+        "[1/1] \033[36mcompile\033[0m kernels/library/status.cpp"
+    )
+    assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/library/status.cpp"
+
+
 def test_jobs_are_explained(tree):
     assert "jobs at once: -j" in tree.built("-n", "-j7", "receipt=fp32_min").out
     assert " at once: " in tree.built("-n", "receipt=fp32_min").lines[0]
