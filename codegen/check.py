@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from codegen import select
-from codegen.errors import CodegenError
 from codegen.plan import resolve
 from codegen.sieve import Sieve
 from codegen.tree import Tree
@@ -53,11 +52,11 @@ def _check_family(root: Tree, name: str) -> None:
             raise family.document.error(("rules", index, "when"), message)
     for target in root.targets.values():
         root.algorithms(target, family)
-    sources = [("rows.cpp.jinja", ("family",))]
+    sources: list[tuple[str, tuple[str | int, ...]]] = [("rows.cpp.jinja", ("family",))]
     sources += [(f"{pipeline}.cpp", ("pipelines", index, "name")) for index, pipeline in enumerate(family.pipelines)]
     for source, path in sources:
         if not os.path.isfile(os.path.join(root.root, "kernels", name, source)):
             raise family.document.error(path, f"kernels/{name}/{source} is missing")
     header = family.file.engine.header
     if not os.path.isfile(os.path.join(root.root, "include", header)):
-        raise CodegenError(str(family.document.error(("engine", "header"), f"include/{header} is missing")))
+        raise family.document.error(("engine", "header"), f"include/{header} is missing")

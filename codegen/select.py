@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"\S+")
 _CONDITION = re.compile(r"([^=!]*)(!=|==?)([^=!]*)")
 
-_YES_NO = dict.fromkeys(("true", "on", "1", "y"), ["yes"]) | dict.fromkeys(("false", "off", "0", "n", "none"), ["no"])
+_YES_NO = {"true": "yes", "on": "yes", "1": "yes", "y": "yes", "false": "no", "off": "no", "0": "no", "n": "no"}
 
 Clause = tuple[int, ...]  # by axis: the set of allowed codes, one bit each
 
@@ -65,9 +65,8 @@ def _codes(family: Family, axis: Axis, condition: Condition, text: str) -> int:
     codes, offset = 0, condition.values_offset
     for value in condition.values:
         if value not in axis.code_of:
-            near = (
-                _YES_NO.get(value.lower(), []) if axis.code_of.keys() == {"no", "yes"} else nearest(value, axis.values)
-            )
+            spelled = _YES_NO.get(value.lower(), "")
+            near = [spelled] if spelled in axis.code_of else nearest(value, axis.values)
             choice = f"nearest: {', '.join(near)}" if near else f"values: {', '.join(axis.values)}"
             raise SelectionError(f"axis '{axis.name}' of {family.name} has no value '{value}'; {choice}", text, offset)
         codes |= 1 << axis.code_of[value]
@@ -107,13 +106,13 @@ def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
 
 
 def text_of(family: Family, clause: Clause) -> str:
-    """A clause as people write it, the shorter of = and !=; `everything` when it has no condition."""
+    """A clause as people write it, with != where that is much shorter; `everything` when it has no condition."""
     words = []
     for axis, allowed in zip(family.axes, clause, strict=True):
         if allowed != axis.all_codes:
             values = [value for code, value in enumerate(axis.values) if allowed >> code & 1]
             others = [value for code, value in enumerate(axis.values) if not allowed >> code & 1]
-            shorter = len(others) < len(values)
+            shorter = 2 * len(others) < len(values)
             words.append(f"{axis.name}{'!=' if shorter else '='}{','.join(others if shorter else values)}")
     return " ".join(words) or "everything"
 
