@@ -69,6 +69,9 @@ class Family:
             for index, rule in enumerate(self.file.rules)
         ]
         self._unique("rules", [rule.name for rule in self.rules])
+        for index, rule in enumerate(self.rules):
+            if self.everything in rule.when:
+                raise document.error(("rules", index, "when"), "this rule would forbid everything")
         self.pipelines = tuple(pipeline.name for pipeline in self.file.pipelines)
         self._unique("pipelines", list(self.pipelines))
         for index, name in enumerate(self.file.batch_by):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from codegen import select
+from codegen.axes import Family
 from codegen.plan import resolve
 from codegen.sieve import Sieve
 from codegen.tree import Tree
@@ -14,9 +15,9 @@ def check(root: Tree) -> str:
     """Load all, resolve all. CodegenError at the first thing that is wrong; else what was checked."""
     receipts, names = root.all_receipts(), set[str]()
     for family in root.families.values():
-        _check_family(root, family.name)
+        _check_rules(root, family)
     total = 0
-    for receipt in receipts:
+    for receipt in sorted(receipts, key=lambda receipt: receipt.base is not None):  # a fault shows where it stands
         plan = resolve(receipt.name, ["all"], root=root)
         names |= {instance.name for instance in plan.instances}
         total += len(plan.instances)
@@ -28,6 +29,8 @@ def check(root: Tree) -> str:
                     text = select.text_of(family, clause)
                     path = ("families", name, "keep", index)
                     raise receipt.document.error(path, f"no legal signature of {name} has {text}")
+    for family in root.families.values():
+        _check_files(root, family)
     rules = sum(len(family.rules) for family in root.families.values())
     counts = [
         (len(receipts), "receipt"),
@@ -43,20 +46,22 @@ def _plural(word: str, count: int) -> str:
     return word if count == 1 else f"{word[:-1]}ies" if word[-1] == "y" else f"{word}s"
 
 
-def _check_family(root: Tree, name: str) -> None:
-    family = root.families[name]
+def _check_rules(root: Tree, family: Family) -> None:
     endings = Sieve(family, {"head_dims": family.head_dim_clauses}, [[family.everything]]).endings()
     for index, rule in enumerate(family.rules):
-        if f"rule {rule.name}" not in endings:
+        if (f"rule {rule.name}",) not in endings:
             message = f"rule '{rule.name}' never applies: head dims and the other rules allow nothing that it forbids"
             raise family.document.error(("rules", index, "when"), message)
     for target in root.targets.values():
         root.algorithms(target, family)
-    sources: list[tuple[str, tuple[str | int, ...]]] = [("rows.cpp.jinja", ("family",))]
-    sources += [(f"{pipeline}.cpp", ("pipelines", index, "name")) for index, pipeline in enumerate(family.pipelines)]
-    for source, path in sources:
-        if not os.path.isfile(os.path.join(root.root, "kernels", name, source)):
-            raise family.document.error(path, f"kernels/{name}/{source} is missing")
-    header = family.file.engine.header
-    if not os.path.isfile(os.path.join(root.root, "include", header)):
-        raise family.document.error(("engine", "header"), f"include/{header} is missing")
+
+
+def _check_files(root: Tree, family: Family) -> None:
+    """What the family names must be there."""
+    header, folder = family.file.engine.header, f"kernels/{family.name}"
+    named: list[tuple[str, tuple[str | int, ...]]] = [(f"include/{header}", ("engine", "header"))]
+    named += [(f"{folder}/rows.cpp.jinja", ("family",))]
+    named += [(f"{folder}/{name}.cpp", ("pipelines", index, "name")) for index, name in enumerate(family.pipelines)]
+    for file, path in named:
+        if not os.path.isfile(os.path.join(root.root, file)):
+            raise family.document.error(path, f"{file} is missing")

@@ -205,7 +205,7 @@ def _run(words: Sequence[str]) -> int:
 def main(words: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     try:
-        code = _run(words)
+        code = _run(list(words))
         sys.stdout.flush()
         return code
     except CodegenError as error:

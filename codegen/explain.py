@@ -130,8 +130,8 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
     legal = _legal(root, family, target, query)
     if legal.leaves():
         return []
-    reasons = []
-    endings = legal.endings()
+    reasons: list[str] = []
+    endings = {reason for together in legal.endings() for reason in together}
     rules = [r for r in family.rules if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
     if not rules:  # none forbids all of it; several together do
         rules = [rule for rule in family.rules if f"rule {rule.name}" in endings]

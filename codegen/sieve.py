@@ -111,9 +111,9 @@ class Sieve:
         reasons += [field.name for field in self.fields if not state & field.mask]
         return reasons if state & self.any_algorithm else [*reasons, "algorithms"]
 
-    def endings(self) -> dict[str, int]:
-        """What ends branches: for each answer of `why`, at how many places of the walk."""
-        found: dict[str, int] = {}
+    def endings(self) -> set[tuple[str, ...]]:
+        """What ends branches: the answers of `why`. A rule that stands alone in one is needed."""
+        found: set[tuple[str, ...]] = set()
         seen: set[tuple[int, int]] = set()
         left = [(0, self.start)]
         while left:
@@ -126,8 +126,7 @@ class Sieve:
                 if after:
                     left.append((axis + 1, after))
                 else:
-                    for reason in self.why(axis, code, state):
-                        found[reason] = found.get(reason, 0) + 1
+                    found.add(tuple(self.why(axis, code, state)))
         return found
 
     def leaves(self, axis: int = 0, state: int | None = None) -> list[Leaf]:

@@ -21,7 +21,7 @@ Path = Sequence[str | int]  # from the top of a document to a node: ("axes", 3, 
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Loader(_Safe):  # type: ignore[misc]
+class _Loader(_Safe):
     """YAML lets the last of two equal keys win; here they are an error."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -131,8 +131,8 @@ def _find(plain: Any, kind: Any) -> tuple[list[str | int], str]:
             path, message = _find(value, arguments[0])
             if message:
                 return [index, *path], message
-    for choice in arguments:  # of a union, the list if it is one
-        if isinstance(plain, list) and list in (typing.get_origin(choice), typing.get_origin(_bare(choice))):
+    for choice in arguments:  # of a union, the list or the mapping if it is one
+        if isinstance(plain, (list, dict)) and typing.get_origin(_bare(choice)) is type(plain):
             return _find(plain, choice)
     return [], _why(plain, kind)
 

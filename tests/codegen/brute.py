@@ -1,0 +1,128 @@
+"""The plans once more, by filtering the whole product of the axes with NumPy: nothing of codegen's code.
+
+Values and meanings are written out by hand from facts/receipts.md, so that a mistake in a YAML file shows as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+
+AXES: dict[str, list[str]] = {
+    "dtype": ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"],
+    "hdim_q": ["32", "48", "64", "80", "96", "128", "192", "256"],
+    "hdim_v": ["32", "48", "64", "80", "96", "128", "192", "256"],
+    "mode": ["batch", "group"],
+    "mask": ["none", "window"],
+    "bias": ["none", "elementwise", "alibi"],
+    "lse": ["no", "yes"],
+    "dropout": ["no", "yes"],
+    "softcap": ["no", "yes"],
+    "skip_min_seqlen_q": ["no", "yes"],
+    "sink": ["no", "yes"],
+    "qscale": ["none", "pertensor", "blockscale"],
+}
+_SIXTEEN = {(q, v) for q, v in ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))}
+PAIRS = {
+    "fp32": {(32, 32), (48, 48), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)},
+    "fp16": _SIXTEEN,
+    "bf16": _SIXTEEN,
+    "fp8bf16": {(64, 64), (128, 128), (192, 128), (256, 256)},
+    "fp8fp32": {(128, 128)},
+}
+
+_PRODUCT = np.array(list(itertools.product(*(range(len(values)) for values in AXES.values()))), dtype=np.int8)
+_COLUMN = {name: _PRODUCT[:, at] for at, name in enumerate(AXES)}
+Mask = np.ndarray
+
+
+def has(axis: str, *values: str) -> Mask:
+    return np.isin(_COLUMN[axis], [AXES[axis].index(value) for value in values])
+
+
+def _legal() -> Mask:
+    fp8 = has("dtype", "fp8bf16", "fp8fp32")
+    big = has("hdim_q", "192") & has("hdim_v", "128")
+    listed = np.zeros(len(_PRODUCT), dtype=bool)
+    for dtype, pairs in PAIRS.items():
+        for q, v in pairs:
+            listed |= has("dtype", dtype) & has("hdim_q", str(q)) & has("hdim_v", str(v))
+    illegal = has("softcap", "yes") & ~has("bias", "none")
+    illegal |= big & (~has("bias", "none") | has("dropout", "yes"))
+    illegal |= fp8 & (
+        ~has("bias", "none") | has("lse", "yes") | has("dropout", "yes") | has("skip_min_seqlen_q", "yes")
+    )
+    illegal |= ~fp8 & ~has("qscale", "none")
+    return listed & ~illegal
+
+
+LEGAL = _legal()
+
+
+def _aiter() -> Mask:
+    return has("dtype", "fp16", "bf16") | has("dtype", "fp8bf16") & has("hdim_q", "128", "192")
+
+
+def _plain() -> Mask:
+    """What 2, 3, 4, 700 share: 16 bits, no scales, no skip."""
+    return has("dtype", "fp16", "bf16") & has("qscale", "none") & has("skip_min_seqlen_q", "no")
+
+
+def _fp32() -> Mask:
+    return has("dtype", "fp32") & has("skip_min_seqlen_q", "no") & has("softcap", "no")
+
+
+def _fp32_min() -> Mask:
+    small = has("hdim_q", "48", "128") & has("mode", "batch") & has("bias", "none") & has("mask", "none")
+    return _fp32() & small & has("lse", "no") & has("dropout", "no")
+
+
+RECEIPTS: dict[str, tuple[int, int, Callable[[], Mask]]] = {  # number, count, meaning
+    "ck_default": (0, 3952, lambda: ~has("dtype", "fp32")),
+    "ck_extended": (1, 3952, lambda: ~has("dtype", "fp32")),
+    "flash": (
+        2,
+        1040,  # receipt 2, widened by dtype fp32, soft cap and no LSE, multiplied out
+        lambda: (
+            has("dtype", "fp32", "fp16", "bf16")
+            & has("bias", "none", "alibi")
+            & has("qscale", "none")
+            & has("skip_min_seqlen_q", "no")
+            & has("sink", "no")
+        ),
+    ),
+    "ck_test": (3, 1856, _plain),
+    "pytorch": (4, 928, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
+    "aiter_batch": (100, 1904, lambda: _aiter() & has("mode", "batch")),
+    "aiter_group": (200, 1904, lambda: _aiter() & has("mode", "group")),
+    "aiter": (600, 3808, _aiter),
+    "transformer_engine": (
+        700,
+        344,
+        lambda: _plain() & has("lse", "yes") & has("sink", "no") & has("softcap", "no"),
+    ),
+    "fp32": (800, 672, _fp32),
+    "fp32_min": (801, 4, _fp32_min),
+    "fp8": (888, 144, lambda: has("dtype", "fp8bf16", "fp8fp32") & has("hdim_q", "128", "192")),
+}
+
+
+def signatures(mask: Mask) -> list[tuple[str, ...]]:
+    """The legal signatures in a mask, values as text, in listing order."""
+    values = list(AXES.values())
+    return [tuple(values[at][code] for at, code in enumerate(row)) for row in _PRODUCT[mask & LEGAL]]
+
+
+def selected(text: str) -> Mask:
+    """A selection, read by splitting."""
+    result = np.zeros(len(_PRODUCT), dtype=bool)
+    for clause in text.split(" or "):
+        both = np.ones(len(_PRODUCT), dtype=bool)
+        for condition in clause.split():
+            axis, values = condition.replace("!", "").split("=")
+            found = has(axis, *values.split(","))
+            both &= ~found if "!=" in condition else found
+        result |= both
+    return result

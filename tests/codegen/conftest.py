@@ -1,0 +1,57 @@
+"""A copy of the tree's data that a test may edit, and the command line as a function."""
+
+from __future__ import annotations
+
+import pathlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+
+from codegen.tree import Tree, tree
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Copy(NamedTuple):
+    path: pathlib.Path
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace the one place where `old` stands."""
+        target = self.path / file
+        text = target.read_text()
+        assert text.count(old) == 1, f"{file} has {text.count(old)} times {old!r}"
+        target.write_text(text.replace(old, new))
+
+    def tree(self) -> Tree:
+        """Loaded anew, as a new process would."""
+        return Tree(str(self.path))
+
+
+@pytest.fixture
+def copy(tmp_path: pathlib.Path) -> Copy:
+    root = tmp_path / "tree"
+    shutil.copytree(ROOT / "receipts", root / "receipts")
+    shutil.copytree(ROOT / "kernels", root / "kernels")
+    shutil.copytree(ROOT / "include", root / "include")
+    return Copy(root)
+
+
+@pytest.fixture(scope="session")
+def real() -> Tree:
+    return tree()
+
+
+@pytest.fixture(scope="session")
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`python -m codegen WORDS...` as a process of its own."""
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "codegen", *words], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    return run

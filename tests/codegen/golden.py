@@ -1,0 +1,64 @@
+"""Golden files: what every receipt lists, and a sample of generated sources, so that a review sees what a change did.
+
+tools/dev python tests/codegen/golden.py --write    makes them anew, after looking at why they differ
+"""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))  # for the command line above
+
+from codegen import listing  # noqa: E402
+from codegen.manifest import source_hash  # noqa: E402
+from codegen.plan import resolve  # noqa: E402
+from codegen.render import generate  # noqa: E402
+from codegen.tree import tree  # noqa: E402
+
+FOLDER = ROOT / "tests" / "codegen" / "golden"
+INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
+SAMPLE = ("fp8", ["cpu-generic", "cpu-avx512bf16"], "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no")
+
+
+def plans() -> dict[str, str]:
+    """plans/<receipt>.txt: clauses, counts by axis value, a digest of all names."""
+    root = tree()
+    return {f"plans/{r.name}.txt": listing.receipt(root, r.name, ["all"]) + "\n" for r in root.all_receipts()}
+
+
+def sources() -> dict[str, str]:
+    """sources/*.txt: everything generated for SAMPLE. The hash of the tree's sources, which any edit changes, is zeroed."""
+    real = source_hash(str(ROOT)).encode()
+    with tempfile.TemporaryDirectory() as folder:
+        generated = generate([resolve(*SAMPLE)], folder, INFO)
+        paths = [*(unit.path for unit in generated.units), *generated.headers, f"{SAMPLE[0]}/manifest.json"]
+        read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}
+    return {f"sources/{path}.txt": data.replace(real, b"0" * len(real)).decode() for path, data in read.items()}
+
+
+def current() -> dict[str, str]:
+    return plans() | sources()
+
+
+def stored() -> dict[str, str]:
+    return {str(path.relative_to(FOLDER)): path.read_text() for path in sorted(FOLDER.rglob("*.*")) if path.is_file()}
+
+
+def write() -> None:
+    old, new = stored(), current()
+    for path in old.keys() - new.keys():
+        (FOLDER / path).unlink()
+    for path, text in new.items():
+        if old.get(path) != text:
+            (FOLDER / path).parent.mkdir(parents=True, exist_ok=True)
+            (FOLDER / path).write_text(text)
+            print(f"{path}: written")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit(__doc__)
+    write()

@@ -1,0 +1,215 @@
+"""Generated trees: the same bytes everywhere, written only when they change, never half, nothing stale."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from codegen import files
+from codegen.inputs import prepare
+from codegen.plan import resolve
+from codegen.render import Generated, generate
+from tests.codegen.conftest import ROOT, Copy
+
+INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
+TARGETS = ["cpu-generic", "cpu-avx2"]
+
+
+def make(copy: Copy, out: pathlib.Path, *receipts: str, where: str = "", write: bool = True) -> Generated:
+    root = copy.tree()
+    return generate([resolve(name, TARGETS, where, root=root) for name in receipts], out, INFO, write=write)
+
+
+def content(out: pathlib.Path) -> dict[str, str]:
+    found = sorted(path for path in out.rglob("*") if path.is_file())
+    return {str(path.relative_to(out)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def test_two_directories_hash_seeds_and_trees_give_the_same_bytes(copy: Copy, tmp_path: pathlib.Path) -> None:
+    program = (
+        "import sys\nfrom codegen.inputs import prepare\nfrom codegen.tree import Tree\n"
+        f"prepare(['flash', 'fp8'], {TARGETS!r}, '', sys.argv[1], {INFO!r}, root=Tree(sys.argv[2]))"
+    )
+    other = tmp_path / "elsewhere" / "tree"
+    shutil.copytree(copy.path, other)
+    trees = []
+    for seed, root in (("1", copy.path), ("2", other)):
+        out = root.parent / f"gen{seed}"
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+        subprocess.run([sys.executable, "-c", program, out, root], env=environment, check=True, cwd=tmp_path)
+        trees.append(content(out))
+    assert trees[0] == trees[1]
+    for path in (copy.path.parent / "gen1").rglob("*"):
+        if path.is_file():
+            assert str(tmp_path).encode() not in path.read_bytes()
+
+
+def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
+    generated = make(copy, tmp_path / "gen", "flash")
+    plan = resolve("flash", TARGETS)
+    rows = [unit for unit in generated.units if unit.kind == "rows"]
+    assert sorted(name for unit in rows for name in unit.instances) == sorted(i.name for i in plan.instances)
+    for unit in rows:
+        text = (tmp_path / "gen" / unit.path).read_text()
+        assert [line.partition("// ")[2] for line in text.splitlines() if line.startswith("  {")] == list(
+            unit.instances
+        )
+    assert [unit.path for unit in generated.units if unit.kind != "rows"] == ["flash/table.cpp", "flash/manifest.cpp"]
+    assert [(engine.source, engine.target, engine.symbol) for engine in generated.engines] == [
+        ("kernels/fmha_fwd/qlanes.cpp", "cpu-generic", "tilekiln_cpu_generic_fmha_fwd_qlanes"),
+        ("kernels/fmha_fwd/qlanes.cpp", "cpu-avx2", "tilekiln_cpu_avx2_fmha_fwd_qlanes"),
+    ]
+    assert generated.headers == ["include/tilekiln/generated/fmha_fwd.h"]
+
+
+def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "gen"
+    first = make(copy, out, "flash")
+    assert len(first.written) == len(first.units) + len(first.headers) + 1  # and manifest.json
+    for path in out.rglob("*"):
+        os.utime(path, (1, 1))
+    second = make(copy, out, "flash")
+    assert (second.written, second.removed) == ([], [])
+    assert {path.stat().st_mtime for path in out.rglob("*") if path.is_file()} == {1}
+    assert (second.units, second.engines) == (first.units, first.engines)
+
+
+def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "gen"
+    told = make(copy, out, "fp32_min", write=False)
+    assert not out.exists()
+    assert told.written == make(copy, out, "fp32_min").written
+    before = content(out)
+    told = make(copy, out, "fp32_min", where="sink=yes", write=False)
+    assert content(out) == before
+    assert len(told.removed) == 4
+
+
+def test_receipts_share_units_and_leave_each_others_alone(copy: Copy, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "gen"
+    both = make(copy, out, "ck_default", "ck_extended", where="dtype=bf16 hdim_q=64")
+    shared = [unit for unit in both.units if unit.kind == "rows"]
+    assert shared
+    assert all(unit.receipts == ("ck_default", "ck_extended") for unit in shared)
+    assert all(engine.receipts == ("ck_default", "ck_extended") for engine in both.engines)
+    before = content(out)
+    make(copy, out, "fp8")
+    assert {path: text for path, text in content(out).items() if path in before} == before
+
+
+def test_what_a_receipt_no_longer_needs_goes_and_nothing_else(copy: Copy, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "gen"
+    make(copy, out, "flash", "ck_default", where="dtype=bf16 hdim_q=64,128 sink=no skip_min_seqlen_q=no")
+    mine = out / "rows" / "fmha_fwd" / "mine.txt"
+    mine.write_text("not generated")
+    kept = set(content(out))
+    done = make(copy, out, "flash", where="dtype=bf16 hdim_q=64")
+    assert done.removed
+    assert all("d128x128" in path for path in done.removed)
+    # Units that ck_default still has are the same files as flash had, or stay.
+    assert set(content(out)) == kept - set(done.removed) | set(done.written)
+    assert mine.read_text() == "not generated"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "touched"),
+    [
+        ("kernels/fmha_fwd/family.yaml", "fp8fp32: [128x128]", "fp8fp32: [128x128, 256x256]", "fp8fp32_d256x256"),
+        ("kernels/fmha_fwd/family.yaml", "values: [batch, group]", "values: [batch, group, ragged]", "_ragged_"),
+        ("receipts/fp8.yaml", "hdim_q=128,192", "hdim_q=128,192,64", "_d64x64_"),
+    ],
+)
+def test_a_new_value_changes_only_the_units_concerned(
+    copy: Copy, tmp_path: pathlib.Path, file: str, old: str, new: str, touched: str
+) -> None:
+    out = tmp_path / "gen"
+    make(copy, out, "fp8")
+    copy.edit(file, old, new)
+    if "256x256" in new:
+        copy.edit("receipts/fp8.yaml", "hdim_q=128,192", "hdim_q=128,192,256")
+    done = make(copy, out, "fp8")
+    rows = [path for path in done.written if path.startswith("rows/")]
+    others = [path for path in rows if touched not in path and "d256x256" not in path]
+    assert rows
+    assert others == []
+    assert done.removed == []
+    assert {path for path in done.written if not path.startswith("rows/")} <= {
+        "fp8/manifest.cpp",
+        "fp8/manifest.json",
+        "fp8/table.cpp",
+        "include/tilekiln/generated/fmha_fwd.h",
+    }
+
+
+def test_a_failed_write_leaves_the_old_file(
+    copy: Copy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "gen"
+    make(copy, out, "fp32_min")
+    before = content(out)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        make(copy, out, "fp32_min", where="sink=yes")
+    assert content(out) == before
+
+
+def test_prepare_skips_all_work_when_nothing_changed(copy: Copy, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "gen"
+    first = prepare(["flash", "fp8"], TARGETS, "", out, INFO, root=copy.tree())
+    program = (
+        "import sys\nfrom codegen import inputs\nfrom codegen.tree import Tree\n"
+        "inputs.resolve = inputs.generate = None\n"
+        f"root = Tree({str(copy.path)!r})\n"
+        f"made = inputs.prepare(['flash', 'fp8'], {TARGETS!r}, '', {str(out)!r}, {INFO!r}, root=root)\n"
+        "print(len(made.units), made.written, made.removed, 'jinja2' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{len(first.units)} [] [] False\n"
+    again = prepare(["flash", "fp8"], TARGETS, "", out, INFO, root=copy.tree())
+    assert (again.units, again.engines, again.headers) == (first.units, first.engines, first.headers)
+
+
+@pytest.mark.parametrize("change", ["receipt", "template", "header", "info", "file", "lost", "target", "ledger"])
+def test_prepare_works_when_anything_changed(copy: Copy, tmp_path: pathlib.Path, change: str) -> None:
+    out, info, targets = tmp_path / "gen", dict(INFO), list(TARGETS)
+    first = prepare(["fp8"], targets, "", out, info, root=copy.tree())
+    unit = out / next(unit.path for unit in first.units if unit.kind == "rows")
+    if change == "receipt":
+        copy.edit("receipts/fp8.yaml", "number: 888", "number: 889")
+    elif change == "template":
+        copy.edit("kernels/fmha_fwd/rows.cpp.jinja", "Generated by codegen", "Made by codegen")
+    elif change == "header":
+        (copy.path / "include/tilekiln/core").mkdir(exist_ok=True)
+        (copy.path / "include/tilekiln/core/new.h").write_text("#pragma once\n")
+    elif change == "info":
+        info["mode"] = "debug"
+    elif change == "file":
+        unit.write_text(unit.read_text().replace("0x", "0x1"))
+    elif change == "lost":
+        unit.unlink()
+    elif change == "target":
+        targets.append("cpu-avx512")
+    else:
+        (out / "ledger" / "fp8.json").write_text("{")
+    wanted = {} if change == "ledger" else content(out)
+    done = prepare(["fp8"], targets, "", out, info, root=copy.tree())
+    fresh = tmp_path / "fresh"
+    prepare(["fp8"], targets, "", fresh, info, root=copy.tree())
+    assert content(out) == content(fresh)
+    assert done.written or change == "ledger"
+    assert wanted != content(out)
+
+
+def test_an_edit_of_the_plan_is_seen_by_its_digest() -> None:
+    plans = [resolve("fp32_min", TARGETS), resolve("fp32_min", TARGETS[:1]), resolve("fp32_min", TARGETS, "sink=no")]
+    assert len({plan.digest for plan in plans}) == 3

@@ -1,0 +1,88 @@
+"""The selection language against brute force over the whole product of the axes, and its errors."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from codegen import select
+from codegen.errors import CodegenError, SelectionError
+from codegen.plan import resolve
+from codegen.tree import tree
+from tests.codegen.brute import AXES, has, selected, signatures
+
+
+@st.composite
+def clauses(draw: st.DrawFn) -> str:
+    axes = draw(st.lists(st.sampled_from(list(AXES)), min_size=1, max_size=4, unique=True))
+    words = []
+    for axis in axes:
+        negated = draw(st.booleans())
+        count = len(AXES[axis]) - 1 if negated else len(AXES[axis])  # to exclude every value is an error
+        values = draw(st.lists(st.sampled_from(AXES[axis]), min_size=1, max_size=count, unique=True))
+        words.append(f"{axis}{'!=' if negated else '='}{','.join(values)}")
+    return " ".join(words)
+
+
+selections = st.lists(clauses(), min_size=1, max_size=3).map(" or ".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(selections)
+def test_where_selects_what_brute_force_selects(text: str) -> None:
+    expected = signatures(selected(text) & ~has("dtype", "fp32"))
+    if not expected:
+        with pytest.raises(CodegenError, match="lists no instance"):
+            resolve("ck_default", ["cpu-generic"], text)
+        return
+    plan = resolve("ck_default", ["cpu-generic"], text)
+    family = plan.tree.families["fmha_fwd"]
+    listed = [tuple(axis.values[axis.code_in(i.packed)] for axis in family.axes) for i in plan.instances]
+    assert listed == expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(clauses())
+def test_a_clause_written_out_reads_back(text: str) -> None:
+    family = tree().families["fmha_fwd"]
+    (clause,) = select.bind(family, text)
+    written = select.text_of(family, clause)
+    assert select.bind(family, "" if written == "everything" else written) == [clause]
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "offset"),
+    [
+        ("dtpye=bf16", "no axis 'dtpye' in fmha_fwd; nearest: dtype", 0),
+        (
+            "zzz=1",
+            "no axis 'zzz' in fmha_fwd; axes: dtype, hdim_q, hdim_v, mode, mask, bias, lse, dropout, softcap, "
+            "skip_min_seqlen_q, sink, qscale",
+            0,
+        ),
+        ("hdim=64", "no axis 'hdim' in fmha_fwd; nearest: hdim_v", 0),
+        ("dtype=bf16,fp61", "axis 'dtype' of fmha_fwd has no value 'fp61'; nearest: fp16", 11),
+        ("mode=group hdim_q=120", "axis 'hdim_q' of fmha_fwd has no value '120'; nearest: 128, 96", 18),
+        ("lse=true", "axis 'lse' of fmha_fwd has no value 'true'; nearest: yes", 4),
+        ("lse=?", "axis 'lse' of fmha_fwd has no value '?'; values: no, yes", 4),
+        ("mask=causal", "axis 'mask' of fmha_fwd has no value 'causal'; values: none, window", 5),
+        ("dtype==bf16", "'==' is written '=': dtype=bf16", 0),
+        ("dtype", "'dtype' is no condition: write axis=value[,value] or axis!=value", 0),
+        ("=bf16", "'=bf16' is no condition: write axis=value[,value] or axis!=value", 0),
+        ("dtype<bf16", "'dtype<bf16' is no condition: write axis=value[,value] or axis!=value", 0),
+        ("dtype=", "'dtype=' lacks a value", 6),
+        ("dtype=bf16,", "'dtype=bf16,' lacks a value", 6),
+        ("dtype=bf16 and lse=yes", "'and' is not needed: conditions side by side must all hold", 11),
+        ("dtype=bf16 | lse=yes", "'|' is written 'or'", 11),
+        ("or dtype=bf16", "nothing stands before this 'or'", 0),
+        ("dtype=bf16 or", "nothing stands after this 'or'", 11),
+        ("dtype=bf16 or or lse=yes", "nothing stands before this 'or'", 14),
+        ("lse=yes lse=no", "this leaves no value of axis 'lse'", 8),
+        ("lse!=yes,no", "this leaves no value of axis 'lse'", 0),
+    ],
+)
+def test_a_wrong_selection_names_the_word_and_the_nearest_right_one(text: str, message: str, offset: int) -> None:
+    with pytest.raises(SelectionError) as raised:
+        select.bind(tree().families["fmha_fwd"], text)
+    assert (raised.value.message, raised.value.offset) == (message, offset)

@@ -1,0 +1,150 @@
+"""What people read when a YAML file is wrong: file:line:column, what, the nearest right word."""
+
+from __future__ import annotations
+
+import pytest
+
+from codegen.check import check
+from codegen.errors import CodegenError
+from codegen.tree import Tree
+from tests.codegen.conftest import Copy
+
+FAMILY, GENERIC, AVX2 = (
+    "kernels/fmha_fwd/family.yaml",
+    "kernels/targets/cpu-generic.yaml",
+    "kernels/targets/cpu-avx2.yaml",
+)
+FLASH, AITER, FP32, FP32_MIN = (f"receipts/{name}.yaml" for name in ("flash", "aiter", "fp32", "fp32_min"))
+
+# What stands there, what a person makes of it (@ is where the error must point), the message.
+CASES = [
+    (FLASH, "keep: dtype", "@kep: dtype", "'kep' is not known here; nearest: keep"),
+    (FLASH, "number: 2", "number: @two", "expected 'int', got 'str'"),
+    (FLASH, "receipt: flash\n", "receipt: @flush\n", "the file must be named flush.yaml"),
+    (FLASH, "fmha_fwd:", "@fmha_fwb:", "no family 'fmha_fwb'; nearest: fmha_fwd"),
+    (FLASH, "none,alibi", "none,@alibbi", "axis 'bias' of fmha_fwd has no value 'alibbi'; nearest: alibi"),
+    (FLASH, "sink=no", "@snik=no", "no axis 'snik' in fmha_fwd; nearest: sink"),
+    (FLASH, "values: lse=no", "values: @lse=yes", "'lse=yes' adds nothing: the receipt keeps it already"),
+    (FLASH, "values: lse=no", "values: @lse=no or sink=yes", "an addition has no 'or'; write two additions"),
+    (
+        FLASH,
+        "- values: lse=no\n        reason: inference",
+        "- @values: lse=no\n        # inference",
+        "'reason' is missing here",
+    ),
+    (FLASH, "number: 2", "number: 2\n@number: 3", "'number' stands here twice"),
+    (AITER, "128,192", "128,@129", "axis 'hdim_q' of fmha_fwd has no value '129'; nearest: 128, 96"),
+    (AITER, "hdim_q=128,192", "hdim_q=128,192 @snik=yes", "no axis 'snik' in fmha_fwd; nearest: sink"),
+    (
+        AITER,
+        "- dtype=fp8bf16",
+        "- @dtype=fp8bf16 lse=yes",
+        "no legal signature of fmha_fwd has dtype=fp8bf16 hdim_q=128,192 lse=yes",
+    ),
+    (FP32_MIN, "extends: fp32", "extends: @fp23", "no receipt 'fp23'; nearest: fp32"),
+    (FP32_MIN, "only: hdim", "only: @dtype=bf16 hdim", "this leaves nothing of what the receipt keeps"),
+    (
+        FAMILY,
+        "values: [none, window]",
+        "values: [@no, window]",
+        "expected 'str', got 'bool' (YAML reads yes, no, on and off as booleans: quote them)",
+    ),
+    (FAMILY, "- name: mask", "- @nam: mask", "'nam' is not known here; nearest: name"),
+    (FAMILY, "name: softcap\n", "name: @Softcap\n", "expected 'str' matching regex '^[a-z][a-z0-9_]*$'"),
+    (FAMILY, "name: sink\n", "name: @softcap\n", "'softcap' stands here twice"),
+    (FAMILY, "fp8fp32: [128x128]", "@fp9fp32: [128x128]", "no dtype 'fp9fp32'; nearest: fp8fp32"),
+    (FAMILY, "fp8fp32: [128x128]", "fp8fp32: [128x128, @128x128]", "'128x128' stands here twice"),
+    (
+        FAMILY,
+        "fp8fp32: [128x128]",
+        "fp8fp32: [@128*128]",
+        "expected 'str' matching regex '^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$'",
+    ),
+    (FAMILY, "softcap=yes bias!=none", "softcap=yes @bais!=none", "no axis 'bais' in fmha_fwd; nearest: bias"),
+    (FAMILY, "softcap=yes bias!=none", "@softcap=yes,no", "this rule would forbid everything"),
+    (
+        FAMILY,
+        "dtype=fp8bf16,fp8fp32 lse=yes",
+        "@dtype=fp8bf16 hdim_q=80",
+        "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
+    ),
+    (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
+    (FAMILY, "type: tilekiln::", "@typ: tilekiln::", "'typ' is not known here; nearest: type"),
+    (FAMILY, "header: tilekiln/fmha/fwd_engine.h", "header: @tilekiln/no.h", "include/tilekiln/no.h is missing"),
+    (GENERIC, "pipeline: qlanes", "pipeline: @klanes", "no pipeline of fmha_fwd 'klanes'; nearest: qlanes"),
+    (GENERIC, "tile: 64x64", "tile: @64", "expected 'str', got 'int'"),
+    (
+        GENERIC,
+        "tile: 64x64}",
+        "tile: 64x64, when: lse=@sometimes}",
+        "axis 'lse' of fmha_fwd has no value 'sometimes'; values: no, yes",
+    ),
+    (AVX2, "extends: cpu-generic", "extends: @cpu-generix", "no target 'cpu-generix'; nearest: cpu-generic"),
+    (AVX2, "[x86-64-v3]\n", "[@x86-64-v5]\n", "no CPU feature 'x86-64-v5'; nearest: x86-64-v4, x86-64-v3, x86-64-v2"),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "message"), CASES, ids=[case[2].replace("\n", " ") for case in CASES])
+def test_an_error_says_where_what_and_the_nearest_right_word(
+    copy: Copy, file: str, old: str, new: str, message: str
+) -> None:
+    copy.edit(file, old, new)
+    text = (copy.path / file).read_text()
+    at = text.index("@")
+    copy.edit(file, new, new.replace("@", ""))
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    with pytest.raises(CodegenError) as raised:
+        check(copy.tree())
+    assert str(raised.value).splitlines()[0] == f"{file}:{line}:{column}: {message}"
+    assert raised.value.code == 2
+
+
+def test_numbers_and_places_in_the_order_are_unique(copy: Copy) -> None:
+    copy.edit(FLASH, "number: 2\n", "number: 100\n")
+    with pytest.raises(CodegenError, match=r"^receipts/flash\.yaml:2:9: number 100 is taken by aiter_batch$"):
+        copy.tree().all_receipts()
+    copy.edit(AVX2, "order: 10", "order: 0")
+    with pytest.raises(CodegenError, match=r"^kernels/targets/cpu-generic\.yaml:\d+:8: order 0 is taken by cpu-avx2$"):
+        _ = copy.tree().targets
+
+
+def test_broken_yaml_says_where(copy: Copy) -> None:
+    copy.edit(FLASH, "number: 2", "number: [2")
+    with pytest.raises(CodegenError, match=r"^receipts/flash\.yaml:3:\d+: did not find expected ',' or '\]'$"):
+        copy.tree().receipt("flash")
+
+
+def test_a_circle_is_shown(copy: Copy) -> None:
+    copy.edit(FP32, "number: 800", "number: 800\nextends: fp32_min")
+    circle = r"receipt 'fp32_min' extends itself: fp32 -> fp32_min -> fp32"
+    with pytest.raises(CodegenError, match=rf"^receipts/fp32_min\.yaml:4:10: {circle}$"):
+        copy.tree().receipt("fp32")
+
+
+def test_a_missing_field_points_at_its_mapping(copy: Copy) -> None:
+    copy.edit(FLASH, "number: 2\n", "")
+    with pytest.raises(CodegenError, match=r"^receipts/flash\.yaml:1:1: 'number' is missing here$"):
+        copy.tree().receipt("flash")
+
+
+def test_a_missing_pipeline_is_found(copy: Copy) -> None:
+    source = copy.path / "kernels/fmha_fwd/qlanes.cpp"
+    source.unlink(missing_ok=True)
+    with pytest.raises(
+        CodegenError, match=r"^kernels/fmha_fwd/family\.yaml:\d+:11: kernels/fmha_fwd/qlanes\.cpp is missing$"
+    ):
+        check(copy.tree())
+
+
+def test_a_folded_selection_points_at_its_beginning_and_a_quoted_one_at_the_word(copy: Copy) -> None:
+    file, keep = "receipts/fp8.yaml", "keep: dtype=fp8bf16,fp8fp32 hdim_q=128,192"
+    copy.edit(file, keep, "keep: >\n      dtype=fp8bf16\n      hdmi_q=128")
+    with pytest.raises(CodegenError, match=r"^receipts/fp8\.yaml:6:11: no axis 'hdmi_q' in fmha_fwd; nearest: hdim_q$"):
+        copy.tree().receipt("fp8")
+    copy.edit(file, ">\n      dtype=fp8bf16\n      hdmi_q=128", "'dtype=fp8bf16 hdmi_q=128'")
+    with pytest.raises(CodegenError, match=r"^receipts/fp8\.yaml:6:26: no axis 'hdmi_q' in fmha_fwd; nearest: hdim_q$"):
+        copy.tree().receipt("fp8")
+
+
+def test_the_tree_is_well(real: Tree) -> None:
+    assert check(real).startswith("all is well: 12 receipts, 1 family, 8 rules, 4 targets; 82,032 instances over all")
