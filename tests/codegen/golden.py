@@ -30,7 +30,7 @@ def plans() -> dict[str, str]:
 
 
 def sources() -> dict[str, str]:
-    """sources/*.txt: everything generated for SAMPLE. The hash of the tree's sources, which any edit changes, is zeroed."""
+    """sources/*.txt: everything generated for SAMPLE. The tree's source_hash, which any edit changes, is zeroed."""
     real = source_hash(str(ROOT)).encode()
     with tempfile.TemporaryDirectory() as folder:
         generated = generate([resolve(*SAMPLE)], folder, INFO)

@@ -28,7 +28,7 @@ def clauses(draw: st.DrawFn) -> str:
 selections = st.lists(clauses(), min_size=1, max_size=3).map(" or ".join)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(selections)
 def test_where_selects_what_brute_force_selects(text: str) -> None:
     expected = signatures(selected(text) & ~has("dtype", "fp32"))
