@@ -123,6 +123,7 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
     instances = sum(len(unit.instances) for unit in sources.units if receipt in unit.receipts)
     count = f"{instances:,} instance{'s' if instances != 1 else ''}"
     flags = [f"-Wl,--version-script={graph.at(EXPORTS)}", f"-Wl,-soname,{os.path.basename(target)}"]
+    flags.append("-Wl,-z,nodelete")  # pool threads sleep in its code: a dlclose must not take it away
     if not (graph.request.toolchain.kind == "clang++" and graph.request.variant.mode in ("sanitize", "thread")):
         flags.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
     return graph.link(

@@ -145,11 +145,12 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
 struct Near {
   const Row* row = nullptr;
   int64_t instance = -1;
-  int different = 0, waste = 0;
+  int different = 0, waste = 0, order = 0;
   bool before(const Near& other) const {
     if (row == nullptr || other.row == nullptr) return row != nullptr;
     if (different != other.different) return different < other.different;
-    return waste != other.waste ? waste < other.waste : instance < other.instance;
+    if (waste != other.waste) return waste < other.waste;
+    return order != other.order ? order > other.order : instance < other.instance;
   }
 };
 constexpr int near_count = 3;
@@ -158,22 +159,21 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Near nearest[near_count];
   for (uint32_t g = 0; g < family.group_count; ++g) {
+    // One line per group: other head dims, targets and tiles of the same features say nothing new.
+    Near best;
     for (uint32_t ref = family.groups[g].begin; ref < family.groups[g].end; ++ref) {
-      Near candidate;
-      candidate.row = &dispatcher.row(ref);
-      if (!dispatcher.usable(*candidate.row)) continue;
-      candidate.instance = dispatcher.instance(ref);
-      candidate.different = differences(nullptr, dispatcher, query, *candidate.row);
-      const int hdims = dispatcher.hdim_q(*candidate.row) + dispatcher.hdim_v(*candidate.row) - query.hdim_q - query.hdim_v;
-      candidate.waste = hdims < 0 ? -hdims : hdims;
-      int at = near_count;
-      for (int i = near_count - 1; i >= 0 && candidate.before(nearest[i]); --i) at = i;
-      bool known = at == near_count;
-      // One line per signature: another target or tile of the same one says nothing new.
-      for (const Near& other : nearest) known = known || (other.row != nullptr && other.row->signature == candidate.row->signature);
-      if (known) continue;
-      for (int i = near_count - 1; i > at; --i) nearest[i] = nearest[i - 1];
-      nearest[at] = candidate;
+      const Row& row = dispatcher.row(ref);
+      if (!dispatcher.usable(row)) continue;
+      const int waste = dispatcher.hdim_q(row) + dispatcher.hdim_v(row) - query.hdim_q - query.hdim_v;
+      const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row), waste < 0 ? -waste : waste,
+                              dispatcher.target(row)->order};
+      if (candidate.before(best)) best = candidate;
+    }
+    for (Near& near : nearest) {
+      if (best.row == nullptr || !best.before(near)) continue;
+      const Near pushed = near;
+      near = best;
+      best = pushed;
     }
   }
   for (const Near& near : nearest) {

@@ -84,7 +84,7 @@ class Search {
 }  // namespace
 
 bool overlap(const Array& a, const Array& b) {
-  if (a.first >= b.last || b.first >= a.last) return false;  // empty arrays end here too
+  if (a.empty() || b.empty() || a.first >= b.last || b.first >= a.last) return false;
   const int64_t bytes_a = dtype_bytes(a.dtype), bytes_b = dtype_bytes(b.dtype);
   Search search;
   for (int i = 0; i < a.ndim; ++i) search.add(a.stride[i] * bytes_a, a.shape[i] - 1);

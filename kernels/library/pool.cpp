@@ -26,13 +26,13 @@ class Pool {
  public:
   void run(int helpers, void (*work)(void*), void* context) {
     Job job = {work, context, helpers};
-    open(job);
+    open(job, helpers);
     work(context);
     close(job);
   }
 
  private:
-  void open(Job& job) {
+  void open(Job& job, int helpers) {
     int asleep = 0;
     {
       std::lock_guard lock(mutex_);
@@ -40,15 +40,13 @@ class Pool {
       Job** last = &jobs_;
       while (*last != nullptr) last = &(*last)->next;
       *last = &job;
-      while (threads_ < job.wanted && start()) {}
+      while (threads_ < helpers && start()) {}
       posted_.fetch_add(1, std::memory_order_relaxed);
       asleep = asleep_;
     }
-    if (job.wanted >= asleep) {
-      wake_.notify_all();
-    } else {
-      for (int i = 0; i < job.wanted; ++i) wake_.notify_one();
-    }
+    if (asleep == 0) return;
+    if (helpers >= asleep) return wake_.notify_all();
+    for (int i = 0; i < helpers; ++i) wake_.notify_one();
   }
 
   void close(Job& job) {
