@@ -41,7 +41,7 @@ def prepare(
     `out_dir` must hold one variant only (targets, mode, where), since that is what decides its files.
     """
     root = root or tree()
-    out = os.fspath(out_dir)
+    out, where = os.fspath(out_dir), " ".join(where.split())
     if "native" in targets:
         targets = [root.native().name if word == "native" else word for word in targets]
     state = [fingerprint(root.root), *sorted(set(targets)), where, dict(build_info)]

@@ -36,14 +36,14 @@ def walk(root: str, folder: str) -> list[str]:
     return sorted(found)
 
 
-def _rows(plan: Plan) -> bytes:
-    """Each row is three pieces of JSON; the signatures of two targets are the same piece."""
+def _rows(plan: Plan, axes: list[str]) -> bytes:
+    """Each row is three pieces of JSON; targets share that of the signature. null: no axis of the family."""
     pieces: dict[tuple[str, int], bytes] = {}
     lines = []
     for instance in plan.instances:
         key = (instance.family_.name, instance.packed)
         if key not in pieces:
-            pieces[key] = msgspec.json.encode(list(instance.signature.values()))[1:-1]
+            pieces[key] = msgspec.json.encode([*map(instance.signature.get, axes)])[1:-1]
         algorithm = f'"{instance.target.name}","{instance.how.pipeline}","{instance.how.tile}"'.encode()
         lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], algorithm))
     return b",\n".join(lines)
@@ -51,9 +51,7 @@ def _rows(plan: Plan) -> bytes:
 
 def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: str) -> bytes:
     """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags."""
-    axes = [axis.name for axis in families[0].axes]
-    if any([axis.name for axis in family.axes] != axes for family in families[1:]):
-        raise NotImplementedError("families with different axes need a column table each")
+    axes = list(dict.fromkeys(axis.name for family in families for axis in family.axes))
     head = {
         "format": FORMAT,
         "tilekiln": build_info["version"],
@@ -65,8 +63,8 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
         "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
         "source_hash": sources,
         "plan_hash": plan.digest,
-        "families": {family.name: {"signature": axes, "algorithm": list(ALGORITHM)} for family in families},
+        "families": {f.name: {"signature": list(f.axis_of), "algorithm": list(ALGORITHM)} for f in families},
     }
     lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())
     columns = msgspec.json.encode(["name", "family", *axes, *ALGORITHM])
-    return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan))
+    return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan, axes))

@@ -7,7 +7,7 @@ are yes and no. A YAML list of texts is one `or` of them. `dtype=bf16 hdim_q=64,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from codegen.errors import SelectionError, nearest
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from codegen.axes import Axis, Family
 
 _WORD = re.compile(r"\S+")
+_VALUE = re.compile(r"[^,]+")
 _CONDITION = re.compile(r"([^=!]*)(!=|==?)([^=!]*)")
 
 _YES_NO = {"true": "yes", "on": "yes", "1": "yes", "y": "yes", "false": "no", "off": "no", "0": "no", "n": "no"}
@@ -28,7 +29,7 @@ class Condition(NamedTuple):
     negated: bool
     values: tuple[str, ...]
     offset: int  # of the condition in the text
-    values_offset: int
+    offsets: tuple[int, ...]  # of the values
 
 
 def parse(text: str) -> list[list[Condition]]:
@@ -54,23 +55,23 @@ def parse(text: str) -> list[list[Condition]]:
             raise SelectionError(f"'==' is written '=': {split[1]}={split[3]}", text, offset)
         if not all(split[3].split(",")):
             raise SelectionError(f"'{word}' lacks a value", text, offset + split.end(2))
-        values, negated = tuple(split[3].split(",")), split[2] == "!="
-        clauses[-1].append(Condition(split[1], negated, values, offset, offset + split.start(3)))
+        values = tuple(split[3].split(","))
+        offsets = tuple(offset + split.start(3) + match.start() for match in _VALUE.finditer(split[3]))
+        clauses[-1].append(Condition(split[1], split[2] == "!=", values, offset, offsets))
     if len(clauses) > 1 and not clauses[-1]:
         raise SelectionError("nothing stands after this 'or'", text, joint)
     return clauses
 
 
 def _codes(family: Family, axis: Axis, condition: Condition, text: str) -> int:
-    codes, offset = 0, condition.values_offset
-    for value in condition.values:
+    codes = 0
+    for value, offset in zip(condition.values, condition.offsets, strict=True):
         if value not in axis.code_of:
             spelled = _YES_NO.get(value.lower(), "")
             near = [spelled] if spelled in axis.code_of else nearest(value, axis.values)
             choice = f"nearest: {', '.join(near)}" if near else f"values: {', '.join(axis.values)}"
             raise SelectionError(f"axis '{axis.name}' of {family.name} has no value '{value}'; {choice}", text, offset)
         codes |= 1 << axis.code_of[value]
-        offset += len(value) + 1
     return axis.all_codes & ~codes if condition.negated else codes
 
 
@@ -94,15 +95,31 @@ def bind(family: Family, text: str) -> list[Clause]:
 
 
 def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
-    """Clauses by family: a clause that names an axis which only other families have selects nothing of this one."""
-    known = {axis for family in families for axis in family.axis_of}
-    result: dict[str, list[Clause]] = {}
+    """Clauses by family. What only other families have, a clause that asks for it selects nothing of this one."""
+    known: dict[str, set[str]] = {}
     for family in families:
-        result[family.name] = []
+        for axis in family.axes:
+            known.setdefault(axis.name, set()).update(axis.values)
+    result: dict[str, list[Clause]] = {family.name: [] for family in families}
+    for family in families:
         for conditions in parse(text):
-            if all(c.axis in family.axis_of or c.axis not in known for c in conditions):
-                result[family.name].append(bind_clause(family, conditions, text))
+            own = [_without_foreign(family, condition, known) for condition in conditions]
+            if None not in own:
+                asked = [condition for condition in own if condition is not None and condition.values]
+                result[family.name].append(bind_clause(family, asked, text))
     return result
+
+
+def _without_foreign(family: Family, condition: Condition, known: Mapping[str, set[str]]) -> Condition | None:
+    """A condition without the values that only other families have; None when it then holds for nothing."""
+    axis = family.axis_of.get(condition.axis)
+    if axis is None:
+        return None if condition.axis in known else condition
+    pairs = zip(condition.values, condition.offsets, strict=True)
+    kept = [(v, at) for v, at in pairs if v in axis.code_of or v not in known[axis.name]]
+    if not kept and not condition.negated:
+        return None
+    return condition._replace(values=tuple(v for v, _ in kept), offsets=tuple(at for _, at in kept))
 
 
 def text_of(family: Family, clause: Clause) -> str:

@@ -1,0 +1,121 @@
+"""A second family, with an axis and values of its own: everything that speaks of families holds for several."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import subprocess
+
+import pytest
+
+from codegen.check import check
+from codegen.errors import CodegenError
+from codegen.explain import explain
+from codegen.plan import resolve
+from codegen.render import generate
+from codegen.tree import Tree
+from tests.codegen import golden
+from tests.codegen.conftest import ROOT, Copy
+
+FAMILY = """
+family: toy
+about: A family to test with.
+axes:
+  - {name: dtype, values: [bf16, int8], about: Element type.}
+  - {name: hdim_q, values: head_dims, word: "_d{}", about: Head dim.}
+  - {name: hdim_v, values: head_dims, word: "x{}", about: Head dim.}
+  - {name: paged, about: Whether pages are used.}
+head_dims:
+  bf16: [64x64]
+  int8: [64x64, 72x72]
+rules:
+  - {name: paged_needs_bf16, when: dtype!=bf16 paged=yes, says: pages are for bf16}
+pipelines:
+  - {name: rows, about: One row at a time.}
+engine:
+  header: tilekiln/fmha/fwd_engine.h
+  type: tilekiln::fmha::FwdEngine
+batch_by: [dtype]
+"""
+RECEIPT = """
+receipt: both
+number: 900
+about: Tests.
+families:
+  fmha_fwd:
+    keep: dtype=bf16,fp8fp32 hdim_q=64,128 mask=none mode=batch bias=none dropout=no
+  toy:
+    keep: [paged=no, hdim_q=64]
+"""
+
+
+@pytest.fixture
+def both(copy: Copy) -> Tree:
+    folder = copy.path / "kernels" / "toy"
+    folder.mkdir()
+    (folder / "family.yaml").write_text(FAMILY)
+    (folder / "rows.cpp.jinja").write_text((copy.path / "kernels/fmha_fwd/rows.cpp.jinja").read_text())
+    (folder / "rows.cpp").write_text("")
+    (copy.path / "receipts/both.yaml").write_text(RECEIPT)
+    algorithms = "    - {pipeline: qlanes, tile: 64x64}\n"
+    copy.edit(
+        "kernels/targets/cpu-generic.yaml", algorithms, algorithms + "  toy:\n    - {pipeline: rows, tile: 1x8}\n"
+    )
+    return copy.tree()
+
+
+def names(root: Tree, where: str, family: str = "") -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for instance in resolve("both", ["cpu-avx2"], where, family, root).instances:
+        counts[instance.family] = counts.get(instance.family, 0) + 1
+    return counts
+
+
+def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
+    assert check(both).startswith("all is well: 13 receipts, 2 families, 9 rules")
+    every = names(both, "")
+    assert every == {"fmha_fwd": every["fmha_fwd"], "toy": 4}
+    assert names(both, "", "toy") == {"toy": 4}
+    assert names(both, "paged=yes") == {"toy": 1}  # an axis of one family
+    assert names(both, "dtype=int8") == {"toy": 2}  # a value of one family
+    assert names(both, "dtype=fp8fp32,int8 hdim_v=128,72") == {"fmha_fwd": 12, "toy": 1}
+    assert names(both, "dtype!=bf16,fp8fp32") == {"toy": 2}
+    assert names(both, "dtype=bf16 paged=no or sink=yes lse=yes") == {"toy": 1, "fmha_fwd": 8}
+    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_fwd has no value 'int9'"):
+        names(both, "dtype=int9")
+
+
+def test_explain_asks_for_the_family(both: Tree) -> None:
+    with pytest.raises(CodegenError, match=r"^name the family first; families: fmha_fwd, toy$"):
+        explain(both, "both", "paged=yes", ["cpu-avx2"])
+    answer = explain(both, "both", "toy paged=yes dtype=int8", ["cpu-avx2"])
+    assert "rule paged_needs_bf16: pages are for bf16" in answer
+    answer = explain(both, "flash", "toy paged=no", ["cpu-avx2"])
+    assert "receipt flash has no toy" in answer
+    assert "listed by: both (900)" in answer
+
+
+def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> None:
+    plan = resolve("both", ["cpu-generic", "cpu-avx2"], root=both)
+    generated = generate([plan], tmp_path / "gen", golden.INFO)
+    assert [engine.symbol for engine in generated.engines] == [
+        "tilekiln_cpu_generic_fmha_fwd_qlanes",
+        "tilekiln_cpu_avx2_fmha_fwd_qlanes",
+        "tilekiln_cpu_generic_toy_rows",
+        "tilekiln_cpu_avx2_toy_rows",
+    ]
+    manifest = json.loads((tmp_path / "gen/both/manifest.json").read_text())
+    columns = manifest["instances"]["columns"]
+    rows = [dict(zip(columns, row, strict=True)) for row in manifest["instances"]["rows"]]
+    assert len(rows) == len(plan.instances)
+    for row, instance in zip(rows, plan.instances, strict=True):
+        own = manifest["families"][instance.family]["signature"]
+        assert {axis: row[axis] for axis in own} == instance.signature
+        assert all(row[axis] is None for axis in columns[2:-3] if axis not in own)
+    for unit in generated.units:
+        flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "-Iinclude"]
+        if unit.kind == "table":
+            done = subprocess.run(
+                ["g++", *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
+            )
+            assert done.stderr == ""
