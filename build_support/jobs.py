@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shlex
-import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -73,8 +73,8 @@ def run(job: Job, target: str, sources: Sequence[str]) -> int:
             if result.stdout:
                 console.block(result.stdout.decode(errors="replace"))
             if result.returncode != 0:
-                console.block(failure(job, target, sources))
-                return result.returncode
+                console.block(ended(result.returncode) + failure(job, target, sources))
+                return abs(result.returncode)
         os.replace(new, target)
     except OSError as error:
         console.block(f"{error}\n{failure(job, target, sources)}")
@@ -90,6 +90,14 @@ def run(job: Job, target: str, sources: Sequence[str]) -> int:
     return 0
 
 
+def ended(code: int) -> str:
+    """What to say of a compiler that a signal ended; it has had no time to say it itself."""
+    if code >= 0:
+        return ""
+    hint = ": out of memory? fewer at once with -j1" if -code == signal.SIGKILL else ": a fault of the compiler"
+    return f"ended by {signal.Signals(-code).name}{hint}\n"
+
+
 def failure(job: Job, target: str, sources: Sequence[str]) -> str:
     lines = [console.red(f"failed: {job.verb} {job.label}")]
     if job.instances:
@@ -101,10 +109,3 @@ def failure(job: Job, target: str, sources: Sequence[str]) -> str:
 
 def size(count: int) -> str:
     return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"
-
-
-def check_launcher(launcher: Sequence[str]) -> str:
-    """What is wrong with launcher=, or nothing."""
-    if launcher and shutil.which(launcher[0]) is None:
-        return f"launcher={launcher[0]} is not on PATH. Install it or leave launcher= out."
-    return ""

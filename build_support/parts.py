@@ -173,7 +173,7 @@ def binding(graph: Graph) -> Any:
     places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
     identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
     graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})
-    tail = ["-x", "none", "-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
+    tail = ["-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-ldl"]
     job = jobs.Job(
         "compile",
         "python/binding for Python " + sys.version.split()[0],

@@ -34,6 +34,10 @@ class Toolchain:
     identity: str  # first line of --version, and the hidden inputs: part of every signature
     mode: str
 
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
     def mode_flags(self, what: str) -> list[str]:
         if self.mode == "release":
             return [RELEASE[what], "-g0", "-DNDEBUG"]
@@ -57,6 +61,9 @@ class Toolchain:
         if what == "engine":
             # Contraction and errno decide the results, so they are the same in every mode.
             command += ["-fno-math-errno", "-ffp-contract=fast"]
+            if self.kind == "clang++" and self.major < 19:
+                # Seen with 16.0.6, not with 19.1.7: this pass recurses without end on bf16 vectors, and clang dies.
+                command += ["-mllvm", "-disable-vector-combine"]
         command += [
             "-Wall",
             "-Wextra",
