@@ -135,7 +135,7 @@ typedef struct tilekiln_fmha_fwd_args {
   int32_t window_left, window_right; /* -1: unbounded. Row i sees keys [i + shift - left, i + shift + right] */
   int32_t mask_origin; /* TILEKILN_BOTTOM_RIGHT: shift = seqlen_k - seqlen_q. TILEKILN_TOP_LEFT: shift = 0 */
   int32_t sink_size; /* the first sink_size keys stay visible whatever window_left says */
-  int32_t min_seqlen_q; /* > 0, group mode: sequences with seqlen_q <= min_seqlen_q are skipped, their outputs left untouched */
+  int32_t min_seqlen_q; /* > 0: sequences with seqlen_q <= min_seqlen_q are skipped, their outputs left untouched */
   int32_t layout; /* TILEKILN_BSHD or TILEKILN_BHSD */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses. Else this instance of the plan, which must fit the problem */

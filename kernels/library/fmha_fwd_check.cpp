@@ -190,10 +190,6 @@ class Check {
       if (sk_ > max_seqlen) return fail_argument("k", "seqlen was %lld, must be at most %d", static_cast<ll>(sk_), max_seqlen);
       call_.batch = static_cast<int>(batch);
     }
-    if (!group_ && args_.min_seqlen_q > 0) {
-      return fail_argument("min_seqlen_q", "was %d in batch mode (q of 4 dimensions), must be 0: only group mode skips sequences",
-                           args_.min_seqlen_q);
-    }
     for (const Array* array : {&q, &k, &v, &out}) TILEKILN_TRY(check_contiguous(*array));
 
     problem_.hdim_q = static_cast<int>(hdim_q);

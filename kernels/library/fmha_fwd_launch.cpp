@@ -41,7 +41,7 @@ class Run {
         tile_(engine_.tile[static_cast<int>(call.problem.features.dtype)]),
         tile_q_(call.choice.row->tile_q) {
     if (call.uniform) {
-      tiles_ = tiles_of(call.seqlen_q);
+      tiles_ = call.seqlen_q > call.min_seqlen_q ? tiles_of(call.seqlen_q) : 0;
       last_first_ = descending(call.seqlen_q, call.seqlen_k);
       units_ = tiles_ * problem_.nhead_q * call.batch;
       work_ = work_of(call.seqlen_q, call.seqlen_k) * call.batch;

@@ -4,21 +4,24 @@
 #include "docs.h"
 #include "library.h"
 #include "stream.h"
+#include "values.h"
 
 #include <stddef.h>
 
 /* ---- arguments ------------------------------------------------------------------------------------------------------ */
 
 /* Arrays first, in the order of the fields of tilekiln_fmha_fwd_args, so that an index finds the field. */
-#define ARRAYS(X)                                                                                             \
-  X(q)                                                                                                        \
-  X(k) X(v) X(out) X(lse) X(bias) X(alibi_slopes) X(sink) X(q_descale) X(k_descale) X(v_descale)              \
-      X(block_scale_seqstart_q) X(block_scale_seqstart_k) X(seqstart_q) X(seqstart_k) X(seqlen_q) X(seqlen_k) \
-          X(cu_seqlens_q) X(cu_seqlens_k) X(randval)
+#define ARRAYS(X)                                                                                                     \
+  X(q)                                                                                                                \
+  X(k)                                                                                                                \
+  X(v) X(out) X(lse) X(bias) X(alibi_slopes) X(sink) X(q_descale) X(k_descale) X(v_descale) X(block_scale_seqstart_q) \
+      X(block_scale_seqstart_k) X(seqstart_q) X(seqstart_k) X(seqlen_q) X(seqlen_k) X(cu_seqlens_q) X(cu_seqlens_k)   \
+          X(randval)
 #define SCALARS(X)                                                                                             \
   X(softmax_scale)                                                                                             \
-  X(causal) X(window) X(mask_origin) X(sink_size) X(softcap) X(dropout_p) X(rng) X(min_seqlen_q) X(return_lse) \
-      X(layout) X(stream) X(num_threads) X(instance) X(out_dtype)
+  X(causal)                                                                                                    \
+  X(window) X(mask_origin) X(sink_size) X(softcap) X(dropout_p) X(rng) X(min_seqlen_q) X(return_lse) X(layout) \
+      X(stream) X(num_threads) X(instance) X(out_dtype)
 
 enum {
 #define X(name) A_##name,
@@ -92,83 +95,6 @@ static int collect(PyObject* const* values, Py_ssize_t positional, PyObject* nam
   return 0;
 }
 
-static int read_integer(PyObject* value, const char* name, long long low, long long high, long long* result) {
-  PyObject* index = PyLong_CheckExact(value) ? Py_NewRef(value) : PyNumber_Index(value);
-  if (!index) {
-    PyErr_Clear();
-    return refuse(name, "was %R, must be an integer", value);
-  }
-  int overflow = 0;
-  *result = PyLong_AsLongLongAndOverflow(index, &overflow);
-  Py_DECREF(index);
-  if (overflow || *result < low || *result > high)
-    return refuse(name, "was %R, must be in [%lld, %lld]", value, low, high);
-  return 0;
-}
-
-static int read_int32(PyObject* value, const char* name, int32_t* result) {
-  long long wide;
-  if (!value) return 0;
-  if (read_integer(value, name, INT32_MIN, INT32_MAX, &wide) < 0) return -1;
-  *result = (int32_t)wide;
-  return 0;
-}
-
-static int read_uint64(PyObject* value, const char* name, uint64_t* result) {
-  PyObject* index = PyNumber_Index(value);
-  if (index) *result = PyLong_AsUnsignedLongLong(index);
-  Py_XDECREF(index);
-  if (!PyErr_Occurred()) return 0;
-  PyErr_Clear();
-  return refuse(name, "held %R, must hold two integers in [0, 2^64): seed and offset", value);
-}
-
-static int read_float(PyObject* value, const char* name, float* result) {
-  if (!value) return 0;
-  const double wide = PyFloat_AsDouble(value);
-  if (wide == -1.0 && PyErr_Occurred()) {
-    PyErr_Clear();
-    return refuse(name, "was %R, must be a number", value);
-  }
-  *result = (float)wide;
-  return 0;
-}
-
-static int read_flag(PyObject* value, const char* name, int32_t* result) {
-  if (!value || value == Py_False)
-    *result = 0;
-  else if (value == Py_True)
-    *result = 1;
-  else {
-    const int truth = PyUnicode_Check(value) ? -1 : PyObject_IsTrue(value); /* "no" is true in Python: refuse words */
-    if (truth < 0) {
-      PyErr_Clear();
-      return refuse(name, "was %R, must be True or False", value);
-    }
-    *result = truth;
-  }
-  return 0;
-}
-
-static int read_word(PyObject* value, const char* name, const char* const* words, int32_t* result) {
-  if (!value) return 0;
-  for (int32_t i = 0; words[i]; ++i)
-    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, words[i]) == 0) {
-      *result = i;
-      return 0;
-    }
-  return refuse(name, "was %R, must be '%s' or '%s'", value, words[0], words[1]);
-}
-
-/* The two items of a pair; *holder keeps them alive. */
-static int read_pair(PyObject* value, const char* name, const char* meaning, PyObject** holder) {
-  *holder = PyTuple_CheckExact(value) ? Py_NewRef(value) : PyUnicode_Check(value) ? NULL : PySequence_Tuple(value);
-  if (*holder && PyTuple_GET_SIZE(*holder) == 2) return 0;
-  PyErr_Clear();
-  Py_CLEAR(*holder);
-  return refuse(name, "was %R, must be a pair (%s)", value, meaning);
-}
-
 static int read_instance(Library* self, PyObject* value, int64_t* result) {
   if (!value) return 0;
   if (!PyUnicode_Check(value)) {
@@ -215,8 +141,8 @@ static int read_scalars(Library* self, Call* call) {
   if (given[A_window]) {
     PyObject* pair;
     if (read_pair(given[A_window], "window", "left, right", &pair) < 0) return -1;
-    const int bad = read_int32(PyTuple_GET_ITEM(pair, 0), "window", &args->window_left) < 0 ||
-                    read_int32(PyTuple_GET_ITEM(pair, 1), "window", &args->window_right) < 0;
+    const int bad = read_int32(PyTuple_GET_ITEM(pair, 0), "window", -1, &args->window_left) < 0 ||
+                    read_int32(PyTuple_GET_ITEM(pair, 1), "window", -1, &args->window_right) < 0;
     Py_DECREF(pair);
     if (bad) return -1;
   }
@@ -237,9 +163,9 @@ static int read_scalars(Library* self, Call* call) {
                  read_flag(given[A_return_lse], "return_lse", &call->return_lse) < 0 ||
                  read_word(given[A_mask_origin], "mask_origin", origins, &args->mask_origin) < 0 ||
                  read_word(given[A_layout], "layout", layouts, &args->layout) < 0 ||
-                 read_int32(given[A_sink_size], "sink_size", &args->sink_size) < 0 ||
-                 read_int32(given[A_min_seqlen_q], "min_seqlen_q", &args->min_seqlen_q) < 0 ||
-                 read_int32(given[A_num_threads], "num_threads", &args->num_threads) < 0 ||
+                 read_int32(given[A_sink_size], "sink_size", 0, &args->sink_size) < 0 ||
+                 read_int32(given[A_min_seqlen_q], "min_seqlen_q", 0, &args->min_seqlen_q) < 0 ||
+                 read_int32(given[A_num_threads], "num_threads", 0, &args->num_threads) < 0 ||
                  read_float(given[A_softcap], "softcap", &args->softcap) < 0 ||
                  read_float(given[A_dropout_p], "dropout_p", &args->dropout_p) < 0 ||
                  read_float(given[A_softmax_scale], "softmax_scale", &call->softmax_scale) < 0 ||
@@ -262,7 +188,7 @@ static int read_arrays(Call* call) {
   return 0;
 }
 
-/* Can an output be shaped after q and v? If not the library refuses q or v before it looks at out. */
+/* Can an output be shaped after q and v? */
 static int can_allocate(const Call* call) {
   const tilekiln_tensor *q = call->args.q, *v = call->args.v;
   const int floating =
@@ -284,7 +210,17 @@ static int make_outputs(Call* call) {
     if (args->out && args->out->dtype != (out_dtype ? TILEKILN_FP32 : TILEKILN_BF16))
       return refuse("out_dtype", "was %R, must be the dtype of out, or absent", call->given[A_out_dtype]);
   }
-  if (!can_allocate(call)) return 0;
+  if (!can_allocate(call)) { /* the library refuses q or v, which it checks before out */
+    if (!args->out) {
+      tilekiln_tensor* nothing = &call->tensor[A_out];
+      memset(nothing, 0, sizeof(*nothing));
+      nothing->dtype = q->dtype;
+      nothing->ndim = q->ndim;
+      nothing->device_type = TILEKILN_CPU;
+      call->args.out = nothing;
+    }
+    return 0;
+  }
   const int zero = q->ndim == 3 || args->seqlen_q || args->cu_seqlens_q;
   PyObject* like = call->given[A_q];
   if (!args->out) {

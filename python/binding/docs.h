@@ -53,7 +53,7 @@ static const char fmha_fwd_doc[] =
     "int32 (batch),\n"
     "    or cu_seqlens_q, cu_seqlens_k: int32 (batch + 1), cumulative: logical lengths. Group mode with cu_seqlens "
     "alone has no\n"
-    "    padding. Rows past a logical length, and sequences with seqlen_q <= min_seqlen_q (group mode, 0 is off), are "
+    "    padding. Rows past a logical length, and sequences with seqlen_q <= min_seqlen_q (0 is off), are "
     "left untouched\n"
     "    in every output; in new arrays they are 0.\n"
     "q_descale, k_descale, v_descale: fp32, for fp8: of one element each, or per block of 128 rows: (batch, nhead, "

@@ -7,11 +7,12 @@
 #include "arrays.h"
 
 /* Every function of the ABI, so that loading finds a missing one and not a call. */
-#define TILEKILN_FUNCTIONS(X)                                                                                \
-  X(stream_create)                                                                                           \
-  X(stream_destroy) X(stream_synchronize) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) \
-      X(fmha_fwd_why) X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name)    \
-          X(instance_usable) X(isa) X(num_threads) X(last_error)
+#define TILEKILN_FUNCTIONS(X)                                                                                       \
+  X(stream_create)                                                                                                  \
+  X(stream_destroy)                                                                                                 \
+  X(stream_synchronize) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) X(fmha_fwd_why)          \
+      X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa) \
+          X(num_threads) X(last_error)
 
 typedef struct {
   PyObject_HEAD PyObject* path; /* str */

@@ -137,8 +137,8 @@ def load(name: str | int | os.PathLike[str]) -> Library:
     """The library of a receipt, by name ("flash"), number (2) or path.
 
     Looks in the entries of TILEKILN_PATH (directories or files), then for the newest build of the tree that this
-    machine can run, then in installed packages. Raises NoKernelError when there is none: with what was found, where it was
-    looked for, and the line that builds it.
+    machine can run, then in installed packages. Raises NoKernelError when there is none: with what was found, where it
+    was looked for, and the line that builds it.
     """
     if not isinstance(name, (str, int)) or (isinstance(name, str) and (os.sep in name or name.endswith(".so"))):
         return _open(pathlib.Path(name))

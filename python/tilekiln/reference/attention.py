@@ -22,7 +22,8 @@ class Result:
 
     out: Float  # layout and shape of the facade's out
     lse: Float  # (batch, nhead_q, seqlen_q) or (nhead_q, total_q), natural logarithm
-    magnitude: Float  # shape of out: sum_j |p_ij v_jd|, the size of what was summed; rounding errors are relative to it
+    magnitude: Float  # shape of out: sum_j |p_ij v_jd|; rounding errors are relative to it
+    score_size: Float  # shape of lse: the largest scale sum_d |q_id k_jd| + |bias_ij| that a row sees
     touched: NDArray[np.bool_]  # shape of lse: False for padding rows and skipped sequences
     layout: str
     randval: NDArray[np.int16] | None  # bytes; (batch, nhead_q, seqlen_q, seqlen_k) or (nhead_q, total_q, max_seqlen_k)
@@ -40,8 +41,8 @@ def head(
     sink: float | None = None,
     keep: NDArray[np.bool_] | None = None,
     keep_scale: float = 1.0,
-) -> tuple[Float, Float, Float]:
-    """One head of one sequence: q (m, d), k (n, d), v (n, dv) -> out (m, dv), lse (m), magnitude (m, dv).
+) -> tuple[Float, Float, Float, Float]:
+    """One head of one sequence: q (m, d), k (n, d), v (n, dv) to out (m, dv), lse (m), magnitude, score_size (m).
 
     A row that sees no key gives out = 0 and lse = -inf (lse = sink when there is a sink logit).
     """
@@ -63,7 +64,8 @@ def head(
     probability = weight / np.where(total == 0, 1.0, total)[:, None]
     if keep is not None:
         probability = np.where(keep, probability * keep_scale, 0.0)
-    return probability @ v, lse, probability @ np.abs(v)
+    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T) + (0.0 if bias is None else np.abs(bias))
+    return probability @ v, lse, probability @ np.abs(v), np.max(np.where(visible, size, 0.0), axis=1, initial=0.0)
 
 
 def forward(
@@ -122,6 +124,7 @@ def forward(
     out = np.full((len(q), nhead_q, rows_q, hdim_v), np.nan)
     magnitude = np.full_like(out, np.nan)
     lse = np.full((len(q), nhead_q, rows_q), np.nan)
+    score_size = np.full_like(lse, np.nan)
     touched = np.zeros(lse.shape, bool)
     randval = np.full((len(q), nhead_q, rows_q, columns), -1, np.int16) if dropout_p > 0 else None
 
@@ -155,12 +158,13 @@ def forward(
                 keep=keep,
                 keep_scale=1.0 / (1.0 - float(np.float32(dropout_p))),
             )
-            out[place, h, rows], lse[place, h, rows], magnitude[place, h, rows] = result
-            touched[place, h, rows] = True
+            at = place, h, rows
+            out[at], lse[at], magnitude[at], score_size[at] = result
+            touched[at] = True
     if group:
-        out, magnitude, lse, touched = out[0], magnitude[0], lse[0], touched[0]
+        out, magnitude, lse, score_size, touched = out[0], magnitude[0], lse[0], score_size[0], touched[0]
         randval = None if randval is None else randval[0]
-    return Result(_as_heads(out, layout), lse, _as_heads(magnitude, layout), touched, layout, randval)
+    return Result(_as_heads(out, layout), lse, _as_heads(magnitude, layout), score_size, touched, layout, randval)
 
 
 def fmha_fwd(

@@ -1,0 +1,84 @@
+/* Python values as C ones, or ArgumentError with the argument's name. */
+#ifndef TILEKILN_BINDING_VALUES_H
+#define TILEKILN_BINDING_VALUES_H
+
+#include "arrays.h"
+
+static int read_integer(PyObject* value, const char* name, long long low, long long high, long long* result) {
+  PyObject* index = PyLong_CheckExact(value) ? Py_NewRef(value) : PyNumber_Index(value);
+  if (!index) {
+    PyErr_Clear();
+    return refuse(name, "was %R, must be an integer", value);
+  }
+  int overflow = 0;
+  *result = PyLong_AsLongLongAndOverflow(index, &overflow);
+  Py_DECREF(index);
+  if (overflow || *result < low || *result > high)
+    return refuse(name, "was %R, must be in [%lld, %lld]", value, low, high);
+  return 0;
+}
+
+static int read_int32(PyObject* value, const char* name, int32_t low, int32_t* result) {
+  long long wide;
+  if (!value) return 0;
+  if (read_integer(value, name, low, INT32_MAX, &wide) < 0) return -1;
+  *result = (int32_t)wide;
+  return 0;
+}
+
+static int read_uint64(PyObject* value, const char* name, uint64_t* result) {
+  PyObject* index = PyNumber_Index(value);
+  if (index) *result = PyLong_AsUnsignedLongLong(index);
+  Py_XDECREF(index);
+  if (!PyErr_Occurred()) return 0;
+  PyErr_Clear();
+  return refuse(name, "held %R, must hold two integers in [0, 2^64): seed and offset", value);
+}
+
+static int read_float(PyObject* value, const char* name, float* result) {
+  if (!value) return 0;
+  const double wide = PyFloat_AsDouble(value);
+  if (wide == -1.0 && PyErr_Occurred()) {
+    PyErr_Clear();
+    return refuse(name, "was %R, must be a number", value);
+  }
+  *result = (float)wide;
+  return 0;
+}
+
+static int read_flag(PyObject* value, const char* name, int32_t* result) {
+  if (!value || value == Py_False)
+    *result = 0;
+  else if (value == Py_True)
+    *result = 1;
+  else {
+    const int truth = PyUnicode_Check(value) ? -1 : PyObject_IsTrue(value); /* "no" is true in Python: refuse words */
+    if (truth < 0) {
+      PyErr_Clear();
+      return refuse(name, "was %R, must be True or False", value);
+    }
+    *result = truth;
+  }
+  return 0;
+}
+
+static int read_word(PyObject* value, const char* name, const char* const* words, int32_t* result) {
+  if (!value) return 0;
+  for (int32_t i = 0; words[i]; ++i)
+    if (PyUnicode_Check(value) && PyUnicode_CompareWithASCIIString(value, words[i]) == 0) {
+      *result = i;
+      return 0;
+    }
+  return refuse(name, "was %R, must be '%s' or '%s'", value, words[0], words[1]);
+}
+
+/* The two items of a pair; *holder keeps them alive. */
+static int read_pair(PyObject* value, const char* name, const char* meaning, PyObject** holder) {
+  *holder = PyTuple_CheckExact(value) ? Py_NewRef(value) : PyUnicode_Check(value) ? NULL : PySequence_Tuple(value);
+  if (*holder && PyTuple_GET_SIZE(*holder) == 2) return 0;
+  PyErr_Clear();
+  Py_CLEAR(*holder);
+  return refuse(name, "was %R, must be a pair (%s)", value, meaning);
+}
+
+#endif

@@ -1,0 +1,215 @@
+"""Random problems for any signature, and the check of what a kernel made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tilekiln import reference
+
+STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
+    "fp32": (np.dtype(np.float32), np.dtype(np.float32)),
+    "fp16": (np.dtype(np.float16), np.dtype(np.float16)),
+    "bf16": (np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16)),
+    "fp8bf16": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)),
+    "fp8fp32": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.float32)),
+}
+POISON = 0xA5  # fills every output before a call: rows that must stay untouched must still hold it after
+PADDING = np.nan  # fills the rows of k and v that nobody may use
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What a signature leaves open."""
+
+    lengths_q: tuple[int, ...] = (5, 3)
+    lengths_k: tuple[int, ...] = (9, 70)
+    nhead_q: int = 2
+    nhead_k: int = 1
+    hdim_q: int = 32
+    hdim_v: int = 32
+    padding: str = "none"  # or "seqlen", "cu_seqlens": which arrays say that rows are padding
+    layout: str = "bshd"
+    strides: str = "dense"  # or a key of VIEWS
+    window: tuple[int, int] = (-1, 0)
+    causal: bool = False
+    mask_origin: str = "bottom_right"
+    sink_size: int = 0
+    bias_heads: bool = True  # bias has one plane per head, else one for all
+    bias_batch: bool = True
+    alibi_2d: bool = False
+    min_seqlen_q: int = 3
+    softmax_scale: float | None = None
+    dropout_p: float = 0.3
+    store_randval: bool = True
+
+
+@dataclasses.dataclass
+class Problem:
+    """Arguments of one call. `inputs` go to the facade and to the reference alike."""
+
+    dtype: str
+    inputs: dict[str, Any]
+    sizes: Sizes
+    lse: bool
+    randval: bool
+
+    def reference(self) -> reference.Result:
+        """What the call must compute."""
+        return reference.forward(**self.inputs)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Poisoned arrays for out, and lse and randval when the signature has them."""
+        q, v = self.inputs["q"], self.inputs["v"]
+        bhsd = self.sizes.layout == "bhsd"
+        rows, heads = (q.shape[-2], q.shape[-3]) if bhsd else (q.shape[-3], q.shape[-2])
+        batch = q.shape[:-3]
+        out = _view(np.empty((*q.shape[:-1], v.shape[-1]), STORAGE[self.dtype][1]), self.sizes.strides)
+        made = {"out": poisoned(out)}
+        if self.lse:
+            made["lse"] = poisoned(np.empty((*batch, heads, rows), np.float32))
+        if self.randval:
+            keys = max(self.sizes.lengths_k, default=0) if q.ndim == 3 else self.inputs["k"].shape[2 if bhsd else 1]
+            made["randval"] = poisoned(np.empty((*batch, heads, rows, keys), np.uint8))
+        return made
+
+    def check(self, made: dict[str, np.ndarray], expected: reference.Result) -> None:
+        """Values within tolerance where the call writes, poison where it must not."""
+        worst = reference.excess(self.dtype, expected, made["out"], made.get("lse"))
+        assert worst <= 1, f"error {worst:.3g} times its bound"
+        rows = expected.touched if self.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
+        assert still_poison(made["out"][~rows]), "out was written in rows that must stay untouched"
+        if self.lse:
+            assert still_poison(made["lse"][~expected.touched]), "lse was written in rows that must stay untouched"
+        if self.randval:
+            assert expected.randval is not None
+            drawn = expected.randval >= 0
+            assert np.array_equal(made["randval"][drawn], expected.randval[drawn]), "randval differs"
+            assert np.all(made["randval"][~drawn] == POISON), "randval was written where no byte belongs"
+
+
+def poisoned(array: np.ndarray) -> np.ndarray:
+    """Fill with POISON bytes, in place."""
+    array[...] = np.full(array.dtype.itemsize, POISON, np.uint8).view(array.dtype)[0]
+    return array
+
+
+def still_poison(array: np.ndarray) -> bool:
+    """Does every byte still hold POISON?"""
+    return bool(np.all(np.ascontiguousarray(array).view(np.uint8) == POISON))
+
+
+def _view(array: np.ndarray, strides: str) -> np.ndarray:
+    """The same values with other strides; the last dimension stays contiguous. Gaps hold NaN (or 0xff)."""
+    if strides == "dense" or array.ndim < 3:
+        return array
+    if strides == "wide":  # rows lie in wider ones
+        wide = np.full((*array.shape[:-1], array.shape[-1] + 13), -1, array.dtype)
+        view = wide[..., 5 : 5 + array.shape[-1]]
+    elif strides == "exchanged":  # the other order of heads and rows in memory
+        view = np.swapaxes(np.empty(np.swapaxes(array, -3, -2).shape, array.dtype), -3, -2)
+    elif strides == "reversed":  # negative strides
+        view = np.empty(array.shape, array.dtype)[::-1, :, ...]
+        view = view[..., ::-1, :]
+    elif strides == "sparse":  # every second row
+        view = np.full((array.shape[0], 2 * array.shape[1], *array.shape[2:]), -1, array.dtype)[:, ::2]
+    else:
+        raise ValueError(strides)
+    view[...] = array
+    return view
+
+
+VIEWS = ("dense", "wide", "exchanged", "reversed", "sparse")
+
+
+def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> Problem:
+    """A random problem of this signature. Sizes that contradict it are adapted (equal lengths in batch mode)."""
+    random = np.random.default_rng(seed)
+    storage, out = STORAGE[signature["dtype"]]
+    group = signature["mode"] == "group"
+    batch = len(sizes.lengths_q)
+    padded = sizes.padding != "none"
+    inputs: dict[str, Any] = {}
+
+    def normal(*shape: int, dtype: np.dtype = STORAGE["fp32"][0]) -> np.ndarray:
+        return random.standard_normal(shape).astype(np.float32).astype(dtype)
+
+    def side(lengths: tuple[int, ...], name: str) -> tuple[int, list[int], list[int]]:
+        """Rows of the dimension, starts and physical lengths; adds the index arrays."""
+        room = [length + (int(random.integers(0, 4)) if padded else 0) for length in lengths]
+        logical = list(lengths) if padded or group else [max(lengths, default=0)] * batch
+        if group:
+            starts = np.cumsum([0, *room]).astype(np.int32)
+            if padded:
+                inputs[f"seqstart_{name}"] = starts
+            else:
+                inputs[f"cu_seqlens_{name}"] = starts
+            rows, begin = int(starts[-1]) + (2 if padded else 0), starts[:-1].tolist()
+        else:
+            rows, begin = max(room if padded else logical, default=0), [0] * batch
+        if padded and sizes.padding == "seqlen":
+            inputs[f"seqlen_{name}"] = np.array(logical, np.int32)
+        elif padded:
+            inputs[f"cu_seqlens_{name}"] = np.cumsum([0, *logical]).astype(np.int32)
+        return rows, begin, logical
+
+    rows_q, _, logical_q = side(sizes.lengths_q, "q")
+    rows_k, begin_k, logical_k = side(sizes.lengths_k, "k")
+    first = () if group else (batch,)
+    for name, rows, heads, hdim in (
+        ("q", rows_q, sizes.nhead_q, sizes.hdim_q),
+        ("k", rows_k, sizes.nhead_k, sizes.hdim_q),
+        ("v", rows_k, sizes.nhead_k, sizes.hdim_v),
+    ):
+        array = normal(*first, rows, heads, hdim, dtype=storage)
+        if name != "q":
+            used = np.zeros(array.shape[: len(first) + 1], bool)
+            for b in range(batch):
+                at = slice(begin_k[b], begin_k[b] + logical_k[b])
+                used[at if group else (b, at)] = True
+            array[~used] = PADDING
+        if sizes.layout == "bhsd":
+            array = np.ascontiguousarray(np.swapaxes(array, -3, -2))
+        inputs[name] = _view(array, sizes.strides)
+
+    columns = max(logical_k, default=0) if group else rows_k
+    if signature["mask"] == "window":
+        inputs |= {"mask_origin": sizes.mask_origin, "causal": sizes.causal, "window": sizes.window}
+        if sizes.window == (-1, -1) and not sizes.causal:
+            inputs["causal"] = True
+    left = inputs.get("window", (-1, -1))[0]
+    if signature["sink"]:
+        inputs["sink_size"] = sizes.sink_size
+        if sizes.sink_size == 0 or left < 0:
+            inputs["sink"] = normal(sizes.nhead_q)
+    if signature["bias"] == "elementwise":
+        planes = (sizes.nhead_q if sizes.bias_heads else 1, rows_q, columns)
+        inputs["bias"] = normal(*planes if group else (batch if sizes.bias_batch else 1, *planes), dtype=out)
+    elif signature["bias"] == "alibi":
+        shape = (batch, sizes.nhead_q) if sizes.alibi_2d else (sizes.nhead_q,)
+        inputs["alibi_slopes"] = random.uniform(0.01, 0.5, shape).astype(np.float32)
+    if signature["dropout"]:
+        inputs |= {"dropout_p": sizes.dropout_p, "rng": (int(random.integers(2**63)), int(random.integers(2**63)) * 2)}
+    if signature["softcap"]:
+        inputs["softcap"] = 1.5
+    if signature["skip_min_seqlen_q"]:
+        inputs["min_seqlen_q"] = sizes.min_seqlen_q
+    if signature["qscale"] == "pertensor":
+        inputs |= {f"{name}_descale": random.uniform(0.5, 1.5, (1,)).astype(np.float32) for name in "qkv"}
+    elif signature["qscale"] == "blockscale":
+        for side_name, lengths, names in (("q", logical_q, "q"), ("k", logical_k, "kv")):
+            blocks = [-(-length // reference.BLOCK_SCALE) for length in lengths]
+            total = sum(blocks) if group else -(-(rows_q if side_name == "q" else rows_k) // reference.BLOCK_SCALE)
+            for name in names:
+                heads = sizes.nhead_q if name == "q" else sizes.nhead_k
+                inputs[f"{name}_descale"] = random.uniform(0.5, 1.5, (*first, heads, total)).astype(np.float32)
+            if group:
+                inputs[f"block_scale_seqstart_{side_name}"] = np.cumsum([0, *blocks]).astype(np.int32)
+    if sizes.softmax_scale is not None:
+        inputs["softmax_scale"] = sizes.softmax_scale
+    if sizes.layout != "bshd":
+        inputs["layout"] = sizes.layout
+    randval = signature["dropout"] and sizes.store_randval
+    return Problem(signature["dtype"], inputs, sizes, signature["lse"], randval)

@@ -1,0 +1,48 @@
+"""peak: the arithmetic peak of one core, fp32 FMA and bf16 dot product, in Gflop/s of thread CPU time."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import pathlib
+import subprocess
+
+SOURCE = pathlib.Path(__file__).with_suffix(".cpp")
+BUILD = SOURCE.parents[2] / "build" / "tools"
+KINDS = {"fma": 0, "bf16": 1}
+
+
+def _library() -> pathlib.Path:
+    """peak.cpp as a shared library, compiled when its text is new."""
+    path = BUILD / f"peak-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
+    if not path.is_file():
+        BUILD.mkdir(parents=True, exist_ok=True)
+        made = path.with_suffix(f".{os.getpid()}")  # renamed when whole: several processes may come here at once
+        cxx = os.environ.get("CXX", "g++")
+        subprocess.run(
+            [cxx, "-O2", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden", str(SOURCE), "-o", str(made)],
+            check=True,
+        )
+        made.replace(path)
+    return path
+
+
+@functools.cache
+def _function() -> ctypes._CFuncPtr:
+    function = ctypes.CDLL(str(_library())).tilekiln_peak
+    function.argtypes, function.restype = (ctypes.c_int, ctypes.c_double), ctypes.c_double
+    return function
+
+
+def peak(kind: str, seconds: float = 0.1) -> float:
+    """Peak of this core in flop/s, 0.0 when the CPU lacks the kind: "fma" (fp32) or "bf16" (dot product into fp32)."""
+    return float(_function()(KINDS[kind], seconds))
+
+
+def main(argv: list[str]) -> int:
+    seconds = float(argv[0]) if argv else 1.0
+    for kind in KINDS:
+        print(f"{kind:5} {peak(kind, seconds) / 1e9:7.1f} Gflop/s")
+    return 0
