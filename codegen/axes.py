@@ -106,6 +106,8 @@ class Family:
                     raise self.document.error(("axes", position, "values"), message)
             axes.append(Axis(position, axis.name, axis.about, kind, values, axis.word, shift))
             shift += axes[-1].bits
+            if len(set(axes[-1].words)) != len(values):
+                raise self.document.error(("axes", position, "word"), "this gives two values one word; {} is the value")
         if shift > 64:
             raise self.document.error(("axes",), f"the axes need {shift} bits; a signature has 64")
         return axes

@@ -16,6 +16,7 @@ from codegen.render import generate
 from codegen.tree import Tree
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT, Copy
+from tests.codegen.test_golden import COMPILERS
 
 FAMILY = """
 family: toy
@@ -116,6 +117,6 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
         flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "-Iinclude"]
         if unit.kind == "table":
             done = subprocess.run(
-                ["g++", *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
+                [COMPILERS[0], *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
             )
             assert done.stderr == ""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
+from random import Random
+
 import pytest
 
 from codegen.check import check
 from codegen.errors import CodegenError
+from codegen.plan import resolve
 from codegen.tree import Tree
 from tests.codegen.conftest import Copy
 
@@ -68,6 +73,7 @@ CASES = [
         "@dtype=fp8bf16 hdim_q=80",
         "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
     ),
+    (FAMILY, 'word: "_d{}"', 'word: @"_d"', "this gives two values one word; {} is the value"),
     (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
     (FAMILY, "type: tilekiln::", "@typ: tilekiln::", "'typ' is not known here; nearest: type"),
     (FAMILY, "header: tilekiln/fmha/fwd_engine.h", "header: @tilekiln/no.h", "include/tilekiln/no.h is missing"),
@@ -144,6 +150,39 @@ def test_a_folded_selection_points_at_its_beginning_and_a_quoted_one_at_the_word
     copy.edit(file, ">\n      dtype=fp8bf16\n      hdmi_q=128", "'dtype=fp8bf16 hdmi_q=128'")
     with pytest.raises(CodegenError, match=r"^receipts/fp8\.yaml:6:26: no axis 'hdmi_q' in fmha_fwd; nearest: hdim_q$"):
         copy.tree().receipt("fp8")
+
+
+WORDS = (
+    "[] {} null yes 5 -1 x '' [a] {a:1} 3.5 2026-01-01 dtype=bf16 *a &a !!python/object : % - 99999999999999999".split()
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
+    """Lines and words lost, doubled and exchanged: all is well still, or a CodegenError says what is not."""
+    random = Random(seed)
+    paths = sorted(copy.path.rglob("*.yaml"))
+    for _ in range(30):
+        path = random.choice(paths)
+        old = path.read_text()
+        lines = old.splitlines(keepends=True)
+        at = random.randrange(len(lines))
+        kind = random.randrange(4)
+        if kind == 0:
+            del lines[at]
+        elif kind == 1:
+            lines.insert(at, random.choice(lines))
+        elif kind == 2:
+            lines[at] = lines[at].partition(":")[0] + f": {random.choice(WORDS)}\n"
+        else:
+            word = random.choice(re.findall(r"[^\s:,\[\]{}]+", old))
+            lines = [old.replace(word, random.choice(WORDS), 1)]
+        path.write_text("".join(lines))
+        root = copy.tree()
+        with suppress(CodegenError):
+            for receipt in root.all_receipts():
+                resolve(receipt.name, ["cpu-avx2"], root=root)
+        path.write_text(old)
 
 
 def test_the_tree_is_well(real: Tree) -> None:
