@@ -38,21 +38,14 @@ const char* device_name(int32_t device_type) {
   switch (device_type) {
     case 2:
     case 3:
-    case 13:
-      return "cuda";
-    case 7:
-      return "vulkan";
-    case 8:
-      return "metal";
+    case 13: return "cuda";
+    case 7: return "vulkan";
+    case 8: return "metal";
     case 10:
-    case 11:
-      return "rocm";
-    case 14:
-      return "oneapi";
-    case 15:
-      return "webgpu";
-    default:
-      return nullptr;
+    case 11: return "rocm";
+    case 14: return "oneapi";
+    case 15: return "webgpu";
+    default: return nullptr;
   }
 }
 
@@ -69,9 +62,10 @@ tilekiln_status find_extent(Array& array, bool empty) {
   int64_t low = 0, high = bytes;  // byte offsets from data
   for (int i = 0; i < array.ndim; ++i) {
     int64_t step = 0, reach = 0;
-    const bool wraps = __builtin_mul_overflow(array.stride[i], bytes, &step) ||
-                       __builtin_mul_overflow(step, array.shape[i] - 1, &reach) ||
-                       (reach < 0 ? __builtin_add_overflow(low, reach, &low) : __builtin_add_overflow(high, reach, &high));
+    const bool wraps =
+        __builtin_mul_overflow(array.stride[i], bytes, &step) ||
+        __builtin_mul_overflow(step, array.shape[i] - 1, &reach) ||
+        (reach < 0 ? __builtin_add_overflow(low, reach, &low) : __builtin_add_overflow(high, reach, &high));
     if (wraps) return fail_addresses(array, i);
   }
   const bool wraps = __builtin_sub_overflow(array.first, uint64_t(0) - static_cast<uint64_t>(low), &array.first) ||
@@ -89,18 +83,12 @@ tilekiln_status find_extent(Array& array, bool empty) {
 
 const char* dtype_name(int32_t dtype, char* buffer) {
   switch (dtype) {
-    case TILEKILN_FP32:
-      return "fp32";
-    case TILEKILN_FP16:
-      return "fp16";
-    case TILEKILN_BF16:
-      return "bf16";
-    case TILEKILN_FP8:
-      return "fp8";
-    case TILEKILN_BF8:
-      return "bf8";
-    default:
-      break;
+    case TILEKILN_FP32: return "fp32";
+    case TILEKILN_FP16: return "fp16";
+    case TILEKILN_BF16: return "bf16";
+    case TILEKILN_FP8: return "fp8";
+    case TILEKILN_BF8: return "bf8";
+    default: break;
   }
   const int code = dtype >> 8, bits = dtype & 0xff;
   for (const Code& known : codes) {
@@ -133,7 +121,8 @@ tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Arr
   bool empty = false;
   for (int i = 0; i < tensor.ndim; ++i) {
     const int64_t length = tensor.shape[i];
-    if (length < 0) return fail_argument(name, "dimension %d was %lld long, must be 0 or more", i, static_cast<ll>(length));
+    if (length < 0)
+      return fail_argument(name, "dimension %d was %lld long, must be 0 or more", i, static_cast<ll>(length));
     empty = empty || length == 0;
     array->shape[i] = length;
     array->stride[i] = length > 1 ? tensor.stride[i] : 0;
@@ -165,8 +154,10 @@ tilekiln_status check_dtype(const Array& array, int32_t dtype, const char* what)
 tilekiln_status check_contiguous(const Array& array) {
   const int last = array.ndim - 1;
   if (last < 0 || array.shape[last] <= 1 || array.empty() || array.stride[last] == 1) return TILEKILN_OK;
-  return fail_argument(array.name, "the stride of its last dimension was %lld, must be 1: pass a copy whose last dimension is contiguous",
-                       static_cast<ll>(array.stride[last]));
+  return fail_argument(
+      array.name,
+      "the stride of its last dimension was %lld, must be 1: pass a copy whose last dimension is contiguous",
+      static_cast<ll>(array.stride[last]));
 }
 
 tilekiln_status check_ndim(const Array& array, int ndim, const char* form) {

@@ -47,7 +47,8 @@ tilekiln_status Dispatcher::status() const {
     known += use_[table_.targets[i].index].supported;
   }
   if (known == 0) {
-    text.add("; library %s holds nothing this machine can run: build it here with scons receipt=%s", table_.receipt, table_.receipt);
+    text.add("; library %s holds nothing this machine can run: build it here with scons receipt=%s", table_.receipt,
+             table_.receipt);
     return TILEKILN_INVALID_ARGUMENT;
   }
   text.add(", must be one that library %s holds and this machine has (", table_.receipt);
@@ -85,8 +86,8 @@ Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
 }
 
 Dispatcher::Score Dispatcher::score(const Query& query, const Row& row) const {
-  return {hdim_q(row) + hdim_v(row) - query.hdim_q - query.hdim_v, tile_cost(query.seqlen_q, row.tile_q), -int64_t(row.tile_q),
-          -int64_t(use_[row.target].order), row.rank};
+  return {hdim_q(row) + hdim_v(row) - query.hdim_q - query.hdim_v, tile_cost(query.seqlen_q, row.tile_q),
+          -int64_t(row.tile_q), -int64_t(use_[row.target].order), row.rank};
 }
 
 Refusal Dispatcher::compare(const Score& a, const Score& b) {

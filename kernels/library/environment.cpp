@@ -37,7 +37,8 @@ bool verbose(const char* topic) {
     const size_t length = strcspn(text, ",");
     const bool match = length == strlen(topic) && strncmp(text, topic, length) == 0;
     if (!match && length != 0) {
-      fprintf(stderr, "tilekiln: TILEKILN_VERBOSE: was \"%.*s\", must be dispatch; ignored\n", static_cast<int>(length), text);
+      fprintf(stderr, "tilekiln: TILEKILN_VERBOSE: was \"%.*s\", must be dispatch; ignored\n", static_cast<int>(length),
+              text);
     }
     found = found || match;
     text += length + (text[length] == ',' ? 1 : 0);
@@ -74,12 +75,13 @@ const Environment& environment() {
 
 tilekiln_status thread_count(int requested, int* threads) {
   if (requested < 0 || requested > max_threads) {
-    return fail_argument("num_threads", "was %d, must be 0 (the environment decides) or from 1 to %d", requested, max_threads);
+    return fail_argument("num_threads", "was %d, must be 0 (the environment decides) or from 1 to %d", requested,
+                         max_threads);
   }
   *threads = requested != 0 ? requested : environment().threads;
   if (*threads == 0) {
-    return fail_argument("TILEKILN_NUM_THREADS", "was \"%s\", must be a number from 1 to %d", environment().threads_text,
-                         max_threads);
+    return fail_argument("TILEKILN_NUM_THREADS", "was \"%s\", must be a number from 1 to %d",
+                         environment().threads_text, max_threads);
   }
   return TILEKILN_OK;
 }

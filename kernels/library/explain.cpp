@@ -8,7 +8,9 @@ namespace {
 
 constexpr uint8_t boolean = 0, enumerated = 1, integer = 2;  // Axis::kind
 
-uint64_t code_of(const Axis& axis, uint64_t signature) { return (signature >> axis.shift) & ((uint64_t(1) << axis.bits) - 1); }
+uint64_t code_of(const Axis& axis, uint64_t signature) {
+  return (signature >> axis.shift) & ((uint64_t(1) << axis.bits) - 1);
+}
 
 bool is(const Axis& axis, const char* name) { return strcmp(axis.name, name) == 0; }
 
@@ -41,7 +43,9 @@ bool holds(const Family& family, const Clause& clause, uint64_t features, const 
     const Axis& axis = family.axes[condition.axis];
     bool met = false;
     if (axis.kind == integer) {
-      const uint64_t value = is(axis, "hdim_q") ? dims.hdim_q : is(axis, "hdim_v") ? dims.hdim_v : code_of(axis, features);
+      const uint64_t value = is(axis, "hdim_q")   ? dims.hdim_q
+                             : is(axis, "hdim_v") ? dims.hdim_v
+                                                  : code_of(axis, features);
       for (uint32_t j = 0; j < condition.integer_count; ++j) met = met || condition.integers[j] == value;
     } else {
       met = (condition.allowed >> code_of(axis, features)) & 1;
@@ -128,7 +132,8 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
     const Axis& axis = family.axes[i];
     const bool hdim = is(axis, "hdim_q") || is(axis, "hdim_v");
     const uint64_t have = code_of(axis, row.signature);
-    const uint64_t want = !hdim ? code_of(axis, query.features) : static_cast<uint64_t>(is(axis, "hdim_q") ? query.hdim_q : query.hdim_v);
+    const uint64_t want =
+        !hdim ? code_of(axis, query.features) : static_cast<uint64_t>(is(axis, "hdim_q") ? query.hdim_q : query.hdim_v);
     if (hdim ? have >= want : have == want) continue;
     if (text != nullptr) {
       text->add("%s%s=", count == 0 ? "" : ", ", axis.name);
@@ -165,8 +170,8 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
       const Row& row = dispatcher.row(ref);
       if (!dispatcher.usable(row)) continue;
       const int waste = dispatcher.hdim_q(row) + dispatcher.hdim_v(row) - query.hdim_q - query.hdim_v;
-      const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row), waste < 0 ? -waste : waste,
-                              dispatcher.target(row)->order};
+      const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row),
+                              waste < 0 ? -waste : waste, dispatcher.target(row)->order};
       if (candidate.before(best)) best = candidate;
     }
     for (Near& near : nearest) {
@@ -194,7 +199,8 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
     if (told[row.target]) continue;
     const char* isa = dispatcher.target(row)->isa;
     if (refusal == Refusal::machine_lacks) {
-      text.add("\n  the library has it for %s, which this machine has not: %s", isa, dispatcher.name(dispatcher.instance(ref)));
+      text.add("\n  the library has it for %s, which this machine has not: %s", isa,
+               dispatcher.name(dispatcher.instance(ref)));
     } else if (refusal == Refusal::isa_forbidden) {
       text.add("\n  the library has it for %s, which TILEKILN_ISA=%s forbids: %s", isa, dispatcher.isa(),
                dispatcher.name(dispatcher.instance(ref)));
@@ -217,36 +223,20 @@ void add_head_dims(Text& text, const Family& family, uint64_t dtype) {
 
 void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refusal refusal) {
   switch (refusal) {
-    case Refusal::other_features:
-      text.add("it answers another signature");
-      break;
+    case Refusal::other_features: text.add("it answers another signature"); break;
     case Refusal::hdim_too_small:
       text.add("its head dims, %dx%d, are too small", dispatcher.hdim_q(row), dispatcher.hdim_v(row));
       break;
-    case Refusal::not_built:
-      text.add("its engine is not in this library");
-      break;
-    case Refusal::machine_lacks:
-      text.add("this machine has not %s", dispatcher.target(row)->isa);
-      break;
+    case Refusal::not_built: text.add("its engine is not in this library"); break;
+    case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.target(row)->isa); break;
     case Refusal::isa_forbidden:
       text.add("TILEKILN_ISA=%s forbids %s", dispatcher.isa(), dispatcher.target(row)->isa);
       break;
-    case Refusal::hdim_waste:
-      text.add("another wastes less of the head dims");
-      break;
-    case Refusal::tile_fit:
-      text.add("another tile fits seqlen_q better");
-      break;
-    case Refusal::slower_target:
-      text.add("a faster target has it too");
-      break;
-    case Refusal::rank:
-      text.add("another ranks before it");
-      break;
-    case Refusal::chosen:
-      text.add("chosen");
-      break;
+    case Refusal::hdim_waste: text.add("another wastes less of the head dims"); break;
+    case Refusal::tile_fit: text.add("another tile fits seqlen_q better"); break;
+    case Refusal::slower_target: text.add("a faster target has it too"); break;
+    case Refusal::rank: text.add("another ranks before it"); break;
+    case Refusal::chosen: text.add("chosen"); break;
   }
 }
 

@@ -12,13 +12,13 @@ tilekiln_status choose_fwd(const Dispatcher& dispatcher, int64_t instance, FwdCa
   if (__builtin_expect(instance >= 0, 0)) {
     const int64_t count = dispatcher.table().instance_count;
     if (instance >= count) {
-      return fail_argument("instance", "was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)", static_cast<long long>(instance),
-                           static_cast<long long>(count - 1));
+      return fail_argument("instance", "was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)",
+                           static_cast<long long>(instance), static_cast<long long>(count - 1));
     }
     const Choice choice = dispatcher.at(instance);
     if (choice.row == nullptr) {
-      return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance), dispatcher.name(instance),
-                           dispatcher.family().name);
+      return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance),
+                           dispatcher.name(instance), dispatcher.family().name);
     }
     if (!dispatcher.fits(call->query, choice)) {
       Text text(error_buffer(), error_capacity);
@@ -75,7 +75,8 @@ tilekiln_status tilekiln_fmha_fwd_find(const tilekiln_fmha_fwd_args* args, int64
 
 tilekiln_status tilekiln_fmha_fwd_why(const tilekiln_fmha_fwd_args* args, char* text, size_t capacity, size_t* length) {
   if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_fmha_fwd_args");
-  if (text == nullptr && capacity != 0) return fail_argument("text", "was null, must hold capacity (%zu) bytes", capacity);
+  if (text == nullptr && capacity != 0)
+    return fail_argument("text", "was null, must hold capacity (%zu) bytes", capacity);
   try {
     fmha::FwdCall call;
     TILEKILN_TRY(fmha::check_fwd(*args, &call));

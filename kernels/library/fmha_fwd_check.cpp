@@ -14,16 +14,14 @@ namespace {
 using ll = long long;
 
 // Where the dimensions of q, k, v and out lie.
-struct Axes {
-  int seq, head, hdim;
-};
+struct Axes { int seq, head, hdim; };
 
 class Check {
  public:
   Check(const tilekiln_fmha_fwd_args& args, FwdCall* call) : args_(args), call_(*call), problem_(call->problem) {}
 
   tilekiln_status run() {
-    TILEKILN_TRY(scalars());
+    TILEKILN_TRY(check_fwd_scalars(args_, &call_));
     TILEKILN_TRY(read_arrays());
     TILEKILN_TRY(qkv());
     TILEKILN_TRY(scale_kinds());
@@ -43,58 +41,6 @@ class Check {
   }
 
  private:
-  tilekiln_status scalars() {
-    if (args_.layout != TILEKILN_BSHD && args_.layout != TILEKILN_BHSD) {
-      return fail_argument("layout", "was %d, must be %d (bshd) or %d (bhsd)", args_.layout, TILEKILN_BSHD, TILEKILN_BHSD);
-    }
-    if (args_.mask_origin != TILEKILN_BOTTOM_RIGHT && args_.mask_origin != TILEKILN_TOP_LEFT) {
-      return fail_argument("mask_origin", "was %d, must be %d (bottom_right) or %d (top_left)", args_.mask_origin, TILEKILN_BOTTOM_RIGHT,
-                           TILEKILN_TOP_LEFT);
-    }
-    if (args_.causal != 0 && args_.causal != 1) return fail_argument("causal", "was %d, must be 0 or 1", args_.causal);
-    TILEKILN_TRY(at_least("window_left", args_.window_left, -1, "-1 (unbounded) or more"));
-    TILEKILN_TRY(at_least("window_right", args_.window_right, -1, "-1 (unbounded) or more"));
-    TILEKILN_TRY(at_least("sink_size", args_.sink_size, 0, "0 or more"));
-    TILEKILN_TRY(at_least("min_seqlen_q", args_.min_seqlen_q, 0, "0 (off) or more"));
-    if (args_.softmax_scale != nullptr && !isfinite(*args_.softmax_scale)) {
-      return fail_argument("softmax_scale", "was %g, must be finite", static_cast<double>(*args_.softmax_scale));
-    }
-    if (!(args_.softcap >= 0) || !isfinite(args_.softcap)) {
-      return fail_argument("softcap", "was %g, must be 0 (off) or a finite number above", static_cast<double>(args_.softcap));
-    }
-    if (!(args_.dropout_p >= 0 && args_.dropout_p < 1)) {
-      return fail_argument("dropout_p", "was %g, must be at least 0 and below 1", static_cast<double>(args_.dropout_p));
-    }
-    if (args_.bias != nullptr && args_.alibi_slopes != nullptr) {
-      return fail_argument("bias", "was given with alibi_slopes, must be alone: add the alibi term to the bias");
-    }
-    if (args_.randval != nullptr && args_.dropout_p == 0) {
-      return fail_argument("randval", "was given with dropout_p 0, must be null: there are no random bytes without dropout");
-    }
-    if (args_.instance < -1) return fail_argument("instance", "was %lld, must be -1 (the dispatcher chooses) or an instance", static_cast<ll>(args_.instance));
-
-    const float scale = args_.softmax_scale != nullptr ? *args_.softmax_scale : 0;
-    problem_.softmax_scale = scale;  // the default needs hdim_q: qkv()
-    problem_.softcap = args_.softcap;
-    problem_.dropout_p = args_.dropout_p;
-    problem_.rng_seed = args_.rng_seed;
-    problem_.rng_offset = args_.rng_offset;
-    // Beyond max_seqlen a window is unbounded; cut there so that no sum of positions leaves an int.
-    problem_.window_left = cut(args_.window_left);
-    problem_.window_right = args_.causal != 0 ? 0 : cut(args_.window_right);
-    problem_.top_left = args_.mask_origin == TILEKILN_TOP_LEFT;
-    problem_.sink_size = cut(args_.sink_size);
-    call_.min_seqlen_q = args_.min_seqlen_q;
-    return TILEKILN_OK;
-  }
-
-  static int cut(int32_t value) { return value > 2 * max_seqlen - 1 ? 2 * max_seqlen - 1 : value; }
-
-  static tilekiln_status at_least(const char* name, int32_t value, int32_t least, const char* what) {
-    if (value >= least) return TILEKILN_OK;
-    return fail_argument(name, "was %d, must be %s", value, what);
-  }
-
   tilekiln_status read_arrays() {
     TILEKILN_TRY(required("q", args_.q, &arrays_.q));
     TILEKILN_TRY(required("k", args_.k, &arrays_.k));
@@ -144,13 +90,15 @@ class Check {
   tilekiln_status qkv() {
     const Array &q = arrays_.q, &k = arrays_.k, &v = arrays_.v, &out = arrays_.out;
     if (q.ndim != 3 && q.ndim != 4) {
-      return fail_argument("q", "had %d dimensions, must have 4, (batch, seqlen, nhead, hdim), or 3, (total, nhead, hdim)", q.ndim);
+      return fail_argument(
+          "q", "had %d dimensions, must have 4, (batch, seqlen, nhead, hdim), or 3, (total, nhead, hdim)", q.ndim);
     }
     group_ = problem_.features.group = q.ndim == 3;
     const bool bhsd = args_.layout == TILEKILN_BHSD;
     axes_ = {q.ndim - (bhsd ? 2 : 3), q.ndim - (bhsd ? 3 : 2), q.ndim - 1};
-    const char* const form = group_ ? (bhsd ? "(nhead, total, hdim) as q" : "(total, nhead, hdim) as q")
-                                    : (bhsd ? "(batch, nhead, seqlen, hdim) as q" : "(batch, seqlen, nhead, hdim) as q");
+    const char* const form = group_
+                                 ? (bhsd ? "(nhead, total, hdim) as q" : "(total, nhead, hdim) as q")
+                                 : (bhsd ? "(batch, nhead, seqlen, hdim) as q" : "(batch, seqlen, nhead, hdim) as q");
     for (const Array* array : {&k, &v, &out}) TILEKILN_TRY(check_ndim(*array, q.ndim, form));
 
     if (q.dtype != TILEKILN_FP32 && q.dtype != TILEKILN_FP16 && q.dtype != TILEKILN_BF16) {
@@ -165,29 +113,38 @@ class Check {
     }
 
     const int64_t hdim_q = q.shape[axes_.hdim], hdim_v = v.shape[axes_.hdim];
-    if (hdim_q < 1 || hdim_q > 256) return fail_argument("q", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_q));
-    if (hdim_v < 1 || hdim_v > 256) return fail_argument("v", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_v));
+    if (hdim_q < 1 || hdim_q > 256)
+      return fail_argument("q", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_q));
+    if (hdim_v < 1 || hdim_v > 256)
+      return fail_argument("v", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_v));
     TILEKILN_TRY(check_length(k, axes_.hdim, "hdim", hdim_q, "the hdim of q"));
     TILEKILN_TRY(check_length(out, axes_.hdim, "hdim", hdim_v, "the hdim of v"));
 
     const int64_t nhead_q = q.shape[axes_.head], nhead_k = k.shape[axes_.head];
-    if (nhead_q < 1 || nhead_q > INT32_MAX) return fail_argument("q", "nhead was %lld, must be from 1 to 2147483647", static_cast<ll>(nhead_q));
+    if (nhead_q < 1 || nhead_q > INT32_MAX)
+      return fail_argument("q", "nhead was %lld, must be from 1 to 2147483647", static_cast<ll>(nhead_q));
     if (nhead_k < 1 || nhead_q % nhead_k != 0) {
-      return fail_argument("k", "nhead was %lld, must divide %lld, the nhead of q", static_cast<ll>(nhead_k), static_cast<ll>(nhead_q));
+      return fail_argument("k", "nhead was %lld, must divide %lld, the nhead of q", static_cast<ll>(nhead_k),
+                           static_cast<ll>(nhead_q));
     }
     TILEKILN_TRY(check_length(v, axes_.head, "nhead", nhead_k, "the nhead of k"));
     TILEKILN_TRY(check_length(out, axes_.head, "nhead", nhead_q, "the nhead of q"));
 
     sq_ = q.shape[axes_.seq];
     sk_ = k.shape[axes_.seq];
-    TILEKILN_TRY(check_length(v, axes_.seq, group_ ? "total length" : "seqlen", sk_, group_ ? "the total length of k" : "the seqlen of k"));
-    TILEKILN_TRY(check_length(out, axes_.seq, group_ ? "total length" : "seqlen", sq_, group_ ? "the total length of q" : "the seqlen of q"));
+    TILEKILN_TRY(check_length(v, axes_.seq, group_ ? "total length" : "seqlen", sk_,
+                              group_ ? "the total length of k" : "the seqlen of k"));
+    TILEKILN_TRY(check_length(out, axes_.seq, group_ ? "total length" : "seqlen", sq_,
+                              group_ ? "the total length of q" : "the seqlen of q"));
     if (!group_) {
       const int64_t batch = q.shape[0];
-      if (batch > INT32_MAX) return fail_argument("q", "batch was %lld, must be at most 2147483647", static_cast<ll>(batch));
+      if (batch > INT32_MAX)
+        return fail_argument("q", "batch was %lld, must be at most 2147483647", static_cast<ll>(batch));
       for (const Array* array : {&k, &v, &out}) TILEKILN_TRY(check_length(*array, 0, "batch", batch, "the batch of q"));
-      if (sq_ > max_seqlen) return fail_argument("q", "seqlen was %lld, must be at most %d", static_cast<ll>(sq_), max_seqlen);
-      if (sk_ > max_seqlen) return fail_argument("k", "seqlen was %lld, must be at most %d", static_cast<ll>(sk_), max_seqlen);
+      if (sq_ > max_seqlen)
+        return fail_argument("q", "seqlen was %lld, must be at most %d", static_cast<ll>(sq_), max_seqlen);
+      if (sk_ > max_seqlen)
+        return fail_argument("k", "seqlen was %lld, must be at most %d", static_cast<ll>(sk_), max_seqlen);
       call_.batch = static_cast<int>(batch);
     }
     for (const Array* array : {&q, &k, &v, &out}) TILEKILN_TRY(check_contiguous(*array));
@@ -221,7 +178,8 @@ class Check {
     TILEKILN_TRY(check_ndim(lse, group_ ? 2 : 3, group_ ? "(nhead_q, total_q)" : "(batch, nhead_q, seqlen_q)"));
     if (!group_) TILEKILN_TRY(check_length(lse, 0, "batch", call_.batch, "the batch of q"));
     TILEKILN_TRY(check_length(lse, lse.ndim - 2, "nhead", problem_.nhead_q, "the nhead of q"));
-    TILEKILN_TRY(check_length(lse, lse.ndim - 1, "last dimension", sq_, group_ ? "the total length of q" : "the seqlen of q"));
+    TILEKILN_TRY(
+        check_length(lse, lse.ndim - 1, "last dimension", sq_, group_ ? "the total length of q" : "the seqlen of q"));
     TILEKILN_TRY(check_contiguous(lse));
     problem_.lse = reinterpret_cast<float*>(lse.data);
     problem_.lse_head = lse.stride[lse.ndim - 2];
@@ -231,7 +189,8 @@ class Check {
 
   // An array over (batch, nhead, seqlen_q, seqlen_k); `one`: the first two lengths may be 1, which repeats them.
   tilekiln_status scores_shape(const Array& array, bool one) {
-    TILEKILN_TRY(check_ndim(array, group_ ? 3 : 4, group_ ? "(nhead_q, total_q, max_seqlen_k)" : "(batch, nhead_q, seqlen_q, seqlen_k)"));
+    TILEKILN_TRY(check_ndim(array, group_ ? 3 : 4,
+                            group_ ? "(nhead_q, total_q, max_seqlen_k)" : "(batch, nhead_q, seqlen_q, seqlen_k)"));
     const int head = array.ndim - 3, row = array.ndim - 2, key = array.ndim - 1;
     const char* const or_one = one ? ", or 1" : "";
     char text[48];
@@ -247,8 +206,8 @@ class Check {
     if (!group_) {
       TILEKILN_TRY(check_length(array, key, "last dimension", sk_, "the seqlen of k"));
     } else if (array.shape[key] < call_.seqlen_k) {
-      return fail_argument(array.name, "last dimension was %lld, must be at least %d, the longest seqlen_k", static_cast<ll>(array.shape[key]),
-                           call_.seqlen_k);
+      return fail_argument(array.name, "last dimension was %lld, must be at least %d, the longest seqlen_k",
+                           static_cast<ll>(array.shape[key]), call_.seqlen_k);
     }
     return check_contiguous(array);
   }
@@ -266,9 +225,12 @@ class Check {
     if (slopes.given()) {
       TILEKILN_TRY(check_dtype(slopes, TILEKILN_FP32, "fp32"));
       if (slopes.ndim != 1 && slopes.ndim != 2) {
-        return fail_argument(slopes.name, "had %d dimensions, must have 1, (nhead_q), or 2, (batch, nhead_q)", slopes.ndim);
+        return fail_argument(slopes.name, "had %d dimensions, must have 1, (nhead_q), or 2, (batch, nhead_q)",
+                             slopes.ndim);
       }
-      if (slopes.ndim == 2) TILEKILN_TRY(check_length(slopes, 0, "batch", call_.batch, group_ ? "the number of sequences" : "the batch of q"));
+      if (slopes.ndim == 2)
+        TILEKILN_TRY(
+            check_length(slopes, 0, "batch", call_.batch, group_ ? "the number of sequences" : "the batch of q"));
       TILEKILN_TRY(check_length(slopes, slopes.ndim - 1, "nhead", problem_.nhead_q, "the nhead of q"));
       TILEKILN_TRY(check_contiguous(slopes));
       problem_.alibi_slopes = reinterpret_cast<const float*>(slopes.data);
@@ -306,7 +268,8 @@ class Check {
     }
     if (count == 0) return TILEKILN_OK;
     for (int i = 0; i < 3; ++i) {
-      if (!all[i]->given()) return fail_argument(names[i], "was null, must be given: q_descale, k_descale and v_descale go together");
+      if (!all[i]->given())
+        return fail_argument(names[i], "was null, must be given: q_descale, k_descale and v_descale go together");
       TILEKILN_TRY(check_dtype(*all[i], TILEKILN_FP32, "fp32"));
     }
     qscale_ = single == 3 ? Qscale::pertensor : Qscale::blockscale;
@@ -314,8 +277,9 @@ class Check {
     const int ndim = group_ ? 2 : 3;
     for (const Array* array : all) {
       if (array->ndim == ndim) continue;
-      return fail_argument(array->name, "had %d dimensions, must have one element (pertensor, all three) or be (%snhead, blocks of %d)", array->ndim,
-                           group_ ? "" : "batch, ", scale_block);
+      return fail_argument(
+          array->name, "had %d dimensions, must have one element (pertensor, all three) or be (%snhead, blocks of %d)",
+          array->ndim, group_ ? "" : "batch, ", scale_block);
     }
     return TILEKILN_OK;
   }
@@ -328,17 +292,19 @@ class Check {
     if (qscale_ == Qscale::pertensor) return args_.stream == nullptr ? check_fwd_descales(problem_) : TILEKILN_OK;
     problem_.block_scale_q = problem_.block_scale_k = scale_block;
     const int64_t blocks_k = group_ ? arrays_.k_descale.shape[1] : blocks(sk_);
-    TILEKILN_TRY(block_scale(arrays_.q_descale, problem_.nhead_q, "the nhead of q", group_ ? arrays_.q_descale.shape[1] : blocks(sq_),
-                             "one per 128 queries", &problem_.q_descale_head, &call_.steps.q_descale));
-    TILEKILN_TRY(block_scale(arrays_.k_descale, problem_.nhead_k, "the nhead of k", blocks_k, "one per 128 keys", &problem_.k_descale_head,
-                             &call_.steps.k_descale));
-    return block_scale(arrays_.v_descale, problem_.nhead_k, "the nhead of k", blocks_k, group_ ? "as k_descale" : "one per 128 keys",
-                       &problem_.v_descale_head, &call_.steps.v_descale);
+    TILEKILN_TRY(block_scale(arrays_.q_descale, problem_.nhead_q, "the nhead of q",
+                             group_ ? arrays_.q_descale.shape[1] : blocks(sq_), "one per 128 queries",
+                             &problem_.q_descale_head, &call_.steps.q_descale));
+    TILEKILN_TRY(block_scale(arrays_.k_descale, problem_.nhead_k, "the nhead of k", blocks_k, "one per 128 keys",
+                             &problem_.k_descale_head, &call_.steps.k_descale));
+    return block_scale(arrays_.v_descale, problem_.nhead_k, "the nhead of k", blocks_k,
+                       group_ ? "as k_descale" : "one per 128 keys", &problem_.v_descale_head, &call_.steps.v_descale);
   }
 
   static int64_t blocks(int64_t length) { return (length + scale_block - 1) / scale_block; }
 
-  tilekiln_status block_scale(const Array& array, int nhead, const char* nhead_name, int64_t count, const char* count_name, i64* head, i64* step) {
+  tilekiln_status block_scale(const Array& array, int nhead, const char* nhead_name, int64_t count,
+                              const char* count_name, i64* head, i64* step) {
     if (!group_) TILEKILN_TRY(check_length(array, 0, "batch", call_.batch, "the batch of q"));
     TILEKILN_TRY(check_length(array, array.ndim - 2, "nhead", nhead, nhead_name));
     TILEKILN_TRY(check_length(array, array.ndim - 1, "block count", count, count_name));
@@ -364,7 +330,9 @@ class Check {
     for (const Array* output : {&arrays_.out, &arrays_.lse, &arrays_.randval}) {
       if (!output->given()) continue;
       if (overlaps_itself(*output)) {
-        return fail_argument(output->name, "strides put two elements at one address, must give each its own: pass an array that is not expanded");
+        return fail_argument(
+            output->name,
+            "strides put two elements at one address, must give each its own: pass an array that is not expanded");
       }
       for (int i = 0; i < count_; ++i) {
         if (given_[i] == output || !overlap(*output, *given_[i])) continue;
@@ -383,10 +351,12 @@ class Check {
     if (args_.executor == nullptr) return TILEKILN_OK;
     const tilekiln_executor& executor = *args_.executor;
     if (executor.size != sizeof(tilekiln_executor)) {
-      return fail_argument("executor", "size was %zu, must be %zu, sizeof(tilekiln_executor)", executor.size, sizeof(tilekiln_executor));
+      return fail_argument("executor", "size was %zu, must be %zu, sizeof(tilekiln_executor)", executor.size,
+                           sizeof(tilekiln_executor));
     }
     if (executor.parallel_for == nullptr) return fail_argument("executor", "parallel_for was null, must be a function");
-    if (executor.max_workers < 1) return fail_argument("executor", "max_workers was %d, must be 1 or more", executor.max_workers);
+    if (executor.max_workers < 1)
+      return fail_argument("executor", "max_workers was %d, must be 1 or more", executor.max_workers);
     call_.lent = true;
     call_.executor = executor;
     // The threads are the caller's, so it is the caller who says how many; num_threads can only ask for fewer.
@@ -412,7 +382,8 @@ tilekiln_status check_fwd_descales(const FwdProblem& problem) {
   const float* const values[] = {problem.q_descale, problem.k_descale, problem.v_descale};
   const char* const names[] = {"q_descale", "k_descale", "v_descale"};
   for (int i = 0; i < 3; ++i) {
-    if (!isfinite(*values[i])) return fail_argument(names[i], "was %g, must be finite", static_cast<double>(*values[i]));
+    if (!isfinite(*values[i]))
+      return fail_argument(names[i], "was %g, must be finite", static_cast<double>(*values[i]));
   }
   return TILEKILN_OK;
 }
@@ -420,8 +391,10 @@ tilekiln_status check_fwd_descales(const FwdProblem& problem) {
 tilekiln_status check_fwd(const tilekiln_fmha_fwd_args& args, FwdCall* call) {
   // Only the size may be read before it is known to be right.
   if (args.size != sizeof(args)) {
-    return fail_argument("args", "size was %zu, must be %zu, sizeof(tilekiln_fmha_fwd_args) of ABI %d: start from tilekiln_fmha_fwd_defaults()",
-                         args.size, sizeof(args), TILEKILN_ABI_VERSION);
+    return fail_argument(
+        "args",
+        "size was %zu, must be %zu, sizeof(tilekiln_fmha_fwd_args) of ABI %d: start from tilekiln_fmha_fwd_defaults()",
+        args.size, sizeof(args), TILEKILN_ABI_VERSION);
   }
   return Check(args, call).run();
 }

@@ -54,7 +54,9 @@ class Run {
     if (units_ == 0) return TILEKILN_OK;
     // Before any unit: a call that has no memory to work in has written nothing.
     void* const scratch = thread_scratch(engine_.scratch_bytes);
-    if (scratch == nullptr) return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch; nothing was written", engine_.scratch_bytes);
+    if (scratch == nullptr)
+      return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch; nothing was written",
+                  engine_.scratch_bytes);
     const i64 useful = std::min<i64>(units_, 1 + static_cast<i64>(std::min(work_ / work_per_thread, 1e6)));
     const int workers = static_cast<int>(std::min<i64>(call_.threads, useful));
     if (workers == 1) {
@@ -68,7 +70,8 @@ class Run {
       return TILEKILN_OK;
     }
     call_.executor.parallel_for(
-        call_.executor.pool, workers, workers, [](void* self, int64_t, int32_t) { static_cast<Run*>(self)->work(); }, this);
+        call_.executor.pool, workers, workers, [](void* self, int64_t, int32_t) { static_cast<Run*>(self)->work(); },
+        this);
     // Whatever the executor left undone.
     work();
     return TILEKILN_OK;
@@ -86,10 +89,12 @@ class Run {
 
   double work_of(i64 seqlen_q, i64 seqlen_k) const {
     if (seqlen_q == 0) return 0;
-    const double keys = problem_.features.mask ? static_cast<double>(visible_keys(problem_, seqlen_q, seqlen_k, 0) +
-                                                                     visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q / 2) +
-                                                                     visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1)) / 3
-                                               : static_cast<double>(seqlen_k);
+    const double keys = problem_.features.mask
+                            ? static_cast<double>(visible_keys(problem_, seqlen_q, seqlen_k, 0) +
+                                                  visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q / 2) +
+                                                  visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1)) /
+                                  3
+                            : static_cast<double>(seqlen_k);
     return keys * static_cast<double>(seqlen_q) * problem_.nhead_q * (problem_.hdim_q + problem_.hdim_v);
   }
 
@@ -123,8 +128,9 @@ class Run {
       unit.seqlen_k = call_.seqlen_k;
       place_q = place_k = place_scale_q = place_scale_k = unit.batch;
     } else {
-      const FwdSequence* const after = std::upper_bound(call_.sequences.begin(), call_.sequences.end(), number,
-                                                        [](i64 value, const FwdSequence& sequence) { return value < sequence.first_unit; });
+      const FwdSequence* const after =
+          std::upper_bound(call_.sequences.begin(), call_.sequences.end(), number,
+                           [](i64 value, const FwdSequence& sequence) { return value < sequence.first_unit; });
       const FwdSequence& sequence = after[-1];
       number -= sequence.first_unit;
       unit.batch = sequence.batch;

@@ -15,7 +15,8 @@ tilekiln_status check_index(const Array& array, i64 count, const char* sum) {
   TILEKILN_TRY(check_dtype(array, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(array, 1, sum));
   if (array.shape[0] == count) return TILEKILN_OK;
-  return fail_argument(array.name, "had %lld entries, must have %lld: %s", static_cast<ll>(array.shape[0]), static_cast<ll>(count), sum);
+  return fail_argument(array.name, "had %lld entries, must have %lld: %s", static_cast<ll>(array.shape[0]),
+                       static_cast<ll>(count), sum);
 }
 
 // Cumulative: starts at 0 or more, never decreases, ends at `limit` or before.
@@ -25,12 +26,14 @@ tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const
     const int32_t value = entry(array, i);
     if (value < 0) return fail_argument(array.name, "entry %lld was %d, must be 0 or more", static_cast<ll>(i), value);
     if (value < before) {
-      return fail_argument(array.name, "must not decrease, but entry %lld is %d after %d", static_cast<ll>(i), value, before);
+      return fail_argument(array.name, "must not decrease, but entry %lld is %d after %d", static_cast<ll>(i), value,
+                           before);
     }
     before = value;
   }
   if (before > limit) {
-    return fail_argument(array.name, "ended at %d, must end at %lld or before, %s", before, static_cast<ll>(limit), limit_name);
+    return fail_argument(array.name, "ended at %d, must end at %lld or before, %s", before, static_cast<ll>(limit),
+                         limit_name);
   }
   return TILEKILN_OK;
 }
@@ -39,26 +42,30 @@ tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const
 struct Side {
   const Array &seqstart, &seqlen, &cu_seqlens, &scale_start, &descale;
   const char *seqstart_name, *cu_name;
-  i64 physical;               // batch mode: the length of the dimension; group mode: of all sequences together
+  i64 physical;  // batch mode: the length of the dimension; group mode: of all sequences together
   const char* physical_name;
-  int FwdSequence::*length;
-  i64 FwdSequence::*place;
-  i64 FwdSequence::*place_scale;
+  int FwdSequence::* length;
+  i64 FwdSequence::* place;
+  i64 FwdSequence::* place_scale;
 };
 
 tilekiln_status check_length_of(const Array& array, i64 i, i64 length, i64 room, const char* room_name) {
-  if (length < 0) return fail_argument(array.name, "entry %lld was %lld, must be 0 or more", static_cast<ll>(i), static_cast<ll>(length));
+  if (length < 0)
+    return fail_argument(array.name, "entry %lld was %lld, must be 0 or more", static_cast<ll>(i),
+                         static_cast<ll>(length));
   if (length > room) {
-    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %lld, %s", static_cast<ll>(i), static_cast<ll>(length),
-                         static_cast<ll>(room), room_name);
+    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %lld, %s", static_cast<ll>(i),
+                         static_cast<ll>(length), static_cast<ll>(room), room_name);
   }
   if (length > max_seqlen) {
-    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %d", static_cast<ll>(i), static_cast<ll>(length), max_seqlen);
+    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %d", static_cast<ll>(i),
+                         static_cast<ll>(length), max_seqlen);
   }
   return TILEKILN_OK;
 }
 
-tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blockscale, FwdSequence* sequences, int* longest) {
+tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blockscale, FwdSequence* sequences,
+                          int* longest) {
   const bool own_starts = side.seqstart.given();
   // The array that holds the physical starts in group mode.
   const Array& starts = own_starts ? side.seqstart : side.cu_seqlens;
@@ -101,8 +108,9 @@ tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blocksca
       const i64 first = entry(side.scale_start, i), blocks = entry(side.scale_start, i + 1) - first;
       const i64 needed = (length + scale_block - 1) / scale_block;
       if (blocks < needed) {
-        return fail_argument(side.scale_start.name, "sequence %lld had %lld blocks, must have %lld: one per %d of its %lld", static_cast<ll>(i),
-                             static_cast<ll>(blocks), static_cast<ll>(needed), scale_block, static_cast<ll>(length));
+        return fail_argument(
+            side.scale_start.name, "sequence %lld had %lld blocks, must have %lld: one per %d of its %lld",
+            static_cast<ll>(i), static_cast<ll>(blocks), static_cast<ll>(needed), scale_block, static_cast<ll>(length));
       }
       sequence.*side.place_scale = first;
     }
@@ -114,13 +122,17 @@ tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blocksca
 // Which index arrays go together.
 tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
   if (side.seqlen.given() && side.cu_seqlens.given()) {
-    return fail_argument(side.seqlen.name, "was given with %s, must be alone: both say the logical lengths", side.cu_seqlens.name);
+    return fail_argument(side.seqlen.name, "was given with %s, must be alone: both say the logical lengths",
+                         side.cu_seqlens.name);
   }
   if (!group && side.seqstart.given()) {
-    return fail_argument(side.seqstart.name, "was given in batch mode (q of 4 dimensions), must be null: there a sequence starts at its batch index");
+    return fail_argument(
+        side.seqstart.name,
+        "was given in batch mode (q of 4 dimensions), must be null: there a sequence starts at its batch index");
   }
   if (group && !side.seqstart.given() && !side.cu_seqlens.given()) {
-    return fail_argument(side.cu_name, "was null, must be given in group mode (q of 3 dimensions) unless %s is", side.seqstart_name);
+    return fail_argument(side.cu_name, "was null, must be given in group mode (q of 3 dimensions) unless %s is",
+                         side.seqstart_name);
   }
   const bool wanted = group && blockscale;
   if (side.scale_start.given() && !wanted) {
@@ -131,25 +143,48 @@ tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
 
 }  // namespace
 
-tilekiln_status check_fwd_sequences(const FwdArrays& arrays, i64 physical_q, i64 physical_k, bool blockscale, FwdCall* call) {
+tilekiln_status check_fwd_sequences(const FwdArrays& arrays, i64 physical_q, i64 physical_k, bool blockscale,
+                                    FwdCall* call) {
   const bool group = call->problem.features.group;
-  const Side q = {arrays.seqstart_q, arrays.seqlen_q, arrays.cu_seqlens_q, arrays.block_scale_seqstart_q, arrays.q_descale, "seqstart_q",
-                  "cu_seqlens_q", physical_q, group ? "the total length of q" : "the seqlen of q", &FwdSequence::seqlen_q,
-                  &FwdSequence::place_q, &FwdSequence::place_scale_q};
-  const Side k = {arrays.seqstart_k, arrays.seqlen_k, arrays.cu_seqlens_k, arrays.block_scale_seqstart_k, arrays.k_descale, "seqstart_k",
-                  "cu_seqlens_k", physical_k, group ? "the total length of k" : "the seqlen of k", &FwdSequence::seqlen_k,
-                  &FwdSequence::place_k, &FwdSequence::place_scale_k};
+  const Side q = {arrays.seqstart_q,
+                  arrays.seqlen_q,
+                  arrays.cu_seqlens_q,
+                  arrays.block_scale_seqstart_q,
+                  arrays.q_descale,
+                  "seqstart_q",
+                  "cu_seqlens_q",
+                  physical_q,
+                  group ? "the total length of q" : "the seqlen of q",
+                  &FwdSequence::seqlen_q,
+                  &FwdSequence::place_q,
+                  &FwdSequence::place_scale_q};
+  const Side k = {arrays.seqstart_k,
+                  arrays.seqlen_k,
+                  arrays.cu_seqlens_k,
+                  arrays.block_scale_seqstart_k,
+                  arrays.k_descale,
+                  "seqstart_k",
+                  "cu_seqlens_k",
+                  physical_k,
+                  group ? "the total length of k" : "the seqlen of k",
+                  &FwdSequence::seqlen_k,
+                  &FwdSequence::place_k,
+                  &FwdSequence::place_scale_k};
   TILEKILN_TRY(check_given(q, group, blockscale));
   TILEKILN_TRY(check_given(k, group, blockscale));
   if (group && blockscale) {
-    if (!q.scale_start.given()) return fail_argument("block_scale_seqstart_q", "was null, must be given with block scales in group mode");
-    if (!k.scale_start.given()) return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
+    if (!q.scale_start.given())
+      return fail_argument("block_scale_seqstart_q", "was null, must be given with block scales in group mode");
+    if (!k.scale_start.given())
+      return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
   }
   if (group) {
     const Array& starts = q.seqstart.given() ? q.seqstart : q.cu_seqlens;
     TILEKILN_TRY(check_ndim(starts, 1, "batch + 1"));
     if (starts.shape[0] < 1) return fail_argument(starts.name, "had no entry, must have batch + 1");
-    if (starts.shape[0] - 1 > INT32_MAX) return fail_argument(starts.name, "had %lld entries, must have fewer than 2^31", static_cast<ll>(starts.shape[0]));
+    if (starts.shape[0] - 1 > INT32_MAX)
+      return fail_argument(starts.name, "had %lld entries, must have fewer than 2^31",
+                           static_cast<ll>(starts.shape[0]));
     call->batch = static_cast<int>(starts.shape[0] - 1);
   } else if (!q.seqlen.given() && !q.cu_seqlens.given() && !k.seqlen.given() && !k.cu_seqlens.given()) {
     call->uniform = true;

@@ -32,20 +32,17 @@ namespace {
 
 Dtype dtype_of(int32_t q, int32_t out) {
   switch (q) {
-    case TILEKILN_FP32:
-      return Dtype::fp32;
-    case TILEKILN_FP16:
-      return Dtype::fp16;
-    case TILEKILN_BF16:
-      return Dtype::bf16;
-    default:
-      return out == TILEKILN_BF16 ? Dtype::fp8bf16 : Dtype::fp8fp32;
+    case TILEKILN_FP32: return Dtype::fp32;
+    case TILEKILN_FP16: return Dtype::fp16;
+    case TILEKILN_BF16: return Dtype::bf16;
+    default: return out == TILEKILN_BF16 ? Dtype::fp8bf16 : Dtype::fp8fp32;
   }
 }
 
 }  // namespace
 
-void set_fwd_signature(const tilekiln_fmha_fwd_args& args, Qscale qscale, int32_t dtype_q, int32_t dtype_out, FwdCall* call) {
+void set_fwd_signature(const tilekiln_fmha_fwd_args& args, Qscale qscale, int32_t dtype_q, int32_t dtype_out,
+                       FwdCall* call) {
   FwdFeatures& features = call->problem.features;
   features.dtype = dtype_of(dtype_q, dtype_out);
   features.bias = args.bias != nullptr ? Bias::elementwise : args.alibi_slopes != nullptr ? Bias::alibi : Bias::none;

@@ -40,7 +40,8 @@ class Pool {
       Job** last = &jobs_;
       while (*last != nullptr) last = &(*last)->next;
       *last = &job;
-      while (threads_ < helpers && start()) {}
+      while (threads_ < helpers && start()) {
+      }
       posted_.fetch_add(1, std::memory_order_relaxed);
       asleep = asleep_;
     }

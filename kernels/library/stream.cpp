@@ -103,11 +103,14 @@ Queue& queue_of(tilekiln_stream& stream) {
 }  // namespace
 
 tilekiln_status check_stream(const tilekiln_stream* stream) {
-  if (stream != nullptr && reinterpret_cast<uint64_t>(stream) % alignof(tilekiln_stream) == 0 && stream->magic == live) {
+  if (stream != nullptr && reinterpret_cast<uint64_t>(stream) % alignof(tilekiln_stream) == 0 &&
+      stream->magic == live) {
     return TILEKILN_OK;
   }
-  return fail_argument("stream", stream == nullptr ? "was null, must be one that tilekiln_stream_create made"
-                                                   : "was no live stream, must be one that tilekiln_stream_create made and nobody destroyed");
+  return fail_argument("stream",
+                       stream == nullptr
+                           ? "was null, must be one that tilekiln_stream_create made"
+                           : "was no live stream, must be one that tilekiln_stream_create made and nobody destroyed");
 }
 
 void enqueue(tilekiln_stream& stream, StreamTask* task) {

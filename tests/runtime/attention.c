@@ -40,7 +40,8 @@ static tilekiln_tensor contiguous(void* data, int32_t dtype, int ndim, const int
 }
 
 /* One query of one head against sk keys; q, k and v point to their first element of the head. */
-static void reference_row(const float* q, const float* k, const float* v, int sk, int visible, int heads_k, double* out, double* lse) {
+static void reference_row(const float* q, const float* k, const float* v, int sk, int visible, int heads_k, double* out,
+                          double* lse) {
   double sum = 0, most = -HUGE_VAL, score[SK];
   int j, d;
   for (d = 0; d < DV; ++d) out[d] = 0;
@@ -59,9 +60,7 @@ static void reference_row(const float* q, const float* k, const float* v, int sk
   *lse = sum > 0 ? most + log(sum) : -HUGE_VAL;
 }
 
-typedef struct {
-  float *q, *k, *v, *out, *lse;
-} arrays;
+typedef struct { float *q, *k, *v, *out, *lse; } arrays;
 
 static arrays make_arrays(void) {
   arrays a;
@@ -89,8 +88,8 @@ static double worst(arrays a, int causal, int with_lse) {
     for (h = 0; h < HQ; ++h) {
       for (i = 0; i < SQ; ++i) {
         const int hk = h / (HQ / HK);
-        reference_row(a.q + (((int64_t)b * SQ + i) * HQ + h) * DQ, a.k + ((int64_t)b * SK * HK + hk) * DQ, a.v + ((int64_t)b * SK * HK + hk) * DV,
-                      SK, causal ? i + 1 + SK - SQ : SK, HK, out, &lse);
+        reference_row(a.q + (((int64_t)b * SQ + i) * HQ + h) * DQ, a.k + ((int64_t)b * SK * HK + hk) * DQ,
+                      a.v + ((int64_t)b * SK * HK + hk) * DV, SK, causal ? i + 1 + SK - SQ : SK, HK, out, &lse);
         for (d = 0; d < DV; ++d) {
           const double difference = fabs(out[d] - a.out[(((int64_t)b * SQ + i) * HQ + h) * DV + d]);
           if (!(difference <= most)) most = difference;
@@ -132,7 +131,8 @@ static void batch_mode(void) {
   const int64_t shape_out[] = {BATCH, SQ, HQ, DV}, shape_lse[] = {BATCH, HQ, SQ};
   arrays a = make_arrays();
   const tilekiln_tensor q = contiguous(a.q, TILEKILN_FP32, 4, shape_q), k = contiguous(a.k, TILEKILN_FP32, 4, shape_k);
-  const tilekiln_tensor v = contiguous(a.v, TILEKILN_FP32, 4, shape_v), out = contiguous(a.out, TILEKILN_FP32, 4, shape_out);
+  const tilekiln_tensor v = contiguous(a.v, TILEKILN_FP32, 4, shape_v),
+                        out = contiguous(a.out, TILEKILN_FP32, 4, shape_out);
   const tilekiln_tensor lse = contiguous(a.lse, TILEKILN_FP32, 3, shape_lse);
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   serial_pool pool = {0, 0};
@@ -216,13 +216,16 @@ static void batch_mode(void) {
 static void group_mode(void) {
   /* Sequences of 33, 0 and 37 queries against 90, 20 and 131 - 110 = 21 keys, packed. */
   const int32_t cu_q[] = {0, 33, 33, 70}, cu_k[] = {0, 90, 110, 131};
-  const int64_t shape_q[] = {SQ, HQ, DQ}, shape_k[] = {SK, HK, DQ}, shape_v[] = {SK, HK, DV}, shape_out[] = {SQ, HQ, DV};
+  const int64_t shape_q[] = {SQ, HQ, DQ}, shape_k[] = {SK, HK, DQ}, shape_v[] = {SK, HK, DV},
+                shape_out[] = {SQ, HQ, DV};
   const int64_t shape_cu[] = {4}, shape_lse[] = {HQ, SQ};
   arrays a = make_arrays();
   const tilekiln_tensor q = contiguous(a.q, TILEKILN_FP32, 3, shape_q), k = contiguous(a.k, TILEKILN_FP32, 3, shape_k);
-  const tilekiln_tensor v = contiguous(a.v, TILEKILN_FP32, 3, shape_v), out = contiguous(a.out, TILEKILN_FP32, 3, shape_out);
+  const tilekiln_tensor v = contiguous(a.v, TILEKILN_FP32, 3, shape_v),
+                        out = contiguous(a.out, TILEKILN_FP32, 3, shape_out);
   const tilekiln_tensor lse = contiguous(a.lse, TILEKILN_FP32, 2, shape_lse);
-  const tilekiln_tensor starts_q = contiguous((void*)cu_q, TILEKILN_INT32, 1, shape_cu), starts_k = contiguous((void*)cu_k, TILEKILN_INT32, 1, shape_cu);
+  const tilekiln_tensor starts_q = contiguous((void*)cu_q, TILEKILN_INT32, 1, shape_cu),
+                        starts_k = contiguous((void*)cu_k, TILEKILN_INT32, 1, shape_cu);
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   double expected[DV], expected_lse, most = 0;
   int s, h, i, d;
@@ -242,8 +245,9 @@ static void group_mode(void) {
     for (h = 0; h < HQ; ++h) {
       for (i = 0; i < seqlen_q; ++i) {
         const int64_t row = cu_q[s] + i, hk = h / (HQ / HK);
-        reference_row(a.q + (row * HQ + h) * DQ, a.k + ((int64_t)cu_k[s] * HK + hk) * DQ, a.v + ((int64_t)cu_k[s] * HK + hk) * DV, seqlen_k,
-                      i + 1 + seqlen_k - seqlen_q, HK, expected, &expected_lse);
+        reference_row(a.q + (row * HQ + h) * DQ, a.k + ((int64_t)cu_k[s] * HK + hk) * DQ,
+                      a.v + ((int64_t)cu_k[s] * HK + hk) * DV, seqlen_k, i + 1 + seqlen_k - seqlen_q, HK, expected,
+                      &expected_lse);
         for (d = 0; d < DV; ++d) {
           const double difference = fabs(expected[d] - a.out[(row * HQ + h) * DV + d]);
           if (!(difference <= most)) most = difference;

@@ -37,9 +37,11 @@ struct World {
   std::vector<float> out_memory, lse_memory;
   std::vector<unsigned char> randval_memory;
   int32_t indices[6][8] = {};
-  tilekiln_tensor q, k, v, out, lse, bias, slopes, sink, descale[3], start[2], length[2], cu[2], scale_start[2], randval;
+  tilekiln_tensor q, k, v, out, lse, bias, slopes, sink, descale[3], start[2], length[2], cu[2], scale_start[2],
+      randval;
   float softmax_scale = 0.5f;
-  tilekiln_executor executor = {sizeof(tilekiln_executor), [](void*, int64_t, int32_t, tilekiln_task, void*) { abort(); }, nullptr, 2};
+  tilekiln_executor executor = {sizeof(tilekiln_executor),
+                                [](void*, int64_t, int32_t, tilekiln_task, void*) { abort(); }, nullptr, 2};
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
 
   World() {
@@ -295,15 +297,19 @@ void run_cases() {
     bad.spoil(world);
     const std::vector<float> out = world.out_memory, lse = world.lse_memory;
     const std::vector<unsigned char> randval = world.randval_memory;
-    const bool refused = check_that(tilekiln_fmha_fwd(&world.args) == TILEKILN_INVALID_ARGUMENT, "refused", __FILE__, bad.line);
+    const bool refused =
+        check_that(tilekiln_fmha_fwd(&world.args) == TILEKILN_INVALID_ARGUMENT, "refused", __FILE__, bad.line);
     if (refused) check_text(tilekiln_last_error(), bad.says, __FILE__, bad.line);
-    check_that(world.out_memory == out && world.lse_memory == lse && world.randval_memory == randval, "untouched", __FILE__, bad.line);
+    check_that(world.out_memory == out && world.lse_memory == lse && world.randval_memory == randval, "untouched",
+               __FILE__, bad.line);
     int64_t instance = -7;
-    check_that(tilekiln_fmha_fwd_find(&world.args, &instance) == TILEKILN_INVALID_ARGUMENT && instance == -7, "find refuses", __FILE__, bad.line);
+    check_that(tilekiln_fmha_fwd_find(&world.args, &instance) == TILEKILN_INVALID_ARGUMENT && instance == -7,
+               "find refuses", __FILE__, bad.line);
     size_t length = 99;
     char text[8] = "before";
-    check_that(tilekiln_fmha_fwd_why(&world.args, text, sizeof(text), &length) == TILEKILN_INVALID_ARGUMENT && length == 99, "why refuses", __FILE__,
-               bad.line);
+    check_that(
+        tilekiln_fmha_fwd_why(&world.args, text, sizeof(text), &length) == TILEKILN_INVALID_ARGUMENT && length == 99,
+        "why refuses", __FILE__, bad.line);
     CHECK_TEXT(text, "before");
   }
 }
@@ -316,7 +322,8 @@ void run_good() {
   {  // Packed projections: q, k, v and even out are slices of one buffer, interleaved but apart.
     World packed;
     std::vector<float> buffer(B * Sq * Hq * 4 * D, 0.5f);
-    for (auto* t : {&packed.q, &packed.k, &packed.v, &packed.out}) *t = tensor(buffer.data(), TILEKILN_FP32, {B, Sq, Hq, D});
+    for (auto* t : {&packed.q, &packed.k, &packed.v, &packed.out})
+      *t = tensor(buffer.data(), TILEKILN_FP32, {B, Sq, Hq, D});
     int part = 0;
     for (auto* t : {&packed.q, &packed.k, &packed.v, &packed.out}) {
       t->data = buffer.data() + Hq * D * part++;
@@ -347,8 +354,10 @@ void run_good() {
     for (auto* t : {&keyless.k, &keyless.v}) t->shape[1] = 0, t->data = nullptr;
     keyless.args.lse = &keyless.lse;
     CHECK(tilekiln_fmha_fwd(&keyless.args) == TILEKILN_OK);
-    CHECK(keyless.out_memory[0] == 0 && keyless.out_memory[B * Sq * Hq * Dv - 1] == 0 && keyless.out_memory[B * Sq * Hq * Dv] == 7);
-    CHECK(keyless.lse_memory[0] == -inf && keyless.lse_memory[B * Sq * Hq - 1] == -inf && keyless.lse_memory[B * Sq * Hq] == 7);
+    CHECK(keyless.out_memory[0] == 0 && keyless.out_memory[B * Sq * Hq * Dv - 1] == 0 &&
+          keyless.out_memory[B * Sq * Hq * Dv] == 7);
+    CHECK(keyless.lse_memory[0] == -inf && keyless.lse_memory[B * Sq * Hq - 1] == -inf &&
+          keyless.lse_memory[B * Sq * Hq] == 7);
   }
   {  // The largest windows.
     World wide;
@@ -366,7 +375,8 @@ void run_instances() {
   w.args.instance = count;
   CHECK(tilekiln_fmha_fwd(&w.args) == TILEKILN_INVALID_ARGUMENT);
   char text[200];
-  snprintf(text, sizeof(text), "instance: was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)", (long long)count, (long long)count - 1);
+  snprintf(text, sizeof(text), "instance: was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)",
+           (long long)count, (long long)count - 1);
   CHECK_TEXT(tilekiln_last_error(), text);
   // Exactly the instances of the signature with enough head dim and a usable ISA fit.
   int64_t chosen = -1;
@@ -378,11 +388,13 @@ void run_instances() {
     int64_t found = -1;
     const tilekiln_status status = tilekiln_fmha_fwd_find(&w.args, &found);
     const char* name = tilekiln_instance_name(i);
-    const bool fits = strstr(name, "fmha_fwd_fp32_") != nullptr && strstr(name, "_batch_nmask_nbias_nlse_ndropout_nsoftcap_nskip_nsink_nqscale") != nullptr;
+    const bool fits = strstr(name, "fmha_fwd_fp32_") != nullptr &&
+                      strstr(name, "_batch_nmask_nbias_nlse_ndropout_nsoftcap_nskip_nsink_nqscale") != nullptr;
     CHECK((status == TILEKILN_OK) == (fits && tilekiln_instance_usable(i) == 1));
     if (status == TILEKILN_OK) CHECK(found == i);
     fitting += status == TILEKILN_OK;
-    if (!fits && strstr(name, "fmha_fwd_fp32_d64x64_batch_window_nbias_nlse_ndropout_nsoftcap_nskip_nsink_nqscale") != nullptr) {
+    if (!fits &&
+        strstr(name, "fmha_fwd_fp32_d64x64_batch_window_nbias_nlse_ndropout_nsoftcap_nskip_nsink_nqscale") != nullptr) {
       CHECK_HOLDS(tilekiln_last_error(), "does not fit the problem, it has mask=window (problem: none)");
     }
   }

@@ -15,8 +15,11 @@ namespace {
 
 const char* const dtypes[] = {"fp32", "bf16"};
 const char* const masks[] = {"none", "window"};
-const Axis axes[] = {{"dtype", 1, 0, 4, 2, dtypes}, {"hdim_q", 2, 4, 10, 0, nullptr}, {"hdim_v", 2, 14, 10, 0, nullptr},
-                     {"mask", 1, 24, 4, 2, masks},  {"lse", 0, 28, 1, 2, nullptr}};
+const Axis axes[] = {{"dtype", 1, 0, 4, 2, dtypes},
+                     {"hdim_q", 2, 4, 10, 0, nullptr},
+                     {"hdim_v", 2, 14, 10, 0, nullptr},
+                     {"mask", 1, 24, 4, 2, masks},
+                     {"lse", 0, 28, 1, 2, nullptr}};
 constexpr uint64_t key(int dtype, int hdim_q, int hdim_v, int mask, int lse) {
   return uint64_t(dtype) | uint64_t(hdim_q) << 4 | uint64_t(hdim_v) << 14 | uint64_t(mask) << 24 | uint64_t(lse) << 28;
 }
@@ -26,7 +29,8 @@ constexpr uint64_t hdims = uint64_t(0xfffff) << 4;
 const Condition bf16_lse[] = {{0, 0, 2, nullptr}, {4, 0, 2, nullptr}};
 const uint16_t only_192[] = {192};
 const Condition wide_window[] = {{1, 1, 0, only_192}, {3, 0, 2, nullptr}};
-const Rule rules[] = {{"lse_fp32_only", "LSE is written for fp32 only", {bf16_lse, 2}}, {"no_192_window", "192x128 has no window", {wide_window, 2}}};
+const Rule rules[] = {{"lse_fp32_only", "LSE is written for fp32 only", {bf16_lse, 2}},
+                      {"no_192_window", "192x128 has no window", {wide_window, 2}}};
 const Condition plain_only[] = {{3, 0, 1, nullptr}};
 const Condition fp32_only[] = {{0, 0, 1, nullptr}};
 const Clause small_clauses[] = {{plain_only, 1}};
@@ -46,8 +50,10 @@ const char* const pipeline_names[] = {"qlanes", "decode"};
 // A table made of rows in plan order, as the generator would make it.
 struct World {
   std::vector<Row> rows;
-  std::vector<Target> targets = {{"cpu-generic", "generic", 0, 0, yes, built}, {"cpu-avx2", "avx2", 1, 10, yes, built},
-                                 {"cpu-avx512", "avx512", 2, 20, yes, built}, {"cpu-next", "next", 3, 30, no, built}};
+  std::vector<Target> targets = {{"cpu-generic", "generic", 0, 0, yes, built},
+                                 {"cpu-avx2", "avx2", 1, 10, yes, built},
+                                 {"cpu-avx512", "avx512", 2, 20, yes, built},
+                                 {"cpu-next", "next", 3, 30, no, built}};
   std::vector<Group> groups;
   std::vector<RowRef> refs, plan;
   std::vector<uint32_t> instance_of, name_offset;
@@ -57,8 +63,8 @@ struct World {
   Table table;
 
   void add(uint64_t signature, int target, int tile_q, int rank = 0, int pipeline = 0) {
-    rows.push_back({signature, static_cast<unsigned short>(tile_q), 64, static_cast<unsigned char>(target), static_cast<unsigned char>(pipeline),
-                    static_cast<unsigned char>(rank), 0});
+    rows.push_back({signature, static_cast<unsigned short>(tile_q), 64, static_cast<unsigned char>(target),
+                    static_cast<unsigned char>(pipeline), static_cast<unsigned char>(rank), 0});
   }
   Dispatcher make(const char* isa = "", const char* where = "") {
     batch = {rows.data(), static_cast<uint32_t>(rows.size())};
@@ -78,10 +84,36 @@ struct World {
       names += "row_" + std::to_string(i);
       names.push_back(0);
     }
-    family = {"toy", axes, 5, pipeline_names, 2, rules, 2, receipts, 2, head_dims, 5, groups.data(), static_cast<uint32_t>(groups.size()), refs.data(),
+    family = {"toy",
+              axes,
+              5,
+              pipeline_names,
+              2,
+              rules,
+              2,
+              receipts,
+              2,
+              head_dims,
+              5,
+              groups.data(),
+              static_cast<uint32_t>(groups.size()),
+              refs.data(),
               instance_of.data()};
-    table = {"1.0", "small", where, targets.data(), static_cast<uint32_t>(targets.size()), &batch, 1, &family, 1, plan.data(), name_offset.data(),
-             names.data(), static_cast<uint32_t>(rows.size()), "{}", 2};
+    table = {"1.0",
+             "small",
+             where,
+             targets.data(),
+             static_cast<uint32_t>(targets.size()),
+             &batch,
+             1,
+             &family,
+             1,
+             plan.data(),
+             name_offset.data(),
+             names.data(),
+             static_cast<uint32_t>(rows.size()),
+             "{}",
+             2};
     return Dispatcher(table, 0, isa);
   }
 };
@@ -121,7 +153,8 @@ void tile_fit() {
   const Dispatcher d = w.make();
   const auto tile = [&](int64_t seqlen_q) { return d.find(query(0, 64, 64, 0, 0, seqlen_q)).row->tile_q; };
   CHECK(tile(1) == 16 && tile(16) == 16 && tile(17) == 16 && tile(32) == 16 && tile(48) == 16);
-  CHECK(tile(52) == 64 && tile(64) == 64 && tile(65) == 16 && tile(104) == 128 && tile(128) == 128 && tile(1000) == 128 && tile(100000) == 128);
+  CHECK(tile(52) == 64 && tile(64) == 64 && tile(65) == 16 && tile(104) == 128 && tile(128) == 128 &&
+        tile(1000) == 128 && tile(100000) == 128);
   CHECK(tile(0) == 128);
   CHECK(d.find(query(0, 64, 64, 0, 0, 128)).engine == &engine_marker[1]);
   // Tile fit comes before the target.
@@ -141,15 +174,16 @@ void target_and_rank() {
   w.add(key(0, 128, 128, 0, 0), 2, 64, 1);
   w.add(key(0, 128, 128, 0, 0), 2, 64, 1);
   const Dispatcher d = w.make();
-  CHECK(strcmp(d.best()->isa, "avx512") == 0);       // not the machine's missing one, however high its order
-  CHECK(d.find(query(0, 64, 64)).instance == 2);     // rank 0 before rank 3
-  CHECK(d.find(query(0, 100, 100)).instance == 6);   // of equals, the first of the plan
+  CHECK(strcmp(d.best()->isa, "avx512") == 0);      // not the machine's missing one, however high its order
+  CHECK(d.find(query(0, 64, 64)).instance == 2);    // rank 0 before rank 3
+  CHECK(d.find(query(0, 100, 100)).instance == 6);  // of equals, the first of the plan
   CHECK(!d.usable(w.rows[1]) && !d.machine_has(w.rows[1]) && d.usable(w.rows[0]));
   Choice lacking = d.at(1);
   CHECK(lacking.row != nullptr && !d.fits(query(0, 64, 64), lacking));
 
   World forced = w;
-  forced.groups.clear(), forced.refs.clear(), forced.plan.clear(), forced.instance_of.clear(), forced.name_offset.clear(), forced.names.clear();
+  forced.groups.clear(), forced.refs.clear(), forced.plan.clear(), forced.instance_of.clear(),
+      forced.name_offset.clear(), forced.names.clear();
   World generic = forced, unknown = forced, absent = forced;
   const Dispatcher down = forced.make("avx2");
   CHECK(down.status() == TILEKILN_OK && strcmp(down.best()->isa, "avx2") == 0);
@@ -158,12 +192,15 @@ void target_and_rank() {
   CHECK(generic.make("generic").find(query(0, 64, 64)).instance == 0);
   const Dispatcher bad = unknown.make("avx1024");
   CHECK(bad.status() == TILEKILN_INVALID_ARGUMENT);
-  CHECK_TEXT(error_text(), "TILEKILN_ISA: was \"avx1024\", must be one that library small holds and this machine has (generic, avx2, avx512) or unset");
+  CHECK_TEXT(error_text(),
+             "TILEKILN_ISA: was \"avx1024\", must be one that library small holds and this machine has (generic, avx2, "
+             "avx512) or unset");
   CHECK(bad.best() == nullptr && bad.find(query(0, 64, 64)).row == nullptr);
   const Dispatcher lacks = absent.make("next");
   CHECK(lacks.status() == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(error_text(),
-             "TILEKILN_ISA: was \"next\", which this machine has not, must be one that library small holds and this machine has (generic, avx2, avx512) or unset");
+             "TILEKILN_ISA: was \"next\", which this machine has not, must be one that library small holds and this "
+             "machine has (generic, avx2, avx512) or unset");
 }
 
 void not_built() {
@@ -229,7 +266,8 @@ void sentences() {
              "  nearest: row_1 differs in hdim_q=128 (problem: 192)\n"
              "  nearest: row_2 differs in hdim_q=128 (problem: 192), lse=yes (problem: no)\n"
              "  this builds it: scons receipt=small where='dtype=fp32 hdim_q=192 hdim_v=128 mask=none lse=no'");
-  CHECK_HOLDS(missing(d, query(0, 192, 100, 1)), "scons receipt=full where='dtype=fp32 hdim_q=256 hdim_v=256 mask=window lse=no'");
+  CHECK_HOLDS(missing(d, query(0, 192, 100, 1)),
+              "scons receipt=full where='dtype=fp32 hdim_q=256 hdim_v=256 mask=window lse=no'");
   CHECK_TEXT(missing(d, query(1, 128, 128, 0, 1)),
              "no kernel in library small for toy dtype=bf16 hdim_q=128 hdim_v=128 mask=none lse=yes\n"
              "  rule lse_fp32_only forbids it: LSE is written for fp32 only");
@@ -252,7 +290,9 @@ void sentences() {
              "  refused: row_4: another tile fits seqlen_q better");
   Text unfit(buffer, sizeof(buffer));
   explain_unfit(unfit, d, query(0, 100, 100, 1), d.at(0));
-  CHECK_TEXT(buffer, "row_0 does not fit the problem, it has hdim_q=64 (problem: 100), hdim_v=64 (problem: 100), mask=none (problem: window)");
+  CHECK_TEXT(buffer,
+             "row_0 does not fit the problem, it has hdim_q=64 (problem: 100), hdim_v=64 (problem: 100), mask=none "
+             "(problem: window)");
   Text lacking(buffer, sizeof(buffer));
   explain_unfit(lacking, d, query(1, 128, 128), d.at(3));
   CHECK_TEXT(buffer, "row_3 needs next, which this machine has not");
@@ -260,8 +300,10 @@ void sentences() {
   World forced;
   forced.rows = w.rows;
   const Dispatcher down = forced.make("generic");
-  CHECK_HOLDS(missing(down, query(0, 128, 128)), "the library has it for avx512, which TILEKILN_ISA=generic forbids: row_1");
-  CHECK_HOLDS(missing(down, query(0, 128, 128)), "the library has it for avx2, which TILEKILN_ISA=generic forbids: row_4");
+  CHECK_HOLDS(missing(down, query(0, 128, 128)),
+              "the library has it for avx512, which TILEKILN_ISA=generic forbids: row_1");
+  CHECK_HOLDS(missing(down, query(0, 128, 128)),
+              "the library has it for avx2, which TILEKILN_ISA=generic forbids: row_4");
 }
 
 }  // namespace

@@ -42,12 +42,14 @@ int work(const tilekiln_fmha_fwd_args& args, tilekiln_stream* stream, const std:
   tilekiln_fmha_fwd_args streamed = args;
   streamed.stream = stream;
   std::fill(out.begin(), out.end(), -1.0f);
-  if (tilekiln_fmha_fwd(&streamed) != TILEKILN_OK || tilekiln_stream_synchronize(stream) != TILEKILN_OK || out != right) return 2;
+  if (tilekiln_fmha_fwd(&streamed) != TILEKILN_OK || tilekiln_stream_synchronize(stream) != TILEKILN_OK || out != right)
+    return 2;
   tilekiln_stream* own = nullptr;
   if (tilekiln_stream_create(&own) != TILEKILN_OK) return 3;
   streamed.stream = own;
   std::fill(out.begin(), out.end(), -1.0f);
-  if (tilekiln_fmha_fwd(&streamed) != TILEKILN_OK || tilekiln_stream_destroy(own) != TILEKILN_OK || out != right) return 4;
+  if (tilekiln_fmha_fwd(&streamed) != TILEKILN_OK || tilekiln_stream_destroy(own) != TILEKILN_OK || out != right)
+    return 4;
   return 0;
 }
 

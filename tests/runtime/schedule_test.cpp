@@ -66,8 +66,10 @@ std::map<Key, FwdUnit> by_key(const std::vector<FwdUnit>& units) {
 void batch_mode() {
   constexpr int B = 3, Sq = 200, Sk = 300, Hq = 4, Hk = 2, D = 64;
   auto q = tensor(fake, TILEKILN_FP32, {B, Hq, Sq, D}), k = tensor(fake + (1 << 28), TILEKILN_FP32, {B, Hk, Sk, D});
-  auto v = tensor(fake + (2 << 28), TILEKILN_FP32, {B, Hk, Sk, D}), out = tensor(fake + (3 << 28), TILEKILN_FP32, {B, Hq, Sq, D});
-  auto lse = tensor(fake + (4l << 28), TILEKILN_FP32, {B, Hq, Sq}), bias = tensor(fake + (5l << 28), TILEKILN_FP32, {1, Hq, Sq, Sk});
+  auto v = tensor(fake + (2 << 28), TILEKILN_FP32, {B, Hk, Sk, D}),
+       out = tensor(fake + (3 << 28), TILEKILN_FP32, {B, Hq, Sq, D});
+  auto lse = tensor(fake + (4l << 28), TILEKILN_FP32, {B, Hq, Sq}),
+       bias = tensor(fake + (5l << 28), TILEKILN_FP32, {1, Hq, Sq, Sk});
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   args.q = &q, args.k = &k, args.v = &v, args.out = &out, args.lse = &lse, args.bias = &bias;
   args.layout = TILEKILN_BHSD;
@@ -87,7 +89,8 @@ void batch_mode() {
       if (threads > 1) continue;
       for (size_t i = 1; i < units.size(); ++i) {
         if (units[i].head != units[i - 1].head) continue;
-        CHECK(causal ? units[i].row < units[i - 1].row : units[i].row > units[i - 1].row);  // causal: the last rows see most keys
+        CHECK(causal ? units[i].row < units[i - 1].row
+                     : units[i].row > units[i - 1].row);  // causal: the last rows see most keys
       }
     }
   }
@@ -112,20 +115,26 @@ void batch_mode() {
 void group_mode() {
   constexpr int total = 1000, Hq = 6, Hk = 3, D = 32;
   auto q = tensor(fake, TILEKILN_FP8, {total, Hq, D}), k = tensor(fake + (1 << 28), TILEKILN_FP8, {total, Hk, D});
-  auto v = tensor(fake + (2 << 28), TILEKILN_FP8, {total, Hk, D}), out = tensor(fake + (3 << 28), TILEKILN_BF16, {total, Hq, D});
+  auto v = tensor(fake + (2 << 28), TILEKILN_FP8, {total, Hk, D}),
+       out = tensor(fake + (3 << 28), TILEKILN_BF16, {total, Hq, D});
   auto randval = tensor(fake + (4l << 28), TILEKILN_UINT8, {Hq, total, 500});
   auto slopes = tensor(fake + (5l << 28), TILEKILN_FP32, {4, Hq});
   std::vector<float> scales(1000, 1);
-  auto q_scale = tensor(scales.data(), TILEKILN_FP32, {Hq, 12}), k_scale = tensor(scales.data(), TILEKILN_FP32, {Hk, 11});
-  int32_t start_q[] = {0, 300, 310, 700, 1000}, start_k[] = {10, 510, 520, 600, 990}, length_q[] = {290, 10, 64, 300}, cu_k[] = {0, 500, 505, 505, 805};
+  auto q_scale = tensor(scales.data(), TILEKILN_FP32, {Hq, 12}),
+       k_scale = tensor(scales.data(), TILEKILN_FP32, {Hk, 11});
+  int32_t start_q[] = {0, 300, 310, 700, 1000}, start_k[] = {10, 510, 520, 600, 990}, length_q[] = {290, 10, 64, 300},
+          cu_k[] = {0, 500, 505, 505, 805};
   int32_t first_q[] = {0, 3, 4, 6, 12}, first_k[] = {0, 4, 5, 5, 11};
-  auto starts_q = tensor(start_q, TILEKILN_INT32, {5}), starts_k = tensor(start_k, TILEKILN_INT32, {5}), lengths_q = tensor(length_q, TILEKILN_INT32, {4});
-  auto cu_lengths_k = tensor(cu_k, TILEKILN_INT32, {5}), firsts_q = tensor(first_q, TILEKILN_INT32, {5}), firsts_k = tensor(first_k, TILEKILN_INT32, {5});
+  auto starts_q = tensor(start_q, TILEKILN_INT32, {5}), starts_k = tensor(start_k, TILEKILN_INT32, {5}),
+       lengths_q = tensor(length_q, TILEKILN_INT32, {4});
+  auto cu_lengths_k = tensor(cu_k, TILEKILN_INT32, {5}), firsts_q = tensor(first_q, TILEKILN_INT32, {5}),
+       firsts_k = tensor(first_k, TILEKILN_INT32, {5});
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   args.q = &q, args.k = &k, args.v = &v, args.out = &out, args.randval = &randval, args.alibi_slopes = &slopes;
   args.q_descale = &q_scale, args.k_descale = &k_scale, args.v_descale = &k_scale;
   args.block_scale_seqstart_q = &firsts_q, args.block_scale_seqstart_k = &firsts_k;
-  args.seqstart_q = &starts_q, args.seqstart_k = &starts_k, args.seqlen_q = &lengths_q, args.cu_seqlens_k = &cu_lengths_k;
+  args.seqstart_q = &starts_q, args.seqstart_k = &starts_k, args.seqlen_q = &lengths_q,
+  args.cu_seqlens_k = &cu_lengths_k;
   args.dropout_p = 0.25f;
   args.min_seqlen_q = 10;
   args.num_threads = 1;
@@ -139,7 +148,8 @@ void group_mode() {
     CHECK(unit.q_offset == start_q[b] * q.stride[0] && unit.out_offset == start_q[b] * out.stride[0]);
     CHECK(unit.k_offset == start_k[b] * k.stride[0] && unit.v_offset == start_k[b] * v.stride[0]);
     CHECK(unit.randval_offset == start_q[b] * 500 && unit.alibi_offset == b * Hq);
-    CHECK(unit.q_descale_offset == first_q[b] && unit.k_descale_offset == first_k[b] && unit.v_descale_offset == first_k[b]);
+    CHECK(unit.q_descale_offset == first_q[b] && unit.k_descale_offset == first_k[b] &&
+          unit.v_descale_offset == first_k[b]);
   }
   for (size_t i = 1; i < units.size(); ++i) CHECK(units[i - 1].seqlen_k >= units[i].seqlen_k);
 
@@ -151,7 +161,8 @@ void group_mode() {
   first_k[4] = 12;
   FwdCall beyond;
   CHECK(check_fwd(args, &beyond) == TILEKILN_INVALID_ARGUMENT);
-  CHECK_TEXT(error_text(), "block_scale_seqstart_k: ended at 12, must end at 11 or before, the blocks of its descale array");
+  CHECK_TEXT(error_text(),
+             "block_scale_seqstart_k: ended at 12, must end at 11 or before, the blocks of its descale array");
 }
 
 void many_sequences() {
@@ -161,7 +172,8 @@ void many_sequences() {
   for (int i = 0; i < B; ++i) cu[i + 1] = cu[i] + (i * 37) % 150;
   const int64_t total = cu[B];
   auto q = tensor(fake, TILEKILN_BF16, {total, Hq, D}), k = tensor(fake + (1 << 28), TILEKILN_BF16, {total, Hq, D});
-  auto v = tensor(fake + (2 << 28), TILEKILN_BF16, {total, Hq, D}), out = tensor(fake + (3 << 28), TILEKILN_BF16, {total, Hq, D});
+  auto v = tensor(fake + (2 << 28), TILEKILN_BF16, {total, Hq, D}),
+       out = tensor(fake + (3 << 28), TILEKILN_BF16, {total, Hq, D});
   auto starts = tensor(cu.data(), TILEKILN_INT32, {B + 1});
   tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
   args.q = &q, args.k = &k, args.v = &v, args.out = &out, args.cu_seqlens_q = &starts, args.cu_seqlens_k = &starts;

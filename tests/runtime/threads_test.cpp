@@ -194,7 +194,8 @@ void executors() {
   Pool pool(3);
   const tilekiln_executor executor = {sizeof(tilekiln_executor),
                                       [](void* own, int64_t count, int32_t, tilekiln_task task, void* context) {
-                                        static_cast<Pool*>(own)->run(count, [&](int64_t i, int32_t worker) { task(context, i, worker); });
+                                        static_cast<Pool*>(own)->run(
+                                            count, [&](int64_t i, int32_t worker) { task(context, i, worker); });
                                       },
                                       &pool, 3};
   Problem problem(7);
@@ -206,7 +207,8 @@ void executors() {
     CHECK(problem.out == right);
   }
   // An executor that runs nothing at all: the call is still complete when it returns.
-  const tilekiln_executor idle = {sizeof(tilekiln_executor), [](void*, int64_t, int32_t, tilekiln_task, void*) {}, nullptr, 4};
+  const tilekiln_executor idle = {sizeof(tilekiln_executor), [](void*, int64_t, int32_t, tilekiln_task, void*) {},
+                                  nullptr, 4};
   problem.args.executor = &idle;
   std::fill(problem.out.begin(), problem.out.end(), -1.0f);
   CHECK(problem.run() == TILEKILN_OK);
@@ -248,7 +250,8 @@ void from_a_stream() {
               c.ran = c.problem.run();
               c.waited = tilekiln_stream_synchronize(c.stream);
               c.destroyed = tilekiln_stream_destroy(c.stream);
-              expect(tilekiln_stream_launch_host(c.stream, [](void* more) { ++static_cast<Context*>(more)->later; }, pointer) == TILEKILN_OK);
+              expect(tilekiln_stream_launch_host(
+                         c.stream, [](void* more) { ++static_cast<Context*>(more)->later; }, pointer) == TILEKILN_OK);
             },
             &context) == TILEKILN_OK);
   CHECK(tilekiln_stream_destroy(stream) == TILEKILN_OK);

@@ -29,7 +29,8 @@ constexpr int64_t dtype_bytes(int32_t dtype) { return ((dtype & 0xff) + 7) / 8; 
 [[nodiscard]] tilekiln_status check_contiguous(const Array& array);
 [[nodiscard]] tilekiln_status check_ndim(const Array& array, int ndim, const char* form);
 // `dimension`: its name, such as "hdim"; `why`: where the right length comes from, such as "the hdim of q".
-[[nodiscard]] tilekiln_status check_length(const Array& array, int index, const char* dimension, int64_t length, const char* why);
+[[nodiscard]] tilekiln_status check_length(const Array& array, int index, const char* dimension, int64_t length,
+                                           const char* why);
 
 // Exact for arrays of any strides: do two arrays share a byte, does an array hold one byte in two elements? A search that
 // would take too long (strides no allocator or slice makes) answers yes.

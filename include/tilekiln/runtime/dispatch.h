@@ -7,20 +7,20 @@ namespace tilekiln {
 
 // A problem as the dispatcher sees it.
 struct Query {
-  uint64_t features;      // the packed signature with hdim_q = hdim_v = 0
-  int hdim_q, hdim_v;     // of the problem; an instance holds them when its own are at least these
-  int64_t seqlen_q;       // of the longest sequence
+  uint64_t features;   // the packed signature with hdim_q = hdim_v = 0
+  int hdim_q, hdim_v;  // of the problem; an instance holds them when its own are at least these
+  int64_t seqlen_q;    // of the longest sequence
 };
 
 // Why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
 enum class Refusal : uint8_t {
   other_features,  // it answers another signature
   hdim_too_small,
-  not_built,       // the library holds the row, not the engine
-  machine_lacks,   // this CPU has not its ISA
-  isa_forbidden,   // TILEKILN_ISA is below it
-  hdim_waste,      // another holds the problem with less padding of the head dims
-  tile_fit,        // another tile wastes fewer query rows
+  not_built,      // the library holds the row, not the engine
+  machine_lacks,  // this CPU has not its ISA
+  isa_forbidden,  // TILEKILN_ISA is below it
+  hdim_waste,     // another holds the problem with less padding of the head dims
+  tile_fit,       // another tile wastes fewer query rows
   slower_target,
   rank,
   chosen,
@@ -77,9 +77,7 @@ class Dispatcher {
     uint8_t order = 0;
   };
   // How well a row fits, in the order of the choice; smaller is better in each.
-  struct Score {
-    int64_t hdim_waste, tile_fit, tile, order, rank;
-  };
+  struct Score { int64_t hdim_waste, tile_fit, tile, order, rank; };
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
   Score score(const Query& query, const Row& row) const;

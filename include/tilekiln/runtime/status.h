@@ -15,11 +15,12 @@ void set_error_text(const char* text) noexcept;
 char* error_buffer() noexcept;
 
 // Sets the sentence and returns the code: `return fail(TILEKILN_NO_KERNEL, "...")`.
-[[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail(tilekiln_status status, const char* format,
-                                                                              ...) noexcept;
+[[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail(tilekiln_status status,
+                                                                               const char* format, ...) noexcept;
 // The same for an argument: "<argument>: <what it was and what it must be>".
 [[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail_argument(const char* argument,
-                                                                                       const char* format, ...) noexcept;
+                                                                                        const char* format,
+                                                                                        ...) noexcept;
 
 // Turns the exception being handled into a code and a sentence. Only inside a catch block.
 [[nodiscard]] tilekiln_status fail_exception() noexcept;
