@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 namespace tilekiln {
 
 int64_t tile_cost(int64_t seqlen_q, int64_t tile_q) {
@@ -35,6 +37,39 @@ Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
     use.usable = use.supported && isa_known_ && (limit == nullptr || target.order <= limit->order);
     if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
   }
+  make_index();
+}
+
+void Dispatcher::make_index() {
+  int bits = 1;
+  while ((uint32_t(1) << bits) < 2 * family_.group_count) ++bits;
+  slots_.resize(size_t(1) << bits, Slot{0, 0, 0});
+  slot_shift_ = 64 - bits;
+  std::vector<Entry> members;
+  for (uint32_t g = 0; g < family_.group_count; ++g) {
+    const Group& group = family_.groups[g];
+    members.clear();
+    for (uint32_t ref = group.begin; ref < group.end; ++ref) {
+      if (refuse_here(row(ref)) == Refusal::chosen) members.push_back(entry(row(ref), ref));
+    }
+    if (members.empty()) continue;
+    const auto alike = [](const Entry& a, const Entry& b) {
+      return a.hdim_q == b.hdim_q && a.hdim_v == b.hdim_v && a.tile_q == b.tile_q;
+    };
+    std::sort(members.begin(), members.end(), [&](const Entry& a, const Entry& b) {
+      if (a.hdim_q + a.hdim_v != b.hdim_q + b.hdim_v) return a.hdim_q + a.hdim_v < b.hdim_q + b.hdim_v;
+      if (a.hdim_q != b.hdim_q) return a.hdim_q < b.hdim_q;
+      if (a.tile_q != b.tile_q) return a.tile_q > b.tile_q;
+      if (a.order != b.order) return a.order > b.order;
+      return a.rank != b.rank ? a.rank < b.rank : a.ref < b.ref;
+    });
+    members.erase(std::unique(members.begin(), members.end(), alike), members.end());
+    const auto begin = static_cast<uint32_t>(entries_.size());
+    entries_.insert(entries_.end(), members.begin(), members.end());
+    size_t at = first_slot(group.features);
+    while (slots_[at].begin != slots_[at].end) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = {group.features, begin, static_cast<uint32_t>(entries_.size())};
+  }
 }
 
 tilekiln_status Dispatcher::status() const {
@@ -63,21 +98,19 @@ tilekiln_status Dispatcher::status() const {
 }
 
 const Group* Dispatcher::group(uint64_t features) const {
-  // Without branches on the data: the comparisons of a random search are not predictable, a conditional move does not care.
-  const Group* base = family_.groups;
-  uint32_t count = family_.group_count;
-  if (count == 0) return nullptr;
-  while (count > 1) {
-    const uint32_t half = count / 2;
-    base += base[half].features <= features ? half : 0;
-    count -= half;
-  }
-  return base->features == features ? base : nullptr;
+  const Group* const end = family_.groups + family_.group_count;
+  const Group* const found = std::lower_bound(
+      family_.groups, end, features, [](const Group& group, uint64_t value) { return group.features < value; });
+  return found != end && found->features == features ? found : nullptr;
 }
 
 Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
   if (features(row) != query.features) return Refusal::other_features;
   if (hdim_q(row) < query.hdim_q || hdim_v(row) < query.hdim_v) return Refusal::hdim_too_small;
+  return refuse_here(row);
+}
+
+Refusal Dispatcher::refuse_here(const Row& row) const {
   const Use& use = use_[row.target];
   if (use.engines == nullptr || use.engines[row.pipeline] == nullptr) return Refusal::not_built;
   if (!use.supported) return Refusal::machine_lacks;
@@ -85,9 +118,18 @@ Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
   return Refusal::chosen;
 }
 
-Dispatcher::Score Dispatcher::score(const Query& query, const Row& row) const {
-  return {hdim_q(row) + hdim_v(row) - query.hdim_q - query.hdim_v, tile_cost(query.seqlen_q, row.tile_q),
-          -int64_t(row.tile_q), -int64_t(use_[row.target].order), row.rank};
+Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
+  return {static_cast<uint16_t>(hdim_q(of)),
+          static_cast<uint16_t>(hdim_v(of)),
+          of.tile_q,
+          use_[of.target].order,
+          of.rank,
+          ref};
+}
+
+Dispatcher::Score Dispatcher::score(const Query& query, const Entry& entry) {
+  return {entry.hdim_q + entry.hdim_v - query.hdim_q - query.hdim_v, tile_cost(query.seqlen_q, entry.tile_q),
+          -int64_t(entry.tile_q), -int64_t(entry.order), entry.rank};
 }
 
 Refusal Dispatcher::compare(const Score& a, const Score& b) {
@@ -100,25 +142,28 @@ Refusal Dispatcher::compare(const Score& a, const Score& b) {
 }
 
 Choice Dispatcher::find(const Query& query) const {
-  Choice best;
-  const Group* found = group(query.features);
-  if (found == nullptr) return best;
-  uint32_t best_ref = 0;
+  Choice choice;
+  size_t at = first_slot(query.features);
+  while (slots_[at].begin != slots_[at].end && slots_[at].features != query.features)
+    at = (at + 1) & (slots_.size() - 1);
+  const Entry* best = nullptr;
   Score best_score = {};
-  for (uint32_t ref = found->begin; ref < found->end; ++ref) {
-    const Row& candidate = row(ref);
-    if (refuse(query, candidate) != Refusal::chosen) continue;
+  for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
+    const Entry& candidate = entries_[i];
+    if (candidate.hdim_q < query.hdim_q || candidate.hdim_v < query.hdim_v) continue;
+    // Entries come by their head dims: from here on all waste more.
+    if (best != nullptr && candidate.hdim_q + candidate.hdim_v > best->hdim_q + best->hdim_v) break;
     const Score candidate_score = score(query, candidate);
     // A tie in everything goes to the first of the plan's order.
-    if (best.row != nullptr && compare(best_score, candidate_score) == Refusal::chosen) continue;
-    best.row = &candidate;
-    best_ref = ref;
+    if (best != nullptr && compare(best_score, candidate_score) == Refusal::chosen) continue;
+    best = &candidate;
     best_score = candidate_score;
   }
-  if (best.row == nullptr) return best;
-  best.engine = use_[best.row->target].engines[best.row->pipeline];
-  best.instance = instance(best_ref);
-  return best;
+  if (best == nullptr) return choice;
+  choice.row = &row(best->ref);
+  choice.engine = use_[choice.row->target].engines[choice.row->pipeline];
+  choice.instance = instance(best->ref);
+  return choice;
 }
 
 Refusal Dispatcher::judge(const Query& query, uint32_t ref, const Choice& choice) const {
@@ -126,7 +171,7 @@ Refusal Dispatcher::judge(const Query& query, uint32_t ref, const Choice& choice
   if (choice.row == &candidate) return Refusal::chosen;
   const Refusal refusal = refuse(query, candidate);
   if (refusal != Refusal::chosen || choice.row == nullptr) return refusal;
-  const Refusal worse = compare(score(query, candidate), score(query, *choice.row));
+  const Refusal worse = compare(score(query, entry(candidate, ref)), score(query, entry(*choice.row, ref)));
   return worse == Refusal::chosen ? Refusal::rank : worse;
 }
 

@@ -1,9 +1,7 @@
 // The C ABI of fmha_fwd.
-#include <string.h>
-
+#include "tilekiln/runtime/fmha_fwd.h"
 #include "tilekiln/runtime/environment.h"
 #include "tilekiln/runtime/explain.h"
-#include "tilekiln/runtime/fmha_fwd.h"
 #include "tilekiln/runtime/library.h"
 
 namespace tilekiln::fmha {
@@ -40,10 +38,19 @@ tilekiln_status choose_fwd(const Dispatcher& dispatcher, int64_t instance, FwdCa
 
 namespace {
 
+tilekiln_status find_dispatcher(const Dispatcher** found) {
+  static const int family = find_family("fmha_fwd");
+  if (family < 0) return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of fmha_fwd", table.receipt);
+  *found = &dispatcher(static_cast<uint32_t>(family));
+  return TILEKILN_OK;
+}
+
 tilekiln_status check_and_choose(const tilekiln_fmha_fwd_args* args, FwdCall* call) {
   if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_fmha_fwd_args");
   TILEKILN_TRY(check_fwd(*args, call));
-  return choose_fwd(dispatcher(fwd_family), args->instance, call);
+  const Dispatcher* dispatcher = nullptr;
+  TILEKILN_TRY(find_dispatcher(&dispatcher));
+  return choose_fwd(*dispatcher, args->instance, call);
 }
 
 }  // namespace
@@ -80,14 +87,15 @@ tilekiln_status tilekiln_fmha_fwd_why(const tilekiln_fmha_fwd_args* args, char* 
   try {
     fmha::FwdCall call;
     TILEKILN_TRY(fmha::check_fwd(*args, &call));
-    const Dispatcher& dispatch = dispatcher(fmha::fwd_family);
-    const tilekiln_status status = fmha::choose_fwd(dispatch, args->instance, &call);
+    const Dispatcher* dispatcher = nullptr;
+    tilekiln_status status = fmha::find_dispatcher(&dispatcher);
+    if (status == TILEKILN_OK) status = fmha::choose_fwd(*dispatcher, args->instance, &call);
     if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
     Text answer(text, capacity);
     if (status == TILEKILN_OK) {
-      explain_choice(answer, dispatch, call.query, call.choice);
+      explain_choice(answer, *dispatcher, call.query, call.choice);
     } else {
-      explain_missing(answer, dispatch, call.query);
+      answer.add("%s", error_text());
     }
     if (length != nullptr) *length = answer.length();
     return TILEKILN_OK;

@@ -1,13 +1,27 @@
 // The C ABI's questions about the library itself.
 #include "tilekiln/runtime/library.h"
 
+#include <string.h>
+
 #include "tilekiln/runtime/environment.h"
 
 namespace tilekiln {
 
-const Dispatcher& dispatcher(uint32_t) {
-  static const Dispatcher fmha_fwd(table, 0, environment().isa);
-  return fmha_fwd;
+const Dispatcher& dispatcher(uint32_t family) {
+  static const std::vector<Dispatcher> all = [] {
+    std::vector<Dispatcher> made;
+    made.reserve(table.family_count);
+    for (uint32_t i = 0; i < table.family_count; ++i) made.emplace_back(table, i, environment().isa);
+    return made;
+  }();
+  return all[family];
+}
+
+int find_family(const char* name) {
+  for (uint32_t i = 0; i < table.family_count; ++i) {
+    if (strcmp(table.families[i].name, name) == 0) return static_cast<int>(i);
+  }
+  return -1;
 }
 
 }  // namespace tilekiln
@@ -34,14 +48,22 @@ const char* tilekiln_instance_name(int64_t instance) {
 
 int32_t tilekiln_instance_usable(int64_t instance) {
   if (instance < 0 || instance >= table.instance_count) return 0;
-  const Dispatcher& dispatch = dispatcher(0);
-  return dispatch.usable(dispatch.row(table.plan[instance])) ? 1 : 0;
+  try {
+    const Dispatcher& dispatch = dispatcher(0);
+    return dispatch.usable(dispatch.row(table.plan[instance])) ? 1 : 0;
+  } catch (...) {
+    return static_cast<void>(fail_exception()), 0;
+  }
 }
 
 const char* tilekiln_isa(void) {
-  const Dispatcher& dispatch = dispatcher(0);
-  if (dispatch.status() != TILEKILN_OK || dispatch.best() == nullptr) return "";
-  return dispatch.best()->isa;
+  try {
+    const Dispatcher& dispatch = dispatcher(0);
+    if (dispatch.status() != TILEKILN_OK || dispatch.best() == nullptr) return "";
+    return dispatch.best()->isa;
+  } catch (...) {
+    return static_cast<void>(fail_exception()), "";
+  }
 }
 
 int32_t tilekiln_num_threads(void) {

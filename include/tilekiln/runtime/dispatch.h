@@ -1,5 +1,7 @@
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
+#include <vector>
+
 #include "tilekiln/runtime/status.h"
 #include "tilekiln/runtime/table.h"
 
@@ -33,10 +35,10 @@ struct Choice {
 };
 
 // The choice among the instances of one family, for one table on one machine. Immutable after construction: any number of
-// threads may ask at once, and nothing is allocated.
+// threads may ask at once, and asking allocates nothing.
 class Dispatcher {
  public:
-  // `isa`: the best ISA allowed (TILEKILN_ISA), "" for any.
+  // `isa`: the best ISA allowed (TILEKILN_ISA), "" for any. Throws std::bad_alloc.
   Dispatcher(const Table& table, uint32_t family, const char* isa);
 
   // OK, or that TILEKILN_ISA names no ISA that this library holds and this machine has.
@@ -76,13 +78,30 @@ class Dispatcher {
     bool supported = false, usable = false;
     uint8_t order = 0;
   };
-  // How well a row fits, in the order of the choice; smaller is better in each.
+  // What the choice looks at, close together: the rows of one group lie in as many units as it has head dims and targets,
+  // and reading them there cost 150 ns a lookup.
+  struct Entry {
+    uint16_t hdim_q, hdim_v, tile_q;
+    uint8_t order, rank;
+    uint32_t ref;
+  };
+  // The entries of one combination of features.
+  struct Slot {
+    uint64_t features;
+    uint32_t begin, end;  // equal: no combination lies here
+  };
+  // How well an instance fits, in the order of the choice; smaller is better in each.
   struct Score { int64_t hdim_waste, tile_fit, tile, order, rank; };
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
-  Score score(const Query& query, const Row& row) const;
+  // The refusal of a row that cannot run here, whatever the problem.
+  Refusal refuse_here(const Row& row) const;
+  Entry entry(const Row& row, uint32_t ref) const;
+  static Score score(const Query& query, const Entry& entry);
   // The first criterion in which a is worse than b; `chosen` when it is not worse in any.
   static Refusal compare(const Score& a, const Score& b);
+  size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
+  void make_index();
 
   const Table& table_;
   const Family& family_;
@@ -92,6 +111,11 @@ class Dispatcher {
   int shift_q_ = 0, shift_v_ = 0, mask_q_ = 0, mask_v_ = 0;
   uint64_t hdims_ = 0;
   Use use_[256];  // by Row::target
+  // Of the instances usable here: every group's entries, least head dims first, without those that another one of the same head
+  // dims and tile always beats; and where each group's entries lie, by features, with open addressing.
+  std::vector<Entry> entries_;
+  std::vector<Slot> slots_;
+  int slot_shift_ = 0;
 };
 
 // The query rows a tile height costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads

@@ -7,8 +7,6 @@
 
 namespace tilekiln::fmha {
 
-// The index of fmha_fwd in Table::families.
-constexpr uint32_t fwd_family = 0;
 // Queries and keys per scale of qscale=blockscale.
 constexpr int scale_block = 128;
 // Longest sequence: row + seqlen_k + window then stays within an int.

@@ -4,7 +4,9 @@
 
 namespace tilekiln {
 
-// Made at the first call: that is when the machine and TILEKILN_ISA are looked at.
+// Made at the first call, for every family: that is when the machine and TILEKILN_ISA are looked at. Throws std::bad_alloc.
 const Dispatcher& dispatcher(uint32_t family);
+// The index of a family in Table::families; -1 when the library holds nothing of it.
+int find_family(const char* name);
 
 }  // namespace tilekiln
