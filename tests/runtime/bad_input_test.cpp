@@ -235,7 +235,6 @@ const Case cases[] = {
     CASE("layout: was -1, must be 0 (bshd) or 1 (bhsd)", w.args.layout = -1),
     CASE("sink_size: was -1, must be 0 or more", w.args.sink_size = -1),
     CASE("min_seqlen_q: was -1, must be 0 (off) or more", w.args.min_seqlen_q = -1),
-    CASE("min_seqlen_q: was 5 in batch mode (q of 4 dimensions), must be 0: only group mode skips sequences", w.args.min_seqlen_q = 5),
     CASE("num_threads: was -1, must be 0 (the environment decides) or from 1 to 1024", w.args.num_threads = -1),
     CASE("num_threads: was 100000, must be 0 (the environment decides) or from 1 to 1024", w.args.num_threads = 100000),
     CASE("instance: was -5, must be -1 (the dispatcher chooses) or an instance", w.args.instance = -5),

@@ -100,6 +100,13 @@ void batch_mode() {
   args.num_threads = 1;
   CHECK(units_of(args)[0].row == 0);
 
+  // Batch mode skips short sequences too: all of them, when none has lengths of its own.
+  args.min_seqlen_q = Sq;
+  CHECK(units_of(args).empty());
+  args.min_seqlen_q = Sq - 1;
+  CHECK(units_of(args).size() == B * Hq * 4);
+  args.min_seqlen_q = 0;
+
   // Padded rows: logical lengths, and those without work left out.
   int32_t lengths_q[] = {200, 0, 65}, lengths_k[] = {300, 300, 7};
   auto length_q = tensor(lengths_q, TILEKILN_INT32, {B}), length_k = tensor(lengths_k, TILEKILN_INT32, {B});
