@@ -1,0 +1,67 @@
+"""The book is run: shell lines and Python blocks of README, CONTRIBUTING, tutorial and how-to pages, and every link.
+
+A Python block goes on where the page's last one ended. `<!-- setup ... -->` before it is run too, unseen by readers. A line
+that ends in `# SomeError: text` must raise that error with that text.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN = [page for page in PAGES if page.parent.name in ("tutorial", "how-to") or page.name == "README.md"]
+# CI runs the first itself; benchmarks print figures, they are no tests.
+NOT_RUN = ("tools/dev pytest", "tools/dev --with torch python tools/bench")
+
+
+def name(page: pathlib.Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: pathlib.Path, language: str) -> list[str]:
+    found = re.findall(rf"^(?:```{language}\n(.*?)^```$|<!-- setup\n(.*?)^-->$)", page.read_text(), re.M | re.S)
+    return [block or (setup if language == "python" else "") for block, setup in found]
+
+
+def shell_lines() -> list[str]:
+    lines = [
+        line.split("  #")[0].strip() for page in RUN for block in blocks(page, "sh") for line in block.splitlines()
+    ]
+    return sorted({line for line in lines if line.startswith("tools/dev") and not line.startswith(NOT_RUN)})
+
+
+@pytest.mark.parametrize("line", shell_lines())
+def test_shell(line: str, build_library) -> None:  # type: ignore[no-untyped-def]
+    build_library("flash")
+    done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("page", [page for page in RUN if blocks(page, "python")], ids=name)
+def test_python(page: pathlib.Path, build_library, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    build_library("flash")
+    namespace: dict[str, object] = {"np": np}
+    for block in blocks(page, "python"):
+        expecting = [line for line in block.splitlines() if re.search(r"# \w+Error", line)]
+        exec(
+            compile("\n".join(line for line in block.splitlines() if line not in expecting), name(page), "exec"),
+            namespace,
+        )
+        for line in expecting:
+            code, _, promise = line.partition("# ")
+            error, _, text = promise.partition(":")
+            with pytest.raises(Exception, match=re.escape(text.strip())) as raised:
+                exec(code, namespace)
+            assert type(raised.value).__name__ == error.split(",")[0]
+    assert "Error" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links(page: pathlib.Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert os.path.exists(page.parent / link), f"{name(page)}: {link} leads nowhere"
