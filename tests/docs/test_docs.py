@@ -1,7 +1,7 @@
 """The book is run: shell lines and Python blocks of README, CONTRIBUTING, tutorial and how-to pages, and every link.
 
-A Python block goes on where the page's last one ended. `<!-- setup ... -->` before it is run too, unseen by readers. A line
-that ends in `# SomeError: text` must raise that error with that text.
+A Python block goes on where the page's last one ended. `<!-- setup ... -->` before it is run too, unseen by readers.
+A line that ends in `# SomeError: text` must raise that error with that text.
 """
 
 import os
