@@ -36,7 +36,7 @@ def shell_lines() -> list[str]:
 
 
 @pytest.mark.parametrize("line", shell_lines())
-def test_shell(line: str, build_library) -> None:  # type: ignore[no-untyped-def]
+def test_shell(line: str, build_library, binding) -> None:  # type: ignore[no-untyped-def]
     build_library("flash")
     done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
@@ -44,7 +44,7 @@ def test_shell(line: str, build_library) -> None:  # type: ignore[no-untyped-def
 
 @pytest.mark.parametrize("page", [page for page in RUN if blocks(page, "python")], ids=name)
 def test_python(  # type: ignore[no-untyped-def]
-    page: pathlib.Path, build_library, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: pathlib.Path, build_library, binding, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # The page's reader has just built flash; here another test may have built a narrower one since.
     monkeypatch.setenv("TILEKILN_PATH", str(build_library("flash").parent))
