@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypedDict
 
-from ._binding import Stream
+from ._native import Stream
 
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
