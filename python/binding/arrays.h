@@ -65,16 +65,11 @@ static int numpy_dtype(PyArrayObject* array, const char* argument) {
   PyArray_Descr* descr = PyArray_DESCR(array);
   const int number = descr->type_num;
   switch (number) {
-    case NPY_FLOAT:
-      return TILEKILN_FP32;
-    case NPY_HALF:
-      return TILEKILN_FP16;
-    case NPY_INT:
-      return TILEKILN_INT32;
-    case NPY_UBYTE:
-      return TILEKILN_UINT8;
-    default:
-      break;
+    case NPY_FLOAT: return TILEKILN_FP32;
+    case NPY_HALF: return TILEKILN_FP16;
+    case NPY_INT: return TILEKILN_INT32;
+    case NPY_UBYTE: return TILEKILN_UINT8;
+    default: break;
   }
   if (number >= NPY_USERDEF) {
     if (ml_dtypes.bf16 < 0 && ml_dtypes_import() < 0) PyErr_Clear(); /* refused below, by the dtype's own name */
@@ -217,6 +212,27 @@ static int view_capsule(PyObject* capsule, tilekiln_tensor* view, int written, c
   return refuse(argument, "__dlpack__ gave no DLPack capsule, must give one");
 }
 
+/* The framework could not export an array: its first line, with the argument's name in front. */
+static int refuse_exported(const char* argument) {
+  if (PyErr_ExceptionMatches(PyExc_MemoryError) || !PyErr_ExceptionMatches(PyExc_Exception)) return -1;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject* text = value ? PyObject_Str(value) : NULL;
+  PyObject* lines = text ? PyUnicode_Splitlines(text, 0) : NULL; /* torch appends where in its C++ the error arose */
+  PyErr_Clear();
+  if (lines && PyList_GET_SIZE(lines)) {
+    refuse(argument, "could not be exported, must be a dense array on the CPU: %U", PyList_GET_ITEM(lines, 0));
+  } else {
+    refuse(argument, "could not be exported, must be a dense array on the CPU");
+  }
+  Py_XDECREF(lines);
+  Py_XDECREF(text);
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  return -1;
+}
+
 /* Makes a view of any array. *held receives a reference that must live as long as the view, or null when the array itself does. */
 static inline int view_array(PyObject* array, tilekiln_tensor* view, int written, const char* argument,
                              PyObject** held) {
@@ -225,21 +241,13 @@ static inline int view_array(PyObject* array, tilekiln_tensor* view, int written
   const DLPackExchangeAPI* api = exchange_api(Py_TYPE(array));
   if (api) {
     DLTensor tensor;
-    if (api->tensor_from_object(array, &tensor) < 0) {
-      if (PyErr_ExceptionMatches(PyExc_MemoryError)) return -1;
-      PyObject *type, *value, *trace; /* name the argument in front of what the framework says */
-      PyErr_Fetch(&type, &value, &trace);
-      refuse(argument, "%S", value ? value : type);
-      Py_XDECREF(type);
-      Py_XDECREF(value);
-      Py_XDECREF(trace);
-      return -1;
-    }
+    if (api->tensor_from_object(array, &tensor) < 0) return refuse_exported(argument);
     return view_dlpack(&tensor, view, argument);
   }
   if (PyArray_Check(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
   *held = capsule_of(array, argument);
-  return *held ? view_capsule(*held, view, written, argument) : -1;
+  if (*held) return view_capsule(*held, view, written, argument);
+  return PyErr_ExceptionMatches(ArgumentError) ? -1 : refuse_exported(argument);
 }
 
 /* ---- new arrays ---------------------------------------------------------------------------------------------------- */

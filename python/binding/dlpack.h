@@ -4,9 +4,7 @@
 
 #include <stdint.h>
 
-typedef struct {
-  uint32_t major, minor;
-} DLPackVersion;
+typedef struct { uint32_t major, minor; } DLPackVersion;
 
 typedef struct {
   int32_t device_type;

@@ -92,11 +92,14 @@ def _from_path() -> list[Found]:
 
 
 def _from_tree() -> list[Found]:
-    """Newest first, release before debug. Sanitized libraries need a sanitized process, so they are left out."""
+    """Newest first; release before debug, whole receipts before those narrowed by where= (whose directory ends in a hash).
+
+    Sanitized libraries need a sanitized process, so they are left out.
+    """
     found = []
     if in_tree():
-        for mode in ("release", "debug"):
-            builds = [build / "lib" for build in (TREE / "build").glob(f"*-{mode}*")]
+        for pattern in ("*-release", "*-release-*", "*-debug", "*-debug-*"):
+            builds = [build / "lib" for build in (TREE / "build").glob(pattern)]
             libraries = [library for build in builds for library in _in_directory(build, "tree")]
             found += sorted(libraries, key=lambda library: -library.path.stat().st_mtime_ns)
     return found

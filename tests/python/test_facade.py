@@ -1,0 +1,308 @@
+"""Loading, listing, explaining and choosing: what the facade adds to the C ABI."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tilekiln as tk
+
+from tests.python import problems
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def run(code: str, **environment: str) -> str:
+    """Python code in a fresh process; returns what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def here(monkeypatch, tmp_path, flash):
+    """Only TILEKILN_PATH is searched, and it holds a copy of flash."""
+    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path,))
+    shutil.copy(flash.path, tmp_path)
+    shutil.copy(pathlib.Path(flash.path).with_suffix(".json"), tmp_path)
+    monkeypatch.setenv("TILEKILN_PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_load_by_name_number_and_path(here):
+    library = tk.load("flash")
+    assert library.receipt == "flash"
+    assert library.instance_count == 1040
+    assert pathlib.Path(library.path).parent == here
+    assert tk.load(2) is library
+    assert tk.load("2") is library
+    assert tk.load(library.path).path == library.path
+    assert tk.load(pathlib.Path(library.path)) is library
+    assert tk.libraries() == [library]
+
+
+def test_a_rebuilt_library_is_loaded_anew(here):
+    library = tk.load("flash")
+    again = here / "libtilekiln_flash.so"
+    shutil.copy(again, here / "copy")
+    (here / "copy").replace(again)
+    assert tk.load("flash") is not library
+
+
+def test_tilekiln_path_takes_files_and_goes_first(here, monkeypatch):
+    monkeypatch.setenv("TILEKILN_PATH", f"/nowhere{os.pathsep}{here / 'libtilekiln_flash.so'}")
+    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path, tk.library._from_tree))
+    assert pathlib.Path(tk.load("flash").path).parent == here
+
+
+def test_the_tree_is_searched(flash):
+    """The newest release build of a receipt; the fixture has built one."""
+    library = tk.load("flash")
+    assert library.receipt == "flash"
+    assert pathlib.Path(library.path).is_relative_to(ROOT / "build")
+
+
+def test_what_is_not_there(here, monkeypatch):
+    with pytest.raises(tk.NoKernelError) as error:
+        tk.load("fp32")
+    assert str(error.value).splitlines() == [
+        "name: the library of receipt 'fp32' is not built",
+        "  found: flash",
+        f"  looked in: {tk.library.looked_in()}",
+        "  build it: tools/dev scons receipt=fp32",
+    ]
+    with pytest.raises(tk.NoKernelError, match="there is no receipt 'flush'; did you mean 'flash'"):
+        tk.load("flush")
+    with pytest.raises(
+        tk.ArgumentError, match=r"^name: there is no receipt 5; there are: 0 ck_default, 1 ck_extended, 2 flash"
+    ):
+        tk.load(5)
+    with pytest.raises(ImportError, match="is no Tilekiln library"):
+        tk.load(np._core._multiarray_umath.__file__)
+    with pytest.raises(FileNotFoundError):
+        tk.load("/nowhere/libtilekiln_flash.so")
+
+
+def test_instances_and_manifest(flash):
+    everything = flash.instances()
+    assert len(everything) == flash.instance_count == len(flash.manifest["instances"]["rows"])
+    assert [instance.number for instance in everything] == list(range(1040))
+    assert flash.manifest["receipt"]["name"] == "flash"
+    beside = json.loads(pathlib.Path(flash.path).with_suffix(".json").read_text())
+    assert beside == flash.manifest
+    chosen = flash.instances("dtype=bf16 hdim_q=128 mask!=none lse=yes or dtype=fp32 hdim_q=48 lse=no")
+    assert chosen
+    for instance in chosen:
+        values = instance.signature
+        left = values["dtype"] == "bf16" and values["hdim_q"] == 128 and values["mask"] == "window" and values["lse"]
+        assert left or (values["dtype"] == "fp32" and values["hdim_q"] == 48 and not values["lse"])
+    assert chosen == [i for i in everything if i in chosen]
+    assert chosen[0].algorithm["pipeline"] == "qlanes"
+    assert flash.instance_name(chosen[0].number) == chosen[0].name
+    with pytest.raises(IndexError, match="this library has 1040 instances"):
+        flash.instance_name(1040)
+
+
+@pytest.mark.parametrize(
+    ("where", "text"),
+    [
+        ("dtyp=bf16", "where: there is no axis 'dtyp'; nearest: dtype"),
+        ("dtype=bf61", "where: no instance of this library has dtype=bf61; nearest: bf16"),
+        ("hdim_q=100", "where: no instance of this library has hdim_q=100; it has: 32, 48, 64, 80, 96, 128, 192, 256"),
+        ("dtype", "where: 'dtype' is no condition; write axis=value[,value] or axis!=value"),
+        ("dtype==bf16", "where: 'dtype==bf16' is no condition; write axis=value[,value] or axis!=value"),
+        ("or dtype=bf16", "where: nothing stands before an 'or' in 'or dtype=bf16'"),
+        ("dtype=bf16 or", "where: nothing stands after the last 'or' in 'dtype=bf16 or'"),
+    ],
+)
+def test_selection_errors(flash, where, text):
+    with pytest.raises(tk.ArgumentError) as error:
+        flash.instances(where)
+    assert str(error.value).startswith(text)
+
+
+def test_the_selection_language_is_the_generators(flash):
+    """The facade reads the language without codegen; both must select alike."""
+    from codegen.plan import resolve
+
+    targets = [target["name"] for target in flash.manifest["targets"]]
+    for where in ("dtype=bf16,fp32 mask!=none", "lse=yes softcap=no or hdim_q=48", "mode=group dropout!=no bias=alibi"):
+        listed = [instance.name for instance in resolve("flash", targets, where).instances]
+        assert [instance.name for instance in flash.instances(where)] == listed
+
+
+def arrays(hdim: int = 64, dtype=np.float32) -> list[np.ndarray]:
+    return [np.ones((1, 5, 2, hdim), dtype) for _ in range(3)]
+
+
+def test_no_kernel_text(load):
+    """The literal text of a missing kernel: problem, nearest, differing axes, the line that builds it."""
+    library = load("flash", where="dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no")
+    isa = library.isa
+    tail = f"nskip_nsink_nqscale_qlanes_b64x64_cpu_{isa}"
+    with pytest.raises(tk.NoKernelError) as error:
+        library.fmha_fwd(*arrays(), dropout_p=0.5, return_lse=True)
+    lines = str(error.value).splitlines()
+    assert lines[0] == (
+        "no kernel in library flash for fmha_fwd dtype=fp32 hdim_q=64 hdim_v=64 mode=batch mask=none bias=none lse=yes "
+        "dropout=yes softcap=no skip_min_seqlen_q=no sink=no qscale=none"
+    )
+    assert lines[1] == (
+        f"  nearest: fmha_fwd_fp32_d64x64_batch_nmask_nbias_lse_ndropout_nsoftcap_{tail} "
+        "differs in dropout=no (problem: yes)"
+    )
+    assert lines[-1].startswith("  this builds it: scons receipt=flash ")
+    assert "dtype=fp32 hdim_q=64 hdim_v=64" in lines[-1]
+    with pytest.raises(
+        tk.NoKernelError, match="rule softcap_without_bias forbids it: a soft cap is allowed only without a bias"
+    ):
+        library.fmha_fwd(*arrays(), softcap=1.0, bias=np.ones((1, 2, 5, 5), np.float32))
+    scale = np.ones(1, np.float32)
+    with pytest.raises(tk.NoKernelError, match=r"scales .* exist only for fp8"):
+        library.fmha_fwd(*arrays(), q_descale=scale, k_descale=scale, v_descale=scale)
+
+
+def test_why_and_find(flash):
+    q, k, v = arrays(60)
+    number = flash.fmha_fwd_find(q, k, v, causal=True)
+    name = flash.instance_name(number)
+    assert name.startswith("fmha_fwd_fp32_d64x64_batch_window_nbias_nlse_ndropout_nsoftcap_")
+    text = flash.why(q, k, v, causal=True)
+    assert f"chosen: {name}" in text
+    assert re.search(r"refused: fmha_fwd_fp32_d48x48_\S+: its head dims, 48x48, are too small", text)
+    assert "no kernel" in flash.why(q, k, v, bias=np.ones((1, 2, 5, 5), np.float32))
+
+
+def test_instance_by_name_and_number(flash):
+    q, k, v = arrays(60)
+    number = flash.fmha_fwd_find(q, k, v)
+    expected = flash.fmha_fwd(q, k, v)
+    np.testing.assert_array_equal(flash.fmha_fwd(q, k, v, instance=number), expected)
+    np.testing.assert_array_equal(flash.fmha_fwd(q, k, v, instance=flash.instance_name(number)), expected)
+
+
+def test_results_do_not_depend_on_threads(flash):
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((2, 300, 4, 64)).astype(np.float32) for _ in range(3))
+    expected = flash.fmha_fwd(q, k, v, causal=True, num_threads=1)
+    for threads in (0, 2, 3, 8):
+        np.testing.assert_array_equal(flash.fmha_fwd(q, k, v, causal=True, num_threads=threads), expected)
+
+
+def test_attention_picks_from_all_libraries(load, monkeypatch):
+    flash, fp32, fp8 = load("flash"), load("fp32"), load("fp8")
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp8, fp32, flash])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    made = problems.make(
+        {"dtype": "fp32", "mode": "batch", "mask": "window", "bias": "elementwise", "lse": True, "dropout": False,
+         "softcap": False, "skip_min_seqlen_q": False, "sink": False, "qscale": "none"},
+        problems.Sizes(), seed=1,
+    )  # fmt: skip
+    outputs = made.outputs()
+    assert tk.attention(**made.inputs, **outputs) is outputs["out"]  # only fp32 has a bias
+    made.check(outputs, made.reference())
+    q, k, v = arrays()
+    plain = tk.attention(q, k, v)
+    np.testing.assert_array_equal(tk.attention(q, k, v, softcap=0.0), plain)
+    capped = tk.attention(q, k, v, softcap=2.0)  # the same look, which fp32 refuses and flash has
+    np.testing.assert_array_equal(capped, flash.fmha_fwd(q, k, v, softcap=2.0))
+    _, lse = tk.attention(q, k, v, return_lse=True)
+    np.testing.assert_array_equal(lse, flash.fmha_fwd(q, k, v, return_lse=True)[1])
+    with pytest.raises(tk.NoKernelError) as error:
+        tk.attention(q, k, v, min_seqlen_q=1)
+    assert [line.partition(":")[0] for line in str(error.value).splitlines() if line[0] != " "] == [
+        "fp8",
+        "fp32",
+        "flash",
+    ]
+
+
+def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
+    wide, narrow = load("flash", where="hdim_q=128 dtype=fp32"), load("flash", where="hdim_q=64 dtype=fp32")
+    asked = []
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [wide, narrow])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr(
+        tk.operators, "_choose", lambda *a, choose=tk.operators._choose: asked.append(choose(*a)) or asked[-1]
+    )
+    tk.attention(*arrays(33))
+    tk.attention(*arrays(65))
+    tk.attention(*arrays(33))
+    assert asked == [narrow, wide]
+
+
+def test_attention_without_libraries(monkeypatch):
+    monkeypatch.setattr("tilekiln.operators._at_hand", list)
+    with pytest.raises(
+        tk.NoKernelError, match=r"no library is built or installed; looked in: .*\n  build one: tools/dev scons"
+    ):
+        tk.attention(*arrays(17))
+
+
+def test_info(flash):
+    information = tk.info()
+    assert information["cpu"]["cores"] >= 1
+    assert information["isa"] == flash.isa
+    [found] = [library for library in information["libraries"] if library["receipt"] == "flash"]
+    assert found["instances"] >= 1
+    assert found["isa"] == flash.isa
+    printed = subprocess.run(
+        [sys.executable, "-m", "tilekiln", "info"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    for word in ("cpu:", "isa: ", "receipt: flash", "looked_in: TILEKILN_PATH"):
+        assert word in printed
+    as_json = subprocess.run(
+        [sys.executable, "-m", "tilekiln", "info", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert json.loads(as_json)["binding"]["abi"] == 1
+
+
+def test_an_isa_can_be_forced_down(load):
+    library = load("flash", targets="all")
+    usable = [target["isa"] for target in library.manifest["targets"] if _usable(library, target["name"])]
+    assert usable[-1] == library.isa
+    code = (
+        "import numpy as np, tilekiln as tk\n"
+        f"lib = tk.load({library.path!r}); q = np.ones((1, 5, 2, 64), np.float32)\n"
+        "print(lib.isa, lib.instance_name(lib.fmha_fwd_find(q, q, q)).partition('_cpu_')[2], "
+        "lib.fmha_fwd(q, q, q).sum())"
+    )
+    for isa in usable:
+        assert run(code, TILEKILN_ISA=isa) == f"{isa} {isa} 640.0"
+
+
+def _usable(library: tk.Library, target: str) -> bool:
+    return library.instance_usable(library.instances(f"target={target}")[0].number)
+
+
+def test_help_says_what_there_is():
+    signature = inspect.signature(tk.Library.fmha_fwd)
+    from tilekiln import _binding
+
+    assert set(_binding.ARGUMENTS) == set(signature.parameters) - {"self"}
+    text = tk.Library.fmha_fwd.__doc__
+    for name in _binding.ARGUMENTS:
+        assert name in text, name
+    assert inspect.signature(tk.Library.why) == signature
+    from tilekiln._arguments import AttentionArguments
+
+    assert set(AttentionArguments.__annotations__) == set(_binding.ARGUMENTS) - {"q", "k", "v"}
+    for name in tk.__all__:
+        assert getattr(tk, name).__doc__, name
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tk.nothing  # noqa: B018
