@@ -82,10 +82,10 @@ struct Arrays {
         v(input_kind(dtype), count(t, k_seq, t.nhead_k, t.hdim_v), flush),
         out(output_kind(dtype), count(t, q_seq, t.nhead_q, t.hdim_v + kRowPad), flush),
         lse(Kind::fp32, count(t, q_seq, t.nhead_q, 1), flush),
-        bias(output_kind(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
+        bias(output_kind(dtype), t.bias == Bias::elementwise ? i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k : 0, flush),
         slopes(Kind::fp32, t.batch * t.nhead_q, flush),
         sink(Kind::fp32, t.nhead_q, flush),
-        randval(Kind::byte, i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad), flush),
+        randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
         q_descale(Kind::fp32, t.batch * t.nhead_q * ((t.seqlen_q + kScaleBlock - 1) / kScaleBlock), flush),
         k_descale(Kind::fp32, t.batch * t.nhead_k * ((t.seqlen_k + kScaleBlock - 1) / kScaleBlock), flush),
         v_descale(Kind::fp32, t.batch * t.nhead_k * ((t.seqlen_k + kScaleBlock - 1) / kScaleBlock), flush),
@@ -198,7 +198,12 @@ struct Reference {
   double lse;
 };
 
-Reference reference(const FwdCase& t, const Arrays& a, int b, int h, int i) {
+// Q, K and V as numbers.
+struct Values {
+  std::vector<double> q, k, v;
+};
+
+Reference reference(const FwdCase& t, const Arrays& a, const Values& values, int b, int h, int i) {
   const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], head_k = h / (t.nhead_q / t.nhead_k);
   const i64 qo = a.at_batch(t, a.ql, a.q_seq, b) + h * a.ql.head + i * a.ql.row;
   const i64 ko = a.at_batch(t, a.kl, a.k_seq, b) + head_k * a.kl.head;
@@ -220,7 +225,8 @@ Reference reference(const FwdCase& t, const Arrays& a, int b, int h, int i) {
     const bool left = t.window_left < 0 || j >= i + shift - t.window_left || j < t.sink_size;
     if (!left || !right) continue;
     double x = 0;
-    for (int d = 0; d < t.hdim_q; ++d) x += a.q.get(qo + d) * a.k.get(ko + j * a.kl.row + d);
+    const double *q = &values.q[qo], *k = &values.k[ko + j * a.kl.row];
+    for (int d = 0; d < t.hdim_q; ++d) x += q[d] * k[d];
     x *= double(scale_of(t)) * q_scale * k_scale(a.k_descale, j);
     if (t.softcap > 0) x = t.softcap * std::tanh(x / t.softcap);
     if (t.bias == Bias::alibi) {
@@ -245,8 +251,10 @@ Reference reference(const FwdCase& t, const Arrays& a, int b, int h, int i) {
       p = core::dropout_byte(t.seed, offset, i, j) <= threshold ? p / (1 - double(t.dropout_p)) : 0;
     }
     if (p == 0) continue;
+    p *= k_scale(a.v_descale, j);
+    const double* v = &values.v[vo + j * a.vl.row];
     for (int d = 0; d < t.hdim_v; ++d) {
-      const double x = p * a.v.get(vo + j * a.vl.row + d) * k_scale(a.v_descale, j);
+      const double x = p * v[d];
       r.out[d] += x;
       r.magnitude[d] += std::abs(x);
     }
@@ -255,13 +263,14 @@ Reference reference(const FwdCase& t, const Arrays& a, int b, int h, int i) {
 }
 
 void check_randval(const FwdCase& t, const Arrays& a, Errors& errors) {
+  if (!t.randval) return;
   for (int b = 0; b < t.batch; ++b) {
     for (int h = 0; h < t.nhead_q; ++h) {
       const auto offset = t.offset + 64ULL * (unsigned(b) * t.nhead_q + h);
       for (int i = 0; i < t.seqlen_q; ++i) {
         for (int j = 0; j < t.seqlen_k + kRowPad; ++j) {
           const size_t at = ((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * (t.seqlen_k + kRowPad) + j;
-          const bool exists = t.randval && i < a.q_seq.length[b] && j < a.k_seq.length[b];
+          const bool exists = i < a.q_seq.length[b] && j < a.k_seq.length[b];
           const bool right = exists ? a.randval.get(at) == core::dropout_byte(t.seed, offset, i, j) : a.randval.poisoned(at);
           if (!right) errors.broken = "a random byte";
         }
@@ -297,13 +306,14 @@ Errors run(const fmha::FwdEngine& engine, Dtype dtype, const FwdCase& t, void* s
     }
   }
 
+  const Values values{a.q.values(), a.k.values(), a.v.values()};
   Errors errors;
   double error2 = 0, reference2 = 0;
   size_t written = 0, written_lse = 0;
   for (int b = 0; b < t.batch; ++b) {
     for (int h = 0; h < t.nhead_q; ++h) {
       for (int i = 0; i < a.q_seq.length[b]; ++i) {
-        const Reference r = reference(t, a, b, h, i);
+        const Reference r = reference(t, a, values, b, h, i);
         const i64 at = a.at_batch(t, a.ol, a.q_seq, b) + h * a.ol.head + i * a.ol.row;
         for (int d = 0; d < t.hdim_v; ++d) {
           const double got = a.out.get(at + d), error = got - r.out[d];

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "tilekiln/core/numbers.h"
 
@@ -59,6 +60,12 @@ class Guarded {
       case Kind::fp8: return put_narrow<core::fp8>(i, x);
       case Kind::byte: return put(i, uint8_t(x));
     }
+  }
+
+  std::vector<double> values() const {
+    std::vector<double> all(size);
+    for (size_t i = 0; i < size; ++i) all[i] = get(i);
+    return all;
   }
 
   // A pattern that is a NaN in every float kind: marks what must be neither read nor written.

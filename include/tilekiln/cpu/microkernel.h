@@ -31,12 +31,17 @@ TILEKILN_INLINE void score_rows(const char* const* k, int words, const float* q,
   }
 }
 
-// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end).
+// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet.
 template <class Compute, int R, int N>
 TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, int begin, int end, float* o, const vf* alpha) {
   vf sum[R][N];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = mul(load(o + r * kTileQ + j * kLanes), alpha[j]);
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero();
+  }
+  if (alpha) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = mul(load(o + r * kTileQ + j * kLanes), alpha[j]);
+    }
   }
   TILEKILN_UNROLL(2) for (i64 w = begin; w < end; ++w) {
     vf x[N];

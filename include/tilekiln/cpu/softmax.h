@@ -20,11 +20,10 @@ struct Alteration {
   float gain;
 };
 
-// P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words.
+// P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words over S.
 // With two keys a word, begin is even and a missing last key counts as P = 0.
 template <class Compute, bool Altered, int N>
-TILEKILN_INLINE void probabilities(const float* s, float* p, int j0, int begin, int end, vf c, const vf* cm, vf* l,
-                                   const Alteration& alteration) {
+TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l, const Alteration& alteration) {
   const auto probability = [&](i64 key, int j) __attribute__((always_inline)) {
     return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + (j0 + j) * kLanes), c, cm[j]));
   };
@@ -37,7 +36,7 @@ TILEKILN_INLINE void probabilities(const float* s, float* p, int j0, int begin, 
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j);
         l[j] = add(l[j], x);
-        store(p + key * kTileQ + (j0 + j) * kLanes, alter(x, key, j));
+        store(s + key * kTileQ + (j0 + j) * kLanes, alter(x, key, j));
       }
     }
   } else {
@@ -46,14 +45,14 @@ TILEKILN_INLINE void probabilities(const float* s, float* p, int j0, int begin, 
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j), y = probability(key + 1, j);
         l[j] = add(l[j], add(x, y));
-        store(p + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
+        store(s + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
       }
     }
     if (key < end) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j);
         l[j] = add(l[j], x);
-        store(p + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), zero()));
+        store(s + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), zero()));
       }
     }
   }

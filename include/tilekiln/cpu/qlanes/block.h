@@ -6,10 +6,34 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+// What a tile carries from block to block, beside O in scratch.
+struct State {
+  vf m[kVectors], l[kVectors];  // running maximum and sum of each query
+  bool started[kVectors];       // O of this vector holds something. Not cleared beforehand: the stores would miss L1 and cost
+                                // as much as a third of a block (bf16, D = 64); the first product writes it instead.
+
+  // Makes O of the vectors [begin, end) readable: all of them started, or none.
+  TILEKILN_INLINE bool start(int begin, int end, float* o, int rows) {
+    bool any = false, all = true;
+    for (int j = begin; j < end; ++j) {
+      any |= started[j];
+      all &= started[j];
+    }
+    for (int j = begin; j < end; ++j) {
+      if (any && !started[j]) clear(j, o, rows);
+      started[j] = true;
+    }
+    return any;
+  }
+
+  static void clear(int j, float* o, int rows) {
+    for (int d = 0; d < rows; ++d) store(o + d * kTileQ + j * kLanes, zero());
+  }
+};
+
 struct Block {
   Scratch& scratch;
-  vf* m;             // running maximum and sum of each query, kVectors of them
-  vf* l;
+  State& state;
   float c;           // factor inside 2^x: 1 when a score stage has already made log2 units
   ScoreStage stage;  // null: plain
   Score score;
@@ -20,8 +44,6 @@ struct Block {
   i64 k_stride;  // bytes
   const float* v;
   i64 v_stride;  // words
-
-  template <class Compute> TILEKILN_INLINE float* p() const { return Compute::kWord == 1 ? scratch.s : scratch.p; }
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

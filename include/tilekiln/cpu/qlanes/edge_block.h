@@ -27,7 +27,7 @@ struct Edges {
 template <class Compute> void edge_block(const Block& b, int vectors, const Edges& edges) {
   constexpr int R = 4;  // keys in a group
   Scratch& w = b.scratch;
-  float* p = b.p<Compute>();
+  State& state = b.state;
   const vf c = broadcast(b.c);
 
   // Some lane sees [begin, end), rounded_end is end rounded up; all lanes see [all_begin, all_end), so no mask is needed there.
@@ -43,7 +43,7 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     r.all_begin = round_up(edges.clamp(q + kLanes - 1 + edges.first), R);
     r.all_end = edges.clamp(q + edges.last + 1) / R * R;
     if (edges.sink > 0 || b.stage || r.all_end < r.all_begin) r.all_end = r.all_begin = r.begin;
-    maximum[j] = b.m[j];
+    maximum[j] = state.m[j];
   }
 
   // S = K Q^T; the maximum is taken here only where no lane is masked. Keys past the end repeat the last one and are masked.
@@ -88,13 +88,14 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
 
     // P = 2^(c S - c m)
     vf alpha;
-    const vf cm = raise_maximum(b.m[j], b.l[j], alpha, m, c);
-    if (b.altered) probabilities<Compute, true, 1>(w.s, p, j, r.begin, r.rounded_end, c, &cm, b.l + j, b.alteration);
-    else probabilities<Compute, false, 1>(w.s, p, j, r.begin, r.rounded_end, c, &cm, b.l + j, b.alteration);
+    const vf cm = raise_maximum(state.m[j], state.l[j], alpha, m, c);
+    if (b.altered) probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
+    else probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
 
     // O = alpha O + V^T P
     const int words_begin = r.begin / Compute::kWord, words_end = (r.end + Compute::kWord - 1) / Compute::kWord;
-    value_block<Compute, 1>(p + q, b.v, b.v_stride, words_begin, words_end, w.o + q, b.o_rows, &alpha);
+    const bool started = state.start(j, j + 1, w.o, b.o_rows);
+    value_block<Compute, 1>(w.s + q, b.v, b.v_stride, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
   }
 }
 

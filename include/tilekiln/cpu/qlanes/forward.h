@@ -91,22 +91,20 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   const ScoreStage stage = stage_of(a, storage, descales.blocked());
   const float c = stage ? 1.f : scale;
 
-  // m, l, O: a sink logit is one more key, seen first, whose V is 0. In log2 units nothing lies below kFloor.
-  vf m[kVectors], l[kVectors];
+  // m, l: a sink logit is one more key, seen first, whose V is 0. In log2 units nothing lies below kFloor.
+  State state;
   float first_m = c > 1 ? kFloor / c : kFloor, first_l = 0;
   if (a.features.sink && a.sink && a.sink[u.head] > -1e29f) {
     first_m = a.sink[u.head] * kLog2e / c;
     first_l = 1;
   }
   for (int j = 0; j < vectors; ++j) {
-    m[j] = broadcast(first_m);
-    l[j] = broadcast(first_l);
-  }
-  for (int d = 0; d < o_rows; ++d) {
-    for (int j = 0; j < vectors; ++j) store(w.o + d * kTileQ + j * kLanes, zero());
+    state.m[j] = broadcast(first_m);
+    state.l[j] = broadcast(first_l);
+    state.started[j] = false;
   }
 
-  Block b{w, m, l, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, nullptr, 0, nullptr, 0};
+  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, nullptr, 0, nullptr, 0};
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
@@ -164,8 +162,9 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   // O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf
   alignas(64) float factor[kTileQ], last_m[kTileQ], last_l[kTileQ];
   for (int j = 0; j < vectors; ++j) {
-    store(last_m + j * kLanes, m[j]);
-    store(last_l + j * kLanes, l[j]);
+    store(last_m + j * kLanes, state.m[j]);
+    store(last_l + j * kLanes, state.l[j]);
+    if (!state.started[j]) State::clear(j, w.o, o_rows);
   }
   const float gain = descales.v / (a.features.dropout ? 1 - a.dropout_p : 1.f);
   for (int i = 0; i < vectors * kLanes; ++i) factor[i] = last_l[i] == 0 ? 0.f : gain / last_l[i];

@@ -9,10 +9,11 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 template <class Compute> void straight_block(const Block& b, int vectors, int keys) {
   Scratch& w = b.scratch;
+  State& state = b.state;
   vf maximum[kVectors], alpha[kVectors], cm[kVectors];
 
   // S = K Q^T. Rows past the last key repeat it, which leaves the maximum right; nobody reads their scores.
-  for (int j = 0; j < vectors; ++j) maximum[j] = b.m[j];
+  for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     constexpr int R = block_rows(N);
     const auto step = [&]<int Rows>(int key) __attribute__((always_inline)) {
@@ -28,23 +29,24 @@ template <class Compute> void straight_block(const Block& b, int vectors, int ke
     for (; key < keys; key += 4) step.template operator()<4>(key);
   });
   if (b.stage) {
-    for (int j = 0; j < vectors; ++j) maximum[j] = b.m[j];
+    for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
     b.stage(w.s, 0, vectors, 0, keys, maximum, b.score);
   }
 
   // P = 2^(c S - c m)
-  float* p = b.p<Compute>();
   const vf c = broadcast(b.c);
-  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(b.m[j], b.l[j], alpha[j], maximum[j], c);
+  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(state.m[j], state.l[j], alpha[j], maximum[j], c);
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    if (b.altered) probabilities<Compute, true, N>(w.s, p, j, 0, keys, c, cm + j, b.l + j, b.alteration);
-    else probabilities<Compute, false, N>(w.s, p, j, 0, keys, c, cm + j, b.l + j, b.alteration);
+    if (b.altered) probabilities<Compute, true, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
+    else probabilities<Compute, false, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
   });
 
   // O = alpha O + V^T P
   const int words = (keys + Compute::kWord - 1) / Compute::kWord;
+  const bool started = state.start(0, vectors, w.o, b.o_rows);
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    value_block<Compute, N>(p + j * kLanes, b.v, b.v_stride, 0, words, w.o + j * kLanes, b.o_rows, alpha + j);
+    value_block<Compute, N>(w.s + j * kLanes, b.v, b.v_stride, 0, words, w.o + j * kLanes, b.o_rows,
+                            started ? alpha + j : nullptr);
   });
 }
 
