@@ -5,19 +5,28 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+// From the constant term up. An interval of width 1 needs the same degree wherever it lies; where it lies is the ISA's choice.
+template <int Degree, bool Centred> struct Exp2Coefficients;
+template <> struct Exp2Coefficients<3, true> {
+  static constexpr float k[] = {9.999280735e-01f, 6.932609857e-01f, 2.426111221e-01f, 5.517166802e-02f};
+};
+template <> struct Exp2Coefficients<3, false> {
+  static constexpr float k[] = {9.999251962e-01f, 6.958336234e-01f, 2.260672599e-01f, 7.802427560e-02f};
+};
+template <> struct Exp2Coefficients<5, true> {
+  static constexpr float k[] = {1.000000072e+00f, 6.931469671e-01f, 2.402211972e-01f,
+                                5.550713274e-02f, 9.675541333e-03f, 1.327647187e-03f};
+};
+template <> struct Exp2Coefficients<5, false> {
+  static constexpr float k[] = {9.999999404e-01f, 6.931530237e-01f, 2.401536256e-01f,
+                                5.582631379e-02f, 8.989344351e-03f, 1.877575065e-03f};
+};
+
 template <int Degree> TILEKILN_INLINE vf exp2_polynomial(vf f) {
-  static_assert(Degree == 3 || Degree == 5, "There are coefficients for degree 3 and degree 5 only.");
-  if constexpr (Degree == 3) {
-    vf y = fma(broadcast(5.517166802e-02f), f, broadcast(2.426111221e-01f));
-    y = fma(y, f, broadcast(6.932609857e-01f));
-    return fma(y, f, broadcast(9.999280735e-01f));
-  } else {
-    vf y = fma(broadcast(1.327647187e-03f), f, broadcast(9.675541333e-03f));
-    y = fma(y, f, broadcast(5.550713274e-02f));
-    y = fma(y, f, broadcast(2.402211972e-01f));
-    y = fma(y, f, broadcast(6.931469671e-01f));
-    return fma(y, f, broadcast(1.000000072f));
-  }
+  using C = Exp2Coefficients<Degree, kFractionCentred>;
+  vf y = broadcast(C::k[Degree]);
+  TILEKILN_UNROLL(8) for (int i = Degree - 1; i >= 0; --i) y = fma(y, f, broadcast(C::k[i]));
+  return y;
 }
 
 template <int Degree> TILEKILN_INLINE vf exp2(vf x) {

@@ -6,12 +6,44 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S). k: the address of each key's row.
-template <class Compute, int R, int N>
-TILEKILN_INLINE void score_rows(const char* const* k, int words, const float* q, float* s, vf* maximum) {
+// Where the rows of K lie: `count` of them, `stride` bytes apart.
+struct Keys {
+  const char* base;
+  i64 stride;
+  int count;
+};
+
+// The addresses of R rows from `first`: a pointer for every 4 of them and the stride, so that 16 rows need no spilled pointers.
+template <int R> struct StridedRows {
+  const char* quad[(R + 3) / 4];
+  i64 stride;
+
+  TILEKILN_INLINE StridedRows(const Keys& keys, int first) : stride(keys.stride) {
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] = keys.base + (first + r) * keys.stride;
+  }
+  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(quad[r / 4] + r % 4 * stride); }
+  TILEKILN_INLINE void next_word() {
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4;
+  }
+};
+
+// Up to 4 rows at the end of a sequence: rows past the last key repeat it.
+struct LastRows {
+  const char* row[4];
+
+  TILEKILN_INLINE LastRows(const Keys& keys, int first) {
+    for (int r = 0; r < 4; ++r) row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
+  }
+  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(row[r]); }
+  TILEKILN_INLINE void next_word() {
+    TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4;
+  }
+};
+
+// S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S).
+template <class Compute, int R, int N, class Rows>
+TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, vf* maximum) {
   vf sum[R][N];
-  const char* row[R];
-  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) row[r] = k[r];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero();
   }
@@ -19,9 +51,10 @@ TILEKILN_INLINE void score_rows(const char* const* k, int words, const float* q,
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(q + w * kTileQ + j * kLanes);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-      const vf y = broadcast_word(row[r] + w * 4);
+      const vf y = rows.broadcast(r);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
     }
+    rows.next_word();
   }
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
@@ -29,6 +62,26 @@ TILEKILN_INLINE void score_rows(const char* const* k, int words, const float* q,
       maximum[j] = max(maximum[j], sum[r][j]);
     }
   }
+}
+
+// S of the keys [begin, end) and N vectors; end - begin is a multiple of 4, or end is the last key. Rows past the last key get
+// its scores, which leaves the maximum right.
+template <class Compute, int N>
+TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s, vf* maximum) {
+  constexpr int R = block_rows(N);
+  vf top[N];  // in registers over all keys
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
+  constexpr int kStep = R % 4 ? 2 * R : R;  // leaves a multiple of 4
+  int key = begin;
+  for (; key + kStep <= end; key += kStep) {
+    for (int r = key; r < key + kStep; r += R)
+      score_rows<Compute, R, N>(StridedRows<R>(keys, r), words, q, s + r * kTileQ, top);
+  }
+  if constexpr (R != 4) {
+    for (; key + 4 <= end; key += 4) score_rows<Compute, 4, N>(StridedRows<4>(keys, key), words, q, s + key * kTileQ, top);
+  }
+  if (key < end) score_rows<Compute, 4, N>(LastRows(keys, key), words, q, s + key * kTileQ, top);
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
 }
 
 // O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet.

@@ -24,19 +24,29 @@ struct Alteration {
 // With two keys a word, begin is even and a missing last key counts as P = 0.
 template <class Compute, bool Altered, int N>
 TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l, const Alteration& alteration) {
+  // In registers: as memory that S might alias, the sums cost a store each (bf16: 20 % of this pass).
+  vf shift[N], sum[N];
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+    shift[j] = cm[j];
+    sum[j] = l[j];
+  }
+  const vf gain = broadcast(alteration.gain);
+  const lane_bits* keep = alteration.keep + j0 * kTileK;
+  s += j0 * kLanes;
+
   const auto probability = [&](i64 key, int j) __attribute__((always_inline)) {
-    return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + (j0 + j) * kLanes), c, cm[j]));
+    return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + j * kLanes), c, shift[j]));
   };
   const auto alter = [&](vf x, i64 key, int j) __attribute__((always_inline)) {
     if constexpr (!Altered) return x;
-    else return mul(keep_if(alteration.keep[(j0 + j) * kTileK + key], x), broadcast(alteration.gain));
+    else return mul(keep_if(keep[j * kTileK + key], x), gain);
   };
   if constexpr (Compute::kWord == 1) {
     TILEKILN_UNROLL(2) for (i64 key = begin; key < end; ++key) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j);
-        l[j] = add(l[j], x);
-        store(s + key * kTileQ + (j0 + j) * kLanes, alter(x, key, j));
+        sum[j] = add(sum[j], x);
+        store(s + key * kTileQ + j * kLanes, alter(x, key, j));
       }
     }
   } else {
@@ -44,18 +54,19 @@ TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, c
     for (; key + 1 < end; key += 2) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j), y = probability(key + 1, j);
-        l[j] = add(l[j], add(x, y));
-        store(s + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
+        sum[j] = add(sum[j], add(x, y));
+        store(s + key / 2 * kTileQ + j * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
       }
     }
     if (key < end) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
         const vf x = probability(key, j);
-        l[j] = add(l[j], x);
-        store(s + key / 2 * kTileQ + (j0 + j) * kLanes, Compute::probability_word(alter(x, key, j), zero()));
+        sum[j] = add(sum[j], x);
+        store(s + key / 2 * kTileQ + j * kLanes, Compute::probability_word(alter(x, key, j), zero()));
       }
     }
   }
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) l[j] = sum[j];
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -48,7 +48,14 @@ template <class T, bool IsValue> void load_rows_fp32(void* to, const void* from,
 
 // out[query][d] = O^T[d][query] factor[query]
 template <class T> void store_out(void* to, i64 stride, const float* o, const float* factor, int rows, int hdim) {
+  const auto prefetch = [&](int j) {
+    for (int i = j; i < j + kLanes && i < rows; ++i) {
+      for (int d = 0; d < hdim; d += int(64 / sizeof(T))) __builtin_prefetch((T*)to + i * stride + d, 1);
+    }
+  };
+  prefetch(0);
   for (int j = 0; j < rows; j += kLanes) {
+    prefetch(j + kLanes);
     const vf f = load(factor + j);
     for (int d = 0; d < hdim; d += kLanes) {
       vf r[kLanes];
@@ -84,12 +91,13 @@ template <class T> void load_k_pairs(void* to, const void* from, i64 stride, int
 // Words of two keys: (V[2i][d], V[2i + 1][d]); a missing last key is 0.
 template <class T> void load_v_pairs(void* to, const void* from, i64 stride, int rows, int hdim) {
   const int width = v_copy_stride(hdim);
-  for (int i = 0; i < rows; i += 2) {
-    const T* p = (const T*)from + i * stride;
-    for (int d = 0; d < hdim; d += 2 * kLanes) {
-      const vh even = load_halves(p + d, hdim - d), odd = i + 1 < rows ? load_halves(p + stride + d, hdim - d) : zero_halves();
-      interleave((bf16*)to + i * width + 2 * d, even, odd);
-    }
+  for (int d = 0; d < hdim; d += 2 * kLanes) {  // outside, so that the load masks are made once
+    const T* p = (const T*)from + d;
+    bf16* word = (bf16*)to + 2 * d;
+    int i = 0;
+    for (; i + 1 < rows; i += 2, p += 2 * stride, word += 2 * width)
+      interleave(word, load_halves(p, hdim - d), load_halves(p + stride, hdim - d));
+    if (i < rows) interleave(word, load_halves(p, hdim - d), zero_halves());
   }
 }
 #endif

@@ -46,15 +46,12 @@ TILEKILN_INLINE vf reciprocal(vf a) {
   return {_mm512_mul_ps(r, _mm512_fnmadd_ps(a.v, r, _mm512_set1_ps(2.f)))};
 }
 
-// x = whole + fraction, fraction in [-1/2, 1/2]; power() gives y 2^whole. x <= 127; below -150 the result is exactly 0, so
-// -inf gives 0; NaN stays NaN.
-struct Split { vf whole, fraction; };
-TILEKILN_INLINE Split split(vf x) {
-  x = max(broadcast(-152.f), x);
-  const vf whole = {_mm512_roundscale_ps(x.v, 0x08)};
-  return {whole, sub(x, whole)};
-}
-TILEKILN_INLINE vf power(vf y, Split x) { return {_mm512_scalef_ps(y.v, x.whole.v)}; }
+// 2^x = power(2^fraction, x) with fraction = x - floor(x) in [0, 1]. Below -150 the result is exactly 0, so -inf gives 0;
+// NaN stays NaN. vscalefps takes the floor itself and vreduceps gives 0 for infinities, so nothing needs clamping.
+constexpr bool kFractionCentred = false;
+struct Split { vf x, fraction; };
+TILEKILN_INLINE Split split(vf x) { return {x, {_mm512_reduce_ps(x.v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}}; }
+TILEKILN_INLINE vf power(vf y, Split x) { return {_mm512_scalef_ps(y.v, x.x.v)}; }
 
 // 16 x 16 words, in registers.
 TILEKILN_INLINE void transpose(vf* r) {

@@ -55,8 +55,9 @@ TILEKILN_INLINE vf keep_if(lane_bits bits, vf a) { return {(float4)((int4)a.v & 
 
 TILEKILN_INLINE vf reciprocal(vf a) { return {1.f / a.v}; }
 
-// x = whole + fraction, fraction in [-1/2, 1/2]; power() gives y 2^whole. x <= 126; below -126 the result is exactly 0, so
-// -inf gives 0; NaN stays NaN. `whole` sits in the low mantissa bits of x + 1.5 2^23.
+// 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 126; below -126 the result is exactly 0, so -inf gives 0;
+// NaN stays NaN. `whole` sits in the low mantissa bits of x + 1.5 2^23.
+constexpr bool kFractionCentred = true;
 struct Split { vf whole, fraction; int4 tiny; };
 TILEKILN_INLINE Split split(vf x) {
   const vf magic = broadcast(12582912.f);

@@ -1,6 +1,7 @@
 // One 64 x 64 block of the score matrix: its operands, and what stays the same over a tile.
 #pragma once
 
+#include "tilekiln/cpu/microkernel.h"
 #include "tilekiln/cpu/score.h"
 #include "tilekiln/cpu/softmax.h"
 
@@ -40,8 +41,7 @@ struct Block {
   bool altered;
   Alteration alteration;
   int q_words, o_rows;  // words of a Q row; rows of O^T, a multiple of 4
-  const char* k;
-  i64 k_stride;  // bytes
+  Keys keys;
   const float* v;
   i64 v_stride;  // words
 };

@@ -2,7 +2,6 @@
 // keys for just the vectors that see them; mask, softmax and O go one vector at a time over its own range.
 #pragma once
 
-#include "tilekiln/cpu/microkernel.h"
 #include "tilekiln/cpu/qlanes/block.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -24,41 +23,62 @@ struct Edges {
   }
 };
 
+// What one vector of queries sees: some lane the keys [begin, end), all lanes [all_begin, all_end), where no mask is needed.
+// rounded_end is end rounded up to a group of keys.
+struct Range {
+  int begin, end, rounded_end, all_begin, all_end;
+
+  TILEKILN_INLINE bool sees(int key) const { return key >= begin && key < rounded_end; }
+  TILEKILN_INLINE bool all_see(int key) const { return key >= all_begin && key < all_end; }
+  // The first key after `key`, and before `limit`, where one of the two changes.
+  TILEKILN_INLINE int change(int key, int limit) const {
+    const int borders[] = {begin, rounded_end, all_begin, all_end};
+    for (const int border : borders) limit = border > key && border < limit ? border : limit;
+    return limit;
+  }
+};
+
+constexpr int kKeyGroup = 4;
+
+TILEKILN_INLINE Range range_of(const Edges& edges, int q, bool needs_stage) {
+  constexpr int R = kKeyGroup;
+  Range r;
+  r.begin = edges.sink > 0 ? 0 : edges.clamp(q + edges.first) / R * R;
+  r.end = edges.clamp(q + kLanes + edges.last);
+  r.rounded_end = r.end > r.begin ? round_up(r.end, R) : r.begin;
+  r.all_begin = round_up(edges.clamp(q + kLanes - 1 + edges.first), R);
+  r.all_end = edges.clamp(q + edges.last + 1) / R * R;
+  // A stage changes the scores afterwards, so their maximum is taken with the mask, which then must visit every key.
+  if (edges.sink > 0 || needs_stage || r.all_end < r.all_begin) r.all_end = r.all_begin = r.begin;
+  return r;
+}
+
 template <class Compute> void edge_block(const Block& b, int vectors, const Edges& edges) {
-  constexpr int R = 4;  // keys in a group
   Scratch& w = b.scratch;
   State& state = b.state;
+  const int keys = b.keys.count;
   const vf c = broadcast(b.c);
-
-  // Some lane sees [begin, end), rounded_end is end rounded up; all lanes see [all_begin, all_end), so no mask is needed there.
-  struct Range { int begin, end, rounded_end, all_begin, all_end; } range[kVectors];
+  Range range[kVectors];
   vf maximum[kVectors];
   for (int j = 0; j < vectors; ++j) {
-    Range& r = range[j];
-    const i64 q = j * kLanes;
-    r.begin = edges.sink > 0 ? 0 : edges.clamp(q + edges.first) / R * R;
-    r.end = edges.clamp(q + kLanes + edges.last);
-    r.rounded_end = round_up(r.end, R);
-    if (r.end <= r.begin) r.rounded_end = r.begin;
-    r.all_begin = round_up(edges.clamp(q + kLanes - 1 + edges.first), R);
-    r.all_end = edges.clamp(q + edges.last + 1) / R * R;
-    if (edges.sink > 0 || b.stage || r.all_end < r.all_begin) r.all_end = r.all_begin = r.begin;
+    range[j] = range_of(edges, j * kLanes, b.stage != nullptr);
     maximum[j] = state.m[j];
   }
 
-  // S = K Q^T; the maximum is taken here only where no lane is masked. Keys past the end repeat the last one and are masked.
-  for (int key = 0; key < edges.keys; key += R) {
+  // S = K Q^T, in runs of keys that the same vectors see. The maximum is taken here only where no lane is masked. Scores
+  // past the last key are masked below.
+  for (int key = 0, run_end; key < keys; key = run_end) {
     int begin = 0, end = vectors;
-    while (begin < end && key >= range[begin].rounded_end) ++begin;
-    while (begin < end && key < range[end - 1].begin) --end;
-    const char* k[R];
-    for (int r = 0; r < R; ++r) k[r] = b.k + (key + r < edges.keys ? key + r : edges.keys - 1) * b.k_stride;
+    run_end = round_up(keys, kKeyGroup);
+    for (int j = 0; j < vectors; ++j) run_end = range[j].change(key, run_end);
+    while (begin < end && !range[begin].sees(key)) ++begin;
+    while (begin < end && !range[end - 1].sees(key)) --end;
     vector_groups(begin, end, [&]<int N>(int j) __attribute__((always_inline)) {
-      vf group[N];
-      for (int i = 0; i < N; ++i) group[i] = broadcast(-kInfinity);
-      score_rows<Compute, R, N>(k, b.q_words, w.q + j * kLanes, w.s + key * kTileQ + j * kLanes, group);
+      vf top[N];
+      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) top[i] = broadcast(-kInfinity);
+      score_block<Compute, N>(b.keys, key, run_end < keys ? run_end : keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, top);
       for (int i = 0; i < N; ++i) {
-        if (key >= range[j + i].all_begin && key < range[j + i].all_end) maximum[j + i] = max(maximum[j + i], group[i]);
+        if (range[j + i].all_see(key)) maximum[j + i] = max(maximum[j + i], top[i]);
       }
     });
   }

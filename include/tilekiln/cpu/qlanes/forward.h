@@ -104,7 +104,7 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
     state.started[j] = false;
   }
 
-  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, nullptr, 0, nullptr, 0};
+  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, nullptr, 0};
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
@@ -130,14 +130,12 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
     const int keys = u.seqlen_k - key < kTileK ? int(u.seqlen_k - key) : kTileK;
-    b.k = k + bytes * key * a.k_row;
+    b.keys = {k + bytes * key * a.k_row, bytes * a.k_row, keys};
     b.v = (const float*)(v + bytes * key * a.v_row);
-    b.k_stride = bytes * a.k_row;
     b.v_stride = a.v_row;
     if (load_k) {
-      load_k(w.k, b.k, a.k_row, keys, a.hdim_q);
-      b.k = (const char*)w.k;
-      b.k_stride = 4 * k_copy_stride(q_words);
+      load_k(w.k, b.keys.base, a.k_row, keys, a.hdim_q);
+      b.keys = {(const char*)w.k, 4 * k_copy_stride(q_words), keys};
     }
     if (load_v) {
       load_v(w.v, b.v, a.v_row, keys, a.hdim_v);
@@ -155,7 +153,7 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
 
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;
-    if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink)) straight_block<Compute>(b, vectors, keys);
+    if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink)) straight_block<Compute>(b, vectors);
     else edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
   }
 

@@ -1,32 +1,21 @@
-// A block whose queries all see the same keys [0, keys): no mask edge passes through it. It may be short of keys (the last
+// A block whose queries all see the same keys: no mask edge passes through it. It may be short of keys (the last
 // block of a sequence) or of queries (its last tile); then it costs that much less and needs no mask.
 #pragma once
 
-#include "tilekiln/cpu/microkernel.h"
 #include "tilekiln/cpu/qlanes/block.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-template <class Compute> void straight_block(const Block& b, int vectors, int keys) {
+template <class Compute> void straight_block(const Block& b, int vectors) {
+  const int keys = b.keys.count;
   Scratch& w = b.scratch;
   State& state = b.state;
   vf maximum[kVectors], alpha[kVectors], cm[kVectors];
 
-  // S = K Q^T. Rows past the last key repeat it, which leaves the maximum right; nobody reads their scores.
+  // S = K Q^T
   for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    constexpr int R = block_rows(N);
-    const auto step = [&]<int Rows>(int key) __attribute__((always_inline)) {
-      const char* k[Rows];
-      TILEKILN_UNROLL(16) for (int r = 0; r < Rows; ++r) k[r] = b.k + (key + r) * b.k_stride;
-      if (key + Rows > keys) {
-        for (int r = keys - key; r < Rows; ++r) k[r] = b.k + (keys - 1) * b.k_stride;
-      }
-      score_rows<Compute, Rows, N>(k, b.q_words, w.q + j * kLanes, w.s + key * kTileQ + j * kLanes, maximum + j);
-    };
-    int key = 0;
-    for (; key + R <= keys; key += R) step.template operator()<R>(key);
-    for (; key < keys; key += 4) step.template operator()<4>(key);
+    score_block<Compute, N>(b.keys, 0, keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, maximum + j);
   });
   if (b.stage) {
     for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
