@@ -101,8 +101,8 @@ enum { TILEKILN_BSHD = 0, TILEKILN_BHSD = 1 };
  * Group mode (q of 3 dimensions): q (total_q, nhead_q, hdim_q), k (total_k, ...), v, out alike, lse (nhead_q, total_q).
  * With TILEKILN_BHSD: (nhead, total, hdim).
  *
- * Arrays are read and written with their strides; the last dimension of q, k, v, out, bias, lse and randval is contiguous.
- * out, lse and randval may not overlap any input or each other.
+ * Arrays are read and written with their strides, and aligned to their elements; the last dimension of all but the index arrays
+ * is contiguous. out, lse and randval may not overlap any input or each other, nor themselves.
  * The structs a pointer here names are read before the call returns, and so are the index arrays (seqstart, seqlen, cu_seqlens,
  * block_scale_seqstart); the data of all other arrays must stay until the stream has run the call. */
 typedef struct tilekiln_fmha_fwd_args {

@@ -15,9 +15,9 @@
 namespace tilekiln::fmha {
 namespace {
 
-// What a further thread must have to do before it is woken, in multiply-adds. Waking costs 10 to 50 us; a core does
+// What one more thread must find to do before it is woken, in multiply-adds. Waking it costs 10 to 50 us; a core does
 // 50 to 300 thousand million of them a second.
-constexpr double work_per_thread = 2e6;
+constexpr double work_per_thread = 4e6;
 
 // The keys that row `row` of a sequence sees.
 i64 visible_keys(const FwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {

@@ -7,7 +7,7 @@
 
 #include "check.h"
 
-enum { BATCH = 2, SQ = 70, SK = 131, HQ = 4, HK = 2, DQ = 40, DV = 24 };
+enum { BATCH = 2, SQ = 140, SK = 260, HQ = 4, HK = 2, DQ = 40, DV = 24 };
 
 static unsigned noise_state = 1;
 static float noise(void) {

@@ -400,6 +400,47 @@ void run_instances() {
   CHECK(fitting >= 1 && chosen >= 0);
 }
 
+// Structs of random numbers (all but the data of the index arrays, which must be readable): any answer, no crash.
+void run_noise() {
+  unsigned long long state = 1;
+  const auto random = [&] { return (state = state * 6364136223846793005u + 1442695040888963407u) >> 20; };
+  const int64_t lengths[] = {
+      0, 1, 2, 3, B, Sq, Sk, Hq, D, -1, 127, 129, 1 << 20, INT64_C(1) << 31, INT64_C(1) << 40, INT64_MAX, INT64_MIN};
+  const auto length = [&] { return lengths[random() % (sizeof(lengths) / sizeof(*lengths))]; };
+  int accepted = 0;
+  for (int round = 0; round < 20000; ++round) {
+    World w;
+    tilekiln_tensor* const tensors[] = {&w.q, &w.k, &w.v, &w.out, &w.lse, &w.bias, &w.slopes, &w.sink, &w.randval};
+    if (random() % 2) w.args.lse = &w.lse;
+    if (random() % 3 == 0) w.args.bias = &w.bias;
+    if (random() % 3 == 0) w.args.alibi_slopes = &w.slopes;
+    if (random() % 3 == 0) w.args.sink = &w.sink;
+    if (random() % 3 == 0) w.args.dropout_p = 0.5f, w.args.randval = &w.randval;
+    for (unsigned long long n = random() % 4; n > 0; --n) {
+      tilekiln_tensor& t = *tensors[random() % 9];
+      switch (random() % 5) {
+        case 0: t.shape[random() % TILEKILN_MAX_NDIM] = length(); break;
+        case 1: t.stride[random() % TILEKILN_MAX_NDIM] = length(); break;
+        case 2: t.ndim = static_cast<int32_t>(random() % 9) - 1; break;
+        case 3:
+          t.dtype = static_cast<int32_t>(random() % 5 == 0 ? random() : (random() % 20) << 8 | 8u << random() % 4);
+          break;
+        default: t.data = reinterpret_cast<void*>(random() % 3 == 0 ? random() << 20 : (random() & ~7ull));
+      }
+    }
+    int32_t* const numbers[] = {&w.args.causal,    &w.args.window_left,  &w.args.window_right, &w.args.mask_origin,
+                                &w.args.sink_size, &w.args.min_seqlen_q, &w.args.layout,       &w.args.num_threads};
+    if (random() % 2) *numbers[random() % 8] = static_cast<int32_t>(random() % 2 ? random() : random() % 3);
+    int64_t instance = -1;
+    const tilekiln_status status = tilekiln_fmha_fwd_find(&w.args, &instance);
+    CHECK(status == TILEKILN_OK || status == TILEKILN_INVALID_ARGUMENT || status == TILEKILN_NO_KERNEL);
+    CHECK((status == TILEKILN_OK) == (instance >= 0));
+    accepted += status == TILEKILN_OK;
+    CHECK(w.untouched());
+  }
+  CHECK(accepted > 1000 && accepted < 19000);
+}
+
 void run_streams() {
   CHECK(tilekiln_stream_create(nullptr) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(tilekiln_last_error(), "stream: was null, must point to where the stream is put");
@@ -434,6 +475,7 @@ int main() {
   run_cases();
   run_good();
   run_instances();
+  run_noise();
   run_streams();
   return check_result();
 }

@@ -20,8 +20,8 @@ def run(program: Path, *arguments: str, **environment: str) -> subprocess.Comple
     )
 
 
-def passes(program: Path, **environment: str) -> None:
-    result = run(program, **environment)
+def passes(program: Path, *arguments: str, **environment: str) -> None:
+    result = run(program, *arguments, **environment)
     assert result.returncode == 0, result.stdout + result.stderr
     assert " checks, 0 failed" in result.stderr
 
@@ -49,6 +49,15 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
 )
 def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(f"flash/{name}", receipt="flash", mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["release", "thread"])
+def test_errors_of_a_stream(build_program: Build, mode: str) -> None:
+    passes(build_program("fp8/stream_errors", receipt="fp8", mode=mode))
+
+
+def test_libraries_come_and_go(build_program: Build, build_library: Build) -> None:
+    passes(build_program("load_libraries"), str(build_library("flash")), str(build_library("fp32_min")))
 
 
 def test_schedule_without_races(build_program: Build) -> None:
