@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,27 @@ def test_dry_run_of_a_built_tree(built_tree):
     assert len(said.actions("compile")) > 10
     assert built_tree.files() == before
     assert "up to date" in built_tree.built("-n", *built_tree.SMALL).out
+
+
+def test_no_receipt_is_said(tree):
+    assert (
+        tree.built("-n", "target=cpu-generic").lines[1] == "receipt=flash, as none was named (receipt=list shows them)"
+    )
+
+
+def test_list_and_explain_are_those_of_the_generator(tree):
+    options = ["--target", "cpu-avx2", "--where", "dtype=bf16 hdim_q=64"]
+    command = [sys.executable, "-m", "codegen", "list", "flash", *options]
+    expected = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=True).stdout
+    said = tree.built("receipt=flash", "target=cpu-avx2", "where=dtype=bf16 hdim_q=64", "list")
+    assert said.out == expected
+    assert len(said.lines) > 10
+    shown = tree.built("receipt=flash", "target=cpu-avx2", "where=dtype=bf16 hdim_q=64", "list", "format=json")
+    assert [row["name"] for row in json.loads(shown.out)["instances"]] == said.lines
+    question = "fmha_fwd dtype=fp8bf16"
+    command = [sys.executable, "-m", "codegen", "explain", "flash", question, "--target", "cpu-avx2"]
+    expected = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=True).stdout
+    assert tree.built("receipt=flash", "target=cpu-avx2", f"explain={question}").out == expected
 
 
 def test_two_receipts_by_name_and_number_are_one(tree):
