@@ -29,14 +29,10 @@ template <class T, class Out> void fp32_tile(const FwdProblem& a, const FwdUnit&
 // bf16 pairs. K of bf16 is used where it lies; V is paired over keys per block. out and bias are bf16.
 template <class T> void bf16_tile(const FwdProblem& a, const FwdUnit& u, void* scratch) {
   constexpr bool kConvert = sizeof(T) != sizeof(bf16);
-  static const constexpr Storage storage{load_q_pairs<T>,
-                                         kConvert ? load_k_pairs<T> : nullptr,
-                                         load_v_pairs<T>,
-                                         load_k_pairs<T>,
-                                         load_v_pairs<T>,
-                                         store_out<bf16>,
-                                         score_bias<bf16>,
-                                         sizeof(T),
+  static const constexpr Storage storage{load_q_pairs<T>,  kConvert ? load_k_pairs<T> : nullptr,
+                                         load_v_pairs<T>,  load_k_pairs<T>,
+                                         load_v_pairs<T>,  store_out<bf16>,
+                                         score_bias<bf16>, sizeof(T),
                                          sizeof(bf16)};
   forward<ComputeBf16>(storage, a, u, *(Scratch*)scratch);
 }

@@ -92,7 +92,7 @@ def _from_path() -> list[Found]:
 
 
 def _from_tree() -> list[Found]:
-    """Newest first; release before debug, whole receipts before those narrowed by where= (whose directory ends in a hash).
+    """Newest first; release before debug, whole receipts before those narrowed by where= (a hash ends their directory).
 
     Sanitized libraries need a sanitized process, so they are left out.
     """

@@ -26,7 +26,7 @@ Kind output_kind(Dtype dtype) {
   return dtype == Dtype::fp8fp32 ? Kind::fp32 : input_kind(dtype);
 }
 
-constexpr int kRowPad = 3;     // poisoned elements between rows of out
+constexpr int kRowPad = 3;  // poisoned elements between rows of out
 constexpr int kScaleBlock = 128;
 
 // What no relative tolerance covers: half of fp16's smallest subnormal; elsewhere P far below the row's maximum may be flushed to 0.
@@ -82,7 +82,8 @@ struct Arrays {
         v(input_kind(dtype), count(t, k_seq, t.nhead_k, t.hdim_v), flush),
         out(output_kind(dtype), count(t, q_seq, t.nhead_q, t.hdim_v + kRowPad), flush),
         lse(Kind::fp32, count(t, q_seq, t.nhead_q, 1), flush),
-        bias(output_kind(dtype), t.bias == Bias::elementwise ? i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k : 0, flush),
+        bias(output_kind(dtype), t.bias == Bias::elementwise ? i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k : 0,
+             flush),
         slopes(Kind::fp32, t.batch * t.nhead_q, flush),
         sink(Kind::fp32, t.nhead_q, flush),
         randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
@@ -128,8 +129,8 @@ float scale_of(const FwdCase& t) { return t.scale_given ? t.scale : 1 / std::sqr
 
 fmha::FwdProblem problem_of(const FwdCase& t, Dtype dtype, const Arrays& a) {
   fmha::FwdProblem p{};
-  p.features = {dtype, t.bias, t.qscale, t.group, t.window_left >= 0 || t.window_right >= 0, t.lse, t.dropout_p > 0,
-                t.softcap > 0, false, t.sink || t.sink_size > 0};
+  p.features = {dtype, t.bias,          t.qscale,      t.group, t.window_left >= 0 || t.window_right >= 0,
+                t.lse, t.dropout_p > 0, t.softcap > 0, false,   t.sink || t.sink_size > 0};
   p.nhead_q = t.nhead_q;
   p.nhead_k = t.nhead_k;
   p.hdim_q = t.hdim_q;
@@ -199,9 +200,7 @@ struct Reference {
 };
 
 // Q, K and V as numbers.
-struct Values {
-  std::vector<double> q, k, v;
-};
+struct Values { std::vector<double> q, k, v; };
 
 Reference reference(const FwdCase& t, const Arrays& a, const Values& values, int b, int h, int i) {
   const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], head_k = h / (t.nhead_q / t.nhead_k);
@@ -212,11 +211,13 @@ Reference reference(const FwdCase& t, const Arrays& a, const Values& values, int
 
   const auto k_scale = [&](const Guarded& x, int j) {
     if (t.qscale == Qscale::none) return 1.0;
-    return t.qscale == Qscale::pertensor ? x.get(0) : x.get((i64(b) * t.nhead_k + head_k) * a.k_blocks + j / kScaleBlock);
+    return t.qscale == Qscale::pertensor ? x.get(0)
+                                         : x.get((i64(b) * t.nhead_k + head_k) * a.k_blocks + j / kScaleBlock);
   };
   double q_scale = 1;
   if (t.qscale == Qscale::pertensor) q_scale = a.q_descale.get(0);
-  if (t.qscale == Qscale::blockscale) q_scale = a.q_descale.get((i64(b) * t.nhead_q + h) * a.q_blocks + i / kScaleBlock);
+  if (t.qscale == Qscale::blockscale)
+    q_scale = a.q_descale.get((i64(b) * t.nhead_q + h) * a.q_blocks + i / kScaleBlock);
 
   std::vector<double> s(sk, -INFINITY);
   double m = t.sink ? a.sink.get(h) : -INFINITY;
@@ -271,7 +272,8 @@ void check_randval(const FwdCase& t, const Arrays& a, Errors& errors) {
         for (int j = 0; j < t.seqlen_k + kRowPad; ++j) {
           const size_t at = ((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * (t.seqlen_k + kRowPad) + j;
           const bool exists = i < a.q_seq.length[b] && j < a.k_seq.length[b];
-          const bool right = exists ? a.randval.get(at) == core::dropout_byte(t.seed, offset, i, j) : a.randval.poisoned(at);
+          const bool right =
+              exists ? a.randval.get(at) == core::dropout_byte(t.seed, offset, i, j) : a.randval.poisoned(at);
           if (!right) errors.broken = "a random byte";
         }
       }
@@ -286,12 +288,12 @@ std::string describe(const FwdCase& t, Dtype dtype) {
   static const char* const biases[] = {"none", "elementwise", "alibi"};
   static const char* const scales[] = {"none", "pertensor", "blockscale"};
   std::ostringstream s;
-  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k << " seqlen "
-    << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window (" << t.window_left << ", "
-    << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size << (t.sink ? " sink" : "")
-    << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias " << biases[int(t.bias)] << " shape "
-    << int(t.bias_shape) << " softcap " << t.softcap << " dropout " << t.dropout_p << (t.randval ? " randval" : "")
-    << " qscale " << scales[int(t.qscale)] << " scale " << scale_of(t);
+  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k
+    << " seqlen " << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window ("
+    << t.window_left << ", " << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size
+    << (t.sink ? " sink" : "") << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias "
+    << biases[int(t.bias)] << " shape " << int(t.bias_shape) << " softcap " << t.softcap << " dropout " << t.dropout_p
+    << (t.randval ? " randval" : "") << " qscale " << scales[int(t.qscale)] << " scale " << scale_of(t);
   return s.str();
 }
 

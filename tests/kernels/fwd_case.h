@@ -20,7 +20,7 @@ struct FwdCase {
   int batch = 1, nhead_q = 2, nhead_k = 1, seqlen_q = 64, seqlen_k = 64, hdim_q = 64, hdim_v = 64;
   int window_left = -1, window_right = -1, sink_size = 0;
   bool top_left = false;
-  bool group = false;        // sequences of random lengths, padded by a few rows of NaN
+  bool group = false;         // sequences of random lengths, padded by a few rows of NaN
   bool heads_inside = false;  // (batch, seqlen, nhead, hdim) in memory; else (batch, nhead, seqlen, hdim)
   bool lse = true, sink = false, randval = false;
   float scale = 0, softcap = 0, dropout_p = 0;

@@ -43,7 +43,8 @@ using Visit = std::function<void(const FwdCase&)>;
 
 // Head dims, odd lengths, causal, and everything at once.
 void shapes(const Visit& visit) {
-  const std::pair<int, int> hdims[] = {{64, 64}, {128, 128}, {59, 59}, {111, 111}, {32, 48}, {192, 128}, {1, 3}, {256, 256}, {66, 62}};
+  const std::pair<int, int> hdims[] = {{64, 64},   {128, 128}, {59, 59},   {111, 111}, {32, 48},
+                                       {192, 128}, {1, 3},     {256, 256}, {66, 62}};
   const std::pair<int, int> seqlens[] = {{64, 64}, {1, 1}, {77, 131}, {130, 65}, {5, 0}, {64, 129}};
   for (auto [hdim_q, hdim_v] : hdims) {
     for (auto [seqlen_q, seqlen_k] : seqlens) {
@@ -86,13 +87,15 @@ void tails(const Visit& visit) {
 // Windows x mask origins x features.
 void windows(const Visit& visit) {
   const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
-  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0}, {0, 0}, {16, 0}, {70, 10}, {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
+  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0},  {0, 0},   {16, 0}, {70, 10},
+                                        {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
   for (auto [seqlen_q, seqlen_k] : seqlens) {
     for (auto [left, right] : limits) {
       for (bool top_left : {false, true}) {
         FwdCase t;
         t.nhead_k = 2;
-        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right, t.top_left = top_left;
+        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right,
+        t.top_left = top_left;
         t.name = "window";
         visit(t);
         FwdCase softcap = t, alibi = t, bias = t, dropout = t, sink = t;
@@ -215,7 +218,11 @@ bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
   return true;
 }
 
-struct Target { const char* name; const fmha::FwdEngine* engine; bool supported; };
+struct Target {
+  const char* name;
+  const fmha::FwdEngine* engine;
+  bool supported;
+};
 
 std::vector<Target> targets() {
 #if defined(__x86_64__)
@@ -246,8 +253,8 @@ int test(const Target& target, Dtype dtype, int step) {
     worst.lse = std::max(worst.lse, e.lse);
     if (e.broken.empty() && e.rms <= allowed.rms && e.element <= allowed.element && e.lse <= allowed.lse) return;
     ++failures;
-    std::printf("FAIL %s %s: rms %.2e element %.2e lse %.2e %s\n", target.name, describe(t, dtype).c_str(), e.rms, e.element,
-                e.lse, e.broken.c_str());
+    std::printf("FAIL %s %s: rms %.2e element %.2e lse %.2e %s\n", target.name, describe(t, dtype).c_str(), e.rms,
+                e.element, e.lse, e.broken.c_str());
   };
   for (auto sweep : {shapes, tails, windows, borders, scales, dropouts, randoms}) sweep(visit);
   if (dtype == Dtype::fp32) {
@@ -258,8 +265,8 @@ int test(const Target& target, Dtype dtype, int step) {
     }
   }
   static const char* const names[] = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, names[int(dtype)], count,
-              failures, worst.rms, worst.element, worst.lse);
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, names[int(dtype)],
+              count, failures, worst.rms, worst.element, worst.lse);
   return failures;
 }
 

@@ -16,9 +16,7 @@ namespace tilekiln::test {
 
 enum class Kind { fp32, fp16, bf16, fp8, byte };
 
-inline size_t bytes_of(Kind kind) {
-  return kind == Kind::fp32 ? 4 : kind == Kind::fp16 || kind == Kind::bf16 ? 2 : 1;
-}
+inline size_t bytes_of(Kind kind) { return kind == Kind::fp32 ? 4 : kind == Kind::fp16 || kind == Kind::bf16 ? 2 : 1; }
 
 enum class Flush { end, start };  // the side on which the array touches the inaccessible page
 

@@ -47,7 +47,8 @@ template <int ExponentBits, int MantissaBits, bool Ieee> struct Format {
   }
 
   static uint32_t narrow(float x) {
-    const uint32_t bits = bits_of(x), sign = (bits >> 31) << (ExponentBits + MantissaBits), magnitude = bits & 0x7fffffffu;
+    const uint32_t bits = bits_of(x), sign = (bits >> 31) << (ExponentBits + MantissaBits),
+                   magnitude = bits & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return sign | kNan;
     const int exponent = int(magnitude >> 23) - 127 + kBias;  // of the result, before rounding
     uint32_t result;
@@ -81,8 +82,10 @@ inline void narrow(float x, fp8& to) { to.bits = uint8_t(Fp8::narrow(x)); }
 inline void narrow(float x, bf8& to) { to.bits = uint8_t(Bf8::narrow(x)); }
 inline void narrow(float x, bf16& to) {
   const uint32_t bits = bits_of(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) to.bits = uint16_t(bits >> 16 | 0x40u);
-  else to.bits = uint16_t((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    to.bits = uint16_t(bits >> 16 | 0x40u);
+  else
+    to.bits = uint16_t((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
 }  // namespace tilekiln::core::inline TILEKILN_TARGET

@@ -34,13 +34,15 @@ inline void keep_block(lane_bits* keep, u64 seed, u64 offset, int row, int key, 
       const RandomBytes low = random_bytes(seed, offset + column % 32, row32, key32);
       const RandomBytes high = random_bytes(seed, offset + 32 + column % 32, row32, key32);
       for (int g = 0; g < 2; ++g)
-        store_keep(keep, 2 * patch + g, column, bytes_at_most(low.group[g], threshold), bytes_at_most(high.group[g], threshold));
+        store_keep(keep, 2 * patch + g, column, bytes_at_most(low.group[g], threshold),
+                   bytes_at_most(high.group[g], threshold));
     }
   }
 }
 
 // randval[row][key] for the rows and keys that exist.
-inline void store_randval(unsigned char* randval, i64 stride, u64 seed, u64 offset, int row, int key, int rows, int keys) {
+inline void store_randval(unsigned char* randval, i64 stride, u64 seed, u64 offset, int row, int key, int rows,
+                          int keys) {
   for (int column = 0; column < keys; column += kCounters) {
     for (int patch = 0; patch < rows; patch += 32) {
       for (int half = 0; half < 2; ++half) {

@@ -22,9 +22,7 @@ template <int R> struct StridedRows {
     TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] = keys.base + (first + r) * keys.stride;
   }
   TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(quad[r / 4] + r % 4 * stride); }
-  TILEKILN_INLINE void next_word() {
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4;
-  }
+  TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4; }
 };
 
 // Up to 4 rows at the end of a sequence: rows past the last key repeat it.
@@ -32,21 +30,18 @@ struct LastRows {
   const char* row[4];
 
   TILEKILN_INLINE LastRows(const Keys& keys, int first) {
-    for (int r = 0; r < 4; ++r) row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
+    for (int r = 0; r < 4; ++r)
+      row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
   }
   TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(row[r]); }
-  TILEKILN_INLINE void next_word() {
-    TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4;
-  }
+  TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4; }
 };
 
 // S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S).
 template <class Compute, int R, int N, class Rows>
 TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, vf* maximum) {
   vf sum[R][N];
-  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero();
-  }
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   TILEKILN_UNROLL(2) for (i64 w = 0; w < words; ++w) {
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(q + w * kTileQ + j * kLanes);
@@ -67,7 +62,8 @@ TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, 
 // S of the keys [begin, end) and N vectors; end - begin is a multiple of 4, or end is the last key. Rows past the last key get
 // its scores, which leaves the maximum right.
 template <class Compute, int N>
-TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s, vf* maximum) {
+TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s,
+                                 vf* maximum) {
   constexpr int R = block_rows(N);
   vf top[N];  // in registers over all keys
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
@@ -78,7 +74,8 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
       score_rows<Compute, R, N>(StridedRows<R>(keys, r), words, q, s + r * kTileQ, top);
   }
   if constexpr (R != 4) {
-    for (; key + 4 <= end; key += 4) score_rows<Compute, 4, N>(StridedRows<4>(keys, key), words, q, s + key * kTileQ, top);
+    for (; key + 4 <= end; key += 4)
+      score_rows<Compute, 4, N>(StridedRows<4>(keys, key), words, q, s + key * kTileQ, top);
   }
   if (key < end) score_rows<Compute, 4, N>(LastRows(keys, key), words, q, s + key * kTileQ, top);
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
@@ -86,11 +83,10 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
 
 // O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet.
 template <class Compute, int R, int N>
-TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, int begin, int end, float* o, const vf* alpha) {
+TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, int begin, int end, float* o,
+                                const vf* alpha) {
   vf sum[R][N];
-  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero();
-  }
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   if (alpha) {
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = mul(load(o + r * kTileQ + j * kLanes), alpha[j]);

@@ -10,13 +10,13 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 struct Score {
-  float c;             // softmax_scale descales log2(e)
+  float c;  // softmax_scale descales log2(e)
   float softcap;
-  float slope;         // alibi: -slope log2(e)
-  const void* bias;    // of the tile's first row and the block's first key
+  float slope;       // alibi: -slope log2(e)
+  const void* bias;  // of the tile's first row and the block's first key
   i64 bias_row;
-  int rows, keys;      // that exist in this tile and block
-  i64 distance;        // (first row + shift) - first key
+  int rows, keys;  // that exist in this tile and block
+  i64 distance;    // (first row + shift) - first key
 };
 
 // Vectors [j0, j1), keys [begin, end). maximum[j] is read and raised.
@@ -31,7 +31,8 @@ struct Scaled {
 // softcap tanh(softmax_scale s / softcap), with tanh x = 1 - 2 / (e^2x + 1)
 struct SoftCapped {
   vf x, y;
-  explicit SoftCapped(const Score& score) : x(broadcast(2 * score.c / score.softcap)), y(broadcast(score.softcap * kLog2e)) {}
+  explicit SoftCapped(const Score& score)
+      : x(broadcast(2 * score.c / score.softcap)), y(broadcast(score.softcap * kLog2e)) {}
   TILEKILN_INLINE vf operator()(vf s) const {
     const vf e = exp2<5>(min(broadcast(60.f), mul(s, x)));
     return mul(y, fma(broadcast(-2.f), reciprocal(add(e, broadcast(1.f))), broadcast(1.f)));
@@ -80,7 +81,8 @@ template <class T> void score_bias(float* s, int j0, int j1, int begin, int end,
         const int row = j * kLanes + i < score.rows ? j * kLanes + i : score.rows - 1;
         const T* p = (const T*)score.bias + row * score.bias_row + key;
         r[i] = n > 0 ? widen_some(p, n) : zero();
-        __builtin_prefetch(p + kTileK);  // the next block of this row: nothing else streams it in (bf16 D64: cost 28 -> 19 %)
+        __builtin_prefetch(
+            p + kTileK);  // the next block of this row: nothing else streams it in (bf16 D64: cost 28 -> 19 %)
       }
       transpose(r);
       TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) {

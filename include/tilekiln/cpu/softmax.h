@@ -23,7 +23,8 @@ struct Alteration {
 // P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words over S.
 // With two keys a word, begin is even and a missing last key counts as P = 0.
 template <class Compute, bool Altered, int N>
-TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l, const Alteration& alteration) {
+TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l,
+                                   const Alteration& alteration) {
   // In registers: as memory that S might alias, the sums cost a store each (bf16: 20 % of this pass).
   vf shift[N], sum[N];
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
@@ -38,8 +39,10 @@ TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, c
     return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + j * kLanes), c, shift[j]));
   };
   const auto alter = [&](vf x, i64 key, int j) __attribute__((always_inline)) {
-    if constexpr (!Altered) return x;
-    else return mul(keep_if(keep[j * kTileK + key], x), gain);
+    if constexpr (!Altered)
+      return x;
+    else
+      return mul(keep_if(keep[j * kTileK + key], x), gain);
   };
   if constexpr (Compute::kWord == 1) {
     TILEKILN_UNROLL(2) for (i64 key = begin; key < end; ++key) {

@@ -9,9 +9,7 @@ namespace tilekiln::fmha::inline TILEKILN_TARGET {
 constexpr i64 kUnbounded = 1LL << 40;  // further than any key
 
 // Row i sees the keys [i + shift - left, i + shift + right] and, up to i + shift + right, those below sink.
-struct Window {
-  i64 left, right, shift, sink;
-};
+struct Window { i64 left, right, shift, sink; };
 
 inline Window window_of(const FwdProblem& problem, const FwdUnit& unit) {
   const bool mask = problem.features.mask;

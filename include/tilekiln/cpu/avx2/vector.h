@@ -24,15 +24,17 @@ TILEKILN_INLINE vf load_unaligned(const float* p) { return {_mm256_loadu_ps(p)};
 TILEKILN_INLINE void store(float* p, vf a) { _mm256_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm256_storeu_ps(p, a.v); }
 TILEKILN_INLINE vf broadcast(float x) { return {_mm256_set1_ps(x)}; }
-TILEKILN_INLINE vf broadcast_word(const void* p) { return {_mm256_set1_ps(*(const unaligned_float*)p)}; }  // any 32 bits
+TILEKILN_INLINE vf broadcast_word(const void* p) {
+  return {_mm256_set1_ps(*(const unaligned_float*)p)};
+}  // any 32 bits
 TILEKILN_INLINE vf zero() { return {_mm256_setzero_ps()}; }
 TILEKILN_INLINE vf iota() { return {_mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7)}; }
 
 TILEKILN_INLINE vf add(vf a, vf b) { return {_mm256_add_ps(a.v, b.v)}; }
 TILEKILN_INLINE vf sub(vf a, vf b) { return {_mm256_sub_ps(a.v, b.v)}; }
 TILEKILN_INLINE vf mul(vf a, vf b) { return {_mm256_mul_ps(a.v, b.v)}; }
-TILEKILN_INLINE vf max(vf a, vf b) { return {_mm256_max_ps(a.v, b.v)}; }  // a NaN in b survives
-TILEKILN_INLINE vf min(vf a, vf b) { return {_mm256_min_ps(a.v, b.v)}; }  // a NaN in b survives
+TILEKILN_INLINE vf max(vf a, vf b) { return {_mm256_max_ps(a.v, b.v)}; }               // a NaN in b survives
+TILEKILN_INLINE vf min(vf a, vf b) { return {_mm256_min_ps(a.v, b.v)}; }               // a NaN in b survives
 TILEKILN_INLINE vf fma(vf a, vf b, vf c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }  // a b + c
 TILEKILN_INLINE vf fms(vf a, vf b, vf c) { return {_mm256_fmsub_ps(a.v, b.v, c.v)}; }  // a b - c
 TILEKILN_INLINE vf abs(vf a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.f), a.v)}; }

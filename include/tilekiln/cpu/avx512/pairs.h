@@ -26,7 +26,9 @@ TILEKILN_INLINE vf pair(vf even, vf odd) {
 }
 
 // At most 32 elements of which n exist; the rest read as 0.
-TILEKILN_INLINE vh load_halves(const bf16* p, int n) { return {_mm512_maskz_loadu_epi16(n >= 32 ? ~0u : (1u << n) - 1, p)}; }
+TILEKILN_INLINE vh load_halves(const bf16* p, int n) {
+  return {_mm512_maskz_loadu_epi16(n >= 32 ? ~0u : (1u << n) - 1, p)};
+}
 
 // e4m3 -> bf16 is exact. On 16-bit lanes: through fp32 the whole kernel was 14 % slower. The 8 subnormals come from a table.
 TILEKILN_INLINE vh load_halves(const fp8* p, int n) {

@@ -25,15 +25,17 @@ TILEKILN_INLINE vf load_unaligned(const float* p) { return {_mm512_loadu_ps(p)};
 TILEKILN_INLINE void store(float* p, vf a) { _mm512_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm512_storeu_ps(p, a.v); }
 TILEKILN_INLINE vf broadcast(float x) { return {_mm512_set1_ps(x)}; }
-TILEKILN_INLINE vf broadcast_word(const void* p) { return {_mm512_set1_ps(*(const unaligned_float*)p)}; }  // any 32 bits
+TILEKILN_INLINE vf broadcast_word(const void* p) {
+  return {_mm512_set1_ps(*(const unaligned_float*)p)};
+}  // any 32 bits
 TILEKILN_INLINE vf zero() { return {_mm512_setzero_ps()}; }
 TILEKILN_INLINE vf iota() { return {_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }
 
 TILEKILN_INLINE vf add(vf a, vf b) { return {_mm512_add_ps(a.v, b.v)}; }
 TILEKILN_INLINE vf sub(vf a, vf b) { return {_mm512_sub_ps(a.v, b.v)}; }
 TILEKILN_INLINE vf mul(vf a, vf b) { return {_mm512_mul_ps(a.v, b.v)}; }
-TILEKILN_INLINE vf max(vf a, vf b) { return {_mm512_max_ps(a.v, b.v)}; }  // a NaN in b survives
-TILEKILN_INLINE vf min(vf a, vf b) { return {_mm512_min_ps(a.v, b.v)}; }  // a NaN in b survives
+TILEKILN_INLINE vf max(vf a, vf b) { return {_mm512_max_ps(a.v, b.v)}; }               // a NaN in b survives
+TILEKILN_INLINE vf min(vf a, vf b) { return {_mm512_min_ps(a.v, b.v)}; }               // a NaN in b survives
 TILEKILN_INLINE vf fma(vf a, vf b, vf c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }  // a b + c
 TILEKILN_INLINE vf fms(vf a, vf b, vf c) { return {_mm512_fmsub_ps(a.v, b.v, c.v)}; }  // a b - c
 TILEKILN_INLINE vf abs(vf a) { return {_mm512_abs_ps(a.v)}; }

@@ -58,7 +58,10 @@ TILEKILN_INLINE vf reciprocal(vf a) { return {1.f / a.v}; }
 // 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 126; below -126 the result is exactly 0, so -inf gives 0;
 // NaN stays NaN. `whole` sits in the low mantissa bits of x + 1.5 2^23.
 constexpr bool kFractionCentred = true;
-struct Split { vf whole, fraction; int4 tiny; };
+struct Split {
+  vf whole, fraction;
+  int4 tiny;
+};
 TILEKILN_INLINE Split split(vf x) {
   const vf magic = broadcast(12582912.f);
   const int4 tiny = x.v < -126.f;

@@ -10,8 +10,9 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 // What a tile carries from block to block, beside O in scratch.
 struct State {
   vf m[kVectors], l[kVectors];  // running maximum and sum of each query
-  bool started[kVectors];       // O of this vector holds something. Not cleared beforehand: the stores would miss L1 and cost
-                                // as much as a third of a block (bf16, D = 64); the first product writes it instead.
+  bool
+      started[kVectors];  // O of this vector holds something. Not cleared beforehand: the stores would miss L1 and cost
+                          // as much as a third of a block (bf16, D = 64); the first product writes it instead.
 
   // Makes O of the vectors [begin, end) readable: all of them started, or none.
   TILEKILN_INLINE bool start(int begin, int end, float* o, int rows) {

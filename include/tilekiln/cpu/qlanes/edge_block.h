@@ -76,7 +76,8 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     vector_groups(begin, end, [&]<int N>(int j) __attribute__((always_inline)) {
       vf top[N];
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) top[i] = broadcast(-kInfinity);
-      score_block<Compute, N>(b.keys, key, run_end < keys ? run_end : keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, top);
+      score_block<Compute, N>(b.keys, key, run_end < keys ? run_end : keys, b.q_words, w.q + j * kLanes,
+                              w.s + j * kLanes, top);
       for (int i = 0; i < N; ++i) {
         if (range[j + i].all_see(key)) maximum[j + i] = max(maximum[j + i], top[i]);
       }
@@ -109,13 +110,16 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     // P = 2^(c S - c m)
     vf alpha;
     const vf cm = raise_maximum(state.m[j], state.l[j], alpha, m, c);
-    if (b.altered) probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
-    else probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
+    if (b.altered)
+      probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
+    else
+      probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
 
     // O = alpha O + V^T P
     const int words_begin = r.begin / Compute::kWord, words_end = (r.end + Compute::kWord - 1) / Compute::kWord;
     const bool started = state.start(j, j + 1, w.o, b.o_rows);
-    value_block<Compute, 1>(w.s + q, b.v, b.v_stride, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
+    value_block<Compute, 1>(w.s + q, b.v, b.v_stride, words_begin, words_end, w.o + q, b.o_rows,
+                            started ? &alpha : nullptr);
   }
 }
 

@@ -27,14 +27,14 @@ struct Storage {
   LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
   StoreOut store_out;
   ScoreStage bias;
-  int bytes, out_bytes;     // of an element of q, k, v; of out and bias
+  int bytes, out_bytes;  // of an element of q, k, v; of out and bias
 };
 
 // Block scales of one row of heads; the factor of a key block is q[row's block] k[key's block].
 struct Descales {
-  float q = 1.f, v = 1.f;              // of the whole tile
+  float q = 1.f, v = 1.f;  // of the whole tile
   const float *k = nullptr, *v_blocks = nullptr;
-  int keys = 1;                        // per block
+  int keys = 1;  // per block
 
   TILEKILN_INLINE bool blocked() const { return k != nullptr; }
 };
@@ -107,7 +107,8 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, nullptr, 0};
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
-  const char* bias = (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
+  const char* bias =
+      (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
   b.altered = a.features.dropout || descales.blocked();
   if (b.altered && !a.features.dropout) __builtin_memset(w.keep, 0xff, sizeof w.keep);
 
@@ -153,8 +154,10 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
 
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;
-    if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink)) straight_block<Compute>(b, vectors);
-    else edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
+    if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink))
+      straight_block<Compute>(b, vectors);
+    else
+      edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
   }
 
   // O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf

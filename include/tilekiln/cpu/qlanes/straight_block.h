@@ -26,8 +26,10 @@ template <class Compute> void straight_block(const Block& b, int vectors) {
   const vf c = broadcast(b.c);
   for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(state.m[j], state.l[j], alpha[j], maximum[j], c);
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    if (b.altered) probabilities<Compute, true, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
-    else probabilities<Compute, false, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
+    if (b.altered)
+      probabilities<Compute, true, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
+    else
+      probabilities<Compute, false, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);
   });
 
   // O = alpha O + V^T P
