@@ -102,5 +102,5 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
     return {
         "demo": command("demo", "-m", "tilekiln.demo", *request.receipts),
         "test": command("tests", "-m", "pytest", "-n", "auto"),
-        "bench": command("benchmarks", "tools/bench"),
+        "bench": command("benchmarks", "tools/bench", "all"),
     }

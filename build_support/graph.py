@@ -98,7 +98,7 @@ class Graph:
         Without --force-group-allocation the COMDAT groups would stay, and the final link would merge a std:: template
         compiled for one instruction set with that of another.
         """
-        partial = f"{jobs.OUT}.2"
+        partial = f"{jobs.OUT}{jobs.SCRATCH}"
         commands = [
             ["ld", "-r", "--force-group-allocation", "-o", partial, jobs.INPUTS],
             ["objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from . import console
 
-OUT = "@out@"  # where the job writes; @out@.2 and so on are its scratch files
+OUT = "@out@"  # where the job writes
+SCRATCH = ".scratch"  # after OUT: a file between two commands
 INPUTS = "@inputs@"  # its sources, in a response file: thousands of names are longer than a command line may be
 
 
@@ -80,11 +81,9 @@ def run(job: Job, target: str, sources: Sequence[str]) -> int:
         console.block(f"{error}\n{failure(job, target, sources)}")
         return 1
     finally:
-        directory, prefix = os.path.split(new)
-        for name in os.listdir(directory or "."):
-            if name.startswith(prefix):
-                with contextlib.suppress(FileNotFoundError):
-                    os.remove(os.path.join(directory, name))
+        for path in (new, f"{new}{SCRATCH}", response):
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
     if job.summary:
         console.block(job.summary.replace("@size@", size(os.path.getsize(target))))
     return 0

@@ -67,7 +67,7 @@ TARGETS = {
     "list": "shows the instances of the receipts; builds nothing",
     "demo": "builds, then computes attention and compares it with the reference",
     "test": "runs the tests (pytest -n auto)",
-    "bench": "runs the benchmarks (tools/bench)",
+    "bench": "runs every benchmark of tools/bench",
     "programs": "the C and C++ test programs of tests/programs.yaml",
     "compiledb": "compile_commands.json only",
 }

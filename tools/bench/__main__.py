@@ -1,4 +1,5 @@
-"""python tools/bench NAME [ARGUMENT]...: runs the benchmark tools/bench/NAME.py; without a name, lists them."""
+"""python tools/bench NAME [ARGUMENT]...: runs the benchmark tools/bench/NAME.py; all runs every one;
+without a name, lists them."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ def main() -> int:
             print(f"  {name:10} {about(name)}")
         return 0
     name = sys.argv[1]
-    if name not in known:
+    if name != "all" and name not in known:
         near = difflib.get_close_matches(name, known, 1)
         choice = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
         print(f"tools/bench: there is no benchmark {name!r}; {choice}", file=sys.stderr)
@@ -38,7 +39,12 @@ def main() -> int:
     for place in (HERE.parents[1], HERE.parents[1] / "python"):  # as tools/dev does
         if str(place) not in sys.path:
             sys.path.insert(0, str(place))
-    return int(importlib.import_module(f"tools.bench.{name}").main(sys.argv[2:]) or 0)
+    code = 0
+    for each in known if name == "all" else [name]:
+        if name == "all":
+            print(f"== {each}: {about(each)}", flush=True)
+        code = max(code, int(importlib.import_module(f"tools.bench.{each}").main(sys.argv[2:]) or 0))
+    return code
 
 
 if __name__ == "__main__":
