@@ -56,12 +56,13 @@ void Dispatcher::make_index() {
     const auto alike = [](const Entry& a, const Entry& b) {
       return a.hdim_q == b.hdim_q && a.hdim_v == b.hdim_v && a.tile_q == b.tile_q;
     };
-    std::sort(members.begin(), members.end(), [&](const Entry& a, const Entry& b) {
+    std::sort(members.begin(), members.end(), [](const Entry& a, const Entry& b) {
       if (a.hdim_q + a.hdim_v != b.hdim_q + b.hdim_v) return a.hdim_q + a.hdim_v < b.hdim_q + b.hdim_v;
       if (a.hdim_q != b.hdim_q) return a.hdim_q < b.hdim_q;
-      if (a.tile_q != b.tile_q) return a.tile_q > b.tile_q;
-      if (a.order != b.order) return a.order > b.order;
-      return a.rank != b.rank ? a.rank < b.rank : a.ref < b.ref;
+      // The order of the choice for a problem of no size, in which all tiles fit.
+      const Score first = score({}, a), second = score({}, b);
+      if (compare(second, first) != Refusal::chosen) return true;
+      return compare(first, second) == Refusal::chosen && a.ref < b.ref;
     });
     members.erase(std::unique(members.begin(), members.end(), alike), members.end());
     const auto begin = static_cast<uint32_t>(entries_.size());

@@ -181,6 +181,20 @@ void target_and_rank() {
   Choice lacking = d.at(1);
   CHECK(lacking.row != nullptr && !d.fits(query(0, 64, 64), lacking));
 
+  CHECK(d.judge(query(0, 64, 64), 1, d.find(query(0, 64, 64))) == Refusal::machine_lacks);
+  CHECK(d.judge(query(0, 64, 64), 0, d.find(query(0, 64, 64))) == Refusal::slower_target);
+  CHECK(d.judge(query(0, 64, 64), 4, d.find(query(0, 64, 64))) == Refusal::rank);
+  CHECK(d.judge(query(0, 64, 64), 6, d.find(query(0, 64, 64))) == Refusal::hdim_waste);
+  CHECK(d.judge(query(0, 100, 64), 2, d.find(query(0, 100, 64))) == Refusal::hdim_too_small);
+  // Two shapes that waste alike: the target decides.
+  World even;
+  even.add(key(0, 128, 64, 0, 0), 1, 64);
+  even.add(key(0, 64, 128, 0, 0), 2, 64);
+  even.add(key(0, 64, 128, 1, 0), 1, 64);
+  even.add(key(0, 128, 64, 1, 0), 2, 64);
+  const Dispatcher e = even.make();
+  CHECK(e.find(query(0, 64, 64)).instance == 1 && e.find(query(0, 64, 64, 1)).instance == 3);
+
   World forced = w;
   forced.groups.clear(), forced.refs.clear(), forced.plan.clear(), forced.instance_of.clear(),
       forced.name_offset.clear(), forced.names.clear();
