@@ -100,7 +100,7 @@ def test_compiler_too_old(tree, script):
         (["target=list"], ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]),
         (["receipt=fp32_min", "target=cpu-avx2", "list"], ["fmha_fwd_fp32_d128x128_batch"]),
         (["receipt=fp32_min", "explain=fmha_fwd dtype=bf16"], ["bf16"]),
-        (["-n", "receipt=fp32_min"], ["compile rows/fmha_fwd", "compile kernels/library/"]),
+        (["-n", "receipt=fp32_min", "cache=build/cache"], ["compile rows/fmha_fwd", "compile kernels/library/"]),
         (["-c", "receipt=fp32_min"], []),
     ],
 )
