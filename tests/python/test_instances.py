@@ -9,41 +9,55 @@ import tilekiln as tk
 
 from tests.python import problems
 
-RECEIPT = "ck_default"
+# Together these hold every signature there is: ck_default all but fp32's, fp32 those, flash fp32 with a soft cap.
+SIGNATURES = {"ck_default": 3952, "fp32": 672, "flash": 1040}
 SIZES = problems.Sizes(lengths_q=(5, 3), lengths_k=(9, 70), nhead_q=2, nhead_k=1, window=(2, 3), sink_size=1)
 
 
-@pytest.fixture(scope="session")
-def everything(load):
-    """ck_default for every target: all signatures but fp32's."""
-    return load(RECEIPT, targets="all")
+def test_these_receipts_hold_everything():
+    from codegen.plan import resolve
+    from codegen.receipts import receipt_names
+
+    def names(receipt: str) -> set[str]:
+        return {instance.name for instance in resolve(receipt, ["cpu-generic"]).instances}
+
+    held = set().union(*map(names, SIGNATURES))
+    for receipt in receipt_names():
+        assert names(receipt) <= held, receipt
 
 
-def test_lists_builds_registers(everything):
+@pytest.mark.parametrize("receipt", SIGNATURES)
+def test_lists_builds_registers(load, receipt):
     from codegen.plan import resolve
     from codegen.targets import targets
 
-    plan = resolve(RECEIPT, [target.name for target in targets()])
+    library = load(receipt, targets="all")
+    plan = resolve(receipt, [target.name for target in targets()])
     listed = [instance.name for instance in plan.instances]
-    assert len(listed) == len(set(listed)) == 4 * 3952
-    assert [instance.name for instance in everything.instances()] == listed
-    assert [everything.instance_name(i) for i in range(everything.instance_count)] == listed
-    assert everything.manifest["plan_hash"] == plan.digest
-    for instance, planned in zip(everything.instances(), plan.instances, strict=True):
+    assert len(listed) == len(set(listed)) == 4 * SIGNATURES[receipt]
+    assert [instance.name for instance in library.instances()] == listed
+    assert [library.instance_name(i) for i in range(library.instance_count)] == listed
+    assert library.manifest["plan_hash"] == plan.digest
+    for instance, planned in zip(library.instances(), plan.instances, strict=True):
         assert instance.signature == planned.signature
+        assert instance.algorithm == planned.algorithm
 
 
-GROUPS = list(itertools.product(("fp16", "bf16", "fp8bf16", "fp8fp32"), ("batch", "group"), ("none", "window")))
+SIXTEEN = ("fp16", "bf16", "fp8bf16", "fp8fp32")
+GROUPS = [
+    *itertools.product(("ck_default",), SIXTEEN, ("batch", "group"), ("none", "window")),
+    *itertools.product(("fp32", "flash"), ("fp32",), ("batch", "group"), ("none", "window")),
+]
 
 
-@pytest.mark.parametrize(("dtype", "mode", "mask"), GROUPS, ids=lambda value: value)
-def test_every_instance_computes(everything, dtype, mode, mask):
+@pytest.mark.parametrize(("receipt", "dtype", "mode", "mask"), GROUPS, ids=lambda value: value)
+def test_every_instance_computes(load, receipt, dtype, mode, mask):
     """One reference per signature, every usable target against it, at head dims just inside the instance's."""
+    library = load(receipt, targets="all")
     by_signature: dict[tuple, list[tk.Instance]] = {}
-    for instance in everything.instances(f"dtype={dtype} mode={mode} mask={mask}"):
+    for instance in library.instances(f"dtype={dtype} mode={mode} mask={mask}"):
         by_signature.setdefault(tuple(instance.signature.items()), []).append(instance)
     assert by_signature
-    ran = 0
     for number, (signature, instances) in enumerate(by_signature.items()):
         values = dict(signature)
         sizes = problems.Sizes(
@@ -51,13 +65,12 @@ def test_every_instance_computes(everything, dtype, mode, mask):
         )
         problem = problems.make(values, sizes, seed=number)
         expected = problem.reference()
-        for instance in instances:
-            if everything.instance_usable(instance.number):
-                made = problem.outputs()
-                everything.fmha_fwd(**problem.inputs, **made, instance=instance.number, num_threads=1)
-                try:
-                    problem.check(made, expected)
-                except AssertionError as error:
-                    raise AssertionError(f"{instance.name}: {error}") from None
-                ran += 1
-    assert ran >= len(by_signature), "some signature ran on no target"
+        usable = [instance for instance in instances if library.instance_usable(instance.number)]
+        assert usable, "cpu-generic runs everywhere"
+        for instance in usable:
+            made = problem.outputs()
+            library.fmha_fwd(**problem.inputs, **made, instance=instance.number, num_threads=1)
+            try:
+                problem.check(made, expected)
+            except AssertionError as error:
+                raise AssertionError(f"{instance.name}: {error}") from None

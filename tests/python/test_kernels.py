@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import hypothesis
 import pytest
@@ -13,7 +14,7 @@ from tests.python import problems
 
 TILE = 64
 EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)
-RECEIPTS = ("ck_default", "fp32")
+RECEIPTS = ("ck_default", "fp32", "flash")
 
 
 class Kernels:
@@ -50,16 +51,19 @@ def run(kernels: Kernels, receipt: str, signature: tuple, sizes: problems.Sizes,
             raise AssertionError(f"{instance.name}, {sizes}, seed {seed}: {error}") from None
 
 
+@functools.cache
 def signatures(kernels: Kernels, where: str) -> list[tuple[str, tuple]]:
-    """Receipt and signature of everything that a selection keeps."""
-    found = []
+    """Every signature that a selection keeps, with the first receipt that has it."""
+    found: dict[tuple, str] = {}
     for receipt in RECEIPTS:
         try:
             kept = {tuple(instance.signature.items()) for instance in kernels.libraries[receipt].instances(where)}
         except tk.ArgumentError:  # this receipt lacks the value
             continue
-        found += [(receipt, signature) for signature in kernels.instances[receipt] if signature in kept]
-    return found
+        for signature in kernels.instances[receipt]:
+            if signature in kept:
+                found.setdefault(signature, receipt)
+    return [(receipt, signature) for signature, receipt in found.items()]
 
 
 PLAIN = "lse=yes dropout=no softcap=no skip_min_seqlen_q=no sink=no"

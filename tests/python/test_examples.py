@@ -1,0 +1,58 @@
+"""Every program in examples/ runs, and so does the demo."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="session")
+def path(load) -> str:
+    """TILEKILN_PATH with what the programs load."""
+    return os.pathsep.join(str(pathlib.Path(load(receipt).path)) for receipt in ("flash", "pytorch", "fp8"))
+
+
+def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TILEKILN_PATH": path, "PYTHONPATH": f"{ROOT / 'python'}{os.pathsep}{ROOT}"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.torch if name.startswith("torch_") else ()) for name in EXAMPLES]
+)
+def test_example(path, name):
+    done = run(path, f"examples/{name}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_demo(path):
+    done = run(path, "-m", "tilekiln.demo", "flash", "fp8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout, "plain when piped"
+    assert "flash: 1,040 instances" in done.stdout
+    rows = re.findall(
+        r"(fp32|fp16|bf16|fp8bf16|fp8fp32) +\d+(?:/\d+)? +\d+ .* (\d+) % +([\d.]+) +(\d+) +(\d+) %$", done.stdout, re.M
+    )
+    assert {row[0] for row in rows} == {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"}
+    assert len(rows) == 21
+    for _, of_bound, milliseconds, _, of_peak in rows:
+        assert int(of_bound) <= 100
+        assert float(milliseconds) > 0
+        assert 0 < int(of_peak) <= 110
+
+
+def test_demo_refuses_what_is_not_there(path):
+    done = run(path, "-m", "tilekiln.demo", "no_such_receipt")
+    assert done.returncode != 0
+    assert "no_such_receipt" in done.stderr
