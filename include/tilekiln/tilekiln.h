@@ -162,6 +162,192 @@ TILEKILN_API tilekiln_status tilekiln_fmha_fwd_find(const tilekiln_fmha_fwd_args
  * included; *length is the full length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
 TILEKILN_API tilekiln_status tilekiln_fmha_fwd_why(const tilekiln_fmha_fwd_args* args, char* text, size_t capacity, size_t* length);
 
+/* ---- attention backward ------------------------------------------------------------------------------------------ */
+
+/* Gradients of tilekiln_fmha_fwd. With S = softmax_scale q k^T (capped or biased, masked), P = exp(S - lse) (dropped as the forward did):
+ *   dv = P^T dout, dS = P (dout v^T - delta) with delta = rowsum(dout out), dbias = dS, dk = softmax_scale dS^T q, dq = softmax_scale dS k,
+ *   d_sink[h] = -sum over the rows of head h of exp(sink[h] - lse) delta.
+ * (Dao et al., "FlashAttention-2", 2023, section 3.1.2.)
+ *
+ * Shapes, layouts and lengths are those of the forward; give the same masks, biases, scale, dropout_p, rng_seed and rng_offset as there.
+ * dout has the shape of out; dq, dk and dv those of q, k and v. dk and dv are summed over the query heads of a group.
+ * Gradients are written, not added to: every row below its sequence's logical length (dq of a sequence without keys, dk and dv of one without
+ * queries are 0), and none beyond. They may not overlap any input or each other. The last dimension of every array is contiguous. */
+typedef struct tilekiln_fmha_bwd_args {
+  size_t size; /* sizeof(tilekiln_fmha_bwd_args): set by tilekiln_fmha_bwd_defaults */
+  const tilekiln_tensor* dout; /* dtype of q, shape of out */
+  const tilekiln_tensor* q; /* fp32, fp16 or bf16 */
+  const tilekiln_tensor* k; /* dtype of q, and so on as in the forward */
+  const tilekiln_tensor* v;
+  const tilekiln_tensor* out; /* as the forward wrote it */
+  const tilekiln_tensor* lse; /* fp32, as the forward wrote it: required */
+  const tilekiln_tensor* dq; /* dtype of q */
+  const tilekiln_tensor* dk;
+  const tilekiln_tensor* dv;
+  const tilekiln_tensor* dbias; /* null or, with a bias, dtype of q, never broadcast: (batch, nhead_q, seqlen_q, seqlen_k); group: (nhead_q, total_q, max_seqlen_k).
+                                   Pairs that the mask hides are written 0; columns from seqlen_k on are left as they were */
+  const tilekiln_tensor* d_sink; /* null or, with sink, fp32 (nhead_q): written, bit-reproducible */
+  const tilekiln_tensor* delta; /* null or fp32, shape and strides of lse: rowsum(dout out), for those who want it */
+  const tilekiln_tensor* bias; /* as in the forward: dtype of q */
+  const tilekiln_tensor* alibi_slopes;
+  const tilekiln_tensor* sink;
+  const tilekiln_tensor* seqstart_q; /* int32; these six as in the forward */
+  const tilekiln_tensor* seqstart_k;
+  const tilekiln_tensor* seqlen_q;
+  const tilekiln_tensor* seqlen_k;
+  const tilekiln_tensor* cu_seqlens_q;
+  const tilekiln_tensor* cu_seqlens_k;
+  const tilekiln_tensor* randval; /* uint8 or null: the random bytes of dropout are written here too, as in the forward */
+  const tilekiln_tensor* workspace; /* uint8 (bytes), contiguous, aligned to 16; contents arbitrary. Null: the call makes its own.
+                                       It needs tilekiln_fmha_bwd_workspace_size bytes and stays until the stream has run the call */
+  const float* softmax_scale; /* null: 1 / sqrt(hdim_q) */
+  float softcap;
+  float dropout_p;
+  uint64_t rng_seed, rng_offset;
+  int32_t causal;
+  int32_t window_left, window_right;
+  int32_t mask_origin;
+  int32_t sink_size;
+  int32_t layout;
+  int32_t deterministic; /* 1: the same bits every time, over any number of threads */
+  int32_t workers; /* logical workers of the deterministic schedule; part of the problem, because other workers sum in another order. 0: chosen from the sizes */
+  int32_t num_threads; /* as in the forward */
+  int64_t instance; /* of fmha_bwd_dq_dk_dv; -1: the dispatcher chooses. The other stages are always chosen */
+  tilekiln_stream* stream;
+  const tilekiln_executor* executor;
+} tilekiln_fmha_bwd_args;
+
+/* All fields absent, windows unbounded, instance -1. Then set dout, q, k, v, out, lse, dq, dk, dv and what else is wanted. */
+static inline tilekiln_fmha_bwd_args tilekiln_fmha_bwd_defaults(void) {
+  tilekiln_fmha_bwd_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.window_left = -1;
+  args.window_right = -1;
+  args.instance = -1;
+  return args;
+}
+
+/* The stages of a backward call, in the order they run. */
+enum { TILEKILN_BWD_DOT_DO_O = 0, TILEKILN_BWD_DQ_DK_DV = 1, TILEKILN_BWD_CONVERT_DQ = 2, TILEKILN_BWD_STAGES = 3 };
+
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd(const tilekiln_fmha_bwd_args* args);
+/* The instance of each stage; -1 for a stage the call does not need. Checks the arguments as tilekiln_fmha_bwd does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_find(const tilekiln_fmha_bwd_args* args, int64_t instances[TILEKILN_BWD_STAGES]);
+/* As tilekiln_fmha_fwd_why, one paragraph a stage. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args* args, char* text, size_t capacity, size_t* length);
+/* The bytes of args->workspace that this very call needs. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* bytes);
+
+/* ---- backward launcher: one workspace for many calls, prepared in stream order ------------------------------------- */
+
+enum { TILEKILN_BIAS_NONE = 0, TILEKILN_BIAS_ELEMENTWISE = 1, TILEKILN_BIAS_ALIBI = 2 };
+enum { TILEKILN_DROPOUT_NONE = 0, TILEKILN_DROPOUT_APPLY = 1, TILEKILN_DROPOUT_STORE = 2 };
+
+/* What a launcher must know before there is any data. */
+typedef struct tilekiln_fmha_bwd_problem {
+  size_t size; /* sizeof(tilekiln_fmha_bwd_problem): set by tilekiln_fmha_bwd_problem_defaults */
+  int32_t dtype; /* TILEKILN_FP32, TILEKILN_FP16 or TILEKILN_BF16 */
+  int32_t hdim_q, hdim_v;
+  int32_t nhead_q, nhead_k;
+  int32_t group; /* 1: group mode */
+  int32_t batch; /* the number of sequences */
+  int64_t seqlen_q; /* batch mode: rows of each sequence; group mode: of all together, seqstart_q[batch] */
+  int64_t seqlen_k; /* batch mode: keys of each sequence; group mode: of the longest */
+  int32_t mask; /* 1: causal or a window */
+  int32_t bias; /* TILEKILN_BIAS_... */
+  int32_t dbias; /* 1: the bias gradient too */
+  int32_t dropout; /* TILEKILN_DROPOUT_...: store with randval */
+  int32_t softcap; /* 1: with a soft cap */
+  int32_t sink; /* 1: with sink logits, or sink_size and a left window */
+  int32_t deterministic;
+  int32_t workers; /* as in tilekiln_fmha_bwd_args */
+} tilekiln_fmha_bwd_problem;
+
+static inline tilekiln_fmha_bwd_problem tilekiln_fmha_bwd_problem_defaults(void) {
+  tilekiln_fmha_bwd_problem problem;
+  memset(&problem, 0, sizeof(problem));
+  problem.size = sizeof(problem);
+  return problem;
+}
+
+/* Host memory through which a stream copies. allocate is called in the caller's thread before anything is enqueued; it returns memory aligned to
+ * 16, or null. release is called once for each, from a thread of the library that is no stream's worker, after the stream has done with the memory;
+ * so it may use the stream. The struct is copied; context must outlive the last release (tilekiln_staging_drain waits for it). */
+typedef struct tilekiln_staging_allocator {
+  size_t size; /* sizeof(tilekiln_staging_allocator) */
+  void* (*allocate)(void* context, size_t bytes);
+  void (*release)(void* context, void* memory, size_t bytes);
+  void* context;
+} tilekiln_staging_allocator;
+/* The library's own: plain aligned memory. */
+TILEKILN_API const tilekiln_staging_allocator* tilekiln_staging_default(void);
+/* Waits until everything that was handed over for release so far has been released. Not from a stream's worker, nor from release. */
+TILEKILN_API tilekiln_status tilekiln_staging_drain(void);
+
+typedef struct tilekiln_fmha_bwd_launcher tilekiln_fmha_bwd_launcher;
+/* NO_KERNEL, with the whole explanation, when a stage has no instance; *launcher is then null. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_create(const tilekiln_fmha_bwd_problem* problem, tilekiln_fmha_bwd_launcher** launcher);
+/* Hands what the launcher still stages to the tail of its stream, so it never waits. Null is allowed. Not while another call uses the launcher. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_destroy(tilekiln_fmha_bwd_launcher* launcher);
+/* The host segment and an upper bound of the accumulator: enough for any sequence starts of the problem, which are not looked at. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_workspace_size(const tilekiln_fmha_bwd_launcher* launcher, uint64_t* bytes);
+/* The instance of each stage, as tilekiln_fmha_bwd_find gives it. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_find(const tilekiln_fmha_bwd_launcher* launcher, int64_t instances[TILEKILN_BWD_STAGES]);
+/* Now, in the caller. seqstart_q and seqstart_k (int32, batch + 1, contiguous): group mode; null in batch mode.
+ * workspace: uint8 (bytes), contiguous, aligned to 16. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
+                                                                const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k);
+/* The same in stream order; never waits. seqstart_q and seqstart_k are read when the stream has come to it, so earlier work of the stream may write
+ * them; what is wrong with them is told by tilekiln_stream_synchronize. The arrays' data and the workspace must stay until then; the launcher may be
+ * destroyed before. stream may not be null (use prepare). allocator: tilekiln_staging_default() or the caller's. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare_async(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
+                                                                      const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k,
+                                                                      tilekiln_stream* stream, const tilekiln_staging_allocator* allocator);
+/* tilekiln_fmha_bwd with args->workspace as prepared; each run needs its own prepare (the accumulator is added to). args must be of the launcher's problem:
+ * in group mode seqstart_q and seqstart_k as prepared. With a stream, the index arrays are read when the stream has come to it. */
+TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_run(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_fmha_bwd_args* args);
+
+/* ---- backward workspace, for inspection --------------------------------------------------------------------------- */
+
+typedef struct tilekiln_bwd_workspace_problem {
+  size_t size; /* sizeof(tilekiln_bwd_workspace_problem) */
+  int32_t group, deterministic;
+  int32_t batch, nhead_q, hdim_q;
+  int32_t kM0, kN0; /* the main stage's tile: queries, keys */
+  int32_t workers; /* 0: chosen from the sizes */
+  int32_t seqlen_q, seqlen_k; /* batch mode: the length of each sequence */
+  const int32_t* seqstart_q; /* group mode: batch + 1 entries */
+  const int32_t* seqstart_k;
+  int32_t causal; /* for the balance only: causal, bottom right */
+  int32_t threads; /* for thread_balance; 0: 1 */
+} tilekiln_bwd_workspace_problem;
+
+#define TILEKILN_ABSENT UINT64_MAX /* the offset of a segment that the workspace has not */
+typedef struct tilekiln_bwd_workspace_layout {
+  size_t size; /* sizeof(tilekiln_bwd_workspace_layout) */
+  uint64_t host_bytes, device_bytes, upper_bound_bytes; /* the bound is of the device part */
+  uint64_t nsplits_offset; /* int32 x nsplits_count */
+  uint64_t dq_acc_offsets_offset; /* int64 x (batch + 1), in elements */
+  uint64_t cu_state_offset; /* 32 bytes x workers, in remapped order: int32 w_lo, w_hi, ibatch, isplit, head_start, c_start, 2 unused */
+  uint64_t batch_state_offset; /* 16 bytes x batch: int32 sq, nc, nsplits, 1 unused */
+  uint64_t dq_acc_offset; /* fp32 */
+  int32_t nsplits_count;
+  int32_t workers;
+  int32_t zero_dq_acc; /* 1: prepare zeroes the accumulator */
+  int32_t prezero; /* 1: a stage before the main one does */
+  int64_t target_w, total_w; /* group deterministic: work of one worker, of all, in rows of a chunk */
+  int64_t jobs_per_head, jobs_per_worker; /* batch deterministic */
+  double worker_balance; /* deterministic: the most work of a worker over the mean of those there are, in visible (query, key) pairs */
+  double plain_balance; /* the same when (batch, head, chunk) in plain order is cut into as many equal counts */
+  double thread_balance; /* the most work of a thread over the mean, as the threads of a call claim it */
+} tilekiln_bwd_workspace_layout;
+
+/* Plans a workspace as tilekiln_fmha_bwd does. Null, or filled by the call: host (capacity bytes, at least host_bytes; aligned to 16): the host segment as
+ * packed; xcd_map (workers entries): block b runs the logical worker xcd_map[b]; total_work (workers entries): pairs by logical worker. */
+TILEKILN_API tilekiln_status tilekiln_bwd_workspace_plan(const tilekiln_bwd_workspace_problem* problem, tilekiln_bwd_workspace_layout* layout, void* host,
+                                                         size_t capacity, int32_t* xcd_map, int64_t* total_work);
+
 /* ---- the library ------------------------------------------------------------------------------------------------- */
 
 TILEKILN_API int32_t tilekiln_abi_version(void);
