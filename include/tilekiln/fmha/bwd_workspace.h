@@ -1,0 +1,127 @@
+// The unified workspace of the backward pass and the schedules that fill it. Host code: no ISA, no engine, no allocation.
+//
+// One block of memory: a host segment, packed on the host and copied to the head, and behind it the fp32 accumulator of dq.
+//
+//   nsplits[batch or 1] | offsets[batch + 1] | cu_state[workers] | batch_state[batch] | pad to 4096 | dq_acc
+//
+// offsets, cu_state and batch_state are there in deterministic group mode only. dq_acc of a sequence is
+// [nhead_q, nsplits, physical seqlen_q, hdim_q]. A slot is one (head, split) of it: no two workers add to one slot, and each adds to a slot in its
+// own order, which is what makes the sum deterministic.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+namespace tilekiln::fmha {
+
+// What decides the layout. `workers` are logical: they stand for compute units and belong to the problem.
+struct BwdWorkspaceShape {
+  bool group = false, deterministic = false;
+  bool direct = false;  // the main stage writes dq itself: no workspace
+  int batch = 0, nhead_q = 0, hdim_q = 0;
+  int kM0 = 0, kN0 = 0;  // queries and keys of the main stage's tile
+  int workers = 0;
+  int64_t seqlen_q = 0, seqlen_k = 0;  // batch mode: of each sequence
+
+  bool group_schedule() const { return group && deterministic && !direct; }
+  bool batch_schedule() const { return !group && deterministic && !direct; }
+};
+
+// Where a worker starts: the work [w_lo, w_hi), counted in rows of chunks along (batch, head, chunk).
+struct alignas(16) CuState {
+  int32_t w_lo, w_hi, ibatch, isplit, head_start, c_start, unused[2];
+};
+static_assert(sizeof(CuState) == 32);
+
+struct alignas(16) BatchState {
+  int32_t sq;  // work of a chunk: its query rows, rounded up to kM0
+  int32_t nc;  // chunks
+  int32_t nsplits, unused;
+};
+static_assert(sizeof(BatchState) == 16);
+
+constexpr uint64_t absent = UINT64_MAX;
+
+// Byte offsets; `absent` where there is no such segment.
+struct BwdWorkspaceLayout {
+  uint64_t nsplits = absent, offsets = absent, cu_state = absent, batch_state = absent;
+  uint64_t raw = 0;   // bytes used of the host segment
+  uint64_t host = 0;  // bytes of it, and where dq_acc starts
+  int nsplits_count = 0;
+};
+BwdWorkspaceLayout layout_of(const BwdWorkspaceShape& shape);
+
+// Writes the host segment (layout.host bytes, aligned to 16) and returns the bytes of dq_acc. The starts are read in group mode only: batch + 1
+// entries, never decreasing. Throws nothing.
+uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k, void* host);
+
+// The most bytes dq_acc can need for any starts: at most `batch` sequences with total_q rows together, padding included, and max_seqlen_k keys each.
+uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int64_t max_seqlen_k);
+
+// Whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
+bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask);
+// Whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all own every slot (more than half
+// of random schedules leave some unowned), so each must be zero before the sum.
+inline bool zeroed_by_stage(const BwdWorkspaceShape& shape) { return shape.group_schedule(); }
+
+// ---- deterministic batch mode: jobs (batch, head, chunk) cut into runs of equal count
+
+struct BatchJobs {
+  int64_t per_head, total, per_worker;
+  int nsplits;
+};
+BatchJobs batch_jobs(const BwdWorkspaceShape& shape);
+
+// The x-th of n chunks in the order of a masked problem: from both ends inwards, so that long and short chunks alternate.
+constexpr int64_t interleaved(int64_t x, int64_t n) { return x % 2 == 0 ? x / 2 : n - 1 - x / 2; }
+
+// ---- deterministic group mode
+
+// Block `block` of `count` runs this logical worker: blocks go round the eight dies of a device, each die gets neighbours.
+int xcd_map(int block, int count);
+
+// The parts of a packed host segment.
+struct GroupSchedule {
+  const int32_t* nsplits;
+  const int64_t* offsets;  // in elements
+  const CuState* cu_states;
+  const BatchState* batch_states;
+};
+GroupSchedule schedule_in(const BwdWorkspaceLayout& layout, const void* host);
+
+// ---- the walk of one worker: job(batch, head, chunk, split) for each of its units, in order
+
+template <class Job>
+void walk_batch(const BwdWorkspaceShape& shape, const BatchJobs& jobs, int worker, bool masked, Job&& job) {
+  const int64_t first = worker * jobs.per_worker;
+  const int64_t last = first + jobs.per_worker < jobs.total ? first + jobs.per_worker : jobs.total;
+  int64_t split = 0;
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t head = i / jobs.per_head, x = i % jobs.per_head;
+    if (x == 0) {
+      split = 0;
+    } else if (i == first) {
+      split = (x + jobs.per_worker - 1) / jobs.per_worker;
+    }
+    job(static_cast<int>(head / shape.nhead_q), static_cast<int>(head % shape.nhead_q), static_cast<int>(masked ? interleaved(x, jobs.per_head) : x),
+        static_cast<int>(split));
+  }
+}
+
+template <class Job>
+void walk_group(const CuState& state, const BatchState* batches, int batch, int nhead, Job&& job) {
+  int64_t w = state.w_lo;
+  int head = state.head_start, chunk = state.c_start, split = state.isplit;
+  for (int b = state.ibatch; b < batch; ++b) {
+    for (; head < nhead; ++head) {
+      for (; chunk < batches[b].nc && w < state.w_hi; ++chunk) {
+        job(b, head, chunk, split);
+        w += batches[b].sq;
+      }
+      if (w >= state.w_hi) return;
+      chunk = split = 0;
+    }
+    head = 0;
+  }
+}
+
+}  // namespace tilekiln::fmha
