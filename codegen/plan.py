@@ -70,10 +70,26 @@ def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
     return [target for target in root.targets.values() if target.name in picked]
 
 
-def sieve(root: Tree, receipt: Receipt, family: Family, target: Target, where: Sequence[select.Clause]) -> Sieve:
-    """What decides whether a signature of a family is in a receipt on a target."""
+def sieve(
+    root: Tree,
+    receipt: Receipt,
+    family: Family,
+    target: Target,
+    where: Sequence[select.Clause],
+    main_where: Sequence[select.Clause] | None = None,
+) -> Sieve:
+    """What decides whether a signature of a family is in a receipt on a target.
+
+    Of a companion: what the instances of its main family need, those that `main_where` leaves.
+    """
+    clauses: Sequence[select.Clause]
+    if family.main:
+        main = sieve(root, receipt, family.main, target, main_where or [family.main.everything])
+        clauses = list(family.needed(main.projected([of.position for _, of in family.shared])).values())
+    else:
+        clauses = receipt.clauses.get(family.name, [])
     lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses}
-    lists["receipt"] = receipt.clauses.get(family.name, [])
+    lists["receipt"] = clauses
     lists["where"] = where
     return Sieve(family, lists, [a.when for a in root.algorithms(target, family)])
 
@@ -86,13 +102,15 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     root = root or tree()
     source, chosen = root.receipt(receipt), pick_targets(root, targets)
     where = " ".join(where.split())
-    families = [root.family(family)] if family else [f for f in root.families.values() if f.name in source.clauses]
-    narrowed = select.typed(list(root.families.values()), where, "where")
+    families = [root.family(family)] if family else root.families_of(source)
+    narrowed = select.typed([f for f in root.families.values() if not f.main], where, "where")
     instances: list[Instance] = []
     for one in families:
         for target in chosen:
             algorithms = root.algorithms(target, one)
-            for packed, words, alive in sieve(root, source, one, target, narrowed[one.name]).leaves():
+            # A library without what its main instances need would not work: `where` narrows a companion through them only.
+            clauses, main = ([one.everything], narrowed[one.main.name]) if one.main else (narrowed[one.name], None)
+            for packed, words, alive in sieve(root, source, one, target, clauses, main).leaves():
                 for index, how in enumerate(algorithms):
                     if alive >> index & 1:
                         name = f"{one.name}{words}_{how.pipeline}_b{how.tile}_{target.word}"

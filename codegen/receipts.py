@@ -25,9 +25,17 @@ class Receipt:
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
         self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}
+        for index, name in enumerate(self.file.without):
+            if name not in self.clauses:
+                raise document.error(("without", index), no_such("inherited family", name, self.clauses))
+            del self.clauses[name]
         for name, file in self.file.families.items():
             if name not in families:
                 raise document.error(("families", f"<{name}>"), no_such("family", name, families, "families"))
+            main = families[name].main
+            if main:
+                message = f"{name} comes with {main.name}: exactly what its instances need; name that family"
+                raise document.error(("families", f"<{name}>"), message)
             self.clauses[name] = self._family(families[name], file)
         if not self.clauses:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
@@ -37,13 +45,16 @@ class Receipt:
         path = ("families", family.name)
         clauses = list(self.clauses.get(family.name, []))
         if file.keep is not None:
-            clauses += family.bind(file.keep, (*path, "keep"), self.document)
+            kept = _both(family.bind(file.keep, (*path, "keep"), self.document), family.base)
+            if not kept:
+                message = f"nothing of this is in the base of {family.name}; what is beyond it, a receipt adds (`add`)"
+                raise self.document.error((*path, "keep"), message)
+            clauses += kept
         if not clauses:
             raise self.document.error(path, f"receipt '{self.name}' keeps nothing of {family.name}: `keep` is missing")
         if file.only is not None:
             narrow = family.bind(file.only, (*path, "only"), self.document)
-            both = [tuple(a & b for a, b in zip(clause, other, strict=True)) for clause in clauses for other in narrow]
-            clauses = [clause for clause in both if all(clause)]
+            clauses = _both(clauses, narrow)
             if not clauses:
                 raise self.document.error((*path, "only"), "this leaves nothing of what the receipt keeps")
         for index, addition in enumerate(file.add):
@@ -66,6 +77,12 @@ class Receipt:
         if result == clauses:
             raise self.document.error(path, f"'{text}' adds nothing: the receipt keeps it already")
         return result
+
+
+def _both(clauses: list[Clause], others: list[Clause]) -> list[Clause]:
+    """What meets a clause of each list."""
+    both = [tuple(a & b for a, b in zip(clause, other, strict=True)) for clause in clauses for other in others]
+    return [clause for clause in both if all(clause)]
 
 
 def receipt_names() -> list[str]:

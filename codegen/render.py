@@ -123,8 +123,9 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
     for instance in plan.instances:
         key = (instance.target.name, instance.family_.name, instance.how.pipeline)
         if key not in found:
-            symbol = f"tilekiln_{instance.target.word}_{instance.family_.name}_{instance.how.pipeline}"
-            source = f"kernels/{instance.family_.name}/{instance.how.pipeline}.cpp"
+            owner = instance.family_.engine_family.name
+            symbol = f"tilekiln_{instance.target.word}_{owner}_{instance.how.pipeline}"
+            source = f"kernels/{owner}/{instance.how.pipeline}.cpp"
             found[key] = Engine(source, instance.target.name, symbol, (plan.receipt,))
     return found
 
@@ -145,13 +146,14 @@ def _table(
         for target in plan.target_list
     ]
     text, offsets = names(plan)
-    types = {family.name: family.file.engine.type for family in families}
+    types = {engine.symbol: plan.tree.families[name].engine.type for (_, name, _), engine in engines.items()}
     return render.text(
         "library/table.cpp.jinja",
         plan=plan,
         families=families,
         tables=[FamilyTable(plan, family, refs) for family in families],
-        engines=[{"type": types[key[1]], "symbol": engine.symbol} for key, engine in engines.items()],
+        headers=list(dict.fromkeys(family.engine.header for family in families)),
+        engines=types,
         batches=batches,
         targets=targets,
         plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
@@ -217,7 +219,7 @@ def generate(
         units.append(Unit(table, digests[table], "table", (plan.receipt,)))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(Unit(code_path, digests[code_path], "manifest", (plan.receipt,)))
-        part = Generated(units, headers, list(_engines(plan).values()))
+        part = Generated(units, headers, list({engine.symbol: engine for engine in _engines(plan).values()}.values()))
         used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
@@ -230,7 +232,7 @@ def generate(
 def _rows(render: Renderer, batch: Batch) -> bytes:
     first = batch.instances[0]
     return render.text(
-        f"{first.family_.name}/rows.cpp.jinja",
+        "library/rows.cpp.jinja",
         family=first.family_.name,
         target=first.target.name,
         symbol=batch.symbol,

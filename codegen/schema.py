@@ -16,9 +16,9 @@ Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
 
 class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: Word
-    about: Text
-    values: Annotated[list[Word], Meta(min_length=1)] | Literal["head_dims"] | None = None
-    word: str = ""
+    about: str = ""  # of the main family if `values: main`, else it must be there
+    values: Annotated[list[Word], Meta(min_length=1)] | Literal["head_dims", "main"] | None = None
+    word: str | list[Word] = ""
 
 
 class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,16 +41,18 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     family: Word
     about: Text
     axes: Annotated[list[AxisFile], Meta(min_length=1)]
-    head_dims: dict[str, list[Pair]]
-    rules: list[RuleFile]
     pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
-    engine: EngineFile
+    engine: EngineFile | Literal["main"]
     batch_by: list[Word]
+    companion_of: Word | None = None
+    head_dims: dict[str, list[Pair]] = {}
+    base: Selection | None = None
+    rules: list[RuleFile] = []
 
 
 class AlgorithmFile(Struct, frozen=True, forbid_unknown_fields=True):
     pipeline: Word
-    tile: Pair
+    tile: Pair | Annotated[int, Meta(ge=1, le=999)]  # queries x keys, or rows
     when: Selection | None = None
     rank: Small = 0
 
@@ -84,4 +86,5 @@ class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     number: Annotated[int, Meta(ge=0)]
     about: Text
     extends: Word | None = None
+    without: list[Word] = []
     families: dict[str, ReceiptFamilyFile] = {}

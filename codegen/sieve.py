@@ -129,6 +129,25 @@ class Sieve:
                     found.add(tuple(self.why(axis, code, state)))
         return found
 
+    def projected(self, axes: Sequence[int]) -> set[int]:
+        """The packed signatures that pass, without the bits of all other axes: far fewer than leaves, and far sooner."""
+        below: dict[tuple[int, int], set[int]] = {}
+
+        def walk(axis: int, state: int) -> set[int]:
+            if axis == len(self.family.axes):
+                return {0}
+            found = below.get((axis, state))
+            if found is None:
+                found = below[axis, state] = set()
+                for code, bits in enumerate(self.family.axes[axis].packed):
+                    after = self.step(axis, code, state)
+                    if after:
+                        under = walk(axis + 1, after)
+                        found |= {bits | packed for packed in under} if axis in axes else under
+            return found
+
+        return walk(0, self.start)
+
     def leaves(self, axis: int = 0, state: int | None = None) -> list[Leaf]:
         """Every signature that passes, in listing order."""
         state = self.start if state is None else state

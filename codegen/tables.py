@@ -78,18 +78,15 @@ class FamilyTable:
             ReceiptEntry(receipt.name, [conditions.clause(clause) for clause in receipt.clauses[family.name]])
             for receipt in plan.tree.all_receipts()
             if family.name in receipt.clauses
-        ]
+        ]  # none for a companion: its main family's say it
         self.condition_lists, self.integers = list(conditions.lists), list(conditions.integers)
-        q, v = family.axis_of["hdim_q"], family.axis_of["hdim_v"]
-        hdims = q.field << q.shift | v.field << v.shift
         position = {target.name: at for at, target in enumerate(plan.target_list)}
         entries = []
         for number, instance in enumerate(plan.instances):
             if instance.family_ is family:
-                packed = instance.packed
-                hdim_q, hdim_v = packed >> q.shift & q.field, packed >> v.shift & v.field
+                hdims = [axis.json(axis.code_in(instance.packed)) for axis in family.axes if axis.kind == INTEGER]
                 order = (position[instance.target.name], instance.how.rank)
-                entries.append((packed & ~hdims, hdim_q, hdim_v, *order, number))
+                entries.append((instance.packed & ~family.hdim_fields, *hdims, *order, number))
         entries.sort()
         begins = [at for at, entry in enumerate(entries) if at == 0 or entry[0] != entries[at - 1][0]]
         ends = [*begins[1:], len(entries)]

@@ -19,13 +19,13 @@ class Algorithm(NamedTuple):
 
     pipeline: str
     tile_q: int
-    tile_k: int
+    tile_k: int  # 0: the tile is of rows only
     rank: int
     when: list[Clause]
 
     @property
     def tile(self) -> str:
-        return f"{self.tile_q}x{self.tile_k}"
+        return f"{self.tile_q}x{self.tile_k}" if self.tile_k else str(self.tile_q)
 
 
 class Target:
@@ -70,9 +70,9 @@ def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Ta
             message = no_such(f"pipeline of {family.name}", file.pipeline, family.pipelines).replace("\n", "; ")
             raise owner.document.error((*path, "pipeline"), message)
         when = family.bind(file.when, (*path, "when"), owner.document) if file.when else [family.everything]
-        tile_q, tile_k = map(int, file.tile.split("x"))
-        result.append(Algorithm(file.pipeline, tile_q, tile_k, file.rank, when))
-        if any((a.pipeline, a.tile) == (file.pipeline, file.tile) for a in result[:-1]):
+        tile_q, _, tile_k = str(file.tile).partition("x")
+        result.append(Algorithm(file.pipeline, int(tile_q), int(tile_k or 0), file.rank, when))
+        if any((a.pipeline, a.tile) == (file.pipeline, result[-1].tile) for a in result[:-1]):
             raise owner.document.error(path, f"{file.pipeline} with tile {file.tile} stands here twice")
     return sorted(result, key=lambda algorithm: algorithm.rank)
 

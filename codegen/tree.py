@@ -31,13 +31,23 @@ class Tree:
     def families(self) -> dict[str, Family]:
         folder = os.path.join(self.root, "kernels")
         found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "family.yaml")))
-        families = {}
-        for name in found:
-            family = Family(Document(self.root, f"kernels/{name}/family.yaml"))
+        documents = {name: Document(self.root, f"kernels/{name}/family.yaml") for name in found}
+        mains = {name: document.peek("companion_of") for name, document in documents.items()}
+        families: dict[str, Family] = {}
+        for name in sorted(found, key=lambda name: mains[name] is not None):  # a companion is made from its main family
+            document, main = documents[name], mains[name]
+            if main is not None and mains.get(main, main) is not None:
+                choices = [other for other in found if mains[other] is None]
+                raise document.error(("companion_of",), no_such("family with a plan of its own", main, choices))
+            family = Family(document, families[main] if main is not None else None)
             if family.name != name:
-                raise family.document.error(("family",), f"the family in kernels/{name} must be named {name}")
+                raise document.error(("family",), f"the family in kernels/{name} must be named {name}")
             families[name] = family
-        return families
+        return {name: families[name] for name in found}
+
+    def families_of(self, receipt: Receipt) -> list[Family]:
+        """Those that a receipt lists instances of: the ones it names and their companions."""
+        return [family for family in self.families.values() if (family.main or family).name in receipt.clauses]
 
     def family(self, name: str) -> Family:
         if name not in self.families:

@@ -5,7 +5,7 @@ namespace tilekiln {
 
 struct Row {
   unsigned long long signature;   // packed as the family's generated header says (tilekiln/generated/<family>.h)
-  unsigned short tile_q, tile_k;  // queries per unit, keys per block
+  unsigned short tile_q, tile_k;  // queries and keys of a tile, as the family uses them; tile_k 0: a tile of rows only
   unsigned char target;           // index of the target in the fixed order of kernels/targets (Target::index)
   unsigned char pipeline;         // index of the pipeline in the family
   unsigned char rank;             // lower is preferred among instances that fit equally well

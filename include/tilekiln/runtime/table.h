@@ -47,7 +47,7 @@ struct Group {                   // the instances of one signature apart from he
 };
 struct HeadDims {
   uint8_t dtype;                 // code of the dtype axis
-  uint16_t hdim_q, hdim_v;
+  uint16_t hdim_q, hdim_v;       // 0: the family has no such axis
 };
 struct Family {
   const char* name;
@@ -57,7 +57,8 @@ struct Family {
   uint32_t pipeline_count;
   const Rule* rules;
   uint32_t rule_count;
-  const ReceiptInfo* receipts;   // every receipt of the tree, so that an error can name one that would do
+  const ReceiptInfo* receipts;   // every receipt of the tree, so that an error can name one that would do; none of a companion (a
+                                 // family that exists for another, such as fmha_bwd_convert_dq): it is there wherever it is needed
   uint32_t receipt_count;
   const HeadDims* head_dims;     // the legal pairs
   uint32_t head_dim_count;
@@ -73,7 +74,7 @@ struct Target {
   uint8_t order;                 // higher is faster: the best usable one wins
   bool (*supported)();           // does this machine have it
   const void* const* const* engines;  // by family as in Table::families, then by pipeline; null: not built.
-                                      // fmha_fwd: const fmha::FwdEngine*
+                                      // fmha_fwd: const fmha::FwdEngine*; fmha_bwd_*: const fmha::BwdEngine*, one object for the three
 };
 struct Table {
   const char* version;           // of Tilekiln
