@@ -17,13 +17,20 @@ struct vh { __m512i v; };  // 32 bf16
 // acc + even a even b + odd a odd b, per lane
 TILEKILN_INLINE vf dot_pair(vf acc, vf a, vf b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)}; }
 
-// A word per lane: (even, odd), each rounded to nearest even.
-TILEKILN_INLINE vf pair(vf even, vf odd) {
+// The 16 lanes of `low`, then those of `high`, each rounded to nearest even.
+TILEKILN_INLINE vh both(vf low, vf high) { return {(__m512i)_mm512_cvtne2ps_pbh(high.v, low.v)}; }
+
+// Words (low half[i], high half[i]).
+TILEKILN_INLINE vh interleaved(vh a) {
   const __m512i index = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8,  //
                                          23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-  const __m512i both = (__m512i)_mm512_cvtne2ps_pbh(odd.v, even.v);
-  return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(index, both))};
+  return {_mm512_permutexvar_epi16(index, a.v)};
 }
+
+TILEKILN_INLINE vf words(vh a) { return {_mm512_castsi512_ps(a.v)}; }
+
+// A word per lane: (even, odd), each rounded to nearest even.
+TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
 
 // At most 32 elements of which n exist; the rest read as 0.
 TILEKILN_INLINE vh load_halves(const bf16* p, int n) {
@@ -44,8 +51,13 @@ TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
 }
 
 TILEKILN_INLINE vh zero_halves() { return {_mm512_setzero_si512()}; }
-TILEKILN_INLINE vf words(vh a) { return {_mm512_castsi512_ps(a.v)}; }
 TILEKILN_INLINE void store_halves(bf16* p, vh a) { _mm512_store_si512(p, a.v); }
+
+// The two halves of a register into two rows.
+TILEKILN_INLINE void store_two_rows(bf16* p, long long row, vh a) {
+  _mm256_store_si256((__m256i*)p, _mm512_castsi512_si256(a.v));
+  _mm256_store_si256((__m256i*)(p + row), _mm512_extracti64x4_epi64(a.v, 1));
+}
 
 // Two rows of 32 -> 32 words (even[i], odd[i]).
 TILEKILN_INLINE void interleave(bf16* p, vh even, vh odd) {

@@ -1,0 +1,77 @@
+// The elementwise stage of a block, one vector of queries at a time: from S and dP to P and dS, in words for the products.
+//
+//   P = 2^(c S - LSE)     dS = P o (dP - D)
+//   dropped:  dP' = keep o dP / (1 - p) in place of dP, and P' = keep o P / (1 - p) goes into dV
+//   capped:   dS' = dS o (1 - (S' / softcap)^2), the derivative of S' = softcap tanh(S / softcap)
+#pragma once
+
+#include "tilekiln/cpu/compute.h"
+#include "tilekiln/cpu/qlanes_bwd/scratch.h"
+#include "tilekiln/cpu/qlanes_bwd/visible.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+struct Gradients {
+  float c;        // factor inside 2^x: 1 when a score stage has already made log2 units
+  float gain;     // dropped: 1 / (1 - p)
+  float uncap;    // capped: from log2 units to S' / softcap
+  bool store_ds;  // dS is wanted in fp32 too: dbias
+};
+
+// Whether the words of P and dS are copies in scratch or P and dS in fp32, where they are.
+template <class Compute> struct BlockWords {
+  static constexpr bool kCopies = Compute::kWord == 2;
+  static constexpr int kStride = kTileQ / Compute::kWord;
+  static float* p(BwdScratch& w) { return kCopies ? w.p_queries : w.s; }
+  static float* ds(BwdScratch& w) { return kCopies ? w.ds_queries : w.dp; }
+  static float* ds_keys(BwdScratch& w) { return kCopies ? w.ds_keys : w.dp; }
+};
+
+template <class Compute, bool Dropped, bool Capped>
+void gradients(BwdScratch& w, const Gradients& g, int j, const KeyRange& range, const Edges& edges) {
+  struct Pair { vf p, ds; };
+  const int q = j * kLanes;
+  const vf c = broadcast(g.c), lse = load(w.lse + q), delta = load(w.delta + q), gain = broadcast(g.gain);
+  const vf uncap = broadcast(g.uncap), minus_uncap = broadcast(-g.uncap);
+
+  const auto at = [&](i64 key, bool masked) __attribute__((always_inline)) -> Pair {
+    const vf s = load(w.s + key * kTileQ + q);
+    vf p = exp2<Compute::kExp2Degree>(fms(s, c, lse)), dp = load(w.dp + key * kTileQ + q);
+    if constexpr (Dropped) dp = mul(keep_if(w.keep[j * kTileK + key], dp), gain);
+    vf ds = mul(p, sub(dp, delta));
+    if constexpr (Capped) ds = mul(ds, fma(mul(s, minus_uncap), mul(s, uncap), broadcast(1.f)));
+    if constexpr (Dropped) p = mul(keep_if(w.keep[j * kTileK + key], p), gain);
+    if (masked) {
+      const lane_bits lanes = edges.lanes(q, key);
+      p = keep_if(lanes, p), ds = keep_if(lanes, ds);
+    }
+    return {p, ds};
+  };
+  const auto put = [&](i64 key, bool masked) __attribute__((always_inline)) {
+    float* const s = w.s + key * kTileQ + q;
+    float* const dp = w.dp + key * kTileQ + q;
+    const Pair x = at(key, masked), y = at(key + 1, masked);
+    if constexpr (BlockWords<Compute>::kCopies) {
+      if (g.store_ds) {
+        store(dp, x.ds);
+        store(dp + kTileQ, y.ds);
+      }
+#if TILEKILN_PAIRS
+      store_two_rows((bf16*)w.p_queries + key * kTileQ + q, kTileQ, both(x.p, y.p));
+      const vh ds = both(x.ds, y.ds);
+      store_two_rows((bf16*)w.ds_queries + key * kTileQ + q, kTileQ, ds);
+      store(w.ds_keys + key / 2 * kTileQ + q, words(interleaved(ds)));
+#endif
+    } else {
+      store(s, x.p);
+      store(s + kTileQ, y.p);
+      store(dp, x.ds);
+      store(dp + kTileQ, y.ds);
+    }
+  };
+  for (i64 key = range.begin; key < range.all_begin; key += 2) put(key, true);
+  for (i64 key = range.all_begin; key < range.all_end; key += 2) put(key, false);
+  for (i64 key = range.all_end; key < range.end; key += 2) put(key, true);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

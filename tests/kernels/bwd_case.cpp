@@ -1,0 +1,429 @@
+#include "bwd_case.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <sstream>
+#include <vector>
+
+#include "tilekiln/core/philox.h"
+
+namespace tilekiln::test {
+namespace {
+
+using i64 = long long;
+
+Kind kind_of(Dtype dtype) {
+  return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16;
+}
+
+constexpr int kRowPad = 3;  // poisoned elements between rows of every output
+constexpr int kPadding = 3;  // rows after a sequence in group mode
+
+// (head, row, col) of batch or sequence b, in elements.
+struct Layout { i64 batch, head, row; };
+
+Layout layout_of(const BwdCase& t, int nhead, i64 rows, int width) {
+  if (t.heads_inside) return {rows * nhead * width, width, i64(nhead) * width};
+  return {rows * nhead * width, rows * width, width};
+}
+
+// Logical lengths of the sequences and where they start.
+struct Sequences {
+  std::vector<int> length;
+  std::vector<i64> start;
+  i64 rows;  // of an array of one batch
+};
+
+Sequences sequences(const BwdCase& t, int seqlen, std::mt19937& random) {
+  Sequences s{std::vector<int>(t.batch, seqlen), std::vector<i64>(t.batch, 0), seqlen};
+  if (!t.group) return s;
+  s.rows = 0;
+  for (int b = 0; b < t.batch; ++b) {
+    s.length[b] = int(random() % (seqlen + 1));
+    s.start[b] = s.rows;
+    s.rows += s.length[b] + kPadding;
+  }
+  return s;
+}
+
+// An array with its layout.
+struct Tensor {
+  Layout layout;
+  const Sequences& sequences;
+  bool group;
+  Guarded data;
+
+  Tensor(const BwdCase& t, Kind kind, const Sequences& s, int nhead, int width, Flush flush)
+      : layout(layout_of(t, nhead, s.rows, width)), sequences(s), group(t.group),
+        data(kind, (t.group ? 1 : t.batch) * s.rows * nhead * width, flush) {}
+
+  i64 offset(int b) const { return group ? sequences.start[b] * layout.row : b * layout.batch; }
+  i64 at(int b, int head, int row, int col) const { return offset(b) + head * layout.head + row * layout.row + col; }
+  double get(int b, int head, int row, int col) const { return data.get(at(b, head, row, col)); }
+};
+
+struct Arrays {
+  Sequences q_seq, k_seq;
+  Tensor q, k, v, out, dout, lse, delta, dq, dk, dv;
+  Guarded bias, dbias, slopes, sink, randval, dq_acc, dk_acc, dv_acc, locks;
+  i64 bias_batch, bias_head, dbias_row, split;
+
+  Arrays(const BwdCase& t, Dtype dtype, std::mt19937& random, Flush flush)
+      : q_seq(sequences(t, t.seqlen_q, random)), k_seq(sequences(t, t.seqlen_k, random)),
+        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush), k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
+        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush), out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush), lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
+        delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush), dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
+        dk(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q + kRowPad, flush),
+        dv(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v + kRowPad, flush),
+        bias(kind_of(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
+        dbias(kind_of(dtype), t.dbias ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
+        slopes(Kind::fp32, t.nhead_q, flush), sink(Kind::fp32, t.nhead_q, flush),
+        randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
+        dq_acc(Kind::fp32, i64(t.nhead_q) * t.nsplits * t.seqlen_q * t.hdim_q, flush),
+        dk_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_q, flush),
+        dv_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_v, flush),
+        locks(Kind::byte, t.nhead_q * (t.seqlen_q / 64 + 1), flush) {
+    std::normal_distribution<float> normal;
+    for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
+      for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
+    }
+    for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
+    for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : 1.f - float(i));
+    for (Guarded* x : {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
+      x->poison();
+    if (t.group) poison_padding(t);
+    bias_head = t.bias_of_heads ? i64(t.seqlen_q) * t.seqlen_k : 0;
+    bias_batch = t.bias_of_heads ? bias_head * t.nhead_q : 0;
+    dbias_row = t.seqlen_k + kRowPad;
+    split = i64(t.seqlen_q) * t.hdim_q;
+  }
+
+  i64 lse_at(const BwdCase& t, int b, int head, int row) const {
+    return (t.group ? q_seq.start[b] : i64(b) * q_seq.rows * t.nhead_q) + head * q_seq.rows + row;
+  }
+
+  void poison_padding(const BwdCase& t) {
+    for (int b = 0; b < t.batch; ++b) {
+      for (int i = 0; i < kPadding; ++i) {
+        for (int h = 0; h < t.nhead_k; ++h) {
+          for (int d = 0; d < t.hdim_q; ++d) k.data.set(k.at(b, h, k_seq.length[b] + i, d), NAN);
+          for (int d = 0; d < t.hdim_v; ++d) v.data.set(v.at(b, h, k_seq.length[b] + i, d), NAN);
+        }
+        for (int h = 0; h < t.nhead_q; ++h) {
+          for (int d = 0; d < t.hdim_q; ++d) q.data.set(q.at(b, h, q_seq.length[b] + i, d), NAN);
+          for (int d = 0; d < t.hdim_v; ++d) dout.data.set(dout.at(b, h, q_seq.length[b] + i, d), NAN);
+        }
+      }
+    }
+  }
+};
+
+float scale_of(const BwdCase& t) { return t.scale_given ? t.scale : 1 / std::sqrt(float(t.hdim_q)); }
+
+// The float64 answer for one query head of one sequence, (seqlen_q, seqlen_k) matrices row by row.
+struct Reference {
+  int sq, sk;
+  std::vector<double> p, dropped, ds, ds_size;  // ds_size: what the terms of dS add up to in absolute values
+  std::vector<double> lse, delta, delta_size;
+
+  double& at(std::vector<double>& m, int i, int j) const { return m[size_t(i) * sk + j]; }
+};
+
+bool visible(const BwdCase& t, int i, int j, int shift) {
+  const bool right = t.window_right < 0 || j <= i + shift + t.window_right;
+  const bool left = t.window_left < 0 || j >= i + shift - t.window_left || j < t.sink_size;
+  return left && right;
+}
+
+// Also writes `out` and `lse` as the forward would have: D is that of the rounded `out`.
+Reference reference(const BwdCase& t, Arrays& a, int b, int h) {
+  Reference r;
+  r.sq = a.q_seq.length[b], r.sk = a.k_seq.length[b];
+  const int sq = r.sq, sk = r.sk, hk = h / (t.nhead_q / t.nhead_k), shift = t.top_left ? 0 : sk - sq;
+  for (auto* m : {&r.p, &r.dropped, &r.ds, &r.ds_size}) m->assign(size_t(sq) * sk, 0);
+  for (auto* m : {&r.lse, &r.delta, &r.delta_size}) m->assign(sq, 0);
+  const int threshold = core::dropout_threshold(t.dropout_p);
+  const auto offset = t.offset + 64ULL * (unsigned(b) * t.nhead_q + h);
+  const double sink = t.sink ? a.sink.get(h) : -INFINITY, gain = 1 / (1 - double(t.dropout_p));
+  std::vector<double> s(sk), slope(sk), dp(sk), dp_size(sk), out(t.hdim_v);
+  for (int i = 0; i < sq; ++i) {
+    out.assign(t.hdim_v, 0);
+    double m = sink;
+    for (int j = 0; j < sk; ++j) {
+      s[j] = -INFINITY, slope[j] = 1;
+      if (!visible(t, i, j, shift)) continue;
+      double x = 0;
+      for (int d = 0; d < t.hdim_q; ++d) x += a.q.get(b, h, i, d) * a.k.get(b, hk, j, d);
+      x *= scale_of(t);
+      if (t.softcap > 0) {
+        const double y = std::tanh(x / t.softcap);
+        x = t.softcap * y, slope[j] = 1 - y * y;
+      }
+      if (t.bias == Bias::alibi) x -= a.slopes.get(h) * std::abs(i + shift - j);
+      if (t.bias == Bias::elementwise) x += a.bias.get(b * a.bias_batch + h * a.bias_head + i64(i) * t.seqlen_k + j);
+      s[j] = x;
+      m = std::max(m, x);
+    }
+    double l = m == -INFINITY ? 0 : std::exp(sink - m);
+    for (int j = 0; j < sk && m > -INFINITY; ++j) l += std::exp(s[j] - m);
+    r.lse[i] = l == 0 ? -INFINITY : m + std::log(l);
+    for (int j = 0; j < sk; ++j) {
+      const double p = r.lse[i] == -INFINITY ? 0 : std::exp(s[j] - r.lse[i]);
+      const double kept = t.dropout_p > 0 ? core::dropout_byte(t.seed, offset, i, j) <= threshold ? gain : 0 : 1;
+      r.at(r.p, i, j) = p, r.at(r.dropped, i, j) = p * kept;
+      dp[j] = dp_size[j] = 0;
+      if (p == 0) continue;
+      for (int d = 0; d < t.hdim_v; ++d) {
+        const double v = a.v.get(b, hk, j, d), x = a.dout.get(b, h, i, d) * v * kept;
+        dp[j] += x, dp_size[j] += std::abs(x);
+        out[d] += p * kept * v;
+      }
+    }
+    a.lse.data.set(a.lse_at(t, b, h, i), float(r.lse[i]));
+    for (int d = 0; d < t.hdim_v; ++d) {
+      a.out.data.set(a.out.at(b, h, i, d), float(out[d]));
+      const double x = a.out.get(b, h, i, d) * a.dout.get(b, h, i, d);
+      r.delta[i] += x, r.delta_size[i] += std::abs(x);
+    }
+    for (int j = 0; j < sk; ++j) {
+      r.at(r.ds, i, j) = r.at(r.p, i, j) * (dp[j] - r.delta[i]) * slope[j];
+      r.at(r.ds_size, i, j) = r.at(r.p, i, j) * (dp_size[j] + r.delta_size[i]);
+    }
+  }
+  return r;
+}
+
+// Gathers the error of a gradient over its elements.
+class Comparison {
+ public:
+  void add(double value, double expected, double size, Kind kind) {
+    const double error = value - expected;
+    if (!(std::abs(error) < INFINITY)) ++broken_;
+    // What no relative tolerance covers: half of fp16's smallest subnormal, P flushed to 0 far below the row's maximum.
+    const double beyond = std::max(0., std::abs(error) - (kind == Kind::fp16 ? 0x1p-25 : 1e-30));
+    if (size > 0) worst_ = std::max(worst_, beyond / size);
+    else if (value != 0) ++broken_;
+    error2_ += error * error, expected2_ += expected * expected, size2_ += size * size;
+    ++count_;
+  }
+  GradientError result(const char* name, std::string& broken) const {
+    if (broken_ > 0) broken = std::string("NaN, or no exact zero, in ") + name;
+    // With one visible key dP = D and the terms cancel altogether: then only their own size is a measure.
+    const double scale2 = std::max(expected2_, 1e-3 * size2_);
+    return {scale2 > 1e-20 ? std::sqrt(error2_ / scale2) : std::sqrt(error2_), worst_};
+  }
+  size_t count() const { return count_; }
+
+ private:
+  double error2_ = 0, expected2_ = 0, size2_ = 0, worst_ = 0;
+  size_t count_ = 0;
+  int broken_ = 0;
+};
+
+fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
+  fmha::BwdProblem p{};
+  p.features = {dtype, t.bias, t.group, t.window_left >= 0 || t.window_right >= 0, t.dbias, t.dropout_p > 0, t.randval,
+                t.softcap > 0, t.sink || t.sink_size > 0, t.head_units};
+  p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
+  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(), p.dout = a.dout.data.data();
+  p.lse = static_cast<const float*>(a.lse.data.data()), p.delta = static_cast<float*>(a.delta.data.data());
+  p.dq = a.dq.data.data(), p.dk = a.dk.data.data(), p.dv = a.dv.data.data();
+  p.dbias = t.dbias ? a.dbias.data() : nullptr;
+  p.randval = t.randval ? static_cast<unsigned char*>(a.randval.data()) : nullptr;
+  p.q_head = a.q.layout.head, p.q_row = a.q.layout.row;
+  p.k_head = a.k.layout.head, p.k_row = a.k.layout.row;
+  p.v_head = a.v.layout.head, p.v_row = a.v.layout.row;
+  p.out_head = a.out.layout.head, p.out_row = a.out.layout.row;
+  p.dout_head = a.dout.layout.head, p.dout_row = a.dout.layout.row;
+  p.dq_head = a.dq.layout.head, p.dq_row = a.dq.layout.row;
+  p.dk_head = a.dk.layout.head, p.dk_row = a.dk.layout.row;
+  p.dv_head = a.dv.layout.head, p.dv_row = a.dv.layout.row;
+  p.lse_head = a.q_seq.rows;
+  p.dbias_row = p.randval_row = a.dbias_row;
+  p.dbias_head = p.randval_head = t.seqlen_q * a.dbias_row;
+  p.softmax_scale = scale_of(t), p.softcap = t.softcap;
+  p.bias = t.bias == Bias::elementwise ? a.bias.data() : nullptr;
+  p.bias_head = a.bias_head, p.bias_row = t.seqlen_k;
+  p.alibi_slopes = t.bias == Bias::alibi ? static_cast<const float*>(a.slopes.data()) : nullptr;
+  p.sink = t.sink ? static_cast<const float*>(a.sink.data()) : nullptr;
+  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left, p.sink_size = t.sink_size;
+  p.dropout_p = t.dropout_p, p.rng_seed = t.seed, p.rng_offset = t.offset;
+  return p;
+}
+
+fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int head_end, int chunk, int tile_k) {
+  fmha::BwdUnit u{};
+  u.batch = b, u.head = head, u.head_end = head_end, u.key = chunk * tile_k;
+  u.seqlen_q = a.q_seq.length[b], u.seqlen_k = a.k_seq.length[b];
+  u.q_offset = a.q.offset(b), u.k_offset = a.k.offset(b), u.v_offset = a.v.offset(b), u.dout_offset = a.dout.offset(b);
+  u.lse_offset = a.lse_at(t, b, 0, 0);
+  u.dk_offset = a.dk.offset(b), u.dv_offset = a.dv.offset(b);
+  u.dbias_offset = u.randval_offset = i64(b) * t.nhead_q * t.seqlen_q * a.dbias_row;
+  u.bias_offset = b * a.bias_batch;
+  u.dq_acc_head = t.nsplits * a.split;
+  u.dq_acc = static_cast<float*>(a.dq_acc.data()) + head * u.dq_acc_head + chunk % t.nsplits * a.split;
+  u.dq_locks_head = t.seqlen_q / 64 + 1;
+  u.dq_locks = t.locks ? static_cast<unsigned char*>(a.locks.data()) + head * u.dq_locks_head : nullptr;
+  if (t.head_units) {
+    u.dk_acc = static_cast<float*>(a.dk_acc.data()) + i64(head) * t.seqlen_k * t.hdim_q;
+    u.dv_acc = static_cast<float*>(a.dv_acc.data()) + i64(head) * t.seqlen_k * t.hdim_v;
+  }
+  return u;
+}
+
+// Every stage for one sequence. Returns d_sink of each head.
+std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, const Arrays& a,
+                                 const fmha::BwdProblem& p, int b, void* scratch) {
+  const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k, kind = int(dtype);
+  const auto rows_of = [&](int head, int row) {
+    fmha::BwdRows u{};
+    u.batch = b, u.head = head, u.row = row, u.row_end = std::min(row + 100, sq);
+    u.out_offset = a.out.offset(b), u.dout_offset = a.dout.offset(b), u.dq_offset = a.dq.offset(b);
+    u.lse_offset = a.lse_at(t, b, 0, 0);
+    u.dq_acc = static_cast<const float*>(a.dq_acc.data()) + head * t.nsplits * a.split;
+    u.dq_acc_split = a.split, u.nsplits = t.nsplits;
+    return u;
+  };
+  std::vector<double> d_sink(t.nhead_q, 0);
+  for (int h = 0; h < t.nhead_q; ++h) {
+    for (int row = 0; row < sq; row += 100) d_sink[h] += engine.dot_do_o[kind](p, rows_of(h, row));
+  }
+  std::memset(a.dq_acc.data(), 0, a.dq_acc.size * 4);
+  std::memset(a.locks.data(), 0, a.locks.size);
+  const int chunks = (sk + engine.tile_k - 1) / engine.tile_k, step = t.head_units ? 1 : group;
+  for (int h = 0; h < t.nhead_q; h += step) {
+    for (int chunk = 0; chunk < chunks; ++chunk)
+      engine.chunk[kind](p, unit_of(t, a, b, h, h + step, chunk, engine.tile_k), scratch);
+  }
+  for (int h = 0; t.head_units && h < t.nhead_k; ++h) {
+    const auto sum = [&](const Tensor& to, const Guarded& from, int width) {
+      const i64 head = i64(t.seqlen_k) * width;
+      engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)), to.layout.row,
+                             static_cast<const float*>(from.data()) + h * group * head, head, group, sk, width);
+    };
+    if (sk == 0) continue;
+    sum(a.dk, a.dk_acc, t.hdim_q);
+    sum(a.dv, a.dv_acc, t.hdim_v);
+  }
+  for (int h = 0; h < t.nhead_q; ++h) {
+    for (int row = 0; row < sq; row += 100) engine.convert_dq[kind](p, rows_of(h, row));
+  }
+  return d_sink;
+}
+
+size_t touched(const Guarded& x) {
+  size_t count = 0;
+  for (size_t i = 0; i < x.size; ++i) count += !x.poisoned(i);
+  return count;
+}
+
+void check_randval(const BwdCase& t, const Arrays& a, BwdErrors& errors) {
+  size_t written = 0;
+  for (int b = 0; b < t.batch; ++b) {
+    for (int h = 0; h < t.nhead_q; ++h) {
+      const auto offset = t.offset + 64ULL * (unsigned(b) * t.nhead_q + h);
+      for (int i = 0; i < a.q_seq.length[b]; ++i) {
+        for (int j = 0; j < a.k_seq.length[b]; ++j) {
+          const uint8_t byte = core::dropout_byte(t.seed, offset, i, j);
+          written += byte != 0xff;  // the poison
+          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte) errors.broken = "a random byte";
+        }
+      }
+    }
+  }
+  if (touched(a.randval) != written) errors.broken = "a random byte outside";
+}
+
+}  // namespace
+
+std::string describe(const BwdCase& t, Dtype dtype) {
+  static const char* const dtypes[] = {"fp32", "fp16", "bf16"};
+  static const char* const biases[] = {"none", "elementwise", "alibi"};
+  std::ostringstream s;
+  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k << " seqlen "
+    << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window (" << t.window_left << ", "
+    << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size << (t.sink ? " sink" : "")
+    << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias " << biases[int(t.bias)]
+    << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p << (t.randval ? " randval" : "")
+    << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale " << scale_of(t);
+  return s.str();
+}
+
+BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, void* scratch, unsigned seed) {
+  std::mt19937 random(seed);
+  Arrays a(t, dtype, random, seed % 2 ? Flush::start : Flush::end);
+  const fmha::BwdProblem p = problem_of(t, dtype, a);
+  const Kind kind = kind_of(dtype);
+  Comparison dq, dk, dv, dbias, delta, sinks;
+  for (int b = 0; b < t.batch; ++b) {
+    const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k;
+    std::vector<Reference> heads;
+    for (int h = 0; h < t.nhead_q; ++h) heads.push_back(reference(t, a, b, h));
+    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch);
+
+    for (int h = 0; h < t.nhead_q; ++h) {
+      Reference& r = heads[h];
+      const int hk = h / group;
+      double expected = 0, size = 0;
+      for (int i = 0; i < sq; ++i) {
+        delta.add(a.delta.data.get(a.lse_at(t, b, h, i)), r.delta[i], r.delta_size[i], Kind::fp32);
+        if (t.sink && a.sink.get(h) > -INFINITY) {
+          expected -= std::exp(a.sink.get(h) - r.lse[i]) * r.delta[i];
+          size += std::exp(a.sink.get(h) - r.lse[i]) * r.delta_size[i];
+        }
+        for (int d = 0; d < t.hdim_q; ++d) {
+          double x = 0, terms = 0;
+          for (int j = 0; j < sk; ++j) {
+            x += r.at(r.ds, i, j) * a.k.get(b, hk, j, d);
+            terms += r.at(r.ds_size, i, j) * std::abs(a.k.get(b, hk, j, d));
+          }
+          dq.add(a.dq.get(b, h, i, d), scale_of(t) * x, std::abs(scale_of(t)) * terms, kind);
+        }
+        for (int j = 0; t.dbias && j < sk; ++j)
+          dbias.add(a.dbias.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j), r.at(r.ds, i, j),
+                    r.at(r.ds_size, i, j), kind);
+      }
+      sinks.add(d_sink[h], expected, size, Kind::fp32);
+    }
+    for (int hk = 0; hk < t.nhead_k; ++hk) {
+      for (int j = 0; j < sk; ++j) {
+        for (int d = 0; d < std::max(t.hdim_q, t.hdim_v); ++d) {
+          double x = 0, x_terms = 0, y = 0, y_terms = 0;
+          for (int h = hk * group; h < (hk + 1) * group; ++h) {
+            Reference& r = heads[h];
+            for (int i = 0; i < sq; ++i) {
+              if (r.at(r.p, i, j) == 0) continue;
+              if (d < t.hdim_q) {
+                const double q = a.q.get(b, h, i, d);
+                x += r.at(r.ds, i, j) * q, x_terms += r.at(r.ds_size, i, j) * std::abs(q);
+              }
+              if (d < t.hdim_v) {
+                const double z = r.at(r.dropped, i, j) * a.dout.get(b, h, i, d);
+                y += z, y_terms += std::abs(z);
+              }
+            }
+          }
+          if (d < t.hdim_q) dk.add(a.dk.get(b, hk, j, d), scale_of(t) * x, std::abs(scale_of(t)) * x_terms, kind);
+          if (d < t.hdim_v) dv.add(a.dv.get(b, hk, j, d), y, y_terms, kind);
+        }
+      }
+    }
+  }
+
+  BwdErrors errors;
+  errors.dq = dq.result("dq", errors.broken);
+  errors.dk = dk.result("dk", errors.broken);
+  errors.dv = dv.result("dv", errors.broken);
+  errors.dbias = dbias.result("dbias", errors.broken);
+  errors.delta = delta.result("delta", errors.broken);
+  errors.d_sink = sinks.result("d_sink", errors.broken);
+  if (touched(a.dq.data) != dq.count() || touched(a.dk.data) != dk.count() || touched(a.dv.data) != dv.count() ||
+      touched(a.dbias) != dbias.count() || touched(a.delta.data) != delta.count())
+    errors.broken = "a write outside the rows of a gradient, or none inside";
+  if (t.randval) check_randval(t, a, errors);
+  return errors;
+}
+
+}  // namespace tilekiln::test
