@@ -9,19 +9,26 @@
 """
 
 from .attention import BLOCK_SCALE, Result, fmha_fwd, forward, head
+from .backward import Gradient, Gradients, backward, fmha_bwd, head_backward
 from .masks import shift, visible
 from .philox import keep_threshold, philox4x32_7, random_bytes
-from .tolerance import TOLERANCE, Tolerance, excess
+from .tolerance import TOLERANCE, Tolerance, excess, gradient_excess
 
 __all__ = [
     "BLOCK_SCALE",
     "TOLERANCE",
+    "Gradient",
+    "Gradients",
     "Result",
     "Tolerance",
+    "backward",
     "excess",
+    "fmha_bwd",
     "fmha_fwd",
     "forward",
+    "gradient_excess",
     "head",
+    "head_backward",
     "keep_threshold",
     "philox4x32_7",
     "random_bytes",

@@ -19,6 +19,19 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
 * lse: the relative error of the sum of exponentials is an absolute one of its logarithm. Rounding of p takes no part in
   it: 2^-20, and 2^-12 with the shorter exp.
 * tiny: the smallest subnormal of fp16, 2^-24; the smallest normal fp32 else, 2^-126, below which kernels may flush.
+
+A gradient is a sum of terms p dout (dv), dS k (dq), dS q (dk), or one dS (dbias), with dS = p (dP - D). `backward`
+returns three sizes of each (see `Gradient`), and the bound is
+
+    |gradient - reference| <= out |reference| + weight magnitude + score (magnitude + score_size + spread) + tiny
+
+* weight: as above, exp of p, and for bf16 the one rounding of p or dS before it meets dout, k or q; the soft cap's
+  slope 1 - tanh^2 errs by 2 |tanh| times the error of tanh. p = exp(s - lse) has no running sum: lse is given.
+* score magnitude: the sum over rows or keys and, for dk and dv, over the query heads of a group; fp32, in any order.
+* score score_size: the error of s and of s - lse, which exp makes relative to p, term by term.
+* score spread: dP and D are sums over the head dim that are each as exact as their terms are large, and cancel.
+* d_sink sums exp(sink - lse) D in fp32: out of fp32 and, in place of weight, lse; the sizes as for the others.
+* tiny: as above, but 2^-100 for fp32 and bf16: what p loses below 2^-126 is multiplied with inputs and summed.
 """
 
 from dataclasses import dataclass
@@ -28,8 +41,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .attention import Result
+from .backward import Gradient, Gradients
 
 SCORE = 2.0**-22
+TINY_TERMS = 2.0**-100  # what flushed terms may add up to
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,16 @@ class Tolerance:
         bound = self.lse + SCORE * (reference.score_size + np.abs(reference.lse))
         return np.where(np.isfinite(reference.lse), bound, 0.0)
 
+    def gradient_bound(self, gradient: Gradient) -> NDArray[np.float64]:
+        """The largest allowed |gradient - gradient.value| of each element."""
+        sizes = gradient.magnitude + gradient.score + gradient.spread
+        tiny = max(self.tiny, TINY_TERMS)
+        return np.asarray(self.out * np.abs(gradient.value) + self.weight * gradient.magnitude + SCORE * sizes + tiny)
+
+    def of_sink(self) -> "Tolerance":
+        """The bounds of d_sink, which is fp32 and never rounded to the dtype on its way."""
+        return Tolerance(out=2.0**-24, weight=self.lse, lse=self.lse, tiny=2.0**-126)
+
 
 TOLERANCE = {  # by the value of the dtype axis
     "fp32": Tolerance(out=2.0**-24, weight=2.0**-20, lse=2.0**-20, tiny=2.0**-126),
@@ -72,6 +97,17 @@ def excess(dtype: str, reference: Result, out: Any, lse: Any = None) -> float:
     worst = _worst(out, reference.out, bound.out_bound(reference), rows)
     if lse is not None:
         worst = max(worst, _worst(lse, reference.lse, bound.lse_bound(reference), reference.touched))
+    return worst
+
+
+def gradient_excess(dtype: str, reference: Gradients, **made: Any) -> float:
+    """As `excess`, for gradients as the kernel wrote them, by name: dq, dk, dv, dbias, d_sink."""
+    bound = TOLERANCE[dtype]
+    worst = 0.0
+    for name, array in made.items():
+        gradient = getattr(reference, name)
+        limit = (bound.of_sink() if name == "d_sink" else bound).gradient_bound(gradient)
+        worst = max(worst, _worst(array, gradient.value, limit, gradient.touched))
     return worst
 
 

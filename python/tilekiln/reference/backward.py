@@ -1,0 +1,254 @@
+"""Attention backward in float64, one head of one sequence at a time: what every kernel must compute.
+
+With S = softmax_scale q k^T, capped or biased, masked, and D = rowsum(dout o out):
+
+    P = exp(S - lse)    dv = drop(P)^T dout    dP = drop(dout v^T)    dS = P o (dP - D)    dbias = dS
+    dq = softmax_scale dS' k    dk = softmax_scale dS'^T q    d_sink = -sum_i exp(sink - lse_i) D_i
+
+where drop zeroes what the forward dropped and scales what it kept, and dS' is dS times the slope 1 - tanh^2 of the soft
+cap. Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2; the sink is one more column of P without a value.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import masks, philox, sequences
+from .attention import Float, _as_heads, _bias, forward
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One gradient, and the three sizes that its rounding errors are relative to (see tolerance). All of one shape."""
+
+    value: Float
+    magnitude: Float  # the same sum over absolute terms
+    score: Float  # those terms times the size of their score
+    spread: Float  # those terms with sum |dout v| + sum |dout out| for dP - D, which may cancel
+    touched: NDArray[np.bool_]  # False where the call writes nothing: padding
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What one call computes, in the layout of the call."""
+
+    dq: Gradient
+    dk: Gradient
+    dv: Gradient
+    dbias: Gradient | None  # of the full shape (batch, nhead_q, seqlen_q, seqlen_k), group: (nhead_q, total_q, columns)
+    d_sink: Gradient | None  # (nhead_q)
+    delta: Float  # D; shape of lse, NaN in untouched rows
+
+
+def head_backward(
+    dout: Float,
+    q: Float,
+    k: Float,
+    v: Float,
+    out: Float,
+    lse: Float,
+    *,
+    softmax_scale: float,
+    visible: NDArray[np.bool_],
+    bias: Float | None = None,
+    softcap: float = 0.0,
+    sink: float | None = None,
+    keep: NDArray[np.bool_] | None = None,
+    keep_scale: float = 1.0,
+) -> dict[str, Float]:
+    """One head of one sequence: dq (m, d), dk (n, d), dv (n, dv), dbias (m, n), d_sink () and delta (m).
+
+    Each but delta has a first dimension of 4: value, magnitude, score, spread (see `Gradient`).
+    """
+    score = softmax_scale * (q @ k.T)
+    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T) + np.abs(np.where(np.isfinite(lse), lse, 0.0))[:, None]
+    slope: Any = 1.0
+    if softcap > 0:
+        tanh = np.tanh(score / softcap)
+        score, slope = softcap * tanh, 1 - tanh**2
+    if bias is not None:
+        score, size = score + bias, size + np.abs(bias)
+    sees = visible & (lse > -np.inf)[:, None]
+    p = np.exp(np.where(sees, score - np.where(np.isfinite(lse), lse, 0.0)[:, None], -np.inf))
+
+    kept = 1.0 if keep is None else keep * keep_scale
+    dp, dp_size = kept * (dout @ v.T), kept * (np.abs(dout) @ np.abs(v).T)
+    delta, delta_size = np.sum(dout * out, axis=1), np.sum(np.abs(dout * out), axis=1)
+    ds = p * (dp - delta[:, None])
+    spread = p * (dp_size + delta_size[:, None])
+
+    # The slope multiplies ds, but an error of tanh is one of the slope whatever the slope is: so magnitude is without.
+    dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * size, spread * slope])
+    dropped = p * kept
+    weight = np.stack([dropped, dropped, dropped * size, dropped])
+    q_sizes, k_sizes, dout_sizes = (np.stack([x, *[np.abs(x)] * 3]) for x in (q, k, dout))
+    scales = np.array([softmax_scale, *[abs(softmax_scale)] * 3])[:, None, None]
+    result = {
+        "dq": scales * (dbias @ k_sizes),
+        "dk": scales * (np.swapaxes(dbias, 1, 2) @ q_sizes),
+        "dv": np.swapaxes(weight, 1, 2) @ dout_sizes,
+        "dbias": dbias,
+        "delta": delta,
+    }
+    if sink is not None:
+        at_sink = np.zeros(len(q))
+        np.exp(sink - lse, out=at_sink, where=np.isfinite(lse))
+        finite = np.where(np.isfinite(lse), np.abs(lse), 0.0) + (abs(sink) if np.isfinite(sink) else 0.0)
+        terms = [-at_sink * delta, at_sink * np.abs(delta), at_sink * np.abs(delta) * finite, at_sink * delta_size]
+        result["d_sink"] = np.sum(np.stack(terms), axis=1)
+    return result
+
+
+def backward(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any = None,
+    lse: Any = None,
+    *,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window: tuple[int, int] = (-1, -1),
+    mask_origin: str = "bottom_right",
+    sink_size: int = 0,
+    sink: Any = None,
+    bias: Any = None,
+    alibi_slopes: Any = None,
+    softcap: float = 0.0,
+    dropout_p: float = 0.0,
+    rng: tuple[int, int] = (0, 0),
+    seqstart_q: Any = None,
+    seqstart_k: Any = None,
+    seqlen_q: Any = None,
+    seqlen_k: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    layout: str = "bshd",
+) -> Gradients:
+    """Everything one backward call computes, in float64. The arguments are those of `Library.fmha_bwd`.
+
+    out, lse: as the forward wrote them, so that what rounded them takes no part in the comparison. None: computed by
+    `forward`. A bias that is broadcast over batch or heads has a dbias of the full shape: sum it over those.
+    """
+    rest = {name: value for name, value in locals().items() if name not in ("dout", "q", "k", "v", "out", "lse")}
+    if out is None or lse is None:
+        exact = forward(q, k, v, **rest)
+        out = exact.out if out is None else out
+        lse = exact.lse if lse is None else lse
+    dout, q, k, v, out = (_as_heads(array, layout) for array in (dout, q, k, v, out))  # (batch | 1, nhead, rows, hdim)
+    lse = np.asarray(lse, np.float64)
+    group = np.ndim(q) == 3
+    if group:
+        dout, q, k, v, out, lse = dout[None], q[None], k[None], v[None], out[None], lse[None]
+    nhead_q, rows_q, hdim_q = q.shape[1:]
+    nhead_k, rows_k = v.shape[1:3]
+    if softmax_scale is None:
+        softmax_scale = hdim_q**-0.5
+
+    side_q = sequences.side(
+        group=group, batch=len(q), rows=rows_q, seqstart=seqstart_q, seqlen=seqlen_q, cu_seqlens=cu_seqlens_q
+    )
+    side_k = sequences.side(
+        group=group, batch=len(k), rows=rows_k, seqstart=seqstart_k, seqlen=seqlen_k, cu_seqlens=cu_seqlens_k
+    )
+    columns = max(side_k.lengths, default=0) if group else rows_k
+    shapes = {"dq": q.shape, "dk": k.shape, "dv": v.shape}
+    if bias is not None:
+        shapes["dbias"] = (len(q), nhead_q, rows_q, columns)
+    sums = {name: np.zeros((4, *shape)) for name, shape in shapes.items()}
+    touched = {name: np.zeros(shape, bool) for name, shape in shapes.items()}
+    d_sink = None if sink is None else np.zeros((4, nhead_q))
+    delta = np.full(lse.shape, np.nan)
+
+    for b, (m, n) in enumerate(zip(side_q.lengths, side_k.lengths, strict=True)):
+        place = 0 if group else b  # index of the first dimension
+        rows = slice(side_q.starts[b], side_q.starts[b] + m)
+        keys = slice(side_k.starts[b], side_k.starts[b] + n)
+        visible = masks.visible(m, n, causal=causal, window=window, mask_origin=mask_origin, sink_size=sink_size)
+        for h in range(nhead_q):
+            h_k = h // (nhead_q // nhead_k)
+            keep = None
+            if dropout_p > 0:
+                byte = philox.random_bytes(rng[0], rng[1], b * nhead_q + h, m, n)
+                keep = byte <= philox.keep_threshold(dropout_p)
+            result = head_backward(
+                dout[place, h, rows],
+                q[place, h, rows],
+                k[place, h_k, keys],
+                v[place, h_k, keys],
+                out[place, h, rows],
+                lse[place, h, rows],
+                softmax_scale=softmax_scale,
+                visible=visible,
+                bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask_origin),
+                softcap=softcap,
+                sink=None if sink is None else float(np.asarray(sink)[h]),
+                keep=keep,
+                keep_scale=1.0 / (1.0 - float(np.float32(dropout_p))),
+            )
+            where = {"dq": (h, rows), "dk": (h_k, keys), "dv": (h_k, keys), "dbias": (h, rows, slice(n))}
+            for name, total in sums.items():
+                total[:, place, *where[name]] += result[name]  # query heads of a group share dk and dv
+                touched[name][place, *where[name]] = True
+            if d_sink is not None:
+                d_sink[:, h] += result["d_sink"]
+            delta[place, h, rows] = result["delta"]
+
+    def gradient(name: str) -> Gradient:
+        parts = [*sums[name], touched[name]]
+        if group:
+            parts = [part[0] for part in parts]
+        return Gradient(*(parts if name == "dbias" else [_as_heads(p, layout, as_float=False) for p in parts]))
+
+    return Gradients(
+        gradient("dq"),
+        gradient("dk"),
+        gradient("dv"),
+        None if bias is None else gradient("dbias"),
+        None if d_sink is None else Gradient(*d_sink, np.full(nhead_q, True)),
+        delta[0] if group else delta,
+    )
+
+
+def fmha_bwd(
+    dout: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any = None,
+    lse: Any = None,
+    *,
+    dq: Any = None,
+    dk: Any = None,
+    dv: Any = None,
+    dbias: Any = None,
+    d_sink: Any = None,
+    delta: Any = None,
+    **rest: Any,
+) -> Any:
+    """Attention backward; arguments and results as `Library.fmha_bwd`, computed by `backward` in float64.
+
+    dq, dk, dv, dbias, d_sink, delta: NumPy arrays to write to (rounded to their dtype), else float64 zeros; dbias and
+    d_sink may be True. What the call must not touch is left as it is. Returns (dq, dk, dv), then dbias and d_sink
+    when they are given.
+    """
+    result = backward(dout, q, k, v, out, lse, **rest)
+    if delta is not None:
+        known = ~np.isnan(result.delta)
+        delta[known] = result.delta[known].astype(delta.dtype)
+    given = {"dq": dq, "dk": dk, "dv": dv, "dbias": dbias, "d_sink": d_sink}
+    made = []
+    for name, array in given.items():
+        if array is None and name in ("dbias", "d_sink"):
+            continue
+        gradient = getattr(result, name)
+        if gradient is None:
+            raise ValueError(f"{name} needs {'bias' if name == 'dbias' else 'sink'}")
+        if array is None or array is True:
+            array = np.zeros(gradient.value.shape)
+        array[gradient.touched] = gradient.value[gradient.touched].astype(array.dtype)
+        made.append(array)
+    return tuple(made)
