@@ -23,7 +23,8 @@ struct Work {
   const int32_t *seqstart_q, *seqstart_k;
   int64_t unit = 1;
 
-  int64_t rows(int b) const {  // of a chunk of sequence b: never 0, because dk and dv must be written even where there is no query
+  int64_t rows(int b)
+      const {  // of a chunk of sequence b: never 0, because dk and dv must be written even where there is no query
     const int64_t length = seqstart_q[b + 1] - seqstart_q[b], step = std::max<int64_t>(shape.kM0, unit);
     return std::max(round_up(length, step), step) / unit;
   }
@@ -97,7 +98,8 @@ void remap(CuState* states, int count) {
   }
 }
 
-uint64_t pack_group(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k, const BwdWorkspaceLayout& layout, char* host) {
+uint64_t pack_group(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k,
+                    const BwdWorkspaceLayout& layout, char* host) {
   auto* const nsplits = reinterpret_cast<int32_t*>(host + layout.nsplits);
   auto* const offsets = reinterpret_cast<int64_t*>(host + layout.offsets);
   auto* const cu_states = reinterpret_cast<CuState*>(host + layout.cu_state);
@@ -155,7 +157,8 @@ uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const i
   const int32_t nsplits = shape.deterministic ? batch_jobs(shape).nsplits : 1;
   memcpy(bytes + layout.nsplits, &nsplits, sizeof(nsplits));
   const int64_t rows = shape.group ? seqstart_q[shape.batch] : shape.batch * shape.seqlen_q;
-  return 4 * static_cast<uint64_t>(shape.nhead_q) * static_cast<uint64_t>(nsplits) * static_cast<uint64_t>(rows) * static_cast<uint64_t>(shape.hdim_q);
+  return 4 * static_cast<uint64_t>(shape.nhead_q) * static_cast<uint64_t>(nsplits) * static_cast<uint64_t>(rows) *
+         static_cast<uint64_t>(shape.hdim_q);
 }
 
 uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int64_t max_seqlen_k) {
@@ -168,7 +171,8 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
     most.seqlen_k = max_seqlen_k;
     factor = batch_jobs(most).nsplits;
   }
-  return 4 * static_cast<uint64_t>(shape.nhead_q) * static_cast<uint64_t>(factor) * static_cast<uint64_t>(total_q) * static_cast<uint64_t>(shape.hdim_q);
+  return 4 * static_cast<uint64_t>(shape.nhead_q) * static_cast<uint64_t>(factor) * static_cast<uint64_t>(total_q) *
+         static_cast<uint64_t>(shape.hdim_q);
 }
 
 bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask) {
@@ -200,8 +204,10 @@ int xcd_map(int block, int count) {
 
 GroupSchedule schedule_in(const BwdWorkspaceLayout& layout, const void* host) {
   const char* const bytes = static_cast<const char*>(host);
-  return {reinterpret_cast<const int32_t*>(bytes + layout.nsplits), reinterpret_cast<const int64_t*>(bytes + layout.offsets),
-          reinterpret_cast<const CuState*>(bytes + layout.cu_state), reinterpret_cast<const BatchState*>(bytes + layout.batch_state)};
+  return {reinterpret_cast<const int32_t*>(bytes + layout.nsplits),
+          reinterpret_cast<const int64_t*>(bytes + layout.offsets),
+          reinterpret_cast<const CuState*>(bytes + layout.cu_state),
+          reinterpret_cast<const BatchState*>(bytes + layout.batch_state)};
 }
 
 }  // namespace tilekiln::fmha

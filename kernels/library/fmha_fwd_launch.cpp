@@ -8,29 +8,12 @@
 #include <atomic>
 
 #include "tilekiln/runtime/fmha_fwd.h"
-#include "tilekiln/runtime/pool.h"
+#include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/scratch.h"
 #include "tilekiln/runtime/stream.h"
 
 namespace tilekiln::fmha {
 namespace {
-
-// What one more thread must find to do before it is woken, in multiply-adds. Waking it costs 10 to 50 us; a core does
-// 50 to 300 thousand million of them a second.
-constexpr double work_per_thread = 4e6;
-
-// The keys that row `row` of a sequence sees.
-i64 visible_keys(const FwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
-  const i64 position = row + (problem.top_left ? 0 : seqlen_k - seqlen_q);
-  i64 first = problem.window_left < 0 ? 0 : position - problem.window_left;
-  i64 last = problem.window_right < 0 ? seqlen_k : position + problem.window_right + 1;
-  first = first < 0 ? 0 : first;
-  last = last > seqlen_k ? seqlen_k : last;
-  i64 count = last > first ? last - first : 0;
-  // Sink columns to the left of the window.
-  if (problem.window_left >= 0 && last > 0) count += std::min<i64>({problem.sink_size, first, last});
-  return count;
-}
 
 class Run {
  public:
@@ -57,23 +40,14 @@ class Run {
     if (scratch == nullptr)
       return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch; nothing was written",
                   engine_.scratch_bytes);
-    const i64 useful = std::min<i64>(units_, 1 + static_cast<i64>(std::min(work_ / work_per_thread, 1e6)));
-    const int workers = static_cast<int>(std::min<i64>(call_.threads, useful));
+    const int workers = useful_threads(call_, units_, work_);
     if (workers == 1) {
       for (i64 unit = 0; unit < units_; ++unit) run_unit(unit, scratch);
       return TILEKILN_OK;
     }
     // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
     claim_ = std::clamp<i64>(units_ / (workers * i64(64)), 1, 16);
-    if (!call_.lent) {
-      run_with_helpers(workers - 1, [](void* self) { static_cast<Run*>(self)->work(); }, this);
-      return TILEKILN_OK;
-    }
-    call_.executor.parallel_for(
-        call_.executor.pool, workers, workers, [](void* self, int64_t, int32_t) { static_cast<Run*>(self)->work(); },
-        this);
-    // Whatever the executor left undone.
-    work();
+    run_in_threads(call_, workers, [this] { work(); });
     return TILEKILN_OK;
   }
 
@@ -102,14 +76,14 @@ class Run {
     auto& sequences = call_.sequences;
     // Drops those without work: no query, or not more than min_seqlen_q.
     size_t kept = 0;
-    for (const FwdSequence& sequence : sequences) {
+    for (const Sequence& sequence : sequences) {
       if (sequence.seqlen_q > call_.min_seqlen_q) sequences[kept++] = sequence;
     }
     sequences.shrink(kept);
-    std::sort(sequences.begin(), sequences.end(), [](const FwdSequence& a, const FwdSequence& b) {
+    std::sort(sequences.begin(), sequences.end(), [](const Sequence& a, const Sequence& b) {
       return a.seqlen_k != b.seqlen_k ? a.seqlen_k > b.seqlen_k : a.batch < b.batch;
     });
-    for (FwdSequence& sequence : sequences) {
+    for (Sequence& sequence : sequences) {
       sequence.first_unit = units_;
       units_ += tiles_of(sequence.seqlen_q) * problem_.nhead_q;
       work_ += work_of(sequence.seqlen_q, sequence.seqlen_k);
@@ -128,10 +102,10 @@ class Run {
       unit.seqlen_k = call_.seqlen_k;
       place_q = place_k = place_scale_q = place_scale_k = unit.batch;
     } else {
-      const FwdSequence* const after =
+      const Sequence* const after =
           std::upper_bound(call_.sequences.begin(), call_.sequences.end(), number,
-                           [](i64 value, const FwdSequence& sequence) { return value < sequence.first_unit; });
-      const FwdSequence& sequence = after[-1];
+                           [](i64 value, const Sequence& sequence) { return value < sequence.first_unit; });
+      const Sequence& sequence = after[-1];
       number -= sequence.first_unit;
       unit.batch = sequence.batch;
       unit.seqlen_q = sequence.seqlen_q;

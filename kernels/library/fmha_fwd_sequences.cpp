@@ -1,5 +1,5 @@
-// The index arrays of fmha_fwd: how long each sequence is and where it starts.
-#include "tilekiln/runtime/fmha_fwd.h"
+// The index arrays of an attention call: how long each sequence is and where it starts.
+#include "tilekiln/runtime/attention.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -40,13 +40,15 @@ tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const
 
 // The q or the k side.
 struct Side {
-  const Array &seqstart, &seqlen, &cu_seqlens, &scale_start, &descale;
+  const Array &seqstart, &seqlen, &cu_seqlens, &scale_start;
+  i64 scale_blocks;  // of its descale array, in group mode with block scales
   const char *seqstart_name, *cu_name;
   i64 physical;  // batch mode: the length of the dimension; group mode: of all sequences together
   const char* physical_name;
-  int FwdSequence::* length;
-  i64 FwdSequence::* place;
-  i64 FwdSequence::* place_scale;
+  int Sequence::* length;
+  i64 Sequence::* place;
+  i64 Sequence::* place_scale;
+  i64 Sequence::* room;
 };
 
 tilekiln_status check_length_of(const Array& array, i64 i, i64 length, i64 room, const char* room_name) {
@@ -64,8 +66,7 @@ tilekiln_status check_length_of(const Array& array, i64 i, i64 length, i64 room,
   return TILEKILN_OK;
 }
 
-tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blockscale, FwdSequence* sequences,
-                          int* longest) {
+tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blockscale, Sequence* sequences, int* longest) {
   const bool own_starts = side.seqstart.given();
   // The array that holds the physical starts in group mode.
   const Array& starts = own_starts ? side.seqstart : side.cu_seqlens;
@@ -81,11 +82,11 @@ tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blocksca
   }
   if (blockscale && group) {
     TILEKILN_TRY(check_index(side.scale_start, batch + 1, "batch + 1"));
-    TILEKILN_TRY(check_cumulative(side.scale_start, batch, side.descale.shape[1], "the blocks of its descale array"));
+    TILEKILN_TRY(check_cumulative(side.scale_start, batch, side.scale_blocks, "the blocks of its descale array"));
   }
   const char* const room_name = group ? "the space that the seqstart array leaves it" : side.physical_name;
   for (i64 i = 0; i < batch; ++i) {
-    FwdSequence& sequence = sequences[i];
+    Sequence& sequence = sequences[i];
     i64 room = side.physical, place = i;
     if (group) {
       place = entry(starts, i);
@@ -103,6 +104,7 @@ tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blocksca
     }
     sequence.*side.length = static_cast<int>(length);
     sequence.*side.place = place;
+    sequence.*side.room = room;
     sequence.*side.place_scale = i;
     if (blockscale && group) {
       const i64 first = entry(side.scale_start, i), blocks = entry(side.scale_start, i + 1) - first;
@@ -143,33 +145,35 @@ tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
 
 }  // namespace
 
-tilekiln_status check_fwd_sequences(const FwdArrays& arrays, i64 physical_q, i64 physical_k, bool blockscale,
-                                    FwdCall* call) {
-  const bool group = call->problem.features.group;
+tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                const ScaleBlocks* scales, AttentionCall* call) {
+  const bool blockscale = scales != nullptr;
   const Side q = {arrays.seqstart_q,
                   arrays.seqlen_q,
                   arrays.cu_seqlens_q,
                   arrays.block_scale_seqstart_q,
-                  arrays.q_descale,
+                  blockscale ? scales->q : 0,
                   "seqstart_q",
                   "cu_seqlens_q",
                   physical_q,
                   group ? "the total length of q" : "the seqlen of q",
-                  &FwdSequence::seqlen_q,
-                  &FwdSequence::place_q,
-                  &FwdSequence::place_scale_q};
+                  &Sequence::seqlen_q,
+                  &Sequence::place_q,
+                  &Sequence::place_scale_q,
+                  &Sequence::room_q};
   const Side k = {arrays.seqstart_k,
                   arrays.seqlen_k,
                   arrays.cu_seqlens_k,
                   arrays.block_scale_seqstart_k,
-                  arrays.k_descale,
+                  blockscale ? scales->k : 0,
                   "seqstart_k",
                   "cu_seqlens_k",
                   physical_k,
                   group ? "the total length of k" : "the seqlen of k",
-                  &FwdSequence::seqlen_k,
-                  &FwdSequence::place_k,
-                  &FwdSequence::place_scale_k};
+                  &Sequence::seqlen_k,
+                  &Sequence::place_k,
+                  &Sequence::place_scale_k,
+                  &Sequence::room_k};
   TILEKILN_TRY(check_given(q, group, blockscale));
   TILEKILN_TRY(check_given(k, group, blockscale));
   if (group && blockscale) {

@@ -17,11 +17,13 @@ const Dispatcher& dispatcher(uint32_t family) {
   return all[family];
 }
 
-int find_family(const char* name) {
+tilekiln_status find_dispatcher(const char* family, const Dispatcher** found) {
   for (uint32_t i = 0; i < table.family_count; ++i) {
-    if (strcmp(table.families[i].name, name) == 0) return static_cast<int>(i);
+    if (strcmp(table.families[i].name, family) != 0) continue;
+    *found = &dispatcher(i);
+    return TILEKILN_OK;
   }
-  return -1;
+  return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);
 }
 
 }  // namespace tilekiln

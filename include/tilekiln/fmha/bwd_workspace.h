@@ -27,9 +27,7 @@ struct BwdWorkspaceShape {
 };
 
 // Where a worker starts: the work [w_lo, w_hi), counted in rows of chunks along (batch, head, chunk).
-struct alignas(16) CuState {
-  int32_t w_lo, w_hi, ibatch, isplit, head_start, c_start, unused[2];
-};
+struct alignas(16) CuState { int32_t w_lo, w_hi, ibatch, isplit, head_start, c_start, unused[2]; };
 static_assert(sizeof(CuState) == 32);
 
 struct alignas(16) BatchState {
@@ -102,8 +100,8 @@ void walk_batch(const BwdWorkspaceShape& shape, const BatchJobs& jobs, int worke
     } else if (i == first) {
       split = (x + jobs.per_worker - 1) / jobs.per_worker;
     }
-    job(static_cast<int>(head / shape.nhead_q), static_cast<int>(head % shape.nhead_q), static_cast<int>(masked ? interleaved(x, jobs.per_head) : x),
-        static_cast<int>(split));
+    job(static_cast<int>(head / shape.nhead_q), static_cast<int>(head % shape.nhead_q),
+        static_cast<int>(masked ? interleaved(x, jobs.per_head) : x), static_cast<int>(split));
   }
 }
 

@@ -39,7 +39,9 @@ const BatchVector batch_vectors[] = {
 };
 
 // A failed check says nothing of the case by itself.
-void check_case(bool held, const std::string& name, const char* what, int line) { check_that(held, (name + ": " + what).c_str(), __FILE__, line); }
+void check_case(bool held, const std::string& name, const char* what, int line) {
+  check_that(held, (name + ": " + what).c_str(), __FILE__, line);
+}
 #define CHECK_IN(condition) check_case((condition), name, #condition, __LINE__)
 
 std::vector<int32_t> starts_of(const std::vector<int>& lengths) {
@@ -49,7 +51,9 @@ std::vector<int32_t> starts_of(const std::vector<int>& lengths) {
 }
 
 struct Segment {
-  explicit Segment(uint64_t bytes) : states(bytes / sizeof(CuState) + 1) { memset(states.data(), 0xa5, states.size() * sizeof(CuState)); }
+  explicit Segment(uint64_t bytes) : states(bytes / sizeof(CuState) + 1) {
+    memset(states.data(), 0xa5, states.size() * sizeof(CuState));
+  }
   char* data() { return reinterpret_cast<char*>(states.data()); }
   std::vector<CuState> states;  // for their alignment
 };
@@ -68,8 +72,8 @@ BwdWorkspaceShape group_shape(const GroupVector& v) {
 
 // What a schedule does, worker by worker, against what it must do: each (batch, head, chunk) once, no slot of two workers, no slot at or past nsplits.
 struct Walked {
-  std::map<std::tuple<int, int, int>, int> jobs;    // (batch, head, chunk) -> times
-  std::map<std::tuple<int, int, int>, int> owner;   // (batch, head, slot) -> worker
+  std::map<std::tuple<int, int, int>, int> jobs;   // (batch, head, chunk) -> times
+  std::map<std::tuple<int, int, int>, int> owner;  // (batch, head, slot) -> worker
   bool shared = false;
   int highest_beyond = 0;
   void job(int worker, int batch, int head, int chunk, int slot, int nsplits) {
@@ -79,15 +83,17 @@ struct Walked {
     shared = shared || (!fresh && at->second != worker);
   }
   bool each_once(size_t expected) const {
-    return jobs.size() == expected && std::all_of(jobs.begin(), jobs.end(), [](const auto& entry) { return entry.second == 1; });
+    return jobs.size() == expected &&
+           std::all_of(jobs.begin(), jobs.end(), [](const auto& entry) { return entry.second == 1; });
   }
 };
 
 Walked walk(const BwdWorkspaceShape& shape, const GroupSchedule& schedule) {
   Walked walked;
   for (int worker = 0; worker < shape.workers; ++worker) {
-    walk_group(schedule.cu_states[worker], schedule.batch_states, shape.batch, shape.nhead_q,
-               [&](int b, int head, int chunk, int slot) { walked.job(worker, b, head, chunk, slot, schedule.nsplits[b]); });
+    walk_group(
+        schedule.cu_states[worker], schedule.batch_states, shape.batch, shape.nhead_q,
+        [&](int b, int head, int chunk, int slot) { walked.job(worker, b, head, chunk, slot, schedule.nsplits[b]); });
   }
   return walked;
 }
@@ -140,7 +146,8 @@ void vectors_of_batch_mode() {
     shape.kN0 = v.kN0;
     shape.workers = v.workers;
     const BatchJobs jobs = batch_jobs(shape);
-    CHECK_IN(jobs.per_head == v.per_head && jobs.total == v.total && jobs.per_worker == v.per_worker && jobs.nsplits == v.nsplits);
+    CHECK_IN(jobs.per_head == v.per_head && jobs.total == v.total && jobs.per_worker == v.per_worker &&
+             jobs.nsplits == v.nsplits);
   }
 }
 
@@ -176,12 +183,15 @@ void worked_batch_examples() {
   CHECK(jobs.nsplits == 4);
   using Slot = std::tuple<int, int, int, int>;  // worker, head, chunk, slot
   std::vector<Slot> slots;
-  for (int w = 0; w < b.workers; ++w) walk_batch(b, jobs, w, false, [&](int, int head, int chunk, int slot) { slots.push_back({w, head, chunk, slot}); });
-  const std::vector<Slot> expected = {{0, 0, 0, 0},  {0, 0, 1, 0},  {0, 0, 2, 0},  {1, 0, 3, 1},  {1, 0, 4, 1},  {1, 0, 5, 1},  {2, 0, 6, 2},  {2, 0, 7, 2},
-                                      {2, 1, 0, 0},  {3, 1, 1, 1},  {3, 1, 2, 1},  {3, 1, 3, 1},  {4, 1, 4, 2},  {4, 1, 5, 2},  {4, 1, 6, 2},  {5, 1, 7, 3},
-                                      {5, 2, 0, 0},  {5, 2, 1, 0},  {6, 2, 2, 1},  {6, 2, 3, 1},  {6, 2, 4, 1},  {7, 2, 5, 2},  {7, 2, 6, 2},  {7, 2, 7, 2},
-                                      {8, 3, 0, 0},  {8, 3, 1, 0},  {8, 3, 2, 0},  {9, 3, 3, 1},  {9, 3, 4, 1},  {9, 3, 5, 1},  {10, 3, 6, 2}, {10, 3, 7, 2},
-                                      {10, 4, 0, 0}, {11, 4, 1, 1}, {11, 4, 2, 1}, {11, 4, 3, 1}, {12, 4, 4, 2}, {12, 4, 5, 2}, {12, 4, 6, 2}, {13, 4, 7, 3}};
+  for (int w = 0; w < b.workers; ++w)
+    walk_batch(b, jobs, w, false, [&](int, int head, int chunk, int slot) { slots.push_back({w, head, chunk, slot}); });
+  const std::vector<Slot> expected = {
+      {0, 0, 0, 0},  {0, 0, 1, 0},  {0, 0, 2, 0},  {1, 0, 3, 1},  {1, 0, 4, 1},  {1, 0, 5, 1},  {2, 0, 6, 2},
+      {2, 0, 7, 2},  {2, 1, 0, 0},  {3, 1, 1, 1},  {3, 1, 2, 1},  {3, 1, 3, 1},  {4, 1, 4, 2},  {4, 1, 5, 2},
+      {4, 1, 6, 2},  {5, 1, 7, 3},  {5, 2, 0, 0},  {5, 2, 1, 0},  {6, 2, 2, 1},  {6, 2, 3, 1},  {6, 2, 4, 1},
+      {7, 2, 5, 2},  {7, 2, 6, 2},  {7, 2, 7, 2},  {8, 3, 0, 0},  {8, 3, 1, 0},  {8, 3, 2, 0},  {9, 3, 3, 1},
+      {9, 3, 4, 1},  {9, 3, 5, 1},  {10, 3, 6, 2}, {10, 3, 7, 2}, {10, 4, 0, 0}, {11, 4, 1, 1}, {11, 4, 2, 1},
+      {11, 4, 3, 1}, {12, 4, 4, 2}, {12, 4, 5, 2}, {12, 4, 6, 2}, {13, 4, 7, 3}};
   CHECK(slots == expected);
 
   BwdWorkspaceShape c = b;
@@ -208,10 +218,13 @@ void worked_group_example() {
   std::vector<Job> jobs;
   const GroupSchedule schedule = schedule_in(layout, segment.data());
   for (int w = 0; w < 4; ++w) {
-    walk_group(schedule.cu_states[w], schedule.batch_states, 3, 2, [&](int b, int head, int chunk, int slot) { jobs.push_back({w, b, head, chunk, slot}); });
+    walk_group(schedule.cu_states[w], schedule.batch_states, 3, 2,
+               [&](int b, int head, int chunk, int slot) { jobs.push_back({w, b, head, chunk, slot}); });
   }
-  const std::vector<Job> expected = {{0, 0, 0, 0, 0}, {0, 0, 0, 1, 0}, {0, 0, 0, 2, 0}, {1, 0, 0, 3, 1}, {1, 0, 1, 0, 0}, {1, 0, 1, 1, 0}, {2, 0, 1, 2, 1}, {2, 0, 1, 3, 1},
-                                     {2, 1, 0, 0, 0}, {3, 1, 1, 0, 0}, {3, 2, 0, 0, 0}, {3, 2, 0, 1, 0}, {3, 2, 0, 2, 0}, {3, 2, 1, 0, 0}, {3, 2, 1, 1, 0}, {3, 2, 1, 2, 0}};
+  const std::vector<Job> expected = {{0, 0, 0, 0, 0}, {0, 0, 0, 1, 0}, {0, 0, 0, 2, 0}, {1, 0, 0, 3, 1},
+                                     {1, 0, 1, 0, 0}, {1, 0, 1, 1, 0}, {2, 0, 1, 2, 1}, {2, 0, 1, 3, 1},
+                                     {2, 1, 0, 0, 0}, {3, 1, 1, 0, 0}, {3, 2, 0, 0, 0}, {3, 2, 0, 1, 0},
+                                     {3, 2, 0, 2, 0}, {3, 2, 1, 0, 0}, {3, 2, 1, 1, 0}, {3, 2, 1, 2, 0}};
   CHECK(jobs == expected);
 
   const GroupVector& seed = group_vectors[2];
@@ -276,11 +289,13 @@ void random_group_schedules(int count) {
     for (size_t b = 0; b < batch; ++b) {
       expected += static_cast<size_t>((v.sk[b] + v.kN0 - 1) / v.kN0 * v.nhead);
       slots += static_cast<size_t>(schedule.nsplits[b] * v.nhead);
-      offsets = offsets && schedule.offsets[b] == static_cast<int64_t>(elements) && schedule.nsplits[b] == schedule.batch_states[b].nsplits;
+      offsets = offsets && schedule.offsets[b] == static_cast<int64_t>(elements) &&
+                schedule.nsplits[b] == schedule.batch_states[b].nsplits;
       if (k.back() != 0) elements += static_cast<uint64_t>(v.nhead * schedule.nsplits[b] * v.sq[b] * v.hdim);
     }
     unowned += slots > walked.owner.size();
-    const bool good = walked.each_once(expected) && !walked.shared && walked.highest_beyond == 0 && offsets && bytes == 4 * elements &&
+    const bool good = walked.each_once(expected) && !walked.shared && walked.highest_beyond == 0 && offsets &&
+                      bytes == 4 * elements &&
                       bytes <= dq_acc_upper_bound(shape, q.back(), *std::max_element(v.sk.begin(), v.sk.end()));
     CHECK_IN(good);
     bad += !good;
@@ -307,11 +322,14 @@ void random_batch_schedules(int count) {
     const BatchJobs jobs = batch_jobs(shape);
     Walked walked;
     for (int w = 0; w < shape.workers; ++w) {
-      walk_batch(shape, jobs, w, masked, [&](int b, int head, int chunk, int slot) { walked.job(w, b, head, chunk, slot, jobs.nsplits); });
+      walk_batch(shape, jobs, w, masked,
+                 [&](int b, int head, int chunk, int slot) { walked.job(w, b, head, chunk, slot, jobs.nsplits); });
     }
     Segment segment(layout_of(shape).host);
-    const bool good = walked.each_once(static_cast<size_t>(jobs.total)) && !walked.shared && walked.highest_beyond == 0 &&
-                      pack(shape, nullptr, nullptr, segment.data()) <= dq_acc_upper_bound(shape, shape.batch * shape.seqlen_q, shape.seqlen_k);
+    const bool good = walked.each_once(static_cast<size_t>(jobs.total)) && !walked.shared &&
+                      walked.highest_beyond == 0 &&
+                      pack(shape, nullptr, nullptr, segment.data()) <=
+                          dq_acc_upper_bound(shape, shape.batch * shape.seqlen_q, shape.seqlen_k);
     CHECK_IN(good);
     bad += !good;
   }

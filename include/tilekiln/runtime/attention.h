@@ -1,0 +1,68 @@
+// What attention calls of every direction have in common on their way from arguments to units.
+#pragma once
+#include "tilekiln/fmha/fwd_engine.h"
+#include "tilekiln/runtime/array.h"
+#include "tilekiln/runtime/dispatch.h"
+#include "tilekiln/runtime/small_array.h"
+
+namespace tilekiln::fmha {
+
+// Queries and keys per scale of qscale=blockscale.
+constexpr int scale_block = 128;
+// Longest sequence: row + seqlen_k + window then stays within an int.
+constexpr int max_seqlen = 1 << 29;
+
+// Those that are absent have no name. Block scales are of the forward only.
+struct IndexArrays {
+  Array seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k, block_scale_seqstart_q,
+      block_scale_seqstart_k;
+};
+
+// A place is what the step of an array is multiplied by to find the sequence in it: the batch index in batch mode, the physical start (of scales:
+// the first block) in group mode. Room is what lies between it and the next.
+struct Sequence {
+  int batch, seqlen_q, seqlen_k;
+  i64 place_q, place_k, place_scale_q, place_scale_k;
+  i64 room_q, room_k;
+  i64 first_unit;
+};
+
+struct AttentionCall {
+  Query query = {};
+  Choice choice;
+  int batch = 0;
+  int seqlen_q = 0, seqlen_k = 0;  // the longest logical lengths
+  bool uniform = false;            // every sequence has these lengths, and `sequences` is empty
+  SmallArray<Sequence, 16> sequences;
+  int threads = 1;
+  bool lent = false;  // run on `executor`
+  tilekiln_executor executor = {};
+  tilekiln_stream* stream = nullptr;
+};
+
+// Block scales of group mode: the blocks there are in q_descale and k_descale.
+struct ScaleBlocks { i64 q, k; };
+
+// The logical lengths and places of every sequence, from the index arrays. `scales`: null without block scales in group mode.
+[[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                              const ScaleBlocks* scales, AttentionCall* call);
+
+// The keys that row `row` of a sequence sees, for a problem of either direction.
+template <class Problem>
+i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
+  const i64 position = row + (problem.top_left ? 0 : seqlen_k - seqlen_q);
+  i64 first = problem.window_left < 0 ? 0 : position - problem.window_left;
+  i64 last = problem.window_right < 0 ? seqlen_k : position + problem.window_right + 1;
+  first = first < 0 ? 0 : first;
+  last = last > seqlen_k ? seqlen_k : last;
+  i64 count = last > first ? last - first : 0;
+  // Sink columns to the left of the window.
+  if (problem.window_left >= 0 && last > 0) {
+    i64 sink = problem.sink_size;
+    sink = sink < first ? sink : first;
+    count += sink < last ? sink : last;
+  }
+  return count;
+}
+
+}  // namespace tilekiln::fmha

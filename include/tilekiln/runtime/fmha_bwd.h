@@ -1,0 +1,67 @@
+// One call of fmha_bwd on its way from arguments to stages: check, choose, run.
+#pragma once
+#include "tilekiln/fmha/bwd_engine.h"
+#include "tilekiln/fmha/bwd_workspace.h"
+#include "tilekiln/runtime/attention.h"
+
+namespace tilekiln::fmha {
+
+// The families of the stages, in the order they run; indices TILEKILN_BWD_...
+extern const char* const bwd_families[TILEKILN_BWD_STAGES];
+
+// The arguments as arrays; those that are absent have no name.
+struct BwdArrays : IndexArrays {
+  Array dout, q, k, v, out, lse, dq, dk, dv, dbias, d_sink, delta, bias, alibi_slopes, sink, randval, workspace;
+};
+
+// Elements from one place of a sequence to the next.
+struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
+
+// Where a call gets its workspace from.
+enum class BwdMemory : unsigned char {
+  own,       // made for the call
+  given,     // the caller's, prepared by the call
+  prepared,  // the caller's, prepared by a launcher
+};
+
+struct BwdCall : AttentionCall {
+  BwdProblem problem = {};
+  BwdSteps steps = {};
+  Query queries[TILEKILN_BWD_STAGES] = {};
+  Choice stages[TILEKILN_BWD_STAGES];
+  Array lse, delta;  // delta has no name when the caller does not want it
+  float* d_sink = nullptr;
+  i64 physical_q = 0, physical_k = 0;  // batch mode: rows of a sequence; group mode: of all, as the arrays have them
+  i64 longest_k = 0;                   // group mode: the longest physical length
+  int workers = 0;                     // 0: chosen from the sizes
+  BwdMemory memory = BwdMemory::own;
+  Array workspace;
+};
+
+// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing that belongs to the caller.
+[[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call);
+
+// What a launcher and a call have in common: everything the signatures of the stages follow from.
+struct BwdTraits {
+  BwdFeatures features;
+  int hdim_q, hdim_v;
+  i64 seqlen_q;
+};
+void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]);
+
+// The instances of the stages: `instance` is that of the main one.
+[[nodiscard]] tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
+                                         Choice stages[TILEKILN_BWD_STAGES]);
+
+// The shape of the workspace. total_q: the end of the last sequence in group mode; max_seqlen_k: the longest physical one; `workers`: 0 for the default.
+BwdWorkspaceShape shape_of(const BwdCall& call);
+// The logical workers of a problem: enough that a machine of many cores has work where heads are few, and so few that the splits of dq cost little.
+// Never depends on the threads. `rows`: of all queries together; `longest`: the most keys of a sequence.
+int default_workers(const BwdWorkspaceShape& shape, i64 rows, i64 longest);
+
+// Runs the call, now or in its stream (which takes the call over).
+[[nodiscard]] tilekiln_status launch_bwd(BwdCall& call);
+// Runs it now, in this thread and its helpers.
+[[nodiscard]] tilekiln_status run_bwd(BwdCall& call);
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,43 @@
+#include "tilekiln/runtime/choose.h"
+
+#include "tilekiln/runtime/environment.h"
+#include "tilekiln/runtime/explain.h"
+
+namespace tilekiln {
+namespace {
+
+tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
+  const int64_t count = dispatcher.table().instance_count;
+  if (instance >= count) {
+    return fail_argument("instance", "was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)",
+                         static_cast<long long>(instance), static_cast<long long>(count - 1));
+  }
+  const Choice wanted = dispatcher.at(instance);
+  if (wanted.row == nullptr) {
+    return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance),
+                         dispatcher.name(instance), dispatcher.family().name);
+  }
+  if (!dispatcher.fits(query, wanted)) {
+    Text text(error_buffer(), error_capacity);
+    text.add("instance: was %lld, must be one that fits the problem: ", static_cast<long long>(instance));
+    explain_unfit(text, dispatcher, query, wanted);
+    return TILEKILN_INVALID_ARGUMENT;
+  }
+  *choice = wanted;
+  return TILEKILN_OK;
+}
+
+}  // namespace
+
+tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
+  if (__builtin_expect(instance >= 0, 0)) return take_callers(dispatcher, instance, query, choice);
+  TILEKILN_TRY(dispatcher.status());
+  *choice = dispatcher.find(query);
+  if (__builtin_expect(environment().verbose_dispatch, 0)) report(dispatcher, query, *choice);
+  if (__builtin_expect(choice->row != nullptr, 1)) return TILEKILN_OK;
+  Text text(error_buffer(), error_capacity);
+  explain_missing(text, dispatcher, query);
+  return TILEKILN_NO_KERNEL;
+}
+
+}  // namespace tilekiln
