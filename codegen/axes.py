@@ -14,6 +14,7 @@ from codegen.yaml_io import Document
 BOOLEAN, ENUMERATED, INTEGER = 0, 1, 2  # tilekiln::Axis::kind
 _BITS = (1, 4, 10)
 _BOOLEAN_VALUES = ("no", "yes")
+_NO_MAIN = "only a companion (`companion_of`) has a main family"
 
 Value = bool | int | str
 
@@ -139,7 +140,7 @@ class Family:
 
     def _of_main(self, position: int, name: str) -> Axis:
         if self.main is None:
-            raise self.document.error(("axes", position, "values"), "only a companion (`companion_of`) has a main family")
+            raise self.document.error(("axes", position, "values"), _NO_MAIN)
         if name not in self.main.axis_of:
             message = no_such(f"axis of {self.main.name}", name, self.main.axis_of)
             raise self.document.error(("axes", position, "name"), message)
@@ -150,7 +151,7 @@ class Family:
         if isinstance(self.file.engine, schema.EngineFile):
             return self.file.engine, self
         if self.main is None:
-            raise self.document.error(("engine",), "only a companion (`companion_of`) has a main family")
+            raise self.document.error(("engine",), _NO_MAIN)
         for index, name in enumerate(self.pipelines):
             if name not in self.main.pipelines:
                 message = no_such(f"pipeline of {self.main.name}", name, self.main.pipelines)
@@ -177,6 +178,14 @@ class Family:
         return sorted(pairs)
 
     @cached_property
+    def head_dim_axes(self) -> str:
+        return " x ".join(axis.name for axis in self.axes if axis.kind == INTEGER)
+
+    def head_dims_of(self, dtype: int) -> list[str]:
+        """The legal head dims of a dtype (its code) as people write them."""
+        return ["x".join(str(hdim) for hdim in hdims if hdim) for code, *hdims in self.head_dims if code == dtype]
+
+    @cached_property
     def head_dim_clauses(self) -> list[Clause]:
         clauses = []
         for dtype, *hdims in self.head_dims:
@@ -198,6 +207,11 @@ class Family:
         """Of a companion: its axes that are the main family's, each with that of the main family."""
         mains = self.main.axis_of if self.main else {}
         return [(self.axes[at], mains[axis.name]) for at, axis in enumerate(self.file.axes) if axis.values == "main"]
+
+    @cached_property
+    def shared_fields(self) -> int:
+        """The bits of the shared axes in a packed signature of this companion."""
+        return sum(axis.field << axis.shift for axis, _ in self.shared)
 
     def needed(self, packed: Iterable[int]) -> dict[int, Clause]:
         """What signatures of the main family need of this companion, by its packed signature without its own axes."""

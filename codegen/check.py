@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from codegen import select
 from codegen.axes import Family
@@ -16,6 +17,7 @@ def check(root: Tree) -> str:
     receipts, names = root.all_receipts(), set[str]()
     for family in root.families.values():
         _check_rules(root, family)
+        _check_base(family)
     total = 0
     for receipt in sorted(receipts, key=lambda receipt: receipt.base is not None):  # a fault shows where it stands
         plan = resolve(receipt.name, ["all"], root=root)
@@ -23,9 +25,8 @@ def check(root: Tree) -> str:
         total += len(plan.instances)
         for name, clauses in receipt.clauses.items():
             family = root.families[name]
-            every = [[family.everything]]
             for index, clause in enumerate(clauses):
-                if not Sieve(family, {"head_dims": family.head_dim_clauses, "clause": [clause]}, every).leaves():
+                if not _legal(family, clause):
                     text = select.text_of(family, clause)
                     path = ("families", name, "keep", index)
                     raise receipt.document.error(path, f"no legal signature of {name} has {text}")
@@ -56,11 +57,24 @@ def _check_rules(root: Tree, family: Family) -> None:
         root.algorithms(target, family)
 
 
+def _check_base(family: Family) -> None:
+    for index, clause in enumerate(family.base):
+        if not _legal(family, clause):
+            text = select.text_of(family, clause)
+            raise family.document.error(("base", index), f"no legal signature of {family.name} has {text}")
+
+
+def _legal(family: Family, clause: select.Clause) -> bool:
+    lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses, "clause": [clause]}
+    return bool(Sieve(family, lists, [[family.everything]]).leaves())
+
+
 def _check_files(root: Tree, family: Family) -> None:
     """What the family names must be there."""
-    header, folder = family.file.engine.header, f"kernels/{family.name}"
-    named: list[tuple[str, tuple[str | int, ...]]] = [(f"include/{header}", ("engine", "header"))]
-    named += [(f"{folder}/rows.cpp.jinja", ("family",))]
+    if family.engine_family is not family:
+        return
+    folder = f"kernels/{family.name}"
+    named: list[tuple[str, tuple[str | int, ...]]] = [(f"include/{family.engine.header}", ("engine", "header"))]
     named += [(f"{folder}/{name}.cpp", ("pipelines", index, "name")) for index, name in enumerate(family.pipelines)]
     for file, path in named:
         if not os.path.isfile(os.path.join(root.root, file)):

@@ -27,7 +27,7 @@ def _side(root: Tree, word: str, targets: Sequence[str]) -> Side:
     plan = resolve(word, targets, root=root)
     rows = {}
     for instance in plan.instances:
-        values = {**instance.signature, **instance.algorithm}
+        values = {"family": instance.family, **instance.signature, **instance.algorithm}
         rows[instance.name] = {axis: _text(value) for axis, value in values.items()}
     return Side(f"receipt {plan.receipt}", rows, {})
 
@@ -40,7 +40,7 @@ def _manifest(path: str) -> Side:
         rows = {}
         for row in data["instances"]["rows"]:
             values = dict(zip(columns_, row, strict=True))
-            rows[values["name"]] = {a: _text(v) for a, v in values.items() if a not in ("name", "family")}
+            rows[values["name"]] = {a: _text(v) for a, v in values.items() if a != "name" and v is not None}
         facts = {key: _text(data[key]) for key in ("tilekiln", "abi", "mode", "where", "source_hash")}
         facts |= {f"toolchain {key}": _text(value) for key, value in data["toolchain"].items()}
     except FileNotFoundError as error:
@@ -66,9 +66,15 @@ def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: boo
     for side, only in ((a, only_a), (b, only_b)):
         if only:
             lines += ["", f"only in {side.label}: {len(only):,}"]
-            lines.append(
-                "\n".join(f"  {name}" for name in only) if names else _counts([side.rows[name] for name in only])
-            )
+            if names:
+                lines += [f"  {name}" for name in only]
+                continue
+            families: dict[str, list[dict[str, str]]] = {}
+            for name in only:
+                families.setdefault(side.rows[name]["family"], []).append(side.rows[name])
+            for family, rows in families.items():
+                lines += [f"of {family}: {len(rows):,}"] if len(families) > 1 else []
+                lines.append(_counts(rows))
     changed = [
         (key, f"{a.facts[key]} -> {b.facts[key]}")
         for key in a.facts.keys() & b.facts.keys()
@@ -81,7 +87,7 @@ def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: boo
 
 def _counts(rows: Sequence[dict[str, str]]) -> str:
     """By axis, how many instances have each value; axes on which all agree first, together."""
-    axes = list(rows[0])
+    axes = [axis for axis in rows[0] if axis != "family"]
     same = [
         f"{axis}={rows[0][axis]}" for axis in axes if axis not in ALGORITHM and len({r.get(axis) for r in rows}) == 1
     ]

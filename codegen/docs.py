@@ -66,30 +66,45 @@ def _receipts(root: Tree) -> str:
             file = receipt.file.families.get(name)
             added = [f"* `{addition.values}`: {addition.reason}" for addition in (file.add if file else [])]
             lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
+        companions = [family for family in root.families_of(receipt) if family.main]
+        if companions:
+            links = [f"[{f.name}]({f.name}.md) what {f.main.name} needs" for f in companions if f.main]
+            lines += ["", f"And of {', of '.join(links)}."]
         parts.append("\n".join(lines))
     return _page("Receipts", *parts)
 
 
 def _family(root: Tree, family: Family) -> str:
     axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
-    dims = [
-        [f"`{dtype}`", ", ".join(f"{q}x{v}" for d, q, v in family.head_dims if d == code)]
-        for code, dtype in enumerate(family.axes[0].values)
-    ]
+    dims = [[f"`{dtype}`", ", ".join(family.head_dims_of(code))] for code, dtype in enumerate(family.axes[0].values)]
     rules = [
         [f"`{rule.name}`", rule.says, " or ".join(f"`{select.text_of(family, clause)}`" for clause in rule.when)]
         for rule in family.rules
     ]
     pipelines = [[f"`{p.name}`", p.about] for p in family.file.pipelines]
     name = f"{family.name}{''.join(axis.words[0] for axis in family.axes)}_PIPELINE_bTILE_TARGET"
+    base = ""
+    if family.file.base:
+        base = "## Base\n\nWhat `keep` in a receipt can mean. A receipt adds what it needs beyond, with its reason.\n\n"
+        base += "\n".join(f"* `{select.text_of(family, clause)}`" for clause in family.base)
+    comes = ""
+    if family.main:
+        comes = (
+            f"It comes with [{family.main.name}]({family.main.name}.md): a plan has exactly the signatures that its "
+        )
+        comes += "instances need."
     return _page(
         family.name,
         family.about,
+        comes,
         "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
-        "## Head dims\n\nhdim_q x hdim_v, by dtype. An instance takes any head dims up to its own.\n\n"
-        + _table(["dtype", "pairs"], dims),
+        f"## Head dims\n\n{family.head_dim_axes}, by dtype. An instance takes any head dims up to its own.\n\n"
+        + _table(["dtype", "head dims" if family.main else "pairs"], dims),
+        base,
         "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"
-        + _table(["rule", "says", "selection"], rules),
+        + _table(["rule", "says", "selection"], rules)
+        if rules
+        else "",
         "## Pipelines\n\n" + _table(["pipeline", ""], pipelines),
         "## Names\n\nThe words of the axes in listing order, then the algorithm. With the first value of each:",
         f"`{name}`",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codegen import select
 from codegen.axes import Axis, Family
-from codegen.errors import CodegenError, SelectionError
+from codegen.errors import SelectionError
 from codegen.listing import clauses as clauses_text
 from codegen.options import wrapped
 from codegen.plan import pick_targets, sieve
@@ -24,9 +24,13 @@ _SHOWN = 5  # names or nearest signatures shown
 def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> str:
     """The answer as people read it. `text` is `[FAMILY] axis=value ...`, or the name of an instance."""
     source, chosen = root.receipt(word), pick_targets(root, targets)
-    family, query, named = _question(root, text)
+    questions, named = _questions(root, text)
     if named is not None and named not in chosen:
         chosen = [named]
+    return "\n\n".join(_answer(root, source, family, query, chosen) for family, query in questions)
+
+
+def _answer(root: Tree, source: Receipt, family: Family, query: Clause, chosen: list[Target]) -> str:
     target = chosen[-1]
     every = {t.name: sieve(root, source, family, t, [query]).leaves() for t in chosen}
     asked = f"{family.name} {select.text_of(family, query)}"
@@ -34,6 +38,10 @@ def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> str:
         return _yes(root, source, family, query, chosen, every, asked)
     lines = [f"no: {source.name} does not list {asked}"]
     illegal = _illegal(root, family, target, query)
+    if family.main and not illegal:
+        lines.append(f"  {family.name} comes with {family.main.name}, which is not listed either:")
+        query, family = family.of_main(query), family.main
+        illegal = _illegal(root, family, target, query)
     lines += [f"  {reason}" for reason in illegal or _dropped(root, source, family, target, query)]
     near = _nearest(family, query, sieve(root, source, family, target, [family.everything]).leaves())
     if near:
@@ -62,27 +70,28 @@ def scons(root: Tree, source: Receipt, family: Family, query: Clause, chosen: Se
     return " ".join(words)
 
 
-def _question(root: Tree, text: str) -> tuple[Family, Clause, Target | None]:
-    """The family and the clause that a text asks about, and the target if it is the name of an instance."""
+def _questions(root: Tree, text: str) -> tuple[list[tuple[Family, Clause]], Target | None]:
+    """The clauses that a text asks about, and the target if it is the name of an instance.
+
+    Without a family, of each that has these axes and values and is no companion.
+    """
     first, _, rest = text.strip().partition(" ")
     for family in root.families.values():
         match = None if rest else _name_pattern(root, family).fullmatch(first)
         if match:
             clause = tuple(1 << axis.words.index(match[axis.name]) for axis in family.axes)
-            return family, clause, next(t for t in root.targets.values() if t.word == match["target"])
+            return [(family, clause)], next(t for t in root.targets.values() if t.word == match["target"])
     if first and "=" not in first:
-        family = root.family(first)
+        families = [root.family(first)]
     else:
-        family, rest = next(iter(root.families.values())), text.strip()
-        if len(root.families) > 1 and first:
-            raise CodegenError(f"name the family first; families: {', '.join(root.families)}")
+        families, rest = [family for family in root.families.values() if not family.main], text.strip()
     try:
-        clauses = select.bind(family, rest)
-        if len(clauses) > 1:
+        if len(select.parse(rest)) > 1:
             raise SelectionError("explain takes one clause, without 'or'", rest, 0)
+        found = select.bind_any(families, rest)
     except SelectionError as error:
         raise error.shown("explain") from error
-    return family, clauses[0], None
+    return [(family, clause) for family in families for clause in found[family.name]], None
 
 
 def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
@@ -91,7 +100,8 @@ def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
 
     targets = "|".join(re.escape(target.word) for target in root.targets.values())
     axes = "".join(map(group, family.axes))
-    return re.compile(f"{family.name}{axes}_(?:{'|'.join(family.pipelines)})_b[0-9]+x[0-9]+_(?P<target>{targets})")
+    how = f"(?:{'|'.join(family.pipelines)})_b[0-9]+(?:x[0-9]+)?"
+    return re.compile(f"{family.name}{axes}_{how}_(?P<target>{targets})")
 
 
 def _yes(
@@ -139,8 +149,7 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
     if not any(all(q & c for q, c in zip(query, clause, strict=True)) for clause in family.head_dim_clauses):
         dtypes = [value for code, value in enumerate(family.axes[0].values) if query[0] >> code & 1]
         for name in dtypes:
-            code = family.axes[0].code_of[name]
-            pairs = " ".join(f"{q}x{v}" for dtype, q, v in family.head_dims if dtype == code)
+            pairs = " ".join(family.head_dims_of(family.axes[0].code_of[name]))
             reasons.append(f"head dims: {name} has {pairs}; an instance takes any head dims up to its own")
     if "algorithms" in endings:
         reasons.append(f"target {target.name}: no algorithm of it answers this")

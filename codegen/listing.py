@@ -76,8 +76,7 @@ FORMATS: dict[str, Callable[[Plan], str]] = {"names": names, "table": table, "js
 def count(root: Tree, source: Receipt, target: str) -> int:
     """Of instances, without making them."""
     total = 0
-    for name in source.clauses:
-        family = root.families[name]
+    for family in root.families_of(source):
         leaves = sieve(root, source, family, root.target(target), [family.everything]).leaves()
         total += sum(leaf.algorithms.bit_count() for leaf in leaves)
     return total
@@ -104,6 +103,7 @@ def clauses(root: Tree, source: Receipt) -> str:
             lines.append(f"  {'or ' if at else name + ' '}{wrapped(select.text_of(family, clause), 6, 20)}")
         file = source.file.families.get(name)
         lines += [f"  added: {addition.values}, because {addition.reason}" for addition in (file.add if file else [])]
+    lines += [f"  {f.name} what {f.main.name} needs" for f in root.families_of(source) if f.main]
     return "\n".join(lines)
 
 
@@ -148,6 +148,8 @@ def families(root: Tree) -> str:
     rows = []
     for family in root.families.values():
         size = f"{len(family.axes)} axes, {len(family.rules)} rules, pipelines {', '.join(family.pipelines)}"
+        if family.main:
+            size = f"companion of {family.main.name}, {size}"
         rows.append((family.name, f"{family.about} ({size})"))
     return columns(rows, 0)
 
@@ -161,17 +163,13 @@ def _axes(family: Family) -> str:
     for axis in family.axes:
         kind = "" if axis.kind != BOOLEAN else " (boolean)"
         rows.append((f"{axis.name}={'|'.join(axis.values)}{kind}", axis.about))
-    dims: dict[str, list[str]] = {}
-    for dtype, hdim_q, hdim_v in family.head_dims:
-        dims.setdefault(family.axes[0].values[dtype], []).append(f"{hdim_q}x{hdim_v}")
-    rules = [(rule.name, rule.says) for rule in family.rules]
-    return "\n".join(
-        [
-            f"{family.name}: {family.about}",
-            columns(rows),
-            "head dims (hdim_q x hdim_v)",
-            columns([(dtype, " ".join(pairs)) for dtype, pairs in dims.items()]),
-            "rules",
-            columns(rules),
-        ]
-    )
+    dims = [(dtype, " ".join(family.head_dims_of(code))) for code, dtype in enumerate(family.axes[0].values)]
+    lines = [f"{family.name}: {family.about}", columns(rows), f"head dims ({family.head_dim_axes})", columns(dims)]
+    if family.file.base:
+        lines.append("base: what `keep` in a receipt can mean; it adds what it needs beyond")
+        lines += [f"  {'or ' if at else ''}{select.text_of(family, clause)}" for at, clause in enumerate(family.base)]
+    if family.rules:
+        lines += ["rules", columns([(rule.name, rule.says) for rule in family.rules])]
+    if family.main:
+        lines.append(f"It comes with {family.main.name}: one for every signature that its instances need.")
+    return "\n".join(lines)

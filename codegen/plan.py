@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from codegen import select
 from codegen.axes import Family, Value
 from codegen.errors import CodegenError
 from codegen.receipts import Receipt
-from codegen.sieve import Sieve
+from codegen.sieve import Leaf, Sieve
 from codegen.targets import Algorithm, Target
 from codegen.tree import Tree, tree
 
 ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm
+Where = Mapping[str, Sequence[select.Clause]]  # a selection, by family that is no companion
 
 
 class Instance:
@@ -82,16 +83,43 @@ def sieve(
 
     Of a companion: what the instances of its main family need, those that `main_where` leaves.
     """
-    clauses: Sequence[select.Clause]
-    if family.main:
-        main = sieve(root, receipt, family.main, target, main_where or [family.main.everything])
-        clauses = list(family.needed(main.projected([of.position for _, of in family.shared])).values())
-    else:
-        clauses = receipt.clauses.get(family.name, [])
     lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses}
-    lists["receipt"] = clauses
+    if family.main:
+        lists["receipt"] = list(_needed(root, receipt, family, family.main, target, main_where).values())
+    else:
+        lists["receipt"] = receipt.clauses.get(family.name, [])
     lists["where"] = where
     return Sieve(family, lists, [a.when for a in root.algorithms(target, family)])
+
+
+def _needed(
+    root: Tree,
+    receipt: Receipt,
+    family: Family,
+    main: Family,
+    target: Target,
+    main_where: Sequence[select.Clause] | None,
+) -> dict[int, select.Clause]:
+    """What the instances of a companion's main family need of it: Family.needed."""
+    walk = sieve(root, receipt, main, target, main_where or [main.everything])
+    return family.needed(walk.projected([of.position for _, of in family.shared]))
+
+
+def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where: Where) -> list[Leaf]:
+    """The signatures of a family that a plan lists. CodegenError when a companion lacks one that its main family needs.
+
+    A library without what its main instances need would not work: `where` narrows a companion only through them.
+    """
+    if not family.main:
+        return sieve(root, receipt, family, target, where[family.name]).leaves()
+    narrowed = where[family.main.name]
+    leaves = sieve(root, receipt, family, target, [family.everything], narrowed).leaves()
+    answered = {leaf.packed & family.shared_fields for leaf in leaves}
+    for key, clause in _needed(root, receipt, family, family.main, target, narrowed).items():
+        if key not in answered:
+            lacking = f"target {target.name} has no {family.name} for {select.text_of(family, clause)}"
+            raise CodegenError(f"{lacking}, which an instance of {family.main.name} needs (receipt {receipt.name})")
+    return leaves
 
 
 def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str = "", root: Tree | None = None) -> Plan:
@@ -108,9 +136,7 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     for one in families:
         for target in chosen:
             algorithms = root.algorithms(target, one)
-            # A library without what its main instances need would not work: `where` narrows a companion through them only.
-            clauses, main = ([one.everything], narrowed[one.main.name]) if one.main else (narrowed[one.name], None)
-            for packed, words, alive in sieve(root, source, one, target, clauses, main).leaves():
+            for packed, words, alive in _leaves(root, source, one, target, narrowed):
                 for index, how in enumerate(algorithms):
                     if alive >> index & 1:
                         name = f"{one.name}{words}_{how.pipeline}_b{how.tile}_{target.word}"
@@ -119,7 +145,7 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
         narrow = f" where '{where}'" if where else ""
         raise CodegenError(
             f"receipt {source.name} lists no {family or 'instance'}{narrow}; "
-            f"`python -m codegen explain {source.name} '{family or 'fmha_fwd'} {where or '...'}'` says why"
+            f"`python -m codegen explain {source.name} '{f'{family} {where}'.strip()}'` says why"
         )
     if len({instance.name for instance in instances}) != len(instances):
         raise CodegenError(f"receipt {source.name}: two instances have one name; two axes must share a word")

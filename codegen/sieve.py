@@ -130,7 +130,7 @@ class Sieve:
         return found
 
     def projected(self, axes: Sequence[int]) -> set[int]:
-        """The packed signatures that pass, without the bits of all other axes: far fewer than leaves, and far sooner."""
+        """The packed signatures that pass, without the bits of all other axes; without making every leaf."""
         below: dict[tuple[int, int], set[int]] = {}
 
         def walk(axis: int, state: int) -> set[int]:

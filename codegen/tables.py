@@ -84,9 +84,10 @@ class FamilyTable:
         entries = []
         for number, instance in enumerate(plan.instances):
             if instance.family_ is family:
-                hdims = [axis.json(axis.code_in(instance.packed)) for axis in family.axes if axis.kind == INTEGER]
+                packed = instance.packed
+                hdims = [packed >> axis.shift & axis.field for axis in family.axes if axis.kind == INTEGER]
                 order = (position[instance.target.name], instance.how.rank)
-                entries.append((instance.packed & ~family.hdim_fields, *hdims, *order, number))
+                entries.append((packed & ~family.hdim_fields, *hdims, *order, number))
         entries.sort()
         begins = [at for at, entry in enumerate(entries) if at == 0 or entry[0] != entries[at - 1][0]]
         ends = [*begins[1:], len(entries)]
