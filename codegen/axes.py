@@ -125,6 +125,8 @@ class Family:
                 if len(set(values)) != len(values) or len(values) > 1 << _BITS[ENUMERATED]:
                     message = f"an axis has at most {1 << _BITS[ENUMERATED]} values, each once"
                     raise self.document.error(("axes", position, "values"), message)
+            if axis.name == "family":
+                raise self.document.error(("axes", position, "name"), "'family' means the family in selections")
             if not about:
                 raise self.document.error(("axes", position), "'about' is missing here")
             if isinstance(word, list) and len(word) != len(values):

@@ -14,7 +14,8 @@ from codegen.tree import tree
 
 PROGRAM = "python -m codegen"
 SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: conditions side by side must all hold, the
-word 'or' separates clauses of which one must hold. Booleans are yes and no. `python -m codegen axes` lists the axes."""
+word 'or' separates clauses of which one must hold. Booleans are yes and no. `python -m codegen axes` lists the axes.
+family=NAME narrows to a family, with its companions."""
 
 _TARGET = Option("--target", "T", "targets, comma separated, or native (this machine's best) or all", "native")
 _FAMILY = Option("--family", "F", "only this family")

@@ -101,7 +101,7 @@ def _needed(
     main_where: Sequence[select.Clause] | None,
 ) -> dict[int, select.Clause]:
     """What the instances of a companion's main family need of it: Family.needed."""
-    walk = sieve(root, receipt, main, target, main_where or [main.everything])
+    walk = sieve(root, receipt, main, target, [main.everything] if main_where is None else main_where)
     return family.needed(walk.projected([of.position for _, of in family.shared]))
 
 

@@ -24,6 +24,10 @@ _YES_NO = {"true": "yes", "on": "yes", "1": "yes", "y": "yes", "false": "no", "o
 Clause = tuple[int, ...]  # by axis: the set of allowed codes, one bit each
 
 
+class NoValueError(SelectionError):
+    """Conditions that nothing of a family can meet; something of another may."""
+
+
 class Condition(NamedTuple):
     axis: str
     negated: bool
@@ -85,7 +89,7 @@ def bind_clause(family: Family, conditions: Sequence[Condition], text: str) -> C
             raise SelectionError(f"no axis '{condition.axis}' in {family.name}; {choice}", text, condition.offset)
         allowed[axis.position] &= _codes(family, axis, condition, text)
         if not allowed[axis.position]:
-            raise SelectionError(f"this leaves no value of axis '{axis.name}'", text, condition.offset)
+            raise NoValueError(f"this leaves no value of axis '{axis.name}'", text, condition.offset)
     return tuple(allowed)
 
 
@@ -95,19 +99,43 @@ def bind(family: Family, text: str) -> list[Clause]:
 
 
 def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
-    """Clauses by family. What only other families have, a clause that asks for it selects nothing of this one."""
+    """Clauses by family. What only other families have, a clause that asks for it selects nothing of this one.
+
+    `family` stands for the name of the family, as if it were an axis.
+    """
+    names = [family.name for family in families]
     known: dict[str, set[str]] = {}
     for family in families:
         for axis in family.axes:
             known.setdefault(axis.name, set()).update(axis.values)
     result: dict[str, list[Clause]] = {family.name: [] for family in families}
-    for family in families:
-        for conditions in parse(text):
-            own = [_without_foreign(family, condition, known) for condition in conditions]
+    for conditions in parse(text):
+        found, empty = False, None
+        for family in families:
+            if not all(_is_of(family.name, names, c, text) for c in conditions if c.axis == "family"):
+                continue
+            own = [_without_foreign(family, condition, known) for condition in conditions if condition.axis != "family"]
             if None not in own:
                 asked = [condition for condition in own if condition is not None and condition.values]
-                result[family.name].append(bind_clause(family, asked, text))
+                try:
+                    result[family.name].append(bind_clause(family, asked, text))
+                    found = True
+                except NoValueError as error:
+                    empty = error
+        if empty and not found:
+            raise empty
     return result
+
+
+def _is_of(name: str, names: Sequence[str], condition: Condition, text: str) -> bool:
+    """Whether a condition on the family holds for one of that name."""
+    for value, offset in zip(condition.values, condition.offsets, strict=True):
+        if value not in names:
+            near = (
+                f"nearest: {', '.join(found)}" if (found := nearest(value, names)) else f"families: {', '.join(names)}"
+            )
+            raise SelectionError(f"no family '{value}'; {near}", text, offset)
+    return (name in condition.values) != condition.negated
 
 
 def _without_foreign(family: Family, condition: Condition, known: Mapping[str, set[str]]) -> Condition | None:

@@ -33,32 +33,64 @@ PAIRS = {
     "fp8fp32": {(128, 128)},
 }
 
-_PRODUCT = np.array(list(itertools.product(*(range(len(values)) for values in AXES.values()))), dtype=np.int8)
-_COLUMN = {name: _PRODUCT[:, at] for at, name in enumerate(AXES)}
 Mask = np.ndarray
 
 
-def has(axis: str, *values: str) -> Mask:
-    return np.isin(_COLUMN[axis], [AXES[axis].index(value) for value in values])
+class Space:
+    """The whole product of some axes: a mask has one element for each combination of values."""
+
+    def __init__(self, axes: dict[str, list[str]]) -> None:
+        self.axes = axes
+        self.product = np.array(list(itertools.product(*(range(len(v)) for v in axes.values()))), dtype=np.int8)
+        self.legal: Mask = np.ones(len(self.product), dtype=bool)
+
+    def has(self, axis: str, *values: str) -> Mask:
+        column = self.product[:, list(self.axes).index(axis)]
+        return np.isin(column, [self.axes[axis].index(value) for value in values])
+
+    def pairs(self, by_dtype: dict[str, set[tuple[int, int]]]) -> Mask:
+        """Where the head dims are listed for the dtype."""
+        listed = np.zeros(len(self.product), dtype=bool)
+        for dtype, pairs in by_dtype.items():
+            for q, v in pairs:
+                listed |= self.has("dtype", dtype) & self.has("hdim_q", str(q)) & self.has("hdim_v", str(v))
+        return listed
+
+    def signatures(self, mask: Mask) -> list[tuple[str, ...]]:
+        """The legal signatures in a mask, values as text, in listing order."""
+        values = list(self.axes.values())
+        return [tuple(values[at][code] for at, code in enumerate(row)) for row in self.product[mask & self.legal]]
+
+    def selected(self, text: str) -> Mask:
+        """A selection, read by splitting."""
+        result = np.zeros(len(self.product), dtype=bool)
+        for clause in text.split(" or "):
+            both = np.ones(len(self.product), dtype=bool)
+            for condition in clause.split():
+                axis, values = condition.replace("!", "").split("=")
+                found = self.has(axis, *values.split(","))
+                both &= ~found if "!=" in condition else found
+            result |= both
+        return result
+
+
+FWD = Space(AXES)
+has, signatures, selected = FWD.has, FWD.signatures, FWD.selected
 
 
 def _legal() -> Mask:
     fp8 = has("dtype", "fp8bf16", "fp8fp32")
     big = has("hdim_q", "192") & has("hdim_v", "128")
-    listed = np.zeros(len(_PRODUCT), dtype=bool)
-    for dtype, pairs in PAIRS.items():
-        for q, v in pairs:
-            listed |= has("dtype", dtype) & has("hdim_q", str(q)) & has("hdim_v", str(v))
     illegal = has("softcap", "yes") & ~has("bias", "none")
     illegal |= big & (~has("bias", "none") | has("dropout", "yes"))
     illegal |= fp8 & (
         ~has("bias", "none") | has("lse", "yes") | has("dropout", "yes") | has("skip_min_seqlen_q", "yes")
     )
     illegal |= ~fp8 & ~has("qscale", "none")
-    return listed & ~illegal
+    return FWD.pairs(PAIRS) & ~illegal
 
 
-LEGAL = _legal()
+FWD.legal = _legal()
 
 
 def _aiter() -> Mask:
@@ -107,22 +139,3 @@ RECEIPTS: dict[str, tuple[int, int, Callable[[], Mask]]] = {  # number, count, m
     "fp32_min": (801, 4, _fp32_min),
     "fp8": (888, 144, lambda: has("dtype", "fp8bf16", "fp8fp32") & has("hdim_q", "128", "192")),
 }
-
-
-def signatures(mask: Mask) -> list[tuple[str, ...]]:
-    """The legal signatures in a mask, values as text, in listing order."""
-    values = list(AXES.values())
-    return [tuple(values[at][code] for at, code in enumerate(row)) for row in _PRODUCT[mask & LEGAL]]
-
-
-def selected(text: str) -> Mask:
-    """A selection, read by splitting."""
-    result = np.zeros(len(_PRODUCT), dtype=bool)
-    for clause in text.split(" or "):
-        both = np.ones(len(_PRODUCT), dtype=bool)
-        for condition in clause.split():
-            axis, values = condition.replace("!", "").split("=")
-            found = has(axis, *values.split(","))
-            both &= ~found if "!=" in condition else found
-        result |= both
-    return result

@@ -14,13 +14,13 @@ from tests.codegen.brute import AXES, has, selected, signatures
 
 
 @st.composite
-def clauses(draw: st.DrawFn) -> str:
-    axes = draw(st.lists(st.sampled_from(list(AXES)), min_size=1, max_size=4, unique=True))
+def clauses(draw: st.DrawFn, of: dict[str, list[str]] = AXES) -> str:
+    axes = draw(st.lists(st.sampled_from(list(of)), min_size=1, max_size=4, unique=True))
     words = []
     for axis in axes:
         negated = draw(st.booleans())
-        count = len(AXES[axis]) - 1 if negated else len(AXES[axis])  # to exclude every value is an error
-        values = draw(st.lists(st.sampled_from(AXES[axis]), min_size=1, max_size=count, unique=True))
+        count = len(of[axis]) - 1 if negated else len(of[axis])  # to exclude every value is an error
+        values = draw(st.lists(st.sampled_from(of[axis]), min_size=1, max_size=count, unique=True))
         words.append(f"{axis}{'!=' if negated else '='}{','.join(values)}")
     return " ".join(words)
 
@@ -33,10 +33,10 @@ selections = st.lists(clauses(), min_size=1, max_size=3).map(" or ".join)
 def test_where_selects_what_brute_force_selects(text: str) -> None:
     expected = signatures(selected(text) & ~has("dtype", "fp32"))
     if not expected:
-        with pytest.raises(CodegenError, match="lists no instance"):
-            resolve("ck_default", ["cpu-generic"], text)
+        with pytest.raises(CodegenError, match="lists no fmha_fwd"):
+            resolve("ck_default", ["cpu-generic"], text, "fmha_fwd")
         return
-    plan = resolve("ck_default", ["cpu-generic"], text)
+    plan = resolve("ck_default", ["cpu-generic"], text, "fmha_fwd")
     family = plan.tree.families["fmha_fwd"]
     listed = [tuple(axis.values[axis.code_in(i.packed)] for axis in family.axes) for i in plan.instances]
     assert listed == expected
