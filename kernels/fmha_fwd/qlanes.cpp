@@ -21,6 +21,8 @@ template <class T, class Out> void fp32_tile(const FwdProblem& a, const FwdUnit&
                                          store_out<Out>,
                                          score_bias<Out>,
                                          sizeof(T),
+                                         sizeof(T),
+                                         sizeof(Out),
                                          sizeof(Out)};
   forward<ComputeFp32>(storage, a, u, *(Scratch*)scratch);
 }
@@ -33,6 +35,7 @@ template <class T> void bf16_tile(const FwdProblem& a, const FwdUnit& u, void* s
                                          load_v_pairs<T>,  load_k_pairs<T>,
                                          load_v_pairs<T>,  store_out<bf16>,
                                          score_bias<bf16>, sizeof(T),
+                                         sizeof(T),        sizeof(bf16),
                                          sizeof(bf16)};
   forward<ComputeBf16>(storage, a, u, *(Scratch*)scratch);
 }

@@ -1,4 +1,4 @@
-"""The engines, each against a float64 reference in C++ (fwd_engine_test.cpp and bwd_engine_test.cpp say what they cover)."""
+"""The engines, each against a float64 reference in C++ (the programs say what they cover)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
+KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
 TARGETS = ["cpu_avx512bf16", "cpu_avx512", "cpu_avx2", "cpu_generic"]
 MISSING = 77  # exit code: the machine cannot run that target
@@ -41,3 +42,14 @@ def test_backward_engine(build_program: Callable[..., Path], target: str, dtype:
 @pytest.mark.parametrize("dtype", BWD_DTYPES)
 def test_native_backward_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
     run(build_program("bwd_engine_test", mode="sanitize"), "any", dtype, "quick")
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_kv_engines(build_program: Callable[..., Path], target: str, dtype: str) -> None:
+    run(build_program("kv_engine_test", targets="all"), target, dtype)
+
+
+@pytest.mark.parametrize("dtype", KV_DTYPES)
+def test_native_kv_engines_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
+    run(build_program("kv_engine_test", mode="sanitize"), "any", dtype, "quick")

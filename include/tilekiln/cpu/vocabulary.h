@@ -2,21 +2,25 @@
 //   vector.h   vf, kLanes fp32 lanes: loads, arithmetic, selection, transpose, and the register block sizes that suit the ISA
 //   convert.h  kLanes storage elements <-> vf
 //   pairs.h    bf16 pairs and their dot product, where the ISA has one (TILEKILN_PAIRS)
+//   horizontal.h  sums and maxima across lanes
 //   random.h   64-bit lanes for Philox, and the keep bits of dropout
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "tilekiln/cpu/avx512/convert.h"
+#include "tilekiln/cpu/avx512/horizontal.h"
 #include "tilekiln/cpu/avx512/pairs.h"
 #include "tilekiln/cpu/avx512/random.h"
 #include "tilekiln/cpu/avx512/vector.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "tilekiln/cpu/avx2/convert.h"
+#include "tilekiln/cpu/avx2/horizontal.h"
 #include "tilekiln/cpu/avx2/pairs.h"
 #include "tilekiln/cpu/avx2/random.h"
 #include "tilekiln/cpu/avx2/vector.h"
 #else
 #include "tilekiln/cpu/generic/convert.h"
+#include "tilekiln/cpu/generic/horizontal.h"
 #include "tilekiln/cpu/generic/pairs.h"
 #include "tilekiln/cpu/generic/random.h"
 #include "tilekiln/cpu/generic/vector.h"

@@ -9,49 +9,13 @@
 
 #include "tilekiln/cpu/dropout.h"
 #include "tilekiln/cpu/qlanes/edge_block.h"
+#include "tilekiln/cpu/qlanes/keys.h"
 #include "tilekiln/cpu/qlanes/straight_block.h"
-#include "tilekiln/cpu/storage.h"
 #include "tilekiln/fmha/window.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using fmha::Bias;
-using fmha::FwdProblem;
-using fmha::FwdUnit;
-using fmha::Qscale;
-
-// What depends on the storage type.
-struct Storage {
-  LoadQ load_q;
-  LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
-  LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
-  StoreOut store_out;
-  ScoreStage bias;
-  int bytes, out_bytes;  // of an element of q, k, v; of out and bias
-};
-
-// Block scales of one row of heads; the factor of a key block is q[row's block] k[key's block].
-struct Descales {
-  float q = 1.f, v = 1.f;  // of the whole tile
-  const float *k = nullptr, *v_blocks = nullptr;
-  int keys = 1;  // per block
-
-  TILEKILN_INLINE bool blocked() const { return k != nullptr; }
-};
-
-TILEKILN_INLINE Descales descales_of(const FwdProblem& a, const FwdUnit& u, int head_k) {
-  Descales d;
-  if (a.features.qscale == Qscale::pertensor) {
-    d.q = a.q_descale[0] * a.k_descale[0];
-    d.v = a.v_descale[0];
-  } else if (a.features.qscale == Qscale::blockscale) {
-    d.q = a.q_descale[u.q_descale_offset + u.head * a.q_descale_head + u.row / a.block_scale_q];
-    d.k = a.k_descale + u.k_descale_offset + head_k * a.k_descale_head;
-    d.v_blocks = a.v_descale + u.v_descale_offset + head_k * a.v_descale_head;
-    d.keys = a.block_scale_k;
-  }
-  return d;
-}
 
 TILEKILN_INLINE ScoreStage stage_of(const FwdProblem& a, const Storage& storage, bool blocked_scales) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
@@ -72,21 +36,19 @@ template <class Compute> TILEKILN_INLINE float positive_scale(float scale, float
   return scale == 0 ? 1.f : -scale;
 }
 
-template <class Compute> void forward(const Storage& storage, const FwdProblem& a, const FwdUnit& u, Scratch& w) {
+// Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them.
+template <class Compute, class Source = DenseKeys, class Stages, class Problem, class Unit, class Space>
+void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
   if (rows <= 0) return;
   const int vectors = (rows + kLanes - 1) / kLanes, head_k = u.head / (a.nhead_q / a.nhead_k);
-  const i64 bytes = storage.bytes;
-  const char* q = (const char*)a.q + bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
-  const char* k = (const char*)a.k + bytes * (u.k_offset + head_k * a.k_head);
-  const char* v = (const char*)a.v + bytes * (u.v_offset + head_k * a.v_head);
+  const char* q = (const char*)a.q + storage.q_bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
 
   const int q_words = (a.hdim_q + Compute::kWord - 1) / Compute::kWord, o_rows = round_up(a.hdim_v, 4);
-  const LoadRows load_k = a.hdim_q % Compute::kWord ? storage.pad_k : storage.load_k;
-  const LoadRows load_v = a.hdim_v % 4 ? storage.pad_v : storage.load_v;
+  const Source source(storage, a, u, head_k, w, Compute::kWord);
   storage.load_q(w.q, q, a.q_row, rows, a.hdim_q);
 
-  const Descales descales = descales_of(a, u, head_k);
+  const Descales descales = Source::descales(a, u, head_k);
   const float scale = kLog2e * positive_scale<Compute>(a.softmax_scale * descales.q, w.q, q_words);
   const ScoreStage stage = stage_of(a, storage, descales.blocked());
   const float c = stage ? 1.f : scale;
@@ -94,7 +56,7 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   // m, l: a sink logit is one more key, seen first, whose V is 0. In log2 units nothing lies below kFloor.
   State state;
   float first_m = c > 1 ? kFloor / c : kFloor, first_l = 0;
-  if (a.features.sink && a.sink && a.sink[u.head] > -1e29f) {
+  if (a.features.sink && a.sink && a.sink[u.head] > -1e29f && Source::has_sink(u)) {
     first_m = a.sink[u.head] * kLog2e / c;
     first_l = 1;
   }
@@ -108,7 +70,7 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias =
-      (const char*)a.bias + storage.out_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
+      (const char*)a.bias + storage.bias_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
   b.altered = a.features.dropout || descales.blocked();
   if (b.altered && !a.features.dropout) __builtin_memset(w.keep, 0xff, sizeof w.keep);
 
@@ -125,32 +87,23 @@ template <class Compute> void forward(const Storage& storage, const FwdProblem& 
   // The keys that some row sees: [begin, end), and those below the sink.
   const fmha::Window window = fmha::window_of(a, u);
   const i64 shifted = u.row + window.shift;
-  const i64 end = u.seqlen_k < shifted + rows + window.right ? u.seqlen_k : shifted + rows + window.right;
-  const i64 begin = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
-  for (i64 key = window.sink > 0 ? 0 : begin; key < end; key += kTileK) {
+  const i64 last_key = Source::end(u);
+  const i64 end = last_key < shifted + rows + window.right ? last_key : shifted + rows + window.right;
+  const i64 aligned = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
+  const i64 begin = aligned < Source::begin(u) ? Source::begin(u) : aligned;
+  for (i64 key = window.sink > Source::begin(u) ? Source::begin(u) : begin; key < end; key += kTileK) {
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
-    const int keys = u.seqlen_k - key < kTileK ? int(u.seqlen_k - key) : kTileK;
-    b.keys = {k + bytes * key * a.k_row, bytes * a.k_row, keys};
-    b.v = (const float*)(v + bytes * key * a.v_row);
-    b.v_stride = a.v_row;
-    if (load_k) {
-      load_k(w.k, b.keys.base, a.k_row, keys, a.hdim_q);
-      b.keys = {(const char*)w.k, 4 * k_copy_stride(q_words), keys};
-    }
-    if (load_v) {
-      load_v(w.v, b.v, a.v_row, keys, a.hdim_v);
-      b.v = w.v;
-      b.v_stride = v_copy_stride(a.hdim_v);
-    }
+    const int keys = last_key - key < kTileK ? int(last_key - key) : kTileK;
+    source.block(b, key, keys);
     if (a.features.dropout) keep_block(w.keep, a.rng_seed, rng_offset, u.row, int(key), threshold);
     if (descales.blocked()) {
-      b.score.c = scale * descales.k[key / descales.keys];
-      b.alteration.gain = descales.v_blocks[key / descales.keys];
+      b.score.c = scale * descales.k[descales.at(key)];
+      b.alteration.gain = descales.v_blocks[descales.at(key)];
     }
     b.score.keys = keys;
     b.score.distance = shifted - key;
-    b.score.bias = bias + storage.out_bytes * key;
+    b.score.bias = bias + storage.bias_bytes * key;
 
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;

@@ -1,0 +1,73 @@
+// Scores of one row of a block, lanes along keys: into log2 units by a score variant, masked, with their maximum; then P.
+#pragma once
+
+#include "tilekiln/cpu/score.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// The row sees the block's keys [first, last) and those below sink, all of them before last <= the block's keys.
+struct Seen {
+  int first, last, sink;
+
+  TILEKILN_INLINE bool all(int key) const { return first <= key && key + kLanes <= last; }
+  TILEKILN_INLINE lane_bits lanes(int key) const {
+    const auto below = [&](int end) {
+      const int n = (end < last ? end : last) - key;
+      return n <= 0 ? 0u : n >= kLanes ? (1u << kLanes) - 1 : (1u << n) - 1;
+    };
+    return lane_bits((below(last) & ~below(first)) | below(sink));
+  }
+};
+
+// s[0, kTileK): scores to log2 units, -inf where not seen. Returns the larger of m and their maximum.
+using RowStage = float (*)(float* s, const Score&, const Seen&, float m);
+
+template <class Variant> float score_row(float* s, const Score& score, const Seen& seen, float m) {
+  const Variant variant(score);
+  vf top = broadcast(m);
+  for (int key = 0; key < score.keys; key += kLanes) {
+    vf t = variant(load(s + key), key);
+    if (!seen.all(key)) t = select(seen.lanes(key), t, broadcast(-kInfinity));
+    store(s + key, t);
+    top = max(top, t);
+  }
+  return highest(top);
+}
+
+// Those of score.h, whose lanes do not matter.
+template <class Lanewise> struct RowMap : Lanewise {
+  using Lanewise::Lanewise;
+  TILEKILN_INLINE vf operator()(vf s, int) const { return Lanewise::operator()(s); }
+};
+
+struct RowAlibi {
+  const Score& score;
+  explicit RowAlibi(const Score& score) : score(score) {}
+  TILEKILN_INLINE vf operator()(vf s, int key) const {
+    const vf distance = sub(broadcast(float(score.distance - key)), iota());
+    return fma(abs(distance), broadcast(score.slope), mul(s, broadcast(score.c)));
+  }
+};
+
+template <class T> struct RowBias {
+  const Score& score;
+  explicit RowBias(const Score& score) : score(score) {}
+  TILEKILN_INLINE vf operator()(vf s, int key) const {
+    const vf bias = widen_some((const T*)score.bias + key, score.keys - key);
+    return fma(bias, broadcast(kLog2e), mul(s, broadcast(score.c)));
+  }
+};
+
+// P = gain 2^(s - m) in place; returns sum 2^(s - m).
+TILEKILN_INLINE float probability_row(float* s, int keys, float m, float gain) {
+  const vf top = broadcast(m), factor = broadcast(gain);
+  vf sum = zero();
+  for (int key = 0; key < keys; key += kLanes) {
+    const vf p = exp2<5>(sub(load(s + key), top));
+    sum = add(sum, p);
+    store(s + key, mul(p, factor));
+  }
+  return total(sum);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

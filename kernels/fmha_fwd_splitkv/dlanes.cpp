@@ -1,0 +1,93 @@
+// The dlanes engine of the KV-cache families for one target, compiled once with the target's flags and -DTILEKILN_TARGET=<its name>:
+// decode, the combine of its splits, and append. The engine is the only symbol that leaves this unit.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns inside its own AVX-512 headers
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include "tilekiln/cpu/dlanes/append.h"
+#include "tilekiln/cpu/dlanes/combine.h"
+#include "tilekiln/cpu/dlanes/decode.h"
+#include "tilekiln/cpu/saturate.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+namespace {
+
+template <int Bytes> struct Bits;
+template <> struct Bits<1> { using Type = uint8_t; };
+template <> struct Bits<2> { using Type = uint16_t; };
+template <> struct Bits<4> { using Type = uint32_t; };
+
+// Row: how K is read, T: the cache's element. V's padded copy is fp32.
+template <class Row, class T> constexpr RowProducts direct_products = {scores<Row>, values<T>, Row::kDims, 2 * kLanes,
+                                                                       ValueRow<T>::kEvenOdd};
+template <class PadRow> constexpr RowProducts padded_products = {scores<PadRow>, values<float>, 1, 1, false};
+
+template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
+  using Element = typename Bits<sizeof(T)>::Type;
+  static const constexpr RowStorage storage{load_q_row_fp32<Q>,
+                                            direct_products<Fp32Row<T>, T>,
+                                            padded_products<Fp32Row<float>>,
+                                            load_rows_fp32<T, false>,
+                                            load_rows_fp32<T, true>,
+                                            unpack_keys<Element>,
+                                            unpack_values<Element>,
+                                            score_row<RowBias<B>>,
+                                            store_row<Out>,
+                                            sizeof(Q),
+                                            sizeof(T),
+                                            sizeof(Out),
+                                            sizeof(B)};
+  decode(storage, a, u, *(RowScratch*)scratch);
+}
+
+#if TILEKILN_PAIRS
+template <class Q, class T, class B, class Out> void bf16_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
+  using Element = typename Bits<sizeof(T)>::Type;
+  static const constexpr RowStorage storage{load_q_row_pairs<Q>,
+                                            direct_products<PairRow<T>, T>,
+                                            padded_products<PairRow<bf16>>,
+                                            load_k_pairs<T>,
+                                            load_rows_fp32<T, true>,
+                                            unpack_keys<Element>,
+                                            unpack_values<Element>,
+                                            score_row<RowBias<B>>,
+                                            store_row<Out>,
+                                            sizeof(Q),
+                                            sizeof(T),
+                                            sizeof(Out),
+                                            sizeof(B)};
+  decode(storage, a, u, *(RowScratch*)scratch);
+}
+#else
+template <class Q, class T, class B, class Out> constexpr auto bf16_rows = fp32_rows<Q, T, B, Out>;
+#endif
+
+}  // namespace
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_splitkv_dlanes)
+
+// In the order of KvDtype: fp32, fp16, bf16, fp8, fp8bf16, bf16_fp8. Products of e4m3 in pairs of bf16 are exact: P stays in fp32.
+extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
+    {tilekiln::cpu::fp32_rows<float, float, float, float>,
+     tilekiln::cpu::fp32_rows<tilekiln::cpu::fp16, tilekiln::cpu::fp16, tilekiln::cpu::fp16, tilekiln::cpu::fp16>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, tilekiln::cpu::saturated_fp8>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, tilekiln::cpu::bf16>},
+    {tilekiln::cpu::fp32_rows<float, float, float, float>,
+     tilekiln::cpu::fp32_rows<tilekiln::cpu::fp16, tilekiln::cpu::fp16, tilekiln::cpu::fp16, float>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::bf16, tilekiln::cpu::bf16, float>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, float, float>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::fp8, tilekiln::cpu::fp8, tilekiln::cpu::bf16, float>,
+     tilekiln::cpu::bf16_rows<tilekiln::cpu::bf16, tilekiln::cpu::fp8, tilekiln::cpu::bf16, float>},
+    {tilekiln::cpu::combine<float>, tilekiln::cpu::combine<tilekiln::cpu::fp16>,
+     tilekiln::cpu::combine<tilekiln::cpu::bf16>, tilekiln::cpu::combine<tilekiln::cpu::saturated_fp8>,
+     tilekiln::cpu::combine<tilekiln::cpu::bf16>, tilekiln::cpu::combine<tilekiln::cpu::bf16>},
+    {tilekiln::cpu::append<float>, tilekiln::cpu::append<tilekiln::cpu::fp16>,
+     tilekiln::cpu::append<tilekiln::cpu::bf16>, tilekiln::cpu::append<tilekiln::cpu::fp8>, nullptr, nullptr},
+    sizeof(tilekiln::cpu::RowScratch),
+    tilekiln::cpu::kMaxRows,
+    tilekiln::cpu::kTileK};

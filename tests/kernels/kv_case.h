@@ -1,0 +1,36 @@
+// One attention problem over a KV cache, its arrays, and the float64 answer.
+#pragma once
+
+#include <string>
+
+#include "fwd_case.h"
+#include "tilekiln/fmha/kv_engine.h"
+
+namespace tilekiln::test {
+
+using fmha::KvDtype;
+
+enum class Cache { dense, linear, vectorized };
+
+struct KvCase {
+  std::string name;
+  int batch = 2, nhead_q = 4, nhead_k = 2, seqlen_q = 1, seqlen_k = 100, hdim_q = 64, hdim_v = 64;
+  Cache cache = Cache::dense;
+  int page_size = 16, leftpad = 0;
+  int splits = 0;  // 0: the engine's `tile`; else `split` and `combine`
+  int window_left = -1, window_right = -1, sink_size = 0;
+  bool top_left = false, sink = false, lse = true, descales = false, page_scales = false;
+  bool full_lengths = false;                                   // else random lengths up to seqlen_q and seqlen_k
+  float scale = 0, softcap = 0, dropout_p = 0, out_scale = 1;  // scale 0: 1 / sqrt(hdim_q)
+  Bias bias = Bias::none;
+};
+
+std::string describe(const KvCase&, KvDtype);
+
+const char* name_of(KvDtype);
+
+// `engine` attends, `rows` combines. Inputs are drawn from the seed.
+Errors run(const fmha::KvEngine& engine, const fmha::KvEngine& rows, KvDtype, const KvCase&, void* scratch,
+           unsigned seed);
+
+}  // namespace tilekiln::test
