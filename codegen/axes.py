@@ -50,7 +50,7 @@ class Axis:
 
     def json(self, code: int) -> Value:
         value = self.values[code]
-        return code == 1 if self.kind == BOOLEAN else int(value) if self.kind == INTEGER else value
+        return code == 1 if self.kind == BOOLEAN else int(value) if value.isdecimal() else value
 
     def code_in(self, packed: int) -> int:
         """The code of this axis in a packed signature."""
@@ -71,7 +71,7 @@ class Family:
     needs it, which is what that instance's values of the axes they share say.
     """
 
-    def __init__(self, document: Document, main: Family | None = None) -> None:
+    def __init__(self, document: Document, main: Family | None = None, engine_of: Family | None = None) -> None:
         self.document, self.main = document, main
         self.file = document.load(schema.FamilyFile)
         self.name, self.about = self.file.family, self.file.about
@@ -90,7 +90,7 @@ class Family:
                 raise document.error(("rules", index, "when"), "this rule would forbid everything")
         self.pipelines = tuple(pipeline.name for pipeline in self.file.pipelines)
         self._unique("pipelines", list(self.pipelines))
-        self.engine, self.engine_family = self._engine()
+        self.engine, self.engine_family = self._engine(engine_of)
         for index, name in enumerate(self.file.batch_by):
             if name not in self.axis_of:
                 near = ", ".join(nearest(name, self.axis_of)) or ", ".join(self.axis_of)
@@ -121,7 +121,7 @@ class Family:
                 numbers = {int(pair.split("x")[side]) for pairs in file.head_dims.values() for pair in pairs}
                 kind, values = INTEGER, tuple(str(number) for number in sorted(numbers))
             else:
-                kind, values = ENUMERATED, tuple(axis.values)
+                kind, values = ENUMERATED, tuple(map(str, axis.values))
                 if len(set(values)) != len(values) or len(values) > 1 << _BITS[ENUMERATED]:
                     message = f"an axis has at most {1 << _BITS[ENUMERATED]} values, each once"
                     raise self.document.error(("axes", position, "values"), message)
@@ -148,17 +148,17 @@ class Family:
             raise self.document.error(("axes", position, "name"), message)
         return self.main.axis_of[name]
 
-    def _engine(self) -> tuple[schema.EngineFile, Family]:
-        """The type of the engines, and the family whose engines they are."""
+    def _engine(self, engine_of: Family | None) -> tuple[schema.EngineFile, Family]:
+        """The type of the engines, and the family whose engines they are: its own, or those of `engine_of`."""
         if isinstance(self.file.engine, schema.EngineFile):
             return self.file.engine, self
-        if self.main is None:
+        if engine_of is None:
             raise self.document.error(("engine",), _NO_MAIN)
         for index, name in enumerate(self.pipelines):
-            if name not in self.main.pipelines:
-                message = no_such(f"pipeline of {self.main.name}", name, self.main.pipelines)
+            if name not in engine_of.pipelines:
+                message = no_such(f"pipeline of {engine_of.name}", name, engine_of.pipelines)
                 raise self.document.error(("pipelines", index, "name"), message)
-        return self.main.engine, self.main.engine_family
+        return engine_of.engine, engine_of.engine_family
 
     def _head_dims(self) -> list[tuple[int, int, int]]:
         """The legal (code of dtype, hdim_q, hdim_v), in listing order; 0 where the family has no such axis."""

@@ -59,6 +59,11 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
+def _enumerator(value: str) -> str:
+    """A number is no C++ name: 16 becomes _16."""
+    return f"_{value}" if value.isdecimal() else value
+
+
 class Renderer:
     """The templates of a tree, each compiled once."""
 
@@ -75,7 +80,7 @@ class Renderer:
             auto_reload=False,
             autoescape=False,
         )
-        self.environment.filters.update(camel=_camel, quoted=json.dumps, ctype=_c_type)
+        self.environment.filters.update(camel=_camel, quoted=json.dumps, ctype=_c_type, enumerator=_enumerator)
 
     def template(self, name: str) -> jinja2.Template:
         return self.environment.get_template(name)

@@ -10,6 +10,7 @@ Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
 TargetName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$")]
 Text = Annotated[str, Meta(min_length=1)]
 Pair = Annotated[str, Meta(pattern="^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$")]
+Number = Annotated[int, Meta(ge=0)]
 Small = Annotated[int, Meta(ge=0, le=255)]
 Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
 
@@ -17,7 +18,7 @@ Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
 class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: Word
     about: str = ""  # of the main family if `values: main`, else it must be there
-    values: Annotated[list[Word], Meta(min_length=1)] | Literal["head_dims", "main"] | None = None
+    values: Annotated[list[Word | Number], Meta(min_length=1)] | Literal["head_dims", "main"] | None = None
     word: str | list[Word] = ""
 
 
@@ -42,7 +43,7 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     about: Text
     axes: Annotated[list[AxisFile], Meta(min_length=1)]
     pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
-    engine: EngineFile | Literal["main"]
+    engine: EngineFile | Word  # main, or the family whose engines hold this one too
     batch_by: list[Word]
     companion_of: Word | None = None
     head_dims: dict[str, list[Pair]] = {}
@@ -66,6 +67,7 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     arch: Word
     flags: list[Text]
     cpuid: list[Text]
+    kv_offsets: Literal[32, 64] = 64  # bits of an offset into a paged KV cache
     extends: TargetName | None = None
     algorithms: dict[str, list[AlgorithmFile]] | None = None
 

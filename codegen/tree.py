@@ -33,13 +33,19 @@ class Tree:
         found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "family.yaml")))
         documents = {name: Document(self.root, f"kernels/{name}/family.yaml") for name in found}
         mains = {name: document.peek("companion_of") for name, document in documents.items()}
+        engines = {name: document.peek("engine") for name, document in documents.items()}
         families: dict[str, Family] = {}
-        for name in sorted(found, key=lambda name: mains[name] is not None):  # a companion is made from its main family
-            document, main = documents[name], mains[name]
+        # A companion is made from its main family, and whoever has the engines of another from that one.
+        for name in sorted(found, key=lambda name: (mains[name] is not None, engines[name] is not None)):
+            document, main, engine = documents[name], mains[name], engines[name]
             if main is not None and mains.get(main, main) is not None:
                 choices = [other for other in found if mains[other] is None]
                 raise document.error(("companion_of",), no_such("family with a plan of its own", main, choices))
-            family = Family(document, families[main] if main is not None else None)
+            owner = main if engine == "main" else engine
+            if engine not in (None, "main") and engines.get(engine, engine) is not None:
+                choices = [other for other in found if mains[other] is None and engines[other] is None]
+                raise document.error(("engine",), no_such("family with engines of its own", engine, choices))
+            family = Family(document, families.get(main or ""), families.get(owner or ""))
             if family.name != name:
                 raise document.error(("family",), f"the family in kernels/{name} must be named {name}")
             families[name] = family
