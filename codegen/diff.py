@@ -88,9 +88,8 @@ def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: boo
 def _counts(rows: Sequence[dict[str, str]]) -> str:
     """By axis, how many instances have each value; axes on which all agree first, together."""
     axes = [axis for axis in rows[0] if axis != "family"]
-    same = [
-        f"{axis}={rows[0][axis]}" for axis in axes if axis not in ALGORITHM and len({r.get(axis) for r in rows}) == 1
-    ]
+    plain = (*ALGORITHM, "kv_load")
+    same = [f"{axis}={rows[0][axis]}" for axis in axes if axis not in plain and len({r.get(axis) for r in rows}) == 1]
     table = []
     for axis in axes:
         counted = Counter(row.get(axis, "-") for row in rows)

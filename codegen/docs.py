@@ -120,7 +120,9 @@ def _targets(root: Tree) -> str:
         for family in root.families.values():
             for how in root.algorithms(target, family):
                 when = " or ".join(f"`{select.text_of(family, clause)}`" for clause in how.when)
-                algorithms.append([f"`{target.name}`", family.name, f"`{how.pipeline}`", how.tile, str(how.rank), when])
+                algorithms.append(
+                    [f"`{target.name}`", family.name, f"`{how.pipeline}`", how.shown, str(how.rank), when]
+                )
     return _page(
         "Targets",
         "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "

@@ -100,7 +100,7 @@ def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
 
     targets = "|".join(re.escape(target.word) for target in root.targets.values())
     axes = "".join(map(group, family.axes))
-    how = f"(?:{'|'.join(family.pipelines)})_b[0-9]+(?:x[0-9]+)?"
+    how = f"(?:{'|'.join(family.pipelines)})_b[0-9]+(?:x[0-9]+)?(?:_small|_large)?"
     return re.compile(f"{family.name}{axes}_{how}_(?P<target>{targets})")
 
 
@@ -119,7 +119,7 @@ def _yes(
         for leaf in every[target.name]:
             for index, how in enumerate(algorithms):
                 if leaf.algorithms >> index & 1:
-                    names.append(f"{family.name}{leaf.words}_{how.pipeline}_b{how.tile}_{target.word}")
+                    names.append(f"{family.name}{leaf.words}_{how.word}_{target.word}")
     count = f"{len(names)} instances" if len(names) > 1 else "1 instance"
     lines = [f"yes: {source.name} lists {asked}", f"{count}:"]
     lines += [f"  {name}" for name in names[:_SHOWN]]

@@ -10,7 +10,7 @@ import msgspec
 from codegen import select
 from codegen.axes import BOOLEAN, Family
 from codegen.options import columns, wrapped
-from codegen.plan import ALGORITHM, Instance, Plan, pick_targets, resolve, sieve
+from codegen.plan import Instance, Plan, pick_targets, resolve, sieve
 from codegen.receipts import Receipt
 from codegen.tree import Tree
 
@@ -19,10 +19,11 @@ def names(plan: Plan) -> str:
     return "\n".join(instance.name for instance in plan.instances)
 
 
-def _words(instance: Instance) -> list[str]:
-    """Signature and algorithm as text, by axis in listing order."""
+def _words(instance: Instance, how: Sequence[str]) -> list[str]:
+    """Signature, and algorithm by the axes `how`, as text in listing order; "-" where it has no such axis."""
     signature = [axis.values[axis.code_in(instance.packed)] for axis in instance.family_.axes]
-    return [*signature, instance.target.name, instance.how.pipeline, instance.how.tile]
+    algorithm = instance.algorithm
+    return [*signature, *(str(algorithm.get(axis, "-")) for axis in how)]
 
 
 def _by_family(plan: Plan) -> Iterator[tuple[Family, list[Instance]]]:
@@ -36,8 +37,9 @@ def table(plan: Plan) -> str:
     """Axes as columns. What is the same in every row stands above, once."""
     parts = []
     for family, instances in _by_family(plan):
-        heads = [*family.axis_of, *ALGORITHM]
-        rows = [_words(instance) for instance in instances]
+        how = plan.algorithm_axes(family)
+        heads = [*family.axis_of, *how]
+        rows = [_words(instance, how) for instance in instances]
         varying = [at for at in range(len(heads)) if any(row[at] != rows[0][at] for row in rows)]
         same = " ".join(f"{heads[at]}={rows[0][at]}" for at in range(len(heads)) if at not in varying)
         lines = [f"{family.name}, {len(rows):,} instances of receipt {plan.receipt}"]
@@ -65,8 +67,9 @@ def csv(plan: Plan) -> str:
     """A header line per family. No value has a comma or a quote."""
     lines = []
     for family, instances in _by_family(plan):
-        lines.append(",".join(["name", "family", *family.axis_of, *ALGORITHM]))
-        lines += [",".join([instance.name, family.name, *_words(instance)]) for instance in instances]
+        how = plan.algorithm_axes(family)
+        lines.append(",".join(["name", "family", *family.axis_of, *how]))
+        lines += [",".join([instance.name, family.name, *_words(instance, how)]) for instance in instances]
     return "\n".join(lines)
 
 
@@ -123,7 +126,7 @@ def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
             values = ", ".join(f"{value} {counts[code]:,}" for code, value in enumerate(axis.values) if counts[code])
             rows.append((axis.name, values))
         rows.append(("target", ", ".join(f"{k} {v:,}" for k, v in Counter(i.target.name for i in instances).items())))
-        how = Counter(f"{i.how.pipeline} {i.how.tile}" for i in instances)
+        how = Counter(f"{i.how.pipeline} {i.how.shown}" for i in instances)
         rows.append(("algorithm", ", ".join(f"{k} {v:,}" for k, v in how.items())))
         lines.append(columns(rows))
     return "\n".join([*lines, "", f"digest of all names: {plan.digest}"])
@@ -139,7 +142,7 @@ def targets(root: Tree) -> str:
         facts += [("flags", " ".join(target.flags) or "none"), ("cpuid", " ".join(target.cpuid) or "nothing")]
         for family in root.families.values():
             algorithms = root.algorithms(target, family)
-            facts.append((family.name, ", ".join(f"{a.pipeline} {a.tile}" for a in algorithms) or "no algorithm"))
+            facts.append((family.name, ", ".join(f"{a.pipeline} {a.shown}" for a in algorithms) or "no algorithm"))
         lines.append(columns(facts, 4))
     return "\n".join(lines)
 

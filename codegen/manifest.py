@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from codegen.axes import Family
-from codegen.plan import ALGORITHM, Plan
+from codegen.plan import Plan
 
 FORMAT, ABI = 1, 1
 
@@ -39,12 +39,15 @@ def walk(root: str, folder: str) -> list[str]:
 def _rows(plan: Plan, axes: list[str]) -> bytes:
     """Each row is three pieces of JSON; targets share that of the signature. null: no axis of the family."""
     pieces: dict[tuple[str, int], bytes] = {}
+    limited = "kv_load" in plan.algorithm_axes()
     lines = []
     for instance in plan.instances:
         key = (instance.family_.name, instance.packed)
         if key not in pieces:
             pieces[key] = msgspec.json.encode([*map(instance.signature.get, axes)])[1:-1]
         algorithm = f'"{instance.target.name}","{instance.how.pipeline}","{instance.how.tile}"'.encode()
+        if limited:
+            algorithm += f',"{instance.how.kv_load}"'.encode() if instance.how.kv_load else b",null"
         lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], algorithm))
     return b",\n".join(lines)
 
@@ -63,8 +66,10 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
         "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
         "source_hash": sources,
         "plan_hash": plan.digest,
-        "families": {f.name: {"signature": list(f.axis_of), "algorithm": list(ALGORITHM)} for f in families},
+        "families": {
+            f.name: {"signature": list(f.axis_of), "algorithm": list(plan.algorithm_axes(f))} for f in families
+        },
     }
     lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())
-    columns = msgspec.json.encode(["name", "family", *axes, *ALGORITHM])
+    columns = msgspec.json.encode(["name", "family", *axes, *plan.algorithm_axes()])
     return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan, axes))

@@ -14,7 +14,7 @@ from codegen.sieve import Leaf, Sieve
 from codegen.targets import Algorithm, Target
 from codegen.tree import Tree, tree
 
-ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm
+ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm; kv_load on targets that limit it
 Where = Mapping[str, Sequence[select.Clause]]  # a selection, by family that is no companion
 
 
@@ -36,7 +36,10 @@ class Instance:
 
     @property
     def algorithm(self) -> dict[str, Value]:
-        return {"target": self.target.name, "pipeline": self.how.pipeline, "tile": self.how.tile}
+        how: dict[str, Value] = {"target": self.target.name, "pipeline": self.how.pipeline, "tile": self.how.tile}
+        if self.how.kv_load:
+            how["kv_load"] = self.how.kv_load
+        return how
 
 
 class Plan:
@@ -49,6 +52,11 @@ class Plan:
         self.receipt, self.where = source.name, where
         self.target_list = list(targets)
         self.targets = [target.name for target in targets]
+
+    def algorithm_axes(self, family: Family | None = None) -> tuple[str, ...]:
+        """What tells the instances of a signature apart, of one family or of all."""
+        limited = any(i.how.kv_load for i in self.instances if family is None or i.family_ is family)
+        return (*ALGORITHM, "kv_load") if limited else ALGORITHM
 
     @cached_property
     def digest(self) -> str:
@@ -139,7 +147,7 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
             for packed, words, alive in _leaves(root, source, one, target, narrowed):
                 for index, how in enumerate(algorithms):
                     if alive >> index & 1:
-                        name = f"{one.name}{words}_{how.pipeline}_b{how.tile}_{target.word}"
+                        name = f"{one.name}{words}_{how.word}_{target.word}"
                         instances.append(Instance(name, one, packed, target, how))
     if not instances:
         narrow = f" where '{where}'" if where else ""

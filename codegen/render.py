@@ -16,6 +16,7 @@ from codegen.axes import Axis, Family
 from codegen.manifest import manifest, source_hash
 from codegen.plan import Instance, Plan
 from codegen.tables import Batch, FamilyTable, TargetTable, initialisers, names
+from codegen.targets import KV_LOADS
 from codegen.tree import Tree
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ class Renderer:
 
 def _row(instance: Instance) -> str:
     how, pipeline = instance.how, instance.family_.pipelines.index(instance.how.pipeline)
-    return f"{{{instance.packed:#x}u, {how.tile_q}, {how.tile_k}, {instance.target.index}, {pipeline}, {how.rank}, 0}}"
+    load = KV_LOADS.index(how.kv_load)
+    tile = f"{how.tile_q}, {how.tile_k}"
+    return f"{{{instance.packed:#x}u, {tile}, {instance.target.index}, {pipeline}, {how.rank}, {load}}}"
 
 
 def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from codegen.axes import Family
 
 
+KV_LOADS = ("", "small", "large")  # by tilekiln::KvLoad
+
+
 class Algorithm(NamedTuple):
     """How an instance answers, apart from its target."""
 
@@ -22,6 +25,17 @@ class Algorithm(NamedTuple):
     tile_k: int  # 0: the tile is of rows only
     rank: int
     when: list[Clause]
+    kv_load: str = ""  # of KV_LOADS
+
+    @property
+    def word(self) -> str:
+        """As part of instance names."""
+        return f"{self.pipeline}_b{self.tile}" + (f"_{self.kv_load}" if self.kv_load else "")
+
+    @property
+    def shown(self) -> str:
+        """Tile and kv_load, as people are told them."""
+        return f"{self.tile} {self.kv_load}".strip()
 
     @property
     def tile(self) -> str:
@@ -36,7 +50,7 @@ class Target:
         file = self.file = document.load(schema.TargetFile)
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
         self.isa, self.arch, self.flags, self.cpuid = file.isa, file.arch, list(file.flags), list(file.cpuid)
-        self.extends = file.extends
+        self.extends, self.kv_offsets = file.extends, file.kv_offsets
         self.own_algorithms = file.algorithms
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("target",), f"the file must be named {self.name}.yaml")
@@ -74,7 +88,22 @@ def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Ta
         result.append(Algorithm(file.pipeline, int(tile_q), int(tile_k or 0), file.rank, when))
         if any((a.pipeline, a.tile) == (file.pipeline, result[-1].tile) for a in result[:-1]):
             raise owner.document.error(path, f"{file.pipeline} with tile {file.tile} stands here twice")
+    if target.kv_offsets == 32 and "page_size" in family.axis_of:
+        result = [load for algorithm in result for load in _loads(algorithm, family)]
     return sorted(result, key=lambda algorithm: algorithm.rank)
+
+
+def _loads(algorithm: Algorithm, family: Family) -> list[Algorithm]:
+    """An algorithm on a target whose offsets have 32 bits, and its twin for caches beyond their reach.
+
+    A key tile within one page has that page's address; only one that spans pages has one base for the whole cache.
+    """
+    axis = family.axis_of["page_size"]
+    spans = sum(1 << code for code, value in enumerate(axis.values) if int(value) < algorithm.tile_k)
+    at = axis.position
+    large = [(*when[:at], when[at] & spans, *when[at + 1 :]) for when in algorithm.when if when[at] & spans]
+    twin = [algorithm._replace(when=large, kv_load="large")] if large else []
+    return [algorithm._replace(kv_load="small"), *twin]
 
 
 def check_together(listed: Sequence[Target]) -> None:
