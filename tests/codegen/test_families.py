@@ -55,7 +55,6 @@ def both(copy: Copy) -> Tree:
     folder = copy.path / "kernels" / "toy"
     folder.mkdir()
     (folder / "family.yaml").write_text(FAMILY)
-    (folder / "rows.cpp.jinja").write_text((copy.path / "kernels/fmha_fwd/rows.cpp.jinja").read_text())
     (folder / "rows.cpp").write_text("")
     (copy.path / "receipts/both.yaml").write_text(RECEIPT)
     algorithms = "    - {pipeline: qlanes, tile: 64x64}\n"
@@ -73,7 +72,7 @@ def names(root: Tree, where: str, family: str = "") -> dict[str, int]:
 
 
 def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
-    assert check(both).startswith("all is well: 13 receipts, 2 families, 9 rules")
+    assert check(both).startswith("all is well: 15 receipts, 5 families, 11 rules")
     every = names(both, "")
     assert every == {"fmha_fwd": every["fmha_fwd"], "toy": 4}
     assert names(both, "", "toy") == {"toy": 4}
@@ -82,13 +81,22 @@ def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
     assert names(both, "dtype=fp8fp32,int8 hdim_v=128,72") == {"fmha_fwd": 12, "toy": 1}
     assert names(both, "dtype!=bf16,fp8fp32") == {"toy": 2}
     assert names(both, "dtype=bf16 paged=no or sink=yes lse=yes") == {"toy": 1, "fmha_fwd": 8}
-    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_fwd has no value 'int9'"):
+    assert names(both, "family=toy") == {"toy": 4}
+    assert names(both, "family=toy hdim_v=64 or family!=toy sink=yes lse=yes mode=group,batch") == {
+        "toy": 3,
+        "fmha_fwd": 8,
+    }
+    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_bwd_dq_dk_dv has no value 'int9'"):
         names(both, "dtype=int9")
+    with pytest.raises(CodegenError, match=r"^where: no family 'tyo'; nearest: toy\n"):
+        names(both, "family=tyo")
+    with pytest.raises(CodegenError, match=r"^where: this leaves no value of axis 'dtype'\n"):
+        names(both, "family=toy dtype!=int8,bf16")
 
 
-def test_explain_asks_for_the_family(both: Tree) -> None:
-    with pytest.raises(CodegenError, match=r"^name the family first; families: fmha_fwd, toy$"):
-        explain(both, "both", "paged=yes", ["cpu-avx2"])
+def test_explain_finds_the_family(both: Tree) -> None:
+    answer = explain(both, "both", "paged=yes", ["cpu-avx2"])
+    assert answer.startswith("yes: both lists toy paged=yes\n1 instance:")
     answer = explain(both, "both", "toy paged=yes dtype=int8", ["cpu-avx2"])
     assert "rule paged_needs_bf16: pages are for bf16" in answer
     answer = explain(both, "flash", "toy paged=no", ["cpu-avx2"])
