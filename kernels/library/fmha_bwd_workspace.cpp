@@ -175,6 +175,21 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
          static_cast<uint64_t>(shape.hdim_q);
 }
 
+int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest) {
+  // Each split of a head costs one more pass over its rows of dq_acc, each worker less leaves a core idle on a large machine.
+  constexpr int64_t most = 64, enough = 32, chunks_per_split = 2;
+  const int64_t heads = std::max<int64_t>(int64_t(shape.batch) * shape.nhead_q, 1);
+  if (heads >= enough) return static_cast<int>(ceil_div(heads, ceil_div(heads, most)));
+  // Sequences of group mode differ: their keys are taken to be as many as their queries, but not more than the longest has.
+  int64_t chunks = ceil_div<int64_t>(longest, shape.kN0);
+  if (shape.group && shape.batch > 0) {
+    const int64_t mean = ceil_div(ceil_div<int64_t>(rows, shape.batch), int64_t(shape.kN0));
+    chunks = std::min(chunks, std::max(mean, ceil_div<int64_t>(chunks, shape.batch)));
+  }
+  const int64_t splits = std::clamp<int64_t>(chunks / chunks_per_split, 1, ceil_div(enough, heads));
+  return static_cast<int>(heads * splits);
+}
+
 bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask) {
   if (shape.group_schedule()) return false;
   if (shape.direct && shape.deterministic) return has_mask;

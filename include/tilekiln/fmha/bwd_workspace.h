@@ -55,6 +55,11 @@ uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const i
 // The most bytes dq_acc can need for any starts: at most `batch` sequences with total_q rows together, padding included, and max_seqlen_k keys each.
 uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int64_t max_seqlen_k);
 
+// The logical workers of a problem of `rows` query rows together whose longest sequence has `longest` keys: enough that a
+// machine of many cores has work where heads are few, and so few that the splits of dq cost little. Never depends on the
+// threads there are, and is known before any seqstart is.
+int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest);
+
 // Whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
 bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask);
 // Whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all own every slot (more than half
