@@ -288,7 +288,7 @@ TILEKILN_API tilekiln_status tilekiln_staging_drain(void);
 typedef struct tilekiln_fmha_bwd_launcher tilekiln_fmha_bwd_launcher;
 /* NO_KERNEL, with the whole explanation, when a stage has no instance; *launcher is then null. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_create(const tilekiln_fmha_bwd_problem* problem, tilekiln_fmha_bwd_launcher** launcher);
-/* Hands what the launcher still stages to the tail of its stream, so it never waits. Null is allowed. Not while another call uses the launcher. */
+/* Never waits: what it enqueued owns all it needs. Null is allowed. Not while another call uses the launcher. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_destroy(tilekiln_fmha_bwd_launcher* launcher);
 /* The host segment and an upper bound of the accumulator: enough for any sequence starts of the problem, which are not looked at. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_workspace_size(const tilekiln_fmha_bwd_launcher* launcher, uint64_t* bytes);

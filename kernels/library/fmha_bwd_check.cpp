@@ -5,9 +5,6 @@
 namespace tilekiln::fmha {
 namespace {
 
-// Where logical workers become more than any schedule can use.
-constexpr int max_workers = 1 << 16;
-
 class Check : AttentionCheck<tilekiln_fmha_bwd_args, BwdArrays, BwdCall> {
  public:
   using AttentionCheck::AttentionCheck;
@@ -144,9 +141,7 @@ class Check : AttentionCheck<tilekiln_fmha_bwd_args, BwdArrays, BwdCall> {
   // Those of the call. Its mode is there already.
   void features() {
     BwdFeatures& features = problem_.features;
-    features.dtype = arrays_.q.dtype == TILEKILN_FP32   ? Dtype::fp32
-                     : arrays_.q.dtype == TILEKILN_FP16 ? Dtype::fp16
-                                                        : Dtype::bf16;
+    features.dtype = dtype_of(arrays_.q.dtype);
     features.bias = args_.bias != nullptr           ? Bias::elementwise
                     : args_.alibi_slopes != nullptr ? Bias::alibi
                                                     : Bias::none;

@@ -9,6 +9,13 @@ namespace tilekiln::fmha {
 // The families of the stages, in the order they run; indices TILEKILN_BWD_...
 extern const char* const bwd_families[TILEKILN_BWD_STAGES];
 
+// Where logical workers become more than any schedule can use.
+constexpr int max_workers = 1 << 16;
+
+constexpr Dtype dtype_of(int32_t dtype) {
+  return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
+}
+
 // The arguments as arrays; those that are absent have no name.
 struct BwdArrays : IndexArrays {
   Array dout, q, k, v, out, lse, dq, dk, dv, dbias, d_sink, delta, bias, alibi_slopes, sink, randval, workspace;
