@@ -13,11 +13,9 @@ namespace {
 
 using i64 = long long;
 
-Kind kind_of(Dtype dtype) {
-  return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16;
-}
+Kind kind_of(Dtype dtype) { return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16; }
 
-constexpr int kRowPad = 3;  // poisoned elements between rows of every output
+constexpr int kRowPad = 3;   // poisoned elements between rows of every output
 constexpr int kPadding = 3;  // rows after a sequence in group mode
 
 // (head, row, col) of batch or sequence b, in elements.
@@ -55,7 +53,9 @@ struct Tensor {
   Guarded data;
 
   Tensor(const BwdCase& t, Kind kind, const Sequences& s, int nhead, int width, Flush flush)
-      : layout(layout_of(t, nhead, s.rows, width)), sequences(s), group(t.group),
+      : layout(layout_of(t, nhead, s.rows, width)),
+        sequences(s),
+        group(t.group),
         data(kind, (t.group ? 1 : t.batch) * s.rows * nhead * width, flush) {}
 
   i64 offset(int b) const { return group ? sequences.start[b] * layout.row : b * layout.batch; }
@@ -70,16 +70,22 @@ struct Arrays {
   i64 bias_batch, bias_head, dbias_row, split;
 
   Arrays(const BwdCase& t, Dtype dtype, std::mt19937& random, Flush flush)
-      : q_seq(sequences(t, t.seqlen_q, random)), k_seq(sequences(t, t.seqlen_k, random)),
-        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush), k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
-        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush), out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
-        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush), lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
-        delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush), dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
+      : q_seq(sequences(t, t.seqlen_q, random)),
+        k_seq(sequences(t, t.seqlen_k, random)),
+        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush),
+        k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
+        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush),
+        out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
+        delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
+        dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
         dk(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q + kRowPad, flush),
         dv(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v + kRowPad, flush),
         bias(kind_of(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
         dbias(kind_of(dtype), t.dbias ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
-        slopes(Kind::fp32, t.nhead_q, flush), sink(Kind::fp32, t.nhead_q, flush),
+        slopes(Kind::fp32, t.nhead_q, flush),
+        sink(Kind::fp32, t.nhead_q, flush),
         randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
         dq_acc(Kind::fp32, i64(t.nhead_q) * t.nsplits * t.seqlen_q * t.hdim_q, flush),
         dk_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_q, flush),
@@ -91,7 +97,8 @@ struct Arrays {
     }
     for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
     for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : 1.f - float(i));
-    for (Guarded* x : {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
+    for (Guarded* x :
+         {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
       x->poison();
     if (t.group) poison_padding(t);
     bias_head = t.bias_of_heads ? i64(t.seqlen_q) * t.seqlen_k : 0;
@@ -203,8 +210,10 @@ class Comparison {
     if (!(std::abs(error) < INFINITY)) ++broken_;
     // What no relative tolerance covers: half of fp16's smallest subnormal, P flushed to 0 far below the row's maximum.
     const double beyond = std::max(0., std::abs(error) - (kind == Kind::fp16 ? 0x1p-25 : 1e-30));
-    if (size > 0) worst_ = std::max(worst_, beyond / size);
-    else if (value != 0) ++broken_;
+    if (size > 0)
+      worst_ = std::max(worst_, beyond / size);
+    else if (value != 0)
+      ++broken_;
     error2_ += error * error, expected2_ += expected * expected, size2_ += size * size;
     ++count_;
   }
@@ -224,10 +233,19 @@ class Comparison {
 
 fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   fmha::BwdProblem p{};
-  p.features = {dtype, t.bias, t.group, t.window_left >= 0 || t.window_right >= 0, t.dbias, t.dropout_p > 0, t.randval,
-                t.softcap > 0, t.sink || t.sink_size > 0, t.head_units};
+  p.features = {dtype,
+                t.bias,
+                t.group,
+                t.window_left >= 0 || t.window_right >= 0,
+                t.dbias,
+                t.dropout_p > 0,
+                t.randval,
+                t.softcap > 0,
+                t.sink || t.sink_size > 0,
+                t.head_units};
   p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
-  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(), p.dout = a.dout.data.data();
+  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(),
+  p.dout = a.dout.data.data();
   p.lse = static_cast<const float*>(a.lse.data.data()), p.delta = static_cast<float*>(a.delta.data.data());
   p.dq = a.dq.data.data(), p.dk = a.dk.data.data(), p.dv = a.dv.data.data();
   p.dbias = t.dbias ? a.dbias.data() : nullptr;
@@ -300,8 +318,9 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
   for (int h = 0; t.head_units && h < t.nhead_k; ++h) {
     const auto sum = [&](const Tensor& to, const Guarded& from, int width) {
       const i64 head = i64(t.seqlen_k) * width;
-      engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)), to.layout.row,
-                             static_cast<const float*>(from.data()) + h * group * head, head, group, sk, width);
+      engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)),
+                             to.layout.row, static_cast<const float*>(from.data()) + h * group * head, head, group, sk,
+                             width);
     };
     if (sk == 0) continue;
     sum(a.dk, a.dk_acc, t.hdim_q);
@@ -328,7 +347,8 @@ void check_randval(const BwdCase& t, const Arrays& a, BwdErrors& errors) {
         for (int j = 0; j < a.k_seq.length[b]; ++j) {
           const uint8_t byte = core::dropout_byte(t.seed, offset, i, j);
           written += byte != 0xff;  // the poison
-          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte) errors.broken = "a random byte";
+          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte)
+            errors.broken = "a random byte";
         }
       }
     }
@@ -342,12 +362,13 @@ std::string describe(const BwdCase& t, Dtype dtype) {
   static const char* const dtypes[] = {"fp32", "fp16", "bf16"};
   static const char* const biases[] = {"none", "elementwise", "alibi"};
   std::ostringstream s;
-  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k << " seqlen "
-    << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window (" << t.window_left << ", "
-    << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size << (t.sink ? " sink" : "")
-    << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias " << biases[int(t.bias)]
-    << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p << (t.randval ? " randval" : "")
-    << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale " << scale_of(t);
+  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k
+    << " seqlen " << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window ("
+    << t.window_left << ", " << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size
+    << (t.sink ? " sink" : "") << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias "
+    << biases[int(t.bias)] << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p
+    << (t.randval ? " randval" : "") << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale "
+    << scale_of(t);
   return s.str();
 }
 

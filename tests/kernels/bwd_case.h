@@ -19,13 +19,13 @@ struct BwdCase {
   bool group = false;         // sequences of random lengths, padded by a few rows of NaN
   bool heads_inside = false;  // (batch, seqlen, nhead, hdim) in memory; else (batch, nhead, seqlen, hdim)
   bool sink = false, dbias = false, randval = false;
-  bool head_units = false;    // a unit per query head, then sum_heads; else a unit per key head
+  bool head_units = false;  // a unit per query head, then sum_heads; else a unit per key head
   bool locks = false;
-  int nsplits = 1;            // of dq_acc: chunk i adds to split i % nsplits
+  int nsplits = 1;  // of dq_acc: chunk i adds to split i % nsplits
   float scale = 0, softcap = 0, dropout_p = 0;
-  bool scale_given = false;   // else 1 / sqrt(hdim_q)
+  bool scale_given = false;  // else 1 / sqrt(hdim_q)
   Bias bias = Bias::none;
-  bool bias_of_heads = true;  // else one for all heads
+  bool bias_of_heads = true;                                            // else one for all heads
   unsigned long long seed = 0x123456789abcULL, offset = 0xfffffff0ULL;  // the 64 lanes carry into the high word
 };
 

@@ -40,7 +40,8 @@ using Visit = std::function<void(const BwdCase&)>;
 
 // Head dims, odd lengths, causal, and everything at once.
 void shapes(const Visit& visit) {
-  const std::pair<int, int> hdims[] = {{64, 64}, {128, 128}, {59, 59}, {111, 111}, {32, 48}, {192, 128}, {1, 3}, {256, 256}, {66, 62}, {80, 80}};
+  const std::pair<int, int> hdims[] = {{64, 64},   {128, 128}, {59, 59},   {111, 111}, {32, 48},
+                                       {192, 128}, {1, 3},     {256, 256}, {66, 62},   {80, 80}};
   const std::pair<int, int> seqlens[] = {{64, 64}, {1, 1}, {77, 131}, {130, 65}, {5, 0}, {0, 70}, {64, 300}};
   for (auto [hdim_q, hdim_v] : hdims) {
     for (auto [seqlen_q, seqlen_k] : seqlens) {
@@ -85,19 +86,22 @@ void tails(const Visit& visit) {
 // Windows x mask origins x features. {300, 97} bottom right and {97, 300} top left leave rows without keys, or keys without rows.
 void windows(const Visit& visit) {
   const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
-  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0}, {0, 0}, {16, 0}, {70, 10}, {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
+  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0},  {0, 0},   {16, 0}, {70, 10},
+                                        {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
   for (auto [seqlen_q, seqlen_k] : seqlens) {
     for (auto [left, right] : limits) {
       for (bool top_left : {false, true}) {
         BwdCase t;
         t.hdim_q = t.hdim_v = 40;
-        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right, t.top_left = top_left;
+        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right,
+        t.top_left = top_left;
         t.name = "window";
         visit(t);
         BwdCase softcap = t, alibi = t, bias = t, dropout = t, sink = t;
         softcap.name = "window, softcap", softcap.softcap = 5;
         alibi.name = "window, alibi", alibi.bias = Bias::alibi;
-        bias.name = "window, bias, dbias", bias.bias = Bias::elementwise, bias.dbias = true, bias.bias_of_heads = top_left;
+        bias.name = "window, bias, dbias", bias.bias = Bias::elementwise, bias.dbias = true,
+        bias.bias_of_heads = top_left;
         dropout.name = "window, dropout", dropout.dropout_p = 0.2f;
         sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
         for (const BwdCase& x : {softcap, alibi, bias, dropout, sink}) visit(x);
@@ -133,7 +137,8 @@ void chunks(const Visit& visit) {
       for (int seqlen_k : {255, 256, 257, 700}) {
         BwdCase t;
         t.name = "chunk";
-        t.nhead_q = 2, t.nhead_k = 1, t.seqlen_q = 90, t.seqlen_k = seqlen_k, t.hdim_q = 32, t.hdim_v = 24, t.nsplits = nsplits;
+        t.nhead_q = 2, t.nhead_k = 1, t.seqlen_q = 90, t.seqlen_k = seqlen_k, t.hdim_q = 32, t.hdim_v = 24,
+        t.nsplits = nsplits;
         t.locks = locks, t.head_units = !locks;
         visit(t);
         t.window_left = 300, t.window_right = 7;
@@ -193,7 +198,11 @@ void randoms(const Visit& visit) {
   }
 }
 
-struct Target { const char* name; const fmha::BwdEngine* engine; bool supported; };
+struct Target {
+  const char* name;
+  const fmha::BwdEngine* engine;
+  bool supported;
+};
 
 std::vector<Target> targets() {
 #if defined(__x86_64__)
@@ -239,8 +248,8 @@ int test(const Target& target, Dtype dtype, int step) {
   };
   for (auto sweep : {shapes, tails, windows, borders, chunks, scales, dropouts, randoms}) sweep(visit);
   static const char* const names[] = {"fp32", "fp16", "bf16"};
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, names[int(dtype)], count, failures,
-              worst.rms, worst.element);
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, names[int(dtype)], count,
+              failures, worst.rms, worst.element);
   return failures;
 }
 
