@@ -18,7 +18,7 @@ TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, 
     TILEKILN_UNROLL(8)
     for (int j = 0; j < N; ++j) sum[r][j] = kInto == Into::add ? load(c + r * c_stride + j * kLanes) : zero();
   }
-  TILEKILN_UNROLL(2) for (i64 w = begin; w < end; ++w) {
+  TILEKILN_UNROLL(4) for (i64 w = begin; w < end; ++w) {
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(b + w * b_stride + j * kLanes);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
