@@ -95,6 +95,11 @@ struct Arrays {
     for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
     }
+    if (t.bias_masks) {
+      for (size_t i = 0; i < bias.size; ++i) {
+        if (i % 3 == 0 || i / t.seqlen_k % 64 / 2 == 5) bias.set(i, -INFINITY);
+      }
+    }
     for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
     for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : 1.f - float(i));
     for (Guarded* x :
@@ -332,6 +337,14 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
   return d_sink;
 }
 
+// Every gradient, bit for bit.
+std::string bits(const Arrays& a) {
+  std::string all;
+  for (const Guarded* x : {&a.dq.data, &a.dk.data, &a.dv.data, &a.delta.data, &a.dbias})
+    all.append(static_cast<const char*>(x->data()), x->size * bytes_of(x->kind));
+  return all;
+}
+
 size_t touched(const Guarded& x) {
   size_t count = 0;
   for (size_t i = 0; i < x.size; ++i) count += !x.poisoned(i);
@@ -372,17 +385,22 @@ std::string describe(const BwdCase& t, Dtype dtype) {
   return s.str();
 }
 
-BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, void* scratch, unsigned seed) {
+BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guarded& scratch, unsigned seed) {
   std::mt19937 random(seed);
   Arrays a(t, dtype, random, seed % 2 ? Flush::start : Flush::end);
   const fmha::BwdProblem p = problem_of(t, dtype, a);
   const Kind kind = kind_of(dtype);
+  BwdErrors errors;
   Comparison dq, dk, dv, dbias, delta, sinks;
   for (int b = 0; b < t.batch; ++b) {
     const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k;
     std::vector<Reference> heads;
     for (int h = 0; h < t.nhead_q; ++h) heads.push_back(reference(t, a, b, h));
-    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch);
+    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch.data());
+    const std::string first = bits(a);
+    scratch.poison();
+    if (run_sequence(engine, dtype, t, a, p, b, scratch.data()) != d_sink || bits(a) != first)
+      errors.broken = "a second run gives other bits";
 
     for (int h = 0; h < t.nhead_q; ++h) {
       Reference& r = heads[h];
@@ -433,7 +451,6 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, void
     }
   }
 
-  BwdErrors errors;
   errors.dq = dq.result("dq", errors.broken);
   errors.dk = dk.result("dk", errors.broken);
   errors.dv = dv.result("dv", errors.broken);
