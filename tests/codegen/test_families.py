@@ -128,3 +128,49 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
                 [COMPILERS[0], *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
             )
             assert done.stderr == ""
+
+
+COMPANION = """
+family: toy_sum
+about: A companion with an axis and a rule of its own.
+companion_of: toy
+axes:
+  - {name: dtype, values: main}
+  - {name: hdim_v, values: main, word: "_v{}"}
+  - {name: lse, about: Whether the LSE is summed too.}
+rules:
+  - {name: lse_without_int8, when: dtype=int8 lse=yes, says: int8 has no LSE}
+pipelines:
+  - {name: sums, about: One row at a time.}
+engine:
+  header: tilekiln/fmha/fwd_engine.h
+  type: tilekiln::fmha::FwdEngine
+batch_by: [dtype]
+"""
+
+
+def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
+    copy: Copy, both: Tree, tmp_path: pathlib.Path
+) -> None:
+    """`paged` is not shared and `lse` is its own: signatures of toy that differ in paged need the same of it."""
+    folder = copy.path / "kernels/toy_sum"
+    folder.mkdir()
+    (folder / "family.yaml").write_text(COMPANION)
+    (folder / "sums.cpp").write_text("")
+    copy.edit("kernels/targets/cpu-generic.yaml", "  toy:\n", "  toy_sum:\n    - {pipeline: sums, tile: 8}\n  toy:\n")
+    root = copy.tree()
+    assert check(root).startswith("all is well: 15 receipts, 6 families, 12 rules")
+    plan = resolve("both", ["cpu-avx2"], "", "toy_sum", root)
+    assert [instance.name for instance in plan.instances] == [
+        "toy_sum_bf16_v64_nlse_sums_b8_cpu_avx2",
+        "toy_sum_bf16_v64_lse_sums_b8_cpu_avx2",
+        "toy_sum_int8_v64_nlse_sums_b8_cpu_avx2",
+        "toy_sum_int8_v72_nlse_sums_b8_cpu_avx2",
+    ]
+    assert names(root, "family=toy paged=yes") == {"toy": 1, "toy_sum": 2}
+    assert names(root, "family!=toy") == {"fmha_fwd": names(root, "")["fmha_fwd"]}
+    assert "rule lse_without_int8: int8 has no LSE" in explain(root, "both", "toy_sum dtype=int8 lse=yes", ["cpu-avx2"])
+    generated = generate([plan], tmp_path / "gen", golden.INFO)
+    assert [(engine.source, engine.symbol) for engine in generated.engines] == [
+        ("kernels/toy_sum/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own
+    ]
