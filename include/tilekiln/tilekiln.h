@@ -304,7 +304,8 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare(tilekiln_fmha_bw
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare_async(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
                                                                       const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k,
                                                                       tilekiln_stream* stream, const tilekiln_staging_allocator* allocator);
-/* tilekiln_fmha_bwd with args->workspace as prepared; each run needs its own prepare (the accumulator is added to). args must be of the launcher's problem:
+/* tilekiln_fmha_bwd with args->workspace as prepared. Each run needs its own prepare, because it adds to the accumulator; but in deterministic group
+ * mode, where a stage zeroes it, one does for all runs with the same starts. args must be of the launcher's problem:
  * in group mode seqstart_q and seqstart_k as prepared. With a stream, the index arrays are read when the stream has come to it. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_run(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_fmha_bwd_args* args);
 

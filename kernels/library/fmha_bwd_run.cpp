@@ -68,6 +68,9 @@ class Run {
     dq_dk_dv();
     sum_heads();
     convert_dq();
+    // The accumulator of a prepared workspace is used up; a run over it without another prepare would add to it.
+    if (call_.memory == BwdMemory::prepared && zeroed_by_prepare(shape_, p_.features.mask))
+      memset(workspace_, 0, layout_.raw);
     return TILEKILN_OK;
   }
 
