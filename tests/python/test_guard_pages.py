@@ -46,7 +46,7 @@ def index(libraries):
     """Usable instances by signature without head dims, then head dims."""
     result: dict = {}
     for library in set(libraries.values()):
-        for instance in library.instances():
+        for instance in library.instances("family=fmha_fwd"):
             if library.instance_usable(instance.number):
                 values = dict(instance.signature)
                 dims = values.pop("hdim_q"), values.pop("hdim_v")
