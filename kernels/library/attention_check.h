@@ -80,6 +80,18 @@ class AttentionCheck {
     return TILEKILN_OK;
   }
 
+#define TILEKILN_OPTIONAL(name) \
+  if (args_.name != nullptr) TILEKILN_TRY(given(#name, args_.name, &arrays_.name))
+  tilekiln_status read_index_arrays() {
+    TILEKILN_OPTIONAL(seqstart_q);
+    TILEKILN_OPTIONAL(seqstart_k);
+    TILEKILN_OPTIONAL(seqlen_q);
+    TILEKILN_OPTIONAL(seqlen_k);
+    TILEKILN_OPTIONAL(cu_seqlens_q);
+    TILEKILN_OPTIONAL(cu_seqlens_k);
+    return TILEKILN_OK;
+  }
+
   tilekiln_status required(const char* name, const tilekiln_tensor* tensor, Array* array) {
     if (tensor == nullptr) return fail_argument(name, "was null, must be given");
     return given(name, tensor, array);

@@ -42,11 +42,7 @@ tilekiln_status tilekiln_fmha_bwd(const tilekiln_fmha_bwd_args* args) {
     fmha::BwdCall call;
     TILEKILN_TRY(fmha::check_and_choose(args, &call));
     if (call.memory == fmha::BwdMemory::given) {
-      const uint64_t needed = fmha::workspace_bytes(call), have = static_cast<uint64_t>(call.workspace.shape[0]);
-      if (have < needed) {
-        return fail_argument("workspace", "had %llu bytes, must have %llu", static_cast<unsigned long long>(have),
-                             static_cast<unsigned long long>(needed));
-      }
+      TILEKILN_TRY(fmha::check_workspace_size(call.workspace, fmha::workspace_bytes(call)));
     }
     return fmha::launch_bwd(call);
   } catch (...) {

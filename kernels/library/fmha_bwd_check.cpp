@@ -74,20 +74,13 @@ class Check : AttentionCheck<tilekiln_fmha_bwd_args, BwdArrays, BwdCall> {
     TILEKILN_REQUIRED(dk);
     TILEKILN_REQUIRED(dv);
 #undef TILEKILN_REQUIRED
-#define TILEKILN_OPTIONAL(name) \
-  if (args_.name != nullptr) TILEKILN_TRY(given(#name, args_.name, &arrays_.name))
     TILEKILN_OPTIONAL(dbias);
     TILEKILN_OPTIONAL(d_sink);
     TILEKILN_OPTIONAL(delta);
     TILEKILN_OPTIONAL(bias);
     TILEKILN_OPTIONAL(alibi_slopes);
     TILEKILN_OPTIONAL(sink);
-    TILEKILN_OPTIONAL(seqstart_q);
-    TILEKILN_OPTIONAL(seqstart_k);
-    TILEKILN_OPTIONAL(seqlen_q);
-    TILEKILN_OPTIONAL(seqlen_k);
-    TILEKILN_OPTIONAL(cu_seqlens_q);
-    TILEKILN_OPTIONAL(cu_seqlens_k);
+    TILEKILN_TRY(read_index_arrays());
     TILEKILN_OPTIONAL(randval);
     TILEKILN_OPTIONAL(workspace);
 #undef TILEKILN_OPTIONAL

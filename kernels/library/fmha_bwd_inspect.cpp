@@ -12,12 +12,6 @@ namespace {
 
 using ll = long long;
 
-tilekiln_status in_range(const char* name, i64 value, i64 least, i64 most) {
-  if (value >= least && value <= most) return TILEKILN_OK;
-  return fail_argument(name, "was %lld, must be from %lld to %lld", static_cast<ll>(value), static_cast<ll>(least),
-                       static_cast<ll>(most));
-}
-
 tilekiln_status check_problem(const tilekiln_bwd_workspace_problem& p) {
   if (p.size != sizeof(p)) {
     return fail_argument("problem", "size was %zu, must be %zu, sizeof(tilekiln_bwd_workspace_problem) of ABI %d",
@@ -40,7 +34,7 @@ tilekiln_status check_problem(const tilekiln_bwd_workspace_problem& p) {
       {"causal", p.causal, 0, 1},
       {"threads", p.threads, 0, 1024},
   };
-  for (const auto& field : fields) TILEKILN_TRY(in_range(field.name, field.value, field.least, field.most));
+  for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, field.least, field.most));
   if (p.group == 0) return TILEKILN_OK;
   for (const auto& [name, starts] : {std::pair("seqstart_q", p.seqstart_q), {"seqstart_k", p.seqstart_k}}) {
     if (starts == nullptr) return fail_argument(name, "was null, must be given in group mode");

@@ -10,12 +10,6 @@ namespace {
 
 using ll = long long;
 
-tilekiln_status in_range(const char* name, i64 value, i64 least, i64 most) {
-  if (value >= least && value <= most) return TILEKILN_OK;
-  return fail_argument(name, "was %lld, must be from %lld to %lld", static_cast<ll>(value), static_cast<ll>(least),
-                       static_cast<ll>(most));
-}
-
 tilekiln_status check_problem(const tilekiln_fmha_bwd_problem& p) {
   if (p.size != sizeof(p)) {
     return fail_argument("problem", "size was %zu, must be %zu, sizeof(tilekiln_fmha_bwd_problem) of ABI %d", p.size,
@@ -46,7 +40,7 @@ tilekiln_status check_problem(const tilekiln_fmha_bwd_problem& p) {
       {"deterministic", p.deterministic, 0, 1},
       {"workers", p.workers, 0, p.deterministic != 0 ? max_workers : 0},
   };
-  for (const auto& field : fields) TILEKILN_TRY(in_range(field.name, field.value, field.least, field.most));
+  for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, field.least, field.most));
   if (p.nhead_q % p.nhead_k == 0) return TILEKILN_OK;
   return fail_argument("nhead_k", "was %d, must divide %d, nhead_q", p.nhead_k, p.nhead_q);
 }

@@ -71,12 +71,6 @@ tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspa
   return TILEKILN_OK;
 }
 
-tilekiln_status check_size(const Array& workspace, u64 needed) {
-  const u64 have = static_cast<u64>(workspace.shape[0]);
-  if (have >= needed) return TILEKILN_OK;
-  return fail_argument("workspace", "had %llu bytes, must have %llu", have, needed);
-}
-
 class FunctionTask : public StreamTask {
  public:
   explicit FunctionTask(std::function<tilekiln_status()> function) : function_(std::move(function)) {}
@@ -100,7 +94,7 @@ tilekiln_status BwdLauncher::prepare(const tilekiln_tensor* workspace, const til
   const u64 host_bytes = layout_of(plan.shape).host;
   const std::unique_ptr<CuState[]> host(new CuState[host_bytes / sizeof(CuState)]);
   const u64 device_bytes = pack(plan.shape, arguments.q(), arguments.k(), host.get());
-  TILEKILN_TRY(check_size(arguments.workspace, host_bytes + device_bytes));
+  TILEKILN_TRY(check_workspace_size(arguments.workspace, host_bytes + device_bytes));
   memcpy(arguments.workspace.data, host.get(), host_bytes);
   if (zeroed_by_prepare(plan.shape, plan.traits.features.mask))
     memset(arguments.workspace.data + host_bytes, 0, device_bytes);
@@ -114,7 +108,7 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   TILEKILN_TRY(check_stream(stream));
   Arguments arguments;
   TILEKILN_TRY(check_arguments(*plan, workspace, seqstart_q, seqstart_k, &arguments));
-  TILEKILN_TRY(check_size(arguments.workspace, workspace_size()));
+  TILEKILN_TRY(check_workspace_size(arguments.workspace, workspace_size()));
 
   // One block, before anything is enqueued: seqstart_q, seqstart_k, host segment.
   const size_t host_bytes = layout_of(plan->shape).host;

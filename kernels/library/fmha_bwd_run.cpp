@@ -1,12 +1,10 @@
 // The stages of a backward call, one after another, each in as many threads as it is worth.
-#include <stdlib.h>
 #include <string.h>
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
-#include <numeric>
 
+#include "bwd_memory.h"
 #include "bwd_sequences.h"
 #include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/scratch.h"
@@ -20,28 +18,8 @@ constexpr int tiles_per_unit = 4;
 // Bytes of a unit that zeroes.
 constexpr i64 zero_bytes = 1 << 20;
 
-// Memory of one call, aligned to 64.
-class Memory {
- public:
-  ~Memory() { free(base_); }
-  Memory() = default;
-  Memory(const Memory&) = delete;
-  // `zero`: pages that come fresh from the system are zero already, and calloc knows which are.
-  [[nodiscard]] tilekiln_status get(u64 bytes, bool zero) {
-    if (bytes == 0) return TILEKILN_OK;
-    base_ = zero ? calloc(bytes + 64, 1) : malloc(bytes + 64);
-    if (base_ == nullptr)
-      return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of workspace; nothing was written", bytes);
-    return TILEKILN_OK;
-  }
-  template <class T> T* as() const { return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(base_) + 63) / 64 * 64); }
-
- private:
-  void* base_ = nullptr;
-};
-
 struct RowsUnit { int sequence, head, row; };
-struct ChunkUnit { int sequence, head, chunk, worker; };
+struct ChunkUnit { int sequence, head, chunk; };
 
 class Run {
  public:
@@ -80,25 +58,6 @@ class Run {
   tilekiln_status finish_without_work() {
     for (int h = 0; call_.d_sink != nullptr && h < p_.nhead_q; ++h) call_.d_sink[h] = 0;
     return TILEKILN_OK;
-  }
-
-  // unit(i, scratch) for every i in [0, units), in threads; `work` in multiply-adds.
-  template <class Unit> void in_threads(i64 units, double work, u64 scratch_bytes, Unit&& unit) {
-    if (units == 0) return;
-    std::atomic<i64> next = 0;
-    auto claims = [&] {
-      if (next.load(std::memory_order_relaxed) >= units) return;
-      void* const scratch = thread_scratch(scratch_bytes);
-      // A thread without memory leaves its units to the others; the caller's has it (get_memory).
-      if (scratch == nullptr) return;
-      for (i64 i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;) unit(i, scratch);
-    };
-    const int workers = useful_threads(call_, units, work);
-    if (workers == 1) {
-      claims();
-    } else {
-      run_in_threads(call_, workers, claims);
-    }
   }
 
   void list_rows() {
@@ -145,7 +104,7 @@ class Run {
     for (size_t s = 0; s < sequences_.size(); ++s) {
       for (int head = 0; head < heads; ++head) {
         for (int chunk = 0; chunk < chunks_of(sequences_[s]); ++chunk) {
-          units_.push_back({static_cast<int>(s), own_heads_ ? head : head * group_, chunk, 0});
+          units_.push_back({static_cast<int>(s), own_heads_ ? head : head * group_, chunk});
         }
       }
     }
@@ -184,20 +143,18 @@ class Run {
     BwdStarts starts;
     set_starts(call_, &starts);
     const bool prepared = call_.memory == BwdMemory::prepared;
-    // What the host segment must be; a prepared one is compared with it, because a wrong one would send workers anywhere.
+    const u64 needed = workspace_bytes(call_);
+    // A prepared host segment is compared with what it must be, because a wrong one would send workers anywhere.
     Memory packed;
-    if (prepared) TILEKILN_TRY(packed.get(layout_.host, false));
-    char* host = prepared ? packed.as<char>() : nullptr;
     if (call_.memory == BwdMemory::own) {
-      const u64 most = layout_.host + workspace_bytes_of(starts);
-      TILEKILN_TRY(own_.get(most, true));
-      workspace_ = host = own_.as<char>();
+      TILEKILN_TRY(own_.get(needed, true));
+      workspace_ = own_.as<char>();
     } else {
+      TILEKILN_TRY(check_workspace_size(call_.workspace, needed));
       workspace_ = call_.workspace.data;
-      const u64 needed = layout_.host + workspace_bytes_of(starts), have = static_cast<u64>(call_.workspace.shape[0]);
-      if (have < needed) return fail_argument("workspace", "had %llu bytes, must have %llu", have, needed);
-      if (!prepared) host = workspace_;
+      if (prepared) TILEKILN_TRY(packed.get(layout_.host, false));
     }
+    char* const host = prepared ? packed.as<char>() : workspace_;
     device_bytes_ = pack(shape_, starts.q.begin(), starts.k.begin(), host);
     if (prepared && memcmp(host, workspace_, layout_.raw) != 0) {
       return fail_argument(
@@ -219,8 +176,6 @@ class Run {
     }
     return TILEKILN_OK;
   }
-
-  u64 workspace_bytes_of(const BwdStarts&) const { return workspace_bytes(call_) - layout_.host; }
 
   // delta lies as lse does. Where lse is not one piece, both get a place of their own.
   tilekiln_status get_delta() {
@@ -253,11 +208,11 @@ class Run {
   void dot_do_o() {
     const BwdEngine& e = engine(TILEKILN_BWD_DOT_DO_O);
     float* const shares = call_.d_sink != nullptr ? shares_.as<float>() : nullptr;
-    in_threads(static_cast<i64>(rows_.size()), 8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_v, 64,
-               [&](i64 i, void*) {
-                 const float share = e.dot_do_o[dtype_](p_, rows_of(rows_[static_cast<size_t>(i)]));
-                 if (shares != nullptr) shares[i] = share;
-               });
+    for_each_unit(call_, static_cast<i64>(rows_.size()),
+                  8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_v, 64, [&](i64 i, void*) {
+                    const float share = e.dot_do_o[dtype_](p_, rows_of(rows_[static_cast<size_t>(i)]));
+                    if (shares != nullptr) shares[i] = share;
+                  });
     if (shares == nullptr) return;
     // In the order of the units, whoever ran them.
     std::vector<double> sums(static_cast<size_t>(p_.nhead_q), 0.0);
@@ -273,7 +228,7 @@ class Run {
     if (call_.memory == BwdMemory::prepared && !zeroed_by_stage(shape_)) return;
     char* const start = reinterpret_cast<char*>(dq_acc_);
     const i64 bytes = static_cast<i64>(device_bytes_), units = (bytes + zero_bytes - 1) / zero_bytes;
-    in_threads(units, static_cast<double>(bytes), 64, [&](i64 i, void*) {
+    for_each_unit(call_, units, static_cast<double>(bytes), 64, [&](i64 i, void*) {
       memset(start + i * zero_bytes, 0, static_cast<size_t>(std::min(zero_bytes, bytes - i * zero_bytes)));
     });
   }
@@ -281,7 +236,7 @@ class Run {
   void dq_dk_dv() {
     const u64 scratch = engine(TILEKILN_BWD_DQ_DK_DV).scratch_bytes;
     if (!p_.features.deterministic) {
-      in_threads(static_cast<i64>(units_.size()), work_, scratch, [&](i64 i, void* memory) {
+      for_each_unit(call_, static_cast<i64>(units_.size()), work_, scratch, [&](i64 i, void* memory) {
         const ChunkUnit& unit = units_[static_cast<size_t>(i)];
         chunk(unit.sequence, unit.head, unit.head + (own_heads_ ? 1 : group_), unit.chunk, 0, memory);
       });
@@ -295,7 +250,7 @@ class Run {
       if (cost > 0) order.push_back({cost, worker});
     }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    in_threads(static_cast<i64>(order.size()), work_, scratch, [&](i64 i, void* memory) {
+    for_each_unit(call_, static_cast<i64>(order.size()), work_, scratch, [&](i64 i, void* memory) {
       walk(order[static_cast<size_t>(i)].second,
            [&](const BwdSequence& s, int head, int c, int split) { chunk(s.batch, head, head + 1, c, split, memory); });
     });
@@ -359,14 +314,14 @@ class Run {
     std::vector<ChunkUnit> parts;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       for (int head = 0; head < p_.nhead_k; ++head) {
-        for (int c = 0; c < chunks_of(sequences_[s]); ++c) parts.push_back({static_cast<int>(s), head, c, 0});
+        for (int c = 0; c < chunks_of(sequences_[s]); ++c) parts.push_back({static_cast<int>(s), head, c});
       }
     }
     const BwdSequence& last = sequences_.back();
     const double elements =
         static_cast<double>(last.keys_before + last.seqlen_k) * p_.nhead_q * (p_.hdim_q + p_.hdim_v);
     const auto sum = engine(TILEKILN_BWD_DQ_DK_DV).sum_heads[dtype_];
-    in_threads(static_cast<i64>(parts.size()), 8 * elements, 64, [&](i64 i, void*) {
+    for_each_unit(call_, static_cast<i64>(parts.size()), 8 * elements, 64, [&](i64 i, void*) {
       const ChunkUnit& part = parts[static_cast<size_t>(i)];
       const BwdSequence& s = sequences_[static_cast<size_t>(part.sequence)];
       const i64 key = i64(part.chunk) * tile_k_, rows = std::min<i64>(tile_k_, s.seqlen_k - key);
@@ -383,17 +338,17 @@ class Run {
   void convert_dq() {
     const BwdEngine& e = engine(TILEKILN_BWD_CONVERT_DQ);
     const int nsplits = sequences_.front().nsplits;
-    in_threads(static_cast<i64>(rows_.size()),
-               8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_q * nsplits, 64, [&](i64 i, void*) {
-                 const RowsUnit& unit = rows_[static_cast<size_t>(i)];
-                 const BwdSequence& s = sequences_[static_cast<size_t>(unit.sequence)];
-                 BwdRows rows = rows_of(unit);
-                 if (s.seqlen_k == 0) return clear_dq(rows);
-                 rows.nsplits = s.nsplits;
-                 rows.dq_acc = acc_of(s, unit.head, 0);
-                 rows.dq_acc_split = s.physical_q * p_.hdim_q;
-                 e.convert_dq[dtype_](p_, rows);
-               });
+    for_each_unit(call_, static_cast<i64>(rows_.size()),
+                  8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_q * nsplits, 64, [&](i64 i, void*) {
+                    const RowsUnit& unit = rows_[static_cast<size_t>(i)];
+                    const BwdSequence& s = sequences_[static_cast<size_t>(unit.sequence)];
+                    BwdRows rows = rows_of(unit);
+                    if (s.seqlen_k == 0) return clear_dq(rows);
+                    rows.nsplits = s.nsplits;
+                    rows.dq_acc = acc_of(s, unit.head, 0);
+                    rows.dq_acc_split = s.physical_q * p_.hdim_q;
+                    e.convert_dq[dtype_](p_, rows);
+                  });
   }
 
   // A sequence without a key has no dq_acc to read when no sequence has one. 0 is all bits 0 in every dtype.
@@ -433,55 +388,6 @@ class BwdTask : public StreamTask {
 };
 
 }  // namespace
-
-BwdWorkspaceShape shape_of(const BwdCall& call) {
-  const Row& row = *call.stages[TILEKILN_BWD_DQ_DK_DV].row;
-  const BwdProblem& problem = call.problem;
-  BwdWorkspaceShape shape;
-  shape.group = problem.features.group;
-  shape.deterministic = problem.features.deterministic;
-  shape.batch = call.batch;
-  shape.nhead_q = problem.nhead_q;
-  shape.hdim_q = problem.hdim_q;
-  shape.kM0 = row.tile_q;
-  shape.kN0 = row.tile_k;
-  i64 rows = call.batch * call.physical_q, longest = call.physical_k;
-  if (shape.group) {
-    const Sequence* const last = call.sequences.end() - 1;
-    rows = call.batch == 0 ? 0 : last->place_q + last->room_q;
-    longest = call.longest_k;
-  } else {
-    shape.seqlen_q = call.physical_q;
-    shape.seqlen_k = call.physical_k;
-  }
-  shape.workers = call.workers != 0 ? call.workers : default_workers(shape, rows, longest);
-  return shape;
-}
-
-void set_starts(const BwdCall& call, BwdStarts* starts) {
-  if (!call.problem.features.group) return;
-  const size_t batch = static_cast<size_t>(call.batch);
-  starts->q.reset(batch + 1);
-  starts->k.reset(batch + 1);
-  starts->q[batch] = starts->k[batch] = 0;
-  for (size_t b = 0; b < batch; ++b) {
-    const Sequence& s = call.sequences[b];
-    starts->q[b] = static_cast<int32_t>(s.place_q);
-    starts->k[b] = static_cast<int32_t>(s.place_k);
-    starts->q[b + 1] = static_cast<int32_t>(s.place_q + s.room_q);
-    starts->k[b + 1] = static_cast<int32_t>(s.place_k + s.room_k);
-  }
-}
-
-u64 workspace_bytes(const BwdCall& call) {
-  const BwdWorkspaceShape shape = shape_of(call);
-  BwdStarts starts;
-  set_starts(call, &starts);
-  // Only the schedule itself knows the splits: it is made and forgotten.
-  const BwdWorkspaceLayout layout = layout_of(shape);
-  const std::unique_ptr<CuState[]> host(new CuState[layout.host / sizeof(CuState)]);
-  return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.get());
-}
 
 tilekiln_status run_bwd(BwdCall& call) { return Run(call).run(); }
 

@@ -1,10 +1,12 @@
 // Running the units of a call in as many threads as they are worth.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 
 #include "tilekiln/runtime/attention.h"
 #include "tilekiln/runtime/pool.h"
+#include "tilekiln/runtime/scratch.h"
 
 namespace tilekiln::fmha {
 
@@ -33,6 +35,26 @@ void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
       &work);
   // Whatever the executor left undone.
   work();
+}
+
+// unit(i, scratch) for every i in [0, units), in the threads that `work` multiply-adds are worth; the first is claimed first.
+template <class Unit>
+void for_each_unit(const AttentionCall& call, i64 units, double work, size_t scratch_bytes, Unit&& unit) {
+  if (units == 0) return;
+  std::atomic<i64> next = 0;
+  auto claims = [&] {
+    if (next.load(std::memory_order_relaxed) >= units) return;
+    void* const scratch = thread_scratch(scratch_bytes);
+    // A thread without memory leaves its units to the others; the caller has made sure that its own has it.
+    if (scratch == nullptr) return;
+    for (i64 i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;) unit(i, scratch);
+  };
+  const int workers = useful_threads(call, units, work);
+  if (workers == 1) {
+    claims();
+  } else {
+    run_in_threads(call, workers, claims);
+  }
 }
 
 }  // namespace tilekiln::fmha
