@@ -321,7 +321,7 @@ typedef struct tilekiln_bwd_workspace_problem {
   const int32_t* seqstart_q; /* group mode: batch + 1 entries */
   const int32_t* seqstart_k;
   int32_t causal; /* for the balance only: causal, bottom right */
-  int32_t threads; /* for thread_balance; 0: 1 */
+  int32_t threads; /* for thread_balance and plain_balance; 0: 1 */
 } tilekiln_bwd_workspace_problem;
 
 #define TILEKILN_ABSENT UINT64_MAX /* the offset of a segment that the workspace has not */
@@ -339,9 +339,9 @@ typedef struct tilekiln_bwd_workspace_layout {
   int32_t prezero; /* 1: a stage before the main one does */
   int64_t target_w, total_w; /* group deterministic: work of one worker, of all, in rows of a chunk */
   int64_t jobs_per_head, jobs_per_worker; /* batch deterministic */
-  double worker_balance; /* deterministic: the most work of a worker over the mean of those there are, in visible (query, key) pairs */
-  double plain_balance; /* the same when (batch, head, chunk) in plain order is cut into as many equal counts */
-  double thread_balance; /* the most work of a thread over the mean, as the threads of a call claim it */
+  double worker_balance; /* deterministic: the most work of a worker over the mean of all, in visible (query, key) pairs; else 1 */
+  double thread_balance; /* the most work of a thread over the mean, as the threads of a call claim workers or chunks */
+  double plain_balance; /* the same when (batch, head, chunk) in plain order is cut into equal counts, one per thread */
 } tilekiln_bwd_workspace_layout;
 
 /* Plans a workspace as tilekiln_fmha_bwd does. Null, or filled by the call: host (capacity bytes, at least host_bytes; aligned to 16): the host segment as

@@ -172,9 +172,9 @@ class Inspection {
     }
   }
 
-  // The plain order cut into runs of equal count, one per worker (or thread, where there are no workers).
+  // The plain order cut into runs of equal count, one per thread.
   double plain() const {
-    const size_t parts = static_cast<size_t>(shape_.deterministic ? shape_.workers : std::max(1, p_.threads));
+    const size_t parts = static_cast<size_t>(std::max(1, p_.threads));
     std::vector<double> work(parts, 0.0);
     const size_t run = (units_.size() + parts - 1) / parts;
     for (size_t i = 0; i < units_.size(); ++i) work[i / run] += units_[i];

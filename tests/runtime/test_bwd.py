@@ -26,3 +26,8 @@ def test_workspace(build_program: Build, mode: str) -> None:
 @pytest.mark.parametrize("name", ["bwd", "bwd_launcher"])
 def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(f"aiter/{name}", receipt="aiter", mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize"])
+def test_bad_input_and_inspection(build_program: Build, mode: str) -> None:
+    passes(build_program("aiter/bwd_bad_input", receipt="aiter", mode=mode))
