@@ -95,8 +95,11 @@ template <class T> void load_v_pairs(void* to, const void* from, i64 stride, int
     const T* p = (const T*)from + d;
     bf16* word = (bf16*)to + 2 * d;
     int i = 0;
-    for (; i + 1 < rows; i += 2, p += 2 * stride, word += 2 * width)
+    for (; i + 1 < rows; i += 2, p += 2 * stride, word += 2 * width) {
+      __builtin_prefetch(word + 8 * width, 1);  // as prefetch_rows: S = 77 takes 0.93-0.98 of the time
+      __builtin_prefetch(word + 8 * width + 32, 1);
       interleave(word, load_halves(p, hdim - d), load_halves(p + stride, hdim - d));
+    }
     if (i < rows) interleave(word, load_halves(p, hdim - d), zero_halves());
   }
 }
