@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -137,6 +139,27 @@ def test_exceptions_of_host_functions_arrive(flash):
     with pytest.raises(ZeroDivisionError):
         stream.synchronize()
     stream.synchronize()  # reported once
+
+
+def test_streams_end_before_the_interpreter(flash):
+    """A stream that nobody waits for, with a host function still to run, neither hangs nor loses it."""
+    code = (
+        "import numpy as np, tilekiln as tk, time\n"
+        f"lib = tk.load({flash.path!r}); stream = tk.Stream(); q = np.ones((1, 5, 2, 64), np.float32)\n"
+        "lib.fmha_fwd(q, q, q, stream=stream)\n"
+        "stream.launch_host(lambda: (time.sleep(0.2), print('ran', flush=True)))\n"
+        "stream.launch_host(lambda: {what})\n"
+    )
+    for what, text in (("None", ""), ("1 / 0", "ZeroDivisionError")):
+        done = subprocess.run(
+            [sys.executable, "-c", code.replace("{what}", what)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.stdout == "ran\n"
+        assert text in done.stderr
 
 
 def test_many_threads_on_one_stream(flash):
