@@ -2,6 +2,7 @@
  * tilekiln_fmha_fwd_args and status codes into exceptions. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"
 #include "docs.h"
+#include "export.h"
 #include "library.h"
 #include "stream.h"
 #include "values.h"
@@ -381,8 +382,19 @@ static PyType_Slot library_slots[] = {{Py_tp_doc, "The C ABI of one library."}, 
 static PyType_Spec library_spec = {"tilekiln._binding.Library", sizeof(Library), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, library_slots};
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_binding", "The C ABI of Tilekiln libraries for Python.", -1, NULL, NULL, NULL, NULL, NULL};
+static PyMethodDef module_methods[] = {
+    METHOD("export", export_array, METH_FASTCALL,
+           "export(array, versioned)\n--\n\nA DLPack capsule of a NumPy array, of any dtype that kernels use."),
+    {NULL, NULL, 0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "_binding",
+                                        "The C ABI of Tilekiln libraries for Python.",
+                                        -1,
+                                        module_methods,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
 
 static PyMethodDef drain_at_exit = {"drain", streams_drain, METH_NOARGS, "Wait for every stream."};
 

@@ -88,6 +88,60 @@ def test_capsules_are_released(flash):
     assert sys.getrefcount(base) == before
 
 
+class Taker:
+    """A framework whose arrays are capsules: it takes one over as DLPack says, and remembers what it got."""
+
+    def __init__(self, array: np.ndarray, versions: tuple | None) -> None:
+        self.array, self.versions = array, versions
+
+    def __dlpack__(self, **options):
+        from tilekiln._frameworks import Exported
+
+        return Exported(self.array).__dlpack__(**options)
+
+    def __array_namespace__(self):
+        return self
+
+    def from_dlpack(self, exporter):
+        assert exporter.__dlpack_device__() == (1, 0)
+        self.made = exporter.array
+        return exporter.__dlpack__(max_version=self.versions)
+
+
+@pytest.mark.parametrize("versions", [None, (1, 0)], ids=["unversioned", "versioned"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_bf16_reaches_frameworks_without_the_exchange_api(flash, dtype, versions):
+    """NumPy exports no bf16; the facade does. A capsule that is dropped frees its array."""
+    made = problem(dtype=dtype)
+    inputs = {k: Taker(v, versions) if isinstance(v, np.ndarray) else v for k, v in made.inputs.items()}
+    capsule = flash.fmha_fwd(**inputs)
+    assert ("dltensor_versioned" if versions else '"dltensor"') in repr(capsule)
+    array = inputs["q"].made
+    assert tk.reference.excess(dtype, made.reference(), array) <= 1
+    before = sys.getrefcount(array)
+    del capsule
+    assert sys.getrefcount(array) == before - 1
+
+
+@pytest.mark.torch
+def test_capsules_can_be_taken_over():
+    """torch takes the array, uses it after ours is gone and frees it."""
+    import torch
+    from tilekiln._frameworks import Exported
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)[:, ::-1].T
+    array = np.ascontiguousarray(array)
+    alive = weakref.ref(array)
+    tensor = torch.from_dlpack(Exported(array))
+    del array
+    gc.collect()
+    assert alive() is not None
+    assert tensor.dtype == torch.bfloat16
+    assert tensor.tolist() == [[2.0, 5.0], [1.0, 4.0], [0.0, 3.0]]
+    del tensor
+    assert alive() is None
+
+
 def test_read_only_arrays(flash):
     """Inputs may be read-only; a capsule that says read-only cannot be written to."""
     made = problem()
