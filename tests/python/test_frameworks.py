@@ -191,6 +191,15 @@ def test_new_outputs(load):
     assert (out.shape, lse.shape) == ((2, 4, 70, 32), (2, 4, 70))
 
 
+def test_broadcast_views(flash):
+    """Strides of 0: every sequence, or every key head, is the same memory."""
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, 9, 1, 32)).astype(np.float32) for _ in range(3))
+    expected = flash.fmha_fwd(q, k, v)
+    wide = [np.broadcast_to(array, (3, 9, 4, 32)) for array in (q, k, v)]
+    np.testing.assert_array_equal(flash.fmha_fwd(*wide), np.broadcast_to(expected, (3, 9, 4, 32)))
+
+
 def test_results_are_what_was_given(flash):
     made = problem()
     outputs = made.outputs()
@@ -235,6 +244,14 @@ def test_torch(flash, dtype, mode, layout):
     out, lse = flash.fmha_fwd(**tensors, return_lse=True)
     assert (type(out), out.dtype, lse.dtype) == (torch.Tensor, types[dtype], torch.float32)
     assert tk.reference.excess(dtype, expected, out.float().numpy(), lse.numpy()) <= 1
+    if mode == "batch":  # rows that are left untouched read as zero, whatever the memory held before
+        lengths = torch.tensor([5, 0], dtype=torch.int32)
+        for _ in range(20):
+            torch.full_like(out, 7.0)
+            padded = flash.fmha_fwd(**tensors, seqlen_q=lengths)
+            padded = padded.transpose(1, 2) if layout == "bhsd" else padded
+            assert padded[0, :5].abs().max() > 0
+            assert padded[0, 5:].abs().max() == padded[1].abs().max() == 0
     given = torch.full_like(out, float("nan"))
     assert flash.fmha_fwd(**tensors, out=given) is given
     assert torch.equal(given, out)

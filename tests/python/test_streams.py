@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -183,19 +184,19 @@ def test_many_threads_on_one_stream(flash):
 
 
 def test_threads_run_at_once(flash):
-    """Long calls let go of the GIL: another Python thread runs meanwhile."""
-    q, k, v = arrays(4000)
+    """Long calls let go of the GIL: another Python thread runs in their first half."""
+    q, k, v = arrays(6000)
     ticks, done = [], threading.Event()
 
     def tick() -> None:
-        while not done.wait(0.001):
-            ticks.append(1)
+        while not done.wait(0.0005):
+            ticks.append(time.perf_counter())
 
     thread = threading.Thread(target=tick)
     thread.start()
-    before = len(ticks)
+    begin, spent = time.perf_counter(), time.thread_time()
     flash.fmha_fwd(q, k, v, num_threads=1)
-    after = len(ticks)
+    half = begin + (time.thread_time() - spent) / 2  # the call takes at least its CPU time
     done.set()
     thread.join()
-    assert after > before
+    assert any(begin + 0.001 < at < half for at in ticks)
