@@ -1,8 +1,8 @@
 """forward: speed of the attention kernels: share of the core's peak, ratio to torch's SDPA, what features cost.
 
 One pinned thread. Everything is thread CPU time, measured in turns (A, B, A) in one process; figures are medians of
-ratios, so they hold on a machine that others use too, and the share of peak is against a peak measured in the same
-minutes. torch is its flash kernel for the CPU, on one thread, on the same tensors; without torch its column is nan.
+ratios, so they hold on a machine that others use too, and the share of peak is against bursts at the peak just before
+and after. torch is its flash kernel for the CPU, on one thread, on the same tensors; without torch its column is nan.
 
     tools/dev --with torch python tools/bench forward [--dtype bf16] [--seconds 0.5] [speed] [features]
 """
@@ -112,26 +112,36 @@ def clock(call: Call) -> float:
     return time.thread_time() - begin
 
 
-def paired(a: Call, b: Call | None, seconds: float) -> tuple[float, float]:
-    """Median time of a, and median of (time of b) / (time of a), nan without b. In turns a, b, a."""
-    times, ratios = [], []
+def paired(a: Call, b: Call | None, seconds: float) -> float:
+    """Median of (time of b) / (time of a), nan without b. In turns a, b, a."""
+    if b is None:
+        return math.nan
+    ratios = []
     a()
-    if b is not None:
-        b()
+    b()
     begin = time.monotonic()
-    while len(times) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
-        before = clock(a)
-        if b is not None:
-            other = clock(b)
-            after = clock(a)
-            ratios.append(2 * other / (before + after))
-        times.append(before)
-    return statistics.median(times), statistics.median(ratios) if ratios else math.nan
+    while len(ratios) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
+        before, other, after = clock(a), clock(b), clock(a)
+        ratios.append(2 * other / (before + after))
+    return statistics.median(ratios)
+
+
+def against_peak(a: Call, flops: float, dtype: str, seconds: float) -> tuple[float, float]:
+    """Medians of the flop/s of a, and of its share of the peak just before and after: clocks move with the load."""
+    rates, shares = [], []
+    a()
+    begin = time.monotonic()
+    while len(rates) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
+        before = peak_of(dtype)
+        rate = flops / clock(a)
+        rates.append(rate)
+        shares.append(2 * rate / (before + peak_of(dtype)))
+    return statistics.median(rates), statistics.median(shares)
 
 
 def peak_of(dtype: str) -> float:
-    """Of what the kernel multiplies with: bf16 dot products where the CPU has them, else fp32 FMA."""
-    return (dtype == "bf16" and peak("bf16")) or peak("fma")
+    """Of what the kernel multiplies with: bf16 dot products where the CPU has them, else fp32 FMA. One burst, 0.3 ms."""
+    return (dtype == "bf16" and peak("bf16", 0.0003)) or peak("fma", 0.0003)
 
 
 def geomean(values: Sequence[float]) -> float:
@@ -145,11 +155,11 @@ def speed(dtypes: Sequence[str], seconds: float) -> None:
         for mask in ("full", "causal"):
             for shape in (*SHAPES, *((GROUPED,) if mask == "causal" else ())):
                 problem, causal = Problem(shape, dtype), mask == "causal"
-                top = peak_of(dtype)
-                taken, ratio = paired(problem.ours(causal=causal), problem.torch(causal), seconds)
-                rate = shape.flops(right=0 if causal else -1) / taken
+                ours, flops = problem.ours(causal=causal), shape.flops(right=0 if causal else -1)
+                rate, share = against_peak(ours, flops, dtype, seconds)
+                ratio = paired(ours, problem.torch(causal), seconds)
                 ratios.setdefault(mask, []).append(ratio)
-                print(f"{dtype:5} {shape!s:27} {mask:7} {rate / 1e9:6.0f} {rate / top:8.1%} {ratio:11.2f}", flush=True)
+                print(f"{dtype:5} {shape!s:27} {mask:7} {rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f}", flush=True)
         for mask, values in ratios.items():
             print(f"{dtype:5} {'geomean':27} {mask:7} {'':6} {'':8} {geomean(values):11.2f}")
 
@@ -174,12 +184,12 @@ def features(dtypes: Sequence[str], seconds: float) -> None:
                 "bias": {"bias": array((1, 4, 1024, 1024), dtype)},
                 "dropout": {"dropout_p": 0.2, "rng": (1, 0)},
             }
-            costs = [paired(full, problem.ours(**given[name]), seconds)[1] for name in names]
+            costs = [paired(full, problem.ours(**given[name]), seconds) for name in names]
             for left, right in ((-1, 0), (256, 0), (64, 64)):
-                ratio = paired(full, problem.ours(window=(left, right)), seconds)[1]
+                ratio = paired(full, problem.ours(window=(left, right)), seconds)
                 costs.append(ratio * problem.shape.flops() / problem.shape.flops(left, right))
             short = Problem(Shape(1, 16, 16, 77, hdim), dtype)
-            costs.append(paired(full, short.ours(), seconds)[1] * problem.shape.flops() / short.shape.flops())
+            costs.append(paired(full, short.ours(), seconds) * problem.shape.flops() / short.shape.flops())
             print(f"{dtype:5} {hdim:4}", *(f"{cost:9.2f}" for cost in costs), flush=True)
 
 
