@@ -2,6 +2,7 @@
  * tilekiln_fmha_fwd_args and status codes into exceptions. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"
 #include "docs.h"
+#include "export.h"
 #include "library.h"
 #include "stream.h"
 #include "values.h"
@@ -381,8 +382,33 @@ static PyType_Slot library_slots[] = {{Py_tp_doc, "The C ABI of one library."}, 
 static PyType_Spec library_spec = {"tilekiln._binding.Library", sizeof(Library), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, library_slots};
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_binding", "The C ABI of Tilekiln libraries for Python.", -1, NULL, NULL, NULL, NULL, NULL};
+static PyMethodDef module_methods[] = {
+    METHOD("export", export_array, METH_FASTCALL,
+           "export(array, versioned)\n--\n\nA DLPack capsule of a NumPy array, of any dtype that kernels use."),
+    {NULL, NULL, 0, NULL}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT,
+                                        "_binding",
+                                        "The C ABI of Tilekiln libraries for Python.",
+                                        -1,
+                                        module_methods,
+                                        NULL,
+                                        NULL,
+                                        NULL,
+                                        NULL};
+
+static PyMethodDef drain_at_exit = {"drain", streams_drain, METH_NOARGS, "Wait for every stream."};
+
+/* Streams end before the interpreter does. */
+static int register_exit(void) {
+  PyObject* atexit = PyImport_ImportModule("atexit");
+  PyObject* drain = atexit ? PyCFunction_New(&drain_at_exit, NULL) : NULL;
+  PyObject* registered = drain ? PyObject_CallMethod(atexit, "register", "O", drain) : NULL;
+  const int good = registered != NULL;
+  Py_XDECREF(registered);
+  Py_XDECREF(drain);
+  Py_XDECREF(atexit);
+  return good ? 0 : -1;
+}
 
 static PyObject* argument_list(void) {
   PyObject* names = PyTuple_New(ARGUMENT_COUNT);
@@ -417,7 +443,7 @@ PyMODINIT_FUNC PyInit__binding(void) {
       PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&
       PyModule_AddObjectRef(module, "Library", library_type) == 0 &&
       PyModule_AddObjectRef(module, "ARGUMENTS", names) == 0 &&
-      PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0) {
+      PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0 && register_exit() == 0) {
     Py_DECREF(library_type);
     Py_DECREF(names);
     return module;

@@ -15,7 +15,8 @@
           X(num_threads) X(last_error)
 
 typedef struct {
-  PyObject_HEAD PyObject* path; /* str */
+  PyObject ob_base;
+  PyObject* path; /* str */
 #define X(name) __typeof__(&tilekiln_##name) name;
   TILEKILN_FUNCTIONS(X)
 #undef X

@@ -72,6 +72,21 @@ def test_tilekiln_path_takes_files_and_goes_first(here, monkeypatch):
     assert pathlib.Path(tk.load("flash").path).parent == here
 
 
+def test_installed_packages_are_found(tmp_path, monkeypatch, flash):
+    """An entry point of a package: a path, or a function that returns one."""
+    information = tmp_path / "kilnpack-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: kilnpack\nVersion: 1.0\n")
+    (information / "entry_points.txt").write_text(
+        "[tilekiln.libraries]\nflash = kilnpack:where\nmine = kilnpack:PATH\n"
+    )
+    (tmp_path / "kilnpack.py").write_text(f"PATH = {flash.path!r}\ndef where():\n    return PATH\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_packages,))
+    assert tk.load("flash").path == flash.path
+    assert tk.load("mine").path == flash.path
+
+
 def test_the_tree_is_searched(flash):
     """The newest release build of a receipt; the fixture has built one."""
     library = tk.load("flash")
