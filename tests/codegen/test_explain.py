@@ -126,6 +126,10 @@ def test_what_no_receipt_lists() -> None:
     ("text", "message"),
     [
         ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: fmha_bwd_convert_dq"),
+        (
+            "lse=yes deterministic=yes",
+            "explain: no family has all of 'lse=yes deterministic=yes'; families: fmha_bwd_dq",
+        ),
         ("dropout=maybe", "axis 'dropout' of fmha_bwd_dq_dk_dv has no value 'maybe'; values: none, apply, store"),
         ("fmha_fwd dtype=bf61", "axis 'dtype' of fmha_fwd has no value 'bf61'; nearest: bf16"),
         ("dtype=bf16 or dtype=fp16", "explain takes one clause, without 'or'"),
