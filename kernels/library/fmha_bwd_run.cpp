@@ -213,7 +213,7 @@ class Run {
                     const float share = e.dot_do_o[dtype_](p_, rows_of(rows_[static_cast<size_t>(i)]));
                     if (shares != nullptr) shares[i] = share;
                   });
-    if (shares == nullptr) return;
+    if (call_.d_sink == nullptr) return;  // without rows there are no shares, and d_sink is 0
     // In the order of the units, whoever ran them.
     std::vector<double> sums(static_cast<size_t>(p_.nhead_q), 0.0);
     for (size_t i = 0; i < rows_.size(); ++i)
