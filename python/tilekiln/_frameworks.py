@@ -6,10 +6,11 @@ from typing import Any
 
 def unknown_argument(function: str, name: str) -> str:
     """The text of the TypeError for a keyword that does not exist."""
-    from ._binding import ARGUMENTS
+    from ._binding import ARGUMENTS, BACKWARD_ARGUMENTS
 
-    near = difflib.get_close_matches(name, ARGUMENTS, 3, 0.6)
-    help_ = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(ARGUMENTS)}"
+    known = BACKWARD_ARGUMENTS if "bwd" in function or function == "run" else ARGUMENTS
+    near = difflib.get_close_matches(name, known, 3, 0.6)
+    help_ = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known)}"
     return f"{function}() has no argument {name!r}; {help_}"
 
 
