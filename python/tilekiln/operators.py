@@ -111,17 +111,17 @@ class BackwardLauncher(Launcher):
 
 
 @functools.cache
-def _libraries() -> list[Library]:
+def _at_hand() -> list[Library]:
     return libraries()
 
 
 def at_hand() -> list[Library]:
     """Every library that is built or installed, looked for once. Raises NoKernelError when there is none."""
-    if not _libraries():
+    if not _at_hand():
         raise NoKernelError(
             f"no library is built or installed; looked in: {looked_in()}\n  build one: tools/dev scons receipt=flash"
         )
-    return _libraries()
+    return _at_hand()
 
 
 @functools.cache

@@ -58,9 +58,9 @@ class BackwardWorkspace:
     jobs_per_head: int  # batch deterministic
     jobs_per_worker: int
     work: NDArray[np.int64]  # visible (query, key) pairs by logical worker; empty unless deterministic
-    worker_balance: float  # the most work of a worker over the mean
-    plain_balance: float  # the same for (batch, head, chunk) in plain order, cut into as many equal counts
-    thread_balance: float  # the most work of a thread over the mean, as the threads of a call claim workers
+    worker_balance: float  # the most work of a worker over the mean of all
+    thread_balance: float  # the most work of a thread over the mean, as the threads of a call claim workers, or chunks
+    plain_balance: float  # the same for (batch, head, chunk) in plain order, cut into equal counts, one per thread
     host_segment: bytes
 
 
@@ -108,7 +108,7 @@ def plan_backward_workspace(
     seqstart_q, seqstart_k: batch + 1 integers: the physical start of each sequence. mode='batch': of equal lengths.
     kM0, kN0: queries and keys of the main stage's tile; None is that of the kernels at hand. workers: 0 is chosen from
     the sizes, as a call does.
-    causal (bottom right) and threads count for work and the balances only.
+    causal (bottom right) counts for work and the balances only, threads for thread_balance and plain_balance.
     """
     if mode not in ("group", "batch"):
         raise ArgumentError(f"mode: was {mode!r}, must be 'group' or 'batch'")

@@ -15,7 +15,7 @@ from tests.python import gradients, problems
 @pytest.fixture(autouse=True)
 def at_hand(load, monkeypatch):
     libraries = [load("aiter")]
-    monkeypatch.setattr("tilekiln.operators._libraries", lambda: libraries)
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: libraries)
 
 
 def starts(*lengths: int) -> list[int]:
@@ -101,13 +101,23 @@ def test_not_deterministic(mode, elements):
     assert not plan.prezero
 
 
-def test_balance_of_one_long_sequence_among_short_ones():
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("threads", [2, 4, 7])
+def test_balance_of_one_long_sequence_among_short_ones(threads, deterministic):
     lengths = (4096, *[128] * 31)
-    plan = group(lengths, lengths, nhead_q=8, hdim_q=128)
-    assert plan.workers >= 2
-    assert plan.work.sum() == 8 * sum(length**2 for length in lengths)
-    assert plan.worker_balance == pytest.approx(plan.work.max() * plan.workers / plan.work.sum(), rel=0.5)
-    assert plan.worker_balance < plan.plain_balance
+    plan = group(
+        lengths,
+        lengths,
+        nhead_q=8,
+        hdim_q=128,
+        threads=threads,
+        deterministic=deterministic,
+        workers=64 * deterministic,
+    )
+    if deterministic:
+        assert plan.work.sum() == 8 * sum(length**2 for length in lengths)
+        assert plan.worker_balance == pytest.approx(plan.work.max() * plan.workers / plan.work.sum())
+    assert plan.thread_balance <= 1.1 < plan.plain_balance
 
 
 @pytest.mark.parametrize(
