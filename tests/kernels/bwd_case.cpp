@@ -95,6 +95,7 @@ struct Arrays {
     for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
     }
+    for (size_t i = 0; t.bias_mean != 0 && i < bias.size; ++i) bias.set(i, normal(random) + t.bias_mean);
     if (t.bias_masks) {
       for (size_t i = 0; i < bias.size; ++i) {
         if (i % 3 == 0 || i / t.seqlen_k % 64 / 2 == 5) bias.set(i, -INFINITY);

@@ -26,7 +26,8 @@ struct BwdCase {
   bool scale_given = false;  // else 1 / sqrt(hdim_q)
   Bias bias = Bias::none;
   bool bias_of_heads = true;  // else one for all heads
-  bool bias_masks = false;    // a third of the bias, and two rows of every tile, are -inf
+  float bias_mean = 0;
+  bool bias_masks = false;  // a third of the bias, and two rows of every tile, are -inf
   unsigned long long seed = 0x123456789abcULL, offset = 0xfffffff0ULL;  // the 64 lanes carry into the high word
 };
 
