@@ -14,8 +14,8 @@ namespace tilekiln::fmha {
 // Where the dimensions of q, k, v and out lie.
 struct Axes { int seq, head, hdim; };
 
-// Fills call.problem and call.steps from args. The members it reads and writes have the same names in every direction; a derived class calls
-// the parts in the order its errors shall come, and adds its own.
+// Fills call.problem and call.steps from args. The members it reads and writes have the same names in every direction;
+// a derived class calls the parts in the order its errors shall come, and adds its own.
 template <class Args, class Arrays, class Call>
 class AttentionCheck {
  public:

@@ -35,8 +35,8 @@ class Memory {
 
  private:
   static constexpr u64 large = 4 << 20, huge_page = 2 << 20;
-  // Fresh pages are zero, and whoever touches one first pays for it: 8 ms in 4096-byte pages for the 33 MB of a call that
-  // computes for 50, a fifth of that in huge ones.
+  // Fresh pages are zero, and whoever touches one first pays for it. In pages of 4096 bytes a call of 8 heads of 2048
+  // rows (bf16, hdim 128, causal) took 1.1 times as long, and 1.2 to 1.3 times when deterministic.
   void map(u64 bytes) {
     const u64 whole = (bytes + huge_page - 1) / huge_page * huge_page;
     void* const pages = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -18,7 +18,8 @@ struct BwdSequence {
   i64 chunks_before;
 };
 
-// All sequences of a call, in the order of its batch, without dq_acc; and in `cost` that of every chunk of each for one head.
+// All sequences of a call, in the order of its batch, without dq_acc; and in `cost` that of every chunk of each for one
+// head.
 void make_sequences(const BwdCall& call, int tile_q, int tile_k, std::vector<BwdSequence>* sequences,
                     std::vector<double>* cost);
 

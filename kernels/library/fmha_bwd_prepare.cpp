@@ -122,8 +122,8 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   const auto* const q = reinterpret_cast<const int32_t*>(staged_q);
   const auto* const k = reinterpret_cast<const int32_t*>(staged_k);
 
-  // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the starts
-  // leaves a host segment of zeros, which no run takes for prepared.
+  // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
+  // starts leaves a host segment of zeros, which no run takes for prepared.
   std::unique_ptr<FunctionTask> tasks[4];
   int count = 0;
   const auto step = [&](std::function<tilekiln_status()> function) {

@@ -13,7 +13,8 @@
 namespace tilekiln::fmha {
 namespace {
 
-// Rows of a unit of the first and the last stage, in tiles. Belongs to the problem: the shares of d_sink are summed by unit.
+// Rows of a unit of the first and the last stage, in tiles. Belongs to the problem: the shares of d_sink are summed by
+// unit.
 constexpr int tiles_per_unit = 4;
 // Bytes of a unit that zeroes.
 constexpr i64 zero_bytes = 1 << 20;
@@ -222,7 +223,8 @@ class Run {
       call_.d_sink[head] = static_cast<float>(sums[static_cast<size_t>(head)]);
   }
 
-  // Memory of the call's own is zero from the start, and a launcher's prepare has zeroed what it could know the size of.
+  // Memory of the call's own is zero from the start, and a launcher's prepare has zeroed what it could know the size
+  // of.
   void zero() {
     if (call_.memory == BwdMemory::own) return;
     if (call_.memory == BwdMemory::prepared && !zeroed_by_stage(shape_)) return;

@@ -1,4 +1,5 @@
-// What fmha_bwd says of wrong arguments, word for word, and that it then has written nothing; the inspection of workspaces.
+// What fmha_bwd says of wrong arguments, word for word, and that it then has written nothing; the inspection of
+// workspaces.
 #include <functional>
 
 #include "bwd_problem.h"
@@ -110,8 +111,8 @@ void workspace_arguments() {
   bad.refused(("workspace: had 16 bytes, must have " + std::to_string(bytes)).c_str(), __LINE__);
 }
 
-// Random structs over the bytes of right ones: no crash, no write when refused. What a stride or a length reaches beyond the
-// arrays' memory is the caller's to know, so those fields are left alone.
+// Random structs over the bytes of right ones: no crash, no write when refused. What a stride or a length reaches
+// beyond the arrays' memory is the caller's to know, so those fields are left alone.
 void random_scalars() {
   std::mt19937 random(5);
   Bad bad(plain());

@@ -1,4 +1,5 @@
-// The backward launcher: what it plans, that preparing in a stream never waits, that its memory outlives the work, what goes wrong.
+// The backward launcher: what it plans, that preparing in a stream never waits, that its memory outlives the work, what
+// goes wrong.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -166,7 +167,8 @@ void same_bits_as_the_plain_call() {
   CHECK(memcmp(first.data(), second.data(), first.size() * sizeof(float)) == 0);
 }
 
-// Held stream: prepare and run return; the starts are written by earlier work of the stream; the launcher goes before the work is done.
+// Held stream: prepare and run return; the starts are written by earlier work of the stream; the launcher goes before
+// the work is done.
 void nothing_waits() {
   for (const bool deterministic : {true, false}) {
     BwdSizes sizes = group_sizes();

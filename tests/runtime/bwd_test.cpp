@@ -1,4 +1,5 @@
-// fmha_bwd through the C ABI: modes, lengths, groups of heads, threads, workspaces, determinism, against double precision.
+// fmha_bwd through the C ABI: modes, lengths, groups of heads, threads, workspaces, determinism, against double
+// precision.
 #include "bwd_problem.h"
 
 #include <thread>

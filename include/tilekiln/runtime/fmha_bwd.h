@@ -51,8 +51,8 @@ enum class BwdLengths : unsigned char {
   later,  // only their shapes are checked: `call` is not fit to be run
 };
 
-// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing that
-// belongs to the caller.
+// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing
+// that belongs to the caller.
 [[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call,
                                         BwdLengths lengths = BwdLengths::now);
 // Whether an array can be a workspace: not its size.

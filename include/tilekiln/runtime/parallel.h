@@ -20,8 +20,8 @@ inline int useful_threads(const AttentionCall& call, i64 units, double work) {
   return static_cast<int>(std::min<i64>(call.threads, useful));
 }
 
-// Calls work() in `workers` threads, the caller's among them. It must be complete when the caller's call ends, even if no other came: claim from a
-// shared counter.
+// Calls work() in `workers` threads, the caller's among them. It must be complete when the caller's call ends, even if
+// no other came: claim from a shared counter.
 template <class Work>
 void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
   using Callee = std::remove_reference_t<Work>;
@@ -37,7 +37,8 @@ void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
   work();
 }
 
-// unit(i, scratch) for every i in [0, units), in the threads that `work` multiply-adds are worth; the first is claimed first.
+// unit(i, scratch) for every i in [0, units), in the threads that `work` multiply-adds are worth; the first is claimed
+// first.
 template <class Unit>
 void for_each_unit(const AttentionCall& call, i64 units, double work, size_t scratch_bytes, Unit&& unit) {
   if (units == 0) return;

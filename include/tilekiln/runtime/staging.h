@@ -9,8 +9,8 @@
 
 namespace tilekiln {
 
-// Releases memory away from the threads that run streams: on a device, what frees pinned memory waits for locks that the
-// thread of a stream's callback holds. Its own thread starts with the first release.
+// Releases memory away from the threads that run streams: on a device, what frees pinned memory waits for locks that
+// the thread of a stream's callback holds. Its own thread starts with the first release.
 class PinnedHostReleaser {
  public:
   struct Entry {
@@ -46,7 +46,8 @@ class PinnedHostReleaser {
 // That of the process; made anew in a forked child, where the thread does not exist.
 PinnedHostReleaser& pinned_host_releaser();
 
-// Memory of an allocator; the last owner hands it to the releaser. An error when the allocator has none or gives it badly aligned.
+// Memory of an allocator; the last owner hands it to the releaser. An error when the allocator has none or gives it
+// badly aligned.
 [[nodiscard]] tilekiln_status allocate_staging(const tilekiln_staging_allocator* allocator, size_t bytes,
                                                std::shared_ptr<void>* memory);
 
