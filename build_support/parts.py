@@ -59,7 +59,7 @@ def engines(graph: Graph, sources: Generated) -> dict[str, Any]:
             f"{directory}/obj/engine/{engine.target}/{family}-{pipeline}.o",
             "engine",
             ["include"],
-            flags=[*flags[engine.target], *quiet(graph.request.toolchain)],
+            flags=flags[engine.target],
             defines=[f"TILEKILN_TARGET={engine.target.replace('-', '_')}"],
             label=f"{engine.source} for {engine.target}",
             instances=names,
@@ -70,11 +70,6 @@ def engines(graph: Graph, sources: Generated) -> dict[str, Any]:
         target: graph.join(f"{directory}/obj/engine/{target}.o", nodes, symbols[target], f"engines for {target}")
         for target, nodes in objects.items()
     }
-
-
-def quiet(tools: Toolchain) -> list[str]:
-    """g++ 12 warns of uninitialised values inside its own AVX-512 headers."""
-    return ["-Wno-maybe-uninitialized"] if tools.kind == "g++" else []
 
 
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
@@ -199,7 +194,7 @@ def programs(
     """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
     from codegen.targets import targets
 
-    variant, tools = graph.request.variant, graph.request.toolchain
+    variant = graph.request.variant
     flags = {target.name: list(target.flags) for target in targets()}
     include = ["include", f"{generated}/include", "tests"]
     found: dict[str, list[Any]] = {}
@@ -211,7 +206,7 @@ def programs(
                 place = "/".join(part for part in (receipt or target, program.name) if part)
                 defines = [*program.defines, *([f"TILEKILN_TARGET={target.replace('-', '_')}"] if target else [])]
                 # Their assertions are what they are for.
-                more = ["-UNDEBUG", *(flags[target] + quiet(tools) if target else []), *program.flags]
+                more = ["-UNDEBUG", *flags.get(target, []), *program.flags]
                 objects = [
                     graph.compile(
                         source,

@@ -58,6 +58,9 @@ class Toolchain:
         command = [self.cxx, *language, *self.mode_flags(what), "-fPIC", "-fvisibility=hidden"]
         if not source.endswith(".c"):
             command.append("-fvisibility-inlines-hidden")
+            if self.kind == "g++":
+                # objcopy keeps unique symbols (static members of templates) global, whatever it is told.
+                command.append("-fno-gnu-unique")
         if what == "engine":
             # Contraction and errno decide the results, so they are the same in every mode.
             command += ["-fno-math-errno", "-ffp-contract=fast"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codegen import select
 from codegen.axes import Axis, Family
-from codegen.errors import SelectionError
+from codegen.errors import CodegenError, SelectionError
 from codegen.listing import clauses as clauses_text
 from codegen.options import wrapped
 from codegen.plan import pick_targets, sieve
@@ -91,7 +91,13 @@ def _questions(root: Tree, text: str) -> tuple[list[tuple[Family, Clause]], Targ
         found = select.bind_any(families, rest)
     except SelectionError as error:
         raise error.shown("explain") from error
-    return [(family, clause) for family in families for clause in found[family.name]], None
+    questions = [(family, clause) for family in families for clause in found[family.name]]
+    if not questions:
+        names = ", ".join(family.name for family in families)
+        raise CodegenError(
+            f"explain: no family has all of '{rest}'; families: {names}; `python -m codegen axes` lists axes"
+        )
+    return questions, None
 
 
 def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:

@@ -208,8 +208,9 @@ def generate(
 
     for plan in plans:
         families = _families(plan)
-        headers = [f"include/tilekiln/generated/{family.name}.h" for family in families]
-        for path, family in zip(headers, families, strict=True):
+        # Of every family: kernels/library is compiled for receipts that lack one just as well.
+        headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
+        for path, family in headers.items():
             if path not in contents:
                 add(path, render.text("library/key.h.jinja", family=family))
         batches, refs = _batches(plan)
@@ -227,7 +228,9 @@ def generate(
         units.append(Unit(table, digests[table], "table", (plan.receipt,)))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(Unit(code_path, digests[code_path], "manifest", (plan.receipt,)))
-        part = Generated(units, headers, list({engine.symbol: engine for engine in _engines(plan).values()}.values()))
+        part = Generated(
+            units, list(headers), list({engine.symbol: engine for engine in _engines(plan).values()}.values())
+        )
         used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)

@@ -131,8 +131,10 @@ def _find(plain: Any, kind: Any) -> tuple[list[str | int], str]:
             path, message = _find(value, arguments[0])
             if message:
                 return [index, *path], message
-    for choice in arguments:  # of a union, the list or the mapping if it is one
-        if isinstance(plain, (list, dict)) and typing.get_origin(_bare(choice)) is type(plain):
+    for choice in () if origin in (dict, list) else arguments:  # of a union, the list or the mapping if it is one
+        bare = _bare(choice)
+        kind_of = dict if isinstance(bare, type) and issubclass(bare, msgspec.Struct) else typing.get_origin(bare)
+        if isinstance(plain, (list, dict)) and kind_of is type(plain):
             return _find(plain, choice)
     return [], _why(plain, kind)
 

@@ -288,7 +288,7 @@ TILEKILN_API tilekiln_status tilekiln_staging_drain(void);
 typedef struct tilekiln_fmha_bwd_launcher tilekiln_fmha_bwd_launcher;
 /* NO_KERNEL, with the whole explanation, when a stage has no instance; *launcher is then null. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_create(const tilekiln_fmha_bwd_problem* problem, tilekiln_fmha_bwd_launcher** launcher);
-/* Hands what the launcher still stages to the tail of its stream, so it never waits. Null is allowed. Not while another call uses the launcher. */
+/* Never waits: what it enqueued owns all it needs. Null is allowed. Not while another call uses the launcher. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_destroy(tilekiln_fmha_bwd_launcher* launcher);
 /* The host segment and an upper bound of the accumulator: enough for any sequence starts of the problem, which are not looked at. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_workspace_size(const tilekiln_fmha_bwd_launcher* launcher, uint64_t* bytes);
@@ -304,7 +304,8 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare(tilekiln_fmha_bw
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare_async(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
                                                                       const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k,
                                                                       tilekiln_stream* stream, const tilekiln_staging_allocator* allocator);
-/* tilekiln_fmha_bwd with args->workspace as prepared; each run needs its own prepare (the accumulator is added to). args must be of the launcher's problem:
+/* tilekiln_fmha_bwd with args->workspace as prepared. Each run needs its own prepare, because it adds to the accumulator; but in deterministic group
+ * mode, where a stage zeroes it, one does for all runs with the same starts. args must be of the launcher's problem:
  * in group mode seqstart_q and seqstart_k as prepared. With a stream, the index arrays are read when the stream has come to it. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_run(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_fmha_bwd_args* args);
 
@@ -320,7 +321,7 @@ typedef struct tilekiln_bwd_workspace_problem {
   const int32_t* seqstart_q; /* group mode: batch + 1 entries */
   const int32_t* seqstart_k;
   int32_t causal; /* for the balance only: causal, bottom right */
-  int32_t threads; /* for thread_balance; 0: 1 */
+  int32_t threads; /* for thread_balance and plain_balance; 0: 1 */
 } tilekiln_bwd_workspace_problem;
 
 #define TILEKILN_ABSENT UINT64_MAX /* the offset of a segment that the workspace has not */
@@ -338,9 +339,9 @@ typedef struct tilekiln_bwd_workspace_layout {
   int32_t prezero; /* 1: a stage before the main one does */
   int64_t target_w, total_w; /* group deterministic: work of one worker, of all, in rows of a chunk */
   int64_t jobs_per_head, jobs_per_worker; /* batch deterministic */
-  double worker_balance; /* deterministic: the most work of a worker over the mean of those there are, in visible (query, key) pairs */
-  double plain_balance; /* the same when (batch, head, chunk) in plain order is cut into as many equal counts */
-  double thread_balance; /* the most work of a thread over the mean, as the threads of a call claim it */
+  double worker_balance; /* deterministic: the most work of a worker over the mean of all, in visible (query, key) pairs; else 1 */
+  double thread_balance; /* the most work of a thread over the mean, as the threads of a call claim workers or chunks */
+  double plain_balance; /* the same when (batch, head, chunk) in plain order is cut into equal counts, one per thread */
 } tilekiln_bwd_workspace_layout;
 
 /* Plans a workspace as tilekiln_fmha_bwd does. Null, or filled by the call: host (capacity bytes, at least host_bytes; aligned to 16): the host segment as

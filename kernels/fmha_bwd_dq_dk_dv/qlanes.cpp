@@ -11,15 +11,17 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
 template <class T> void fp32_chunk(const BwdProblem& a, const BwdUnit& u, void* scratch) {
-  static const constexpr BwdStorage storage{load_q_fp32<T>,  load_rows_fp32<T, false>, load_rows_fp32<T, true>, store_rows<T>,
-                                            store_dbias<T>, score_bias<T>,            sizeof(T)};
+  static const constexpr BwdStorage storage{load_q_fp32<T>, load_rows_fp32<T, false>, load_rows_fp32<T, true>,
+                                            store_rows<T>,  store_dbias<T>,           score_bias<T>,
+                                            sizeof(T)};
   Backward<ComputeFp32>(storage, a, u, *(BwdScratch*)scratch).run();
 }
 
 #if TILEKILN_PAIRS
 void bf16_chunk(const BwdProblem& a, const BwdUnit& u, void* scratch) {
-  static const constexpr BwdStorage storage{load_q_pairs<bf16>, load_k_pairs<bf16>, load_v_pairs<bf16>, store_rows<bf16>,
-                                            store_dbias<bf16>, score_bias<bf16>,   sizeof(bf16)};
+  static const constexpr BwdStorage storage{load_q_pairs<bf16>, load_k_pairs<bf16>, load_v_pairs<bf16>,
+                                            store_rows<bf16>,   store_dbias<bf16>,  score_bias<bf16>,
+                                            sizeof(bf16)};
   Backward<ComputeBf16>(storage, a, u, *(BwdScratch*)scratch).run();
 }
 #else
@@ -34,13 +36,14 @@ constexpr auto bf16_chunk = fp32_chunk<bf16>;
 
 // In the order of Dtype; fp8 has no backward.
 extern "C" const tilekiln::fmha::BwdEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    {tilekiln::cpu::dot_do_o<float>, tilekiln::cpu::dot_do_o<tilekiln::cpu::fp16>, tilekiln::cpu::dot_do_o<tilekiln::cpu::bf16>,
+    {tilekiln::cpu::dot_do_o<float>, tilekiln::cpu::dot_do_o<tilekiln::cpu::fp16>,
+     tilekiln::cpu::dot_do_o<tilekiln::cpu::bf16>, nullptr, nullptr},
+    {tilekiln::cpu::fp32_chunk<float>, tilekiln::cpu::fp32_chunk<tilekiln::cpu::fp16>, tilekiln::cpu::bf16_chunk,
      nullptr, nullptr},
-    {tilekiln::cpu::fp32_chunk<float>, tilekiln::cpu::fp32_chunk<tilekiln::cpu::fp16>, tilekiln::cpu::bf16_chunk, nullptr, nullptr},
     {tilekiln::cpu::convert_dq<float>, tilekiln::cpu::convert_dq<tilekiln::cpu::fp16>,
      tilekiln::cpu::convert_dq<tilekiln::cpu::bf16>, nullptr, nullptr},
-    {tilekiln::cpu::sum_heads<float>, tilekiln::cpu::sum_heads<tilekiln::cpu::fp16>, tilekiln::cpu::sum_heads<tilekiln::cpu::bf16>,
-     nullptr, nullptr},
+    {tilekiln::cpu::sum_heads<float>, tilekiln::cpu::sum_heads<tilekiln::cpu::fp16>,
+     tilekiln::cpu::sum_heads<tilekiln::cpu::bf16>, nullptr, nullptr},
     sizeof(tilekiln::cpu::BwdScratch),
     tilekiln::cpu::kTileQ,
     tilekiln::cpu::kChunk};

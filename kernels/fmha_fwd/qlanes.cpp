@@ -1,10 +1,5 @@
 // The qlanes engine of fmha_fwd for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every
 // instance of that target is a row over it. The engine is the only symbol that leaves this unit.
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wuninitialized"  // g++ 12 warns inside its own AVX-512 headers
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 #include "tilekiln/cpu/qlanes/forward.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {

@@ -14,8 +14,8 @@ namespace tilekiln::fmha {
 // Where the dimensions of q, k, v and out lie.
 struct Axes { int seq, head, hdim; };
 
-// Fills call.problem and call.steps from args. The members it reads and writes have the same names in every direction; a derived class calls
-// the parts in the order its errors shall come, and adds its own.
+// Fills call.problem and call.steps from args. The members it reads and writes have the same names in every direction;
+// a derived class calls the parts in the order its errors shall come, and adds its own.
 template <class Args, class Arrays, class Call>
 class AttentionCheck {
  public:
@@ -77,6 +77,18 @@ class AttentionCheck {
     problem_.window_right = args_.causal != 0 ? 0 : cut(args_.window_right);
     problem_.top_left = args_.mask_origin == TILEKILN_TOP_LEFT;
     problem_.sink_size = cut(args_.sink_size);
+    return TILEKILN_OK;
+  }
+
+#define TILEKILN_OPTIONAL(name) \
+  if (args_.name != nullptr) TILEKILN_TRY(given(#name, args_.name, &arrays_.name))
+  tilekiln_status read_index_arrays() {
+    TILEKILN_OPTIONAL(seqstart_q);
+    TILEKILN_OPTIONAL(seqstart_k);
+    TILEKILN_OPTIONAL(seqlen_q);
+    TILEKILN_OPTIONAL(seqlen_k);
+    TILEKILN_OPTIONAL(cu_seqlens_q);
+    TILEKILN_OPTIONAL(cu_seqlens_k);
     return TILEKILN_OK;
   }
 

@@ -37,8 +37,6 @@ class Check : AttentionCheck<tilekiln_fmha_fwd_args, FwdArrays, FwdCall> {
     TILEKILN_TRY(required("k", args_.k, &arrays_.k));
     TILEKILN_TRY(required("v", args_.v, &arrays_.v));
     TILEKILN_TRY(required("out", args_.out, &arrays_.out));
-#define TILEKILN_OPTIONAL(name) \
-  if (args_.name != nullptr) TILEKILN_TRY(given(#name, args_.name, &arrays_.name))
     TILEKILN_OPTIONAL(lse);
     TILEKILN_OPTIONAL(bias);
     TILEKILN_OPTIONAL(alibi_slopes);
@@ -48,12 +46,7 @@ class Check : AttentionCheck<tilekiln_fmha_fwd_args, FwdArrays, FwdCall> {
     TILEKILN_OPTIONAL(v_descale);
     TILEKILN_OPTIONAL(block_scale_seqstart_q);
     TILEKILN_OPTIONAL(block_scale_seqstart_k);
-    TILEKILN_OPTIONAL(seqstart_q);
-    TILEKILN_OPTIONAL(seqstart_k);
-    TILEKILN_OPTIONAL(seqlen_q);
-    TILEKILN_OPTIONAL(seqlen_k);
-    TILEKILN_OPTIONAL(cu_seqlens_q);
-    TILEKILN_OPTIONAL(cu_seqlens_k);
+    TILEKILN_TRY(read_index_arrays());
     TILEKILN_OPTIONAL(randval);
 #undef TILEKILN_OPTIONAL
     return TILEKILN_OK;

@@ -50,6 +50,11 @@ tilekiln_status fail_argument(const char* argument, const char* format, ...) noe
   return TILEKILN_INVALID_ARGUMENT;
 }
 
+tilekiln_status check_range(const char* argument, long long value, long long least, long long most) noexcept {
+  if (value >= least && value <= most) return TILEKILN_OK;
+  return fail_argument(argument, "was %lld, must be from %lld to %lld", value, least, most);
+}
+
 tilekiln_status fail_exception() noexcept {
   try {
     throw;

@@ -96,8 +96,6 @@ static int view_numpy(PyArrayObject* array, tilekiln_tensor* view, int written, 
   const int flags = PyArray_FLAGS(array);
   if (written && !(flags & NPY_ARRAY_WRITEABLE))
     return refuse(argument, "was read-only, must be writable: it is written to");
-  if (!(flags & NPY_ARRAY_ALIGNED))
-    return refuse(argument, "data was not aligned to its elements, must be: pass a copy");
   if (PyArray_ISBYTESWAPPED(array))
     return refuse(
         argument,
@@ -137,9 +135,6 @@ static int view_dlpack(const DLTensor* tensor, tilekiln_tensor* view, const char
     view->stride[i] = tensor->strides ? tensor->strides[i] : dense;
     dense *= tensor->shape[i];
   }
-  if (view->device_type == TILEKILN_CPU &&
-      (uintptr_t)view->data % (tensor->dtype.bits < 8 ? 1 : tensor->dtype.bits / 8))
-    return refuse(argument, "data was not aligned to its elements, must be: pass a copy");
   return 0;
 }
 

@@ -11,15 +11,22 @@
   X(stream_create)                                                                                                  \
   X(stream_destroy)                                                                                                 \
   X(stream_synchronize) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) X(fmha_fwd_why)          \
+      X(fmha_bwd) X(fmha_bwd_find) X(fmha_bwd_why) X(fmha_bwd_workspace_size) X(fmha_bwd_launcher_create)           \
+      X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find)                    \
+      X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run)                      \
+      X(bwd_workspace_plan) X(staging_default)                                                                      \
       X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa) \
           X(num_threads) X(last_error)
 
 typedef struct {
-  PyObject_HEAD PyObject* path; /* str */
+  PyObject ob_base;
+  PyObject* path; /* str */
 #define X(name) __typeof__(&tilekiln_##name) name;
   TILEKILN_FUNCTIONS(X)
 #undef X
 } Library;
+
+static PyTypeObject* LibraryType;
 
 /* Sets the exception of a failed call and returns null. */
 static PyObject* library_error(const Library* self, tilekiln_status status) {
@@ -66,7 +73,7 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
     return NULL;
   }
 #define X(name)                                                                                     \
-  if (!(*(void**)& self->name = dlsym(handle, "tilekiln_" #name))) {                                \
+  if (!(*(void**)& self->name = dlsym(handle, "tilekiln_" #name))) { \
     PyErr_Format(PyExc_ImportError, "%S has no tilekiln_%s: build it from this tree", path, #name); \
     Py_DECREF(self);                                                                                \
     return NULL;                                                                                    \

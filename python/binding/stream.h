@@ -11,8 +11,10 @@ typedef struct {
   tilekiln_stream* native;
 } Queue;
 
-typedef struct {
-  PyObject_HEAD Queue* queues;
+typedef struct Stream {
+  PyObject ob_base;
+  struct Stream *next, *previous; /* of all that are alive, see streams_drain */
+  Queue* queues;
   Py_ssize_t count;
   Py_ssize_t current; /* index of the queue in use; -1: none yet */
   PyObject* held;     /* list: what enqueued work still uses */
@@ -20,6 +22,7 @@ typedef struct {
 } Stream;
 
 static PyTypeObject* StreamType;
+static Stream* streams_alive;
 
 /* Call this and enqueue without letting go of the GIL between: else another thread may see the stream idle and drop the object. */
 static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(self->held, object); }
@@ -31,6 +34,9 @@ static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* k
   if (!self) return NULL;
   self->current = -1;
   self->held = PyList_New(0);
+  self->next = streams_alive;
+  if (streams_alive) streams_alive->previous = self;
+  streams_alive = self;
   if (!self->held) Py_CLEAR(self);
   return (PyObject*)self;
 }
@@ -89,6 +95,22 @@ static tilekiln_stream* stream_native(Stream* self, Library* library) {
 static PyObject* stream_synchronize(Stream* self, PyObject* unused) {
   (void)unused;
   if (stream_drain(self) < 0) return NULL;
+  Py_RETURN_NONE;
+}
+
+/* Python calls this before it shuts down: afterwards no worker can run a host function any more, and waiting for one would never
+ * end. Errors are raised, as no one else is left to hear of them. */
+static PyObject* streams_drain(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  int bad = 0;
+  for (Stream* stream = streams_alive; stream && !bad;) {
+    Py_INCREF(stream);
+    bad = stream_drain(stream) < 0;
+    Stream* next = stream->next;
+    Py_DECREF(stream);
+    stream = next;
+  }
+  if (bad) return NULL;
   Py_RETURN_NONE;
 }
 
@@ -161,6 +183,11 @@ static void stream_dealloc(Stream* self) {
   PyTypeObject* type = Py_TYPE(self);
   PyObject *kept_type, *kept_value, *kept_trace;
   PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
+  if (self->next) self->next->previous = self->previous;
+  if (self->previous)
+    self->previous->next = self->next;
+  else
+    streams_alive = self->next;
   for (Py_ssize_t i = 0; i < self->count; ++i) {
     Queue queue = self->queues[i];
     tilekiln_status status;

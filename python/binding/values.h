@@ -69,7 +69,15 @@ static int read_word(PyObject* value, const char* name, const char* const* words
       *result = i;
       return 0;
     }
-  return refuse(name, "was %R, must be '%s' or '%s'", value, words[0], words[1]);
+  char list[128];
+  size_t length = 0;
+  for (int32_t i = 0; words[i]; ++i)
+    length += (size_t)snprintf(list + length, sizeof(list) - length, "%s'%s'",
+                               i == 0         ? ""
+                               : words[i + 1] ? ", "
+                                              : " or ",
+                               words[i]);
+  return refuse(name, "was %R, must be %s", value, list);
 }
 
 /* The two items of a pair; *holder keeps them alive. */

@@ -4,8 +4,9 @@
 >>> lib = tk.load("flash")
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
-`load` gives one library, `attention` picks a kernel from all that are built or installed, `info` says what there is,
-`reference` is the float64 NumPy reference. Importing this imports neither NumPy nor any framework.
+`load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
+`info` says what there is, `reference` is the float64 NumPy reference. Importing this imports neither NumPy nor any
+framework.
 """
 
 from __future__ import annotations
@@ -18,31 +19,40 @@ if TYPE_CHECKING:
     from ._binding import ArgumentError, NoKernelError, Stream
     from .library import Instance, Library, libraries, load
     from .machine import info
-    from .operators import attention
+    from .operators import BackwardLauncher, attention, attention_backward
+    from .workspace import BackwardWorkspace, plan_backward_workspace
 
 _HOME = {
     "ArgumentError": "._native",
+    "BackwardLauncher": ".operators",
+    "BackwardWorkspace": ".workspace",
     "Instance": ".library",
     "Library": ".library",
     "NoKernelError": "._native",
     "Stream": "._native",
     "attention": ".operators",
+    "attention_backward": ".operators",
     "info": ".machine",
     "libraries": ".library",
     "load": ".library",
+    "plan_backward_workspace": ".workspace",
     "reference": ".reference",
 }
 
 __all__ = [
     "ArgumentError",
+    "BackwardLauncher",
+    "BackwardWorkspace",
     "Instance",
     "Library",
     "NoKernelError",
     "Stream",
     "attention",
+    "attention_backward",
     "info",
     "libraries",
     "load",
+    "plan_backward_workspace",
     "reference",
 ]
 

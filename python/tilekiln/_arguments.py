@@ -45,3 +45,39 @@ class AttentionArguments(TypedDict, total=False):
     num_threads: int
     instance: int | str
     out_dtype: Literal["bf16", "fp32"] | None
+
+
+class BackwardArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_bwd` takes by name; its docstring says what each one is."""
+
+    dq: Array | None
+    dk: Array | None
+    dv: Array | None
+    dbias: Array | bool | None
+    d_sink: Array | bool | None
+    delta: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    seqstart_q: Array | None
+    seqstart_k: Array | None
+    seqlen_q: Array | None
+    seqlen_k: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    randval: Array | None
+    workspace: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    dropout_p: float
+    rng: tuple[int, int]
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    deterministic: bool
+    workers: int

@@ -33,5 +33,6 @@ def _find() -> None:
 _find()
 
 from ._binding import ABI_VERSION, ArgumentError, NoKernelError, Stream  # noqa: E402
+from ._binding import BackwardLauncher as Launcher  # noqa: E402
 
-__all__ = ["ABI_VERSION", "ArgumentError", "NoKernelError", "Stream"]
+__all__ = ["ABI_VERSION", "ArgumentError", "Launcher", "NoKernelError", "Stream"]

@@ -169,7 +169,7 @@ def _peaks(library: Library) -> dict[str, float]:
 
 def _contents(library: Library) -> Iterator[list[str]]:
     """Rows of the table of what a library holds: by dtype, the values of every axis."""
-    instances = library.instances()
+    instances = [instance for instance in library.instances() if instance.family == "fmha_fwd"]
     for dtype in dict.fromkeys(instance.signature["dtype"] for instance in instances):
         mine = [instance for instance in instances if instance.signature["dtype"] == dtype]
         dims = dict.fromkeys((i.signature["hdim_q"], i.signature["hdim_v"]) for i in mine)

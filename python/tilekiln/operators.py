@@ -3,38 +3,111 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Unpack
+import sys
+from typing import Any, Literal, Unpack
 
-from ._arguments import Array, AttentionArguments
-from ._native import NoKernelError
+from ._arguments import Array, AttentionArguments, BackwardArguments
+from ._native import Launcher, NoKernelError
 from .library import Library, libraries, looked_in
 
 _served: dict[Any, Library] = {}
 """The library that served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
 
 
-def attention(q: Array, k: Array, v: Array, **arguments: Unpack[AttentionArguments]) -> Any:
+def attention(
+    q: Array, k: Array, v: Array, *, deterministic: bool | None = None, **arguments: Unpack[AttentionArguments]
+) -> Any:
     """Attention forward with the best kernel of whatever libraries are built or installed.
 
     Arguments, results and errors are those of `Library.fmha_fwd`. The kernel is the one with the least head-dim waste;
     among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
     newest builds of the tree, installed packages.
+
+    When q, k, v, bias or sink is a torch tensor that requires grad (and grad is enabled), out takes part in autograd:
+    its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
+    that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
+    and there is no second derivative.
     """
-    look: tuple[Any, ...] | None
-    try:
-        look = (q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
-        library = _served.get(look)
-    except AttributeError:  # an exporter with __dlpack__ alone
-        look = library = None
-    if library is not None:
-        try:
-            return library.fmha_fwd(q, k, v, **arguments)
-        except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
-            pass
-    library = _choose(q, k, v, arguments)
-    if look is not None:
-        _served[look] = library
-    return library.fmha_fwd(q, k, v, **arguments)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(q, torch.Tensor) and torch.is_grad_enabled():
+        needs_grad = q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)
+        for name in ("bias", "sink"):
+            needs_grad = needs_grad or getattr(arguments.get(name), "requires_grad", False)
+        if needs_grad:
+            from . import _autograd
+
+            return _autograd.attention(q, k, v, deterministic, arguments)
+    return _call("fmha_fwd", (q, k, v), arguments)
+
+
+def attention_backward(
+    dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, **arguments: Unpack[BackwardArguments]
+) -> Any:
+    """Attention backward with the best kernel of whatever libraries are built or installed.
+
+    Arguments, results and errors are those of `Library.fmha_bwd`; the choice is made as `attention` makes it.
+    """
+    return _call("fmha_bwd", (dout, q, k, v, out, lse), arguments)
+
+
+class BackwardLauncher(Launcher):
+    """One backward problem, whose workspace is prepared apart from the run, in stream order if wanted.
+
+        launcher = tk.BackwardLauncher(dtype="bf16", hdim_q=64, hdim_v=64, nhead_q=8, batch=3, seqlen_q=700,
+                                       seqlen_k=400, mode="group", deterministic=True)
+        workspace = np.empty(launcher.workspace_size, np.uint8)
+        launcher.prepare(workspace, seqstart_q, seqstart_k, stream=stream)
+        launcher.run(dout, q, k, v, out, lse, workspace=workspace, ..., stream=stream)
+
+    `workspace_size` needs no sequence starts: it is enough for any. `prepare` with a stream never waits.
+    """
+
+    def __new__(
+        cls,
+        *,
+        dtype: Literal["fp32", "fp16", "bf16"],
+        hdim_q: int,
+        hdim_v: int,
+        nhead_q: int,
+        batch: int,
+        seqlen_q: int,
+        seqlen_k: int,
+        nhead_k: int | None = None,
+        mode: Literal["batch", "group"] = "batch",
+        mask: Literal["none", "window"] = "none",
+        bias: Literal["none", "elementwise", "alibi"] = "none",
+        dbias: bool = False,
+        dropout: Literal["none", "apply", "store"] = "none",
+        softcap: bool = False,
+        sink: bool = False,
+        deterministic: bool = False,
+        workers: int = 0,
+        library: Library | None = None,
+    ) -> BackwardLauncher:
+        """The launcher of a problem.
+
+        seqlen_q: batch mode: rows of each sequence; group mode: of all together, seqstart_q[-1]. seqlen_k: keys of
+        each, of the longest. mask: 'window' with causal or a window. dropout: 'store' with randval. softcap, sink: is
+        there one (sink: logits, or sink_size and a left window)? nhead_k: None is nhead_q. library: None is the first
+        at hand that has the kernels. Raises NoKernelError when none has.
+        """
+        problem = {
+            "dtype": dtype, "hdim_q": hdim_q, "hdim_v": hdim_v, "nhead_q": nhead_q,
+            "nhead_k": nhead_q if nhead_k is None else nhead_k, "mode": mode, "batch": batch, "seqlen_q": seqlen_q,
+            "seqlen_k": seqlen_k, "mask": mask, "bias": bias, "dbias": dbias, "dropout": dropout, "softcap": softcap,
+            "sink": sink, "deterministic": deterministic, "workers": workers,
+        }  # fmt: skip
+        refusals = []
+        for candidate in at_hand() if library is None else [library]:
+            try:
+                made: BackwardLauncher = super().__new__(cls, candidate, **problem)  # type: ignore[assignment]
+                return made
+            except NoKernelError as refusal:
+                refusals.append(f"{candidate.receipt}: {refusal}")
+        raise NoKernelError("\n".join(refusals))
+
+    def __repr__(self) -> str:
+        return f"<tilekiln.BackwardLauncher {self.library.instance_name(self.instances[1])}>"
 
 
 @functools.cache
@@ -42,30 +115,54 @@ def _at_hand() -> list[Library]:
     return libraries()
 
 
+def at_hand() -> list[Library]:
+    """Every library that is built or installed, looked for once. Raises NoKernelError when there is none."""
+    if not _at_hand():
+        raise NoKernelError(
+            f"no library is built or installed; looked in: {looked_in()}\n  build one: tools/dev scons receipt=flash"
+        )
+    return _at_hand()
+
+
 @functools.cache
 def _head_dims(library: Library) -> list[int]:
-    """hdim_q + hdim_v of every instance."""
+    """hdim_q + hdim_v of every instance; families without one count as 0."""
     table = library.manifest["instances"]
     q, v = table["columns"].index("hdim_q"), table["columns"].index("hdim_v")
-    return [row[q] + row[v] for row in table["rows"]]
+    return [(row[q] or 0) + (row[v] or 0) for row in table["rows"]]
 
 
-def _choose(q: Array, k: Array, v: Array, arguments: AttentionArguments) -> Library:
+def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
+    q, v = (arrays[0], arrays[2]) if operator == "fmha_fwd" else (arrays[1], arrays[3])
+    look: tuple[Any, ...] | None
+    try:
+        look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
+        library = _served.get(look)
+    except AttributeError:  # an exporter with __dlpack__ alone
+        look = library = None
+    if library is not None:
+        try:
+            return getattr(library, operator)(*arrays, **arguments)
+        except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
+            pass
+    library = _choose(operator, arrays, arguments)
+    if look is not None:
+        _served[look] = library
+    return getattr(library, operator)(*arrays, **arguments)
+
+
+def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
     best: tuple[int, Library] | None = None
     refusals = []
-    for library in _at_hand():
+    for library in at_hand():
         try:
-            instance = library.fmha_fwd_find(q, k, v, **arguments)
+            found = getattr(library, operator + "_find")(*arrays, **arguments)
         except NoKernelError as refusal:
             refusals.append(f"{library.receipt}: {refusal}")
             continue
-        size = _head_dims(library)[instance]
+        size = _head_dims(library)[found if operator == "fmha_fwd" else found[1]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:
         return best[1]
-    if not refusals:
-        raise NoKernelError(
-            f"no library is built or installed; looked in: {looked_in()}\n  build one: tools/dev scons receipt=flash"
-        )
     raise NoKernelError("\n".join(refusals))

@@ -1,7 +1,8 @@
 """The selection language over a manifest: `dtype=bf16 hdim_q=64,128 or dtype=fp32 mask!=none`.
 
 Conditions side by side must all hold; clauses are separated by `or`. Booleans are yes and no. The axes and values
-are those of the manifest, so a wrong one is an error that names the nearest right one.
+are those of the manifest, so a wrong one is an error that names the nearest right one. An instance whose family has
+no such axis (null in the manifest) meets no condition on it.
 """
 
 import difflib
@@ -32,7 +33,8 @@ def compile_where(where: str, columns: Sequence[str], rows: Sequence[Row]) -> Ca
     if words and not clauses[-1]:
         raise ArgumentError(f"where: nothing stands after the last 'or' in {where!r}")
     return lambda row: any(
-        all((text(row[column]) in values) != negated for column, negated, values in clause) for clause in clauses
+        all(row[at] is not None and (text(row[at]) in values) != negated for at, negated, values in clause)
+        for clause in clauses
     )
 
 
@@ -45,7 +47,9 @@ def _condition(word: str, columns: Sequence[str], rows: Sequence[Row]) -> tuple[
     if axis not in columns:
         raise ArgumentError(f"where: there is no axis {axis!r}; {_nearest(axis, list(columns))}")
     column = columns.index(axis)
-    known = sorted({text(row[column]) for row in rows}, key=lambda value: (len(value), value))
+    known = sorted(
+        {text(row[column]) for row in rows if row[column] is not None}, key=lambda value: (len(value), value)
+    )
     for value in values.split(","):
         if value not in known:
             raise ArgumentError(f"where: no instance of this library has {axis}={value}; {_nearest(value, known)}")

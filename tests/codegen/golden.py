@@ -20,7 +20,11 @@ from codegen.tree import tree  # noqa: E402
 
 FOLDER = ROOT / "tests" / "codegen" / "golden"
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
-SAMPLE = ("fp8", ["cpu-generic", "cpu-avx512bf16"], "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no")
+TARGETS = ["cpu-generic", "cpu-avx512bf16"]
+SAMPLES = {
+    "fp8": "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no",
+    "aiter": "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=192 hdim_v=128 mode=batch mask=window sink=no softcap=no",
+}
 
 
 def plans() -> dict[str, str]:
@@ -30,11 +34,12 @@ def plans() -> dict[str, str]:
 
 
 def sources() -> dict[str, str]:
-    """sources/*.txt: everything generated for SAMPLE. The tree's source_hash, which any edit changes, is zeroed."""
+    """sources/*.txt: everything generated for SAMPLES. The tree's source_hash, which any edit changes, is zeroed."""
     real = source_hash(str(ROOT)).encode()
     with tempfile.TemporaryDirectory() as folder:
-        generated = generate([resolve(*SAMPLE)], folder, INFO)
-        paths = [*(unit.path for unit in generated.units), *generated.headers, f"{SAMPLE[0]}/manifest.json"]
+        generated = generate([resolve(name, TARGETS, where) for name, where in SAMPLES.items()], folder, INFO)
+        manifests = [f"{name}/manifest.json" for name in SAMPLES]
+        paths = [*(unit.path for unit in generated.units), *generated.headers, *manifests]
         read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}
     return {f"sources/{path}.txt": data.replace(real, b"0" * len(real)).decode() for path, data in read.items()}
 

@@ -21,7 +21,7 @@ from tests.codegen.conftest import ROOT
 
 RECEIPTS = (
     "receipts: 0 ck_default, 1 ck_extended, 2 flash, 3 ck_test, 4 pytorch, 100 aiter_batch, 200 aiter_group, "
-    "600 aiter, 700 transformer_engine, 800 fp32, 801 fp32_min, 888 fp8"
+    "300 aiter_bwd_batch, 400 aiter_bwd_group, 600 aiter, 700 transformer_engine, 800 fp32, 801 fp32_min, 888 fp8"
 )
 Run = Callable[..., tuple[int, str, str]]
 
@@ -52,7 +52,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             "list has no option '-1'; options: --target, --family, --where, --format, --help\n"
             "usage: python -m codegen list RECEIPT [options]",
         ),
-        (["list", "300"], f"no receipt '300'; nearest: 200, 100\n{RECEIPTS}"),
+        (["list", "500"], f"no receipt '500'; nearest: 400, 600\n{RECEIPTS}"),
         (
             ["list", "flash", "--wher", "x=1"],
             "list has no option '--wher'; nearest: --where\nusage: python -m codegen list RECEIPT [options]",
@@ -75,10 +75,18 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             ["list", "flash", "--target", "avx512"],
             "no target 'avx512'; nearest: cpu-avx512\ntargets: cpu-generic, cpu-avx2, cpu-avx512, cpu-avx512bf16",
         ),
-        (["list", "flash", "--family", "fmha"], "no family 'fmha'; nearest: fmha_fwd\nfamilies: fmha_fwd"),
+        (
+            ["list", "flash", "--family", "fmha"],
+            "no family 'fmha'; nearest: fmha_fwd\n"
+            "families: fmha_bwd_convert_dq, fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_fwd",
+        ),
+        (
+            ["list", "flash", "--where", "family=fwd"],
+            "where: no family 'fwd'; nearest: fmha_fwd\n  family=fwd\n         ^",
+        ),
         (
             ["list", "flash", "--where", "dtype=bf16 hdim_q=100"],
-            "where: axis 'hdim_q' of fmha_fwd has no value '100'; nearest: 96, 80\n  dtype=bf16 hdim_q=100\n"
+            "where: axis 'hdim_q' of fmha_bwd_dq_dk_dv has no value '100'; nearest: 96, 80\n  dtype=bf16 hdim_q=100\n"
             "                    ^",
         ),
         (["diff", "flash", "none.json"], "none.json: no such manifest; it lies beside the library"),
@@ -150,7 +158,7 @@ def test_numbers_are_names(run: Run) -> None:
 def test_a_broken_pipe_is_quiet() -> None:
     line = f"{sys.executable} -m codegen list ck_default --target all | head -n 1"
     done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("fmha_fwd_fp16_d32x32_batch_")
+    assert done.stdout.startswith("fmha_bwd_convert_dq_fp16_d32_batch_")
     assert done.stderr == ""
 
 
@@ -163,18 +171,38 @@ def test_a_process_exits_with_the_code(command: Callable[..., subprocess.Complet
 
 
 def test_diff_counts_by_axis_value(run: Run) -> None:
-    code, text, _ = run("diff", "aiter", "aiter_batch", "--target", "cpu-avx2")
+    code, text, _ = run("diff", "aiter_batch", "aiter_group", "--target", "cpu-avx2")
     assert code == 1
     assert text.splitlines()[:6] == [
-        "receipt aiter: 3,808 instances",
         "receipt aiter_batch: 1,904 instances",
-        "in both: 1,904",
+        "receipt aiter_group: 1,904 instances",
+        "in both: 0",
         "",
-        "only in receipt aiter: 1,904",
-        "  all: mode=group",
+        "only in receipt aiter_batch: 1,904",
+        "  all: mode=batch",
     ]
-    names = run("diff", "aiter", "aiter_batch", "--target", "cpu-avx2", "--names")[1].splitlines()
-    assert len([line for line in names if line.startswith("  fmha_fwd_")]) == 1904
+    names = run("diff", "aiter_batch", "aiter_group", "--target", "cpu-avx2", "--names")[1].splitlines()
+    assert len([line for line in names if line.startswith("  fmha_fwd_")]) == 2 * 1904
+
+
+def test_diff_counts_each_family(run: Run) -> None:
+    text = run("diff", "transformer_engine", "aiter_bwd_batch", "--target", "cpu-avx2")[1]
+    assert text.splitlines()[:14] == [
+        "receipt transformer_engine: 1,364 instances",
+        "receipt aiter_bwd_batch: 350 instances",
+        "in both: 350",
+        "",
+        "only in receipt transformer_engine: 1,014",
+        "of fmha_bwd_convert_dq: 20",
+        "  all: mode=group",
+        "  dtype          fp16 10, bf16 10",
+        "  hdim_q         32 4, 64 4, 96 4, 128 4, 256 4",
+        "  deterministic  no 10, yes 10",
+        "of fmha_bwd_dot_do_o: 10",
+        "  all: mode=group",
+        "  dtype   fp16 5, bf16 5",
+        "  hdim_v  32 2, 64 2, 96 2, 128 2, 256 2",
+    ]
 
 
 def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:

@@ -10,6 +10,7 @@ from codegen.errors import CodegenError
 from codegen.explain import explain
 from codegen.plan import resolve
 from codegen.tree import tree
+from tests.codegen import brute_bwd
 from tests.codegen.brute import AXES, RECEIPTS, selected, signatures
 
 AVX2 = ["cpu-avx2"]
@@ -61,10 +62,53 @@ def test_the_clause_that_drops_it_and_who_lists_it() -> None:
 
 
 def test_head_dims_that_do_not_exist() -> None:
-    assert ask("flash", "dtype=fp32 hdim_q=80").splitlines()[:2] == [
-        "no: flash does not list fmha_fwd dtype=fp32 hdim_q=80",
-        "  head dims: fp32 has 32x32 48x48 64x64 96x96 128x128 192x192 256x256; "
-        "an instance takes any head dims up to its own",
+    for family in ("fmha_fwd", "fmha_bwd_dq_dk_dv"):
+        assert ask("flash", f"{family} dtype=fp32 hdim_q=80").splitlines()[:2] == [
+            f"no: flash does not list {family} dtype=fp32 hdim_q=80",
+            "  head dims: fp32 has 32x32 48x48 64x64 96x96 128x128 192x192 256x256; "
+            "an instance takes any head dims up to its own",
+        ]
+
+
+def test_without_a_family_each_that_has_these_axes_is_asked() -> None:
+    answer = ask("ck_default", "dtype=fp16 hdim_q=80")
+    backward, forward = answer.split("\n\n")
+    target = "" if tree().native().name == "cpu-avx2" else " target=cpu-avx2"
+    assert backward.splitlines() == [
+        "no: ck_default does not list fmha_bwd_dq_dk_dv dtype=fp16 hdim_q=80",
+        "  receipt ck_default lists only hdim_q=32,64,96,128,256, not hdim_q=80",
+        "nearest in ck_default:",
+        "  the same with hdim_q=96",
+        "  the same with hdim_q=64",
+        "  the same with hdim_q=128",
+        "listed by: flash (2), aiter (600)",
+        f"build: scons receipt=flash{target} where='dtype=fp16 hdim_q=80'",
+    ]
+    assert forward.startswith("yes: ck_default lists fmha_fwd dtype=fp16 hdim_q=80\n")
+    assert ask("ck_default", "family=fmha_fwd dtype=fp16 hdim_q=80") == forward
+
+
+def test_a_companion_is_there_where_its_main_family_needs_it() -> None:
+    target = "" if tree().native().name == "cpu-avx2" else " target=cpu-avx2"
+    assert ask("pytorch", "fmha_bwd_convert_dq dtype=bf16 hdim_q=64 mode=group deterministic=no").splitlines()[:3] == [
+        "yes: pytorch lists fmha_bwd_convert_dq dtype=bf16 hdim_q=64 mode=group deterministic=no",
+        "1 instance:",
+        "  fmha_bwd_convert_dq_bf16_d64_group_ndeterministic_qlanes_b64_cpu_avx2",
+    ]
+    assert ask("pytorch", "fmha_bwd_convert_dq_bf16_d64_group_deterministic_qlanes_b64_cpu_avx2").splitlines() == [
+        "no: pytorch does not list fmha_bwd_convert_dq dtype=bf16 hdim_q=64 mode=group deterministic=yes",
+        "  fmha_bwd_convert_dq comes with fmha_bwd_dq_dk_dv, which is not listed either:",
+        "  receipt pytorch lists only deterministic=no, not deterministic=yes",
+        "nearest in pytorch:",
+        "  the same with deterministic=no",
+        "listed by: ck_default (0), ck_extended (1), flash (2), aiter_bwd_group (400), aiter (600), "
+        "transformer_engine (700)",
+        f"build: scons receipt=ck_default{target} where='dtype=bf16 hdim_q=64 mode=group deterministic=yes'",
+    ]
+    assert ask("fp8", "fmha_bwd_dot_do_o dtype=fp16").splitlines()[1:4] == [
+        "  fmha_bwd_dot_do_o comes with fmha_bwd_dq_dk_dv, which is not listed either:",
+        "  receipt fp8 has no fmha_bwd_dq_dk_dv:",
+        "    fmha_fwd dtype=fp8bf16,fp8fp32 hdim_q=128,192",
     ]
 
 
@@ -81,7 +125,12 @@ def test_what_no_receipt_lists() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: fmha_fwd"),
+        ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: fmha_bwd_convert_dq"),
+        (
+            "lse=yes deterministic=yes",
+            "explain: no family has all of 'lse=yes deterministic=yes'; families: fmha_bwd_dq",
+        ),
+        ("dropout=maybe", "axis 'dropout' of fmha_bwd_dq_dk_dv has no value 'maybe'; values: none, apply, store"),
         ("fmha_fwd dtype=bf61", "axis 'dtype' of fmha_fwd has no value 'bf61'; nearest: bf16"),
         ("dtype=bf16 or dtype=fp16", "explain takes one clause, without 'or'"),
     ],
@@ -93,10 +142,11 @@ def test_wrong_questions(text: str, message: str) -> None:
 
 
 def test_every_name_of_a_list_is_understood() -> None:
-    for instance in resolve("fp8", ["cpu-avx512bf16"]).instances:
-        answer = explain(tree(), "fp8", instance.name, AVX2)
-        assert answer.startswith("yes: ")
-        assert f"\n  {instance.name}\n" in answer
+    for receipt in ("fp8", "aiter_bwd_batch"):
+        for instance in resolve(receipt, ["cpu-avx512bf16"]).instances:
+            answer = explain(tree(), receipt, instance.name, AVX2)
+            assert answer.startswith("yes: ")
+            assert f"\n  {instance.name}\n" in answer
 
 
 @settings(max_examples=100, deadline=None)
@@ -104,7 +154,7 @@ def test_every_name_of_a_list_is_understood() -> None:
 def test_the_verdict_is_the_plan(receipt: str, values: tuple[str, ...]) -> None:
     """Whole and partial signatures: yes exactly when brute force finds one; every no has a reason."""
     text = " ".join(f"{axis}={value}" for axis, value in zip(AXES, values, strict=True) if value)
-    answer = ask(receipt, text)
+    answer = ask(receipt, f"fmha_fwd {text}")
     mask = RECEIPTS[receipt][2]()
     found = signatures(mask & selected(text) if text else mask)
     assert answer.startswith("yes: " if found else "no: ")
@@ -113,3 +163,21 @@ def test_the_verdict_is_the_plan(receipt: str, values: tuple[str, ...]) -> None:
         assert answer.splitlines()[1] == count
     else:
         assert answer.splitlines()[1].startswith(("  rule ", "  head dims: ", f"  receipt {receipt} "))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(list(brute_bwd.RECEIPTS)),
+    st.sampled_from([brute_bwd.MAIN, *brute_bwd.COMPANIONS]),
+    st.tuples(*(st.sampled_from([*values, ""]) for values in brute_bwd.AXES.values())),
+)
+def test_the_verdict_on_the_backward_is_the_plan(receipt: str, family: str, values: tuple[str, ...]) -> None:
+    axes = brute_bwd.COMPANIONS.get(family, list(brute_bwd.AXES))
+    words = [f"{axis}={value}" for axis, value in zip(brute_bwd.AXES, values, strict=True) if value and axis in axes]
+    answer = ask(receipt, f"{family} {' '.join(words)}")
+    mask = brute_bwd.RECEIPTS[receipt][1]()
+    main = brute_bwd.signatures(mask & brute_bwd.selected(" ".join(words)) if words else mask)
+    found = main if family == brute_bwd.MAIN else brute_bwd.projected(main, family)
+    assert answer.startswith("yes: " if found else "no: ")
+    if found:
+        assert answer.splitlines()[1] == ("1 instance:" if len(found) == 1 else f"{len(found)} instances:")

@@ -55,7 +55,6 @@ def both(copy: Copy) -> Tree:
     folder = copy.path / "kernels" / "toy"
     folder.mkdir()
     (folder / "family.yaml").write_text(FAMILY)
-    (folder / "rows.cpp.jinja").write_text((copy.path / "kernels/fmha_fwd/rows.cpp.jinja").read_text())
     (folder / "rows.cpp").write_text("")
     (copy.path / "receipts/both.yaml").write_text(RECEIPT)
     algorithms = "    - {pipeline: qlanes, tile: 64x64}\n"
@@ -73,7 +72,7 @@ def names(root: Tree, where: str, family: str = "") -> dict[str, int]:
 
 
 def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
-    assert check(both).startswith("all is well: 13 receipts, 2 families, 9 rules")
+    assert check(both).startswith("all is well: 15 receipts, 5 families, 11 rules")
     every = names(both, "")
     assert every == {"fmha_fwd": every["fmha_fwd"], "toy": 4}
     assert names(both, "", "toy") == {"toy": 4}
@@ -82,13 +81,22 @@ def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
     assert names(both, "dtype=fp8fp32,int8 hdim_v=128,72") == {"fmha_fwd": 12, "toy": 1}
     assert names(both, "dtype!=bf16,fp8fp32") == {"toy": 2}
     assert names(both, "dtype=bf16 paged=no or sink=yes lse=yes") == {"toy": 1, "fmha_fwd": 8}
-    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_fwd has no value 'int9'"):
+    assert names(both, "family=toy") == {"toy": 4}
+    assert names(both, "family=toy hdim_v=64 or family!=toy sink=yes lse=yes mode=group,batch") == {
+        "toy": 3,
+        "fmha_fwd": 8,
+    }
+    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_bwd_dq_dk_dv has no value 'int9'"):
         names(both, "dtype=int9")
+    with pytest.raises(CodegenError, match=r"^where: no family 'tyo'; nearest: toy\n"):
+        names(both, "family=tyo")
+    with pytest.raises(CodegenError, match=r"^where: this leaves no value of axis 'dtype'\n"):
+        names(both, "family=toy dtype!=int8,bf16")
 
 
-def test_explain_asks_for_the_family(both: Tree) -> None:
-    with pytest.raises(CodegenError, match=r"^name the family first; families: fmha_fwd, toy$"):
-        explain(both, "both", "paged=yes", ["cpu-avx2"])
+def test_explain_finds_the_family(both: Tree) -> None:
+    answer = explain(both, "both", "paged=yes", ["cpu-avx2"])
+    assert answer.startswith("yes: both lists toy paged=yes\n1 instance:")
     answer = explain(both, "both", "toy paged=yes dtype=int8", ["cpu-avx2"])
     assert "rule paged_needs_bf16: pages are for bf16" in answer
     answer = explain(both, "flash", "toy paged=no", ["cpu-avx2"])
@@ -120,3 +128,49 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
                 [COMPILERS[0], *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
             )
             assert done.stderr == ""
+
+
+COMPANION = """
+family: toy_sum
+about: A companion with an axis and a rule of its own.
+companion_of: toy
+axes:
+  - {name: dtype, values: main}
+  - {name: hdim_v, values: main, word: "_v{}"}
+  - {name: lse, about: Whether the LSE is summed too.}
+rules:
+  - {name: lse_without_int8, when: dtype=int8 lse=yes, says: int8 has no LSE}
+pipelines:
+  - {name: sums, about: One row at a time.}
+engine:
+  header: tilekiln/fmha/fwd_engine.h
+  type: tilekiln::fmha::FwdEngine
+batch_by: [dtype]
+"""
+
+
+def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
+    copy: Copy, both: Tree, tmp_path: pathlib.Path
+) -> None:
+    """`paged` is not shared and `lse` is its own: signatures of toy that differ in paged need the same of it."""
+    folder = copy.path / "kernels/toy_sum"
+    folder.mkdir()
+    (folder / "family.yaml").write_text(COMPANION)
+    (folder / "sums.cpp").write_text("")
+    copy.edit("kernels/targets/cpu-generic.yaml", "  toy:\n", "  toy_sum:\n    - {pipeline: sums, tile: 8}\n  toy:\n")
+    root = copy.tree()
+    assert check(root).startswith("all is well: 15 receipts, 6 families, 12 rules")
+    plan = resolve("both", ["cpu-avx2"], "", "toy_sum", root)
+    assert [instance.name for instance in plan.instances] == [
+        "toy_sum_bf16_v64_nlse_sums_b8_cpu_avx2",
+        "toy_sum_bf16_v64_lse_sums_b8_cpu_avx2",
+        "toy_sum_int8_v64_nlse_sums_b8_cpu_avx2",
+        "toy_sum_int8_v72_nlse_sums_b8_cpu_avx2",
+    ]
+    assert names(root, "family=toy paged=yes") == {"toy": 1, "toy_sum": 2}
+    assert names(root, "family!=toy") == {"fmha_fwd": names(root, "")["fmha_fwd"]}
+    assert "rule lse_without_int8: int8 has no LSE" in explain(root, "both", "toy_sum dtype=int8 lse=yes", ["cpu-avx2"])
+    generated = generate([plan], tmp_path / "gen", golden.INFO)
+    assert [(engine.source, engine.symbol) for engine in generated.engines] == [
+        ("kernels/toy_sum/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own
+    ]

@@ -19,15 +19,23 @@ FAMILY, GENERIC, AVX2 = (
     "kernels/targets/cpu-generic.yaml",
     "kernels/targets/cpu-avx2.yaml",
 )
-FLASH, AITER, FP32, FP32_MIN = (f"receipts/{name}.yaml" for name in ("flash", "aiter", "fp32", "fp32_min"))
+BWD = "fmha_bwd_dq_dk_dv"
+BWD_FAMILY, DOT = f"kernels/{BWD}/family.yaml", "kernels/fmha_bwd_dot_do_o/family.yaml"
+RECEIPTS = ("flash", "aiter", "aiter_batch", "fp32", "fp32_min", "fp8")
+FLASH, AITER, AITER_BATCH, FP32, FP32_MIN, FP8 = (f"receipts/{name}.yaml" for name in RECEIPTS)
 
 # What stands there, what a person makes of it (@ is where the error must point), the message.
 CASES = [
-    (FLASH, "keep: dtype", "@kep: dtype", "'kep' is not known here; nearest: keep"),
+    (
+        FLASH,
+        "keep: dtype=fp16,bf16 bias=none,alibi lse",
+        "@kep: dtype=fp16,bf16 lse",
+        "'kep' is not known here; nearest: keep",
+    ),
     (FLASH, "number: 2", "number: @two", "expected 'int', got 'str'"),
     (FLASH, "receipt: flash\n", "receipt: @flush\n", "the file must be named flush.yaml"),
     (FLASH, "fmha_fwd:", "@fmha_fwb:", "no family 'fmha_fwb'; nearest: fmha_fwd"),
-    (FLASH, "none,alibi", "none,@alibbi", "axis 'bias' of fmha_fwd has no value 'alibbi'; nearest: alibi"),
+    (FLASH, "none,alibi lse", "none,@alibbi lse", "axis 'bias' of fmha_fwd has no value 'alibbi'; nearest: alibi"),
     (FLASH, "sink=no", "@snik=no", "no axis 'snik' in fmha_fwd; nearest: sink"),
     (FLASH, "values: lse=no", "values: @lse=yes", "'lse=yes' adds nothing: the receipt keeps it already"),
     (FLASH, "values: lse=no", "values: @lse=no or sink=yes", "an addition has no 'or'; write two additions"),
@@ -47,7 +55,7 @@ CASES = [
         "no legal signature of fmha_fwd has dtype=fp8bf16 hdim_q=128,192 lse=yes",
     ),
     (FP32_MIN, "extends: fp32", "extends: @fp23", "no receipt 'fp23'; nearest: fp32"),
-    (FP32_MIN, "only: hdim", "only: @dtype=bf16 hdim", "this leaves nothing of what the receipt keeps"),
+    (FP32_MIN, "only: hdim_q=48", "only: @dtype=bf16 hdim_q=48", "this leaves nothing of what the receipt keeps"),
     (
         FAMILY,
         "values: [none, window]",
@@ -75,10 +83,61 @@ CASES = [
     ),
     (FAMILY, 'word: "_d{}"', 'word: @"_d"', "this gives two values one word; {} is the value"),
     (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
-    (FAMILY, "type: tilekiln::", "@typ: tilekiln::", "'typ' is not known here; nearest: type"),
+    (FAMILY, "  type: tilekiln::", "  @typ: tilekiln::", "'typ' is not known here; nearest: type"),
     (FAMILY, "header: tilekiln/fmha/fwd_engine.h", "header: @tilekiln/no.h", "include/tilekiln/no.h is missing"),
-    (GENERIC, "pipeline: qlanes", "pipeline: @klanes", "no pipeline of fmha_fwd 'klanes'; nearest: qlanes"),
-    (GENERIC, "tile: 64x64", "tile: @64", "expected 'str', got 'int'"),
+    (
+        GENERIC,
+        "pipeline: qlanes, tile: 64x64}",
+        "pipeline: @klanes, tile: 64x64}",
+        "no pipeline of fmha_fwd 'klanes'; nearest: qlanes",
+    ),
+    (GENERIC, "tile: 64x64", "tile: @64*64", "expected 'str' matching regex '^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$'"),
+    (
+        FP8,
+        "fmha_fwd:",
+        "@fmha_bwd_dot_do_o:",
+        f"fmha_bwd_dot_do_o comes with {BWD}: exactly what its instances need; name that family",
+    ),
+    (
+        AITER_BATCH,
+        "[fmha_bwd_dq_dk_dv]",
+        "[@fmha_bwd_dq]",
+        "no inherited family 'fmha_bwd_dq'; nearest: fmha_bwd_dq_dk_dv",
+    ),
+    (
+        FP32,
+        "fmha_bwd_dq_dk_dv:\n    keep: dtype=fp32",
+        "fmha_bwd_dq_dk_dv:\n    keep: @dtype=fp32 hdim_q=48",
+        f"nothing of this is in the base of {BWD}; what is beyond it, a receipt adds (`add`)",
+    ),
+    (
+        BWD_FAMILY,
+        "- dtype=fp32 hdim",
+        "- @dtype=fp32 hdim_v=80 hdim",
+        f"no legal signature of {BWD} has dtype=fp32 hdim_q=32,64,128 hdim_v=80 softcap=no sink=no",
+    ),
+    (
+        BWD_FAMILY,
+        "[ndropout, dropout, dropout_store]",
+        "@[ndropout, dropout]",
+        "2 words for 3 values: none, apply, store",
+    ),
+    (BWD_FAMILY, "- name: sink\n", "- name: @family\n", "'family' means the family in selections"),
+    (
+        DOT,
+        f"companion_of: {BWD}",
+        "companion_of: @fmha_fwb",
+        "no family with a plan of its own 'fmha_fwb'; nearest: fmha_fwd",
+    ),
+    (
+        DOT,
+        f"companion_of: {BWD}",
+        "companion_of: @fmha_bwd_convert_dq",
+        f"no family with a plan of its own 'fmha_bwd_convert_dq'; nearest: {BWD}",
+    ),
+    (DOT, "{name: mode, values: main}", "{name: @mood, values: main}", f"no axis of {BWD} 'mood'; nearest: mode"),
+    (DOT, "{name: mode, values: main}", "@{name: mode}", "'about' is missing here"),
+    (DOT, "- name: qlanes", "- name: @klanes", f"no pipeline of {BWD} 'klanes'; nearest: qlanes"),
     (
         GENERIC,
         "tile: 64x64}",
@@ -186,4 +245,19 @@ def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
 
 
 def test_the_tree_is_well(real: Tree) -> None:
-    assert check(real).startswith("all is well: 12 receipts, 1 family, 8 rules, 4 targets; 82,032 instances over all")
+    assert check(real).startswith("all is well: 14 receipts, 4 families, 10 rules, 4 targets; 144,000 instances over")
+
+
+def test_a_companion_that_a_target_lacks_is_found(copy: Copy) -> None:
+    """Two targets could differ; a plan that cannot run its main instances is none."""
+    dot = "fmha_bwd_dot_do_o:\n    - {pipeline: qlanes, tile: 64"
+    copy.edit(GENERIC, dot, f"{dot}, when: mode=batch or hdim_v!=96")
+    with pytest.raises(CodegenError) as raised:
+        resolve("pytorch", ["cpu-avx2"], root=copy.tree())
+    assert str(raised.value) == (
+        "target cpu-avx2 has no fmha_bwd_dot_do_o for dtype=fp16 hdim_v=96 mode=group, "
+        "which an instance of fmha_bwd_dq_dk_dv needs (receipt pytorch)"
+    )
+    assert resolve("pytorch", ["cpu-avx2"], "hdim_v=64", root=copy.tree()).instances
+    with pytest.raises(CodegenError, match=r"^target cpu-generic has no fmha_bwd_dot_do_o for "):
+        check(copy.tree())

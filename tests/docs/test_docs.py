@@ -42,7 +42,14 @@ def test_shell(line: str, build_library, binding) -> None:  # type: ignore[no-un
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
 
-@pytest.mark.parametrize("page", [page for page in RUN if blocks(page, "python")], ids=name)
+PYTHON = [
+    pytest.param(page, marks=pytest.mark.torch if "import torch" in page.read_text() else (), id=name(page))
+    for page in RUN
+    if blocks(page, "python")
+]
+
+
+@pytest.mark.parametrize("page", PYTHON)
 def test_python(  # type: ignore[no-untyped-def]
     page: pathlib.Path, build_library, binding, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,11 +13,9 @@ namespace {
 
 using i64 = long long;
 
-Kind kind_of(Dtype dtype) {
-  return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16;
-}
+Kind kind_of(Dtype dtype) { return dtype == Dtype::fp32 ? Kind::fp32 : dtype == Dtype::fp16 ? Kind::fp16 : Kind::bf16; }
 
-constexpr int kRowPad = 3;  // poisoned elements between rows of every output
+constexpr int kRowPad = 3;   // poisoned elements between rows of every output
 constexpr int kPadding = 3;  // rows after a sequence in group mode
 
 // (head, row, col) of batch or sequence b, in elements.
@@ -55,7 +53,9 @@ struct Tensor {
   Guarded data;
 
   Tensor(const BwdCase& t, Kind kind, const Sequences& s, int nhead, int width, Flush flush)
-      : layout(layout_of(t, nhead, s.rows, width)), sequences(s), group(t.group),
+      : layout(layout_of(t, nhead, s.rows, width)),
+        sequences(s),
+        group(t.group),
         data(kind, (t.group ? 1 : t.batch) * s.rows * nhead * width, flush) {}
 
   i64 offset(int b) const { return group ? sequences.start[b] * layout.row : b * layout.batch; }
@@ -70,16 +70,22 @@ struct Arrays {
   i64 bias_batch, bias_head, dbias_row, split;
 
   Arrays(const BwdCase& t, Dtype dtype, std::mt19937& random, Flush flush)
-      : q_seq(sequences(t, t.seqlen_q, random)), k_seq(sequences(t, t.seqlen_k, random)),
-        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush), k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
-        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush), out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
-        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush), lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
-        delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush), dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
+      : q_seq(sequences(t, t.seqlen_q, random)),
+        k_seq(sequences(t, t.seqlen_k, random)),
+        q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush),
+        k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
+        v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush),
+        out(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        dout(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_v, flush),
+        lse(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
+        delta(t, Kind::fp32, q_seq, t.nhead_q, 1, flush),
+        dq(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q + kRowPad, flush),
         dk(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q + kRowPad, flush),
         dv(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v + kRowPad, flush),
         bias(kind_of(dtype), i64(t.batch) * t.nhead_q * t.seqlen_q * t.seqlen_k, flush),
         dbias(kind_of(dtype), t.dbias ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
-        slopes(Kind::fp32, t.nhead_q, flush), sink(Kind::fp32, t.nhead_q, flush),
+        slopes(Kind::fp32, t.nhead_q, flush),
+        sink(Kind::fp32, t.nhead_q, flush),
         randval(Kind::byte, t.randval ? i64(t.batch) * t.nhead_q * t.seqlen_q * (t.seqlen_k + kRowPad) : 0, flush),
         dq_acc(Kind::fp32, i64(t.nhead_q) * t.nsplits * t.seqlen_q * t.hdim_q, flush),
         dk_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_q, flush),
@@ -89,9 +95,16 @@ struct Arrays {
     for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
     }
+    for (size_t i = 0; t.bias_mean != 0 && i < bias.size; ++i) bias.set(i, normal(random) + t.bias_mean);
+    if (t.bias_masks) {
+      for (size_t i = 0; i < bias.size; ++i) {
+        if (i % 3 == 0 || i / t.seqlen_k % 64 / 2 == 5) bias.set(i, -INFINITY);
+      }
+    }
     for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
     for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : 1.f - float(i));
-    for (Guarded* x : {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
+    for (Guarded* x :
+         {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
       x->poison();
     if (t.group) poison_padding(t);
     bias_head = t.bias_of_heads ? i64(t.seqlen_q) * t.seqlen_k : 0;
@@ -203,8 +216,10 @@ class Comparison {
     if (!(std::abs(error) < INFINITY)) ++broken_;
     // What no relative tolerance covers: half of fp16's smallest subnormal, P flushed to 0 far below the row's maximum.
     const double beyond = std::max(0., std::abs(error) - (kind == Kind::fp16 ? 0x1p-25 : 1e-30));
-    if (size > 0) worst_ = std::max(worst_, beyond / size);
-    else if (value != 0) ++broken_;
+    if (size > 0)
+      worst_ = std::max(worst_, beyond / size);
+    else if (value != 0)
+      ++broken_;
     error2_ += error * error, expected2_ += expected * expected, size2_ += size * size;
     ++count_;
   }
@@ -224,10 +239,19 @@ class Comparison {
 
 fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   fmha::BwdProblem p{};
-  p.features = {dtype, t.bias, t.group, t.window_left >= 0 || t.window_right >= 0, t.dbias, t.dropout_p > 0, t.randval,
-                t.softcap > 0, t.sink || t.sink_size > 0, t.head_units};
+  p.features = {dtype,
+                t.bias,
+                t.group,
+                t.window_left >= 0 || t.window_right >= 0,
+                t.dbias,
+                t.dropout_p > 0,
+                t.randval,
+                t.softcap > 0,
+                t.sink || t.sink_size > 0,
+                t.head_units};
   p.nhead_q = t.nhead_q, p.nhead_k = t.nhead_k, p.hdim_q = t.hdim_q, p.hdim_v = t.hdim_v;
-  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(), p.dout = a.dout.data.data();
+  p.q = a.q.data.data(), p.k = a.k.data.data(), p.v = a.v.data.data(), p.out = a.out.data.data(),
+  p.dout = a.dout.data.data();
   p.lse = static_cast<const float*>(a.lse.data.data()), p.delta = static_cast<float*>(a.delta.data.data());
   p.dq = a.dq.data.data(), p.dk = a.dk.data.data(), p.dv = a.dv.data.data();
   p.dbias = t.dbias ? a.dbias.data() : nullptr;
@@ -300,8 +324,9 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
   for (int h = 0; t.head_units && h < t.nhead_k; ++h) {
     const auto sum = [&](const Tensor& to, const Guarded& from, int width) {
       const i64 head = i64(t.seqlen_k) * width;
-      engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)), to.layout.row,
-                             static_cast<const float*>(from.data()) + h * group * head, head, group, sk, width);
+      engine.sum_heads[kind](static_cast<char*>(to.data.data()) + to.at(b, h, 0, 0) * i64(bytes_of(to.data.kind)),
+                             to.layout.row, static_cast<const float*>(from.data()) + h * group * head, head, group, sk,
+                             width);
     };
     if (sk == 0) continue;
     sum(a.dk, a.dk_acc, t.hdim_q);
@@ -311,6 +336,14 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
     for (int row = 0; row < sq; row += 100) engine.convert_dq[kind](p, rows_of(h, row));
   }
   return d_sink;
+}
+
+// Every gradient, bit for bit.
+std::string bits(const Arrays& a) {
+  std::string all;
+  for (const Guarded* x : {&a.dq.data, &a.dk.data, &a.dv.data, &a.delta.data, &a.dbias})
+    all.append(static_cast<const char*>(x->data()), x->size * bytes_of(x->kind));
+  return all;
 }
 
 size_t touched(const Guarded& x) {
@@ -328,7 +361,8 @@ void check_randval(const BwdCase& t, const Arrays& a, BwdErrors& errors) {
         for (int j = 0; j < a.k_seq.length[b]; ++j) {
           const uint8_t byte = core::dropout_byte(t.seed, offset, i, j);
           written += byte != 0xff;  // the poison
-          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte) errors.broken = "a random byte";
+          if (a.randval.get(((i64(b) * t.nhead_q + h) * t.seqlen_q + i) * a.dbias_row + j) != byte)
+            errors.broken = "a random byte";
         }
       }
     }
@@ -342,26 +376,32 @@ std::string describe(const BwdCase& t, Dtype dtype) {
   static const char* const dtypes[] = {"fp32", "fp16", "bf16"};
   static const char* const biases[] = {"none", "elementwise", "alibi"};
   std::ostringstream s;
-  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k << " seqlen "
-    << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window (" << t.window_left << ", "
-    << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size << (t.sink ? " sink" : "")
-    << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias " << biases[int(t.bias)]
-    << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p << (t.randval ? " randval" : "")
-    << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale " << scale_of(t);
+  s << dtypes[int(dtype)] << ' ' << t.name << ": batch " << t.batch << " nhead " << t.nhead_q << '/' << t.nhead_k
+    << " seqlen " << t.seqlen_q << '/' << t.seqlen_k << " hdim " << t.hdim_q << '/' << t.hdim_v << " window ("
+    << t.window_left << ", " << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size
+    << (t.sink ? " sink" : "") << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias "
+    << biases[int(t.bias)] << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p
+    << (t.randval ? " randval" : "") << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale "
+    << scale_of(t);
   return s.str();
 }
 
-BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, void* scratch, unsigned seed) {
+BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guarded& scratch, unsigned seed) {
   std::mt19937 random(seed);
   Arrays a(t, dtype, random, seed % 2 ? Flush::start : Flush::end);
   const fmha::BwdProblem p = problem_of(t, dtype, a);
   const Kind kind = kind_of(dtype);
+  BwdErrors errors;
   Comparison dq, dk, dv, dbias, delta, sinks;
   for (int b = 0; b < t.batch; ++b) {
     const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k;
     std::vector<Reference> heads;
     for (int h = 0; h < t.nhead_q; ++h) heads.push_back(reference(t, a, b, h));
-    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch);
+    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch.data());
+    const std::string first = bits(a);
+    scratch.poison();
+    if (run_sequence(engine, dtype, t, a, p, b, scratch.data()) != d_sink || bits(a) != first)
+      errors.broken = "a second run gives other bits";
 
     for (int h = 0; h < t.nhead_q; ++h) {
       Reference& r = heads[h];
@@ -412,7 +452,6 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, void
     }
   }
 
-  BwdErrors errors;
   errors.dq = dq.result("dq", errors.broken);
   errors.dk = dk.result("dk", errors.broken);
   errors.dv = dv.result("dv", errors.broken);

@@ -19,13 +19,15 @@ struct BwdCase {
   bool group = false;         // sequences of random lengths, padded by a few rows of NaN
   bool heads_inside = false;  // (batch, seqlen, nhead, hdim) in memory; else (batch, nhead, seqlen, hdim)
   bool sink = false, dbias = false, randval = false;
-  bool head_units = false;    // a unit per query head, then sum_heads; else a unit per key head
+  bool head_units = false;  // a unit per query head, then sum_heads; else a unit per key head
   bool locks = false;
-  int nsplits = 1;            // of dq_acc: chunk i adds to split i % nsplits
+  int nsplits = 1;  // of dq_acc: chunk i adds to split i % nsplits
   float scale = 0, softcap = 0, dropout_p = 0;
-  bool scale_given = false;   // else 1 / sqrt(hdim_q)
+  bool scale_given = false;  // else 1 / sqrt(hdim_q)
   Bias bias = Bias::none;
   bool bias_of_heads = true;  // else one for all heads
+  float bias_mean = 0;
+  bool bias_masks = false;  // a third of the bias, and two rows of every tile, are -inf
   unsigned long long seed = 0x123456789abcULL, offset = 0xfffffff0ULL;  // the 64 lanes carry into the high word
 };
 
@@ -42,7 +44,8 @@ struct BwdErrors {
   std::string broken;  // what no tolerance excuses: NaN, a wrong zero, a wrong byte, a write outside
 };
 
-// Runs all stages with fresh random inputs drawn from the seed.
-BwdErrors run(const fmha::BwdEngine&, Dtype, const BwdCase&, void* scratch, unsigned seed);
+// Runs all stages with fresh random inputs drawn from the seed, twice: with the scratch as it is, then poisoned. Every bit of
+// every gradient must be the same.
+BwdErrors run(const fmha::BwdEngine&, Dtype, const BwdCase&, Guarded& scratch, unsigned seed);
 
 }  // namespace tilekiln::test

@@ -1,4 +1,4 @@
-"""The engines, each against a float64 reference in C++ (the programs say what they cover)."""
+"""The engines and what they are made of, in C++ programs; each says at its top what it covers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def run(program: Path, *arguments: str) -> None:
     if result.returncode == MISSING:
         pytest.skip(result.stdout.strip())
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize"])
+def test_core(build_program: Callable[..., Path], mode: str) -> None:
+    run(build_program("core_test", mode=mode))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_vocabulary(build_program: Callable[..., Path], target: str) -> None:
+    run(build_program(f"{target.replace('_', '-')}/vocabulary_test", targets="all"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -88,6 +88,60 @@ def test_capsules_are_released(flash):
     assert sys.getrefcount(base) == before
 
 
+class Taker:
+    """A framework whose arrays are capsules: it takes one over as DLPack says, and remembers what it got."""
+
+    def __init__(self, array: np.ndarray, versions: tuple | None) -> None:
+        self.array, self.versions = array, versions
+
+    def __dlpack__(self, **options):
+        from tilekiln._frameworks import Exported
+
+        return Exported(self.array).__dlpack__(**options)
+
+    def __array_namespace__(self):
+        return self
+
+    def from_dlpack(self, exporter):
+        assert exporter.__dlpack_device__() == (1, 0)
+        self.made = exporter.array
+        return exporter.__dlpack__(max_version=self.versions)
+
+
+@pytest.mark.parametrize("versions", [None, (1, 0)], ids=["unversioned", "versioned"])
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_bf16_reaches_frameworks_without_the_exchange_api(flash, dtype, versions):
+    """NumPy exports no bf16; the facade does. A capsule that is dropped frees its array."""
+    made = problem(dtype=dtype)
+    inputs = {k: Taker(v, versions) if isinstance(v, np.ndarray) else v for k, v in made.inputs.items()}
+    capsule = flash.fmha_fwd(**inputs)
+    assert ("dltensor_versioned" if versions else '"dltensor"') in repr(capsule)
+    array = inputs["q"].made
+    assert tk.reference.excess(dtype, made.reference(), array) <= 1
+    before = sys.getrefcount(array)
+    del capsule
+    assert sys.getrefcount(array) == before - 1
+
+
+@pytest.mark.torch
+def test_capsules_can_be_taken_over():
+    """torch takes the array, uses it after ours is gone and frees it."""
+    import torch
+    from tilekiln._frameworks import Exported
+
+    array = np.arange(6, dtype=np.float32).reshape(2, 3).astype(ml_dtypes.bfloat16)[:, ::-1].T
+    array = np.ascontiguousarray(array)
+    alive = weakref.ref(array)
+    tensor = torch.from_dlpack(Exported(array))
+    del array
+    gc.collect()
+    assert alive() is not None
+    assert tensor.dtype == torch.bfloat16
+    assert tensor.tolist() == [[2.0, 5.0], [1.0, 4.0], [0.0, 3.0]]
+    del tensor
+    assert alive() is None
+
+
 def test_read_only_arrays(flash):
     """Inputs may be read-only; a capsule that says read-only cannot be written to."""
     made = problem()
@@ -137,6 +191,15 @@ def test_new_outputs(load):
     assert (out.shape, lse.shape) == ((2, 4, 70, 32), (2, 4, 70))
 
 
+def test_broadcast_views(flash):
+    """Strides of 0: every sequence, or every key head, is the same memory."""
+    random = np.random.default_rng(0)
+    q, k, v = (random.standard_normal((1, 9, 1, 32)).astype(np.float32) for _ in range(3))
+    expected = flash.fmha_fwd(q, k, v)
+    wide = [np.broadcast_to(array, (3, 9, 4, 32)) for array in (q, k, v)]
+    np.testing.assert_array_equal(flash.fmha_fwd(*wide), np.broadcast_to(expected, (3, 9, 4, 32)))
+
+
 def test_results_are_what_was_given(flash):
     made = problem()
     outputs = made.outputs()
@@ -181,6 +244,14 @@ def test_torch(flash, dtype, mode, layout):
     out, lse = flash.fmha_fwd(**tensors, return_lse=True)
     assert (type(out), out.dtype, lse.dtype) == (torch.Tensor, types[dtype], torch.float32)
     assert tk.reference.excess(dtype, expected, out.float().numpy(), lse.numpy()) <= 1
+    if mode == "batch":  # rows that are left untouched read as zero, whatever the memory held before
+        lengths = torch.tensor([5, 0], dtype=torch.int32)
+        for _ in range(20):
+            torch.full_like(out, 7.0)
+            padded = flash.fmha_fwd(**tensors, seqlen_q=lengths)
+            padded = padded.transpose(1, 2) if layout == "bhsd" else padded
+            assert padded[0, :5].abs().max() > 0
+            assert padded[0, 5:].abs().max() == padded[1].abs().max() == 0
     given = torch.full_like(out, float("nan"))
     assert flash.fmha_fwd(**tensors, out=given) is given
     assert torch.equal(given, out)

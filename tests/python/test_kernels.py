@@ -25,7 +25,7 @@ class Kernels:
         self.instances: dict[str, dict[tuple, list[tk.Instance]]] = {}
         for receipt, library in libraries.items():
             by_signature = self.instances[receipt] = {}
-            for instance in library.instances():
+            for instance in library.instances("family=fmha_fwd"):
                 if library.instance_usable(instance.number):
                     by_signature.setdefault(tuple(instance.signature.items()), []).append(instance)
 

@@ -1,4 +1,5 @@
-// The workspace of the backward pass: every vector byte for byte, the worked examples, and tens of thousands of random schedules by brute force.
+// The workspace of the backward pass: every vector byte for byte, the worked examples, and tens of thousands of random
+// schedules by brute force.
 #include "tilekiln/fmha/bwd_workspace.h"
 
 #include <algorithm>
@@ -70,7 +71,8 @@ BwdWorkspaceShape group_shape(const GroupVector& v) {
   return shape;
 }
 
-// What a schedule does, worker by worker, against what it must do: each (batch, head, chunk) once, no slot of two workers, no slot at or past nsplits.
+// What a schedule does, worker by worker, against what it must do: each (batch, head, chunk) once, no slot of two
+// workers, no slot at or past nsplits.
 struct Walked {
   std::map<std::tuple<int, int, int>, int> jobs;   // (batch, head, chunk) -> times
   std::map<std::tuple<int, int, int>, int> owner;  // (batch, head, slot) -> worker
@@ -205,7 +207,8 @@ void worked_batch_examples() {
   for (int x = 0; x < 6; ++x) CHECK(interleaved(x, 6) == order[x]);
 }
 
-// The walk of facts 3.8, worker by worker; the figures of 3.8, 3.9 and of the 490,733,568-byte case are among the vectors.
+// The walk of facts 3.8, worker by worker; the figures of 3.8, 3.9 and of the 490,733,568-byte case are among the
+// vectors.
 void worked_group_example() {
   const GroupVector& v = group_vectors[0];
   CHECK_TEXT(v.name, "B_small");

@@ -11,14 +11,14 @@ enum class Into { overwrite, add };      // C = A B, C += A B
 enum class Broadcast { rows, columns };  // A[r][w] lies at a + r stride + w, or at a + w stride + r
 
 template <class Compute, Into kInto, Broadcast kBroadcast, int R, int N>
-TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, i64 b_stride, i64 begin, i64 end, float* c,
-                                  i64 c_stride) {
+TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, i64 b_stride, i64 begin, i64 end,
+                                  float* c, i64 c_stride) {
   vf sum[R][N];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j)
-      sum[r][j] = kInto == Into::add ? load(c + r * c_stride + j * kLanes) : zero();
+    TILEKILN_UNROLL(8)
+    for (int j = 0; j < N; ++j) sum[r][j] = kInto == Into::add ? load(c + r * c_stride + j * kLanes) : zero();
   }
-  TILEKILN_UNROLL(2) for (i64 w = begin; w < end; ++w) {
+  TILEKILN_UNROLL(4) for (i64 w = begin; w < end; ++w) {
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(b + w * b_stride + j * kLanes);
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
@@ -33,15 +33,15 @@ TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, 
 
 // `rows` rows of C, a multiple of 4, and `vectors` vectors of each; words [begin, end).
 template <class Compute, Into kInto, Broadcast kBroadcast>
-void product(const float* a, i64 a_stride, const float* b, i64 b_stride, int begin, int end, float* c, i64 c_stride, int rows,
-             int vectors) {
+void product(const float* a, i64 a_stride, const float* b, i64 b_stride, int begin, int end, float* c, i64 c_stride,
+             int rows, int vectors) {
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     constexpr int R = block_rows(N);
     int r = 0;
     const auto step = [&]<int Rows>() __attribute__((always_inline)) {
-      product_rows<Compute, kInto, kBroadcast, Rows, N>(kBroadcast == Broadcast::rows ? a + r * a_stride : a + r, a_stride,
-                                                        b + j * kLanes, b_stride, begin, end, c + r * c_stride + j * kLanes,
-                                                        c_stride);
+      product_rows<Compute, kInto, kBroadcast, Rows, N>(kBroadcast == Broadcast::rows ? a + r * a_stride : a + r,
+                                                        a_stride, b + j * kLanes, b_stride, begin, end,
+                                                        c + r * c_stride + j * kLanes, c_stride);
       r += Rows;
     };
     while (r + R <= rows) step.template operator()<R>();

@@ -51,7 +51,7 @@ struct BwdRows {
   i64 out_offset, dout_offset, lse_offset, dq_offset;
   const float* dq_acc;   // convert_dq: row 0 of this head in its first split; element (row, col) at row * hdim_q + col
   i64 dq_acc_split;      // to the next split
-  int nsplits;           // 0: no chunk of keys ran for these rows, dq = 0 is written and dq_acc is not read
+  int nsplits;
 };
 
 // A chunk of tile_k keys against every query of the query heads [head, head_end), which share one key head, of one sequence.

@@ -1,12 +1,14 @@
-// The unified workspace of the backward pass and the schedules that fill it. Host code: no ISA, no engine, no allocation.
+// The unified workspace of the backward pass and the schedules that fill it. Host code: no ISA, no engine, no
+// allocation.
 //
-// One block of memory: a host segment, packed on the host and copied to the head, and behind it the fp32 accumulator of dq.
+// One block of memory: a host segment, packed on the host and copied to the head, and behind it the fp32 accumulator of
+// dq.
 //
 //   nsplits[batch or 1] | offsets[batch + 1] | cu_state[workers] | batch_state[batch] | pad to 4096 | dq_acc
 //
 // offsets, cu_state and batch_state are there in deterministic group mode only. dq_acc of a sequence is
-// [nhead_q, nsplits, physical seqlen_q, hdim_q]. A slot is one (head, split) of it: no two workers add to one slot, and each adds to a slot in its
-// own order, which is what makes the sum deterministic.
+// [nhead_q, nsplits, physical seqlen_q, hdim_q]. A slot is one (head, split) of it: no two workers add to one slot, and
+// each adds to a slot in its own order, which is what makes the sum deterministic.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -48,17 +50,23 @@ struct BwdWorkspaceLayout {
 };
 BwdWorkspaceLayout layout_of(const BwdWorkspaceShape& shape);
 
-// Writes the host segment (layout.host bytes, aligned to 16) and returns the bytes of dq_acc. The starts are read in group mode only: batch + 1
-// entries, never decreasing. Throws nothing.
+// Writes the host segment (layout.host bytes, aligned to 16) and returns the bytes of dq_acc. The starts are read in
+// group mode only: batch + 1 entries, never decreasing. Throws nothing.
 uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k, void* host);
 
-// The most bytes dq_acc can need for any starts: at most `batch` sequences with total_q rows together, padding included, and max_seqlen_k keys each.
+// The most bytes dq_acc can need for any starts: at most `batch` sequences with total_q rows together, padding
+// included, and max_seqlen_k keys each.
 uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int64_t max_seqlen_k);
+
+// The logical workers of a problem of `rows` query rows together whose longest sequence has `longest` keys: enough that
+// a machine of many cores has work where heads are few, and so few that the splits of dq cost little. Never depends on
+// the threads there are, and is known before any seqstart is.
+int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest);
 
 // Whether preparing the workspace zeroes dq_acc; `has_mask` matters to a direct main stage only.
 bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask);
-// Whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all own every slot (more than half
-// of random schedules leave some unowned), so each must be zero before the sum.
+// Whether a stage before the main one zeroes it instead: its size is then known on the device only. Heads do not all
+// own every slot (more than half of random schedules leave some unowned), so each must be zero before the sum.
 inline bool zeroed_by_stage(const BwdWorkspaceShape& shape) { return shape.group_schedule(); }
 
 // ---- deterministic batch mode: jobs (batch, head, chunk) cut into runs of equal count
@@ -69,12 +77,14 @@ struct BatchJobs {
 };
 BatchJobs batch_jobs(const BwdWorkspaceShape& shape);
 
-// The x-th of n chunks in the order of a masked problem: from both ends inwards, so that long and short chunks alternate.
+// The x-th of n chunks in the order of a masked problem: from both ends inwards, so that long and short chunks
+// alternate.
 constexpr int64_t interleaved(int64_t x, int64_t n) { return x % 2 == 0 ? x / 2 : n - 1 - x / 2; }
 
 // ---- deterministic group mode
 
-// Block `block` of `count` runs this logical worker: blocks go round the eight dies of a device, each die gets neighbours.
+// Block `block` of `count` runs this logical worker: blocks go round the eight dies of a device, each die gets
+// neighbours.
 int xcd_map(int block, int count);
 
 // The parts of a packed host segment.

@@ -18,8 +18,8 @@ struct IndexArrays {
       block_scale_seqstart_k;
 };
 
-// A place is what the step of an array is multiplied by to find the sequence in it: the batch index in batch mode, the physical start (of scales:
-// the first block) in group mode. Room is what lies between it and the next.
+// A place is what the step of an array is multiplied by to find the sequence in it: the batch index in batch mode, the
+// physical start (of scales: the first block) in group mode. Room is what lies between it and the next.
 struct Sequence {
   int batch, seqlen_q, seqlen_k;
   i64 place_q, place_k, place_scale_q, place_scale_k;
@@ -43,7 +43,8 @@ struct AttentionCall {
 // Block scales of group mode: the blocks there are in q_descale and k_descale.
 struct ScaleBlocks { i64 q, k; };
 
-// The logical lengths and places of every sequence, from the index arrays. `scales`: null without block scales in group mode.
+// The logical lengths and places of every sequence, from the index arrays. `scales`: null without block scales in group
+// mode.
 [[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                               const ScaleBlocks* scales, AttentionCall* call);
 

@@ -4,7 +4,8 @@
 
 namespace tilekiln {
 
-// `instance`: -1 for the dispatcher's choice. An error names why there is none; with TILEKILN_VERBOSE=dispatch a choice is told on stderr.
+// `instance`: -1 for the dispatcher's choice. An error names why there is none; with TILEKILN_VERBOSE=dispatch a choice
+// is told on stderr.
 [[nodiscard]] tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query,
                                      Choice* choice);
 

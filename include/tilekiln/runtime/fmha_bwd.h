@@ -9,6 +9,13 @@ namespace tilekiln::fmha {
 // The families of the stages, in the order they run; indices TILEKILN_BWD_...
 extern const char* const bwd_families[TILEKILN_BWD_STAGES];
 
+// Where logical workers become more than any schedule can use.
+constexpr int max_workers = 1 << 16;
+
+constexpr Dtype dtype_of(int32_t dtype) {
+  return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
+}
+
 // The arguments as arrays; those that are absent have no name.
 struct BwdArrays : IndexArrays {
   Array dout, q, k, v, out, lse, dq, dk, dv, dbias, d_sink, delta, bias, alibi_slopes, sink, randval, workspace;
@@ -38,8 +45,18 @@ struct BwdCall : AttentionCall {
   Array workspace;
 };
 
-// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing that belongs to the caller.
-[[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call);
+// When the index arrays (seqstart, seqlen, cu_seqlens) are read.
+enum class BwdLengths : unsigned char {
+  now,
+  later,  // only their shapes are checked: `call` is not fit to be run
+};
+
+// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing
+// that belongs to the caller.
+[[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call,
+                                        BwdLengths lengths = BwdLengths::now);
+// Whether an array can be a workspace: not its size.
+[[nodiscard]] tilekiln_status check_workspace(const Array& workspace);
 
 // What a launcher and a call have in common: everything the signatures of the stages follow from.
 struct BwdTraits {
@@ -53,11 +70,14 @@ void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]
 [[nodiscard]] tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
                                          Choice stages[TILEKILN_BWD_STAGES]);
 
-// The shape of the workspace. total_q: the end of the last sequence in group mode; max_seqlen_k: the longest physical one; `workers`: 0 for the default.
+// The shape of the workspace of a call that has its stages.
 BwdWorkspaceShape shape_of(const BwdCall& call);
-// The logical workers of a problem: enough that a machine of many cores has work where heads are few, and so few that the splits of dq cost little.
-// Never depends on the threads. `rows`: of all queries together; `longest`: the most keys of a sequence.
-int default_workers(const BwdWorkspaceShape& shape, i64 rows, i64 longest);
+// The starts of the sequences as the schedule reads them, batch + 1 each; empty in batch mode.
+struct BwdStarts { SmallArray<int32_t, 17> q, k; };
+void set_starts(const BwdCall& call, BwdStarts* starts);
+// The bytes of workspace of a call that has its stages.
+u64 workspace_bytes(const BwdCall& call);
+[[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
 
 // Runs the call, now or in its stream (which takes the call over).
 [[nodiscard]] tilekiln_status launch_bwd(BwdCall& call);

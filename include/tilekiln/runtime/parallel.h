@@ -1,10 +1,12 @@
 // Running the units of a call in as many threads as they are worth.
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <type_traits>
 
 #include "tilekiln/runtime/attention.h"
 #include "tilekiln/runtime/pool.h"
+#include "tilekiln/runtime/scratch.h"
 
 namespace tilekiln::fmha {
 
@@ -18,8 +20,8 @@ inline int useful_threads(const AttentionCall& call, i64 units, double work) {
   return static_cast<int>(std::min<i64>(call.threads, useful));
 }
 
-// Calls work() in `workers` threads, the caller's among them. It must be complete when the caller's call ends, even if no other came: claim from a
-// shared counter.
+// Calls work() in `workers` threads, the caller's among them. It must be complete when the caller's call ends, even if
+// no other came: claim from a shared counter.
 template <class Work>
 void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
   using Callee = std::remove_reference_t<Work>;
@@ -33,6 +35,27 @@ void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
       &work);
   // Whatever the executor left undone.
   work();
+}
+
+// unit(i, scratch) for every i in [0, units), in the threads that `work` multiply-adds are worth; the first is claimed
+// first.
+template <class Unit>
+void for_each_unit(const AttentionCall& call, i64 units, double work, size_t scratch_bytes, Unit&& unit) {
+  if (units == 0) return;
+  std::atomic<i64> next = 0;
+  auto claims = [&] {
+    if (next.load(std::memory_order_relaxed) >= units) return;
+    void* const scratch = thread_scratch(scratch_bytes);
+    // A thread without memory leaves its units to the others; the caller has made sure that its own has it.
+    if (scratch == nullptr) return;
+    for (i64 i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;) unit(i, scratch);
+  };
+  const int workers = useful_threads(call, units, work);
+  if (workers == 1) {
+    claims();
+  } else {
+    run_in_threads(call, workers, claims);
+  }
 }
 
 }  // namespace tilekiln::fmha

@@ -22,6 +22,10 @@ char* error_buffer() noexcept;
                                                                                         const char* format,
                                                                                         ...) noexcept;
 
+// Whether a number lies in [least, most].
+[[nodiscard]] tilekiln_status check_range(const char* argument, long long value, long long least,
+                                          long long most) noexcept;
+
 // Turns the exception being handled into a code and a sentence. Only inside a catch block.
 [[nodiscard]] tilekiln_status fail_exception() noexcept;
 

@@ -65,7 +65,12 @@ def head(
     if keep is not None:
         probability = np.where(keep, probability * keep_scale, 0.0)
     size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T) + (0.0 if bias is None else np.abs(bias))
-    return probability @ v, lse, probability @ np.abs(v), np.max(np.where(visible, size, 0.0), axis=1, initial=0.0)
+    return (
+        probability @ v,
+        lse,
+        probability @ np.abs(v),
+        np.max(np.where(score > -np.inf, size, 0.0), axis=1, initial=0.0),
+    )
 
 
 def forward(

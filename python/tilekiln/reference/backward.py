@@ -208,7 +208,7 @@ def backward(
         gradient("dk"),
         gradient("dv"),
         None if bias is None else gradient("dbias"),
-        None if d_sink is None else Gradient(*d_sink, np.full(nhead_q, True)),
+        None if d_sink is None else Gradient(d_sink[0], d_sink[1], d_sink[2], d_sink[3], np.full(nhead_q, True)),
         delta[0] if group else delta,
     )
 

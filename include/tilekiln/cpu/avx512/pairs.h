@@ -15,7 +15,12 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 struct vh { __m512i v; };  // 32 bf16
 
 // acc + even a even b + odd a odd b, per lane
-TILEKILN_INLINE vf dot_pair(vf acc, vf a, vf b) { return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)}; }
+TILEKILN_INLINE vf dot_pair(vf acc, vf a, vf b) {
+#if defined(__clang__) && __clang_major__ < 20
+  asm("" : "+v"(b.v));  // clang 16's VectorCombine recurses without end on a broadcast that is cast to bf16
+#endif
+  return {_mm512_dpbf16_ps(acc.v, (__m512bh)a.v, (__m512bh)b.v)};
+}
 
 // The 16 lanes of `low`, then those of `high`, each rounded to nearest even.
 TILEKILN_INLINE vh both(vf low, vf high) { return {(__m512i)_mm512_cvtne2ps_pbh(high.v, low.v)}; }

@@ -1,7 +1,16 @@
 // 16 fp32 lanes (AVX-512 F, BW, VL, DQ). A struct of one register and free functions: measured equal to raw intrinsics.
 #pragma once
 
+// g++ 12 warns of uninitialised values inside its own AVX-512 headers.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 
 #include <cstdint>
 

@@ -14,13 +14,10 @@ struct State {
       started[kVectors];  // O of this vector holds something. Not cleared beforehand: the stores would miss L1 and cost
                           // as much as a third of a block (bf16, D = 64); the first product writes it instead.
 
-  // Makes O of the vectors [begin, end) readable: all of them started, or none.
+  // Makes O of the vectors [begin, end) usable together. False: none of them held anything, so that O may be overwritten.
   TILEKILN_INLINE bool start(int begin, int end, float* o, int rows) {
-    bool any = false, all = true;
-    for (int j = begin; j < end; ++j) {
-      any |= started[j];
-      all &= started[j];
-    }
+    bool any = false;
+    for (int j = begin; j < end; ++j) any |= started[j];
     for (int j = begin; j < end; ++j) {
       if (any && !started[j]) clear(j, o, rows);
       started[j] = true;

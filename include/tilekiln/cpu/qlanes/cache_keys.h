@@ -69,6 +69,7 @@ class CacheKeys {
   static i64 end(const KvUnit& u) { return u.key_end; }
   static bool has_sink(const KvUnit& u) { return u.first_split; }
   static Descales descales(const KvProblem& a, const KvUnit& u, int head_k) { return cache_descales(a, u, head_k); }
+  static void prefetch(i64, int) {}  // pages lie apart; the gain is the plain forward's, on short sequences
 
   void block(Block& b, i64 key, int keys) const {
     const CacheRows::Run k = k_.run(key, keys), v = v_.run(key, keys);

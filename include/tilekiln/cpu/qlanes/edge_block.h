@@ -13,14 +13,12 @@ struct Edges {
 
   TILEKILN_INLINE int clamp(i64 key) const { return int(key < 0 ? 0 : key > keys ? keys : key); }
 
-  // The lanes of the vector that starts at query q which see `key`.
-  TILEKILN_INLINE lane_bits lanes(int q, i64 key) const {
-    i64 begin = key - last - q, end = key < sink ? kLanes : key - first - q + 1;
-    begin = begin < 0 ? 0 : begin > kLanes ? kLanes : begin;
-    end = end < 0 ? 0 : end > kLanes ? kLanes : end;
-    if (key >= keys || end <= begin) return 0;
+  // The lanes of the vector that starts at query q which see an existing key.
+  TILEKILN_INLINE lane_bits lanes(int q, int key) const {
+    const int begin = lane(key - last - q), end = key < sink ? kLanes : lane(key - first - q + 1);
     return lane_bits(((1u << end) - 1) & ~((1u << begin) - 1));
   }
+  static TILEKILN_INLINE int lane(i64 i) { return int(i < 0 ? 0 : i > kLanes ? kLanes : i); }
 };
 
 // What one vector of queries sees: some lane the keys [begin, end), all lanes [all_begin, all_end), where no mask is needed.
@@ -96,16 +94,16 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
 
     // s = -inf where masked
     vf m = maximum[j];
-    for (int key = r.begin; key < r.rounded_end; ++key) {
-      if (key == r.all_begin && r.all_end > key) {
-        key = r.all_end - 1;
-        continue;
+    const auto mask = [&](int begin, int end) {
+      for (int key = begin; key < end; ++key) {
+        float* s = w.s + key * kTileQ + q;
+        const vf x = select(key < keys ? edges.lanes(q, key) : lane_bits(0), load(s), broadcast(-kInfinity));
+        store(s, x);
+        m = max(m, x);
       }
-      float* s = w.s + key * kTileQ + q;
-      const vf x = select(edges.lanes(q, key), load(s), broadcast(-kInfinity));
-      store(s, x);
-      m = max(m, x);
-    }
+    };
+    mask(r.begin, r.all_begin);
+    mask(r.all_end, r.rounded_end);
 
     // P = 2^(c S - c m)
     vf alpha;

@@ -43,9 +43,20 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   if (rows <= 0) return;
   const int vectors = (rows + kLanes - 1) / kLanes, head_k = u.head / (a.nhead_q / a.nhead_k);
   const char* q = (const char*)a.q + storage.q_bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
+  char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
 
   const int q_words = (a.hdim_q + Compute::kWord - 1) / Compute::kWord, o_rows = round_up(a.hdim_v, 4);
   const Source source(storage, a, u, head_k, w, Compute::kWord);
+
+  // The keys that some row sees: [begin, end), and those below the sink.
+  const fmha::Window window = fmha::window_of(a, u);
+  const i64 shifted = u.row + window.shift;
+  const i64 last_key = Source::end(u);
+  const i64 end = last_key < shifted + rows + window.right ? last_key : shifted + rows + window.right;
+  const i64 aligned = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
+  const i64 begin = aligned < Source::begin(u) ? Source::begin(u) : aligned;
+  const int first_keys = int(end - begin < 0 ? 0 : end - begin < kTileK ? end - begin : kTileK);
+  source.prefetch(begin, first_keys);
   storage.load_q(w.q, q, a.q_row, rows, a.hdim_q);
 
   const Descales descales = Source::descales(a, u, head_k);
@@ -84,13 +95,6 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     }
   }
 
-  // The keys that some row sees: [begin, end), and those below the sink.
-  const fmha::Window window = fmha::window_of(a, u);
-  const i64 shifted = u.row + window.shift;
-  const i64 last_key = Source::end(u);
-  const i64 end = last_key < shifted + rows + window.right ? last_key : shifted + rows + window.right;
-  const i64 aligned = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
-  const i64 begin = aligned < Source::begin(u) ? Source::begin(u) : aligned;
   for (i64 key = window.sink > Source::begin(u) ? Source::begin(u) : begin; key < end; key += kTileK) {
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
@@ -127,7 +131,6 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     for (int i = 0; i < rows; ++i)
       lse[i] = last_l[i] == 0 ? -kInfinity : kLn2 * (c * last_m[i]) + __builtin_logf(last_l[i]);
   }
-  char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
   storage.store_out(out, a.out_row, w.o, factor, rows, a.hdim_v);
 }
 

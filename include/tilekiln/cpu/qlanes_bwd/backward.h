@@ -33,7 +33,7 @@ struct BwdStorage {
   StoreRows store_rows;
   StoreDbias store_dbias;
   ScoreStage bias;
-  int bytes;              // of an element
+  int bytes;  // of an element
 };
 
 template <class Compute> BwdStrides strides_of(const BwdProblem& a) {
@@ -81,8 +81,14 @@ inline void add_dq(float* to, const float* from, i64 from_stride, int rows, int 
 template <class Compute> class Backward {
  public:
   Backward(const BwdStorage& storage, const BwdProblem& a, const BwdUnit& u, BwdScratch& w)
-      : storage_(storage), a_(a), u_(u), w_(w), keys_(u.seqlen_k - u.key < kChunk ? u.seqlen_k - u.key : kChunk),
-        head_k_(u.head / (a.nhead_q / a.nhead_k)), window_(fmha::window_of(a, u)), t_(strides_of<Compute>(a)) {}
+      : storage_(storage),
+        a_(a),
+        u_(u),
+        w_(w),
+        keys_(u.seqlen_k - u.key < kChunk ? u.seqlen_k - u.key : kChunk),
+        head_k_(u.head / (a.nhead_q / a.nhead_k)),
+        window_(fmha::window_of(a, u)),
+        t_(strides_of<Compute>(a)) {}
 
   void run() {
     if (keys_ <= 0) return;
@@ -128,7 +134,8 @@ template <class Compute> class Backward {
 
   void store_keys() {
     if (u_.dk_acc) {
-      store_rows<float>(u_.dk_acc + i64(u_.key) * a_.hdim_q, a_.hdim_q, w_.dk, t_.q, a_.softmax_scale, keys_, a_.hdim_q);
+      store_rows<float>(u_.dk_acc + i64(u_.key) * a_.hdim_q, a_.hdim_q, w_.dk, t_.q, a_.softmax_scale, keys_,
+                        a_.hdim_q);
       store_rows<float>(u_.dv_acc + i64(u_.key) * a_.hdim_v, a_.hdim_v, w_.dv, t_.dout, 1.f, keys_, a_.hdim_v);
       return;
     }
@@ -153,10 +160,10 @@ template <class Compute> class Backward {
   void load_queries(int head, int row, int rows) {
     const char* q = bytes(a_.q, u_.q_offset + head * a_.q_head + row * a_.q_row);
     const char* dout = bytes(a_.dout, u_.dout_offset + head * a_.dout_head + row * a_.dout_row);
-    storage_.load_transposed(w_.q_t, q, a_.q_row, rows, a_.hdim_q);
-    storage_.load_transposed(w_.dout_t, dout, a_.dout_row, rows, a_.hdim_v);
     storage_.load_vectors(w_.q, q, a_.q_row, rows, a_.hdim_q);
     storage_.load_vectors(w_.dout, dout, a_.dout_row, rows, a_.hdim_v);
+    storage_.load_transposed(w_.q_t, q, a_.q_row, rows, a_.hdim_q);
+    storage_.load_transposed(w_.dout_t, dout, a_.dout_row, rows, a_.hdim_v);
     const i64 at = u_.lse_offset + head * a_.lse_head + row;
     for (int i = 0; i < kTileQ; ++i) {
       const bool seen = i < rows && a_.lse[at + i] != -kInfinity;

@@ -42,7 +42,7 @@ void gradients(BwdScratch& w, const Gradients& g, int j, const KeyRange& range, 
     if constexpr (Capped) ds = mul(ds, fma(mul(s, minus_uncap), mul(s, uncap), broadcast(1.f)));
     if constexpr (Dropped) p = mul(keep_if(w.keep[j * kTileK + key], p), gain);
     if (masked) {
-      const lane_bits lanes = edges.lanes(q, key);
+      const lane_bits lanes = key < edges.keys ? edges.lanes(q, int(key)) : lane_bits(0);
       p = keep_if(lanes, p), ds = keep_if(lanes, ds);
     }
     return {p, ds};

@@ -11,7 +11,8 @@ using fmha::BwdProblem;
 using fmha::BwdRows;
 
 // to[i][:] = factor from[i][:], rows of fp32 aligned to a register.
-template <class T> void store_rows(void* to, i64 stride, const float* from, i64 from_stride, float factor, int rows, int width) {
+template <class T> void store_rows(void* to, i64 stride, const float* from, i64 from_stride, float factor, int rows,
+                                   int width) {
   const vf f = broadcast(factor);
   for (int i = 0; i < rows; ++i) {
     for (int d = 0; d < width; d += kLanes)
@@ -60,7 +61,8 @@ template <class T> void convert_dq(const BwdProblem& a, const BwdRows& u) {
   }
 }
 
-template <class T> void sum_heads(void* to, i64 to_row, const float* from, i64 head_stride, int heads, int rows, int width) {
+template <class T> void sum_heads(void* to, i64 to_row, const float* from, i64 head_stride, int heads, int rows,
+                                  int width) {
   for (int row = 0; row < rows; ++row) {
     for (int d = 0; d < width; d += kLanes) {
       const float* p = from + i64(row) * width + d;

@@ -21,7 +21,7 @@ struct BwdScratch {
   alignas(64) float q[kTileQ * kMaxHdim];
   alignas(64) float dout[kTileQ * kMaxHdim];
   alignas(64) float dq[kTileQ * kMaxHdim];
-  alignas(64) float lse[kTileQ];    // in log2 units; +inf where P = 0: rows that saw no key, lanes without a row
+  alignas(64) float lse[kTileQ];  // in log2 units; +inf where P = 0: rows that saw no key, lanes without a row
   alignas(64) float delta[kTileQ];
   // Of the block: S^T then P^T, dP^T then dS^T [key][query] in fp32; where a word holds two, P and dS in words along the
   // queries [key][query / 2], and dS in words along the keys [key / 2][query].

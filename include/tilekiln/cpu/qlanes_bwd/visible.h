@@ -8,14 +8,13 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 constexpr int kGroup = 4;
 
 // Some lane of the vector sees the keys [begin, end), whole groups; all its lanes see [all_begin, all_end), which needs no mask.
-struct KeyRange {
-  int begin, end, all_begin, all_end;
-};
+struct KeyRange { int begin, end, all_begin, all_end; };
 
 struct Visible {
   Edges edges;
   int vectors;
-  KeyRange range[kVectors];  // of each vector; begin and end grow with the vector, so a group of keys sees a run of vectors
+  KeyRange
+      range[kVectors];  // of each vector; begin and end grow with the vector, so a group of keys sees a run of vectors
 
   // Calls f(key, key_end, j, j_end) for the runs of key groups that are seen by the same vectors [j, j_end).
   template <class F> TILEKILN_INLINE void key_runs(F&& f) const {
@@ -50,8 +49,10 @@ inline Visible visible_of(const Edges& edges, int vectors) {
     if (r.end < r.begin) r.end = r.begin;
     r.all_begin = round_up(edges.clamp(q + kLanes - 1 + edges.first), kGroup);
     r.all_end = edges.clamp(q + edges.last + 1) / kGroup * kGroup;
-    if (edges.sink >= edges.keys) r.all_begin = 0;
-    else if (edges.sink > 0) r.all_end = r.all_begin;
+    if (edges.sink >= edges.keys)
+      r.all_begin = 0;
+    else if (edges.sink > 0)
+      r.all_end = r.all_begin;
     if (r.all_begin > r.end) r.all_begin = r.end;
     if (r.all_end < r.all_begin) r.all_end = r.all_begin;
   }

@@ -1,0 +1,29 @@
+// The sequences of a backward call with everything their units need, and what their units cost.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "tilekiln/runtime/fmha_bwd.h"
+
+namespace tilekiln::fmha {
+
+// Offsets are in elements. What counts the sequences before it is for arrays that the call makes itself.
+struct BwdSequence {
+  int batch, seqlen_q, seqlen_k, nsplits;
+  i64 physical_q;
+  i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, bias, alibi, randval;
+  i64 acc;           // of its dq_acc
+  i64 keys_before;   // logical
+  i64 tiles_before;  // tiles of queries of one head
+  i64 chunks_before;
+};
+
+// All sequences of a call, in the order of its batch, without dq_acc; and in `cost` that of every chunk of each for one
+// head.
+void make_sequences(const BwdCall& call, int tile_q, int tile_k, std::vector<BwdSequence>* sequences,
+                    std::vector<double>* cost);
+
+// The (query, key) pairs of keys [key, key_end) that a mask leaves.
+i64 visible_pairs(const BwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 key, i64 key_end);
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,155 @@
+// Preparing a workspace: at once, or in stream order.
+#include <string.h>
+
+#include <functional>
+
+#include "tilekiln/runtime/bwd_launcher.h"
+#include "tilekiln/runtime/staging.h"
+#include "tilekiln/runtime/stream.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+using ll = long long;
+using Plan = BwdLauncher::Plan;
+
+// The starts of a problem: nothing may be packed from wrong ones, because workers would go anywhere.
+tilekiln_status check_starts(const Plan& plan, const int32_t* q, const int32_t* k) {
+  for (const auto& [name, starts] : {std::pair("seqstart_q", q), {"seqstart_k", k}}) {
+    if (starts[0] < 0) return fail_argument(name, "entry 0 was %d, must be 0 or more", starts[0]);
+    for (int b = 0; b < plan.shape.batch; ++b) {
+      if (starts[b + 1] >= starts[b]) continue;
+      return fail_argument(name, "must not decrease, but entry %d is %d after %d", b + 1, starts[b + 1], starts[b]);
+    }
+  }
+  if (q[plan.shape.batch] > plan.total_q) {
+    return fail_argument("seqstart_q",
+                         "ended at %d, must end at %lld or before, the seqlen_q of the launcher's problem",
+                         q[plan.shape.batch], static_cast<ll>(plan.total_q));
+  }
+  for (int b = 0; b < plan.shape.batch; ++b) {
+    if (k[b + 1] - k[b] <= plan.max_seqlen_k) continue;
+    return fail_argument("seqstart_k",
+                         "sequence %d was %d long, must be at most %lld, the seqlen_k of the launcher's problem", b,
+                         k[b + 1] - k[b], static_cast<ll>(plan.max_seqlen_k));
+  }
+  return TILEKILN_OK;
+}
+
+// The arguments of both ways to prepare.
+struct Arguments {
+  Array workspace, seqstart_q, seqstart_k;
+  const int32_t* q() const { return reinterpret_cast<const int32_t*>(seqstart_q.data); }
+  const int32_t* k() const { return reinterpret_cast<const int32_t*>(seqstart_k.data); }
+};
+
+tilekiln_status check_start_array(const Plan& plan, const char* name, const tilekiln_tensor* tensor, Array* array) {
+  if (!plan.shape.group) {
+    if (tensor == nullptr) return TILEKILN_OK;
+    return fail_argument(name, "was given in batch mode, must be null: there a sequence starts at its batch index");
+  }
+  if (tensor == nullptr) return fail_argument(name, "was null, must be given in group mode");
+  TILEKILN_TRY(check_array(name, *tensor, array));
+  TILEKILN_TRY(check_dtype(*array, TILEKILN_INT32, "int32"));
+  TILEKILN_TRY(check_ndim(*array, 1, "batch + 1"));
+  TILEKILN_TRY(check_length(*array, 0, "its length", i64(plan.shape.batch) + 1, "batch + 1"));
+  return check_contiguous(*array);
+}
+
+tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
+                                const tilekiln_tensor* seqstart_k, Arguments* arguments) {
+  if (workspace == nullptr) return fail_argument("workspace", "was null, must be given");
+  TILEKILN_TRY(check_array("workspace", *workspace, &arguments->workspace));
+  TILEKILN_TRY(check_workspace(arguments->workspace));
+  TILEKILN_TRY(check_start_array(plan, "seqstart_q", seqstart_q, &arguments->seqstart_q));
+  TILEKILN_TRY(check_start_array(plan, "seqstart_k", seqstart_k, &arguments->seqstart_k));
+  for (const Array* starts : {&arguments->seqstart_q, &arguments->seqstart_k}) {
+    if (starts->given() && overlap(arguments->workspace, *starts)) {
+      return fail_argument("workspace", "shares memory with %s, must have its own", starts->name);
+    }
+  }
+  return TILEKILN_OK;
+}
+
+class FunctionTask : public StreamTask {
+ public:
+  explicit FunctionTask(std::function<tilekiln_status()> function) : function_(std::move(function)) {}
+  tilekiln_status run() override { return function_(); }
+
+ private:
+  std::function<tilekiln_status()> function_;
+};
+
+constexpr size_t up16(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+}  // namespace
+
+tilekiln_status BwdLauncher::prepare(const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
+                                     const tilekiln_tensor* seqstart_k) const {
+  const Plan& plan = *plan_;
+  Arguments arguments;
+  TILEKILN_TRY(check_arguments(plan, workspace, seqstart_q, seqstart_k, &arguments));
+  if (plan.shape.group) TILEKILN_TRY(check_starts(plan, arguments.q(), arguments.k()));
+  // Packed aside first: a workspace that is too small is not written to.
+  const u64 host_bytes = layout_of(plan.shape).host;
+  const std::unique_ptr<CuState[]> host(new CuState[host_bytes / sizeof(CuState)]);
+  const u64 device_bytes = pack(plan.shape, arguments.q(), arguments.k(), host.get());
+  TILEKILN_TRY(check_workspace_size(arguments.workspace, host_bytes + device_bytes));
+  memcpy(arguments.workspace.data, host.get(), host_bytes);
+  if (zeroed_by_prepare(plan.shape, plan.traits.features.mask))
+    memset(arguments.workspace.data + host_bytes, 0, device_bytes);
+  return TILEKILN_OK;
+}
+
+tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
+                                           const tilekiln_tensor* seqstart_k, tilekiln_stream* stream,
+                                           const tilekiln_staging_allocator* allocator) const {
+  const std::shared_ptr<const Plan> plan = plan_;
+  TILEKILN_TRY(check_stream(stream));
+  Arguments arguments;
+  TILEKILN_TRY(check_arguments(*plan, workspace, seqstart_q, seqstart_k, &arguments));
+  TILEKILN_TRY(check_workspace_size(arguments.workspace, workspace_size()));
+
+  // One block, before anything is enqueued: seqstart_q, seqstart_k, host segment.
+  const size_t host_bytes = layout_of(plan->shape).host;
+  const size_t starts_bytes = plan->shape.group ? 4 * (static_cast<size_t>(plan->shape.batch) + 1) : 0;
+  std::shared_ptr<void> staging;
+  TILEKILN_TRY(allocate_staging(allocator, 2 * up16(starts_bytes) + host_bytes, &staging));
+  char* const staged_q = static_cast<char*>(staging.get());
+  char* const staged_k = staged_q + up16(starts_bytes);
+  char* const staged_host = staged_k + up16(starts_bytes);
+  char* const to = arguments.workspace.data;
+  const auto* const q = reinterpret_cast<const int32_t*>(staged_q);
+  const auto* const k = reinterpret_cast<const int32_t*>(staged_k);
+
+  // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
+  // starts leaves a host segment of zeros, which no run takes for prepared.
+  std::unique_ptr<FunctionTask> tasks[4];
+  int count = 0;
+  const auto step = [&](std::function<tilekiln_status()> function) {
+    tasks[count++] = std::make_unique<FunctionTask>(std::move(function));
+  };
+  if (zeroed_by_prepare(plan->shape, plan->traits.features.mask)) {
+    const u64 bytes = workspace_size() - host_bytes;
+    step([to, host_bytes, bytes] { return memset(to + host_bytes, 0, bytes), TILEKILN_OK; });
+  }
+  if (plan->shape.group) {
+    const void *from_q = arguments.seqstart_q.data, *from_k = arguments.seqstart_k.data;
+    step([staging, staged_q, staged_k, from_q, from_k, starts_bytes] {
+      memcpy(staged_q, from_q, starts_bytes);
+      memcpy(staged_k, from_k, starts_bytes);
+      return TILEKILN_OK;
+    });
+  }
+  step([staging, plan, q, k, staged_host, host_bytes]() -> tilekiln_status {
+    const tilekiln_status status = plan->shape.group ? check_starts(*plan, q, k) : TILEKILN_OK;
+    if (status != TILEKILN_OK) return memset(staged_host, 0, host_bytes), status;
+    pack(plan->shape, q, k, staged_host);
+    return TILEKILN_OK;
+  });
+  step([staging, to, staged_host, host_bytes] { return memcpy(to, staged_host, host_bytes), TILEKILN_OK; });
+  for (int i = 0; i < count; ++i) enqueue(*stream, tasks[i].release());
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::fmha

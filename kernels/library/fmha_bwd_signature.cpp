@@ -1,0 +1,82 @@
+// Problem -> signatures of the stages, and their instances.
+#include <string.h>
+
+#include "tilekiln/generated/fmha_bwd_convert_dq.h"
+#include "tilekiln/generated/fmha_bwd_dot_do_o.h"
+#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
+#include "tilekiln/runtime/choose.h"
+#include "tilekiln/runtime/fmha_bwd.h"
+#include "tilekiln/runtime/library.h"
+
+namespace tilekiln::fmha {
+
+const char* const bwd_families[TILEKILN_BWD_STAGES] = {"fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_bwd_convert_dq"};
+
+namespace {
+
+namespace dot = tilekiln::fmha_bwd_dot_do_o;
+namespace main_stage = tilekiln::fmha_bwd_dq_dk_dv;
+namespace convert = tilekiln::fmha_bwd_convert_dq;
+using MainDropout = main_stage::Dropout;
+
+// The engine's enums are written by hand, because engines include nothing generated.
+#define TILEKILN_SAME(type, family, value)                                        \
+  static_assert(static_cast<int>(type::value) == static_cast<int>(family::value), \
+                "fmha/fwd_engine.h and the backward families must number " #type "::" #value " alike")
+TILEKILN_SAME(Dtype, main_stage::Dtype, fp32);
+TILEKILN_SAME(Dtype, main_stage::Dtype, fp16);
+TILEKILN_SAME(Dtype, main_stage::Dtype, bf16);
+TILEKILN_SAME(Dtype, dot::Dtype, fp32);
+TILEKILN_SAME(Dtype, dot::Dtype, fp16);
+TILEKILN_SAME(Dtype, dot::Dtype, bf16);
+TILEKILN_SAME(Dtype, convert::Dtype, fp32);
+TILEKILN_SAME(Dtype, convert::Dtype, fp16);
+TILEKILN_SAME(Dtype, convert::Dtype, bf16);
+TILEKILN_SAME(Bias, main_stage::Bias, none);
+TILEKILN_SAME(Bias, main_stage::Bias, elementwise);
+TILEKILN_SAME(Bias, main_stage::Bias, alibi);
+#undef TILEKILN_SAME
+
+}  // namespace
+
+void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]) {
+  const BwdFeatures& features = traits.features;
+  dot::Signature first = {};
+  first.dtype = static_cast<dot::Dtype>(features.dtype);
+  first.mode = features.group ? dot::Mode::group : dot::Mode::batch;
+  queries[TILEKILN_BWD_DOT_DO_O] = {dot::pack(first), 0, traits.hdim_v, traits.seqlen_q};
+
+  main_stage::Signature main = {};
+  main.dtype = static_cast<main_stage::Dtype>(features.dtype);
+  main.mode = features.group ? main_stage::Mode::group : main_stage::Mode::batch;
+  main.mask = features.mask ? main_stage::Mask::window : main_stage::Mask::none;
+  main.bias = static_cast<main_stage::Bias>(features.bias);
+  main.dbias = features.dbias;
+  main.dropout = !features.dropout        ? MainDropout::none
+                 : features.store_randval ? MainDropout::store
+                                          : MainDropout::apply;
+  main.softcap = features.softcap;
+  main.sink = features.sink;
+  main.deterministic = features.deterministic;
+  queries[TILEKILN_BWD_DQ_DK_DV] = {main_stage::pack(main), traits.hdim_q, traits.hdim_v, traits.seqlen_q};
+
+  convert::Signature last = {};
+  last.dtype = static_cast<convert::Dtype>(features.dtype);
+  last.mode = features.group ? convert::Mode::group : convert::Mode::batch;
+  last.deterministic = features.deterministic;
+  queries[TILEKILN_BWD_CONVERT_DQ] = {convert::pack(last), traits.hdim_q, 0, traits.seqlen_q};
+}
+
+tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
+                           Choice stages[TILEKILN_BWD_STAGES]) {
+  // The main stage first: the others follow it, and its answer is the one that helps.
+  for (const int stage : {TILEKILN_BWD_DQ_DK_DV, TILEKILN_BWD_DOT_DO_O, TILEKILN_BWD_CONVERT_DQ}) {
+    const Dispatcher* dispatcher = nullptr;
+    TILEKILN_TRY(find_dispatcher(bwd_families[stage], &dispatcher));
+    const int64_t wanted = stage == TILEKILN_BWD_DQ_DK_DV ? instance : -1;
+    TILEKILN_TRY(choose(*dispatcher, wanted, queries[stage], &stages[stage]));
+  }
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,63 @@
+// The workspace of a call: its shape and size.
+#include <memory>
+
+#include "tilekiln/runtime/fmha_bwd.h"
+
+namespace tilekiln::fmha {
+
+BwdWorkspaceShape shape_of(const BwdCall& call) {
+  const Row& row = *call.stages[TILEKILN_BWD_DQ_DK_DV].row;
+  const BwdProblem& problem = call.problem;
+  BwdWorkspaceShape shape;
+  shape.group = problem.features.group;
+  shape.deterministic = problem.features.deterministic;
+  shape.batch = call.batch;
+  shape.nhead_q = problem.nhead_q;
+  shape.hdim_q = problem.hdim_q;
+  shape.kM0 = row.tile_q;
+  shape.kN0 = row.tile_k;
+  i64 rows = call.batch * call.physical_q, longest = call.physical_k;
+  if (shape.group) {
+    const Sequence* const last = call.sequences.end() - 1;
+    rows = call.batch == 0 ? 0 : last->place_q + last->room_q;
+    longest = call.longest_k;
+  } else {
+    shape.seqlen_q = call.physical_q;
+    shape.seqlen_k = call.physical_k;
+  }
+  shape.workers = call.workers != 0 ? call.workers : default_workers(shape, rows, longest);
+  return shape;
+}
+
+void set_starts(const BwdCall& call, BwdStarts* starts) {
+  if (!call.problem.features.group) return;
+  const size_t batch = static_cast<size_t>(call.batch);
+  starts->q.reset(batch + 1);
+  starts->k.reset(batch + 1);
+  starts->q[batch] = starts->k[batch] = 0;
+  for (size_t b = 0; b < batch; ++b) {
+    const Sequence& s = call.sequences[b];
+    starts->q[b] = static_cast<int32_t>(s.place_q);
+    starts->k[b] = static_cast<int32_t>(s.place_k);
+    starts->q[b + 1] = static_cast<int32_t>(s.place_q + s.room_q);
+    starts->k[b + 1] = static_cast<int32_t>(s.place_k + s.room_k);
+  }
+}
+
+u64 workspace_bytes(const BwdCall& call) {
+  const BwdWorkspaceShape shape = shape_of(call);
+  BwdStarts starts;
+  set_starts(call, &starts);
+  // Only the schedule itself knows the splits: it is made and forgotten.
+  const BwdWorkspaceLayout layout = layout_of(shape);
+  const std::unique_ptr<CuState[]> host(new CuState[layout.host / sizeof(CuState)]);
+  return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.get());
+}
+
+tilekiln_status check_workspace_size(const Array& workspace, u64 needed) {
+  const u64 have = static_cast<u64>(workspace.shape[0]);
+  if (have >= needed) return TILEKILN_OK;
+  return fail_argument("workspace", "had %llu bytes, must have %llu", have, needed);
+}
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,227 @@
+// One target's SIMD vocabulary against scalar code: conversions bit for bit, 2^x, selection, transposes, Philox.
+#include "tilekiln/cpu/vocabulary.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "check.h"
+#include "guarded.h"
+#include "tilekiln/cpu/dropout.h"
+#include "tilekiln/cpu/exp2.h"
+#include "tilekiln/cpu/load.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+namespace {
+
+float lane(vf a, int i) {
+  float x[kLanes];
+  store_unaligned(x, a);
+  return x[i];
+}
+
+bool same(float a, float b) { return core::bits_of(a) == core::bits_of(b) || (std::isnan(a) && std::isnan(b)); }
+
+template <class T> void widening() {
+  bool right = true;
+  const int patterns = 1 << 8 * sizeof(T);
+  for (int first = 0; first < patterns; first += kLanes) {
+    T x[kLanes];
+    for (int i = 0; i < kLanes; ++i) x[i].bits = decltype(T::bits)(first + i);
+    const vf got = widen(x);
+    for (int i = 0; i < kLanes; ++i) right &= same(lane(got, i), core::widen(x[i]));
+  }
+  CHECK(right);
+}
+
+// Every value of T, the middle to the next one, and the fp32 numbers on either side of it.
+template <class T> void narrowing() {
+  bool right = true;
+  for (int bits = 0; bits < 65536; ++bits) {
+    const float x = core::widen(T{uint16_t(bits)}), next = core::widen(T{uint16_t(bits + 1)});
+    const float middle = x + (next - x) / 2;
+    const float tries[] = {x, middle, std::nextafter(middle, x), std::nextafter(middle, next)};
+    for (const float y : tries) {
+      if (std::abs(y) < std::numeric_limits<float>::min()) continue;  // the bf16 instructions take fp32 subnormals as 0
+      T got[kLanes], expected;
+      narrow(got, broadcast(y));
+      core::narrow(y, expected);
+      right &= got[0].bits == expected.bits || (std::isnan(core::widen(got[0])) && std::isnan(core::widen(expected)));
+      right &= got[kLanes - 1].bits == got[0].bits;
+    }
+  }
+  CHECK(right);
+}
+
+// Rows that end at an inaccessible page are read and written exactly as far as they go.
+template <class T> void partial_rows(test::Kind kind) {
+  for (int n = 1; n <= kLanes; ++n) {
+    test::Guarded row(kind, size_t(n));
+    for (int i = 0; i < n; ++i) row.set(size_t(i), float(i + 1));
+    const vf got = widen_some(static_cast<const T*>(row.data()), n);
+    bool right = true;
+    for (int i = 0; i < kLanes; ++i) right &= lane(got, i) == (i < n ? float(i + 1) : 0.f);
+    row.poison();
+    narrow_some(static_cast<T*>(row.data()), got, n);
+    for (int i = 0; i < n; ++i) right &= row.get(size_t(i)) == i + 1;
+    CHECK(right);
+  }
+}
+
+template <int Degree> double worst_exp2() {
+  double worst = 0;
+  for (double x = -125.9; x < 60; x += 0.00137) {
+    const double got = lane(exp2<Degree>(broadcast(float(x))), 0), expected = std::exp2(double(float(x)));
+    worst = std::max(worst, std::abs(got / expected - 1));
+  }
+  return worst;
+}
+
+void exponentials() {
+  CHECK(worst_exp2<3>() < 7.6e-5);
+  CHECK(worst_exp2<5>() <
+        3e-7);  // 7.5e-8 of the polynomial; the rest is rounding, more of it without a fused multiply-add
+  for (const float x : {-INFINITY, -1e30f, -1000.f}) {
+    CHECK(lane(exp2<3>(broadcast(x)), 0) == 0);
+    CHECK(lane(exp2<5>(broadcast(x)), 0) == 0);
+  }
+  CHECK(std::isnan(lane(exp2<3>(broadcast(NAN)), 0)));
+  CHECK(std::isnan(lane(exp2<5>(broadcast(NAN)), 0)));
+}
+
+void selection() {
+  const vf a = iota(), b = broadcast(-7.f);
+  bool selects = true, keeps = true;
+  for (unsigned bits = 0; bits < 1u << kLanes; bits += kLanes == 16 ? 7 : 1) {
+    const vf s = select(lane_bits(bits), a, b), k = keep_if(lane_bits(bits), b);
+    for (int i = 0; i < kLanes; ++i) {
+      selects &= lane(s, i) == (bits >> i & 1 ? float(i) : -7.f);
+      keeps &= lane(k, i) == (bits >> i & 1 ? -7.f : 0.f);
+    }
+  }
+  CHECK(selects);
+  CHECK(keeps);
+  CHECK(std::isnan(lane(max(broadcast(1.f), broadcast(NAN)), 0)));
+  CHECK(std::isnan(lane(min(broadcast(1.f), broadcast(NAN)), 0)));
+  CHECK(lane(max(a, broadcast(2.f)), 1) == 2 && lane(max(a, broadcast(2.f)), 3) == 3);
+  CHECK(lane(abs(b), 0) == 7 && lane(abs(broadcast(-INFINITY)), 0) == INFINITY);
+  CHECK(lane(fma(a, b, broadcast(1.f)), 2) == -13 && lane(fms(a, b, broadcast(1.f)), 2) == -15);
+  for (float x = 1e-3f; x < 1e6f; x *= 1.37f)
+    CHECK(std::abs(double(lane(reciprocal(broadcast(x)), 0)) * double(x) - 1) < 2e-7);
+}
+
+void transposes() {
+  vf r[kLanes];
+  for (int i = 0; i < kLanes; ++i) r[i] = add(iota(), broadcast(float(100 * i)));
+  transpose(r);
+  bool right = true;
+  for (int i = 0; i < kLanes; ++i) {
+    for (int j = 0; j < kLanes; ++j) right &= lane(r[i], j) == float(100 * j + i);
+  }
+  CHECK(right);
+}
+
+// Keep bits and stored bytes of blocks that start anywhere, with an offset that carries into its high word.
+void random_blocks() {
+  for (const int row : {0, 64, 192}) {
+    for (const int key : {0, 64, 640}) {
+      const u64 seed = 0x123456789abcdefULL, offset = 0xffffffe0ULL;
+      const uint8_t threshold = 180;
+      lane_bits keep[kVectors * kTileK];
+      keep_block(keep, seed, offset, row, key, threshold);
+      constexpr int kRows = 61, kKeys = 59, kStride = 70;
+      std::vector<unsigned char> bytes(kRows * kStride, 0xaa);
+      store_randval(bytes.data(), kStride, seed, offset, row, key, kRows, kKeys);
+      bool kept = true, stored = true;
+      for (int i = 0; i < kTileQ; ++i) {
+        for (int j = 0; j < kTileK; ++j) {
+          const uint8_t byte = core::dropout_byte(seed, offset, row + i, key + j);
+          kept &= (keep[i / kLanes * kTileK + j] >> i % kLanes & 1) == (byte <= threshold);
+          if (i < kRows) stored &= bytes[i * kStride + j] == (j < kKeys ? byte : 0xaa);
+        }
+      }
+      CHECK(kept);
+      CHECK(stored);
+    }
+  }
+}
+
+#if TILEKILN_PAIRS
+void pairs() {
+  bool exact = true, partial = true;
+  for (int first = 0; first < 256; first += 32) {
+    fp8 x[32];
+    alignas(64) bf16 got[32];
+    for (int i = 0; i < 32; ++i) x[i].bits = uint8_t(first + i);
+    store_halves(got, load_halves(x, 32));
+    for (int i = 0; i < 32; ++i) exact &= same(core::widen(got[i]), core::widen(x[i]));
+  }
+  CHECK(exact);
+  for (int n = 1; n <= 32; ++n) {
+    test::Guarded row(test::Kind::bf16, size_t(n));
+    for (int i = 0; i < n; ++i) row.set(size_t(i), float(i + 1));
+    alignas(64) bf16 got[32];
+    store_halves(got, load_halves(static_cast<const bf16*>(row.data()), n));
+    for (int i = 0; i < 32; ++i) partial &= core::widen(got[i]) == (i < n ? float(i + 1) : 0.f);
+  }
+  CHECK(partial);
+
+  alignas(64) bf16 word[64];
+  alignas(64) bf16 even[32], odd[32];
+  for (int i = 0; i < 32; ++i) {
+    core::narrow(float(i), even[i]);
+    core::narrow(float(100 + i), odd[i]);
+  }
+  interleave(word, load_halves(even, 32), load_halves(odd, 32));
+  bool interleaved = true;
+  for (int i = 0; i < 32; ++i) interleaved &= word[2 * i].bits == even[i].bits && word[2 * i + 1].bits == odd[i].bits;
+  CHECK(interleaved);
+
+  // (i, 2) . (3, 5) + 1
+  const vf dot = dot_pair(broadcast(1.f), pair(iota(), broadcast(2.f)), pair(broadcast(3.f), broadcast(5.f)));
+  bool dots = true;
+  for (int i = 0; i < kLanes; ++i) dots &= lane(dot, i) == float(3 * i + 11);
+  CHECK(dots);
+}
+#endif
+
+void vocabulary() {
+  widening<core::fp16>();
+  widening<core::bf16>();
+  widening<core::fp8>();
+  narrowing<core::fp16>();
+  narrowing<core::bf16>();
+  partial_rows<float>(test::Kind::fp32);
+  partial_rows<core::fp16>(test::Kind::fp16);
+  partial_rows<core::bf16>(test::Kind::bf16);
+  exponentials();
+  selection();
+  transposes();
+  random_blocks();
+#if TILEKILN_PAIRS
+  pairs();
+#endif
+}
+
+// Exit code 77: this machine cannot run the target.
+bool supported() {
+#if defined(__AVX512BF16__)
+  return __builtin_cpu_supports("x86-64-v4") && __builtin_cpu_supports("avx512bf16");
+#elif defined(__AVX512F__)
+  return __builtin_cpu_supports("x86-64-v4");
+#elif defined(__AVX2__)
+  return __builtin_cpu_supports("x86-64-v3");
+#else
+  return true;
+#endif
+}
+
+}  // namespace
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
+
+int main() {
+  if (!tilekiln::cpu::supported()) return 77;
+  tilekiln::cpu::vocabulary();
+  return check_result();
+}

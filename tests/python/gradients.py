@@ -1,0 +1,99 @@
+"""Random backward problems for any signature, and the check of what a kernel made of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from tilekiln import reference
+
+from tests.python import problems
+from tests.python.problems import STORAGE, Sizes, poisoned, still_poison
+
+
+@dataclasses.dataclass
+class BackwardProblem:
+    """Arguments of one call. `inputs` go to the facade and to the reference alike; padding holds NaN."""
+
+    dtype: str
+    inputs: dict[str, Any]  # dout, q, k, v, out, lse and the forward's arguments
+    sizes: Sizes
+    dbias: bool
+    randval: bool
+    forward: reference.Result
+
+    def reference(self) -> reference.Gradients:
+        """What the call must compute, from the very out and lse that the kernel gets."""
+        return reference.backward(**self.inputs)
+
+    def outputs(self) -> dict[str, np.ndarray]:
+        """Poisoned arrays for everything the call can write."""
+        storage = STORAGE[self.dtype][0]
+        made = {
+            f"d{name}": poisoned(problems._view(np.empty(self.inputs[name].shape, storage), self.sizes.strides))
+            for name in "qkv"
+        }
+        heads = self.inputs["lse"].shape
+        if self.dbias:
+            made["dbias"] = poisoned(np.empty((*heads, self.inputs["bias"].shape[-1]), storage))
+        if self.inputs.get("sink") is not None:
+            made["d_sink"] = poisoned(np.empty(heads[-2], np.float32))
+        made["delta"] = poisoned(np.empty(heads, np.float32))
+        if self.randval:
+            group = self.inputs["q"].ndim == 3
+            at = -2 if self.sizes.layout == "bhsd" else -3
+            keys = max(self.sizes.lengths_k, default=0) if group else self.inputs["k"].shape[at]
+            made["randval"] = poisoned(np.empty((*heads, keys), np.uint8))
+        return made
+
+    def check(self, made: dict[str, np.ndarray], expected: reference.Gradients) -> None:
+        """Values within tolerance where the call writes, poison where it must not."""
+        for name in ("dq", "dk", "dv", "dbias", "d_sink"):
+            if name in made:
+                worst = reference.gradient_excess(self.dtype, expected, **{name: made[name]})
+                assert worst <= 1, f"{name}: error {worst:.3g} times its bound"
+                untouched = made[name][~getattr(expected, name).touched]
+                assert still_poison(untouched), f"{name} was written where it must stay untouched"
+        known = ~np.isnan(expected.delta)
+        size = np.maximum(1.0, np.max(np.abs(expected.delta[known]), initial=0.0))
+        np.testing.assert_allclose(made["delta"][known], expected.delta[known], rtol=0, atol=1e-5 * size)
+        assert still_poison(made["delta"][~known]), "delta was written where it must stay untouched"
+        if "randval" in made:
+            assert self.forward.randval is not None
+            drawn = self.forward.randval >= 0
+            assert np.array_equal(made["randval"][drawn], self.forward.randval[drawn]), "randval differs"
+            assert np.all(made["randval"][~drawn] == problems.POISON), "randval was written where no byte belongs"
+
+
+def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> BackwardProblem:
+    """A random problem of a signature of fmha_bwd_dq_dk_dv, with out and lse rounded as a forward would write them."""
+    forward_signature = {
+        **signature,
+        "dropout": signature["dropout"] != "none",
+        "lse": True,
+        "skip_min_seqlen_q": False,
+        "qscale": "none",
+    }
+    forward = problems.make(forward_signature, sizes, seed)
+    exact = forward.reference()
+    storage = STORAGE[forward.dtype][0]
+    rows = exact.touched if sizes.layout == "bhsd" else np.swapaxes(exact.touched, -1, -2)
+    dout = np.random.default_rng(seed + 1).standard_normal(exact.out.shape).astype(np.float32).astype(storage)
+    dout[~rows] = np.nan
+    forward.inputs["q"][~rows] = np.nan
+    inputs = {
+        **forward.inputs,
+        "dout": problems._view(dout, sizes.strides),
+        "out": problems._view(exact.out.astype(storage), sizes.strides),  # NaN in padding
+        "lse": exact.lse.astype(np.float32),
+    }
+    return BackwardProblem(forward.dtype, inputs, sizes, signature["dbias"], signature["dropout"] == "store", exact)
+
+
+def run(library: Any, problem: BackwardProblem, expected: reference.Gradients, **options: Any) -> dict[str, np.ndarray]:
+    """Run on a library, check, and return what was made."""
+    made = problem.outputs()
+    library.fmha_bwd(**problem.inputs, **made, **options)
+    problem.check(made, expected)
+    return made

@@ -1,0 +1,233 @@
+"""forward: speed of the attention kernels: share of the core's peak, ratio to torch's SDPA, what features cost.
+
+One pinned thread. Everything is thread CPU time, measured in turns (A, B, A) in one process; figures are medians of
+ratios, so they hold on a machine that others use too, and the share of peak is against bursts at the peak just before
+and after. torch is its flash kernel for the CPU, on one thread, on the same tensors; without torch its column is nan.
+
+    tools/dev --with torch python tools/bench forward [--dtype bf16] [--seconds 0.5] [speed] [features]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from .peak import peak
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RECEIPTS = "flash,pytorch,fp32"  # the last two for the bias
+DTYPES = ("fp32", "bf16", "fp16")
+LEAST_ROUNDS = 5
+
+Call = Callable[[], object]
+
+
+class Shape(NamedTuple):
+    batch: int
+    nhead_q: int
+    nhead_k: int
+    seqlen: int
+    hdim: int
+
+    def __str__(self) -> str:
+        heads = f"{self.nhead_q}/{self.nhead_k}" if self.nhead_q != self.nhead_k else f"{self.nhead_q}"
+        return f"{self.batch}, {heads}, {self.seqlen}, {self.hdim}"
+
+    def flops(self, left: int = -1, right: int = -1) -> float:
+        """Two products over the pairs that the window leaves visible."""
+        rows = range(self.seqlen)
+        first = [max(0, i - left) if left >= 0 else 0 for i in rows]
+        end = [min(self.seqlen, i + right + 1) if right >= 0 else self.seqlen for i in rows]
+        pairs = sum(e - f for f, e in zip(first, end, strict=True))
+        return 4.0 * self.batch * self.nhead_q * self.hdim * pairs
+
+
+SHAPES = (Shape(1, 16, 16, 512, 64), Shape(1, 16, 16, 1024, 128), Shape(2, 8, 8, 2048, 64), Shape(1, 8, 8, 4096, 128))
+GROUPED = Shape(1, 32, 8, 1024, 128)  # causal only, as models use it
+
+
+class Problem:
+    """q, k, v and out of one shape, (batch, nhead, seqlen, hdim), torch tensors where torch is installed."""
+
+    def __init__(self, shape: Shape, dtype: str) -> None:
+        self.shape, self.dtype = shape, dtype
+        b, hq, hk, s, d = shape
+        self.q, self.k, self.v = (array((b, heads, s, d), dtype) for heads in (hq, hk, hk))
+        self.out = array((b, hq, s, d), dtype)
+
+    def ours(self, **arguments: Any) -> Call:
+        import tilekiln as tk
+
+        def call() -> object:
+            return tk.attention(self.q, self.k, self.v, out=self.out, layout="bhsd", num_threads=1, **arguments)
+
+        call()  # chooses the kernel; raises what is wrong before anything is timed
+        return call
+
+    def torch(self, causal: bool) -> Call | None:
+        if not has_torch():
+            return None
+        import torch
+
+        groups = self.shape.nhead_q // self.shape.nhead_k
+        k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (self.k, self.v))
+
+        def call() -> object:
+            with torch.no_grad():
+                return torch.nn.functional.scaled_dot_product_attention(self.q, k, v, is_causal=causal)
+
+        return call
+
+
+def has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def array(shape: tuple[int, ...], dtype: str) -> Any:
+    import numpy as np
+
+    x = np.random.default_rng(1).standard_normal(shape, np.float32)
+    if has_torch():
+        import torch
+
+        kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+        return torch.from_numpy(x).to(kinds[dtype])
+    import ml_dtypes
+
+    return x.astype({"fp32": np.float32, "bf16": ml_dtypes.bfloat16, "fp16": np.float16}[dtype])
+
+
+def clock(call: Call) -> float:
+    begin = time.thread_time()
+    call()
+    return time.thread_time() - begin
+
+
+def paired(a: Call, b: Call | None, seconds: float) -> float:
+    """Median of (time of b) / (time of a), nan without b. In turns a, b, a."""
+    if b is None:
+        return math.nan
+    ratios = []
+    a()
+    b()
+    begin = time.monotonic()
+    while len(ratios) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
+        before, other, after = clock(a), clock(b), clock(a)
+        ratios.append(2 * other / (before + after))
+    return statistics.median(ratios)
+
+
+def against_peak(a: Call, flops: float, dtype: str, seconds: float) -> tuple[float, float]:
+    """Medians of the flop/s of a, and of its share of the peak just before and after: clocks move with the load."""
+    rates, shares = [], []
+    a()
+    begin = time.monotonic()
+    while len(rates) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
+        before = peak_of(dtype)
+        rate = flops / clock(a)
+        rates.append(rate)
+        shares.append(2 * rate / (before + peak_of(dtype)))
+    return statistics.median(rates), statistics.median(shares)
+
+
+def peak_of(dtype: str) -> float:
+    """Of what the kernel multiplies with: bf16 dot products where the CPU has them, else fp32 FMA. A 0.3 ms burst."""
+    return (dtype == "bf16" and peak("bf16", 0.0003)) or peak("fma", 0.0003)
+
+
+def geomean(values: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def speed(dtypes: Sequence[str], seconds: float) -> None:
+    print(f"{'dtype':5} {'batch, heads, seqlen, hdim':27} {'mask':7} {'GF/s':>6} {'of peak':>8} {'torch/ours':>11}")
+    for dtype in dtypes:
+        ratios: dict[str, list[float]] = {}
+        for mask in ("full", "causal"):
+            for shape in (*SHAPES, *((GROUPED,) if mask == "causal" else ())):
+                problem, causal = Problem(shape, dtype), mask == "causal"
+                ours, flops = problem.ours(causal=causal), shape.flops(right=0 if causal else -1)
+                rate, share = against_peak(ours, flops, dtype, seconds)
+                ratio = paired(ours, problem.torch(causal), seconds)
+                ratios.setdefault(mask, []).append(ratio)
+                print(f"{dtype:5} {shape!s:27} {mask:7} {rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f}", flush=True)
+        for mask, values in ratios.items():
+            print(f"{dtype:5} {'geomean':27} {mask:7} {'':6} {'':8} {geomean(values):11.2f}")
+
+
+def features(dtypes: Sequence[str], seconds: float) -> None:
+    """Time over that of the plain kernel on the same problem; windows and lengths: per visible pair."""
+    import numpy as np
+
+    names = "lse softcap alibi bias dropout".split()
+    columns = [*names, "causal", "(256, 0)", "(64, 64)", "S = 77"]
+    print("\ntime over the plain kernel's, S = 1024; the last four per visible pair")
+    print(f"{'dtype':5} {'hdim':>4}", *(f"{column:>9}" for column in columns))
+    for dtype in dtypes:
+        for hdim in (64, 128):
+            problem = Problem(Shape(1, 4, 4, 1024, hdim), dtype)
+            full = problem.ours()
+            slopes = np.full(4, 0.1, np.float32)
+            given: dict[str, dict[str, Any]] = {
+                "lse": {"return_lse": True},
+                "softcap": {"softcap": 30.0},
+                "alibi": {"alibi_slopes": torch_of(slopes)},
+                "bias": {"bias": array((1, 4, 1024, 1024), dtype)},
+                "dropout": {"dropout_p": 0.2, "rng": (1, 0)},
+            }
+            costs = [paired(full, problem.ours(**given[name]), seconds) for name in names]
+            for left, right in ((-1, 0), (256, 0), (64, 64)):
+                ratio = paired(full, problem.ours(window=(left, right)), seconds)
+                costs.append(ratio * problem.shape.flops() / problem.shape.flops(left, right))
+            short = Problem(Shape(1, 16, 16, 77, hdim), dtype)
+            costs.append(paired(full, short.ours(), seconds) * problem.shape.flops() / short.shape.flops())
+            print(f"{dtype:5} {hdim:4}", *(f"{cost:9.2f}" for cost in costs), flush=True)
+
+
+def torch_of(x: Any) -> Any:
+    if not has_torch():
+        return x
+    import torch
+
+    return torch.from_numpy(x)
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/bench forward", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, features; both when none is named")
+    parser.add_argument("--dtype", default=",".join(DTYPES), help="one or several, separated by commas")
+    parser.add_argument("--seconds", type=float, default=1.0, help="least time for each figure")
+    arguments = parser.parse_args(argv)
+    parts: dict[str, Callable[[Sequence[str], float], None]] = {"speed": speed, "features": features}
+    dtypes = arguments.dtype.split(",")
+    for given, known in ((arguments.parts, list(parts)), (dtypes, list(DTYPES))):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"{unknown[0]!r} is none of {', '.join(known)}")
+
+    command = [sys.executable, "-m", "SCons", "-Q", f"receipt={RECEIPTS}", "target=native"]
+    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    if has_torch():
+        import torch
+
+        torch.set_num_threads(1)
+    import tilekiln as tk
+
+    peaks = ", ".join(f"{kind} {peak(kind) / 1e9:.0f} GF/s" for kind in ("fma", "bf16"))
+    print(f"{tk.load('flash').isa}, one thread; peak: {peaks}")
+    for name in arguments.parts or parts:
+        parts[name](dtypes, arguments.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
