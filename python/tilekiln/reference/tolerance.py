@@ -7,7 +7,8 @@ turns its absolute error into a relative one of p. `forward` returns both sizes.
     |out - reference| <= out |reference| + (weight + score * score_size) magnitude + tiny
     |lse - reference| <= lse + score * score_size + 2^-22 |reference|
 
-With u the unit roundoff, half the distance from 1 to the next number (2^-24 for fp32, 2^-11 for fp16, 2^-8 for bf16):
+With u the unit roundoff, half the distance from 1 to the next number (2^-24 for fp32, 2^-11 for fp16, 2^-8 for bf16,
+2^-4 for e4m3):
 
 * out = u of the dtype of out: the result is rounded once, to nearest even.
 * score = 2^-22 = 4 u_fp32: scores are summed in fp32 whatever the input. The error of a sum of hdim products grows like
@@ -16,6 +17,7 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
 * weight = what else makes p wrong. fp32 and fp16: exp (7.5e-8), the running sum and the rescaling by exp(m - m') of
   earlier blocks, some u each: 2^-20 = 16 u_fp32. fp8fp32 too. bf16 and fp8bf16 round p to bf16 before it meets v,
   u_bf16 each, all to the same side at worst, and use a shorter exp (7.5e-5 = 2^-13.7): 2^-8 + 2^-12.
+* fp8 (e4m3 out of KV-cache kernels): as fp8bf16, with u = 2^-4 and tiny = 2^-10, half its smallest number.
 * lse: the relative error of the sum of exponentials is an absolute one of its logarithm. Rounding of p takes no part in
   it: 2^-20, and 2^-12 with the shorter exp.
 * tiny: the smallest subnormal of fp16, 2^-24; the smallest normal fp32 else, 2^-126, below which kernels may flush.
@@ -83,6 +85,7 @@ TOLERANCE = {  # by the value of the dtype axis
     "fp16": Tolerance(out=2.0**-11, weight=2.0**-20, lse=2.0**-20, tiny=2.0**-24),
     "bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
     "fp8bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
+    "fp8": Tolerance(out=2.0**-4, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-10),
     "fp8fp32": Tolerance(out=2.0**-24, weight=2.0**-20, lse=2.0**-20, tiny=2.0**-126),
 }
 
