@@ -33,9 +33,12 @@ class AttentionCheck {
 
   // The numbers: windows, scales, probabilities, layout.
   tilekiln_status scalars() {
-    if (args_.layout != TILEKILN_BSHD && args_.layout != TILEKILN_BHSD) {
-      return fail_argument("layout", "was %d, must be %d (bshd) or %d (bhsd)", args_.layout, TILEKILN_BSHD,
-                           TILEKILN_BHSD);
+    if constexpr (requires { args_.layout; }) {
+      if (args_.layout != TILEKILN_BSHD && args_.layout != TILEKILN_BHSD) {
+        return fail_argument("layout", "was %d, must be %d (bshd) or %d (bhsd)", args_.layout, TILEKILN_BSHD,
+                             TILEKILN_BHSD);
+      }
+      bhsd_ = args_.layout == TILEKILN_BHSD;
     }
     if (args_.mask_origin != TILEKILN_BOTTOM_RIGHT && args_.mask_origin != TILEKILN_TOP_LEFT) {
       return fail_argument("mask_origin", "was %d, must be %d (bottom_right) or %d (top_left)", args_.mask_origin,
@@ -52,15 +55,23 @@ class AttentionCheck {
       return fail_argument("softcap", "was %g, must be 0 (off) or a finite number above",
                            static_cast<double>(args_.softcap));
     }
-    if (!(args_.dropout_p >= 0 && args_.dropout_p < 1)) {
-      return fail_argument("dropout_p", "was %g, must be at least 0 and below 1", static_cast<double>(args_.dropout_p));
+    if constexpr (requires { args_.dropout_p; }) {
+      if (!(args_.dropout_p >= 0 && args_.dropout_p < 1)) {
+        return fail_argument("dropout_p", "was %g, must be at least 0 and below 1",
+                             static_cast<double>(args_.dropout_p));
+      }
     }
     if (args_.bias != nullptr && args_.alibi_slopes != nullptr) {
       return fail_argument("bias", "was given with alibi_slopes, must be alone: add the alibi term to the bias");
     }
-    if (args_.randval != nullptr && args_.dropout_p == 0) {
-      return fail_argument("randval",
-                           "was given with dropout_p 0, must be null: there are no random bytes without dropout");
+    if constexpr (requires { args_.dropout_p; }) {
+      if (args_.randval != nullptr && args_.dropout_p == 0) {
+        return fail_argument("randval",
+                             "was given with dropout_p 0, must be null: there are no random bytes without dropout");
+      }
+      problem_.dropout_p = args_.dropout_p;
+      problem_.rng_seed = args_.rng_seed;
+      problem_.rng_offset = args_.rng_offset;
     }
     if (args_.instance < -1) {
       return fail_argument("instance", "was %lld, must be -1 (the dispatcher chooses) or an instance",
@@ -69,9 +80,6 @@ class AttentionCheck {
 
     if (args_.softmax_scale != nullptr) problem_.softmax_scale = *args_.softmax_scale;  // the default needs hdim_q
     problem_.softcap = args_.softcap;
-    problem_.dropout_p = args_.dropout_p;
-    problem_.rng_seed = args_.rng_seed;
-    problem_.rng_offset = args_.rng_offset;
     // Beyond max_seqlen a window is unbounded; cut there so that no sum of positions leaves an int.
     problem_.window_left = cut(args_.window_left);
     problem_.window_right = args_.causal != 0 ? 0 : cut(args_.window_right);
@@ -115,71 +123,101 @@ class AttentionCheck {
   template <class Dtypes>
   tilekiln_status qkv(Dtypes&& dtypes) {
     const Array &q = arrays_.q, &k = arrays_.k, &v = arrays_.v, &out = arrays_.out;
+    TILEKILN_TRY(mode());
+    axes_kv_ = axes_;
+    for (const Array* array : {&k, &v, &out}) TILEKILN_TRY(check_ndim(*array, q.ndim, form_of_q()));
+    TILEKILN_TRY(dtypes());
+    TILEKILN_TRY(heads(k, v));
+    sk_ = k.shape[axes_kv_.seq];
+    TILEKILN_TRY(check_length(v, axes_kv_.seq, group_ ? "total length" : "seqlen", sk_,
+                              group_ ? "the total length of k" : "the seqlen of k"));
+    TILEKILN_TRY(queries());
+    if (!group_) {
+      for (const Array* array : {&k, &v}) TILEKILN_TRY(check_length(*array, 0, "batch", call_.batch, "the batch of q"));
+      if (sk_ > max_seqlen)
+        return fail_argument("k", "seqlen was %lld, must be at most %d", static_cast<ll>(sk_), max_seqlen);
+    }
+    for (const Array* array : {&q, &k, &v, &out}) TILEKILN_TRY(check_contiguous(*array));
+    set_queries();
+    steps_of(k, &problem_.k_row, &problem_.k_head, &call_.steps.k);
+    steps_of(v, &problem_.v_row, &problem_.v_head, &call_.steps.v);
+    return TILEKILN_OK;
+  }
+
+  // Group or batch, and where the dimensions of q and out are.
+  tilekiln_status mode() {
+    const Array& q = arrays_.q;
     if (q.ndim != 3 && q.ndim != 4) {
       return fail_argument(
           "q", "had %d dimensions, must have 4, (batch, seqlen, nhead, hdim), or 3, (total, nhead, hdim)", q.ndim);
     }
     group_ = problem_.features.group = q.ndim == 3;
-    const bool bhsd = args_.layout == TILEKILN_BHSD;
-    axes_ = {q.ndim - (bhsd ? 2 : 3), q.ndim - (bhsd ? 3 : 2), q.ndim - 1};
-    const char* const form = group_
-                                 ? (bhsd ? "(nhead, total, hdim) as q" : "(total, nhead, hdim) as q")
-                                 : (bhsd ? "(batch, nhead, seqlen, hdim) as q" : "(batch, seqlen, nhead, hdim) as q");
-    for (const Array* array : {&k, &v, &out}) TILEKILN_TRY(check_ndim(*array, q.ndim, form));
+    axes_ = axes_of(q.ndim);
+    return TILEKILN_OK;
+  }
 
-    TILEKILN_TRY(dtypes());
+  Axes axes_of(int ndim) const { return {ndim - (bhsd_ ? 2 : 3), ndim - (bhsd_ ? 3 : 2), ndim - 1}; }
 
-    const int64_t hdim_q = q.shape[axes_.hdim], hdim_v = v.shape[axes_.hdim];
+  const char* form_of_q() const {
+    return group_ ? (bhsd_ ? "(nhead, total, hdim) as q" : "(total, nhead, hdim) as q")
+                  : (bhsd_ ? "(batch, nhead, seqlen, hdim) as q" : "(batch, seqlen, nhead, hdim) as q");
+  }
+
+  // Head dims and head counts of q, k, v and out.
+  tilekiln_status heads(const Array& k, const Array& v) {
+    const Array &q = arrays_.q, &out = arrays_.out;
+    const int64_t hdim_q = q.shape[axes_.hdim], hdim_v = v.shape[axes_kv_.hdim];
     if (hdim_q < 1 || hdim_q > 256)
       return fail_argument("q", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_q));
     if (hdim_v < 1 || hdim_v > 256)
       return fail_argument("v", "hdim was %lld, must be from 1 to 256", static_cast<ll>(hdim_v));
-    TILEKILN_TRY(check_length(k, axes_.hdim, "hdim", hdim_q, "the hdim of q"));
+    TILEKILN_TRY(check_length(k, axes_kv_.hdim, "hdim", hdim_q, "the hdim of q"));
     TILEKILN_TRY(check_length(out, axes_.hdim, "hdim", hdim_v, "the hdim of v"));
 
-    const int64_t nhead_q = q.shape[axes_.head], nhead_k = k.shape[axes_.head];
+    const int64_t nhead_q = q.shape[axes_.head], nhead_k = k.shape[axes_kv_.head];
     if (nhead_q < 1 || nhead_q > INT32_MAX)
       return fail_argument("q", "nhead was %lld, must be from 1 to 2147483647", static_cast<ll>(nhead_q));
     if (nhead_k < 1 || nhead_q % nhead_k != 0) {
       return fail_argument("k", "nhead was %lld, must divide %lld, the nhead of q", static_cast<ll>(nhead_k),
                            static_cast<ll>(nhead_q));
     }
-    TILEKILN_TRY(check_length(v, axes_.head, "nhead", nhead_k, "the nhead of k"));
+    TILEKILN_TRY(check_length(v, axes_kv_.head, "nhead", nhead_k, "the nhead of k"));
     TILEKILN_TRY(check_length(out, axes_.head, "nhead", nhead_q, "the nhead of q"));
 
+    problem_.hdim_q = static_cast<int>(hdim_q);
+    problem_.hdim_v = static_cast<int>(hdim_v);
+    problem_.nhead_q = static_cast<int>(nhead_q);
+    problem_.nhead_k = static_cast<int>(nhead_k);
+    return TILEKILN_OK;
+  }
+
+  // Rows and, in batch mode, the batch of q and out.
+  tilekiln_status queries() {
+    const Array &q = arrays_.q, &out = arrays_.out;
     sq_ = q.shape[axes_.seq];
-    sk_ = k.shape[axes_.seq];
-    TILEKILN_TRY(check_length(v, axes_.seq, group_ ? "total length" : "seqlen", sk_,
-                              group_ ? "the total length of k" : "the seqlen of k"));
     TILEKILN_TRY(check_length(out, axes_.seq, group_ ? "total length" : "seqlen", sq_,
                               group_ ? "the total length of q" : "the seqlen of q"));
     if (!group_) {
       const int64_t batch = q.shape[0];
       if (batch > INT32_MAX)
         return fail_argument("q", "batch was %lld, must be at most 2147483647", static_cast<ll>(batch));
-      for (const Array* array : {&k, &v, &out}) TILEKILN_TRY(check_length(*array, 0, "batch", batch, "the batch of q"));
+      TILEKILN_TRY(check_length(out, 0, "batch", batch, "the batch of q"));
       if (sq_ > max_seqlen)
         return fail_argument("q", "seqlen was %lld, must be at most %d", static_cast<ll>(sq_), max_seqlen);
-      if (sk_ > max_seqlen)
-        return fail_argument("k", "seqlen was %lld, must be at most %d", static_cast<ll>(sk_), max_seqlen);
       call_.batch = static_cast<int>(batch);
     }
-    for (const Array* array : {&q, &k, &v, &out}) TILEKILN_TRY(check_contiguous(*array));
-
-    problem_.hdim_q = static_cast<int>(hdim_q);
-    problem_.hdim_v = static_cast<int>(hdim_v);
-    problem_.nhead_q = static_cast<int>(nhead_q);
-    problem_.nhead_k = static_cast<int>(nhead_k);
-    if (args_.softmax_scale == nullptr) problem_.softmax_scale = 1 / sqrtf(static_cast<float>(hdim_q));
-    problem_.q = q.data;
-    problem_.k = k.data;
-    problem_.v = v.data;
-    problem_.out = out.data;
-    steps_of(q, &problem_.q_row, &problem_.q_head, &call_.steps.q);
-    steps_of(k, &problem_.k_row, &problem_.k_head, &call_.steps.k);
-    steps_of(v, &problem_.v_row, &problem_.v_head, &call_.steps.v);
-    steps_of(out, &problem_.out_row, &problem_.out_head, &call_.steps.out);
     return TILEKILN_OK;
+  }
+
+  // After every check of the shapes.
+  void set_queries() {
+    if (args_.softmax_scale == nullptr) problem_.softmax_scale = 1 / sqrtf(static_cast<float>(problem_.hdim_q));
+    problem_.q = arrays_.q.data;
+    problem_.k = arrays_.k.data;
+    problem_.v = arrays_.v.data;
+    problem_.out = arrays_.out.data;
+    steps_of(arrays_.q, &problem_.q_row, &problem_.q_head, &call_.steps.q);
+    steps_of(arrays_.out, &problem_.out_row, &problem_.out_head, &call_.steps.out);
   }
 
   void steps_of(const Array& array, i64* row, i64* head, i64* sequence) const {
@@ -220,7 +258,7 @@ class AttentionCheck {
       TILEKILN_TRY(check_length(array, head, "nhead", problem_.nhead_q, text));
     }
     TILEKILN_TRY(check_length(array, row, "row count", sq_, group_ ? "the total length of q" : "the seqlen of q"));
-    if (!group_) {
+    if (!group_ && !cached_) {
       TILEKILN_TRY(check_length(array, key, "last dimension", sk_, "the seqlen of k"));
     } else if (array.shape[key] < call_.seqlen_k) {
       return fail_argument(array.name, "last dimension was %lld, must be at least %d, the longest seqlen_k",
@@ -232,7 +270,7 @@ class AttentionCheck {
   tilekiln_status biases() {
     const Array &bias = arrays_.bias, &slopes = arrays_.alibi_slopes;
     if (bias.given()) {
-      TILEKILN_TRY(dtype_like(bias, arrays_.out));
+      if (!cached_) TILEKILN_TRY(dtype_like(bias, arrays_.out));
       TILEKILN_TRY(scores_shape(bias, true));
       problem_.bias = bias.data;
       problem_.bias_head = bias.stride[bias.ndim - 3];
@@ -331,8 +369,9 @@ class AttentionCheck {
   Arrays arrays_;
   const Array* given_[32];
   int count_ = 0;
-  Axes axes_ = {};
-  bool group_ = false;
+  Axes axes_ = {}, axes_kv_ = {};  // of q and out, of k and v
+  bool group_ = false, bhsd_ = false;
+  bool cached_ = false;      // k and v are a cache, with more room than keys; the dtype of bias is checked elsewhere
   int64_t sq_ = 0, sk_ = 0;  // batch mode: seqlen; group mode: total length
 };
 

@@ -54,7 +54,8 @@ void Dispatcher::make_index() {
     }
     if (members.empty()) continue;
     const auto alike = [](const Entry& a, const Entry& b) {
-      return a.hdim_q == b.hdim_q && a.hdim_v == b.hdim_v && a.tile_q == b.tile_q;
+      return a.hdim_q == b.hdim_q && a.hdim_v == b.hdim_v && a.tile_q == b.tile_q && a.load == b.load &&
+             (a.load == KvLoad::any || a.tile_k == b.tile_k);
     };
     std::sort(members.begin(), members.end(), [](const Entry& a, const Entry& b) {
       if (a.hdim_q + a.hdim_v != b.hdim_q + b.hdim_v) return a.hdim_q + a.hdim_v < b.hdim_q + b.hdim_v;
@@ -108,6 +109,9 @@ const Group* Dispatcher::group(uint64_t features) const {
 Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
   if (features(row) != query.features) return Refusal::other_features;
   if (hdim_q(row) < query.hdim_q || hdim_v(row) < query.hdim_v) return Refusal::hdim_too_small;
+  if (static_cast<KvLoad>(row.kv_load) == KvLoad::small && needs_large_load(query.cache, row.tile_k)) {
+    return Refusal::cache_too_large;
+  }
   return refuse_here(row);
 }
 
@@ -123,14 +127,20 @@ Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
   return {static_cast<uint16_t>(hdim_q(of)),
           static_cast<uint16_t>(hdim_v(of)),
           of.tile_q,
+          of.tile_k,
           use_[of.target].order,
           of.rank,
+          static_cast<KvLoad>(of.kv_load),
           ref};
 }
 
 Dispatcher::Score Dispatcher::score(const Query& query, const Entry& entry) {
-  return {entry.hdim_q + entry.hdim_v - query.hdim_q - query.hdim_v, tile_cost(query.seqlen_q, entry.tile_q),
-          -int64_t(entry.tile_q), -int64_t(entry.order), entry.rank};
+  return {entry.hdim_q + entry.hdim_v - query.hdim_q - query.hdim_v,
+          tile_cost(query.seqlen_q, entry.tile_q),
+          -int64_t(entry.tile_q),
+          entry.load == KvLoad::large,
+          -int64_t(entry.order),
+          entry.rank};
 }
 
 Refusal Dispatcher::compare(const Score& a, const Score& b) {
@@ -138,6 +148,7 @@ Refusal Dispatcher::compare(const Score& a, const Score& b) {
   if (a.tile_fit != b.tile_fit) return a.tile_fit > b.tile_fit ? Refusal::tile_fit : Refusal::chosen;
   // Of two tiles that fit alike, the taller: it reads every key less often.
   if (a.tile != b.tile) return a.tile > b.tile ? Refusal::tile_fit : Refusal::chosen;
+  if (a.load != b.load) return a.load > b.load ? Refusal::longer_loads : Refusal::chosen;
   if (a.order != b.order) return a.order > b.order ? Refusal::slower_target : Refusal::chosen;
   return a.rank > b.rank ? Refusal::rank : Refusal::chosen;
 }
@@ -152,6 +163,7 @@ Choice Dispatcher::find(const Query& query) const {
   for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
     const Entry& candidate = entries_[i];
     if (candidate.hdim_q < query.hdim_q || candidate.hdim_v < query.hdim_v) continue;
+    if (candidate.load == KvLoad::small && needs_large_load(query.cache, candidate.tile_k)) continue;
     // Entries come by their head dims: from here on all waste more.
     if (best != nullptr && candidate.hdim_q + candidate.hdim_v > best->hdim_q + best->hdim_v) break;
     const Score candidate_score = score(query, candidate);

@@ -234,6 +234,8 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
       break;
     case Refusal::hdim_waste: text.add("another wastes less of the head dims"); break;
     case Refusal::tile_fit: text.add("another tile fits seqlen_q better"); break;
+    case Refusal::cache_too_large: text.add("its 32-bit offsets do not reach the whole cache"); break;
+    case Refusal::longer_loads: text.add("32-bit offsets reach the whole cache"); break;
     case Refusal::slower_target: text.add("a faster target has it too"); break;
     case Refusal::rank: text.add("another ranks before it"); break;
     case Refusal::chosen: text.add("chosen"); break;

@@ -1,15 +1,13 @@
 // Units of a call: counted, put in order, handed out.
 //
-// A unit is one tile of queries of one head of one sequence. Units are never listed: they are numbered, sequence by sequence with
-// the longest first, within it head by head (heads of one group follow each other, so their keys stay in the cache), within it
-// the tiles with the longest range of visible keys first. The last units handed out are so the shortest ones, and no thread is
-// left waiting for a long one.
+// A unit is one tile of queries of one head of one sequence. Units are never listed: they are numbered, sequence by
+// sequence with the longest first, within it head by head (heads of one group follow each other, so their keys stay in
+// the cache), within it the tiles with the longest range of visible keys first. The last units handed out are so the
+// shortest ones, and no thread is left waiting for a long one.
 #include <algorithm>
-#include <atomic>
 
 #include "tilekiln/runtime/fmha_fwd.h"
 #include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/scratch.h"
 #include "tilekiln/runtime/stream.h"
 
 namespace tilekiln::fmha {
@@ -34,42 +32,18 @@ class Run {
   }
 
   tilekiln_status run() {
-    if (units_ == 0) return TILEKILN_OK;
-    // Before any unit: a call that has no memory to work in has written nothing.
-    void* const scratch = thread_scratch(engine_.scratch_bytes);
-    if (scratch == nullptr)
-      return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch; nothing was written",
-                  engine_.scratch_bytes);
-    const int workers = useful_threads(call_, units_, work_);
-    if (workers == 1) {
-      for (i64 unit = 0; unit < units_; ++unit) run_unit(unit, scratch);
-      return TILEKILN_OK;
-    }
-    // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
-    claim_ = std::clamp<i64>(units_ / (workers * i64(64)), 1, 16);
-    run_in_threads(call_, workers, [this] { work(); });
-    return TILEKILN_OK;
+    return run_units(call_, units_, work_, engine_.scratch_bytes,
+                     [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
   }
 
  private:
   i64 tiles_of(i64 seqlen_q) const { return (seqlen_q + tile_q_ - 1) / tile_q_; }
 
-  // Whether the last tile of a sequence sees more keys than the first. Visible ranges rise, stay, or fall along the rows (a window
-  // bounded on both sides does each in turn, at its ends only).
-  bool descending(i64 seqlen_q, i64 seqlen_k) const {
-    return problem_.features.mask && seqlen_q > 0 &&
-           visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1) > visible_keys(problem_, seqlen_q, seqlen_k, 0);
-  }
+  bool descending(i64 seqlen_q, i64 seqlen_k) const { return last_rows_see_more(problem_, seqlen_q, seqlen_k); }
 
   double work_of(i64 seqlen_q, i64 seqlen_k) const {
-    if (seqlen_q == 0) return 0;
-    const double keys = problem_.features.mask
-                            ? static_cast<double>(visible_keys(problem_, seqlen_q, seqlen_k, 0) +
-                                                  visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q / 2) +
-                                                  visible_keys(problem_, seqlen_q, seqlen_k, seqlen_q - 1)) /
-                                  3
-                            : static_cast<double>(seqlen_k);
-    return keys * static_cast<double>(seqlen_q) * problem_.nhead_q * (problem_.hdim_q + problem_.hdim_v);
+    return mean_visible_keys(problem_, seqlen_q, seqlen_k) * static_cast<double>(seqlen_q) * problem_.nhead_q *
+           (problem_.hdim_q + problem_.hdim_v);
   }
 
   void number_sequences() {
@@ -135,27 +109,13 @@ class Run {
     tile_(problem_, unit, scratch);
   }
 
-  // Claims units until there are none. A thread without memory leaves them to the others.
-  void work() {
-    if (next_.load(std::memory_order_relaxed) >= units_) return;
-    void* const scratch = thread_scratch(engine_.scratch_bytes);
-    if (scratch == nullptr) return;
-    for (;;) {
-      const i64 first = next_.fetch_add(claim_, std::memory_order_relaxed);
-      if (first >= units_) return;
-      const i64 last = std::min(first + claim_, units_);
-      for (i64 unit = first; unit < last; ++unit) run_unit(unit, scratch);
-    }
-  }
-
   FwdCall& call_;
   const FwdProblem& problem_;
   const FwdEngine& engine_;
   void (*tile_)(const FwdProblem&, const FwdUnit&, void*);
-  i64 tile_q_, tiles_ = 0, units_ = 0, claim_ = 1;
+  i64 tile_q_, tiles_ = 0, units_ = 0;
   bool last_first_ = false;
   double work_ = 0;
-  alignas(64) std::atomic<i64> next_ = 0;  // apart from what every unit reads
 };
 
 class FwdTask : public StreamTask {

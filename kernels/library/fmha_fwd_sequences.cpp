@@ -1,16 +1,10 @@
 // The index arrays of an attention call: how long each sequence is and where it starts.
-#include "tilekiln/runtime/attention.h"
+#include "index_arrays.h"
 
 namespace tilekiln::fmha {
-namespace {
 
 using ll = long long;
 
-int32_t entry(const Array& array, i64 i) {
-  return *reinterpret_cast<const int32_t*>(array.data + i * array.stride[0] * static_cast<i64>(sizeof(int32_t)));
-}
-
-// One dimension of `count` int32. `sum` is how count is made up, for the error.
 tilekiln_status check_index(const Array& array, i64 count, const char* sum) {
   TILEKILN_TRY(check_dtype(array, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(array, 1, sum));
@@ -19,7 +13,6 @@ tilekiln_status check_index(const Array& array, i64 count, const char* sum) {
                        static_cast<ll>(count), sum);
 }
 
-// Cumulative: starts at 0 or more, never decreases, ends at `limit` or before.
 tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const char* limit_name) {
   int32_t before = 0;
   for (i64 i = 0; i <= batch; ++i) {
@@ -37,6 +30,8 @@ tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const
   }
   return TILEKILN_OK;
 }
+
+namespace {
 
 // The q or the k side.
 struct Side {
@@ -143,24 +138,52 @@ tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
   return TILEKILN_OK;
 }
 
+Side query_side(const IndexArrays& arrays, bool group, i64 physical, i64 scale_blocks) {
+  return {arrays.seqstart_q,
+          arrays.seqlen_q,
+          arrays.cu_seqlens_q,
+          arrays.block_scale_seqstart_q,
+          scale_blocks,
+          "seqstart_q",
+          "cu_seqlens_q",
+          physical,
+          group ? "the total length of q" : "the seqlen of q",
+          &Sequence::seqlen_q,
+          &Sequence::place_q,
+          &Sequence::place_scale_q,
+          &Sequence::room_q};
+}
+
+// In group mode it is the starts of q that say how many sequences there are.
+tilekiln_status count_sequences(const Side& q, AttentionCall* call) {
+  const Array& starts = q.seqstart.given() ? q.seqstart : q.cu_seqlens;
+  TILEKILN_TRY(check_ndim(starts, 1, "batch + 1"));
+  if (starts.shape[0] < 1) return fail_argument(starts.name, "had no entry, must have batch + 1");
+  if (starts.shape[0] - 1 > INT32_MAX)
+    return fail_argument(starts.name, "had %lld entries, must have fewer than 2^31", static_cast<ll>(starts.shape[0]));
+  call->batch = static_cast<int>(starts.shape[0] - 1);
+  return TILEKILN_OK;
+}
+
+void make_sequences(AttentionCall* call) {
+  call->sequences.reset(static_cast<size_t>(call->batch));
+  for (int i = 0; i < call->batch; ++i) call->sequences[i].batch = i;
+}
+
 }  // namespace
+
+tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call) {
+  const Side q = query_side(arrays, group, physical_q, 0);
+  TILEKILN_TRY(check_given(q, group, false));
+  if (group) TILEKILN_TRY(count_sequences(q, call));
+  make_sequences(call);
+  return read_side(q, group, call->batch, false, call->sequences.begin(), &call->seqlen_q);
+}
 
 tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                 const ScaleBlocks* scales, AttentionCall* call) {
   const bool blockscale = scales != nullptr;
-  const Side q = {arrays.seqstart_q,
-                  arrays.seqlen_q,
-                  arrays.cu_seqlens_q,
-                  arrays.block_scale_seqstart_q,
-                  blockscale ? scales->q : 0,
-                  "seqstart_q",
-                  "cu_seqlens_q",
-                  physical_q,
-                  group ? "the total length of q" : "the seqlen of q",
-                  &Sequence::seqlen_q,
-                  &Sequence::place_q,
-                  &Sequence::place_scale_q,
-                  &Sequence::room_q};
+  const Side q = query_side(arrays, group, physical_q, blockscale ? scales->q : 0);
   const Side k = {arrays.seqstart_k,
                   arrays.seqlen_k,
                   arrays.cu_seqlens_k,
@@ -183,21 +206,14 @@ tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physi
       return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
   }
   if (group) {
-    const Array& starts = q.seqstart.given() ? q.seqstart : q.cu_seqlens;
-    TILEKILN_TRY(check_ndim(starts, 1, "batch + 1"));
-    if (starts.shape[0] < 1) return fail_argument(starts.name, "had no entry, must have batch + 1");
-    if (starts.shape[0] - 1 > INT32_MAX)
-      return fail_argument(starts.name, "had %lld entries, must have fewer than 2^31",
-                           static_cast<ll>(starts.shape[0]));
-    call->batch = static_cast<int>(starts.shape[0] - 1);
+    TILEKILN_TRY(count_sequences(q, call));
   } else if (!q.seqlen.given() && !q.cu_seqlens.given() && !k.seqlen.given() && !k.cu_seqlens.given()) {
     call->uniform = true;
     call->seqlen_q = static_cast<int>(physical_q);
     call->seqlen_k = static_cast<int>(physical_k);
     return TILEKILN_OK;
   }
-  call->sequences.reset(static_cast<size_t>(call->batch));
-  for (int i = 0; i < call->batch; ++i) call->sequences[i].batch = i;
+  make_sequences(call);
   TILEKILN_TRY(read_side(q, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_q));
   return read_side(k, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_k);
 }

@@ -28,7 +28,7 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 
 # Modes as in tests/programs.yaml. flash has fp32 with every feature these programs ask for.
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
-@pytest.mark.parametrize("name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule"])
+@pytest.mark.parametrize("name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls"])
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
 
@@ -45,6 +45,8 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
         ("threads", "sanitize"),
         ("threads", "thread"),
         ("fork", "release"),
+        ("kv_library", "release"),
+        ("kv_library", "sanitize"),
     ],
 )
 def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
@@ -60,8 +62,9 @@ def test_libraries_come_and_go(build_program: Build, build_library: Build) -> No
     passes(build_program("load_libraries"), str(build_library("flash")), str(build_library("fp32_min")))
 
 
-def test_schedule_without_races(build_program: Build) -> None:
-    passes(build_program("runtime_schedule", mode="thread"))
+@pytest.mark.parametrize("name", ["runtime_schedule", "kv_calls"])
+def test_without_races(build_program: Build, name: str) -> None:
+    passes(build_program(name, mode="thread"))
 
 
 @pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512bf16"])

@@ -48,6 +48,10 @@ struct ScaleBlocks { i64 q, k; };
 [[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                               const ScaleBlocks* scales, AttentionCall* call);
 
+// The queries' half of it: every sequence has its place and length of q, none of k, and `sequences` is filled whether
+// or not all are alike.
+[[nodiscard]] tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call);
+
 // The keys that row `row` of a sequence sees, for a problem of either direction.
 template <class Problem>
 i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
@@ -64,6 +68,25 @@ i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
     count += sink < last ? sink : last;
   }
   return count;
+}
+
+// Whether the last rows of a sequence see more keys than the first. Visible ranges rise, stay, or fall along the rows
+// (a window bounded on both sides does each in turn, at its ends only).
+template <class Problem>
+bool last_rows_see_more(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
+  return problem.features.mask && seqlen_q > 0 &&
+         visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1) > visible_keys(problem, seqlen_q, seqlen_k, 0);
+}
+
+// The keys a row sees, taken over three rows of the sequence; 0 without rows.
+template <class Problem>
+double mean_visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
+  if (seqlen_q == 0) return 0;
+  if (!problem.features.mask) return static_cast<double>(seqlen_k);
+  return static_cast<double>(visible_keys(problem, seqlen_q, seqlen_k, 0) +
+                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q / 2) +
+                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1)) /
+         3;
 }
 
 }  // namespace tilekiln::fmha

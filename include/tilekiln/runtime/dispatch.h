@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "tilekiln/runtime/kv_load.h"
 #include "tilekiln/runtime/status.h"
 #include "tilekiln/runtime/table.h"
 
@@ -9,20 +10,23 @@ namespace tilekiln {
 
 // A problem as the dispatcher sees it.
 struct Query {
-  uint64_t features;   // the packed signature with hdim_q = hdim_v = 0
-  int hdim_q, hdim_v;  // of the problem; an instance holds them when its own are at least these
-  int64_t seqlen_q;    // of the longest sequence
+  uint64_t features;       // the packed signature with hdim_q = hdim_v = 0
+  int hdim_q, hdim_v;      // of the problem; an instance holds them when its own are at least these
+  int64_t seqlen_q;        // of the longest sequence
+  KvCacheSize cache = {};  // of a problem with a paged cache
 };
 
 // Why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
 enum class Refusal : uint8_t {
   other_features,  // it answers another signature
   hdim_too_small,
-  not_built,      // the library holds the row, not the engine
-  machine_lacks,  // this CPU has not its ISA
-  isa_forbidden,  // TILEKILN_ISA is below it
-  hdim_waste,     // another holds the problem with less padding of the head dims
-  tile_fit,       // another tile wastes fewer query rows
+  cache_too_large,  // for its 32-bit offsets
+  not_built,        // the library holds the row, not the engine
+  machine_lacks,    // this CPU has not its ISA
+  isa_forbidden,    // TILEKILN_ISA is below it
+  hdim_waste,       // another holds the problem with less padding of the head dims
+  tile_fit,         // another tile wastes fewer query rows
+  longer_loads,     // 64-bit offsets where 32 bits do
   slower_target,
   rank,
   chosen,
@@ -34,8 +38,8 @@ struct Choice {
   int64_t instance = -1;
 };
 
-// The choice among the instances of one family, for one table on one machine. Immutable after construction: any number of
-// threads may ask at once, and asking allocates nothing.
+// The choice among the instances of one family, for one table on one machine. Immutable after construction: any number
+// of threads may ask at once, and asking allocates nothing.
 class Dispatcher {
  public:
   // `isa`: the best ISA allowed (TILEKILN_ISA), "" for any. Throws std::bad_alloc.
@@ -78,11 +82,12 @@ class Dispatcher {
     bool supported = false, usable = false;
     uint8_t order = 0;
   };
-  // What the choice looks at, close together: the rows of one group lie in as many units as it has head dims and targets,
-  // and reading them there cost 150 ns a lookup.
+  // What the choice looks at, close together: the rows of one group lie in as many units as it has head dims and
+  // targets, and reading them there cost 150 ns a lookup.
   struct Entry {
-    uint16_t hdim_q, hdim_v, tile_q;
+    uint16_t hdim_q, hdim_v, tile_q, tile_k;
     uint8_t order, rank;
+    KvLoad load;
     uint32_t ref;
   };
   // The entries of one combination of features.
@@ -91,7 +96,7 @@ class Dispatcher {
     uint32_t begin, end;  // equal: no combination lies here
   };
   // How well an instance fits, in the order of the choice; smaller is better in each.
-  struct Score { int64_t hdim_waste, tile_fit, tile, order, rank; };
+  struct Score { int64_t hdim_waste, tile_fit, tile, load, order, rank; };
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
   // The refusal of a row that cannot run here, whatever the problem.
@@ -111,15 +116,15 @@ class Dispatcher {
   int shift_q_ = 0, shift_v_ = 0, mask_q_ = 0, mask_v_ = 0;
   uint64_t hdims_ = 0;
   Use use_[256];  // by Row::target
-  // Of the instances usable here: every group's entries, least head dims first, without those that another one of the same head
-  // dims and tile always beats; and where each group's entries lie, by features, with open addressing.
+  // Of the instances usable here: every group's entries, least head dims first, without those that another one of the
+  // same head dims and tile always beats; and where each group's entries lie, by features, with open addressing.
   std::vector<Entry> entries_;
   std::vector<Slot> slots_;
   int slot_shift_ = 0;
 };
 
-// The query rows a tile height costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads
-// each key less often) is given up only when it would waste more than that.
+// The query rows a tile height costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which
+// reads each key less often) is given up only when it would waste more than that.
 int64_t tile_cost(int64_t seqlen_q, int64_t tile_q);
 
 }  // namespace tilekiln

@@ -37,25 +37,41 @@ void run_in_threads(const AttentionCall& call, int workers, Work&& work) {
   work();
 }
 
-// unit(i, scratch) for every i in [0, units), in the threads that `work` multiply-adds are worth; the first is claimed
-// first.
+// Calls unit(number, scratch) for every number in [0, units), each once, in as many threads as `work` multiply-adds are
+// worth. The lowest numbers begin first. OUT_OF_MEMORY, before any unit, when this thread has no scratch; another
+// thread without leaves its share to the rest.
 template <class Unit>
-void for_each_unit(const AttentionCall& call, i64 units, double work, size_t scratch_bytes, Unit&& unit) {
-  if (units == 0) return;
-  std::atomic<i64> next = 0;
-  auto claims = [&] {
-    if (next.load(std::memory_order_relaxed) >= units) return;
-    void* const scratch = thread_scratch(scratch_bytes);
-    // A thread without memory leaves its units to the others; the caller has made sure that its own has it.
-    if (scratch == nullptr) return;
-    for (i64 i; (i = next.fetch_add(1, std::memory_order_relaxed)) < units;) unit(i, scratch);
-  };
+[[nodiscard]] tilekiln_status run_units(const AttentionCall& call, i64 units, double work, u64 scratch_bytes,
+                                        Unit&& unit) {
+  if (units == 0) return TILEKILN_OK;
+  void* const own = thread_scratch(scratch_bytes);
+  if (own == nullptr) return fail(TILEKILN_OUT_OF_MEMORY, "no memory for %llu bytes of scratch", scratch_bytes);
   const int workers = useful_threads(call, units, work);
   if (workers == 1) {
-    claims();
-  } else {
-    run_in_threads(call, workers, claims);
+    for (i64 number = 0; number < units; ++number) unit(number, own);
+    return TILEKILN_OK;
   }
+  // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
+  const i64 claim = std::clamp<i64>(units / (workers * i64(64)), 1, 16);
+  alignas(64) std::atomic<i64> next = 0;
+  run_in_threads(call, workers, [&] {
+    if (next.load(std::memory_order_relaxed) >= units) return;
+    void* const scratch = thread_scratch(scratch_bytes);
+    if (scratch == nullptr) return;
+    for (;;) {
+      const i64 first = next.fetch_add(claim, std::memory_order_relaxed);
+      if (first >= units) return;
+      const i64 last = std::min(first + claim, units);
+      for (i64 number = first; number < last; ++number) unit(number, scratch);
+    }
+  });
+  return TILEKILN_OK;
+}
+
+// The same for a caller that has made sure of its own thread's scratch.
+template <class Unit>
+void for_each_unit(const AttentionCall& call, i64 units, double work, size_t scratch_bytes, Unit&& unit) {
+  static_cast<void>(run_units(call, units, work, scratch_bytes, unit));
 }
 
 }  // namespace tilekiln::fmha

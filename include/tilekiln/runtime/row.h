@@ -1,4 +1,5 @@
-// An instance as the library holds it: one constexpr row. No std header, no function: a thousand rows compile in the time of one.
+// An instance as the library holds it: one constexpr row. No std header, no function: a thousand rows compile in the
+// time of one.
 #pragma once
 
 namespace tilekiln {
@@ -9,7 +10,7 @@ struct Row {
   unsigned char target;           // index of the target in the fixed order of kernels/targets (Target::index)
   unsigned char pipeline;         // index of the pipeline in the family
   unsigned char rank;             // lower is preferred among instances that fit equally well
-  unsigned char reserved;
+  unsigned char kv_load;          // KvLoad: which caches its loads reach (tilekiln/runtime/kv_load.h); 0 on targets without a limit
 };
 
 }  // namespace tilekiln

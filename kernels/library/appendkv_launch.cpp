@@ -1,0 +1,66 @@
+// An append: tokens of every sequence written and rotated, a few to a unit; then, if asked, attention over the grown
+// cache.
+#include <algorithm>
+
+#include "tilekiln/runtime/fmha_kv.h"
+#include "tilekiln/runtime/parallel.h"
+#include "tilekiln/runtime/stream.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+// Tokens of a unit, every head of them.
+constexpr int tokens = 16;
+
+tilekiln_status run_append(AppendCall& call) {
+  AppendProblem& problem = call.problem;
+  const auto append = static_cast<const KvEngine*>(call.choice.engine)->append[static_cast<int>(problem.dtype)];
+  if (append == nullptr)
+    return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not append in this dtype");
+  if (call.attends) TILEKILN_TRY(check_kv_scales(call.attention));
+  if (call.table.size() != 0) problem.pages.table = call.table.begin();
+  const int queries = problem.q != nullptr ? call.seqlen_q : 0;
+  const i64 each = (std::max(queries, call.seqlen_new) + tokens - 1) / tokens;
+  const double work = static_cast<double>(call.batch) *
+                      (static_cast<double>(queries) * problem.nhead_q * problem.hdim_q +
+                       static_cast<double>(call.seqlen_new) * problem.nhead_k * (problem.hdim_q + problem.hdim_v));
+  TILEKILN_TRY(run_units(call, each * call.batch, work, 1, [&](i64 number, void*) {
+    const AppendSequence& sequence = call.kv_sequences[static_cast<size_t>(number / each)];
+    const int first = static_cast<int>(number % each) * tokens;
+    AppendUnit unit;
+    unit.seqlen_k = sequence.seqlen_k;
+    unit.q_row = std::min(first, queries);
+    unit.q_row_end = std::min(first + tokens, queries);
+    unit.new_row = std::min(first, call.seqlen_new);
+    unit.new_row_end = std::min(first + tokens, call.seqlen_new);
+    unit.q_offset = sequence.batch * call.steps.q;
+    unit.knew_offset = sequence.batch * call.steps.knew;
+    unit.vnew_offset = sequence.batch * call.steps.vnew;
+    unit.k_offset = problem.pages.table != nullptr ? 0 : sequence.place_k * call.steps.k;
+    unit.v_offset = problem.pages.table != nullptr ? 0 : sequence.place_k * call.steps.v;
+    unit.pages_offset = sequence.pages_offset;
+    unit.first_key = 0;  // new keys land at seqlen_k, counted from the start of the cache
+    append(problem, unit);
+  }));
+  return call.attends ? run_kv(call.attention) : TILEKILN_OK;
+}
+
+class AppendTask : public StreamTask {
+ public:
+  explicit AppendTask(AppendCall&& call) : call_(static_cast<AppendCall&&>(call)) {}
+  tilekiln_status run() override { return run_append(call_); }
+
+ private:
+  AppendCall call_;
+};
+
+}  // namespace
+
+tilekiln_status launch_append(AppendCall& call) {
+  if (call.stream == nullptr) return run_append(call);
+  tilekiln_stream& stream = *call.stream;
+  enqueue(stream, new AppendTask(static_cast<AppendCall&&>(call)));
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,194 @@
+// The C ABI of the families over a KV cache.
+#include "tilekiln/runtime/fmha_kv.h"
+#include "tilekiln/runtime/choose.h"
+#include "tilekiln/runtime/explain.h"
+#include "tilekiln/runtime/library.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+// One of the families, for the templates below.
+struct Splitkv {
+  using Args = tilekiln_fmha_fwd_splitkv_args;
+  using Call = KvCall;
+  static constexpr const char* args = "was null, must point to a tilekiln_fmha_fwd_splitkv_args";
+  static tilekiln_status check(const Args& args, Call* call) { return check_splitkv(args, call); }
+};
+struct Pagedkv {
+  using Args = tilekiln_fmha_fwd_pagedkv_args;
+  using Call = KvCall;
+  static constexpr const char* args = "was null, must point to a tilekiln_fmha_fwd_pagedkv_args";
+  static tilekiln_status check(const Args& args, Call* call) { return check_pagedkv(args, call); }
+};
+struct BatchPrefill {
+  using Args = tilekiln_fmha_batch_prefill_args;
+  using Call = KvCall;
+  static constexpr const char* args = "was null, must point to a tilekiln_fmha_batch_prefill_args";
+  static tilekiln_status check(const Args& args, Call* call) { return check_batch_prefill(args, call); }
+};
+struct Appendkv {
+  using Args = tilekiln_fmha_fwd_appendkv_args;
+  using Call = AppendCall;
+  static constexpr const char* args = "was null, must point to a tilekiln_fmha_fwd_appendkv_args";
+  static tilekiln_status check(const Args& args, Call* call) { return check_appendkv(args, call); }
+};
+
+tilekiln_status choose_for(int64_t instance, KvCall* call) { return choose_kv(instance, call); }
+tilekiln_status choose_for(int64_t instance, AppendCall* call) { return choose_append(instance, call); }
+tilekiln_status launch(KvCall& call) { return launch_kv(call); }
+tilekiln_status launch(AppendCall& call) { return launch_append(call); }
+
+template <class Family>
+tilekiln_status check_and_choose(const typename Family::Args* args, typename Family::Call* call) {
+  if (args == nullptr) return fail_argument("args", "%s", Family::args);
+  TILEKILN_TRY(Family::check(*args, call));
+  return choose_for(args->instance, call);
+}
+
+template <class Family>
+tilekiln_status run(const typename Family::Args* args) {
+  try {
+    typename Family::Call call;
+    TILEKILN_TRY(check_and_choose<Family>(args, &call));
+    return launch(call);
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+// The instances of the stages: those of the call, -1 after them.
+int list_stages(const KvCall& call, int64_t* instances) {
+  instances[0] = call.choice.instance;
+  if (call.family != KvFamily::splitkv) return 1;
+  instances[1] = call.combine.instance;
+  return 2;
+}
+int list_stages(const AppendCall& call, int64_t* instances) {
+  instances[0] = call.choice.instance;
+  instances[1] = instances[2] = -1;
+  if (call.attends) list_stages(call.attention, instances + 1);
+  return 3;
+}
+
+template <class Family>
+tilekiln_status find(const typename Family::Args* args, int64_t* instances, const char* name) {
+  if (instances == nullptr) return fail_argument(name, "was null, must point to where the number is put");
+  try {
+    typename Family::Call call;
+    TILEKILN_TRY(check_and_choose<Family>(args, &call));
+    list_stages(call, instances);
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+// A paragraph of the answer.
+class Answer {
+ public:
+  Answer(char* text, size_t capacity) : text_(text, capacity) {}
+
+  tilekiln_status stage(const char* family, int64_t instance, const Query& query) {
+    if (text_.length() != 0) text_.add("\n");
+    const Dispatcher* dispatcher = nullptr;
+    Choice choice;
+    tilekiln_status status = find_dispatcher(family, &dispatcher);
+    if (status == TILEKILN_OK) status = choose(*dispatcher, instance, query, &choice);
+    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
+    if (status == TILEKILN_OK) {
+      explain_choice(text_, *dispatcher, query, choice);
+    } else {
+      text_.add("%s", error_text());
+    }
+    return TILEKILN_OK;
+  }
+
+  tilekiln_status stages(const KvCall& call, int64_t instance) {
+    TILEKILN_TRY(stage(kv_families[static_cast<int>(call.family)], instance, call.query));
+    return call.family == KvFamily::splitkv ? stage(combine_family, -1, call.combine_query) : TILEKILN_OK;
+  }
+
+  tilekiln_status stages(const AppendCall& call, int64_t instance) {
+    TILEKILN_TRY(stage(append_family, instance, call.query));
+    return call.attends ? stages(call.attention, -1) : TILEKILN_OK;
+  }
+
+  size_t length() const { return text_.length(); }
+
+ private:
+  Text text_;
+};
+
+template <class Family>
+tilekiln_status why(const typename Family::Args* args, char* text, size_t capacity, size_t* length) {
+  if (args == nullptr) return fail_argument("args", "%s", Family::args);
+  if (text == nullptr && capacity != 0)
+    return fail_argument("text", "was null, must hold capacity (%zu) bytes", capacity);
+  try {
+    typename Family::Call call;
+    TILEKILN_TRY(Family::check(*args, &call));
+    Answer answer(text, capacity);
+    TILEKILN_TRY(answer.stages(call, args->instance));
+    if (length != nullptr) *length = answer.length();
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+}  // namespace
+}  // namespace tilekiln::fmha
+
+using namespace tilekiln;
+using namespace tilekiln::fmha;
+
+tilekiln_status tilekiln_fmha_fwd_splitkv(const tilekiln_fmha_fwd_splitkv_args* args) { return run<Splitkv>(args); }
+tilekiln_status tilekiln_fmha_fwd_splitkv_find(const tilekiln_fmha_fwd_splitkv_args* args,
+                                               int64_t instances[TILEKILN_SPLITKV_STAGES]) {
+  return find<Splitkv>(args, instances, "instances");
+}
+tilekiln_status tilekiln_fmha_fwd_splitkv_why(const tilekiln_fmha_fwd_splitkv_args* args, char* text, size_t capacity,
+                                              size_t* length) {
+  return why<Splitkv>(args, text, capacity, length);
+}
+tilekiln_status tilekiln_fmha_fwd_splitkv_num_splits(const tilekiln_fmha_fwd_splitkv_args* args, int32_t* num_splits) {
+  if (num_splits == nullptr) return fail_argument("num_splits", "was null, must point to where the number is put");
+  try {
+    KvCall call;
+    TILEKILN_TRY(check_and_choose<Splitkv>(args, &call));
+    *num_splits = call.num_splits > 0 ? call.num_splits : chosen_splits(call);
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_fmha_fwd_pagedkv(const tilekiln_fmha_fwd_pagedkv_args* args) { return run<Pagedkv>(args); }
+tilekiln_status tilekiln_fmha_fwd_pagedkv_find(const tilekiln_fmha_fwd_pagedkv_args* args, int64_t* instance) {
+  return find<Pagedkv>(args, instance, "instance");
+}
+tilekiln_status tilekiln_fmha_fwd_pagedkv_why(const tilekiln_fmha_fwd_pagedkv_args* args, char* text, size_t capacity,
+                                              size_t* length) {
+  return why<Pagedkv>(args, text, capacity, length);
+}
+
+tilekiln_status tilekiln_fmha_fwd_appendkv(const tilekiln_fmha_fwd_appendkv_args* args) { return run<Appendkv>(args); }
+tilekiln_status tilekiln_fmha_fwd_appendkv_find(const tilekiln_fmha_fwd_appendkv_args* args,
+                                                int64_t instances[TILEKILN_APPENDKV_STAGES]) {
+  return find<Appendkv>(args, instances, "instances");
+}
+tilekiln_status tilekiln_fmha_fwd_appendkv_why(const tilekiln_fmha_fwd_appendkv_args* args, char* text, size_t capacity,
+                                               size_t* length) {
+  return why<Appendkv>(args, text, capacity, length);
+}
+
+tilekiln_status tilekiln_fmha_batch_prefill(const tilekiln_fmha_batch_prefill_args* args) {
+  return run<BatchPrefill>(args);
+}
+tilekiln_status tilekiln_fmha_batch_prefill_find(const tilekiln_fmha_batch_prefill_args* args, int64_t* instance) {
+  return find<BatchPrefill>(args, instance, "instance");
+}
+tilekiln_status tilekiln_fmha_batch_prefill_why(const tilekiln_fmha_batch_prefill_args* args, char* text,
+                                                size_t capacity, size_t* length) {
+  return why<BatchPrefill>(args, text, capacity, length);
+}

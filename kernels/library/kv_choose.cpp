@@ -1,0 +1,46 @@
+// The instances of a call over a KV cache.
+#include <stdio.h>
+#include <string.h>
+
+#include "tilekiln/runtime/choose.h"
+#include "tilekiln/runtime/fmha_kv.h"
+#include "tilekiln/runtime/library.h"
+
+namespace tilekiln::fmha {
+
+const char* const kv_families[3] = {"fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_batch_prefill"};
+const char* const combine_family = "fmha_fwd_splitkv_combine";
+const char* const append_family = "fmha_fwd_appendkv";
+
+namespace {
+
+tilekiln_status choose_one(const char* family, int64_t instance, const Query& query, Choice* choice,
+                           bool* shares_heads) {
+  const Dispatcher* dispatcher = nullptr;
+  TILEKILN_TRY(find_dispatcher(family, &dispatcher));
+  TILEKILN_TRY(choose(*dispatcher, instance, query, choice));
+  if (shares_heads != nullptr)
+    *shares_heads = strcmp(dispatcher->family().pipelines[choice->row->pipeline], "dlanes") == 0;
+  return TILEKILN_OK;
+}
+
+}  // namespace
+
+tilekiln_status choose_kv(int64_t instance, KvCall* call) {
+  const char* const family = kv_families[static_cast<int>(call->family)];
+  TILEKILN_TRY(choose_one(family, instance, call->query, &call->choice, &call->shares_heads));
+  if (call->family != KvFamily::splitkv) return TILEKILN_OK;
+  // A plan without its second stage does not exist, whatever num_splits is.
+  const tilekiln_status status = choose_one(combine_family, -1, call->combine_query, &call->combine, nullptr);
+  if (status != TILEKILN_NO_KERNEL) return status;
+  char missing[error_capacity];
+  snprintf(missing, sizeof(missing), "%s", error_text());
+  return fail(status, "split-KV has its first stage, but not the second: %s", missing);
+}
+
+tilekiln_status choose_append(int64_t instance, AppendCall* call) {
+  TILEKILN_TRY(choose_one(append_family, instance, call->query, &call->choice, nullptr));
+  return call->attends ? choose_kv(-1, &call->attention) : TILEKILN_OK;
+}
+
+}  // namespace tilekiln::fmha

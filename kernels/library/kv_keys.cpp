@@ -1,0 +1,199 @@
+// How many keys each sequence has in its cache and where they lie.
+#include <stdio.h>
+
+#include "page_table.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+using ll = long long;
+
+// Where the keys of a sequence end in its cache, and where the first of them is.
+struct Extent { i64 first, end; };
+
+tilekiln_status check_count(const Array& array, i64 i, i64 length, i64 room, const char* room_name) {
+  if (length < 0)
+    return fail_argument(array.name, "entry %lld was %lld, must be 0 or more", static_cast<ll>(i),
+                         static_cast<ll>(length));
+  if (length <= room) return TILEKILN_OK;
+  return fail_argument(array.name, "sequence %lld was %lld long, must be at most %lld%s", static_cast<ll>(i),
+                       static_cast<ll>(length), static_cast<ll>(room), room_name);
+}
+
+class Keys {
+ public:
+  Keys(const KvArrays& arrays, const Cache& cache, bool group, bool is_gappy, KvCall& call)
+      : arrays_(arrays), cache_(cache), group_(group), gappy_(is_gappy), call_(call) {}
+
+  tilekiln_status run(i64 rows) {
+    TILEKILN_TRY(which());
+    if (group_ && !cache_.paged) {
+      TILEKILN_TRY(check_sequences(arrays_, true, rows, cache_.seqlen, nullptr, &call_));
+      make();
+      for (i64 i = 0; i < call_.batch; ++i) {
+        call_.kv_sequences[i].seqlen_k = call_.sequences[i].seqlen_k;
+        call_.kv_sequences[i].place_k = call_.sequences[i].place_k;
+      }
+      return TILEKILN_OK;
+    }
+    TILEKILN_TRY(check_queries(arrays_, group_, rows, &call_));
+    make();
+    TILEKILN_TRY(shapes());
+    i64 entries = 0;
+    for (i64 i = 0; i < call_.batch; ++i) {
+      KvSequence& sequence = call_.kv_sequences[i];
+      TILEKILN_TRY(row_of(i, &sequence.place_k));
+      Extent extent = {};
+      TILEKILN_TRY(extent_of(i, &extent));
+      if (cache_.paged) TILEKILN_TRY(check_table_room(arrays_.block_table, i, extent.end, cache_.page_size));
+      sequence.first_key = extent.first;
+      sequence.seqlen_k = static_cast<int>(extent.end - extent.first);
+      if (sequence.seqlen_k > call_.seqlen_k) call_.seqlen_k = sequence.seqlen_k;
+      if (cache_.paged) entries += pages_end(sequence) - pages_begin(sequence);
+    }
+    if (!cache_.paged) return TILEKILN_OK;
+    call_.table.reset(static_cast<size_t>(entries));
+    int* to = call_.table.begin();
+    for (i64 i = 0; i < call_.batch; ++i) {
+      KvSequence& sequence = call_.kv_sequences[i];
+      const i64 begin = pages_begin(sequence), end = pages_end(sequence);
+      TILEKILN_TRY(copy_pages(arrays_.block_table, sequence.place_k, begin, end, cache_.pages, to));
+      sequence.pages_offset = to - call_.table.begin() - begin;
+      sequence.place_k = 0;
+      to += end - begin;
+    }
+    return TILEKILN_OK;
+  }
+
+ private:
+  i64 pages_begin(const KvSequence& s) const { return s.seqlen_k == 0 ? 0 : s.first_key / cache_.page_size; }
+  i64 pages_end(const KvSequence& s) const {
+    return s.seqlen_k == 0 ? 0 : (s.first_key + s.seqlen_k + cache_.page_size - 1) / cache_.page_size;
+  }
+
+  // Which arrays go together.
+  tilekiln_status which() const {
+    const Array &seqlen = arrays_.seqlen_k, &cu = arrays_.cu_seqlens_k, &start = arrays_.seqstart_k;
+    for (const Array* array : {&arrays_.cache_batch_idx, &arrays_.cache_leftpad}) {
+      if (array->given() && group_)
+        return fail_argument(array->name, "was given in group mode (q of 3 dimensions), must be null");
+    }
+    if (gappy_ && !(group_ && cache_.paged)) {
+      return fail_argument("is_gappy",
+                           "was 1 without %s, must be 0: gaps are of pages in group mode (q of 3 dimensions)",
+                           group_ ? "block_table" : "group mode");
+    }
+    if (gappy_ && !seqlen.given()) return fail_argument("seqlen_k", "was null, must be given with is_gappy");
+    if (gappy_ && !start.given()) return fail_argument("seqstart_k", "was null, must be given with is_gappy");
+    if (group_ && !cache_.paged) return TILEKILN_OK;  // check_sequences asks the rest
+    if (seqlen.given() && cu.given())
+      return fail_argument("seqlen_k", "was given with cu_seqlens_k, must be alone: both say the logical lengths");
+    if (!group_ && start.given()) {
+      return fail_argument(
+          "seqstart_k",
+          "was given in batch mode (q of 4 dimensions), must be null: there a sequence starts at its batch index");
+    }
+    if (group_ && !seqlen.given() && !cu.given() && !start.given())
+      return fail_argument("seqlen_k", "was null, must be given in group mode unless cu_seqlens_k or seqstart_k is");
+    return TILEKILN_OK;
+  }
+
+  // The shapes of the index arrays, now that the batch is known.
+  tilekiln_status shapes() const {
+    const i64 batch = call_.batch;
+    if (arrays_.seqlen_k.given()) TILEKILN_TRY(check_index(arrays_.seqlen_k, batch, "batch"));
+    if (arrays_.cu_seqlens_k.given()) {
+      TILEKILN_TRY(check_index(arrays_.cu_seqlens_k, batch + 1, "batch + 1"));
+      TILEKILN_TRY(check_cumulative(arrays_.cu_seqlens_k, batch, INT32_MAX, ""));
+    }
+    if (arrays_.seqstart_k.given()) {
+      if (gappy_) {
+        TILEKILN_TRY(check_index(arrays_.seqstart_k, batch, "batch, with is_gappy"));
+      } else {
+        TILEKILN_TRY(check_index(arrays_.seqstart_k, batch + 1, "batch + 1"));
+        TILEKILN_TRY(check_cumulative(arrays_.seqstart_k, batch, INT32_MAX, ""));
+      }
+    }
+    if (arrays_.cache_batch_idx.given()) TILEKILN_TRY(check_index(arrays_.cache_batch_idx, batch, "batch"));
+    if (arrays_.cache_leftpad.given()) TILEKILN_TRY(check_index(arrays_.cache_leftpad, batch, "batch"));
+    if (cache_.paged) return check_block_table(arrays_.block_table, arrays_.cache_batch_idx.given() ? -1 : batch);
+    if (!arrays_.cache_batch_idx.given() && cache_.batch != batch) {
+      return fail_argument("k", "batch was %lld, must be %lld, the batch of q, without cache_batch_idx",
+                           static_cast<ll>(cache_.batch), static_cast<ll>(batch));
+    }
+    return TILEKILN_OK;
+  }
+
+  // The sequence of the cache, or the row of the block table.
+  tilekiln_status row_of(i64 i, i64* row) const {
+    *row = i;
+    if (!arrays_.cache_batch_idx.given()) return TILEKILN_OK;
+    const i64 rows = cache_.paged ? arrays_.block_table.shape[0] : cache_.batch;
+    *row = entry(arrays_.cache_batch_idx, i);
+    if (*row >= 0 && *row < rows) return TILEKILN_OK;
+    return fail_argument("cache_batch_idx", "entry %lld was %lld, must be from 0 to %lld: %s", static_cast<ll>(i),
+                         static_cast<ll>(*row), static_cast<ll>(rows - 1),
+                         cache_.paged ? "block_table has a row for each" : "k has that many sequences");
+  }
+
+  tilekiln_status extent_of(i64 i, Extent* extent) const {
+    const Array &seqlen = arrays_.seqlen_k, &cu = arrays_.cu_seqlens_k, &start = arrays_.seqstart_k;
+    const i64 room = cache_.paged ? i64(max_seqlen) : cache_.seqlen;
+    const char* const room_name = cache_.paged ? "" : ", the seqlen of k";
+    if (seqlen.given()) {
+      extent->end = entry(seqlen, i);
+      TILEKILN_TRY(check_count(seqlen, i, extent->end, room, room_name));
+      if (start.given() && !gappy_) {
+        TILEKILN_TRY(check_count(seqlen, i, extent->end, i64(entry(start, i + 1)) - entry(start, i),
+                                 ", the space that seqstart_k leaves it"));
+      }
+    } else if (cu.given() || start.given()) {
+      const Array& sums = cu.given() ? cu : start;
+      extent->end = i64(entry(sums, i + 1)) - entry(sums, i);
+      TILEKILN_TRY(check_count(sums, i, extent->end, room, room_name));
+    } else if (cache_.paged) {
+      const i64 blocks = arrays_.block_table.shape[1];
+      extent->end = blocks > max_seqlen / cache_.page_size ? i64(max_seqlen) + 1 : blocks * cache_.page_size;
+      TILEKILN_TRY(check_count(arrays_.block_table, i, extent->end, max_seqlen, ": give seqlen_k"));
+    } else {
+      extent->end = cache_.seqlen;
+    }
+    if (gappy_) {
+      extent->first = entry(start, i);
+      if (extent->first < 0)
+        return fail_argument("seqstart_k", "entry %lld was %lld, must be 0 or more", static_cast<ll>(i),
+                             static_cast<ll>(extent->first));
+      extent->end += extent->first;
+    }
+    if (arrays_.cache_leftpad.given()) {
+      extent->first = entry(arrays_.cache_leftpad, i);
+      if (extent->first < 0 || extent->first > extent->end) {
+        return fail_argument("cache_leftpad", "entry %lld was %lld, must be from 0 to %lld, the keys of its sequence",
+                             static_cast<ll>(i), static_cast<ll>(extent->first), static_cast<ll>(extent->end));
+      }
+    }
+    return TILEKILN_OK;
+  }
+
+  void make() {
+    call_.kv_sequences.reset(static_cast<size_t>(call_.batch));
+    for (i64 i = 0; i < call_.batch; ++i) {
+      const Sequence& sequence = call_.sequences[i];
+      call_.kv_sequences[i] = {static_cast<int>(i), sequence.seqlen_q, 0, sequence.place_q, 0, 0, 0, 0, 0, 0};
+    }
+  }
+
+  const KvArrays& arrays_;
+  const Cache& cache_;
+  const bool group_, gappy_;
+  KvCall& call_;
+};
+
+}  // namespace
+
+tilekiln_status check_keys(const KvArrays& arrays, const Cache& cache, bool group, bool is_gappy, i64 rows,
+                           KvCall* call) {
+  return Keys(arrays, cache, group, is_gappy, *call).run(rows);
+}
+
+}  // namespace tilekiln::fmha
