@@ -23,6 +23,8 @@ INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.
 TARGETS = ["cpu-generic", "cpu-avx512bf16"]
 SAMPLES = {
     "fp8": "dtype=fp8bf16 hdim_q=192 mode=batch sink=no softcap=no",
+    "aiter_group": "family=fmha_fwd_splitkv dtype=bf16 hdim_q=96 bias=none sink=no softcap=no or "
+    "family=fmha_batch_prefill kv_dtype=fp8 hdim_q=128 page_size=16 lookup=vllm mask=window bias=none sink=no lse=no",
     "aiter": "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=192 hdim_v=128 mode=batch mask=window sink=no softcap=no",
 }
 

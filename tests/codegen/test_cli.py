@@ -78,7 +78,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["list", "flash", "--family", "fmha"],
             "no family 'fmha'; nearest: fmha_fwd\n"
-            "families: fmha_bwd_convert_dq, fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_fwd",
+            "families: fmha_batch_prefill, fmha_bwd_convert_dq, fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_fwd, "
+            "fmha_fwd_appendkv, fmha_fwd_pagedkv, fmha_fwd_splitkv, fmha_fwd_splitkv_combine",
         ),
         (
             ["list", "flash", "--where", "family=fwd"],
@@ -86,7 +87,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (
             ["list", "flash", "--where", "dtype=bf16 hdim_q=100"],
-            "where: axis 'hdim_q' of fmha_bwd_dq_dk_dv has no value '100'; nearest: 96, 80\n  dtype=bf16 hdim_q=100\n"
+            "where: axis 'hdim_q' of fmha_batch_prefill has no value '100'; nearest: 128, 256\n"
+            "  dtype=bf16 hdim_q=100\n"
             "                    ^",
         ),
         (["diff", "flash", "none.json"], "none.json: no such manifest; it lies beside the library"),
@@ -129,16 +131,17 @@ def test_help_is_short_complete_and_its_examples_run(run: Run, command: object, 
 
 
 def test_formats_agree(run: Run) -> None:
-    words = ("list", "fp8", "--target", "cpu-avx2", "--where", "hdim_v=128 mode=group")
+    where = "family=fmha_fwd hdim_v=128 mode=group"
+    words = ("list", "fp8", "--target", "cpu-avx2", "--where", where)
     names = run(*words)[1].splitlines()
     listed = json.loads(run(*words, "--format", "json")[1])
     assert {key: listed[key] for key in ("receipt", "number", "where", "targets")} == {
         "receipt": "fp8",
         "number": 888,
-        "where": "hdim_v=128 mode=group",
+        "where": where,
         "targets": ["cpu-avx2"],
     }
-    plan = resolve("fp8", ["cpu-avx2"], "hdim_v=128 mode=group")
+    plan = resolve("fp8", ["cpu-avx2"], where)
     assert listed["instances"] == [
         {"name": i.name, "family": i.family, "signature": i.signature, "algorithm": i.algorithm} for i in plan.instances
     ]
@@ -158,7 +161,7 @@ def test_numbers_are_names(run: Run) -> None:
 def test_a_broken_pipe_is_quiet() -> None:
     line = f"{sys.executable} -m codegen list ck_default --target all | head -n 1"
     done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("fmha_bwd_convert_dq_fp16_d32_batch_")
+    assert done.stdout.startswith("fmha_batch_prefill_fp16_kvsame_d128x128_group_ps1_")
     assert done.stderr == ""
 
 
@@ -170,39 +173,54 @@ def test_a_process_exits_with_the_code(command: Callable[..., subprocess.Complet
     assert command("diff", "flash", "fp8").returncode == 1
 
 
-def test_diff_counts_by_axis_value(run: Run) -> None:
-    code, text, _ = run("diff", "aiter_batch", "aiter_group", "--target", "cpu-avx2")
+def test_diff_counts_by_axis_value(run: Run, tmp_path: pathlib.Path) -> None:
+    from codegen.render import generate
+
+    info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
+    forward = [resolve(name, ["cpu-avx2"], "family=fmha_fwd") for name in ("aiter_batch", "aiter_group")]
+    generate(forward, tmp_path, info)
+    paths = [str(tmp_path / plan.receipt / "manifest.json") for plan in forward]
+    code, text, _ = run("diff", *paths)
     assert code == 1
     assert text.splitlines()[:6] == [
-        "receipt aiter_batch: 1,904 instances",
-        "receipt aiter_group: 1,904 instances",
+        f"{paths[0]}: 1,904 instances",
+        f"{paths[1]}: 1,904 instances",
         "in both: 0",
         "",
-        "only in receipt aiter_batch: 1,904",
+        f"only in {paths[0]}: 1,904",
         "  all: mode=batch",
     ]
-    names = run("diff", "aiter_batch", "aiter_group", "--target", "cpu-avx2", "--names")[1].splitlines()
+    names = run("diff", *paths, "--names")[1].splitlines()
     assert len([line for line in names if line.startswith("  fmha_fwd_")]) == 2 * 1904
 
 
 def test_diff_counts_each_family(run: Run) -> None:
-    text = run("diff", "transformer_engine", "aiter_bwd_batch", "--target", "cpu-avx2")[1]
-    assert text.splitlines()[:14] == [
-        "receipt transformer_engine: 1,364 instances",
+    text = run("diff", "aiter_batch", "aiter_bwd_batch", "--target", "cpu-avx2")[1]
+    forward = 1904 + 2 * 320 + 20 + 2 * 32 + 51
+    assert text.splitlines()[:8] == [
+        f"receipt aiter_batch: {forward:,} instances",
         "receipt aiter_bwd_batch: 350 instances",
-        "in both: 350",
+        "in both: 0",
         "",
-        "only in receipt transformer_engine: 1,014",
-        "of fmha_bwd_convert_dq: 20",
-        "  all: mode=group",
-        "  dtype          fp16 10, bf16 10",
-        "  hdim_q         32 4, 64 4, 96 4, 128 4, 256 4",
-        "  deterministic  no 10, yes 10",
-        "of fmha_bwd_dot_do_o: 10",
-        "  all: mode=group",
-        "  dtype   fp16 5, bf16 5",
-        "  hdim_v  32 2, 64 2, 96 2, 128 2, 256 2",
+        f"only in receipt aiter_batch: {forward:,}",
+        "of fmha_fwd: 1,904",
+        "  all: mode=batch",
+        "  dtype              fp16 928, bf16 928, fp8bf16 48",
     ]
+    assert (
+        "\n".join(
+            [
+                "of fmha_fwd_appendkv: 51",
+                "  dtype   fp16 24, bf16 24, fp8 3",
+                "  hdim_q  32 12, 64 13, 128 13, 256 13",
+                "  hdim_v  32 12, 64 13, 128 13, 256 13",
+                "  rope    none 19, interleaved 16, half 16",
+                "  paged   no 27, yes 24",
+                "of fmha_fwd_pagedkv: 64",
+            ]
+        )
+        in text
+    )
 
 
 def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:

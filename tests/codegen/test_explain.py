@@ -118,19 +118,19 @@ def test_together_a_rule_and_a_receipt_leave_nothing() -> None:
 
 
 def test_what_no_receipt_lists() -> None:
-    answer = ask("fp32", "dtype=fp32 softcap=yes skip_min_seqlen_q=yes")
+    answer = ask("fp32", "fmha_fwd dtype=fp32 softcap=yes skip_min_seqlen_q=yes")
     assert answer.endswith("No receipt lists it yet: widen one in receipts/ by an `add:` with its reason.")
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: fmha_bwd_convert_dq"),
+        ("fmha_fwb dtype=bf16", "no family 'fmha_fwb'; nearest: fmha_fwd\nfamilies: fmha_batch_prefill"),
         (
             "lse=yes deterministic=yes",
-            "explain: no family has all of 'lse=yes deterministic=yes'; families: fmha_bwd_dq",
+            "explain: no family has all of 'lse=yes deterministic=yes'; families: fmha_batch_prefill, fmha_bwd_dq",
         ),
-        ("dropout=maybe", "axis 'dropout' of fmha_bwd_dq_dk_dv has no value 'maybe'; values: none, apply, store"),
+        ("dbias=7", "axis 'dbias' of fmha_bwd_dq_dk_dv has no value '7'; values: no, yes"),
         ("fmha_fwd dtype=bf61", "axis 'dtype' of fmha_fwd has no value 'bf61'; nearest: bf16"),
         ("dtype=bf16 or dtype=fp16", "explain takes one clause, without 'or'"),
     ],

@@ -15,6 +15,7 @@ from codegen import files
 from codegen.inputs import prepare
 from codegen.plan import resolve
 from codegen.render import Generated, generate
+from codegen.tree import tree
 from tests.codegen.conftest import ROOT, Copy
 
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
@@ -62,12 +63,19 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
         )
     assert [unit.path for unit in generated.units if unit.kind != "rows"] == ["flash/table.cpp", "flash/manifest.cpp"]
     assert [(engine.source, engine.target, engine.symbol, engine.receipts) for engine in generated.engines] == [
-        (f"kernels/{family}/qlanes.cpp", f"cpu-{isa}", f"tilekiln_cpu_{isa}_{family}_qlanes", ("flash",))
-        for family in ("fmha_bwd_dq_dk_dv", "fmha_fwd")
+        (f"kernels/{family}/{pipeline}.cpp", f"cpu-{isa}", f"tilekiln_cpu_{isa}_{family}_{pipeline}", ("flash",))
+        for family, pipelines in (
+            (
+                "fmha_fwd_splitkv",
+                ("qlanes", "dlanes"),
+            ),  # of all five families over a KV cache, in the order of the first
+            ("fmha_bwd_dq_dk_dv", ("qlanes",)),
+            ("fmha_fwd", ("qlanes",)),
+        )
         for isa in ("generic", "avx2")
+        for pipeline in pipelines
     ]
-    families = ("fmha_bwd_convert_dq", "fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_fwd")
-    assert generated.headers == [f"include/tilekiln/generated/{family}.h" for family in families]
+    assert generated.headers == [f"include/tilekiln/generated/{family}.h" for family in tree().families]
 
 
 def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) -> None:

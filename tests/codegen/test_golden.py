@@ -9,12 +9,19 @@ import subprocess
 
 import pytest
 
+from codegen.axes import ENUMERATED
 from codegen.plan import resolve
 from codegen.render import generate
+from codegen.tree import tree
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT
 
-FAMILIES = ["fmha_bwd_convert_dq", "fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_fwd"]
+FAMILIES = list(tree().families)
+# Some of every family, in each receipt that has them all.
+WIDE = (
+    "family!=fmha_batch_prefill hdim_q=64,192 mode=group or family=fmha_fwd_appendkv "
+    "or family=fmha_batch_prefill mask=window bias=none softcap=no lse=no sink=no"
+)
 COMPILERS = [name for name in ("g++", "clang++", "clang++-16") if shutil.which(name)]
 
 
@@ -35,6 +42,8 @@ def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pa
         ("aiter", "family=fmha_bwd_dq_dk_dv hdim_q=80 mode=batch bias=alibi"),
         ("fp8", "hdim_q=192"),
         ("fp32_min", ""),
+        ("ck_test", "family=fmha_fwd_appendkv,fmha_fwd_splitkv hdim_q=32 bias=alibi sink=no mask=none or rope=half"),
+        ("aiter_group", "family=fmha_fwd_pagedkv bias=alibi or page_size=1 dtype=fp8bf16 mask=none"),
     ]
     generated = generate([resolve(name, ["all"], where) for name, where in narrow], tmp_path, golden.INFO)
     paths = [unit.path for unit in generated.units]
@@ -55,7 +64,7 @@ def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pa
 @pytest.mark.parametrize("family", FAMILIES)
 def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, family: str) -> None:
     """Every row of a plan, unpacked and packed by the generated header at compile time, gives the plan's signature."""
-    plan = resolve("ck_default", ["cpu-generic"], "hdim_q=64,192 mode=group")
+    plan = resolve("ck_default", ["cpu-generic"], WIDE)
     generate([plan], tmp_path, golden.INFO)
     checks = []
     for instance in plan.instances:
@@ -64,7 +73,10 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
         fields = []
         for axis, value in instance.signature.items():
             enum = f"{''.join(part.capitalize() for part in axis.split('_'))}::{value}"
-            fields.append(str(value).lower() if isinstance(value, (bool, int)) else enum)
+            if tree().family(family).axis_of[axis].kind == ENUMERATED:
+                fields.append(enum if isinstance(value, str) else f"{enum.partition('::')[0]}::_{value}")
+            else:
+                fields.append(str(value).lower())
         checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {instance.packed}u);")
         checks.append(f"static_assert(pack(unpack({instance.packed}u)) == {instance.packed}u);")
     source = tmp_path / "check.cpp"
@@ -79,7 +91,7 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) -> None:
     """Read table.cpp back: plan -> row, refs -> plan, groups ascending and by features, names in place."""
-    plan = resolve("flash", ["cpu-generic", "cpu-avx2"], "hdim_q=64,192 mode=batch")
+    plan = resolve("flash", ["cpu-generic", "cpu-avx2"], WIDE)
     generated = generate([plan], tmp_path, golden.INFO)
     text = (tmp_path / "flash" / "table.cpp").read_text()
     found = re.search(rf"namespace {family}_table {{(.*?)}}  // namespace", text, re.DOTALL)
@@ -106,13 +118,16 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
     groups = numbers("groups", own)
     assert groups == sorted(groups)
     assert [begin for _, begin, _ in groups] == [0, *(end for _, _, end in groups[:-1])]
-    count = len({"hdim_q", "hdim_v"} & plan.instances[instance_of[0]].signature.keys())
-    hdims = (1 << 10 * count) - 1 << 4
+    axes = tree().family(family).axis_of
+    shifts = [axes[name].shift for name in ("hdim_q", "hdim_v") if name in axes]
+    hdims = sum(1023 << shift for shift in shifts)
     for features, begin, end in groups:
         members = [listed[number] for number in instance_of[begin:end]]
         assert all(packed & ~hdims == features for packed, _ in members)
-        sizes = [[packed >> 4 + 10 * at & 1023 for at in range(count)] for packed, _ in members]
-        order = [(*size, name.endswith("avx2")) for size, (_, name) in zip(sizes, members, strict=True)]
+        sizes = [[packed >> shift & 1023 for shift in shifts] for packed, _ in members]
+        order = [
+            (*size, name.endswith("avx2"), "_dlanes_" in name) for size, (_, name) in zip(sizes, members, strict=True)
+        ]
         assert order == sorted(order)
     names = "".join(re.findall(r'^  "(\w+)\\0";?$', text, re.MULTILINE))
     offsets = [offset for (offset,) in numbers("name_offset")]

@@ -14,7 +14,7 @@ from codegen.plan import Plan, resolve
 from codegen.receipts import receipt_names
 from codegen.targets import native_target, targets
 from codegen.tree import Tree
-from tests.codegen import brute_bwd
+from tests.codegen import brute_bwd, brute_kv
 from tests.codegen.brute import AXES, RECEIPTS, signatures
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_select import clauses
@@ -76,6 +76,7 @@ def test_no_other_receipt_exists() -> None:
     assert receipt_names() == sorted(numbers, key=lambda name: numbers[name])
     for name in numbers:
         families = {instance.family for instance in resolve(name, ["cpu-generic"]).instances}
+        families -= {*brute_kv.FAMILIES, "fmha_fwd_splitkv_combine"}  # test_kv.py
         backward = {brute_bwd.MAIN, *brute_bwd.COMPANIONS} if name in brute_bwd.RECEIPTS else set()
         assert families == backward | ({"fmha_fwd"} if name in RECEIPTS else set())
 
@@ -85,10 +86,15 @@ def test_targets_have_the_same_signatures() -> None:
     assert plan.targets == TARGETS == [target.name for target in targets()]
     counts = Counter(instance.family for instance in plan.instances)
     assert list(counts.items()) == [
+        ("fmha_batch_prefill", 4 * (2672 + 1392)),  # a second algorithm for those without dropout
         ("fmha_bwd_convert_dq", 4 * 40),
         ("fmha_bwd_dot_do_o", 4 * 20),
         ("fmha_bwd_dq_dk_dv", 4 * 2400),
         ("fmha_fwd", 4 * 3952),
+        ("fmha_fwd_appendkv", 4 * 51),
+        ("fmha_fwd_pagedkv", 4 * 2 * 112),
+        ("fmha_fwd_splitkv", 4 * 2 * 672),
+        ("fmha_fwd_splitkv_combine", 4 * 44),
     ]
     by_target = [
         [(i.family, i.signature) for i in plan.instances if i.algorithm["target"] == target] for target in TARGETS
@@ -145,10 +151,10 @@ def test_where_narrows_a_plan_and_an_empty_one_is_an_error() -> None:
     assert plan.where == "dtype=bf16 hdim_q=192 hdim_v=128 lse=yes,no"
     assert len(plan.instances) == 16
     with pytest.raises(CodegenError) as raised:
-        resolve("flash", ["cpu-avx2"], "sink=yes lse=yes")
+        resolve("flash", ["cpu-avx2"], "sink=yes skip_min_seqlen_q=yes")
     assert str(raised.value) == (
-        "receipt flash lists no instance where 'sink=yes lse=yes'; "
-        "`python -m codegen explain flash 'sink=yes lse=yes'` says why"
+        "receipt flash lists no instance where 'sink=yes skip_min_seqlen_q=yes'; "
+        "`python -m codegen explain flash 'sink=yes skip_min_seqlen_q=yes'` says why"
     )
     with pytest.raises(CodegenError) as raised:
         resolve("fp8", ["cpu-avx2"], "", "fmha_bwd_dot_do_o")
@@ -161,8 +167,8 @@ def test_a_second_algorithm_is_a_second_instance_where_its_selection_holds(copy:
     copy.edit("kernels/fmha_fwd/family.yaml", "engine:\n", "  - {name: decode, about: Few queries.}\nengine:\n")
     copy.edit(
         "kernels/targets/cpu-generic.yaml",
-        "{pipeline: qlanes, tile: 64x64}\n",
-        "{pipeline: qlanes, tile: 64x64}\n"
+        "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}\n",
+        "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}\n"
         "    - {pipeline: decode, tile: 1x256, when: mode=group dtype=bf16, rank: 1}\n",
     )
     plan = resolve("flash", ["cpu-avx2"], family="fmha_fwd", root=copy.tree())  # it extends cpu-generic
@@ -176,7 +182,9 @@ def test_a_second_algorithm_is_a_second_instance_where_its_selection_holds(copy:
 
 def test_a_target_without_an_algorithm_for_a_signature_does_not_list_it(copy: Copy) -> None:
     copy.edit(
-        "kernels/targets/cpu-generic.yaml", "tile: 64x64}", "tile: 64x64, when: [dtype=fp32, dtype=bf16 sink=no]}"
+        "kernels/targets/cpu-generic.yaml",
+        "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}",
+        "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64, when: [dtype=fp32, dtype=bf16 sink=no]}",
     )
     plan = resolve("ck_default", ["cpu-generic"], family="fmha_fwd", root=copy.tree())
     assert {(i.signature["dtype"], i.signature["sink"]) for i in plan.instances} == {("bf16", False)}
@@ -205,4 +213,4 @@ def test_listing_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
-    assert len(done.stdout.splitlines()) == 4 * (3952 + 2400 + 20 + 40)
+    assert len(done.stdout.splitlines()) == 4 * (3952 + 2400 + 20 + 40 + 4064 + 51 + 224 + 1344 + 44)
