@@ -63,3 +63,12 @@ def test_kv_engines(build_program: Callable[..., Path], target: str, dtype: str)
 @pytest.mark.parametrize("dtype", KV_DTYPES)
 def test_native_kv_engines_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
     run(build_program("kv_engine_test", mode="sanitize"), "any", dtype, "quick")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_append(build_program: Callable[..., Path], target: str) -> None:
+    run(build_program("kv_append_test", targets="all"), target)
+
+
+def test_native_append_under_sanitizers(build_program: Callable[..., Path]) -> None:
+    run(build_program("kv_append_test", mode="sanitize"), "any")

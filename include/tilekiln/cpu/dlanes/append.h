@@ -11,9 +11,6 @@ using fmha::AppendProblem;
 using fmha::AppendUnit;
 using fmha::Rope;
 
-// The product is exact in double, so the conversion rounds it to fp32, and no compiler fuses it with the sum that follows.
-TILEKILN_INLINE float product_rounded(float x, float y) { return float(double(x) * double(y)); }
-
 template <class T> TILEKILN_INLINE void widen_row(float* to, const void* from, int n) {
   for (int i = 0; i < n; i += kLanes) store(to + i, widen_some((const T*)from + i, n - i));
 }
@@ -33,15 +30,23 @@ struct Angles {
   }
 };
 
-// The first rotary_dim elements; from == to is allowed.
+// The first rotary_dim elements; from == to is allowed. Compilers fuse a product with the sum that follows it, g++ through every
+// cast and barrier tried but this one: the products are memory that the empty asm might have changed.
 template <class T> void rotate(void* to, const void* from, const Angles& angles, const AppendProblem& a) {
-  alignas(64) float x[kMaxHdim], y[kMaxHdim];
+  alignas(64) float x[kMaxHdim], y[kMaxHdim], products[4][kMaxHdim / 2];
   widen_row<T>(x, from, a.rotary_dim);
   const int half = a.rotary_dim / 2, step = a.rope == Rope::interleaved ? 2 : 1, other = step == 2 ? 1 : half;
   for (int i = 0; i < half; ++i) {
     const float x0 = x[i * step], x1 = x[i * step + other];
-    y[i * step] = product_rounded(x0, angles.cos[i]) - product_rounded(x1, angles.sin[i]);
-    y[i * step + other] = product_rounded(x1, angles.cos[i]) + product_rounded(x0, angles.sin[i]);
+    products[0][i] = x0 * angles.cos[i];
+    products[1][i] = x1 * angles.sin[i];
+    products[2][i] = x1 * angles.cos[i];
+    products[3][i] = x0 * angles.sin[i];
+  }
+  __asm__ volatile("" : : "r"(products) : "memory");
+  for (int i = 0; i < half; ++i) {
+    y[i * step] = products[0][i] - products[1][i];
+    y[i * step + other] = products[2][i] + products[3][i];
   }
   for (int i = 0; i < a.rotary_dim; i += kLanes) narrow_some((T*)to + i, load(y + i), a.rotary_dim - i);
 }

@@ -34,10 +34,10 @@ struct RowStorage {
 };
 
 struct RowScratch {
-  alignas(64) float s[kMaxRows * kTileK], q[kMaxRows * kMaxHdim], o[kMaxRows * kMaxHdim];
-  alignas(64) float k[kTileK * kMaxHdim], v[kTileK * kMaxHdim];  // padded rows
-  alignas(64) char k_rows[kTileK * kMaxHdim * 4],
-      v_rows[kTileK * kMaxHdim * 4];  // rows of a vectorized page, as stored
+  alignas(64) float s[kMaxRows * kRowKeys], q[kMaxRows * kMaxHdim], o[kMaxRows * kMaxHdim];
+  alignas(64) float k[kRowKeys * kMaxHdim], v[kRowKeys * kMaxHdim];  // padded rows
+  alignas(64) char k_rows[kRowKeys * kMaxHdim * 4],
+      v_rows[kRowKeys * kMaxHdim * 4];  // rows of a vectorized page, as stored
 };
 
 // q words: fp32, or pairs; 0 to the end of a register.
@@ -66,26 +66,28 @@ template <class Out> void store_row(void* to, float* o, float factor, int hdim, 
   }
 }
 
-// Where each key of a block lies.
-class RowAddresses {
- public:
-  const char *k[kTileK], *v[kTileK];
+// Where each key of a block lies; after the last one it is repeated to the end of a vector.
+struct Addresses { const char *k[kRowKeys + kAhead], *v[kRowKeys + kAhead]; };
 
-  RowAddresses(const RowStorage& storage, const KvProblem& a, const KvUnit& u, int head_k, bool padded, RowScratch& w)
+class Rows {
+ public:
+  Rows(const RowStorage& storage, const KvProblem& a, const KvUnit& u, int head_k, bool padded, RowScratch& w)
       : storage_(storage),
         a_(a),
         w_(w),
-        k_rows_(cache_rows<false>(a, u, head_k, storage.kv_bytes)),
-        v_rows_(cache_rows<true>(a, u, head_k, storage.kv_bytes)),
+        k_(cache_rows<false>(a, u, head_k, storage.kv_bytes)),
+        v_(cache_rows<true>(a, u, head_k, storage.kv_bytes)),
         padded_(padded),
         vectorized_(a.pages.table && a.pages.layout == KvLayout::vectorized) {}
 
-  void find(i64 key, int keys) {
+  // Of the keys [key, key + keys), and of those that will be fetched meanwhile, up to `end`.
+  void find(Addresses& at, i64 key, int keys, i64 end) const {
+    const int ahead = padded_ || vectorized_ ? keys : end - key < keys + kAhead ? int(end - key) : keys + kAhead;
     const i64 bytes = storage_.kv_bytes;
     const i64 k_step = bytes * (vectorized_ ? a_.hdim_q : a_.k_row),
               v_step = bytes * (vectorized_ ? a_.hdim_v : a_.v_row);
-    for (int i = 0; i < keys;) {
-      const CacheRows::Run k_run = k_rows_.run(key + i, keys - i), v_run = v_rows_.run(key + i, keys - i);
+    for (int i = 0; i < ahead;) {
+      const CacheRows::Run k_run = k_.run(key + i, ahead - i), v_run = v_.run(key + i, ahead - i);
       const char *k_row = k_run.address, *v_row = v_run.address;
       if (vectorized_) {
         storage_.unpack_k(w_.k_rows + i * k_step, k_run, bytes * a_.pages.k_chunk, a_.hdim_q);
@@ -94,30 +96,33 @@ class RowAddresses {
         v_row = w_.v_rows + i * v_step;
       }
       for (int j = 0; j < k_run.rows; ++j) {
-        k[i + j] = k_row + j * k_step;
-        v[i + j] = v_row + j * v_step;
+        at.k[i + j] = k_row + j * k_step;
+        at.v[i + j] = v_row + j * v_step;
       }
       i += k_run.rows;
     }
-    if (padded_) pad(keys);
-    for (int i = keys; i < round_up(keys, kLanes); ++i) k[i] = k[keys - 1];
+    if (padded_) pad(at, keys);
+    for (int i = ahead; i < round_up(keys, kLanes) + kAhead; ++i) {
+      at.k[i] = at.k[ahead - 1];
+      at.v[i] = at.v[ahead - 1];
+    }
   }
 
  private:
-  void pad(int keys) {
+  void pad(Addresses& at, int keys) const {
     for (int i = 0; i < keys; ++i) {
       float *k_row = w_.k + i * kMaxHdim, *v_row = w_.v + i * kMaxHdim;
-      storage_.pad_k(k_row, k[i], 0, 1, a_.hdim_q);
-      storage_.pad_v(v_row, v[i], 0, 1, a_.hdim_v);
-      k[i] = (const char*)k_row;
-      v[i] = (const char*)v_row;
+      storage_.pad_k(k_row, at.k[i], 0, 1, a_.hdim_q);
+      storage_.pad_v(v_row, at.v[i], 0, 1, a_.hdim_v);
+      at.k[i] = (const char*)k_row;
+      at.v[i] = (const char*)v_row;
     }
   }
 
   const RowStorage& storage_;
   const KvProblem& a_;
   RowScratch& w_;
-  CacheRows k_rows_, v_rows_;
+  CacheRows k_, v_;
   bool padded_, vectorized_;
 };
 
@@ -154,17 +159,20 @@ inline void decode(const RowStorage& storage, const KvProblem& a, const KvUnit& 
     __builtin_memset(w.o + r * kMaxHdim, 0, o_width * sizeof(float));
   }
 
-  // The keys that some row sees: [begin, end), and those below the sink.
+  // The keys that some row sees: [begin, end), and those below the sink. A block has one page scale.
   const i64 shifted = u.row + window.shift;
   const i64 last_key = shifted + u.rows + window.right, end = u.key_end < last_key ? u.key_end : last_key;
-  const i64 aligned = shifted - window.left < 0 ? 0 : (shifted - window.left) / kTileK * kTileK;
-  const i64 begin = aligned < u.key_begin ? u.key_begin : aligned;
-  RowAddresses at(storage, a, u, head_k, padded, w);
-  for (i64 key = window.sink > u.key_begin ? u.key_begin : begin; key < end; key += kTileK) {
+  const i64 first_key = shifted - window.left, begin = first_key < u.key_begin ? u.key_begin : first_key;
+  const Rows cache(storage, a, u, head_k, padded, w);
+  Addresses at;
+  for (i64 key = window.sink > u.key_begin ? u.key_begin : begin; key < end;) {
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
-    const int keys = end - key < kTileK ? int(end - key) : kTileK;
-    at.find(key, keys);
+    int keys = end - key < kRowKeys ? int(end - key) : kRowKeys;
+    if (key < begin && keys > window.sink - key) keys = int(window.sink - key);
+    if (descales.blocked() && keys > descales.keys - key % descales.keys)
+      keys = int(descales.keys - key % descales.keys);
+    cache.find(at, key, keys, end);
     products.scores(w.s, at.k, round_up(keys, kLanes), w.q, rows, a.hdim_q);
 
     const float k_scale = descales.blocked() ? descales.k[descales.at(key)] : 1.f;
@@ -178,13 +186,14 @@ inline void decode(const RowStorage& storage, const KvProblem& a, const KvUnit& 
       x.distance = row - key;
       x.bias = bias[r] + storage.bias_bytes * key;
       const Seen seen{clamp(row - window.left - key), clamp(row + window.right + 1 - key), clamp(window.sink - key)};
-      float* s = w.s + r * kTileK;
+      float* s = w.s + r * kRowKeys;
       const float top = stage(s, x, seen, m[r]);
       alpha[r] = m[r] == top ? 1.f : __builtin_exp2f(m[r] - top);
       m[r] = top;
       l[r] = l[r] * alpha[r] + probability_row(s, keys, top, gain);
     }
     products.values(w.o, at.v, keys, w.s, alpha, rows, a.hdim_v);
+    key += keys;
   }
 
   // O / l, 0 for a row that sees no key;  LSE = ln(2) (m + log2 l), then -inf
