@@ -62,9 +62,11 @@ struct World {
   Family family;
   Table table;
 
-  void add(uint64_t signature, int target, int tile_q, int rank = 0, int pipeline = 0) {
-    rows.push_back({signature, static_cast<unsigned short>(tile_q), 64, static_cast<unsigned char>(target),
-                    static_cast<unsigned char>(pipeline), static_cast<unsigned char>(rank), 0});
+  void add(uint64_t signature, int target, int tile_q, int rank = 0, int pipeline = 0, KvLoad load = KvLoad::any,
+           int tile_k = 64) {
+    rows.push_back({signature, static_cast<unsigned short>(tile_q), static_cast<unsigned short>(tile_k),
+                    static_cast<unsigned char>(target), static_cast<unsigned char>(pipeline),
+                    static_cast<unsigned char>(rank), static_cast<unsigned char>(load)});
   }
   Dispatcher make(const char* isa = "", const char* where = "") {
     batch = {rows.data(), static_cast<uint32_t>(rows.size())};
@@ -164,6 +166,38 @@ void tile_fit() {
   const Dispatcher e = t.make();
   CHECK(e.find(query(0, 64, 64, 0, 0, 1)).instance == 1);
   CHECK(e.find(query(0, 64, 64, 0, 0, 64)).instance == 0);
+}
+
+// A target with 32-bit offsets has a twin with 64-bit loads wherever its key tile spans pages.
+void kv_load() {
+  World w;
+  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small);
+  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::large);
+  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small, 128);
+  w.add(key(1, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small);  // no twin
+  w.add(key(0, 128, 128, 0, 0), 2, 64);                     // no limit
+  w.add(key(1, 128, 128, 0, 0), 2, 64, 0, 0, KvLoad::large);
+  const Dispatcher d = w.make();
+  const auto cached = [](Query asked, int64_t pages, int64_t page_size) {
+    asked.cache = {pages, page_size, page_size * 1024, 2};
+    return asked;
+  };
+  const Query plain = query(0, 64, 64), fits = cached(plain, 65535, 16), exceeds = cached(plain, 65536, 16);
+  CHECK(d.find(plain).instance == 0 && d.find(fits).instance == 0 && d.find(exceeds).instance == 1);
+  // Pages of a key tile of 64 have a base each; the tile of 128 spans two of them.
+  const Query wide = cached(plain, 1 << 20, 64);
+  CHECK(d.find(wide).instance == 0);
+  CHECK(d.judge(exceeds, 0, d.find(exceeds)) == Refusal::cache_too_large);
+  CHECK(d.judge(fits, 1, d.find(fits)) == Refusal::longer_loads);
+  CHECK(d.judge(wide, 2, d.find(wide)) == Refusal::cache_too_large);
+  // Nothing reaches it, but the next head dims, whose loads are long whatever the size.
+  CHECK(d.find(cached(query(1, 64, 64), 65535, 16)).instance == 3);
+  CHECK(d.find(cached(query(1, 64, 64), 65536, 16)).instance == 5);
+  CHECK(d.find(cached(query(0, 100, 100), 1 << 20, 16)).instance == 4);
+  char text[1024];
+  Text answer(text, sizeof(text));
+  explain_choice(answer, d, exceeds, d.find(exceeds));
+  CHECK_HOLDS(text, "refused: row_0: its 32-bit offsets do not reach the whole cache");
 }
 
 void target_and_rank() {
@@ -325,6 +359,7 @@ void sentences() {
 int main() {
   least_waste();
   tile_fit();
+  kv_load();
   target_and_rank();
   not_built();
   many();

@@ -28,7 +28,7 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 
 # Modes as in tests/programs.yaml. flash has fp32 with every feature these programs ask for.
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
-@pytest.mark.parametrize("name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls"])
+@pytest.mark.parametrize("name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"])
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
 
@@ -47,6 +47,9 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
         ("fork", "release"),
         ("kv_library", "release"),
         ("kv_library", "sanitize"),
+        ("kv_bad_input", "release"),
+        ("kv_bad_input", "sanitize"),
+        ("kv_large", "release"),
     ],
 )
 def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:

@@ -1,0 +1,107 @@
+// Both stages of split-KV are planned together: over tables made by hand, with the second stage and without.
+#include <string.h>
+
+#include <vector>
+
+#include "check.h"
+#include "tilekiln/generated/fmha_fwd_splitkv.h"
+#include "tilekiln/generated/fmha_fwd_splitkv_combine.h"
+#include "tilekiln/runtime/fmha_kv.h"
+#include "tilekiln/runtime/table.h"
+
+using namespace tilekiln;
+using namespace tilekiln::fmha;
+
+namespace {
+
+template <class Signature>
+Signature main_signature() {
+  Signature s = {};
+  s.lse = true;
+  return s;
+}
+// fp32, batch, head dims 64: two pipelines of the first stage, and the second with and without LSE.
+constexpr uint64_t hdims = uint64_t(64) << 4 | uint64_t(64) << 14, hdim = uint64_t(64) << 4;
+const uint64_t first = fmha_fwd_splitkv::pack(main_signature<fmha_fwd_splitkv::Signature>());
+const uint64_t second = fmha_fwd_splitkv_combine::pack({}),
+               second_lse = fmha_fwd_splitkv_combine::pack(main_signature<fmha_fwd_splitkv_combine::Signature>());
+const Row rows[] = {{first | hdims, 64, 64, 0, 0, 0, 0},
+                    {first | hdims, 16, 64, 0, 1, 1, 0},
+                    {second | hdim, 64, 0, 0, 0, 0, 0},
+                    {second_lse | hdim, 64, 0, 0, 0, 0, 0}};
+const Batch batches[] = {{rows, 4}};
+const RowRef plan[] = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
+const char* const main_pipelines[] = {"qlanes", "dlanes"};
+const char* const second_pipelines[] = {"dlanes"};
+const HeadDims dims[] = {{0, 64, 64}}, second_dims[] = {{0, 0, 64}};
+const Group main_groups[] = {{first, 0, 2}}, second_groups[] = {{second, 0, 1}, {second_lse, 1, 2}};
+const RowRef main_refs[] = {{0, 0}, {0, 1}}, second_refs[] = {{0, 2}, {0, 3}};
+const uint32_t main_instances[] = {0, 1}, second_instances[] = {2, 3};
+const Family families[] = {
+    {"fmha_fwd_splitkv", fmha_fwd_splitkv::axes, 11, main_pipelines, 2, nullptr, 0, nullptr, 0, dims, 1, main_groups, 1,
+     main_refs, main_instances},
+    // Only LSE of the second stage is there: second_groups[0] is left out.
+    {"fmha_fwd_splitkv_combine", fmha_fwd_splitkv_combine::axes, 5, second_pipelines, 1, nullptr, 0, nullptr, 0,
+     second_dims, 1, second_groups + 1, 1, second_refs, second_instances},
+};
+const KvEngine engine = {};
+const void* const main_engines[] = {&engine, &engine};
+const void* const second_engines[] = {&engine};
+const void* const* const engines[] = {main_engines, second_engines};
+bool yes() { return true; }
+const Target targets[] = {{"cpu-generic", "generic", 0, 0, yes, engines}};
+const uint32_t name_offset[] = {0, 3, 6, 9};
+
+}  // namespace
+
+namespace tilekiln {
+extern const Table table;
+const Table table = {"1.0", "toy", "",          targets,          1, batches, 1, families,
+                     2,     plan,  name_offset, "r0\0r1\0r2\0r3", 4, "{}",    2};
+}  // namespace tilekiln
+
+namespace {
+
+KvCall call_of(bool lse, int64_t seqlen_q) {
+  KvCall call;
+  call.family = KvFamily::splitkv;
+  call.problem.dtype = KvDtype::fp32;
+  call.problem.hdim_q = call.problem.hdim_v = 64;
+  call.problem.features.lse = lse;
+  call.query.hdim_q = call.query.hdim_v = 64;
+  call.query.seqlen_q = seqlen_q;
+  set_splitkv_signature(&call);
+  return call;
+}
+
+}  // namespace
+
+int main() {
+  KvCall whole = call_of(true, 1);
+  CHECK(choose_kv(-1, &whole) == TILEKILN_OK);
+  CHECK(whole.choice.instance == 1 && whole.combine.instance == 3 && whole.shares_heads);
+  KvCall many = call_of(true, 64);
+  CHECK(choose_kv(-1, &many) == TILEKILN_OK);
+  CHECK(many.choice.instance == 0 && many.combine.instance == 3 && !many.shares_heads);
+  // The caller's choice is of the main stage.
+  CHECK(choose_kv(0, &whole) == TILEKILN_OK && whole.choice.instance == 0 && whole.combine.instance == 3);
+  CHECK(choose_kv(3, &whole) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(error_text(), "instance: was 3, r3, must be one of fmha_fwd_splitkv");
+
+  // Without its second stage there is no plan, and the error says which is missing.
+  KvCall half = call_of(false, 1);
+  CHECK(choose_kv(-1, &half) == TILEKILN_NO_KERNEL);
+  CHECK_HOLDS(error_text(),
+              "split-KV has its first stage, but not the second: no kernel in library toy for "
+              "fmha_fwd_splitkv_combine dtype=fp32 hdim_v=64 mode=batch qscale=none lse=no");
+  KvCall other = call_of(true, 1);
+  other.query.hdim_q = 65;
+  CHECK(choose_kv(-1, &other) == TILEKILN_NO_KERNEL);
+  CHECK(strstr(error_text(), "second") == nullptr);
+
+  AppendCall append;
+  set_appendkv_signature(&append);
+  CHECK(choose_append(-1, &append) == TILEKILN_NO_KERNEL);
+  CHECK_TEXT(error_text(), "library toy holds no instance of fmha_fwd_appendkv");
+  return check_result();
+}
