@@ -34,7 +34,7 @@ BWD_ARRAYS(X)
 #undef X
 
 static PyObject* bwd_interned[BWD_ARGUMENT_COUNT];
-static const Keywords bwd_keywords = {bwd_names, bwd_interned, BWD_ARGUMENT_COUNT, 6, "dout, q, k, v, out and lse"};
+static const Keywords bwd_keywords = {bwd_names, bwd_interned, BWD_ARGUMENT_COUNT, 6, "dout, q, k, v, out and lse", 0};
 
 /* What a call can make itself, in the order of its results. */
 enum { BWD_MADE = 5 };

@@ -1,10 +1,12 @@
 /* tilekiln._binding: the one place where Python meets the C ABI. It knows no receipt and no axis: it turns Python arguments into
- * tilekiln_fmha_fwd_args (here) or tilekiln_fmha_bwd_args (backward.h) and status codes into exceptions. The library checks the
+ * tilekiln_fmha_fwd_args (here), tilekiln_fmha_bwd_args (backward.h) or those of a KV cache (kv.h), and status codes into exceptions. The library checks the
  * values; only what C cannot see is checked here. */
 #include "arrays.h"
 #include "docs.h"
 #include "export.h"
 #include "keywords.h"
+#include "kv.h"
+#include "kv_docs.h"
 #include "launcher.h"
 #include "library.h"
 #include "scalars.h"
@@ -43,7 +45,7 @@ ARRAYS(X)
 #undef X
 
 static PyObject* interned[ARGUMENT_COUNT];
-static const Keywords keywords = {argument_names, interned, ARGUMENT_COUNT, 3, "q, k and v"};
+static const Keywords keywords = {argument_names, interned, ARGUMENT_COUNT, 3, "q, k and v", 0};
 
 /* ---- one call ------------------------------------------------------------------------------------------------------- */
 
@@ -245,6 +247,14 @@ static PyMethodDef library_methods[] = {
     METHOD("fmha_bwd_find", fmha_bwd_find, FAST, fmha_bwd_find_doc),
     METHOD("fmha_bwd_why", fmha_bwd_why, FAST, fmha_bwd_why_doc),
     METHOD("fmha_bwd_workspace_size", fmha_bwd_workspace_size, FAST, fmha_bwd_workspace_size_doc),
+#define KV_METHOD(name) \
+  METHOD(#name, name, FAST, name##_doc), METHOD(#name "_find", name##_find, FAST, name##_find_doc), \
+      METHOD(#name "_why", name##_why, FAST, name##_why_doc)
+    KV_METHOD(fmha_fwd_splitkv),
+    KV_METHOD(fmha_fwd_pagedkv),
+    KV_METHOD(fmha_fwd_appendkv),
+    KV_METHOD(fmha_batch_prefill),
+    METHOD("fmha_fwd_splitkv_num_splits", fmha_fwd_splitkv_num_splits, FAST, fmha_fwd_splitkv_num_splits_doc),
     METHOD("bwd_workspace_plan", library_workspace_plan, METH_VARARGS | METH_KEYWORDS,
            "The C ABI's tilekiln_bwd_workspace_plan; tilekiln.plan_backward_workspace is for people."),
     METHOD("manifest_text", library_manifest_text, METH_NOARGS,
@@ -315,19 +325,23 @@ PyMODINIT_FUNC PyInit__binding(void) {
   PyObject* launcher_type = PyType_FromSpec(&launcher_spec);
   PyObject* names = keywords_intern(&keywords);
   PyObject* bwd_argument_names = keywords_intern(&bwd_keywords);
+  PyObject* kv_argument_names = kv_intern();
   facade = PyImport_ImportModule("tilekiln._frameworks");
   const int good = ArgumentError && NoKernelError && StreamType && LibraryType && launcher_type && names &&
-                   bwd_argument_names && facade && PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
+                   bwd_argument_names && kv_argument_names && facade &&
+                   PyModule_AddObjectRef(module, "ArgumentError", ArgumentError) == 0 &&
                    PyModule_AddObjectRef(module, "NoKernelError", NoKernelError) == 0 &&
                    PyModule_AddObjectRef(module, "Stream", (PyObject*)StreamType) == 0 &&
                    PyModule_AddObjectRef(module, "Library", (PyObject*)LibraryType) == 0 &&
                    PyModule_AddObjectRef(module, "BackwardLauncher", launcher_type) == 0 &&
                    PyModule_AddObjectRef(module, "ARGUMENTS", names) == 0 &&
                    PyModule_AddObjectRef(module, "BACKWARD_ARGUMENTS", bwd_argument_names) == 0 &&
+                   PyModule_AddObjectRef(module, "KV_ARGUMENTS", kv_argument_names) == 0 &&
                    PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0 && register_exit() == 0;
   Py_XDECREF(launcher_type);
   Py_XDECREF(names);
   Py_XDECREF(bwd_argument_names);
+  Py_XDECREF(kv_argument_names);
   if (good) return module;
   Py_DECREF(module);
   return NULL;

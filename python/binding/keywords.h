@@ -13,6 +13,7 @@ typedef struct {
   int count;
   int positional; /* how many are required, and may be given by position */
   const char* positional_text;
+  unsigned nullable; /* bit i: positional argument i may be None */
 } Keywords;
 
 static PyObject* facade; /* tilekiln._frameworks */
@@ -58,7 +59,7 @@ static inline int collect(const Keywords* keywords, PyObject* const* values, Py_
   for (int i = 0; i < keywords->count; ++i)
     if (given[i] == Py_None) given[i] = NULL;
   for (int i = 0; i < keywords->positional; ++i)
-    if (!given[i]) {
+    if (!given[i] && !(keywords->nullable >> i & 1)) {
       PyErr_Format(PyExc_TypeError, "%s() needs the argument %s", function, keywords->names[i]);
       return -1;
     }

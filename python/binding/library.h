@@ -14,6 +14,10 @@
       X(fmha_bwd) X(fmha_bwd_find) X(fmha_bwd_why) X(fmha_bwd_workspace_size) X(fmha_bwd_launcher_create)           \
       X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find)                    \
       X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run)                      \
+      X(fmha_fwd_splitkv) X(fmha_fwd_splitkv_find) X(fmha_fwd_splitkv_why) X(fmha_fwd_splitkv_num_splits)           \
+      X(fmha_fwd_pagedkv) X(fmha_fwd_pagedkv_find) X(fmha_fwd_pagedkv_why)                                          \
+      X(fmha_fwd_appendkv) X(fmha_fwd_appendkv_find) X(fmha_fwd_appendkv_why)                                       \
+      X(fmha_batch_prefill) X(fmha_batch_prefill_find) X(fmha_batch_prefill_why)                                    \
       X(bwd_workspace_plan) X(staging_default)                                                                      \
       X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa) \
           X(num_threads) X(last_error)

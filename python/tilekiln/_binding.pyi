@@ -7,6 +7,7 @@ from ._arguments import Array, AttentionArguments, BackwardArguments
 ABI_VERSION: Final[int]
 ARGUMENTS: Final[tuple[str, ...]]
 BACKWARD_ARGUMENTS: Final[tuple[str, ...]]
+KV_ARGUMENTS: Final[dict[str, tuple[str, ...]]]
 
 def export(array: Any, versioned: bool) -> Any: ...
 

@@ -75,7 +75,7 @@ def combine(o_acc: Float, lse_acc: Float) -> tuple[Float, Float]:
 
 
 def rotate(x: Any, positions: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
-    """Rotary embedding of x (rows, nhead, hdim), row i for positions[i]; the dtype of x. cos, sin: (.., rotary_dim / 2).
+    """Rotary embedding of x (rows, nhead, hdim), row i for positions[i]; the dtype of x. cos, sin: (.., rotary_dim/2).
 
     Pairs are (2i, 2i + 1), or (i, i + rotary_dim / 2); (x0, x1) becomes (x0 cos - x1 sin, x1 cos + x0 sin). This is
     the one place that is not float64: caches must agree to the byte, so every product and sum is rounded to fp32 and

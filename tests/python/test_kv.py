@@ -1,0 +1,212 @@
+"""The KV-cache families against the reference: edge shapes, random problems, every instance once."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln import reference
+
+from tests.python import kv_problems
+from tests.python.kv_problems import FAMILIES, Sizes, i32
+
+ALL = "family=fmha_fwd_splitkv,fmha_fwd_pagedkv,fmha_fwd_appendkv,fmha_batch_prefill"
+PLAIN = {"mode": "batch", "mask": "none", "bias": "none", "softcap": False, "paged": False, "sink": False,
+         "lse": True, "qscale": "none"}  # fmt: skip
+
+
+def signature(dtype: str = "fp32", hdim: int = 64, **values) -> dict:
+    return {**PLAIN, "dtype": dtype, "hdim_q": hdim, "hdim_v": hdim, **values}
+
+
+EDGES = {
+    "one key": Sizes(lengths_k=(1, 1)),
+    "no key in one sequence": Sizes(lengths_k=(0, 9)),
+    "no key at all": Sizes(lengths_k=(0, 0)),
+    "keys up to a tile": Sizes(lengths_k=(64, 128)),
+    "keys past a tile": Sizes(lengths_k=(65, 129)),
+    "a full page and one more": Sizes(lengths_k=(16, 17)),
+    "one query": Sizes(lengths_q=(1, 1)),
+    "many queries": Sizes(lengths_q=(70, 3), lengths_k=(75, 80)),
+    "more queries than keys": Sizes(lengths_q=(9, 9), lengths_k=(4, 0)),
+    "one sequence": Sizes(lengths_q=(2,), lengths_k=(50,)),
+    "many heads a key head": Sizes(nhead_q=24, nhead_k=2),
+    "a key head each": Sizes(nhead_q=3, nhead_k=3),
+    "odd head dims": Sizes(less=1),
+    "leftpad": Sizes(leftpad=True, lengths_k=(40, 70)),
+    "rows of the cache": Sizes(rows=True),
+    "heads first": Sizes(layout="bhsd"),
+    "large pages": Sizes(page_size=256, lengths_k=(300, 3)),
+    "more splits than keys": Sizes(num_splits=128, lengths_k=(40, 0)),
+    "three splits": Sizes(num_splits=3, lengths_k=(200, 1)),
+    "the last page is the last of the pool": Sizes(spare=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("mode", ["batch", "group"])
+@pytest.mark.parametrize("mask", ["none", "window"])
+@pytest.mark.parametrize("edge", EDGES)
+def test_edges(flash, edge, mask, mode, paged):
+    values = signature(mask=mask, mode=mode, paged=paged)
+    for seed, family in enumerate(FAMILIES[:2] if paged else FAMILIES[:1]):
+        problem = kv_problems.make(family, values, EDGES[edge], seed)
+        problem.run(flash, problem.reference(), num_threads=1)
+
+
+@pytest.mark.parametrize("edge", EDGES)
+@pytest.mark.parametrize("paged", [False, True])
+def test_append_edges(flash, edge, paged):
+    sizes = EDGES[edge]
+    for seed, new in enumerate((0, 1, 3, 20)):
+        values = {"dtype": "bf16", "hdim_q": 64, "hdim_v": 64, "rope": "half", "paged": paged}
+        made = kv_problems.make(FAMILIES[2], values, Sizes(**{**vars(sizes), "seqlen_new": new}), seed)
+        kv_problems.run_append(flash, made, num_threads=1)
+
+
+@pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 7, 64, 128])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_splits_change_rounding_only(flash, num_splits, threads):
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        sizes = Sizes(lengths_k=tuple(random.integers(0, 400, 2).tolist()), num_splits=num_splits)
+        problem = kv_problems.make("fmha_fwd_splitkv", signature(mask="window" if seed % 2 else "none"), sizes, seed)
+        problem.run(flash, problem.reference(), num_threads=threads)
+
+
+def test_the_number_of_splits(flash):
+    q, k = np.zeros((1, 1, 2, 64), np.float32), np.zeros((1, 900, 2, 64), np.float32)
+    assert flash.fmha_fwd_splitkv_num_splits(q, k, k, num_splits=5) == 5
+    assert flash.fmha_fwd_splitkv_num_splits(q, k, k, num_threads=1) == 1
+    for threads in (2, 8, 64):
+        splits = flash.fmha_fwd_splitkv_num_splits(q, k, k, num_threads=threads)
+        assert 1 <= splits <= 128
+
+
+def test_appends_over_hundreds_of_steps_equal_one_prefill(flash):
+    random = np.random.default_rng(3)
+    steps, heads, hdim = 300, 2, 64
+    k, v, q = (random.standard_normal((1, steps, heads, hdim), np.float32) for _ in range(3))
+    angle = np.arange(steps)[:, None] * random.uniform(0, 1, 16)
+    tables = {"rotary_cos": np.cos(angle).astype(np.float32), "rotary_sin": np.sin(angle).astype(np.float32)}
+    table = i32(random.permutation(24)[:20][None])
+    pools = [[np.full((24, 16, heads, hdim), 7, np.float32) for _ in "kv"] for _ in range(2)]
+    made = []
+    for step in range(steps):
+        at = slice(step, step + 1)
+        out = flash.fmha_fwd_appendkv(
+            q[:, at].copy(),
+            *pools[0],
+            k[:, at],
+            v[:, at],
+            seqlen_k=i32([step]),
+            block_table=table,
+            causal=True,
+            **tables,
+        )
+        made.append(out)
+    whole = flash.fmha_fwd_appendkv(
+        q.copy(), *pools[1], k, v, seqlen_k=i32([0]), block_table=table, causal=True, **tables
+    )
+    for one, other in zip(*pools, strict=True):
+        assert one.tobytes() == other.tobytes()
+        unused = np.setdiff1d(np.arange(24), table)
+        assert np.all(one[unused] == 7)
+    np.testing.assert_allclose(np.concatenate(made, axis=1), whole, atol=2e-6)
+
+
+LINEAR = FAMILIES[:3]
+CASES = [  # flash and ck_default together hold every value of every axis
+    *itertools.product(("flash",), LINEAR, ("fp32", "fp16", "bf16")),
+    *itertools.product(("ck_default",), LINEAR, ("fp16", "bf16", "fp8")),
+    *itertools.product(("flash",), FAMILIES[3:], ("fp16", "bf16")),
+    *itertools.product(("ck_default",), FAMILIES[3:], ("fp16", "bf16", "fp8bf16")),
+]
+
+
+@pytest.mark.parametrize(("receipt", "family", "dtype"), CASES)
+def test_every_instance_computes(load, flash, receipt, family, dtype):
+    """One reference per signature, every usable instance against it."""
+    library = flash if receipt == "flash" else load(receipt, where=ALL)
+    by_signature: dict[tuple, list[tk.Instance]] = {}
+    for instance in library.instances(f"family={family} dtype={dtype}"):
+        by_signature.setdefault(tuple(instance.signature.items()), []).append(instance)
+    assert by_signature
+    for number, (values, instances) in enumerate(by_signature.items()):
+        sizes = Sizes(less=number % 2, lengths_q=(2, 2), lengths_k=(9, 70), num_splits=number % 3)
+        problem = kv_problems.make(family, dict(values), sizes, number)
+        expected = None if family == "fmha_fwd_appendkv" else problem.reference()
+        for instance in instances:
+            try:
+                if expected is None:
+                    kv_problems.run_append(library, problem, instance=instance.number, num_threads=1)
+                else:
+                    problem.run(library, expected, instance=instance.number, num_threads=1)
+            except (AssertionError, ValueError) as error:
+                raise AssertionError(f"{instance.name}: {error}") from None
+
+
+def test_random_problems(flash):
+    for seed in range(150):
+        random = np.random.default_rng(seed)
+        instances = flash.instances(f"family={FAMILIES[seed % 4]}")
+        instance = instances[int(random.integers(len(instances)))]
+        batch, nhead_k = int(random.integers(1, 4)), int(random.integers(1, 3))
+        sizes = Sizes(
+            lengths_q=tuple(random.integers(1, 5, batch).tolist()),
+            lengths_k=tuple(random.integers(0, 150, batch).tolist()),
+            nhead_q=nhead_k * int(random.integers(1, 6)),
+            nhead_k=nhead_k,
+            less=int(random.integers(0, 2)),
+            page_size=16 * int(random.integers(1, 6)),
+            layout=str(random.choice(["bshd", "bhsd"])),
+            window=tuple(random.integers(0, 80, 2).tolist()),
+            mask_origin=str(random.choice(["bottom_right", "top_left"])),
+            leftpad=bool(random.integers(2)),
+            rows=bool(random.integers(2)),
+            num_splits=int(random.integers(0, 9)),
+        )
+        problem = kv_problems.make(instance.family, instance.signature, sizes, seed)
+        if instance.family == "fmha_fwd_appendkv":
+            kv_problems.run_append(flash, problem)
+        else:
+            problem.run(flash, problem.reference())
+
+
+def test_results_that_the_call_makes(flash):
+    problem = kv_problems.make("fmha_fwd_splitkv", signature(), Sizes(), 0)
+    out, lse = flash.fmha_fwd_splitkv(**problem.inputs, return_lse=True)
+    assert reference.excess("fp32", problem.reference(), out, lse) <= 1
+    with tk.Stream() as stream:
+        queued = flash.fmha_fwd_splitkv(**problem.inputs, stream=stream)
+        stream.synchronize()
+        np.testing.assert_array_equal(queued, flash.fmha_fwd_splitkv(**problem.inputs))
+
+
+def test_find_and_why(flash):
+    q, k = np.zeros((1, 1, 2, 64), np.float32), np.zeros((1, 9, 2, 64), np.float32)
+    split, combine = flash.fmha_fwd_splitkv_find(q, k, k)
+    assert flash.instance_name(split).startswith("fmha_fwd_splitkv_fp32_d64x64_batch_nmask")
+    assert flash.instance_name(combine).startswith("fmha_fwd_splitkv_combine_fp32_dv64_batch")
+    assert flash.instance_name(split) in flash.fmha_fwd_splitkv_why(q, k, k)
+    stages = flash.fmha_fwd_appendkv_find(None, k, k.copy(), q, q, seqlen_k=i32([0]))
+    assert stages[0] >= 0
+    assert stages[1:] == (-1, -1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_help_says_what_there_is(flash, family):
+    from tilekiln import _binding
+
+    method = getattr(tk.Library, family)
+    names = _binding.KV_ARGUMENTS[family]
+    assert set(names) == set(inspect.signature(method).parameters) - {"self"}
+    for name in names:
+        assert name in method.__doc__, name
+    for other in ("_find", "_why"):
+        assert inspect.signature(getattr(tk.Library, family + other)) == inspect.signature(method)
+    with pytest.raises(TypeError, match=rf"{family}\(\) has no argument 'blok_table'; did you mean block_table"):
+        getattr(flash, family)(1, 2, 3, blok_table=4)
