@@ -1,4 +1,4 @@
-"""Training through torch autograd: a layer of causal attention with grouped heads learns to copy what it saw long ago."""
+"""Training through torch autograd: a layer of causal attention with grouped heads learns to repeat what it saw."""
 
 import tilekiln as tk
 import torch

@@ -10,7 +10,8 @@ namespace {
 tilekiln_status check_and_choose(const tilekiln_fmha_bwd_args* args, BwdCall* call) {
   if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_fmha_bwd_args");
   TILEKILN_TRY(check_bwd(*args, call));
-  return choose_bwd(args->instance, call->queries, call->stages);
+  TILEKILN_TRY(choose_bwd(args->instance, call->queries, call->stages));
+  return check_schedule(shape_of(*call), call->physical_k);
 }
 
 // One paragraph a stage; the main one alone when it has no instance, because the others follow it.

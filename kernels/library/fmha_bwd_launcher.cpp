@@ -200,6 +200,7 @@ tilekiln_status BwdLauncher::create(const tilekiln_fmha_bwd_problem& problem, st
     shape.seqlen_k = problem.seqlen_k;
   }
   shape.workers = problem.workers != 0 ? problem.workers : default_workers(shape, plan->total_q, plan->max_seqlen_k);
+  TILEKILN_TRY(check_schedule(shape, problem.batch * problem.seqlen_k));
   launcher->reset(new BwdLauncher(std::move(plan)));
   return TILEKILN_OK;
 }

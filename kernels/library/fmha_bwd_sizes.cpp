@@ -18,8 +18,8 @@ BwdWorkspaceShape shape_of(const BwdCall& call) {
   shape.kN0 = row.tile_k;
   i64 rows = call.batch * call.physical_q, longest = call.physical_k;
   if (shape.group) {
-    const Sequence* const last = call.sequences.end() - 1;
-    rows = call.batch == 0 ? 0 : last->place_q + last->room_q;
+    rows = 0;
+    if (call.batch > 0) rows = call.sequences.end()[-1].place_q + call.sequences.end()[-1].room_q;
     longest = call.longest_k;
   } else {
     shape.seqlen_q = call.physical_q;
@@ -52,6 +52,15 @@ u64 workspace_bytes(const BwdCall& call) {
   const BwdWorkspaceLayout layout = layout_of(shape);
   const std::unique_ptr<CuState[]> host(new CuState[layout.host / sizeof(CuState)]);
   return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.get());
+}
+
+tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys) {
+  // Each sequence may end within a chunk.
+  const i64 chunks = shape.nhead_q * (keys / shape.kN0 + shape.batch);
+  if (!shape.group_schedule() || chunks <= max_scheduled_chunks) return TILEKILN_OK;
+  return fail_argument("deterministic",
+                       "was 1 with %lld chunks of keys over all heads, must be 0 above %lld in group mode", chunks,
+                       static_cast<i64>(max_scheduled_chunks));
 }
 
 tilekiln_status check_workspace_size(const Array& workspace, u64 needed) {

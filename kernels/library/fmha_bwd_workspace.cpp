@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t host_granule = 4096;  // the host segment is copied by whole pages
 constexpr int dies = 8;
+constexpr int64_t max_unit = 1 << 30;  // longer than any sequence: then every chunk counts 1
 
 template <class T>
 constexpr T ceil_div(T a, T b) {
@@ -118,13 +119,13 @@ uint64_t pack_group(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, c
   }
   // The states hold work in 32 bits. What does not fit is counted in coarser rows: the schedule only loses evenness.
   Work work = {shape, seqstart_q, seqstart_k};
-  while (work.total() + shape.kM0 > INT32_MAX) work.unit *= 2;
+  while (work.total() + shape.kM0 > INT32_MAX && work.unit < max_unit) work.unit *= 2;
   schedule(work, cu_states, batch_states);
   remap(cu_states, shape.workers);
   for (int b = 0; b < shape.batch; ++b) {
     nsplits[b] = batch_states[b].nsplits;
     const int64_t rows = seqstart_q[b + 1] - seqstart_q[b];
-    offsets[b + 1] = offsets[b] + shape.nhead_q * nsplits[b] * rows * shape.hdim_q;
+    offsets[b + 1] = offsets[b] + int64_t(shape.nhead_q) * nsplits[b] * rows * shape.hdim_q;
   }
   return 4 * static_cast<uint64_t>(offsets[shape.batch]);
 }

@@ -13,6 +13,11 @@ FORWARD_ONLY = ("out", "lse", "randval", "out_dtype", "return_lse", "min_seqlen_
 """Arguments of the forward that its backward does not take."""
 
 
+def enabled() -> bool:
+    """Is this thread recording what it computes?"""
+    return torch.is_grad_enabled()
+
+
 def attention(q: Any, k: Any, v: Any, deterministic: bool | None, arguments: Any) -> Any:
     """As `operators.attention`, for inputs of which some require grad."""
     _check(arguments)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any, Literal, Unpack
 
 from ._arguments import Array, AttentionArguments, BackwardArguments
 from ._native import Launcher, NoKernelError
 from .library import Library, libraries, looked_in
 
-_served: dict[Any, Library] = {}
-"""The library that served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
+_served: dict[Any, Callable[..., Any]] = {}
+"""What served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
 
 
 def attention(
@@ -28,14 +29,16 @@ def attention(
     that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
     and there is no second derivative.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(q, torch.Tensor) and torch.is_grad_enabled():
-        needs_grad = q.requires_grad or getattr(k, "requires_grad", False) or getattr(v, "requires_grad", False)
-        for name in ("bias", "sink"):
-            needs_grad = needs_grad or getattr(arguments.get(name), "requires_grad", False)
-        if needs_grad:
-            from . import _autograd
+    if "torch" in sys.modules and (
+        getattr(q, "requires_grad", False)
+        or getattr(k, "requires_grad", False)
+        or getattr(v, "requires_grad", False)
+        or ("bias" in arguments and getattr(arguments["bias"], "requires_grad", False))
+        or ("sink" in arguments and getattr(arguments["sink"], "requires_grad", False))
+    ):
+        from . import _autograd
 
+        if _autograd.enabled():
             return _autograd.attention(q, k, v, deterministic, arguments)
     return _call("fmha_fwd", (q, k, v), arguments)
 
@@ -133,22 +136,22 @@ def _head_dims(library: Library) -> list[int]:
 
 
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
-    q, v = (arrays[0], arrays[2]) if operator == "fmha_fwd" else (arrays[1], arrays[3])
+    q, _, v = arrays if operator == "fmha_fwd" else arrays[1:4]
     look: tuple[Any, ...] | None
     try:
         look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
-        library = _served.get(look)
+        serve = _served.get(look)
     except AttributeError:  # an exporter with __dlpack__ alone
-        look = library = None
-    if library is not None:
+        look = serve = None
+    if serve is not None:
         try:
-            return getattr(library, operator)(*arrays, **arguments)
+            return serve(*arrays, **arguments)
         except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
             pass
-    library = _choose(operator, arrays, arguments)
+    serve = getattr(_choose(operator, arrays, arguments), operator)
     if look is not None:
-        _served[look] = library
-    return getattr(library, operator)(*arrays, **arguments)
+        _served[look] = serve
+    return serve(*arrays, **arguments)
 
 
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:

@@ -338,6 +338,12 @@ void bad_arguments() {
   CHECK(untouched(p));
   CHECK(tilekiln_stream_destroy(stream) == TILEKILN_OK);
 
+  tilekiln_fmha_bwd_problem vast = problem_of(p);
+  vast.nhead_q = vast.nhead_k = 1 << 28;
+  tilekiln_fmha_bwd_launcher* no_launcher = nullptr;
+  CHECK(tilekiln_fmha_bwd_launcher_create(&vast, &no_launcher) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_HOLDS(tilekiln_last_error(), "must be 0 above 1073741824 in group mode");
+
   // No kernel: told at once, and no launcher.
   tilekiln_fmha_bwd_problem problem = problem_of(p);
   problem.bias = TILEKILN_BIAS_ALIBI;

@@ -1,8 +1,8 @@
 """backward: forward and backward beside torch SDPA, share of peak, threads, what deterministic costs, worker balance.
 
 Shapes are (batch, nhead, seqlen, hdim). One process, one pinned thread, thread CPU time; ours, torch, ours in turn; a
-ratio is that of torch to the mean of ours around it, medians of rounds. Two threads: CPU time by thread, from
-/proc/self/task. Flops: 2 per multiplication and addition, 2 products forward and 5 backward; half when causal.
+ratio is that of torch to the mean of ours around it, medians of rounds. Two threads: CPU time of this thread and of the
+rest of the process. Flops: 2 per multiplication and addition, 2 products forward and 5 backward; half when causal.
 """
 
 from __future__ import annotations
@@ -142,32 +142,29 @@ def peak(arguments: argparse.Namespace) -> None:
         )
 
 
-def thread_times() -> dict[str, int]:
-    """CPU time in ns of every thread of this process."""
-    times = {}
-    for task in os.listdir("/proc/self/task"):
-        with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as text:
-            times[task] = int(text.read().split()[0])
-    return times
+def used(function: Callable[[], Any]) -> tuple[float, float]:
+    """CPU time of one call in this thread, and in the other one."""
+    own, process = time.thread_time_ns(), time.process_time_ns()
+    function()
+    own = time.thread_time_ns() - own
+    return own / 1e9, (time.process_time_ns() - process - own) / 1e9
 
 
 def threads(arguments: argparse.Namespace) -> None:
     """cost: CPU time of two threads over that of one. gain: that of one over the busiest of two."""
     os.sched_setaffinity(0, arguments.cores)
-    print(f"two threads against one{'':28} cost    gain   (deterministic)  cost    gain")
+    print(f"two threads against one{'':28} cost    gain   deterministic: cost    gain")
     for dtype, shape, causal, case in cases(arguments):
         figures = []
-        for deterministic in (False, True):
+        for mode in (False, True):
             costs, gains = [], []
-            case.backward(num_threads=2, deterministic=deterministic)
+            run = functools.partial(case.backward, deterministic=mode)
+            run(num_threads=2)
             for _ in range(arguments.rounds):
-                used = []
-                for count in (1, 2):
-                    before = thread_times()
-                    case.backward(num_threads=count, deterministic=deterministic)
-                    used.append([now - before.get(task, 0) for task, now in thread_times().items()])
-                costs.append(sum(used[1]) / sum(used[0]))
-                gains.append(sum(used[0]) / max(used[1]))
+                one = sum(used(functools.partial(run, num_threads=1)))
+                two = used(functools.partial(run, num_threads=2))
+                costs.append(sum(two) / one)
+                gains.append(one / max(two))
             figures += [statistics.median(costs), statistics.median(gains)]
         cost, gain, cost_d, gain_d = figures
         print(

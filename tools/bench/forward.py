@@ -185,12 +185,24 @@ def features(dtypes: Sequence[str], seconds: float) -> None:
                 "dropout": {"dropout_p": 0.2, "rng": (1, 0)},
             }
             costs = [paired(full, problem.ours(**given[name]), seconds) for name in names]
+            flops = problem.shape.flops()
             for left, right in ((-1, 0), (256, 0), (64, 64)):
-                ratio = paired(full, problem.ours(window=(left, right)), seconds)
-                costs.append(ratio * problem.shape.flops() / problem.shape.flops(left, right))
+                seen = problem.shape.flops(left, right)
+                costs.append(per_pair(full, flops, problem.ours(window=(left, right)), seen, seconds))
             short = Problem(Shape(1, 16, 16, 77, hdim), dtype)
-            costs.append(paired(full, short.ours(), seconds) * problem.shape.flops() / short.shape.flops())
+            costs.append(per_pair(full, flops, short.ours(), short.shape.flops(), seconds))
             print(f"{dtype:5} {hdim:4}", *(f"{cost:9.2f}" for cost in costs), flush=True)
+
+
+def per_pair(a: Call, a_flops: float, b: Call, b_flops: float, seconds: float) -> float:
+    """Time of b over that of a, per flop. b is repeated to last as long as a, so that neither finds cold caches."""
+    times = max(1, round(a_flops / b_flops))
+
+    def repeated() -> None:
+        for _ in range(times):
+            b()
+
+    return paired(a, repeated, seconds) * a_flops / (times * b_flops)
 
 
 def torch_of(x: Any) -> Any:

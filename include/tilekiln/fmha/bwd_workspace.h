@@ -50,6 +50,9 @@ struct BwdWorkspaceLayout {
 };
 BwdWorkspaceLayout layout_of(const BwdWorkspaceShape& shape);
 
+// The chunks of all heads that a schedule can count.
+constexpr int64_t max_scheduled_chunks = 1 << 30;
+
 // Writes the host segment (layout.host bytes, aligned to 16) and returns the bytes of dq_acc. The starts are read in
 // group mode only: batch + 1 entries, never decreasing. Throws nothing.
 uint64_t pack(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, const int32_t* seqstart_k, void* host);

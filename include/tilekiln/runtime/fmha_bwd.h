@@ -77,6 +77,8 @@ struct BwdStarts { SmallArray<int32_t, 17> q, k; };
 void set_starts(const BwdCall& call, BwdStarts* starts);
 // The bytes of workspace of a call that has its stages.
 u64 workspace_bytes(const BwdCall& call);
+// Whether the schedule of a shape can count the work of `keys` keys together.
+[[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);
 [[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
 
 // Runs the call, now or in its stream (which takes the call over).

@@ -36,6 +36,37 @@ template <class Compute> TILEKILN_INLINE float positive_scale(float scale, float
   return scale == 0 ? 1.f : -scale;
 }
 
+// O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf. gain: a factor of V.
+template <class Stages, class Problem, class Unit, class Space>
+TILEKILN_INLINE void finish(const Stages& storage, const Problem& a, const Unit& u, Space& w, const State& state,
+                            int rows, float c, float gain) {
+  alignas(64) float factor[kTileQ], m[kTileQ], l[kTileQ];
+  const int vectors = (rows + kLanes - 1) / kLanes;
+  for (int j = 0; j < vectors; ++j) {
+    store(m + j * kLanes, state.m[j]);
+    store(l + j * kLanes, state.l[j]);
+    if (!state.started[j]) State::clear(j, w.o, round_up(a.hdim_v, 4));
+  }
+  if (a.features.dropout) gain /= 1 - a.dropout_p;
+  for (int i = 0; i < vectors * kLanes; ++i) factor[i] = l[i] == 0 ? 0.f : gain / l[i];
+  if (a.features.lse) {
+    float* lse = a.lse + u.lse_offset + u.head * a.lse_head + u.row;
+    for (int i = 0; i < rows; ++i) lse[i] = l[i] == 0 ? -kInfinity : kLn2 * (c * m[i]) + __builtin_logf(l[i]);
+  }
+  char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
+  storage.store_out(out, a.out_row, w.o, factor, rows, a.hdim_v);
+}
+
+// The random bytes of all keys of the sequence, seen or not.
+template <class Problem, class Unit>
+void store_random_bytes(const Problem& a, const Unit& u, int rows, u64 rng_offset) {
+  unsigned char* randval = a.randval + u.randval_offset + u.head * a.randval_head + u.row * a.randval_row;
+  for (int key = 0; key < u.seqlen_k; key += kTileK) {
+    const int keys = u.seqlen_k - key < kTileK ? u.seqlen_k - key : kTileK;
+    store_randval(randval + key, a.randval_row, a.rng_seed, rng_offset, u.row, key, rows, keys);
+  }
+}
+
 // Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them.
 template <class Compute, class Source = DenseKeys, class Stages, class Problem, class Unit, class Space>
 void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
@@ -43,7 +74,6 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   if (rows <= 0) return;
   const int vectors = (rows + kLanes - 1) / kLanes, head_k = u.head / (a.nhead_q / a.nhead_k);
   const char* q = (const char*)a.q + storage.q_bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
-  char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
 
   const int q_words = (a.hdim_q + Compute::kWord - 1) / Compute::kWord, o_rows = round_up(a.hdim_v, 4);
   const Source source(storage, a, u, head_k, w, Compute::kWord);
@@ -80,20 +110,15 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, nullptr, 0};
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
-  const char* bias =
-      (const char*)a.bias + storage.bias_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
+  const char* bias = nullptr;
+  if (a.features.bias == Bias::elementwise)
+    bias = (const char*)a.bias + storage.bias_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
   b.altered = a.features.dropout || descales.blocked();
   if (b.altered && !a.features.dropout) __builtin_memset(w.keep, 0xff, sizeof w.keep);
 
   const u64 rng_offset = a.rng_offset + (u64(u.batch) * a.nhead_q + u.head) * 64;
   const uint8_t threshold = core::dropout_threshold(a.dropout_p);
-  if (a.features.dropout && a.randval) {
-    unsigned char* randval = a.randval + u.randval_offset + u.head * a.randval_head + u.row * a.randval_row;
-    for (int key = 0; key < u.seqlen_k; key += kTileK) {
-      const int keys = u.seqlen_k - key < kTileK ? u.seqlen_k - key : kTileK;
-      store_randval(randval + key, a.randval_row, a.rng_seed, rng_offset, u.row, key, rows, keys);
-    }
-  }
+  if (a.features.dropout && a.randval) store_random_bytes(a, u, rows, rng_offset);
 
   for (i64 key = window.sink > Source::begin(u) ? Source::begin(u) : begin; key < end; key += kTileK) {
     if (key >= window.sink && key < begin) key = begin;
@@ -107,7 +132,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     }
     b.score.keys = keys;
     b.score.distance = shifted - key;
-    b.score.bias = bias + storage.bias_bytes * key;
+    if (bias) b.score.bias = bias + storage.bias_bytes * key;
 
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;
@@ -117,21 +142,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
       edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
   }
 
-  // O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf
-  alignas(64) float factor[kTileQ], last_m[kTileQ], last_l[kTileQ];
-  for (int j = 0; j < vectors; ++j) {
-    store(last_m + j * kLanes, state.m[j]);
-    store(last_l + j * kLanes, state.l[j]);
-    if (!state.started[j]) State::clear(j, w.o, o_rows);
-  }
-  const float gain = descales.v / (a.features.dropout ? 1 - a.dropout_p : 1.f);
-  for (int i = 0; i < vectors * kLanes; ++i) factor[i] = last_l[i] == 0 ? 0.f : gain / last_l[i];
-  if (a.features.lse) {
-    float* lse = a.lse + u.lse_offset + u.head * a.lse_head + u.row;
-    for (int i = 0; i < rows; ++i)
-      lse[i] = last_l[i] == 0 ? -kInfinity : kLn2 * (c * last_m[i]) + __builtin_logf(last_l[i]);
-  }
-  storage.store_out(out, a.out_row, w.o, factor, rows, a.hdim_v);
+  finish(storage, a, u, w, state, rows, c, descales.v);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
