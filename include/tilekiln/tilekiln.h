@@ -375,7 +375,7 @@ typedef struct tilekiln_fmha_fwd_splitkv_args {
   const tilekiln_tensor* v;
   const tilekiln_tensor* out; /* dtype of q */
   const tilekiln_tensor* lse; /* fp32, or null */
-  const tilekiln_tensor* bias; /* dtype of out (fp32 for fp8); group mode and caches with a block table: last dimension at least the longest sequence of keys */
+  const tilekiln_tensor* bias; /* dtype of out (fp32 for fp8), as in the forward, but the last dimension is at least the longest sequence of keys */
   const tilekiln_tensor* alibi_slopes; /* fp32, as in the forward */
   const tilekiln_tensor* sink;
   const tilekiln_tensor* q_descale; /* fp32, one element, for fp8 only */

@@ -56,6 +56,11 @@ def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(f"flash/{name}", receipt="flash", mode=mode))
 
 
+@pytest.mark.parametrize("receipt", ["fp8", "flash"])
+def test_fp8_caches(build_program: Build, receipt: str) -> None:
+    passes(build_program(f"{receipt}/kv_fp8", receipt=receipt))
+
+
 @pytest.mark.parametrize("mode", ["release", "thread"])
 def test_errors_of_a_stream(build_program: Build, mode: str) -> None:
     passes(build_program("fp8/stream_errors", receipt="fp8", mode=mode))
