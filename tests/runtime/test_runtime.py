@@ -28,7 +28,9 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 
 # Modes as in tests/programs.yaml. flash has fp32 with every feature these programs ask for.
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
-@pytest.mark.parametrize("name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"])
+@pytest.mark.parametrize(
+    "name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"]
+)
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
 
