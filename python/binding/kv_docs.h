@@ -30,8 +30,9 @@
 static const char fmha_fwd_splitkv_doc[] =
     "fmha_fwd_splitkv" SPLITKV_SIGNATURE
     "Attention over a KV cache, the keys of each sequence cut into parts that run side by side: decode.\n\n"
-    "q, out, lse, bias, alibi_slopes, sink, masks, lengths, layout, stream, num_threads: as in fmha_fwd. Masks and "
-    "biases count\n"
+    "q, out, lse, return_lse, bias, alibi_slopes, sink, softmax_scale, causal, window, mask_origin, sink_size, "
+    "softcap, seqstart_q,\n"
+    "    seqlen_q, cu_seqlens_q, seqstart_k, layout, stream, num_threads: as in fmha_fwd. Masks and biases count\n"
     "    keys from the first that is attended to; the last dimension of bias is at least the longest sequence of "
     "keys.\n"
     "k, v: the cache, dtype of q (fp32, fp16, bf16 or fp8): (batch_cache, seqlen_cache, nhead_k, hdim), group mode "
