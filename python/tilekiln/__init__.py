@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import reference
     from ._binding import ArgumentError, NoKernelError, Stream
+    from .kv_cache import KVCache, decode
     from .library import Instance, Library, libraries, load
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
@@ -27,11 +28,13 @@ _HOME = {
     "BackwardLauncher": ".operators",
     "BackwardWorkspace": ".workspace",
     "Instance": ".library",
+    "KVCache": ".kv_cache",
     "Library": ".library",
     "NoKernelError": "._native",
     "Stream": "._native",
     "attention": ".operators",
     "attention_backward": ".operators",
+    "decode": ".kv_cache",
     "info": ".machine",
     "libraries": ".library",
     "load": ".library",
@@ -44,11 +47,13 @@ __all__ = [
     "BackwardLauncher",
     "BackwardWorkspace",
     "Instance",
+    "KVCache",
     "Library",
     "NoKernelError",
     "Stream",
     "attention",
     "attention_backward",
+    "decode",
     "info",
     "libraries",
     "load",

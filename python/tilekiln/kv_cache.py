@@ -1,0 +1,238 @@
+"""KV caches as serving loops need them: sequences that come, grow and go, over one buffer or a pool of pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack
+
+import numpy as np
+
+from ._arguments import Array, DecodeArguments
+from ._native import ArgumentError, NoKernelError
+from .library import Library
+from .operators import at_hand
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name not in DTYPES:
+        raise ArgumentError(f"dtype: was {name!r}, must be one of {', '.join(DTYPES)}")
+    if name in ("fp32", "fp16"):
+        return np.dtype(DTYPES[name])
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, DTYPES[name]))
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ArgumentError(f"{name}: was {value}, must be 1 or more")
+
+
+class KVCache:
+    """The keys and values of several sequences, in NumPy arrays `k` and `v`.
+
+        cache = tk.KVCache(sequences=8, capacity=4096, nhead_k=8, hdim=128, dtype="bf16")  # contiguous
+        cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, dtype="bf16")    # paged
+        a = cache.add()                          # a new sequence, empty
+        cache.append([a], k_new, v_new)          # (1, tokens, nhead_k, hdim)
+        out = tk.decode(q, cache, [a])           # (1, seqlen_q, nhead_q, hdim_v)
+        cache.free(a)                            # its room is another's
+
+    Contiguous: k (sequences, capacity, nhead_k, hdim), a row for each sequence. Paged: k (pages, page_size, nhead_k,
+    hdim); pages are taken when a sequence grows into them, the one freed last first. v alike, with hdim_v.
+    A cache is not thread-safe, and no stream may be running with it when it is changed.
+    """
+
+    def __init__(
+        self,
+        *,
+        nhead_k: int,
+        hdim: int,
+        hdim_v: int | None = None,
+        dtype: Literal["fp32", "fp16", "bf16", "fp8"] = "fp32",
+        sequences: int | None = None,
+        capacity: int | None = None,
+        pages: int | None = None,
+        page_size: int | None = None,
+        library: Library | None = None,
+    ) -> None:
+        """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
+
+        hdim_v: None is hdim. library: whose kernels append; None is the first at hand that has them.
+        """
+        hdim_v = hdim if hdim_v is None else hdim_v
+        _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
+        contiguous, paged = (sequences, capacity), (pages, page_size)
+        if None not in contiguous and paged == (None, None):
+            rows, tokens = contiguous
+        elif None not in paged and contiguous == (None, None):
+            rows, tokens = paged
+        else:
+            given = f"sequences={sequences}, capacity={capacity}, pages={pages}, page_size={page_size}"
+            raise ArgumentError(f"capacity: was {given}, must be sequences with capacity, or pages with page_size")
+        assert rows is not None
+        assert tokens is not None
+        self.paged = pages is not None
+        _at_least_one(
+            **({"pages": rows, "page_size": tokens} if self.paged else {"sequences": rows, "capacity": tokens})
+        )
+        storage = _dtype(dtype)
+        self.dtype, self.library = dtype, library
+        self.k = np.zeros((rows, tokens, nhead_k, hdim), storage)
+        self.v = np.zeros((rows, tokens, nhead_k, hdim_v), storage)
+        self._free = list(range(rows))[::-1]
+        """Rows or pages that nobody uses; the last is taken first."""
+        self._places: dict[int, list[int]] = {}
+        """The row, or the pages, of each sequence."""
+        self._lengths: dict[int, int] = {}
+        self._next = 0
+
+    def __repr__(self) -> str:
+        kind = (
+            f"{self.k.shape[0]} pages of {self.page_size}" if self.paged else f"{self.k.shape[0]} x {self.k.shape[1]}"
+        )
+        return f"<tilekiln.KVCache {self.dtype} {kind}, {len(self._lengths)} sequences, {len(self._free)} free>"
+
+    @property
+    def page_size(self) -> int:
+        """Tokens a page; in a contiguous cache tokens a sequence."""
+        return self.k.shape[1]
+
+    @property
+    def free_places(self) -> int:
+        """Pages (paged) or sequences (contiguous) that are free."""
+        return len(self._free)
+
+    @property
+    def sequences(self) -> list[int]:
+        """The sequences there are, oldest first."""
+        return list(self._lengths)
+
+    def length(self, sequence: int) -> int:
+        """Tokens of a sequence."""
+        return self._lengths[self._known(sequence)]
+
+    def lengths(self, sequences: Sequence[int]) -> Any:
+        """int32 (batch): tokens of each sequence."""
+        return np.array([self.length(sequence) for sequence in sequences], np.int32)
+
+    def pages_of(self, sequence: int) -> tuple[int, ...]:
+        """The pages of a sequence in order; in a contiguous cache its row."""
+        return tuple(self._places[self._known(sequence)])
+
+    def _known(self, sequence: int) -> int:
+        if sequence not in self._lengths:
+            raise ArgumentError(f"sequence: was {sequence!r}, must be one of this cache: {self.sequences}")
+        return sequence
+
+    def add(self) -> int:
+        """A new sequence without tokens. Raises MemoryError when a contiguous cache is full."""
+        if not self.paged and not self._free:
+            raise MemoryError(f"the KV cache holds {len(self._lengths)} sequences and no more: free one")
+        sequence = self._next
+        self._next += 1
+        self._places[sequence] = [] if self.paged else [self._free.pop()]
+        self._lengths[sequence] = 0
+        return sequence
+
+    def free(self, sequence: int) -> None:
+        """Give up a sequence and its room."""
+        del self._lengths[self._known(sequence)]
+        self._free += self._places.pop(sequence)[::-1]
+
+    def reserve(self, sequences: Sequence[int], tokens: int) -> None:
+        """Room for tokens more in each sequence. Raises MemoryError, and takes nothing, when there is too little."""
+        needs = {sequence: self.length(sequence) + tokens for sequence in sequences}
+        if len(needs) != len(sequences):
+            raise ArgumentError(f"sequences: was {list(sequences)}, must name each sequence once")
+        if not self.paged:
+            for sequence, length in needs.items():
+                if length > self.page_size:
+                    raise MemoryError(
+                        f"sequence {sequence} would have {length} tokens, the cache has room for {self.page_size}"
+                    )
+            return
+        more = {
+            sequence: -(-length // self.page_size) - len(self._places[sequence]) for sequence, length in needs.items()
+        }
+        wanted = sum(max(0, count) for count in more.values())
+        if wanted > len(self._free):
+            raise MemoryError(f"{wanted} pages are needed and {len(self._free)} are free: free a sequence")
+        for sequence, count in more.items():
+            self._places[sequence] += [self._free.pop() for _ in range(count)]
+
+    def append(self, sequences: Sequence[int], k: Array, v: Array, q: Array | None = None, **arguments: Any) -> Any:
+        """Append k (batch, tokens, nhead_k, hdim) and v of the cache's dtype, as many tokens to each of the sequences.
+
+        arguments: those of `Library.fmha_fwd_appendkv`, such as rotary_cos and rotary_sin. With q it is rotated in
+        place and attends over the grown sequences, and out is returned (attend=False: only rotated).
+        """
+        tokens = np.shape(k)[1] if np.ndim(k) == 4 else 0
+        if np.ndim(k) != 4 or np.shape(k)[0] != len(sequences):
+            raise ArgumentError(f"k: was of shape {np.shape(k)}, must be ({len(sequences)}, tokens, nhead_k, hdim)")
+        self.reserve(sequences, tokens)
+        where = self.view(sequences)
+        caches = where.pop("k"), where.pop("v")
+        result = _first("fmha_fwd_appendkv", self.library, q, *caches, k, v, **where, **arguments)
+        for sequence in sequences:
+            self._lengths[sequence] += tokens
+        return result
+
+    def view(self, sequences: Sequence[int]) -> dict[str, Any]:
+        """k, v and what says where these sequences lie, for `Library.fmha_fwd_splitkv`, `_appendkv` and `_pagedkv`.
+
+        Paged: block_table, int32 (batch, max_blocks). Contiguous: cache_batch_idx. Both: seqlen_k.
+        """
+        where = {"k": self.k, "v": self.v, "seqlen_k": self.lengths(sequences)}
+        if not self.paged:
+            return {**where, "cache_batch_idx": np.array([self._places[one][0] for one in sequences], np.int32)}
+        table = np.full((len(sequences), max((len(self._places[one]) for one in sequences), default=0)), -1, np.int32)
+        for row, sequence in zip(table, sequences, strict=True):
+            row[: len(self._places[sequence])] = self._places[sequence]
+        return {**where, "block_table": table}
+
+    def prefill_view(self, sequences: Sequence[int], lookup: Literal["sglang", "vllm"] = "vllm") -> dict[str, Any]:
+        """The same for `Library.fmha_batch_prefill`, of a paged cache: a block table, or lists of pages ("sglang")."""
+        if not self.paged:
+            raise ArgumentError("cache: was contiguous, must be paged for batch prefill")
+        if lookup == "vllm":
+            return self.view(sequences)
+        if lookup != "sglang":
+            raise ArgumentError(f"lookup: was {lookup!r}, must be 'sglang' or 'vllm'")
+        lengths = self.lengths(sequences)
+        used = [self._places[one][: -(-int(n) // self.page_size)] for one, n in zip(sequences, lengths, strict=True)]
+        return {
+            "k": self.k,
+            "v": self.v,
+            "kv_indptr": np.cumsum([0, *map(len, used)]).astype(np.int32),
+            "kv_page_indices": np.array([page for one in used for page in one], np.int32),
+            "kv_last_page_lens": ((lengths - 1) % self.page_size + 1).astype(np.int32),
+        }
+
+
+def _first(operator: str, library: Library | None, *arrays: Any, **arguments: Any) -> Any:
+    """The operator of a library, or of the first at hand that has the kernel."""
+    if library is not None:
+        return getattr(library, operator)(*arrays, **arguments)
+    refusals = []
+    for candidate in at_hand():
+        try:
+            return getattr(candidate, operator)(*arrays, **arguments)
+        except NoKernelError as refusal:  # found before anything is written
+            refusals.append(f"{candidate.receipt}: {refusal}")
+    raise NoKernelError("\n".join(refusals))
+
+
+def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpack[DecodeArguments]) -> Any:
+    """Attention of the newest queries of several sequences over a cache, by split-KV.
+
+    q (batch, seqlen_q, nhead_q, hdim), row b for sequences[b], dtype of the cache. arguments are those of
+    `Library.fmha_fwd_splitkv` that do not say where keys are. causal: the last query sees every key, the one before
+    it all but the last. Returns out, or (out, lse) with return_lse. Takes the library of the cache, else the first at
+    hand that has the kernels. Raises as `Library.fmha_fwd_splitkv` does.
+    """
+    where = cache.view(sequences)
+    return _first("fmha_fwd_splitkv", cache.library, q, where.pop("k"), where.pop("v"), **where, **arguments)

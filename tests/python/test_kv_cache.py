@@ -1,0 +1,174 @@
+"""tk.KVCache and tk.decode: sequences that come, grow and go, checked against the reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln import reference
+
+HEADS, HDIM = 2, 64
+
+
+def contiguous(library=None, **changes):
+    return tk.KVCache(**{"sequences": 3, "capacity": 40, "nhead_k": HEADS, "hdim": HDIM, "library": library} | changes)
+
+
+def paged(library=None, **changes):
+    return tk.KVCache(**{"pages": 8, "page_size": 16, "nhead_k": HEADS, "hdim": HDIM, "library": library} | changes)
+
+
+KINDS = pytest.mark.parametrize("make", [contiguous, paged])
+
+
+@KINDS
+def test_sequences_of_different_ages(flash, make):
+    """Random steps: each sequence's keys are kept beside, and every output is checked against them."""
+    cache, random = make(flash), np.random.default_rng(5)
+    kept: dict[int, list[np.ndarray]] = {}
+
+    def normal(*shape):
+        return random.standard_normal(shape).astype(np.float32)
+
+    for step in range(60):
+        if len(kept) == 3 or (kept and step % 9 == 8):
+            oldest = next(iter(kept))
+            cache.free(oldest)
+            del kept[oldest]
+        if len(kept) < 2 or step % 5 == 0:
+            one = cache.add()
+            kept[one] = [normal(0, HEADS, HDIM)] * 2
+        chosen = [one for one in kept if random.integers(2)] or list(kept)
+        tokens = int(random.integers(1, 5))
+        chosen = [one for one in chosen if cache.length(one) + tokens <= 40]
+        if not chosen:
+            continue
+        k, v = (normal(len(chosen), tokens, HEADS, HDIM) for _ in "kv")
+        assert cache.append(chosen, k, v) is None
+        for b, one in enumerate(chosen):
+            kept[one] = [np.concatenate(pair) for pair in zip(kept[one], (k[b], v[b]), strict=True)]
+            assert cache.length(one) == len(kept[one][0])
+        q = normal(len(kept), 2, 2 * HEADS, HDIM)
+        out = tk.decode(q, cache, list(kept), causal=True)
+        for b, (keys, values) in enumerate(kept.values()):
+            expected = reference.forward(q[b : b + 1], keys[None], values[None], causal=True)
+            assert reference.excess("fp32", expected, out[b : b + 1]) <= 1
+    places = [place for one in cache.sequences for place in cache.pages_of(one)]
+    assert len(places) == len(set(places)), "a page belongs to one sequence"
+    assert len(places) + cache.free_places == len(cache.k)
+    for one in list(kept):
+        cache.free(one)
+    assert cache.free_places == len(cache.k)
+    assert cache.sequences == []
+
+
+@KINDS
+def test_append_that_attends(flash, make):
+    cache, random = make(flash), np.random.default_rng(1)
+    angle = random.uniform(0, 7, (40, 16))
+    tables = {"rotary_cos": np.cos(angle).astype(np.float32), "rotary_sin": np.sin(angle).astype(np.float32)}
+    pair = [cache.add(), cache.add()]
+    for tokens in (7, 1, 20):
+        k, v = (random.standard_normal((2, tokens, HEADS, HDIM)).astype(np.float32) for _ in "kv")
+        q = random.standard_normal((2, tokens, HEADS, HDIM)).astype(np.float32)
+        before = cache.lengths(pair)
+        cache.reserve(pair, tokens)
+        where = {name: value.copy() for name, value in cache.view(pair).items()}
+        theirs = q.copy()
+        expected = reference.appendkv(theirs, knew=k, vnew=v, causal=True, **where, **tables)
+        out = cache.append(pair, k, v, q, causal=True, **tables)
+        assert q.tobytes() == theirs.tobytes()
+        assert cache.k.tobytes() == where["k"].tobytes()
+        assert cache.v.tobytes() == where["v"].tobytes()
+        assert reference.excess("fp32", expected, out) <= 1
+        np.testing.assert_array_equal(cache.lengths(pair), before + tokens)
+
+
+@pytest.mark.parametrize("lookup", ["sglang", "vllm"])
+def test_views_of_each_family(flash, lookup):
+    cache, random = paged(flash, dtype="bf16", hdim=128), np.random.default_rng(2)
+    dtype = cache.k.dtype
+    pair = [cache.add(), cache.add()]
+    for one, tokens in zip(pair, (33, 16), strict=True):
+        cache.append([one], *(random.standard_normal((1, tokens, HEADS, 128)).astype(dtype) for _ in "kv"))
+    q = random.standard_normal((2, 3, HEADS, 128)).astype(dtype)
+    splitkv, pagedkv = (
+        run(q, **cache.view(pair), causal=True) for run in (flash.fmha_fwd_splitkv, flash.fmha_fwd_pagedkv)
+    )
+    packed = flash.fmha_batch_prefill(
+        q.reshape(6, HEADS, 128),
+        **cache.prefill_view(pair, lookup),
+        cu_seqlens_q=np.array([0, 3, 6], np.int32),
+        causal=True,
+    )
+    expected = reference.splitkv(q, **cache.view(pair), causal=True)
+    for out in (splitkv, pagedkv, packed.reshape(q.shape)):
+        assert reference.excess("bf16", expected, out) <= 1
+
+
+def test_a_full_cache_says_so_and_takes_nothing(flash):
+    cache = contiguous(flash)
+    ones = [cache.add() for _ in range(3)]
+    with pytest.raises(MemoryError, match="holds 3 sequences"):
+        cache.add()
+    new = np.ones((1, 41, HEADS, HDIM), np.float32)
+    with pytest.raises(MemoryError, match="would have 41 tokens, the cache has room for 40"):
+        cache.append(ones[:1], new, new)
+    assert cache.length(ones[0]) == 0
+    cache = paged(flash)
+    pair = [cache.add(), cache.add()]
+    cache.append(pair, *(np.ones((2, 50, HEADS, HDIM), np.float32) for _ in "kv"))
+    assert cache.free_places == 0
+    before = cache.k.copy()
+    with pytest.raises(MemoryError, match="2 pages are needed and 0 are free"):
+        cache.append(pair, *(np.zeros((2, 20, HEADS, HDIM), np.float32) for _ in "kv"))
+    np.testing.assert_array_equal(cache.k, before)
+    assert cache.lengths(pair).tolist() == [50, 50]
+    cache.free(pair[0])
+    cache.append(pair[1:], *(np.zeros((1, 20, HEADS, HDIM), np.float32) for _ in "kv"))
+    assert cache.length(pair[1]) == 70
+
+
+def test_a_refused_append_leaves_lengths(flash):
+    cache = paged(flash)
+    one, new = cache.add(), np.zeros((1, 2, HEADS, HDIM), np.float32)
+    with pytest.raises(tk.ArgumentError, match=r"^vnew: "):
+        cache.append([one], new, new[:, :1])
+    assert cache.length(one) == 0
+
+
+REFUSED = {
+    "capacity": lambda: tk.KVCache(nhead_k=1, hdim=8, sequences=2),
+    "capacity of both": lambda: tk.KVCache(nhead_k=1, hdim=8, sequences=2, capacity=3, pages=2, page_size=16),
+    "pages": lambda: paged(pages=0),
+    "hdim": lambda: paged(hdim=0),
+    "dtype": lambda: paged(dtype="fp64"),
+    "sequence": lambda: paged().length(0),
+    "sequence freed": lambda: paged().free(3),
+    "k": lambda: paged().append([], np.zeros((1, 1, HEADS, HDIM)), np.zeros((1, 1, HEADS, HDIM))),
+    "cache": lambda: contiguous().prefill_view([]),
+    "lookup": lambda: paged().prefill_view([], "list"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case):
+    with pytest.raises(tk.ArgumentError, match=rf"^{case.split()[0]}: was "):
+        REFUSED[case]()
+
+
+def test_a_sequence_twice(flash):
+    cache = paged(flash)
+    one = cache.add()
+    with pytest.raises(tk.ArgumentError, match=r"^sequences: was .* must name each sequence once"):
+        cache.append([one, one], *(np.zeros((2, 1, HEADS, HDIM), np.float32) for _ in "kv"))
+
+
+def test_libraries_at_hand_are_asked(flash, monkeypatch):
+    monkeypatch.setattr("tilekiln.kv_cache.at_hand", lambda: [flash])
+    cache = paged()
+    one = cache.add()
+    cache.append([one], *(np.ones((1, 5, HEADS, HDIM), np.float32) for _ in "kv"))
+    assert np.all(tk.decode(np.ones((1, 1, HEADS, HDIM), np.float32), cache, [one]) == 1)
+    with pytest.raises(tk.NoKernelError, match=r"^flash: no kernel"):
+        tk.decode(np.ones((1, 1, HEADS, HDIM), np.float32), cache, [one], sink=np.zeros(HEADS, np.float32))
