@@ -22,7 +22,8 @@ def _dtype(name: str) -> np.dtype[Any]:
         return np.dtype(DTYPES[name])
     import ml_dtypes
 
-    return np.dtype(getattr(ml_dtypes, DTYPES[name]))
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, DTYPES[name]))
+    return dtype
 
 
 def _at_least_one(**values: int) -> None:
@@ -99,7 +100,7 @@ class KVCache:
     @property
     def page_size(self) -> int:
         """Tokens a page; in a contiguous cache tokens a sequence."""
-        return self.k.shape[1]
+        return int(self.k.shape[1])
 
     @property
     def free_places(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import re
@@ -56,3 +57,18 @@ def test_demo_refuses_what_is_not_there(path):
     done = run(path, "-m", "tilekiln.demo", "no_such_receipt")
     assert done.returncode != 0
     assert "no_such_receipt" in done.stderr
+
+
+def test_serving_loop(path):
+    """The table: pages are used again, nobody waits for ever, sequences of different ages decode together."""
+    done = run(path, "examples/serving_loop.py")
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()
+    assert head.split()[:4] == ["step", "prefilled", "decoded", "tokens"]
+    steps = [re.findall(r"[a-z]{3}", row) for row in rows]
+    assert {name for step in steps for name in step} == {"ada", "bob", "cyn", "dan", "eve"}
+    assert max(len(re.findall(r"[a-z]{3}", row[17:35])) for row in rows) >= 3, "three decode together"
+    used = [int(match) for match in re.findall(r"(\d+) of 14", done.stdout)]
+    assert len(used) == len(rows)
+    assert any(later < earlier for earlier, later in itertools.pairwise(used)), "pages come back"
+    assert all(float(row.split()[-1]) <= 1 for row in rows)
