@@ -37,14 +37,15 @@ TILEKILN_INLINE vf words(vh a) { return {_mm512_castsi512_ps(a.v)}; }
 // A word per lane: (even, odd), each rounded to nearest even.
 TILEKILN_INLINE vf pair(vf even, vf odd) { return words(interleaved(both(even, odd))); }
 
-// At most 32 elements of which n exist; the rest read as 0.
+// At most 32 elements of which n exist; the rest read as 0. Without n: all of them, by a load that needs no mask.
 TILEKILN_INLINE vh load_halves(const bf16* p, int n) {
   return {_mm512_maskz_loadu_epi16(n >= 32 ? ~0u : (1u << n) - 1, p)};
 }
+TILEKILN_INLINE vh load_halves(const bf16* p) { return {_mm512_loadu_si512(p)}; }
 
 // e4m3 -> bf16 is exact. On 16-bit lanes: through fp32 the whole kernel was 14 % slower. The 8 subnormals come from a table.
-TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
-  const __m512i x = _mm512_cvtepu8_epi16(_mm256_maskz_loadu_epi8(n >= 32 ? ~0u : (1u << n) - 1, p));
+TILEKILN_INLINE vh halves_of_fp8(__m256i bytes) {
+  const __m512i x = _mm512_cvtepu8_epi16(bytes);
   const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7f));
   const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), x), 8);
   const __m512i tiny =  // k 2^-9
@@ -54,6 +55,10 @@ TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
   r = _mm512_mask_mov_epi16(r, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)), _mm512_set1_epi16(0x7fc0));
   return {_mm512_or_si512(r, sign)};
 }
+TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
+  return halves_of_fp8(_mm256_maskz_loadu_epi8(n >= 32 ? ~0u : (1u << n) - 1, p));
+}
+TILEKILN_INLINE vh load_halves(const fp8* p) { return halves_of_fp8(_mm256_loadu_si256((const __m256i*)p)); }
 
 TILEKILN_INLINE vh zero_halves() { return {_mm512_setzero_si512()}; }
 TILEKILN_INLINE void store_halves(bf16* p, vh a) { _mm512_store_si512(p, a.v); }

@@ -21,7 +21,7 @@ template <class T> struct Fp32Row {
 #if TILEKILN_PAIRS
 template <class T> struct PairRow {
   static constexpr int kDims = 2 * kLanes, kBytes = kDims * int(sizeof(T));
-  static TILEKILN_INLINE vf load(const char* p) { return words(load_halves((const T*)p, kDims)); }
+  static TILEKILN_INLINE vf load(const char* p) { return words(load_halves((const T*)p)); }
   static TILEKILN_INLINE vf multiply_add(vf sum, vf k, vf q) { return dot_pair(sum, k, q); }
 };
 #endif
@@ -41,9 +41,7 @@ template <> struct ValueRow<bf16> {
 #if TILEKILN_PAIRS
 template <> struct ValueRow<fp8> {
   static constexpr bool kEvenOdd = true;
-  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) {
-    even_odd(load_halves((const fp8*)p, 2 * kLanes).v, a, b);
-  }
+  static TILEKILN_INLINE void load_two(const char* p, vf& a, vf& b) { even_odd(load_halves((const fp8*)p).v, a, b); }
 };
 #endif
 
