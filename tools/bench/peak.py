@@ -14,16 +14,15 @@ BUILD = SOURCE.parents[2] / "build" / "tools"
 KINDS = {"fma": 0, "bf16": 1}
 
 
-def _library() -> pathlib.Path:
-    """peak.cpp as a shared library, compiled when its text is new."""
-    path = BUILD / f"peak-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]}.so"
+def compiled(source: pathlib.Path, *flags: str) -> pathlib.Path:
+    """A source of this directory as a shared library, compiled when its text is new."""
+    path = BUILD / f"{source.stem}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.so"
     if not path.is_file():
         BUILD.mkdir(parents=True, exist_ok=True)
         made = path.with_suffix(f".{os.getpid()}")  # renamed when whole: several processes may come here at once
         cxx = os.environ.get("CXX", "g++")
         subprocess.run(
-            [cxx, "-O2", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden", str(SOURCE), "-o", str(made)],
-            check=True,
+            [cxx, "-O2", "-fPIC", "-shared", "-fvisibility=hidden", *flags, str(source), "-o", str(made)], check=True
         )
         made.replace(path)
     return path
@@ -31,7 +30,7 @@ def _library() -> pathlib.Path:
 
 @functools.cache
 def _function() -> ctypes._CFuncPtr:
-    function = ctypes.CDLL(str(_library())).tilekiln_peak
+    function = ctypes.CDLL(str(compiled(SOURCE, "-ffp-contract=fast"))).tilekiln_peak
     function.argtypes, function.restype = (ctypes.c_int, ctypes.c_double), ctypes.c_double
     return function
 

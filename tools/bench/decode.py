@@ -1,0 +1,239 @@
+"""decode: attention over KV caches: share of a plain read loop, ratios to torch SDPA, what pages, fp8 and threads do.
+
+One sequence, head dim 128, one pinned thread; thread CPU time, measured in turns (A, B, A) in one process; figures are
+medians of ratios. torch gets the same keys, (1, nhead, seqlen, hdim); without torch its column is nan.
+
+    tools/dev --with torch python tools/bench decode [--kv 4096,16384] [--rounds 11] [cache pages fp8 chunk threads]
+
+cache: one query. read: time of a loop that reads k and v once, over ours. pages: time over a contiguous cache's.
+fp8: time of a bf16 query over an fp8 cache, over that of a bf16 cache. chunk: 512 queries on 4096 keys, time over the
+plain forward's. threads: CPU time of the busier of two threads, over that of one thread alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import functools
+import importlib.util
+import math
+import os
+import pathlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .peak import compiled
+
+HDIM = 128
+HEADS = ((32, 32), (32, 8))  # queries, keys
+PARTS = ("cache", "pages", "fp8", "chunk", "threads")
+DTYPES = ("fp32", "bf16", "fp16")
+
+Call = Callable[[], object]
+
+
+@functools.cache
+def _read() -> Any:
+    function = ctypes.CDLL(str(compiled(pathlib.Path(__file__).with_name("read.cpp"), "-march=native"))).tilekiln_read
+    function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint64
+    return function
+
+
+def read(*arrays: Any) -> None:
+    """Read every byte of the arrays once."""
+    for array in arrays:
+        _read()(array.ctypes.data, array.nbytes)
+
+
+def timed(call: Call) -> float:
+    """Thread CPU time of one call, in seconds."""
+    begin = time.thread_time_ns()
+    call()
+    return (time.thread_time_ns() - begin) / 1e9
+
+
+def ratio(ours: Call, other: Call, rounds: int) -> tuple[float, float]:
+    """Median of time(ours) / time(other), in turns; and the median time of ours."""
+    ours(), other()
+    before, ratios, times = timed(ours), [], []
+    for _ in range(rounds):
+        between = timed(other)
+        after = timed(ours)
+        ratios.append((before + after) / 2 / between)
+        times.append(after)
+        before = after
+    return statistics.median(ratios), statistics.median(times)
+
+
+def storage(dtype: str) -> Any:
+    import ml_dtypes
+    import numpy as np
+
+    return {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn}[dtype]
+
+
+def normal(dtype: str, *shape: int) -> Any:
+    import numpy as np
+
+    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(storage(dtype))
+
+
+def torchs(dtype: str, q: Any, k: Any, v: Any) -> Call | None:
+    """torch SDPA on the same memory, heads first; None without torch."""
+    if not importlib.util.find_spec("torch"):
+        return None
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(1)
+    kinds = {
+        "fp32": (np.float32, torch.float32),
+        "fp16": (np.float16, torch.float16),
+        "bf16": (np.int16, torch.bfloat16),
+    }
+    bits, kind = kinds[dtype]
+    tensors = [torch.from_numpy(array.view(bits)).view(kind) for array in (q, k, v)]
+    attention = torch.nn.functional.scaled_dot_product_attention
+    return lambda: attention(*tensors, enable_gqa=q.shape[1] != k.shape[1])
+
+
+def cache(library: Any, arguments: argparse.Namespace) -> None:
+    """One query over a contiguous cache, against reading it and against torch."""
+    print("one query             heads     kv       ms   read / ours   torch / ours")
+    for dtype in DTYPES:
+        for nhead_q, nhead_k in HEADS:
+            for kv in arguments.kv:
+                q = normal(dtype, 1, nhead_q, 1, HDIM)
+                k, v = (normal(dtype, 1, nhead_k, kv, HDIM) for _ in "kv")
+                run = functools.partial(library.fmha_fwd_splitkv, q, k, v, layout="bhsd", num_splits=1, num_threads=1)
+                share, seconds = ratio(run, functools.partial(read, k, v), arguments.rounds)
+                other = torchs(dtype, q, k, v)
+                gain = 1 / ratio(run, other, arguments.rounds)[0] if other else math.nan
+                heads = f"{nhead_q}/{nhead_k}"
+                print(f"{dtype:18} {heads:>8} {kv:6} {seconds * 1e3:8.3f} {1 / share:13.3f} {gain:14.2f}", flush=True)
+
+
+def paged(k: Any, v: Any, page_size: int) -> dict[str, Any]:
+    """Scattered pages of the same keys, (1, kv, nhead, hdim)."""
+    import numpy as np
+
+    kv = k.shape[1]
+    order = np.random.default_rng(1).permutation(kv // page_size).astype(np.int32)
+    pools = []
+    for array in (k, v):
+        pool = np.empty((len(order), page_size, *array.shape[2:]), array.dtype)
+        pool[order] = array.reshape(pool.shape)
+        pools.append(pool)
+    return {"k": pools[0], "v": pools[1], "block_table": order[None], "seqlen_k": np.array([kv], np.int32)}
+
+
+def pages(library: Any, arguments: argparse.Namespace) -> None:
+    """One query over pages, against a contiguous cache in the same order of dimensions."""
+    print("one query over pages  heads     kv   page   paged / contiguous")
+    for dtype in DTYPES:
+        for nhead_q, nhead_k in HEADS:
+            for kv in arguments.kv:
+                q = normal(dtype, 1, 1, nhead_q, HDIM)
+                k, v = (normal(dtype, 1, kv, nhead_k, HDIM) for _ in "kv")
+                plain = functools.partial(library.fmha_fwd_splitkv, q, k, v, num_splits=1, num_threads=1)
+                for page_size in (16, 256):
+                    where = paged(k, v, page_size)
+                    run = functools.partial(library.fmha_fwd_splitkv, q, **where, num_splits=1, num_threads=1)
+                    share, _ = ratio(run, plain, arguments.rounds)
+                    print(f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {page_size:6} {share:20.3f}", flush=True)
+
+
+def fp8(library: Any, arguments: argparse.Namespace) -> None:
+    """One bf16 query over pages of fp8, against pages of bf16."""
+    import numpy as np
+
+    print("bf16 query            heads     kv   page   fp8 cache / bf16 cache")
+    one = np.ones(1, np.float32)
+    for nhead_q, nhead_k in HEADS:
+        for kv in arguments.kv:
+            q, cu = normal("bf16", 1, nhead_q, HDIM), np.array([0, 1], np.int32)
+            for page_size in (16, 256):
+                calls = []
+                for dtype in ("fp8", "bf16"):
+                    where = paged(*(normal(dtype, 1, kv, nhead_k, HDIM) for _ in "kv"), page_size)
+                    if dtype == "fp8":
+                        where |= {"k_descale": one, "v_descale": one}
+                    calls.append(
+                        functools.partial(library.fmha_batch_prefill, q, **where, cu_seqlens_q=cu, num_threads=1)
+                    )
+                share, _ = ratio(*calls, arguments.rounds)
+                print(f"{'':18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {page_size:6} {share:24.3f}", flush=True)
+
+
+def chunk(library: Any, arguments: argparse.Namespace) -> None:
+    """512 queries on 4096 keys."""
+    print("512 on 4096, causal   heads   cache   ours / plain forward")
+    for dtype in DTYPES:
+        for nhead_q, nhead_k in HEADS:
+            q = normal(dtype, 1, 512, nhead_q, HDIM)
+            k, v = (normal(dtype, 1, 4096, nhead_k, HDIM) for _ in "kv")
+            plain = functools.partial(library.fmha_fwd, q, k, v, causal=True, num_threads=1)
+            calls = {
+                "contiguous": functools.partial(library.fmha_fwd_splitkv, q, k, v, num_splits=1),
+                "page 16": functools.partial(library.fmha_fwd_pagedkv, q, **paged(k, v, 16)),
+                "page 256": functools.partial(library.fmha_fwd_pagedkv, q, **paged(k, v, 256)),
+            }
+            for name, call in calls.items():
+                run = functools.partial(call, causal=True, num_threads=1)
+                share, _ = ratio(run, plain, arguments.rounds)
+                print(f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {name:>11} {share:16.3f}", flush=True)
+
+
+def used(call: Call) -> tuple[float, float]:
+    """CPU time of this thread and of all others."""
+    own, process = time.thread_time_ns(), time.process_time_ns()
+    call()
+    own = time.thread_time_ns() - own
+    return own / 1e9, (time.process_time_ns() - process - own) / 1e9
+
+
+def threads(library: Any, arguments: argparse.Namespace) -> None:
+    """One sequence on two threads."""
+    os.sched_setaffinity(0, arguments.cores)
+    print("two threads           heads     kv   splits   busier of two / one thread")
+    for dtype in DTYPES:
+        for nhead_q, nhead_k in HEADS:
+            for kv in arguments.kv:
+                q = normal(dtype, 1, 1, nhead_q, HDIM)
+                k, v = (normal(dtype, 1, kv, nhead_k, HDIM) for _ in "kv")
+                run = functools.partial(library.fmha_fwd_splitkv, q, k, v)
+                splits = library.fmha_fwd_splitkv_num_splits(q, k, v, num_threads=2)
+                run(num_threads=2)
+                ratios = []
+                for _ in range(arguments.rounds):
+                    one = sum(used(functools.partial(run, num_threads=1)))
+                    ratios.append(max(used(functools.partial(run, num_threads=2))) / one)
+                print(
+                    f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {splits:8} {statistics.median(ratios):28.3f}",
+                    flush=True,
+                )
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/bench decode", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all when none is given")
+    parser.add_argument("--kv", default="4096,16384", help="keys, separated by commas")
+    parser.add_argument("--rounds", type=int, default=11)
+    arguments = parser.parse_args(argv)
+    for part in arguments.parts:
+        if part not in PARTS:
+            parser.error(f"there is no part {part!r}; there are: {', '.join(PARTS)}")
+    arguments.kv = [int(word) for word in arguments.kv.split(",")]
+    import tilekiln as tk
+
+    arguments.cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(arguments.cores)})
+    library = tk.load("flash")
+    parts = {"cache": cache, "pages": pages, "fp8": fp8, "chunk": chunk, "threads": threads}
+    for part in arguments.parts or PARTS:
+        parts[part](library, arguments)
+        print()
+    os.sched_setaffinity(0, arguments.cores)
+    return 0
