@@ -5,8 +5,8 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`info` says what there is, `reference` is the float64 NumPy reference. Importing this imports neither NumPy nor any
-framework.
+`KVCache` and `decode` serve from a cache, `info` says what there is, `reference` is the float64 NumPy reference.
+Importing this imports neither NumPy nor any framework.
 """
 
 from __future__ import annotations

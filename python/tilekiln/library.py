@@ -31,6 +31,8 @@ class Library(_binding.Library):
     """One loaded library, libtilekiln_<receipt>.so. `tilekiln.load` makes these; a path does too.
 
     `fmha_fwd`, `fmha_fwd_find` and `why` take the same arguments; see help(Library.fmha_fwd).
+    Over KV caches there are `fmha_fwd_splitkv`, `fmha_fwd_pagedkv`, `fmha_fwd_appendkv` and `fmha_batch_prefill`, each
+    with its `_find` and `_why`.
     """
 
     def __repr__(self) -> str:

@@ -210,3 +210,17 @@ def test_help_says_what_there_is(flash, family):
         assert inspect.signature(getattr(tk.Library, family + other)) == inspect.signature(method)
     with pytest.raises(TypeError, match=rf"{family}\(\) has no argument 'blok_table'; did you mean block_table"):
         getattr(flash, family)(1, 2, 3, blok_table=4)
+
+
+@pytest.mark.torch
+def test_torch_tensors(flash):
+    import torch
+
+    problem = kv_problems.make("fmha_fwd_splitkv", signature(paged=True), Sizes(), 0)
+    tensors = {
+        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in problem.inputs.items()
+    }
+    out = flash.fmha_fwd_splitkv(**tensors)
+    assert isinstance(out, torch.Tensor)
+    np.testing.assert_array_equal(out.numpy(), flash.fmha_fwd_splitkv(**problem.inputs))
