@@ -100,7 +100,7 @@ struct AppendProblem {
   bool rotary_fp32;                     // they are fp32; else of dtype
   i64 rotary_cos_row, rotary_sin_row;
   bool q_advances;  // query i is at position seqlen_k + i; else all are at seqlen_k (no mask)
-  KvPages pages;  // none, or linear
+  KvPages pages;    // none, or linear
 };
 
 // Some tokens of one sequence, every head. New key j gets key index seqlen_k + j, its place p as in KvPages.
