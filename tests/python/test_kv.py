@@ -224,3 +224,16 @@ def test_torch_tensors(flash):
     out = flash.fmha_fwd_splitkv(**tensors)
     assert isinstance(out, torch.Tensor)
     np.testing.assert_array_equal(out.numpy(), flash.fmha_fwd_splitkv(**problem.inputs))
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_padded_queries(flash, paged):
+    """Rows past a logical length are left untouched, in group and in batch mode."""
+    for mode in ("group", "batch"):
+        problem = kv_problems.make(
+            "fmha_fwd_splitkv", signature(mode=mode, mask="window", paged=paged), Sizes(lengths_q=(4, 4)), 1
+        )
+        if mode == "group":
+            problem.inputs["seqstart_q"] = problem.inputs.pop("cu_seqlens_q")
+        problem.inputs["seqlen_q"] = i32([3, 0])
+        problem.run(flash, problem.reference(), num_threads=1)

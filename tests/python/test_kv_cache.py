@@ -172,3 +172,21 @@ def test_libraries_at_hand_are_asked(flash, monkeypatch):
     assert np.all(tk.decode(np.ones((1, 1, HEADS, HDIM), np.float32), cache, [one]) == 1)
     with pytest.raises(tk.NoKernelError, match=r"^flash: no kernel"):
         tk.decode(np.ones((1, 1, HEADS, HDIM), np.float32), cache, [one], sink=np.zeros(HEADS, np.float32))
+
+
+def test_an_append_without_a_kernel_writes_nothing(flash):
+    cache = paged(flash)
+    one = cache.add()
+    new, q = np.ones((1, 3, HEADS, HDIM), np.float32), np.ones((1, 1, HEADS, HDIM), np.float32)
+    with pytest.raises(tk.NoKernelError, match="fmha_fwd_splitkv"):
+        cache.append([one], new, new, q, sink=np.zeros(HEADS, np.float32))
+    assert not cache.k.any()
+    assert cache.length(one) == 0
+
+
+@KINDS
+def test_no_sequences(flash, make):
+    cache = make(flash)
+    nothing = np.zeros((0, 1, HEADS, HDIM), np.float32)
+    assert cache.append([], nothing, nothing) is None
+    assert tk.decode(nothing, cache, []).shape == nothing.shape
