@@ -26,5 +26,5 @@ def test_a_host_project(tmp_path, copy_sources):
     said = host.built()
     assert "third_party/tilekiln/build/generic-debug/lib/libtilekiln_fp32_min.so" in said.out
     assert (ours.root / "build/generic-debug/lib/libtilekiln_fp32_min.so").exists()
-    assert host.run("./host") == "fp32_min 4\n"
+    assert host.run("./host") == "fp32_min 10\n"
     assert "is up to date" in host.built().out
