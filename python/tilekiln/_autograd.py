@@ -15,7 +15,7 @@ FORWARD_ONLY = ("out", "lse", "randval", "out_dtype", "return_lse", "min_seqlen_
 
 def enabled() -> bool:
     """Is this thread recording what it computes?"""
-    return torch.is_grad_enabled()
+    return bool(torch.is_grad_enabled())
 
 
 def attention(q: Any, k: Any, v: Any, deterministic: bool | None, arguments: Any) -> Any:
