@@ -98,7 +98,14 @@ std::vector<BwdSizes> cases() {
     s.sq = {0};
     s.sk = {20};
   });
+#if defined(__SANITIZE_THREAD__)
+  // Who runs what does not depend on masks and biases: every fourth case races like the others, in minutes less.
+  std::vector<BwdSizes> fourth;
+  for (size_t i = 0; i < all.size(); i += 4) fourth.push_back(all[i]);
+  return fourth;
+#else
   return all;
+#endif
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
