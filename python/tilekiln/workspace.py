@@ -78,15 +78,15 @@ def _starts(values: Array | None, name: str) -> NDArray[np.int32]:
 
 
 @functools.cache
-def _tile(library: Library) -> tuple[int, int]:
-    """Queries and keys of the tile that every main stage of a library has."""
+def _tile(library: Library) -> tuple[int, int] | None:
+    """Queries and keys of the tile that every main stage of a library has; None without a backward."""
     table = library.manifest["instances"]
     family, tile = table["columns"].index("family"), table["columns"].index("tile")
     for row in table["rows"]:
         if row[family] == "fmha_bwd_dq_dk_dv":
             queries, keys = map(int, row[tile].split("x"))
             return queries, keys
-    raise ArgumentError(f"kM0: was None, must be given: {library!r} has no backward whose tile it could be")
+    return None
 
 
 def plan_backward_workspace(
@@ -123,8 +123,12 @@ def plan_backward_workspace(
         if not group and len(length) > 1:
             raise ArgumentError(f"{name}: had sequences of {sorted(length)}, must have equal ones in batch mode")
         lengths.append(0 if group else length.pop())
-    library = at_hand()[0]
-    tile = _tile(library) if kM0 is None or kN0 is None else (0, 0)
+    library, *others = at_hand()
+    tile: tuple[int, int] | None = (0, 0)
+    if kM0 is None or kN0 is None:
+        tile = next((found for one in (library, *others) if (found := _tile(one))), None)
+    if tile is None:
+        raise ArgumentError("kM0: was None, must be given: no library at hand has a backward whose tile it could be")
     raw: dict[str, Any] = library.bwd_workspace_plan(
         group=group,
         deterministic=deterministic,
