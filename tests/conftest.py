@@ -21,13 +21,17 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
 from build_support.parts import extension_suffix
 from build_support.variant import Variant, variant
 
+EXTRAS = {"torch": "torch", "transformers": "transformers", "jax": "jax", "packaging": "cmake"}
+"""Marks of tests that need an extra of tools/dev, and the module that shows that it is there."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if importlib.util.find_spec("torch") is None:
-        skip = pytest.mark.skip(reason="PyTorch is not installed: tools/dev --with torch pytest")
-        for item in items:
-            if "torch" in item.keywords:
-                item.add_marker(skip)
+    for mark, module in EXTRAS.items():
+        if importlib.util.find_spec(module) is None:
+            skip = pytest.mark.skip(reason=f"{module} is not installed: tools/dev --with {mark} pytest")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(skip)
 
 
 class Scons:
@@ -43,7 +47,9 @@ class Scons:
         (ROOT / "build").mkdir(exist_ok=True)
         with filelock.FileLock(ROOT / "build" / "tests.lock"):
             if not answer.exists():
-                command = [sys.executable, "-m", "SCons", "-Q", *arguments]
+                # Objects from a cache of yours, for who works in several trees: TILEKILN_TEST_CACHE=DIR.
+                cache = [f"cache={os.environ['TILEKILN_TEST_CACHE']}"] if "TILEKILN_TEST_CACHE" in os.environ else []
+                command = [sys.executable, "-m", "SCons", "-Q", *arguments, *cache]
                 result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
                 said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
                 answer.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")

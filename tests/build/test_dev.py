@@ -39,7 +39,7 @@ def small(tmp_path):
 def test_no_command_shows_help(small):
     said = run(small)
     assert said.returncode == 0
-    assert said.stdout.startswith("usage: tools/dev [--with torch] COMMAND [ARGUMENT]...\n")
+    assert said.stdout.startswith("usage: tools/dev [--with EXTRA]... COMMAND [ARGUMENT]...\n")
     assert run(small, "--help").stdout == said.stdout
     assert not (small / ".venv").exists()
 
@@ -51,8 +51,11 @@ def test_no_command_shows_help(small):
             ["--wiht", "x"],
             "tools/dev: unknown option --wiht; it has --with and --help. Options of a command follow the command",
         ),
-        (["--with", "jax", "true"], 'tools/dev: there is no extra "jax"; there is: torch'),
-        (["--with"], "tools/dev: --with needs the name of an extra: torch"),
+        (
+            ["--with", "jaxx", "true"],
+            'tools/dev: there is no extra "jaxx"; there are: jax, packaging, torch, transformers',
+        ),
+        (["--with"], "tools/dev: --with needs the name of an extra: jax, packaging, torch, transformers"),
     ],
 )
 def test_wrong_words(small, arguments, message):
