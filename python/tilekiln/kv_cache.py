@@ -8,9 +8,9 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ._arguments import Array, DecodeArguments
-from ._native import ArgumentError, NoKernelError
+from ._native import ArgumentError
 from .library import Library
-from .operators import at_hand
+from .operators import _call
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
@@ -62,7 +62,7 @@ class KVCache:
     ) -> None:
         """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
 
-        hdim_v: None is hdim. library: whose kernels append; None is the first at hand that has them.
+        hdim_v: None is hdim. library: whose kernels append; None is the one at hand that has the best.
         """
         hdim_v = hdim if hdim_v is None else hdim_v
         _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
@@ -215,16 +215,10 @@ class KVCache:
 
 
 def _first(operator: str, library: Library | None, *arrays: Any, **arguments: Any) -> Any:
-    """The operator of a library, or of the first at hand that has the kernel."""
+    """The operator of a library, or of the one at hand that has the best kernel."""
     if library is not None:
         return getattr(library, operator)(*arrays, **arguments)
-    refusals = []
-    for candidate in at_hand():
-        try:
-            return getattr(candidate, operator)(*arrays, **arguments)
-        except NoKernelError as refusal:  # found before anything is written
-            refusals.append(f"{candidate.receipt}: {refusal}")
-    raise NoKernelError("\n".join(refusals))
+    return _call(operator, arrays, arguments)
 
 
 def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpack[DecodeArguments]) -> Any:
@@ -232,8 +226,8 @@ def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpa
 
     q (batch, seqlen_q, nhead_q, hdim), row b for sequences[b], dtype of the cache. arguments are those of
     `Library.fmha_fwd_splitkv` that do not say where keys are. causal: the last query sees every key, the one before
-    it all but the last. Returns out, or (out, lse) with return_lse. Takes the library of the cache, else the first at
-    hand that has the kernels. Raises as `Library.fmha_fwd_splitkv` does.
+    it all but the last. Returns out, or (out, lse) with return_lse. Takes the library of the cache, else the one at
+    hand that has the best kernel. Raises as `Library.fmha_fwd_splitkv` does.
     """
     where = cache.view(sequences)
     return _first("fmha_fwd_splitkv", cache.library, q, where.pop("k"), where.pop("v"), **where, **arguments)

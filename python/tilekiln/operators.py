@@ -135,8 +135,15 @@ def _head_dims(library: Library) -> list[int]:
     return [(row[q] or 0) + (row[v] or 0) for row in table["rows"]]
 
 
+FIRST = {"fmha_bwd": 1, "fmha_fwd_appendkv": 1}
+"""Where q, k, v begin in the arrays of an operator; of an append, where the cache does, whose q may be None."""
+MAIN = {"fmha_bwd": 1}
+"""Which of the instances of an operator, when it has several, is the one whose head dims count."""
+
+
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
-    q, _, v = arrays if operator == "fmha_fwd" else arrays[1:4]
+    first = FIRST.get(operator, 0)
+    q, v = arrays[first], arrays[first + (1 if operator == "fmha_fwd_appendkv" else 2)]
     look: tuple[Any, ...] | None
     try:
         look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
@@ -163,7 +170,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         except NoKernelError as refusal:
             refusals.append(f"{library.receipt}: {refusal}")
             continue
-        size = _head_dims(library)[found if operator == "fmha_fwd" else found[1]]
+        size = _head_dims(library)[found if isinstance(found, int) else found[MAIN.get(operator, 0)]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:

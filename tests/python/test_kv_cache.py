@@ -165,7 +165,8 @@ def test_a_sequence_twice(flash):
 
 
 def test_libraries_at_hand_are_asked(flash, monkeypatch):
-    monkeypatch.setattr("tilekiln.kv_cache.at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    monkeypatch.setattr("tilekiln.operators._served", {})
     cache = paged()
     one = cache.add()
     cache.append([one], *(np.ones((1, 5, HEADS, HDIM), np.float32) for _ in "kv"))
