@@ -100,5 +100,5 @@ def test_out_is_written_without_grad_and_refused_with_it(calls):
     made, lse, _, _ = calls.forward(q, k, v, out=out, return_lse=False)
     assert made is out
     assert lse is None
-    with pytest.raises(tk.ArgumentError, match="^out: was given, must be absent"):
+    with pytest.raises(tk.ArgumentError, match=r"^out: was given, must be absent"):
         calls.forward(q.requires_grad_(), k, v, out=out)
