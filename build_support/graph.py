@@ -13,6 +13,8 @@ from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
+from codegen.flags import JOIN
+
 from . import console, jobs
 from .jobs import Job
 from .request import Request
@@ -93,14 +95,10 @@ class Graph:
         return self.step(target, job, () if content else (source,), scan=not content)
 
     def join(self, target: str, objects: Sequence[Any], keep: Sequence[str], label: str) -> Any:
-        """One object of many in which only the symbols of `keep` are visible.
-
-        Without --force-group-allocation the COMDAT groups would stay, and the final link would merge a std:: template
-        compiled for one instruction set with that of another.
-        """
+        """One object of many in which only the symbols of `keep` are visible."""
         partial = f"{jobs.OUT}{jobs.SCRATCH}"
         commands = [
-            ["ld", "-r", "--force-group-allocation", "-o", partial, jobs.INPUTS],
+            ["ld", *JOIN, "-o", partial, jobs.INPUTS],
             ["objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],
         ]
         return self.step(target, Job("join", label, commands), objects)

@@ -11,7 +11,10 @@ import sysconfig
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import console, includes, jobs
+from codegen import includes
+from codegen.flags import EXPORTS, LIBRARY_LINK, define
+
+from . import console, jobs
 from .programs import read_programs
 from .toolchain import Toolchain, ToolchainError
 
@@ -19,8 +22,6 @@ if TYPE_CHECKING:
     from codegen.render import Generated
 
     from .graph import Graph
-
-EXPORTS = "kernels/library/exports.map"
 
 
 def build_info(root: str, tools: Toolchain) -> dict[str, str]:
@@ -60,7 +61,7 @@ def engines(graph: Graph, sources: Generated) -> dict[str, Any]:
             "engine",
             ["include"],
             flags=flags[engine.target],
-            defines=[f"TILEKILN_TARGET={engine.target.replace('-', '_')}"],
+            defines=[define(engine.target)],
             label=f"{engine.source} for {engine.target}",
             instances=names,
         )
@@ -118,7 +119,7 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
     instances = sum(len(unit.instances) for unit in sources.units if receipt in unit.receipts)
     count = f"{instances:,} instance{'s' if instances != 1 else ''}"
     flags = [f"-Wl,--version-script={graph.at(EXPORTS)}", f"-Wl,-soname,{os.path.basename(target)}"]
-    flags.append("-Wl,-z,nodelete")  # pool threads sleep in its code: a dlclose must not take it away
+    flags += LIBRARY_LINK
     if not (graph.request.toolchain.kind == "clang++" and graph.request.variant.mode in ("sanitize", "thread")):
         flags.append("-Wl,-z,defs")  # clang leaves a sanitizer's functions to the program
     return graph.link(
@@ -204,7 +205,7 @@ def programs(
         for target in variant.targets if program.for_each == "target" else [""]:
             for receipt in libraries if program.for_each == "receipt" else [""]:
                 place = "/".join(part for part in (receipt or target, program.name) if part)
-                defines = [*program.defines, *([f"TILEKILN_TARGET={target.replace('-', '_')}"] if target else [])]
+                defines = [*program.defines, *([define(target)] if target else [])]
                 # Their assertions are what they are for.
                 more = ["-UNDEBUG", *flags.get(target, []), *program.flags]
                 objects = [

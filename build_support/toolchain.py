@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from codegen import flags
+
 LEAST = {"g++": 12, "clang++": 16}
 # Variables that compilers read behind the command line: inputs of every object, so part of its signature.
 HIDDEN_INPUTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
@@ -17,9 +19,6 @@ SANITIZERS = {
     "sanitize": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "thread": ["-fsanitize=thread"],
 }
-# By what is compiled. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
-# Rows and tables are data, so more than -O1 only costs time.
-RELEASE = {"engine": "-O3", "runtime": "-O2", "rows": "-O1"}
 
 
 class ToolchainError(Exception):
@@ -40,7 +39,7 @@ class Toolchain:
 
     def mode_flags(self, what: str) -> list[str]:
         if self.mode == "release":
-            return [RELEASE[what], "-g0", "-DNDEBUG"]
+            return [flags.OPTIMISED[what], "-g0", flags.NO_ASSERTIONS]
         level = "-O0" if self.mode == "debug" else "-O1"
         return [level, "-g", "-fno-omit-frame-pointer", *SANITIZERS.get(self.mode, [])]
 
@@ -49,45 +48,32 @@ class Toolchain:
         source: str,
         what: str,
         include: Iterable[str],
-        flags: Sequence[str] = (),
+        more: Sequence[str] = (),
         defines: Iterable[str] = (),
         seed: str = "",
     ) -> list[str]:
         """The command that compiles `source`, up to `-o`; `what` names its optimisation."""
-        language = ["-x", "c", "-std=c11"] if source.endswith(".c") else ["-std=c++20"]
-        command = [self.cxx, *language, *self.mode_flags(what), "-fPIC", "-fvisibility=hidden"]
-        if not source.endswith(".c"):
-            command.append("-fvisibility-inlines-hidden")
-            if self.kind == "g++":
-                # objcopy keeps unique symbols (static members of templates) global, whatever it is told.
-                command.append("-fno-gnu-unique")
+        language = ["-x", "c", "-std=c11"] if source.endswith(".c") else [f"-std={flags.STANDARD}"]
+        cpp = not source.endswith(".c")
+        command = [self.cxx, *language, *self.mode_flags(what)]
+        command += [flag for flag in flags.HIDDEN if cpp or "inlines" not in flag]
+        if cpp and self.kind == "g++":
+            command += flags.GNU
         if what == "engine":
-            # Contraction and errno decide the results, so they are the same in every mode.
-            command += ["-fno-math-errno", "-ffp-contract=fast"]
-            if self.kind == "clang++" and self.major < 19:
-                # Seen with 16.0.6, not with 19.1.7: this pass recurses without end on bf16 vectors, and clang dies.
-                command += ["-mllvm", "-disable-vector-combine"]
+            command += flags.ENGINE
+            if self.kind == "clang++" and self.major < flags.SOUND_CLANG:
+                command += flags.OLD_CLANG_ENGINE
         command += [
-            "-Wall",
-            "-Wextra",
-            "-Wno-missing-field-initializers",
-            *flags,
+            *flags.WARNINGS,
+            *more,
             *(f"-D{define}" for define in defines),
             *(f"-I{path}" for path in include),
         ]
-        # Names that g++ must make up are derived from this instead of chance.
-        command.append(f"-frandom-seed={seed or source}")
-        return [*command, "-c", source]
+        return [*command, flags.seed(seed or source), "-c", source]
 
     def link(self, shared: bool) -> list[str]:
-        """The link command up to `-o`: no build id (it hashes paths in debug mode), only libraries that are used."""
-        command = [
-            self.cxx,
-            *SANITIZERS.get(self.mode, []),
-            "-Wl,--build-id=none",
-            "-Wl,--as-needed",
-            "-Wl,--hash-style=gnu",
-        ]
+        """The link command up to `-o`."""
+        command = [self.cxx, *SANITIZERS.get(self.mode, []), *flags.LINK]
         return [*command, "-shared"] if shared else command
 
     @property

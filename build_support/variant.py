@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from codegen.flags import library_name, manifest_name
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -28,10 +30,10 @@ class Variant:
         return f"build/{self.name}"
 
     def library(self, receipt: str) -> str:
-        return f"{self.directory}/lib/libtilekiln_{receipt}.so"
+        return f"{self.directory}/lib/{library_name(receipt)}"
 
     def manifest(self, receipt: str) -> str:
-        return f"{self.directory}/lib/libtilekiln_{receipt}.json"
+        return f"{self.directory}/lib/{manifest_name(receipt)}"
 
     def program(self, name: str) -> str:
         return f"{self.directory}/bin/{name}"

@@ -51,7 +51,7 @@ def test_a_header_of_the_engine(built_tree):
 
 def test_the_scanned_headers_of_generated_units_are_those_the_compiler_reads(built_tree):
     """Rows are not scanned by SCons: the digest of their headers must cover what g++ -MM finds."""
-    from build_support import includes
+    from codegen import includes
 
     generated = f"build/{built_tree.variant}/gen"
     directories = [str(built_tree.root / "include"), str(built_tree.root / generated / "include")]

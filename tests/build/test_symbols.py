@@ -22,8 +22,9 @@ def nm(path: Path, *options: str) -> list[tuple[str, str]]:
 def test_only_the_c_abi_is_exported(build_library, mode):
     library = build_library("fp32_min", targets=TARGETS[mode], mode=mode)
     exported = {name for _, name in nm(library, "-D", "--defined-only")}
-    header = Path(__file__).resolve().parents[2] / "include/tilekiln/tilekiln.h"
-    declared = set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", header.read_text()))
+    headers = Path(__file__).resolve().parents[2] / "include/tilekiln"
+    text = (headers / "tilekiln.h").read_text() + (headers / "kv.h").read_text()
+    declared = set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", text))
     assert len(declared) > 10
     assert exported == declared
 

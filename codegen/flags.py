@@ -1,0 +1,48 @@
+"""How Tilekiln's sources are compiled and linked, whatever the build system: our own, or that of a vendored tree."""
+
+from __future__ import annotations
+
+STANDARD = "c++20"
+# By what is compiled. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
+# Rows and tables are data, so more than -O1 only costs time.
+OPTIMISED = {"engine": "-O3", "runtime": "-O2", "rows": "-O1"}
+NO_ASSERTIONS = "-DNDEBUG"
+HIDDEN = ["-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden"]
+# objcopy keeps unique symbols (static members of templates) global, whatever it is told.
+GNU = ["-fno-gnu-unique"]
+# Contraction and errno decide the results, so they are the same in every mode.
+ENGINE = ["-fno-math-errno", "-ffp-contract=fast"]
+# Seen with 16.0.6, not with 19.1.7: this pass recurses without end on bf16 vectors, and clang dies.
+SOUND_CLANG = 19
+OLD_CLANG_ENGINE = ["-mllvm", "-disable-vector-combine"]
+WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
+# What a host may have turned on for all its files and ours cannot bear: link-time code is no object that objcopy
+# could hide symbols of, and kernels count on infinities.
+AGAINST_HOST = ["-fno-lto", "-fno-fast-math"]
+
+EXPORTS = "kernels/library/exports.map"
+# No build id: it hashes paths in debug mode. Only libraries that are used. Pool threads sleep in the library's code:
+# a dlclose must not take it away.
+LINK = ["-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]
+LIBRARY_LINK = ["-Wl,-z,nodelete"]
+# One object of many: without --force-group-allocation the COMDAT groups would stay, and the final link would merge a
+# std:: template compiled for one instruction set with that of another.
+JOIN = ["-r", "--force-group-allocation"]
+
+
+def define(target: str) -> str:
+    """The macro that tells an engine its target."""
+    return f"TILEKILN_TARGET={target.replace('-', '_')}"
+
+
+def library_name(receipt: str) -> str:
+    return f"libtilekiln_{receipt}.so"
+
+
+def manifest_name(receipt: str) -> str:
+    return f"libtilekiln_{receipt}.json"
+
+
+def seed(name: str) -> str:
+    """Names that g++ must make up are derived from this instead of chance."""
+    return f"-frandom-seed={name}"
