@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import console, options, toolchain
+from . import console, launchers, options, toolchain
 from .request import Request
 from .variant import variant
 
@@ -61,14 +60,11 @@ def request(values: Mapping[str, str], dry: bool) -> Request:
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
             )
         chosen += every if word == "all" else [native_target()] if word == "native" else [word]
-    launcher = shlex.split(values["launcher"])
-    if launcher and shutil.which(launcher[0]) is None:
-        raise options.UsageError(f"launcher={launcher[0]} is not on PATH. Install it or leave launcher= out.")
     return Request(
         receipts=receipts,
         variant=variant(chosen, every, values["mode"], values["where"]),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
-        launcher=launcher,
+        launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",
         dry=dry,
     )

@@ -90,7 +90,7 @@ class Graph:
             content=content,
             instances=instances,
             launcher=self.request.launcher,
-            unsigned=[tools.prefix_map, *unsigned],
+            unsigned=[*tools.prefix_map, *unsigned],
         )
         return self.step(target, job, () if content else (source,), scan=not content)
 

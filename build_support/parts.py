@@ -176,7 +176,7 @@ def binding(graph: Graph) -> Any:
         [[*command, *tail, "-o", jobs.OUT]],
         identity=identity,
         launcher=(),  # compiles and links at once, which launchers do not cache
-        unsigned=[tools.prefix_map, *places],
+        unsigned=[*tools.prefix_map, *places],
     )
     return graph.step(target, job, written, scan=True)
 

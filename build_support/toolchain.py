@@ -77,9 +77,10 @@ class Toolchain:
         return [*command, "-shared"] if shared else command
 
     @property
-    def prefix_map(self) -> str:
-        """Keeps this directory out of debug information. Outside every signature, as another tree's is another."""
-        return f"-ffile-prefix-map={os.getcwd()}=."
+    def prefix_map(self) -> list[str]:
+        """Keeps this directory out of debug information, where there is some. Outside every signature."""
+        # Nothing else depends on the directory, and a cache that compares arguments (sccache) hits in every tree.
+        return [] if self.mode == "release" else [f"-ffile-prefix-map={os.getcwd()}=."]
 
 
 def find(cxx: str, mode: str) -> Toolchain:
