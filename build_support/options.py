@@ -74,6 +74,7 @@ TARGETS = {
     "demo": "builds, then computes attention and compares it with the reference",
     "test": "runs the tests (pytest -n auto)",
     "bench": "runs every benchmark of tools/bench",
+    "jax": "the XLA handlers of tilekiln.jax (tools/dev --with jax)",
     "programs": "the C and C++ test programs of tests/programs.yaml",
     "compiledb": "compile_commands.json only",
 }

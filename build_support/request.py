@@ -26,5 +26,6 @@ class Build:
     libraries: dict  # receipt -> the shared library
     manifests: dict  # receipt -> the JSON beside it
     binding: object  # the Python extension, or None without its source
+    jax_handlers: object  # the XLA handlers of tilekiln.jax, or None without JAX
     programs: dict  # name -> [executables]
     compiledb: object

@@ -18,6 +18,7 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
 
+from build_support.jax_handlers import NAME as jax_handlers_library  # noqa: N811
 from build_support.parts import extension_suffix
 from build_support.variant import Variant, variant
 
@@ -107,6 +108,14 @@ def build_program(scons: Scons) -> Callable[..., Path]:
         return ROOT / path
 
     return build
+
+
+@pytest.fixture(scope="session")
+def jax_handlers(scons: Scons) -> Path:
+    """The XLA handlers of tilekiln.jax, built."""
+    path = f"{Variant((), 'release').python_directory}/{jax_handlers_library}"
+    scons("receipt=fp32_min", path)
+    return ROOT / path
 
 
 @pytest.fixture(scope="session")

@@ -35,7 +35,10 @@ def shell_lines() -> list[str]:
     return sorted({line for line in lines if line.startswith("tools/dev") and not line.startswith(NOT_RUN)})
 
 
-@pytest.mark.parametrize("line", shell_lines())
+SHELL = [pytest.param(line, marks=pytest.mark.jax if "--with jax" in line else (), id=line) for line in shell_lines()]
+
+
+@pytest.mark.parametrize("line", SHELL)
 def test_shell(line: str, build_library, binding) -> None:  # type: ignore[no-untyped-def]
     build_library("flash")
     done = subprocess.run(line, shell=True, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
@@ -43,7 +46,11 @@ def test_shell(line: str, build_library, binding) -> None:  # type: ignore[no-un
 
 
 PYTHON = [
-    pytest.param(page, marks=pytest.mark.torch if "import torch" in page.read_text() else (), id=name(page))
+    pytest.param(
+        page,
+        marks=[getattr(pytest.mark, extra) for extra in ("torch", "jax") if f"import {extra}" in page.read_text()],
+        id=name(page),
+    )
     for page in RUN
     if blocks(page, "python")
 ]
@@ -51,8 +58,10 @@ PYTHON = [
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python(  # type: ignore[no-untyped-def]
-    page: pathlib.Path, build_library, binding, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: pathlib.Path, build_library, binding, request, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
+    if "import jax" in page.read_text():
+        request.getfixturevalue("jax_handlers")
     # The page's reader has just built flash; here another test may have built a narrower one since.
     monkeypatch.setenv("TILEKILN_PATH", str(build_library("flash").parent))
     namespace: dict[str, object] = {"np": np}

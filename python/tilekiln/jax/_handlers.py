@@ -1,0 +1,68 @@
+"""The XLA handlers: where their library lies, and which kernel libraries they know by name."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import pathlib
+from typing import Any
+
+import jax
+
+from .. import operators
+from .._native import TREE, ArgumentError, NoKernelError
+from ..library import Library
+
+NAME = "libtilekiln_jax_handlers.so"
+OPERATORS = ("fmha_fwd", "fmha_bwd")
+
+
+def _find() -> pathlib.Path:
+    """Beside this package when installed, else in the build directory of the tree."""
+    places = [pathlib.Path(__file__).parent, *(TREE / "build" / f"python-{mode}" for mode in ("release", "debug"))]
+    for place in places:
+        if (place / NAME).is_file():
+            return place / NAME
+    raise ImportError(
+        f"tilekiln.jax: {NAME} is not built. It was looked for in {', '.join(map(str, places))}. "
+        "Build it, where JAX is installed: tools/dev --with jax scons jax"
+    )
+
+
+@functools.cache
+def _loaded() -> ctypes.CDLL:
+    """The handlers, known to JAX by the names that programs use."""
+    library = ctypes.CDLL(str(_find()))
+    library.tilekiln_jax_add.restype = ctypes.c_char_p
+    library.tilekiln_jax_add.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
+    for operator in OPERATORS:
+        function = getattr(library, f"tilekiln_jax_{operator}")
+        jax.ffi.register_ffi_target(f"tilekiln_{operator}", jax.ffi.pycapsule(function), platform="cpu")
+    return library
+
+
+@functools.cache
+def add(library: Library) -> str:
+    """Let programs name this library; returns the name."""
+    why = _loaded().tilekiln_jax_add(library.receipt.encode(), library.path.encode())
+    if why is not None:
+        raise RuntimeError(f"{library.path}: {why.decode()}")
+    return str(library.receipt)
+
+
+def add_all() -> None:
+    """All libraries at hand, for programs that another process has traced."""
+    _loaded()
+    try:
+        for library in operators.at_hand():
+            add(library)
+    except NoKernelError:  # none is built: the first call says so
+        pass
+
+
+def choose(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> str:
+    """The name of the library that answers best; checks all arguments but the values of index arrays."""
+    return add(operators._choose(operator, arrays, arguments))
+
+
+__all__ = ["ArgumentError", "add", "add_all", "choose"]
