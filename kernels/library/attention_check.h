@@ -1,6 +1,5 @@
 // What every attention call checks alike, whatever its direction: the only place, for every language.
 #pragma once
-#include <math.h>
 #include <stdio.h>
 
 #include <initializer_list>
@@ -48,10 +47,10 @@ class AttentionCheck {
     TILEKILN_TRY(at_least("window_left", args_.window_left, -1, "-1 (unbounded) or more"));
     TILEKILN_TRY(at_least("window_right", args_.window_right, -1, "-1 (unbounded) or more"));
     TILEKILN_TRY(at_least("sink_size", args_.sink_size, 0, "0 or more"));
-    if (args_.softmax_scale != nullptr && !isfinite(*args_.softmax_scale)) {
+    if (args_.softmax_scale != nullptr && !__builtin_isfinite(*args_.softmax_scale)) {
       return fail_argument("softmax_scale", "was %g, must be finite", static_cast<double>(*args_.softmax_scale));
     }
-    if (!(args_.softcap >= 0) || !isfinite(args_.softcap)) {
+    if (!(args_.softcap >= 0) || !__builtin_isfinite(args_.softcap)) {
       return fail_argument("softcap", "was %g, must be 0 (off) or a finite number above",
                            static_cast<double>(args_.softcap));
     }
@@ -211,7 +210,8 @@ class AttentionCheck {
 
   // After every check of the shapes.
   void set_queries() {
-    if (args_.softmax_scale == nullptr) problem_.softmax_scale = 1 / sqrtf(static_cast<float>(problem_.hdim_q));
+    if (args_.softmax_scale == nullptr)
+      problem_.softmax_scale = 1 / __builtin_sqrtf(static_cast<float>(problem_.hdim_q));
     problem_.q = arrays_.q.data;
     problem_.k = arrays_.k.data;
     problem_.v = arrays_.v.data;

@@ -1,6 +1,5 @@
 // The sequences of a backward call with everything their units need, and what their units cost.
 #pragma once
-#include <memory>
 #include <vector>
 
 #include "tilekiln/runtime/fmha_bwd.h"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <vector>
 
 namespace tilekiln {
 
@@ -43,9 +44,10 @@ Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
 void Dispatcher::make_index() {
   int bits = 1;
   while ((uint32_t(1) << bits) < 2 * family_.group_count) ++bits;
-  slots_.resize(size_t(1) << bits, Slot{0, 0, 0});
+  slots_.reset(size_t(1) << bits);
+  for (Slot& slot : slots_) slot = {0, 0, 0};
   slot_shift_ = 64 - bits;
-  std::vector<Entry> members;
+  std::vector<Entry> entries, members;
   for (uint32_t g = 0; g < family_.group_count; ++g) {
     const Group& group = family_.groups[g];
     members.clear();
@@ -66,12 +68,14 @@ void Dispatcher::make_index() {
       return compare(first, second) == Refusal::chosen && a.ref < b.ref;
     });
     members.erase(std::unique(members.begin(), members.end(), alike), members.end());
-    const auto begin = static_cast<uint32_t>(entries_.size());
-    entries_.insert(entries_.end(), members.begin(), members.end());
+    const auto begin = static_cast<uint32_t>(entries.size());
+    entries.insert(entries.end(), members.begin(), members.end());
     size_t at = first_slot(group.features);
     while (slots_[at].begin != slots_[at].end) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = {group.features, begin, static_cast<uint32_t>(entries_.size())};
+    slots_[at] = {group.features, begin, static_cast<uint32_t>(entries.size())};
   }
+  entries_.reset(entries.size());
+  std::copy(entries.begin(), entries.end(), entries_.begin());
 }
 
 tilekiln_status Dispatcher::status() const {

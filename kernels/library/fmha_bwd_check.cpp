@@ -35,7 +35,9 @@ class Check : AttentionCheck<tilekiln_fmha_bwd_args, BwdArrays, BwdCall> {
     set_bwd_queries({problem_.features, problem_.hdim_q, problem_.hdim_v, call_.seqlen_q}, call_.queries);
     call_.physical_q = sq_;
     call_.physical_k = sk_;
-    for (const Sequence& sequence : call_.sequences) call_.longest_k = std::max(call_.longest_k, sequence.room_k);
+    for (const Sequence& sequence : call_.sequences) {
+      if (sequence.room_k > call_.longest_k) call_.longest_k = sequence.room_k;
+    }
     return TILEKILN_OK;
   }
 

@@ -1,8 +1,6 @@
 // Preparing a workspace: at once, or in stream order.
 #include <string.h>
 
-#include <functional>
-
 #include "tilekiln/runtime/bwd_launcher.h"
 #include "tilekiln/runtime/staging.h"
 #include "tilekiln/runtime/stream.h"
@@ -71,13 +69,14 @@ tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspa
   return TILEKILN_OK;
 }
 
+template <class Function>
 class FunctionTask : public StreamTask {
  public:
-  explicit FunctionTask(std::function<tilekiln_status()> function) : function_(std::move(function)) {}
+  explicit FunctionTask(Function&& function) : function_(std::move(function)) {}
   tilekiln_status run() override { return function_(); }
 
  private:
-  std::function<tilekiln_status()> function_;
+  Function function_;
 };
 
 constexpr size_t up16(size_t bytes) { return (bytes + 15) / 16 * 16; }
@@ -124,10 +123,10 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
 
   // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
   // starts leaves a host segment of zeros, which no run takes for prepared.
-  std::unique_ptr<FunctionTask> tasks[4];
+  std::unique_ptr<StreamTask> tasks[4];
   int count = 0;
-  const auto step = [&](std::function<tilekiln_status()> function) {
-    tasks[count++] = std::make_unique<FunctionTask>(std::move(function));
+  const auto step = [&]<class Function>(Function function) {
+    tasks[count++] = std::make_unique<FunctionTask<Function>>(std::move(function));
   };
   if (zeroed_by_prepare(plan->shape, plan->traits.features.mask)) {
     const u64 bytes = workspace_size() - host_bytes;

@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include <algorithm>
-#include <atomic>
 
 #include "bwd_memory.h"
 #include "bwd_sequences.h"

@@ -1,6 +1,8 @@
 // Problem -> signatures of the stages, and their instances.
 #include <string.h>
 
+#include <initializer_list>
+
 #include "tilekiln/generated/fmha_bwd_convert_dq.h"
 #include "tilekiln/generated/fmha_bwd_dot_do_o.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"

@@ -1,6 +1,8 @@
 // How many keys each sequence has in its cache and where they lie.
 #include <stdio.h>
 
+#include <initializer_list>
+
 #include "page_table.h"
 
 namespace tilekiln::fmha {

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <vector>
+
 #include "tilekiln/runtime/environment.h"
 
 namespace tilekiln {

@@ -3,10 +3,48 @@
 #include <stdlib.h>
 
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
 
 #include "tilekiln/runtime/pool.h"
 
 namespace tilekiln {
+namespace {
+
+// Releases memory away from the threads that run streams: on a device, what frees pinned memory waits for locks that
+// the thread of a stream's callback holds. Its own thread starts with the first release.
+class PinnedHostReleaser {
+ public:
+  struct Entry {
+    void (*release)(void* context, void* memory, size_t bytes);
+    void* context;
+    void* memory;
+    size_t bytes;
+    Entry* next = nullptr;
+  };
+
+  PinnedHostReleaser() = default;
+  // Releases what is still queued, then ends the thread.
+  ~PinnedHostReleaser();
+  PinnedHostReleaser(const PinnedHostReleaser&) = delete;
+  PinnedHostReleaser& operator=(const PinnedHostReleaser&) = delete;
+
+  // Never waits for a release, calls nothing of a stream, allocates nothing: takes the entry over, which `new` made.
+  void enqueue(Entry* entry) noexcept;
+  // Waits until what has been enqueued so far is released. Not from a release.
+  void drain();
+
+ private:
+  void serve();
+  std::mutex mutex_;
+  std::condition_variable posted_, progress_;
+  Entry* first_ = nullptr;
+  Entry** last_ = &first_;
+  uint64_t enqueued_ = 0, released_ = 0;
+  bool stop_ = false;
+  std::thread worker_;
+};
 
 PinnedHostReleaser::~PinnedHostReleaser() {
   {
@@ -58,8 +96,6 @@ void PinnedHostReleaser::serve() {
   }
 }
 
-namespace {
-
 struct OfProcess {
   const uint32_t forks = fork_count();
   PinnedHostReleaser releaser;
@@ -72,8 +108,7 @@ void release_plain(void*, void* memory, size_t) { free(memory); }
 constexpr tilekiln_staging_allocator plain = {sizeof(tilekiln_staging_allocator), allocate_plain, release_plain,
                                               nullptr};
 
-}  // namespace
-
+// That of the process; made anew in a forked child, where the thread does not exist.
 PinnedHostReleaser& pinned_host_releaser() {
   watch_forks();
   OfProcess* known = of_process.load(std::memory_order_acquire);
@@ -83,6 +118,8 @@ PinnedHostReleaser& pinned_host_releaser() {
   delete fresh;
   return known->releaser;
 }
+
+}  // namespace
 
 tilekiln_status allocate_staging(const tilekiln_staging_allocator* allocator, size_t bytes,
                                  std::shared_ptr<void>* memory) {

@@ -1,8 +1,7 @@
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
-#include <vector>
-
 #include "tilekiln/runtime/kv_load.h"
+#include "tilekiln/runtime/small_array.h"
 #include "tilekiln/runtime/status.h"
 #include "tilekiln/runtime/table.h"
 
@@ -118,8 +117,8 @@ class Dispatcher {
   Use use_[256];  // by Row::target
   // Of the instances usable here: every group's entries, least head dims first, without those that another one of the
   // same head dims and tile always beats; and where each group's entries lie, by features, with open addressing.
-  std::vector<Entry> entries_;
-  std::vector<Slot> slots_;
+  SmallArray<Entry, 1> entries_;
+  SmallArray<Slot, 1> slots_;
   int slot_shift_ = 0;
 };
 
