@@ -29,17 +29,21 @@ def attention(
     that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
     and there is no second derivative.
     """
-    if "torch" in sys.modules and (
-        getattr(q, "requires_grad", False)
-        or getattr(k, "requires_grad", False)
-        or getattr(v, "requires_grad", False)
-        or ("bias" in arguments and getattr(arguments["bias"], "requires_grad", False))
-        or ("sink" in arguments and getattr(arguments["sink"], "requires_grad", False))
+    torch = sys.modules.get("torch")
+    if (
+        torch is not None
+        and (
+            getattr(q, "requires_grad", False)
+            or getattr(k, "requires_grad", False)
+            or getattr(v, "requires_grad", False)
+            or ("bias" in arguments and getattr(arguments["bias"], "requires_grad", False))
+            or ("sink" in arguments and getattr(arguments["sink"], "requires_grad", False))
+        )
+        and torch.is_grad_enabled()
     ):
-        from . import _autograd
+        from .torch import derivatives
 
-        if _autograd.enabled():
-            return _autograd.attention(q, k, v, deterministic, arguments)
+        return derivatives.attention(q, k, v, deterministic, arguments)
     return _call("fmha_fwd", (q, k, v), arguments)
 
 

@@ -132,16 +132,17 @@ def test_expanded_gradients_and_strided_inputs():
 
 
 def test_deterministic_follows_torch_and_the_argument(monkeypatch):
-    from tilekiln import operators
+    from tilekiln.torch import operators
 
     seen = []
-    real = operators.attention_backward
+    real = operators._call
 
-    def watched(*arrays, **arguments):
-        seen.append(arguments["deterministic"])
-        return real(*arrays, **arguments)
+    def watched(operator, arrays, arguments):
+        if operator == "fmha_bwd":
+            seen.append(arguments.get("deterministic", False))
+        return real(operator, arrays, arguments)
 
-    monkeypatch.setattr(operators, "attention_backward", watched)
+    monkeypatch.setattr(operators, "_call", watched)
     q, k, v = tensors("fp32", *[(1, 8, 2, 16)] * 3)
     tk.attention(q, k, v).sum().backward()
     tk.attention(q, k, v, deterministic=True).sum().backward()

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from . import calls, operators
+from . import batching, calls, derivatives, operators
 
-__all__ = ["calls", "operators"]
+__all__ = ["batching", "calls", "derivatives", "operators"]

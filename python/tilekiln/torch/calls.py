@@ -1,13 +1,13 @@
-"""Calls of the kernels with torch tensors, differentiable, also under torch.compile. What the faces stand on.
+"""Calls of the kernels with torch tensors. What the faces stand on.
 
-Arguments have the names and meanings of the Library functions; rng_state, an int64 tensor (2,) = (seed, offset), is in
-place of rng. A call that nothing watches (no grad, no transform, no tracing, no autocast) goes straight to the facade,
-any other through the custom operator.
+Arguments have the names, shapes, dtypes and errors of the Library functions; rng_state, int64 (2,) = (seed, offset), is
+in place of rng. A call that nothing watches (no grad, no transform, no tracing) goes straight to the facade; one with
+grad goes there through autograd; a traced one (torch.compile, torch.export, fake tensors) becomes the custom operator.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -17,12 +17,68 @@ from tilekiln.operators import _call
 
 from . import operators
 
+
+class ForwardArguments(TypedDict, total=False):
+    """What `forward` takes by name beyond its own arguments; `Library.fmha_fwd` says what each is. None is absent."""
+
+    bias: Tensor | None
+    alibi_slopes: Tensor | None
+    sink: Tensor | None
+    q_descale: Tensor | None
+    k_descale: Tensor | None
+    v_descale: Tensor | None
+    block_scale_seqstart_q: Tensor | None
+    block_scale_seqstart_k: Tensor | None
+    seqstart_q: Tensor | None
+    seqstart_k: Tensor | None
+    seqlen_q: Tensor | None
+    seqlen_k: Tensor | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    min_seqlen_q: int
+    layout: Literal["bshd", "bhsd"]
+    out: Tensor | None
+    out_dtype: Literal["bf16", "fp32"] | None
+    num_threads: int
+    instance: str | None
+
+
+class BackwardArguments(TypedDict, total=False):
+    """What `backward` takes by name beyond its own arguments; `Library.fmha_bwd` says what each is. None is absent."""
+
+    bias: Tensor | None
+    alibi_slopes: Tensor | None
+    sink: Tensor | None
+    seqstart_q: Tensor | None
+    seqstart_k: Tensor | None
+    seqlen_q: Tensor | None
+    seqlen_k: Tensor | None
+    cu_seqlens_q: Tensor | None
+    cu_seqlens_k: Tensor | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    dropout_p: float
+    rng_state: Tensor | None
+    layout: Literal["bshd", "bhsd"]
+    num_threads: int
+
+
 _keys = torch._C._dispatch_keys
-_modes = torch._C._dispatch_tls_local_include_set
+_included = torch._C._dispatch_tls_local_include_set
 
 
 def _look() -> tuple[int, int]:
-    return _keys(torch.empty(0)).raw_repr(), _modes().raw_repr()
+    return _keys(torch.empty(0)).raw_repr(), _included().raw_repr()
 
 
 with torch.inference_mode():
@@ -30,20 +86,28 @@ with torch.inference_mode():
 with torch.inference_mode(False):
     _NORMAL = _look()
 _TENSORS = frozenset((_NORMAL[0], _INFERENCE[0]))
-"""What the dispatcher sees in a tensor of the CPU that no transform wraps."""
+"""What the dispatcher sees in a tensor of the CPU that no transform or subclass wraps."""
 _MODES = frozenset((_NORMAL[1], _INFERENCE[1]))
 """What it sees in a thread that runs no transform and traces nothing."""
 
 
-def plain(*tensors: Tensor | None) -> bool:
-    """May a kernel read and write these tensors here and now, with nobody watching?"""
-    if _modes().raw_repr() not in _MODES or torch.is_autocast_enabled("cpu"):
+def untouched(*tensors: Tensor | None) -> bool:
+    """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel of the CPU?"""
+    if torch.compiler.is_compiling() or _included().raw_repr() not in _MODES:
         return False
-    recording = torch.is_grad_enabled()
-    for tensor in tensors:
-        if tensor is not None and (_keys(tensor).raw_repr() not in _TENSORS or (recording and tensor.requires_grad)):
+    for tensor in tensors:  # noqa: SIM110  a generator costs a microsecond
+        if tensor is not None and _keys(tensor).raw_repr() not in _TENSORS:
             return False
     return True
+
+
+def _transformed() -> bool:
+    """Is functorch at work, and nothing that traces?"""
+    return (
+        not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is not None
+        and not torch._C._len_torch_dispatch_stack()
+    )
 
 
 def draw_rng_state() -> Tensor:
@@ -51,88 +115,85 @@ def draw_rng_state() -> Tensor:
     return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64)
 
 
+def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+    """As torch's own attention is cast: floating tensors other than fp64, to the dtype of the CPU's autocast."""
+    dtype = torch.get_autocast_dtype("cpu")
+    return tuple(
+        tensor.to(dtype) if tensor is not None and tensor.dtype in operators.FLOATS else tensor for tensor in tensors
+    )
+
+
 def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    sink: Tensor | None = None,
-    q_descale: Tensor | None = None,
-    k_descale: Tensor | None = None,
-    v_descale: Tensor | None = None,
-    block_scale_seqstart_q: Tensor | None = None,
-    block_scale_seqstart_k: Tensor | None = None,
-    seqstart_q: Tensor | None = None,
-    seqstart_k: Tensor | None = None,
-    seqlen_q: Tensor | None = None,
-    seqlen_k: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    mask_origin: Literal["bottom_right", "top_left"] = "bottom_right",
-    sink_size: int = 0,
-    softcap: float = 0.0,
     dropout_p: float = 0.0,
     rng_state: Tensor | None = None,
-    min_seqlen_q: int = 0,
-    layout: Literal["bshd", "bhsd"] = "bshd",
-    out: Tensor | None = None,
-    out_dtype: Literal["bf16", "fp32"] | None = None,
-    num_threads: int = 0,
-    instance: str | None = None,
     return_lse: bool = True,
     return_randval: bool = False,
     deterministic: bool | None = None,
+    **arguments: Unpack[ForwardArguments],
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(out, lse, randval, rng_state) of `Library.fmha_fwd`, differentiable in q, k, v, bias and sink.
 
-    lse is None without return_lse, randval, uint8, without return_randval. rng_state: with dropout_p and None a new one
-    is drawn from torch's default generator; it is returned (None without dropout_p). deterministic is for the backward;
-    None is what torch.are_deterministic_algorithms_enabled() says. out: where to write; not when an input requires
-    grad.
+    lse is None without return_lse, and never differentiable; randval, uint8, is None without return_randval. rng_state:
+    with dropout_p and None a new one is drawn from torch's default generator; it is returned (None without dropout_p).
+    deterministic is for the backward; None is what torch.are_deterministic_algorithms_enabled() says. Under autocast
+    q, k, v and bias are cast. out is for calls that record no gradient.
     """
-    if dropout_p and rng_state is None:
-        rng_state = draw_rng_state()
-    arguments = {
-        "bias": bias, "alibi_slopes": alibi_slopes, "sink": sink, "q_descale": q_descale, "k_descale": k_descale,
-        "v_descale": v_descale, "block_scale_seqstart_q": block_scale_seqstart_q,
-        "block_scale_seqstart_k": block_scale_seqstart_k, "seqstart_q": seqstart_q, "seqstart_k": seqstart_k,
-        "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-        "rng_state": rng_state, "softmax_scale": softmax_scale, "causal": causal, "window_left": int(window[0]),
-        "window_right": int(window[1]), "mask_origin": mask_origin, "sink_size": sink_size, "softcap": softcap,
-        "dropout_p": dropout_p, "min_seqlen_q": min_seqlen_q, "layout": layout, "out_dtype": out_dtype,
-        "num_threads": num_threads, "instance": instance,
-    }  # fmt: skip
-    state = rng_state if dropout_p else None
-    if not torch.compiler.is_compiling() and plain(q, k, v, bias, sink, out):
-        given = operators.facade_arguments(**arguments)
-        if out is not None:
-            given["out"] = out
-        randval = None
-        if return_randval:
-            randval = given["randval"] = operators.new_randval(
-                q, k, layout, seqstart_k if seqstart_k is not None else cu_seqlens_k
-            )
-        if return_lse:
-            made, lse = _call("fmha_fwd", (q, k, v), {**given, "return_lse": True})
-            return made, lse, randval, state
-        return _call("fmha_fwd", (q, k, v), given), None, randval, state
-    if out is not None:
-        raise ArgumentError(
-            "out: was given, must be absent when an input requires grad or the call is traced: call it under "
-            "torch.no_grad(), or detach the inputs; autograd needs results of its own"
-        )
+    others: dict[str, Any] = dict(arguments)
+    if torch.is_autocast_enabled("cpu"):
+        q, k, v, bias = _autocast(q, k, v, others.get("bias"))
+        if bias is not None:
+            others["bias"] = bias
+    if dropout_p:
+        rng_state = draw_rng_state() if rng_state is None else rng_state
+        others["dropout_p"], others["rng_state"] = dropout_p, rng_state
+    else:
+        rng_state = None
+    if return_randval:
+        others["return_randval"] = True
+    if (torch.is_grad_enabled() and _requires_grad(q, k, v, others)) or not untouched(
+        q, k, v, others.get("bias"), others.get("sink")
+    ):
+        return *watched(q, k, v, others, deterministic, return_lse), rng_state
+    if return_lse:
+        others["return_lse"] = True
+    out, lse, randval = operators.run_forward(q, k, v, operators.facade_arguments(others))
+    if "out" in others:
+        operators.written(out)
+    return out, lse, randval, rng_state
+
+
+def _requires_grad(q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any]) -> bool:
+    if q.requires_grad or k.requires_grad or v.requires_grad:
+        return True
+    bias, sink = others.get("bias"), others.get("sink")
+    return (bias is not None and bias.requires_grad) or (sink is not None and sink.requires_grad)
+
+
+def watched(
+    q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any], deterministic: bool | None, return_lse: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(out, lse or None, randval or None) of a call that autograd records, functorch transforms or torch traces."""
+    from . import derivatives
+
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    needs_lse = return_lse or torch.is_grad_enabled()
-    made, lse, randval = torch.ops.tilekiln.fmha_fwd(
-        q, k, v, return_lse=needs_lse, return_randval=return_randval, deterministic=deterministic, **arguments
-    )
-    return made, lse if return_lse else None, randval if return_randval else None, state
+    records = torch.is_grad_enabled() and _requires_grad(q, k, v, others)
+    if records:
+        derivatives.check_differentiable(others)
+    bias, sink = others.get("bias"), others.get("sink")
+    direct = untouched(q, k, v, bias, sink)
+    if direct or _transformed():
+        attention = derivatives.Attention if direct else derivatives.TransformedAttention
+        rest = {name: value for name, value in others.items() if name not in ("bias", "sink")}
+        out, lse, randval = attention.apply(q, k, v, bias, sink, deterministic, rest)
+    else:
+        arguments = {**others, "return_lse": return_lse or records, "deterministic": deterministic}
+        out, lse, randval = _traced("fmha_fwd", (q, k, v), arguments)
+    return out, lse if return_lse else None, randval if others.get("return_randval") else None
 
 
 def backward(
@@ -148,26 +209,8 @@ def backward(
     dv: Tensor | None = None,
     dbias: bool = False,
     d_sink: bool = False,
-    bias: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    sink: Tensor | None = None,
-    seqstart_q: Tensor | None = None,
-    seqstart_k: Tensor | None = None,
-    seqlen_q: Tensor | None = None,
-    seqlen_k: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    mask_origin: Literal["bottom_right", "top_left"] = "bottom_right",
-    sink_size: int = 0,
-    softcap: float = 0.0,
-    dropout_p: float = 0.0,
-    rng_state: Tensor | None = None,
-    layout: Literal["bshd", "bhsd"] = "bshd",
-    num_threads: int = 0,
     deterministic: bool | None = False,
+    **arguments: Unpack[BackwardArguments],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, d_sink) of `Library.fmha_bwd`; the last two are None unless asked for with True.
 
@@ -175,20 +218,104 @@ def backward(
     seqlen_k), group (nhead_q, total_q, max_seqlen_k), also when bias is broadcast. Give rng_state as the forward
     returned it. deterministic: None is what torch.are_deterministic_algorithms_enabled() says.
     """
+    others: dict[str, Any] = dict(arguments)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
-    arguments = {
-        "bias": bias, "alibi_slopes": alibi_slopes, "sink": sink, "seqstart_q": seqstart_q, "seqstart_k": seqstart_k,
-        "seqlen_q": seqlen_q, "seqlen_k": seqlen_k, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
-        "softmax_scale": softmax_scale, "causal": causal, "window_left": int(window[0]), "window_right": int(window[1]),
-        "mask_origin": mask_origin, "sink_size": sink_size, "softcap": softcap, "dropout_p": dropout_p,
-        "rng_state": rng_state, "layout": layout, "num_threads": num_threads, "deterministic": deterministic,
-    }  # fmt: skip
-    places = {"dq": dq, "dk": dk, "dv": dv}
-    if not torch.compiler.is_compiling() and plain(dout, q, k, v, out, lse, bias, sink, dq, dk, dv):
-        given = operators.facade_arguments(**arguments)
-        given.update({name: place for name, place in places.items() if place is not None})
-        return operators.run_backward((dout, q, k, v, out, lse), given, dbias, d_sink)
-    made = torch.ops.tilekiln.fmha_bwd(dout, q, k, v, out, lse, dbias=dbias, d_sink=d_sink, **arguments)
-    written = [made[i] if place is None else place.copy_(made[i]) for i, place in enumerate(places.values())]
-    return written[0], written[1], written[2], made[3] if dbias else None, made[4] if d_sink else None
+    if deterministic:
+        others["deterministic"] = True
+    if dbias:
+        others["dbias"] = True
+    if d_sink:
+        others["d_sink"] = True
+    arrays = (dout, q, k, v, out, lse)
+    places = {name: place for name, place in (("dq", dq), ("dk", dk), ("dv", dv)) if place is not None}
+    direct = untouched(*arrays, others.get("bias"), others.get("sink"), dq, dk, dv)
+    records = torch.is_grad_enabled() and not places and any(one.requires_grad for one in arrays)
+    if direct and not records:
+        made = operators.run_backward(arrays, {**operators.facade_arguments(others), **places})
+        operators.written(*places.values())
+        return made
+    if direct or _transformed():
+        from . import derivatives
+
+        made = derivatives.AttentionBackward.apply(*arrays, others)
+    else:
+        made = _traced("fmha_bwd", arrays, others)
+    return (
+        made[0] if dq is None else dq.copy_(made[0]),
+        made[1] if dk is None else dk.copy_(made[1]),
+        made[2] if dv is None else dv.copy_(made[2]),
+        made[3] if dbias else None,
+        made[4] if d_sink else None,
+    )
+
+
+def splitkv(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
+    """out, or (out, lse) with return_lse, of `Library.fmha_fwd_splitkv`; no result has a gradient."""
+    return _without_grad("fmha_fwd_splitkv", (q, k, v), arguments)
+
+
+def pagedkv(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Tensor:
+    """out of `Library.fmha_fwd_pagedkv`; it has no gradient."""
+    made: Tensor = _without_grad("fmha_fwd_pagedkv", (q, k, v), arguments)
+    return made
+
+
+def appendkv(q: Tensor | None, k: Tensor, v: Tensor, knew: Tensor, vnew: Tensor, **arguments: Any) -> Any:
+    """out, (out, lse) with return_lse, or None, of `Library.fmha_fwd_appendkv`; no result has a gradient.
+
+    Writes k and v, and rotates q in place when rotary_cos and rotary_sin are given.
+    """
+    return _without_grad("fmha_fwd_appendkv", (q, k, v, knew, vnew), arguments)
+
+
+def batch_prefill(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
+    """out, or (out, lse) with return_lse, of `Library.fmha_batch_prefill`; no result has a gradient.
+
+    With dropout_p and no rng_state, one is drawn; `draw_rng_state` gives one to keep.
+    """
+    if arguments.get("dropout_p") and arguments.get("rng_state") is None:
+        arguments["rng_state"] = draw_rng_state()
+    return _without_grad("fmha_batch_prefill", (q, k, v), arguments)
+
+
+def _without_grad(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+    if untouched(*arrays):
+        made = _call(name, arrays, operators.facade_arguments(arguments))
+        if name == "fmha_fwd_appendkv":
+            operators.written(arrays[0] if arguments.get("rotary_cos") is not None else None, *arrays[1:3])
+        operators.written(arguments.get("out"), arguments.get("lse"))
+        return made
+    lse = arguments.pop("lse", None)
+    wants_lse = arguments.get("return_lse", False) or lse is not None
+    attends = name != "fmha_fwd_appendkv" or (arrays[0] is not None and arguments.get("attend") is not False)
+    results = _traced(name, arrays, {**arguments, "return_lse": wants_lse} if wants_lse else arguments)
+    if name == "fmha_fwd_pagedkv":
+        return results
+    if not attends:
+        return None
+    made_lse = results[1] if lse is None else lse.copy_(results[1])
+    return (results[0], made_lse) if arguments.get("return_lse") else results[0]
+
+
+def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+    """Through the custom operator."""
+    given = {argument: value for argument, value in arguments.items() if value is not None}
+    if "window" in given:
+        left, right = given.pop("window")
+        given["window_left"], given["window_right"] = left, right
+    out = given.pop("out", None)
+    known = [argument for argument, _ in operators.ARGUMENTS[name]]
+    for argument in given:
+        if argument not in known:
+            raise ArgumentError(
+                f"{argument}: was given, must be absent while the call is traced: tilekiln::{name} has no such argument"
+            )
+    if out is None:
+        return getattr(torch.ops.tilekiln, name)(*arrays, **given)
+    if name not in operators.OUT_TWINS:
+        raise ArgumentError("out: was given, must be absent while the call is traced: copy the result")
+    others = getattr(torch.ops.tilekiln, name + "_out")(out, *arrays, **given)
+    if name == "fmha_fwd_pagedkv":
+        return out
+    return (out, *others) if isinstance(others, tuple) else (out, others)

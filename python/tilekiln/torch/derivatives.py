@@ -1,0 +1,192 @@
+"""The derivative of attention: one formula, for autograd in eager mode, functorch, and the custom operator.
+
+Eager calls go through `Attention`, an autograd.Function that calls the facade (4 times faster than an operator with
+registered autograd) and that functorch can transform; traced ones through the operator's registered derivative.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilekiln._native import ArgumentError
+
+from . import batching, calls, operators
+
+FORWARD_ONLY = ("out", "lse", "randval", "out_dtype", "return_lse", "return_randval", "min_seqlen_q", "instance")
+"""Arguments of the forward that its backward does not take."""
+INPUTS = ("q", "k", "v", "bias", "sink")
+"""What has a gradient."""
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, deterministic: bool | None, arguments: Any) -> Any:
+    """As `tilekiln.attention`, for inputs of which some require grad."""
+    others = dict(arguments)
+    return_lse = others.pop("return_lse", False)
+    out, lse, _ = calls.watched(q, k, v, others, deterministic, return_lse)
+    return (out, lse) if return_lse else out
+
+
+def check_differentiable(arguments: dict[str, Any]) -> None:
+    """Raise ArgumentError, naming it, for an argument of the forward that goes with no backward."""
+    because = "when an input requires grad: call it under torch.no_grad(), or detach the inputs"
+    for name in ("out", "lse"):
+        if arguments.get(name) is not None:
+            raise ArgumentError(f"{name}: was given, must be absent {because}; autograd needs results of its own")
+    for name in ("q_descale", "k_descale", "v_descale"):
+        if arguments.get(name) is not None:
+            raise ArgumentError(f"{name}: was given, must be absent {because}; fp8 has no backward")
+    if arguments.get("stream") is not None:
+        raise ArgumentError(f"stream: was given, must be absent {because}; autograd does not know this stream")
+    if arguments.get("min_seqlen_q"):
+        raise ArgumentError(
+            f"min_seqlen_q: was {arguments['min_seqlen_q']}, must be 0 {because}; the backward skips no sequence"
+        )
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], out: Tensor, lse: Tensor, rest: dict[str, Any]) -> None:
+    ctx.set_materialize_grads(False)
+    backward = {name: value for name, value in rest.items() if name not in FORWARD_ONLY and value is not None}
+    ctx.arrays = tuple(name for name, value in backward.items() if isinstance(value, Tensor))
+    ctx.plain = {name: value for name, value in backward.items() if name not in ctx.arrays}
+    ctx.save_for_backward(*inputs, out, lse, *(backward[name] for name in ctx.arrays))
+
+
+def _gradients(ctx: Any, dout: Tensor | None, wants_bias: bool, wants_sink: bool) -> tuple[Any, ...]:
+    """Of q, k, v, bias and sink."""
+    if dout is None:
+        return (None,) * len(INPUTS)
+    q, k, v, bias, sink, out, lse, *arrays = ctx.saved_tensors
+    rest = dict(zip(ctx.arrays, arrays, strict=True)) | ctx.plain
+    wants_bias, wants_sink = wants_bias and bias is not None, wants_sink and sink is not None
+    dq, dk, dv, dbias, d_sink = calls.backward(
+        dout, q, k, v, out, lse, bias=bias, sink=sink, dbias=wants_bias, d_sink=wants_sink, **rest
+    )
+    return dq, dk, dv, dbias.sum_to_size(bias.shape) if dbias is not None else None, d_sink
+
+
+class Attention(torch.autograd.Function):
+    """(out, lse, randval or None) of (q, k, v, bias, sink, deterministic, the facade's other arguments)."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        output = TransformedAttention.forward(*inputs)
+        TransformedAttention.setup_context(ctx, inputs, output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, dout: Any, *_: Any) -> Any:
+        return *_gradients(ctx, dout, *ctx.needs_input_grad[3:5]), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError("tilekiln has no forward-mode derivative of attention, only the backward")
+
+
+def _tensor_dims(rest: dict[str, Any], dims: dict[str, Any] | None) -> dict[str, Any]:
+    """Of vmap's dims, which has something for each number too, those of tensors."""
+    return {name: dims[name] if dims and isinstance(value, Tensor) else None for name, value in rest.items()}
+
+
+class TransformedAttention(Attention):
+    """The same as functorch needs it, which costs autograd 50 us a call more."""
+
+    @staticmethod
+    def forward(q: Any, k: Any, v: Any, bias: Any, sink: Any, deterministic: bool, rest: dict[str, Any]) -> Any:
+        arguments = operators.facade_arguments({**rest, "bias": bias, "sink": sink, "return_lse": True})
+        return operators.run_forward(q, k, v, arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        *arrays, deterministic, rest = inputs
+        out, lse, randval = output
+        ctx.mark_non_differentiable(*(one for one in (lse, randval) if one is not None))
+        _save(ctx, tuple(arrays), out, lse, {**rest, "deterministic": deterministic})
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        names = (*INPUTS, "deterministic", "rest")
+        given = dict(zip(names, inputs, strict=True))
+        dims = dict(zip(names, in_dims, strict=True))
+        rest, deterministic = given.pop("rest"), given.pop("deterministic")
+        rest_dims = _tensor_dims(rest, dims.pop("rest"))
+        del dims["deterministic"]
+
+        def call(arguments: dict[str, Any]) -> Any:
+            others = {name: value for name, value in arguments.items() if name not in INPUTS}
+            return TransformedAttention.apply(*(arguments[name] for name in INPUTS), deterministic, others)
+
+        return batching.forward(call, info.batch_size, {**given, **rest}, {**dims, **rest_dims})
+
+
+NO_SECOND = (
+    "tilekiln.attention has no second derivative: its gradients cannot be differentiated again. Use "
+    "torch.nn.functional.scaled_dot_product_attention with the math backend for that"
+)
+
+
+class AttentionBackward(torch.autograd.Function):
+    """(dq, dk, dv, dbias or None, d_sink or None) of (dout, q, k, v, out, lse, the facade's other arguments)."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> Any:
+        return operators.run_backward(inputs[:6], operators.facade_arguments(inputs[6]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(NO_SECOND)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> Any:
+        names = ("dout", "q", "k", "v", "out", "lse")
+        given = {**dict(zip(names, inputs, strict=False)), **inputs[6]}
+        dims = {**dict(zip(names, in_dims, strict=False)), **_tensor_dims(inputs[6], in_dims[6])}
+
+        def call(arguments: dict[str, Any]) -> Any:
+            others = {name: value for name, value in arguments.items() if name not in names}
+            return AttentionBackward.apply(*(arguments[name] for name in names), others)
+
+        return batching.one_by_one(call, info.batch_size, given, dims)
+
+
+def _register() -> None:
+    arguments = [name for name, _ in operators.ARGUMENTS["fmha_fwd"]]
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        given = dict(zip(arguments, inputs, strict=True))
+        check_differentiable(given)
+        if not given["return_lse"]:
+            raise ArgumentError(
+                "return_lse: was False, must be True when an input requires grad: the backward reads lse"
+            )
+        out, lse, randval = output
+        ctx.mark_non_differentiable(lse, randval)
+        arrays = tuple(given.pop(name) for name in INPUTS)
+        _save(ctx, arrays, out, lse, given)
+
+    def differentiate(ctx: Any, dout: Any, *_: Any) -> Any:
+        needs = dict(zip(arguments, ctx.needs_input_grad, strict=False))  # trailing defaults are left out
+        wants = needs.get("bias", False), needs.get("sink", False)
+        gradients = dict(zip(INPUTS, _gradients(ctx, dout, *wants), strict=True))
+        return tuple(gradients.get(name) for name in arguments)
+
+    def no_second(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(NO_SECOND)
+
+    torch.library.register_autograd("tilekiln::fmha_fwd", differentiate, setup_context=save)
+    torch.library.register_autograd("tilekiln::fmha_bwd", no_second)
+    for name in ("fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_batch_prefill"):
+
+        def no_backward(ctx: Any, *_: Any, name: str = name) -> Any:
+            raise NotImplementedError(f"tilekiln::{name} has no backward: use tilekiln::fmha_fwd for training")
+
+        torch.library.register_autograd(f"tilekiln::{name}", no_backward)
+
+
+_register()
