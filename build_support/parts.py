@@ -24,12 +24,19 @@ if TYPE_CHECKING:
     from .graph import Graph
 
 
+STABLE_ABI = 0x030B0000  # the Python extension works with Python 3.11 and every later one
+
+
+def version(root: str) -> str:
+    """That of the whole tree."""
+    with open(os.path.join(root, "VERSION"), encoding="ascii") as file:
+        return file.read().strip()
+
+
 def build_info(root: str, tools: Toolchain) -> dict[str, str]:
     """What the manifest says of how it was built; nothing of where."""
-    with open(os.path.join(root, "VERSION"), encoding="ascii") as file:
-        version = file.read().strip()
     return {
-        "version": version,
+        "version": version(root),
         "mode": tools.mode,
         "cxx": os.path.basename(tools.cxx),
         "cxx_version": tools.version,
@@ -163,6 +170,8 @@ def binding(graph: Graph) -> Any:
         "-fvisibility=hidden",
         "-Wall",
         "-Wextra",
+        f"-DPy_LIMITED_API={STABLE_ABI:#010x}",
+        f'-DTILEKILN_VERSION="{version(graph.env.Dir(graph.node_path(".")).abspath)}"',
     ]
     command += [f"-I{graph.at('include')}", *map(graph.at, written)]
     # Where Python and NumPy lie is this machine's; what they are is in the identity.

@@ -3,8 +3,7 @@
 #ifndef TILEKILN_BINDING_ARRAYS_H
 #define TILEKILN_BINDING_ARRAYS_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "stable_abi.h"
 #define NPY_NO_DEPRECATED_API NPY_2_0_API_VERSION
 #define NPY_TARGET_VERSION NPY_1_22_API_VERSION
 #include <numpy/arrayobject.h>
@@ -176,8 +175,9 @@ static PyObject* capsule_of(PyObject* array, const char* argument) {
   PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
   if (!method) {
     PyErr_Clear();
-    refuse(argument, "was a %s, must be an array: of NumPy, of torch, or any object with __dlpack__",
-           Py_TYPE(array)->tp_name);
+    PyObject* type = PyObject_GetAttrString((PyObject*)Py_TYPE(array), "__name__");
+    if (type) refuse(argument, "was a %U, must be an array: of NumPy, of torch, or any object with __dlpack__", type);
+    Py_XDECREF(type);
     return NULL;
   }
   PyObject* keywords = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
@@ -215,8 +215,8 @@ static int refuse_exported(const char* argument) {
   PyObject* text = value ? PyObject_Str(value) : NULL;
   PyObject* lines = text ? PyUnicode_Splitlines(text, 0) : NULL; /* torch appends where in its C++ the error arose */
   PyErr_Clear();
-  if (lines && PyList_GET_SIZE(lines)) {
-    refuse(argument, "could not be exported, must be a dense array on the CPU: %U", PyList_GET_ITEM(lines, 0));
+  if (lines && PyList_Size(lines) > 0) {
+    refuse(argument, "could not be exported, must be a dense array on the CPU: %U", PyList_GetItem(lines, 0));
   } else {
     refuse(argument, "could not be exported, must be a dense array on the CPU");
   }

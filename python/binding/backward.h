@@ -172,7 +172,7 @@ static PyObject* bwd_results(BwdCall* call) {
     if (!result)
       Py_CLEAR(results);
     else
-      PyTuple_SET_ITEM(results, at++, result);
+      PyTuple_SetItem(results, at++, result);
   }
   return results;
 }

@@ -337,7 +337,8 @@ PyMODINIT_FUNC PyInit__binding(void) {
                    PyModule_AddObjectRef(module, "ARGUMENTS", names) == 0 &&
                    PyModule_AddObjectRef(module, "BACKWARD_ARGUMENTS", bwd_argument_names) == 0 &&
                    PyModule_AddObjectRef(module, "KV_ARGUMENTS", kv_argument_names) == 0 &&
-                   PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0 && register_exit() == 0;
+                   PyModule_AddIntConstant(module, "ABI_VERSION", TILEKILN_ABI_VERSION) == 0 &&
+                   PyModule_AddStringConstant(module, "__version__", TILEKILN_VERSION) == 0 && register_exit() == 0;
   Py_XDECREF(launcher_type);
   Py_XDECREF(names);
   Py_XDECREF(bwd_argument_names);

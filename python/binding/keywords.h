@@ -3,8 +3,9 @@
 #define TILEKILN_BINDING_KEYWORDS_H
 
 #define PY_SSIZE_T_CLEAN
-#include <Python.h>
 #include <string.h>
+
+#include "stable_abi.h"
 
 /* The arguments of one operator: those that may be given by position come first. */
 typedef struct {
@@ -40,9 +41,9 @@ __attribute__((always_inline)) static inline int collect(const Keywords* keyword
     return -1;
   }
   for (Py_ssize_t i = 0; i < positional; ++i) given[i] = values[i];
-  const Py_ssize_t named = names ? PyTuple_GET_SIZE(names) : 0;
+  const Py_ssize_t named = names ? PyTuple_Size(names) : 0;
   for (Py_ssize_t i = 0, at = keywords->positional; i < named; ++i) {
-    PyObject* name = PyTuple_GET_ITEM(names, i);
+    PyObject* name = PyTuple_GetItem(names, i);
     const int index = keyword_index(keywords, name, (int)at);
     if (index < 0) {
       PyObject* text = facade ? PyObject_CallMethod(facade, "unknown_argument", "sO", function, name) : NULL;
@@ -74,7 +75,7 @@ static PyObject* keywords_intern(const Keywords* keywords) {
     if (!(keywords->interned[i] = PyUnicode_InternFromString(keywords->names[i])))
       Py_CLEAR(names);
     else
-      PyTuple_SET_ITEM(names, i, Py_NewRef(keywords->interned[i]));
+      PyTuple_SetItem(names, i, Py_NewRef(keywords->interned[i]));
   }
   return names;
 }

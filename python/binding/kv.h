@@ -442,7 +442,7 @@ static PyObject* kv_find(Library* self, const KvFamily* family, PyObject* const*
         if (!number)
           Py_CLEAR(result);
         else
-          PyTuple_SET_ITEM(result, i, number);
+          PyTuple_SetItem(result, i, number);
       }
     }
   }

@@ -48,7 +48,7 @@ static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject*
   problem.dtype = dtypes[dtype_word];
   problem.seqlen_q = rows;
   problem.seqlen_k = keys;
-  Launcher* self = (Launcher*)type->tp_alloc(type, 0);
+  Launcher* self = (Launcher*)object_new(type);
   if (!self) return NULL;
   self->library = (Library*)Py_NewRef(library);
   const tilekiln_status status = self->library->fmha_bwd_launcher_create(&problem, &self->native);
@@ -63,8 +63,7 @@ static void launcher_dealloc(Launcher* self) {
   if (self->native) self->library->fmha_bwd_launcher_destroy(self->native); /* it never waits and never fails */
   Py_XDECREF(self->stream);
   Py_XDECREF(self->library);
-  type->tp_free(self);
-  Py_DECREF(type);
+  object_free(type, self);
 }
 
 static PyObject* launcher_workspace_size(Launcher* self, void* unused) {
@@ -186,21 +185,20 @@ static PyObject* library_workspace_plan(Library* self, PyObject* arguments, PyOb
     host = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)layout.host_bytes);
     map = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int32_t) * layout.workers);
     work = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)sizeof(int64_t) * layout.workers);
-    void* aligned =
-        PyMem_RawMalloc((size_t)layout.host_bytes + 16); /* the data of bytes is aligned to 16 by luck only */
+    void* aligned = malloc((size_t)layout.host_bytes + 16); /* the data of bytes is aligned to 16 by luck only */
     if (!host || !map || !work || !aligned) {
-      PyMem_RawFree(aligned);
+      free(aligned);
       PyErr_NoMemory();
       goto end;
     }
-    memset(PyBytes_AS_STRING(map), 0, (size_t)PyBytes_GET_SIZE(map));
-    memset(PyBytes_AS_STRING(work), 0, (size_t)PyBytes_GET_SIZE(work));
+    memset(PyBytes_AsString(map), 0, (size_t)PyBytes_Size(map));
+    memset(PyBytes_AsString(work), 0, (size_t)PyBytes_Size(work));
     char* segment = (char*)(((uintptr_t)aligned + 15) & ~(uintptr_t)15);
     memset(segment, 0, (size_t)layout.host_bytes);
     status = self->bwd_workspace_plan(&problem, &layout, segment, (size_t)layout.host_bytes,
-                                      (int32_t*)PyBytes_AS_STRING(map), (int64_t*)PyBytes_AS_STRING(work));
-    memcpy(PyBytes_AS_STRING(host), segment, (size_t)layout.host_bytes);
-    PyMem_RawFree(aligned);
+                                      (int32_t*)PyBytes_AsString(map), (int64_t*)PyBytes_AsString(work));
+    memcpy(PyBytes_AsString(host), segment, (size_t)layout.host_bytes);
+    free(aligned);
   }
   if (status != TILEKILN_OK) {
     library_error(self, status);

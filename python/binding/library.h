@@ -51,13 +51,13 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
     Py_XDECREF(text);
     return NULL;
   }
-  Library* self = (Library*)type->tp_alloc(type, 0);
+  Library* self = (Library*)object_new(type);
   if (self)
     self->path = text;
   else
     Py_DECREF(text);
   /* Never closed: the library's thread pool may outlive every Python object. */
-  void* handle = self ? dlopen(PyBytes_AS_STRING(bytes), RTLD_NOW | RTLD_LOCAL) : NULL;
+  void* handle = self ? dlopen(PyBytes_AsString(bytes), RTLD_NOW | RTLD_LOCAL) : NULL;
   Py_DECREF(bytes);
   if (!self) return NULL;
   if (!handle) {
@@ -65,33 +65,34 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
     Py_DECREF(self);
     return NULL;
   }
-  *(void**)&self->abi_version = dlsym(handle, "tilekiln_abi_version");
-  if (!self->abi_version || self->abi_version() != TILEKILN_ABI_VERSION) {
-    if (self->abi_version)
-      PyErr_Format(PyExc_ImportError,
-                   "%S speaks version %d of the Tilekiln ABI and this binding version %d: build both from one tree",
-                   path, (int)self->abi_version(), TILEKILN_ABI_VERSION);
-    else
-      PyErr_Format(PyExc_ImportError, "%S is no Tilekiln library: it has no tilekiln_abi_version", path);
-    Py_DECREF(self);
-    return NULL;
-  }
-#define X(name)                                                                                     \
-  if (!(*(void**)& self->name = dlsym(handle, "tilekiln_" #name))) { \
-    PyErr_Format(PyExc_ImportError, "%S has no tilekiln_%s: build it from this tree", path, #name); \
-    Py_DECREF(self);                                                                                \
-    return NULL;                                                                                    \
-  }
+  const char* missing = NULL;
+#define X(name) \
+  if (!(*(void**)&self->name = dlsym(handle, "tilekiln_" #name))) missing = #name;
   TILEKILN_FUNCTIONS(X)
 #undef X
-  return (PyObject*)self;
+#define ONE_VERSION "install both in one version, or build both from one tree"
+  if (!self->abi_version || !self->version)
+    PyErr_Format(PyExc_ImportError, "%S is no Tilekiln library: it has no tilekiln_%s", path,
+                 self->abi_version ? "version" : "abi_version");
+  else if (strcmp(self->version(), TILEKILN_VERSION))
+    PyErr_Format(PyExc_ImportError, "%S is of Tilekiln %s and this is Tilekiln %s: " ONE_VERSION, path, self->version(),
+                 TILEKILN_VERSION);
+  else if (self->abi_version() != TILEKILN_ABI_VERSION)
+    PyErr_Format(PyExc_ImportError, "%S speaks version %d of the Tilekiln ABI and this is version %d: " ONE_VERSION,
+                 path, (int)self->abi_version(), TILEKILN_ABI_VERSION);
+  else if (missing)
+    PyErr_Format(PyExc_ImportError, "%S has no tilekiln_%s, which Tilekiln %s needs: " ONE_VERSION, path, missing,
+                 TILEKILN_VERSION);
+  else
+    return (PyObject*)self;
+  Py_DECREF(self);
+  return NULL;
 }
 
 static void library_dealloc(Library* self) {
   PyTypeObject* type = Py_TYPE(self);
   Py_XDECREF(self->path);
-  type->tp_free(self);
-  Py_DECREF(type);
+  object_free(type, self);
 }
 
 static PyObject* library_path(Library* self, void* unused) {

@@ -40,8 +40,8 @@ static int read_window(PyObject* value, int32_t* left, int32_t* right) {
   PyObject* pair;
   if (!value) return 0;
   if (read_pair(value, "window", "left, right", &pair) < 0) return -1;
-  const int bad = read_int32(PyTuple_GET_ITEM(pair, 0), "window", -1, left) < 0 ||
-                  read_int32(PyTuple_GET_ITEM(pair, 1), "window", -1, right) < 0;
+  const int bad = read_int32(PyTuple_GetItem(pair, 0), "window", -1, left) < 0 ||
+                  read_int32(PyTuple_GetItem(pair, 1), "window", -1, right) < 0;
   Py_DECREF(pair);
   return bad ? -1 : 0;
 }
@@ -50,8 +50,8 @@ static int read_rng(PyObject* value, uint64_t* seed, uint64_t* offset) {
   PyObject* pair;
   if (!value) return 0;
   if (read_pair(value, "rng", "seed, offset", &pair) < 0) return -1;
-  const int bad = read_uint64(PyTuple_GET_ITEM(pair, 0), "rng", seed) < 0 ||
-                  read_uint64(PyTuple_GET_ITEM(pair, 1), "rng", offset) < 0;
+  const int bad = read_uint64(PyTuple_GetItem(pair, 0), "rng", seed) < 0 ||
+                  read_uint64(PyTuple_GetItem(pair, 1), "rng", offset) < 0;
   Py_DECREF(pair);
   return bad ? -1 : 0;
 }

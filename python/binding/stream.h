@@ -30,7 +30,7 @@ static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(se
 static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static char* names[] = {NULL};
   if (!PyArg_ParseTupleAndKeywords(arguments, keywords, ":Stream", names)) return NULL;
-  Stream* self = (Stream*)type->tp_alloc(type, 0);
+  Stream* self = (Stream*)object_new(type);
   if (!self) return NULL;
   self->current = -1;
   self->held = PyList_New(0);
@@ -70,8 +70,8 @@ static tilekiln_stream* stream_native(Stream* self, Library* library) {
   if (self->current >= 0 && self->queues[self->current].library == library) {
     const Queue* queue = &self->queues[self->current];
     int32_t idle = 0; /* nothing runs any more: let go of what finished work used */
-    if (PyList_GET_SIZE(self->held) && library->stream_query(queue->native, &idle) == TILEKILN_OK && idle &&
-        PyList_SetSlice(self->held, 0, PyList_GET_SIZE(self->held), NULL) < 0)
+    if (PyList_Size(self->held) && library->stream_query(queue->native, &idle) == TILEKILN_OK && idle &&
+        PyList_SetSlice(self->held, 0, PyList_Size(self->held), NULL) < 0)
       return NULL;
     return queue->native;
   }
@@ -148,22 +148,26 @@ static void host_call(void* context) {
   }
   Py_XDECREF(result);
   Py_DECREF(call->function);
-  PyMem_RawFree(call);
+  free(call);
   PyGILState_Release(state);
 }
 
 static PyObject* stream_launch_host(Stream* self, PyObject* function) {
-  if (!PyCallable_Check(function))
-    return PyErr_Format(PyExc_TypeError, "launch_host takes a callable, not %s", Py_TYPE(function)->tp_name);
+  if (!PyCallable_Check(function)) {
+    PyObject* type = PyObject_GetAttrString((PyObject*)Py_TYPE(function), "__name__");
+    if (type) PyErr_Format(PyExc_TypeError, "launch_host takes a callable, not %U", type);
+    Py_XDECREF(type);
+    return NULL;
+  }
   if (self->current < 0) return PyObject_CallNoArgs(function); /* nothing was ever enqueued: in order means now */
-  HostCall* call = PyMem_RawMalloc(sizeof(HostCall));
+  HostCall* call = malloc(sizeof(HostCall));
   if (!call) return PyErr_NoMemory();
   *call = (HostCall){self, Py_NewRef(function)};
   const Queue queue = self->queues[self->current];
   const tilekiln_status status = queue.library->stream_launch_host(queue.native, host_call, call);
   if (status != TILEKILN_OK) {
     Py_DECREF(function);
-    PyMem_RawFree(call);
+    free(call);
     return library_error(queue.library, status);
   }
   Py_RETURN_NONE;
@@ -206,8 +210,7 @@ static void stream_dealloc(Stream* self) {
   PyErr_Restore(kept_type, kept_value, kept_trace);
   PyMem_Free(self->queues);
   Py_XDECREF(self->held);
-  type->tp_free(self);
-  Py_DECREF(type);
+  object_free(type, self);
 }
 
 static PyMethodDef stream_methods[] = {

@@ -83,7 +83,7 @@ static int read_word(PyObject* value, const char* name, const char* const* words
 /* The two items of a pair; *holder keeps them alive. */
 static int read_pair(PyObject* value, const char* name, const char* meaning, PyObject** holder) {
   *holder = PyTuple_CheckExact(value) ? Py_NewRef(value) : PyUnicode_Check(value) ? NULL : PySequence_Tuple(value);
-  if (*holder && PyTuple_GET_SIZE(*holder) == 2) return 0;
+  if (*holder && PyTuple_Size(*holder) == 2) return 0;
   PyErr_Clear();
   Py_CLEAR(*holder);
   return refuse(name, "was %R, must be a pair (%s)", value, meaning);

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import reference
-    from ._binding import ArgumentError, NoKernelError, Stream
+    from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from .kv_cache import KVCache, decode
     from .library import Instance, Library, libraries, load
     from .machine import info
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .workspace import BackwardWorkspace, plan_backward_workspace
 
 _HOME = {
+    "__version__": "._native",
     "ArgumentError": "._native",
     "BackwardLauncher": ".operators",
     "BackwardWorkspace": ".workspace",
@@ -51,6 +52,7 @@ __all__ = [
     "Library",
     "NoKernelError",
     "Stream",
+    "__version__",
     "attention",
     "attention_backward",
     "decode",

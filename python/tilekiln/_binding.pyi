@@ -5,6 +5,7 @@ from typing import Any, Final, Unpack
 from ._arguments import Array, AttentionArguments, BackwardArguments
 
 ABI_VERSION: Final[int]
+__version__: str
 ARGUMENTS: Final[tuple[str, ...]]
 BACKWARD_ARGUMENTS: Final[tuple[str, ...]]
 KV_ARGUMENTS: Final[dict[str, tuple[str, ...]]]

@@ -17,7 +17,7 @@ def in_tree() -> bool:
 def _find() -> None:
     """Let `tilekiln._binding` be found: installed, or newest of build/python-release and build/python-debug."""
     name = "_binding" + sysconfig.get_config_var("EXT_SUFFIX")
-    if (pathlib.Path(__file__).with_name(name)).is_file():
+    if any(pathlib.Path(__file__).with_name(installed).is_file() for installed in (name, "_binding.abi3.so")):
         return
     for mode in ("release", "debug"):
         directory = TREE / "build" / f"python-{mode}"
@@ -32,7 +32,7 @@ def _find() -> None:
 
 _find()
 
-from ._binding import ABI_VERSION, ArgumentError, NoKernelError, Stream  # noqa: E402
+from ._binding import ABI_VERSION, ArgumentError, NoKernelError, Stream, __version__  # noqa: E402
 from ._binding import BackwardLauncher as Launcher  # noqa: E402
 
-__all__ = ["ABI_VERSION", "ArgumentError", "Launcher", "NoKernelError", "Stream"]
+__all__ = ["ABI_VERSION", "ArgumentError", "Launcher", "NoKernelError", "Stream", "__version__"]

@@ -8,6 +8,8 @@ import json
 import os
 import pathlib
 import re
+import warnings
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from . import _binding, selection
@@ -112,12 +114,32 @@ def _from_packages() -> list[Found]:
 
     found = []
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        value = entry.load()
-        found.append(Found(entry.name, pathlib.Path(value() if callable(value) else value), "installed package"))
+        try:
+            value = entry.load()
+            path = pathlib.Path(value() if callable(value) else value)
+        except Exception as error:  # it is somebody else's package that is broken
+            warnings.warn(f"left out: {entry.value} of {_distribution(entry)}: {error!r}", RuntimeWarning, stacklevel=2)
+        else:
+            found.append(Found(entry.name, path, "installed package"))
     return found
 
 
+def _distribution(entry: Any) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
+
+
 PLACES = (_from_path, _from_tree, _from_packages)
+
+
+def _every() -> Iterator[Found]:
+    return (found for place in PLACES for found in place())
+
+
+def how_to_build(receipt: str) -> str:
+    """The line that brings a library."""
+    if in_tree():
+        return f"tools/dev scons receipt={receipt}"
+    return f"tools/dev scons receipt={receipt} wheel, in a tree of Tilekiln {_binding.__version__}; then pip install it"
 
 
 def looked_in() -> str:
@@ -143,34 +165,58 @@ def load(name: str | int | os.PathLike[str]) -> Library:
 
     Looks in the entries of TILEKILN_PATH (directories or files), then for the newest build of the tree that this
     machine can run, then in installed packages. Raises NoKernelError when there is none: with what was found, where it
-    was looked for, and the line that builds it.
+    was looked for, and the line that builds it. A library of another version is left out with a RuntimeWarning when
+    there is a right one, else it is an ImportError.
     """
     if not isinstance(name, (str, int)) or (isinstance(name, str) and (os.sep in name or name.endswith(".so"))):
         return _open(pathlib.Path(name))
     receipt = _by_number(int(name)) if str(name).isdecimal() else str(name)
     unusable = []
     others: set[str] = set()
-    for place in PLACES:
-        for found in place():
-            if found.receipt == receipt:
+    broken: list[Exception] = []
+    for found in _every():
+        if found.receipt == receipt:
+            try:
                 library = _open(found.path)
-                if library.isa:
-                    return library
-                unusable.append(str(found.path))
-            others.add(found.receipt)
+            except (ImportError, OSError) as error:
+                broken.append(error)
+                continue
+            if library.isa:
+                for reason in broken:
+                    warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=2)
+                return library
+            unusable.append(str(found.path))
+        others.add(found.receipt)
+    if broken:
+        raise broken[0]
     raise NoKernelError(_not_found(receipt, others, unusable))
 
 
-def libraries() -> list[Library]:
-    """Every library at hand that this machine can run, one per receipt, in the order `load` prefers."""
+def survey() -> tuple[list[Library], list[str]]:
+    """What `libraries` gives, and a sentence for each file that cannot be loaded, as one of another version."""
     result: dict[str, Library] = {}
-    for place in PLACES:
-        for found in place():
-            if found.receipt not in result:
+    left_out = []
+    for found in _every():
+        if found.receipt not in result:
+            try:
                 library = _open(found.path)
-                if library.isa:
-                    result[found.receipt] = library
-    return list(result.values())
+            except (ImportError, OSError) as error:
+                left_out.append(str(error))
+                continue
+            if library.isa:
+                result[found.receipt] = library
+    return list(result.values()), left_out
+
+
+def libraries() -> list[Library]:
+    """Every library at hand that this machine can run, one per receipt, in the order `load` prefers.
+
+    One that cannot be loaded, as one of another version, is left out with a RuntimeWarning that says why.
+    """
+    result, left_out = survey()
+    for sentence in left_out:
+        warnings.warn(f"left out: {sentence}", RuntimeWarning, stacklevel=2)
+    return result
 
 
 def _receipts() -> dict[str, int]:
@@ -185,11 +231,10 @@ def _receipts() -> dict[str, int]:
 
 def _by_number(number: int) -> str:
     known = _receipts()
-    for place in PLACES:
-        for found in place():
-            manifest = found.path.with_suffix(".json")
-            if found.receipt not in known and manifest.is_file():
-                known[found.receipt] = json.loads(manifest.read_text())["receipt"]["number"]
+    for found in _every():
+        manifest = found.path.with_suffix(".json")
+        if found.receipt not in known and manifest.is_file():
+            known[found.receipt] = json.loads(manifest.read_text())["receipt"]["number"]
     for name, its_number in known.items():
         if its_number == number:
             return name
@@ -212,5 +257,5 @@ def _not_found(receipt: str, others: set[str], unusable: list[str]) -> str:
     lines.append(f"  found: {', '.join(sorted(others)) or 'no library'}")
     lines.append(f"  looked in: {looked_in()}")
     if receipt:
-        lines.append(f"  build it: tools/dev scons receipt={receipt}")
+        lines.append(f"  build it: {how_to_build(receipt)}")
     return "\n".join(lines)

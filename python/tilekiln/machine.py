@@ -30,9 +30,9 @@ def _cpu() -> dict[str, Any]:
 def info() -> dict[str, Any]:
     """CPU, ISA, versions and libraries, as plain data.
 
-    Keys: cpu (name, machine, cores, flags), isa (the best in use; "" without libraries), python, numpy, binding (path
-    and ABI version, or why there is none), looked_in, libraries (receipt, version, isa, num_threads, instances,
-    targets, mode, path).
+    Keys: cpu (name, machine, cores, flags), isa (the best in use; "" without libraries), python, numpy, binding (path,
+    version and ABI version, or why there is none), looked_in, libraries (receipt, version, isa, num_threads, instances,
+    targets, mode, path), left_out (why a library found could not be loaded).
     """
     result: dict[str, Any] = {"cpu": _cpu(), "isa": "", "python": sys.version.split()[0], "libraries": []}
     try:
@@ -42,9 +42,10 @@ def info() -> dict[str, Any]:
     except ImportError as error:
         return result | {"binding": str(error)}
     result["numpy"] = numpy.__version__
-    result["binding"] = {"path": _binding.__file__, "abi": _binding.ABI_VERSION}
+    result["binding"] = {"path": _binding.__file__, "version": _binding.__version__, "abi": _binding.ABI_VERSION}
     result["looked_in"] = library.looked_in()
-    for found in library.libraries():
+    found_libraries, result["left_out"] = library.survey()
+    for found in found_libraries:
         result["isa"] = result["isa"] or found.isa
         result["libraries"].append(
             {

@@ -9,7 +9,7 @@ from typing import Any, Literal, Unpack
 
 from ._arguments import Array, AttentionArguments, BackwardArguments
 from ._native import Launcher, NoKernelError
-from .library import Library, libraries, looked_in
+from .library import Library, how_to_build, libraries, looked_in
 
 _served: dict[Any, Callable[..., Any]] = {}
 """What served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
@@ -126,7 +126,7 @@ def at_hand() -> list[Library]:
     """Every library that is built or installed, looked for once. Raises NoKernelError when there is none."""
     if not _at_hand():
         raise NoKernelError(
-            f"no library is built or installed; looked in: {looked_in()}\n  build one: tools/dev scons receipt=flash"
+            f"no library is built or installed; looked in: {looked_in()}\n  build one: {how_to_build('flash')}"
         )
     return _at_hand()
 
