@@ -36,21 +36,26 @@ def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
         return codegen("targets")
     target = ["--target", values["target"]]
     where = ["--where", values["where"]] if values["where"] else []
-    receipts = words(values["receipt"])
+    asked = words(values["receipt"])
     if values["explain"]:
-        return max(codegen("explain", receipt, values["explain"], *target) for receipt in receipts)
+        return max(codegen("explain", receipt, values["explain"], *target) for receipt in asked)
     if "list" not in targets:
         return None
-    code = max(codegen("list", receipt, *target, *where, "--format", values["format"]) for receipt in receipts)
+    code = max(codegen("list", receipt, *target, *where, "--format", values["format"]) for receipt in asked)
     return code if code or set(targets) == {"list"} else None
+
+
+def receipts(values: Mapping[str, str]) -> list[str]:
+    """The names of receipt=, each once. CodegenError for one that is none."""
+    from codegen.tree import tree
+
+    return list(dict.fromkeys(tree().receipt(word).name for word in words(values["receipt"]) or [""]))
 
 
 def request(values: Mapping[str, str], dry: bool) -> Request:
     """The request of a command line. Raises UsageError, ToolchainError or CodegenError."""
     from codegen.targets import native_target, targets
-    from codegen.tree import tree
 
-    receipts = list(dict.fromkeys(tree().receipt(word).name for word in words(values["receipt"]) or [""]))
     every = [target.name for target in targets()]
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
@@ -61,7 +66,7 @@ def request(values: Mapping[str, str], dry: bool) -> Request:
             )
         chosen += every if word == "all" else [native_target()] if word == "native" else [word]
     return Request(
-        receipts=receipts,
+        receipts=receipts(values),
         variant=variant(chosen, every, values["mode"], values["where"]),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
         launcher=launchers.words(values["launcher"]),

@@ -129,6 +129,6 @@ class Graph:
 
     def compiledb(self) -> Any:
         """compile_commands.json of everything declared so far. It alone names this directory: editors need that."""
-        where = os.getcwd()
+        where = self.env.Dir("#").abspath
         entries = [{"directory": where, **entry} for entry in self.compiled]
         return self.write("compile_commands.json", json.dumps(entries, indent=1) + "\n")

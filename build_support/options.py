@@ -57,6 +57,15 @@ OPTIONS = (
     ),
     Option("cache", "How to build", "DIR", "", ("shares compiled objects between trees (SCons CacheDir)",)),
     Option("compiledb", "How to build", "yes|no", "no", ("also writes compile_commands.json",), YES_NO),
+    Option("prefix", "Where to", "DIR", "", ("of install; /usr/local where none is given",)),
+    Option("DESTDIR", "Where to", "DIR", "", ("of install: stands before prefix, for packages; $DESTDIR",)),
+    Option(
+        "vendor",
+        "Where to",
+        "DIR",
+        "",
+        ("makes DIR a source tree of the receipt that needs no Python:", "a CMake project, with a Makefile too"),
+    ),
     Option("verbose", "What to see", "yes|no", "no", ("shows whole commands",), YES_NO),
     Option("format", "What to see", "names|table|json|csv", "names", ("of list",), ("names", "table", "json", "csv")),
     Option(
@@ -71,6 +80,7 @@ OPTIONS = (
 TARGETS = {
     "default": "the library of each receipt, its manifest, and the Python extension",
     "list": "shows the instances of the receipts; builds nothing",
+    "install": "library, manifest, headers, pkg-config and CMake packages below prefix=",
     "demo": "builds, then computes attention and compares it with the reference",
     "test": "runs the tests (pytest -n auto)",
     "bench": "runs every benchmark of tools/bench",
@@ -84,6 +94,9 @@ EXAMPLES = (
     ("scons receipt=flash,fp8 target=all", "two libraries, each for every instruction set"),
     ("scons receipt=ck_default where='dtype=bf16 hdim_q=128' list", "see what that would build"),
     ("scons receipt=flash mode=sanitize programs", "test programs under AddressSanitizer"),
+    ("scons receipt=flash install prefix=$HOME/.local", "then pkg-config tilekiln-flash, find_package(tilekiln)"),
+    ("scons receipt=flash install prefix=$HOME/.local -c", "uninstall it"),
+    ("scons receipt=flash target=all vendor=third_party/tilekiln", "take its sources into a CMake project"),
     ("scons -c", "remove all that these options have made"),
 )
 

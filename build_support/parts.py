@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen import includes
-from codegen.flags import EXPORTS, LIBRARY_LINK, define
+from codegen.flags import EXPORTS, LIBRARY_LINK, RUNTIME, define
+from codegen.tree import tree
 
 from . import console, jobs
 from .programs import read_programs
@@ -27,16 +28,10 @@ if TYPE_CHECKING:
 STABLE_ABI = 0x030B0000  # the Python extension works with Python 3.11 and every later one
 
 
-def version(root: str) -> str:
-    """That of the whole tree."""
-    with open(os.path.join(root, "VERSION"), encoding="ascii") as file:
-        return file.read().strip()
-
-
 def build_info(root: str, tools: Toolchain) -> dict[str, str]:
     """What the manifest says of how it was built; nothing of where."""
     return {
-        "version": version(root),
+        "version": tree(root).version,
         "mode": tools.mode,
         "cxx": os.path.basename(tools.cxx),
         "cxx_version": tools.version,
@@ -117,7 +112,7 @@ def runtime(graph: Graph, generated: str) -> list[Any]:
             "runtime",
             ["include", f"{generated}/include"],
         )
-        for source in _written(graph, "kernels/library/*.cpp")
+        for source in _written(graph, RUNTIME)
     ]
 
 
@@ -171,7 +166,7 @@ def binding(graph: Graph) -> Any:
         "-Wall",
         "-Wextra",
         f"-DPy_LIMITED_API={STABLE_ABI:#010x}",
-        f'-DTILEKILN_VERSION="{version(graph.env.Dir(graph.node_path(".")).abspath)}"',
+        f'-DTILEKILN_VERSION="{tree(graph.env.Dir(graph.node_path(".")).abspath).version}"',
     ]
     command += [f"-I{graph.at('include')}", *map(graph.at, written)]
     # Where Python and NumPy lie is this machine's; what they are is in the identity.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .toolchain import Toolchain
 from .variant import Variant
@@ -17,15 +17,17 @@ class Request:
     launcher: Sequence[str] = ()
     verbose: bool = False
     dry: bool = False  # write nothing while reading: -n, -h, -c
+    embedded: bool = False  # in a host's build: the libraries and nothing for us, no extension, no test programs
 
 
-@dataclass(frozen=True)
+@dataclass
 class Build:
-    """What SConscript returns: SCons nodes."""
+    """What SConscript returns: SCons nodes. What is for us only is None or empty in a host's build."""
 
+    include: object  # the folder to include "tilekiln/tilekiln.h" from
     libraries: dict  # receipt -> the shared library
     manifests: dict  # receipt -> the JSON beside it
-    binding: object  # the Python extension, or None without its source
-    jax_handlers: object  # the XLA handlers of tilekiln.jax, or None without JAX
-    programs: dict  # name -> [executables]
-    compiledb: object
+    binding: object = None  # the Python extension, or None without its source
+    jax_handlers: object = None  # the XLA handlers of tilekiln.jax, or None without JAX
+    programs: dict = field(default_factory=dict)  # name -> [executables]
+    compiledb: object = None

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from codegen import flags
 
-LEAST = {"g++": 12, "clang++": 16}
 # Variables that compilers read behind the command line: inputs of every object, so part of its signature.
 HIDDEN_INPUTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
 
@@ -86,7 +85,7 @@ class Toolchain:
 def find(cxx: str, mode: str) -> Toolchain:
     """The compiler of cxx=, else $CXX, else g++, else clang++. Raises ToolchainError."""
     asked = cxx or os.environ.get("CXX", "")
-    names = [asked] if asked else list(LEAST)
+    names = [asked] if asked else list(flags.LEAST)
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
         what = (
@@ -103,8 +102,10 @@ def find(cxx: str, mode: str) -> Toolchain:
             f"{path} --version says {said!r}, which is neither g++ nor clang++. Name one of them in cxx=."
         )
     whole = re.findall(r"\b\d+\.\d+\.\d+", said)[-1]
-    if int(versions[-1]) < LEAST[kind]:
-        raise ToolchainError(f"{path} is {kind} {whole}, and {LEAST[kind]} or newer is needed. Name another in cxx=.")
+    if int(versions[-1]) < flags.LEAST[kind]:
+        raise ToolchainError(
+            f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
+        )
     for tool in ("ld", "objcopy"):
         if shutil.which(tool) is None:
             raise ToolchainError(f"{tool} is not on PATH. Install GNU binutils (Debian: apt install binutils).")

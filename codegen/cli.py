@@ -77,6 +77,14 @@ def _docs(given: Given) -> int:
     return _say("docs/reference is up to date")
 
 
+def _sources(given: Given) -> int:
+    from codegen.sources import tell
+
+    if bool(given["--list"]) == bool(given["--write"]):
+        raise CodegenError("sources needs --list or --write DIR, and not both")
+    return _say(tell(given[0], _targets(given), given["--where"], given["--write"], given["--format"]))
+
+
 COMMANDS = (
     Command(
         "list",
@@ -160,6 +168,26 @@ COMMANDS = (
             ("diff flash build/avx512-release/lib/libtilekiln_flash.json --target cpu-avx512", "is a build current?"),
         ),
         _diff,
+    ),
+    Command(
+        "sources",
+        ("RECEIPT",),
+        "List or write the sources of a receipt's library: a tree that needs no Python, for a build system of yours.",
+        "--format json says for every group of sources how it is compiled, and how the library is linked. "
+        "--write leaves exactly the files that --list names, changes only what changed, and removes what is gone. "
+        "`scons vendor=DIR` writes the same with a CMakeLists.txt and a Makefile.",
+        (
+            Option("--list", "", "name every file"),
+            Option("--write", "DIR", "write them below DIR: a new folder, or one that this command has written"),
+            _TARGET,
+            _WHERE,
+            Option("--format", "F", "of --list: names or json", "names", ("names", "json")),
+        ),
+        (
+            ("sources fp32_min --list --target all", "paths, one a line"),
+            ("sources fp32_min --list --target cpu-avx2,cpu-avx512 --format json", "with flags, for a program"),
+        ),
+        _sources,
     ),
     Command(
         "docs",

@@ -52,13 +52,24 @@ def unchanged(path: str, data: bytes) -> bool:
         return False
 
 
-def _write(path: str, data: bytes) -> None:
+def read(path: str) -> bytes | None:
+    """None when there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def write(path: str, data: bytes, permissions: int | None = None) -> None:
     """Beside the file, then renamed over it: a reader sees the old or the new text, never a part."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:
             file.write(data)
+        if permissions is not None:
+            os.chmod(temporary, permissions)
         os.replace(temporary, path)
     except BaseException:
         if os.path.exists(temporary):
@@ -70,7 +81,7 @@ def write_changed(folder: str, made: Mapping[str, bytes]) -> list[str]:
     """Write what differs from what is there; the paths written, sorted."""
     written = sorted(path for path, data in made.items() if not unchanged(os.path.join(folder, path), data))
     for path in written:
-        _write(os.path.join(folder, path), made[path])
+        write(os.path.join(folder, path), made[path])
     return written
 
 
@@ -92,12 +103,14 @@ def update(
             out_dir, {f"{_LEDGERS}/{name}.json": msgspec.json.encode(entry) for name, entry in ledgers.items()}
         )
         for path in removed:
-            os.unlink(os.path.join(out_dir, path))
-            _remove_empty(out_dir, os.path.dirname(path))
+            remove(out_dir, path)
     return written, removed
 
 
-def _remove_empty(out_dir: str, folder: str) -> None:
+def remove(out_dir: str, path: str) -> None:
+    """The file, and the folders between that are then empty."""
+    os.unlink(os.path.join(out_dir, path))
+    folder = os.path.dirname(path)
     while folder and not os.listdir(os.path.join(out_dir, folder)):
         os.rmdir(os.path.join(out_dir, folder))
         folder = os.path.dirname(folder)

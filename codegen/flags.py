@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+LEAST = {"g++": 12, "clang++": 16}
 STANDARD = "c++20"
 # By what is compiled. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
 # Rows and tables are data, so more than -O1 only costs time.
@@ -17,9 +18,10 @@ SOUND_CLANG = 19
 OLD_CLANG_ENGINE = ["-mllvm", "-disable-vector-combine"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 # What a host may have turned on for all its files and ours cannot bear: link-time code is no object that objcopy
-# could hide symbols of, and kernels count on infinities.
-AGAINST_HOST = ["-fno-lto", "-fno-fast-math"]
+# could hide symbols of, and kernels count on infinities. Its warnings are for its own code.
+AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 
+RUNTIME = "kernels/library/*.cpp"
 EXPORTS = "kernels/library/exports.map"
 # No build id: it hashes paths in debug mode. Only libraries that are used. Pool threads sleep in the library's code:
 # a dlclose must not take it away.

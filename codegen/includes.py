@@ -25,14 +25,19 @@ def closure(names: Iterable[str], directories: Sequence[str]) -> dict[str, bytes
                     found[path] = file.read()
             except OSError:
                 continue
-            waiting += [match.decode() for match in _INCLUDE.findall(found[path])]
+            waiting += named(found[path])
             break
     return found
 
 
+def named(source: bytes) -> list[str]:
+    """The headers that a source includes in quotes."""
+    return [match.decode() for match in _INCLUDE.findall(source)]
+
+
 def direct(path: str) -> list[str]:
     with open(path, "rb") as file:
-        return [match.decode() for match in _INCLUDE.findall(file.read())]
+        return named(file.read())
 
 
 def digest(names: Iterable[str], directories: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -65,22 +65,27 @@ def _enumerator(value: str) -> str:
     return f"_{value}" if value.isdecimal() else value
 
 
+def environment(folder: str) -> jinja2.Environment:
+    """The templates below `folder`, each compiled once."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+        autoescape=False,
+    )
+
+
 class Renderer:
-    """The templates of a tree, each compiled once."""
+    """The templates of a tree's kernels."""
 
     def __init__(self, root: Tree) -> None:
-        import jinja2
-
         self.tree = root
-        self.environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(os.path.join(root.root, "kernels")),
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-            keep_trailing_newline=True,
-            auto_reload=False,
-            autoescape=False,
-        )
+        self.environment = environment(os.path.join(root.root, "kernels"))
         self.environment.filters.update(camel=_camel, quoted=json.dumps, ctype=_c_type, enumerator=_enumerator)
 
     def template(self, name: str) -> jinja2.Template:
@@ -180,6 +185,14 @@ def _families(plan: Plan) -> list[Family]:
     return [family for name, family in plan.tree.families.items() if name in used]
 
 
+class Rendered(NamedTuple):
+    """The sources of some plans: `contents` by path, and what `generate` answers and remembers of them."""
+
+    contents: dict[str, bytes]
+    ledgers: dict[str, files.Ledger]
+    generated: Generated
+
+
 def generate(
     plans: Sequence[Plan],
     out_dir: str | os.PathLike[str],
@@ -194,8 +207,16 @@ def generate(
     would be.
     `inputs` is remembered for codegen.inputs.prepare.
     """
+    made = render(plans, build_info, inputs)
+    changes = files.update(os.fspath(out_dir), made.contents, made.ledgers, write=write)
+    made.generated.written, made.generated.removed = changes
+    return made.generated
+
+
+def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "") -> Rendered:
+    """What `generate` writes."""
     plans = list({plan.receipt: plan for plan in plans}.values())
-    render = Renderer(plans[0].tree)
+    renderer = Renderer(plans[0].tree)
     sources = source_hash(plans[0].tree.root)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
@@ -212,19 +233,19 @@ def generate(
         headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
         for path, family in headers.items():
             if path not in contents:
-                add(path, render.text("library/key.h.jinja", family=family))
+                add(path, renderer.text("library/key.h.jinja", family=family))
         batches, refs = _batches(plan)
         units = []
         for batch in batches:
             if batch.path not in contents:
-                add(batch.path, _rows(render, batch))
+                add(batch.path, _rows(renderer, batch))
             names_ = tuple(i.name for i in batch.instances)
             units.append(Unit(batch.path, digests[batch.path], "rows", (plan.receipt,), names_))
         text = manifest(plan, families, build_info, sources)
         info = {"version": build_info["version"], "manifest_length": len(text)}
         add(f"{plan.receipt}/manifest.json", text)
-        table = add(f"{plan.receipt}/table.cpp", _table(render, plan, batches, refs, info))
-        code = render.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
+        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
+        code = renderer.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
         units.append(Unit(table, digests[table], "table", (plan.receipt,)))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(Unit(code_path, digests[code_path], "manifest", (plan.receipt,)))
@@ -235,9 +256,7 @@ def generate(
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
         parts.append(part)
-    generated = merged(parts)
-    generated.written, generated.removed = files.update(os.fspath(out_dir), contents, ledgers, write=write)
-    return generated
+    return Rendered(contents, ledgers, merged(parts))
 
 
 def _rows(render: Renderer, batch: Batch) -> bytes:

@@ -20,6 +20,11 @@ class Tree:
         self.root = root
         self._receipts: dict[str, Receipt] = {}
 
+    @cached_property
+    def version(self) -> str:
+        with open(os.path.join(self.root, "VERSION"), encoding="ascii") as file:
+            return file.read().strip()
+
     def _names(self, folder: str) -> list[str]:
         """The YAML files of a folder, without their ending, sorted: nothing depends on the order of directories."""
         path = os.path.join(self.root, folder)

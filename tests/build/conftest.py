@@ -16,7 +16,18 @@ import filelock
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("SConstruct", "SConscript", "VERSION", "build_support", "codegen", "include", "kernels", "python", "receipts")
+PARTS = (
+    "SConstruct",
+    "SConscript",
+    "VERSION",
+    "LICENSE",
+    "build_support",
+    "codegen",
+    "include",
+    "kernels",
+    "python",
+    "receipts",
+)
 
 
 @dataclass

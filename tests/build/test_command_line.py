@@ -37,7 +37,7 @@ def test_every_option_and_target_is_in_the_help():
         (
             ["reciept=flash"],
             "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, mode, cxx, "
-            "launcher, cache, compiledb, verbose, format, explain.",
+            "launcher, cache, compiledb, prefix, DESTDIR, vendor, verbose, format, explain.",
         ),
         (
             ["mode=relase"],
@@ -50,18 +50,43 @@ def test_every_option_and_target_is_in_the_help():
         ),
         (
             ["dmeo"],
-            "unknown target dmeo. Did you mean demo? The targets are default, list, demo, test, bench, "
+            "unknown target dmeo. Did you mean demo? The targets are default, list, install, demo, test, bench, "
             "jax, programs, compiledb, and files under build/.",
         ),
         (
             ["receipt"],
-            "unknown target receipt. Did you mean receipt=? The targets are default, list, demo, test, bench, "
+            "unknown target receipt. Did you mean receipt=? The targets are default, list, install, demo, test, bench, "
             "jax, programs, compiledb, and files under build/.",
         ),
         (
             ["target=avx2"],
             "unknown target=avx2. Did you mean cpu-avx2? The values are native, all, list, cpu-generic, cpu-avx2, "
             "cpu-avx512, cpu-avx512bf16.",
+        ),
+        (
+            ["prefix=/opt"],
+            "prefix= is for the target install, which is not asked for: add it, or leave prefix= out.",
+        ),
+        (
+            ["DESTDIR=/opt", "default"],
+            "DESTDIR= is for the target install, which is not asked for: add it, or leave DESTDIR= out.",
+        ),
+        (
+            ["receipt=flash,fp8", "vendor=third_party"],
+            "vendor= takes one receipt, receipt=flash,fp8 are 2. Give each a folder.",
+        ),
+        (
+            ["vendor=third_party", "mode=debug"],
+            "vendor= takes no mode=debug: whoever builds the tree decides. Leave mode= out.",
+        ),
+        (
+            ["vendor=codegen"],
+            "codegen is not empty and no tree of Tilekiln's sources: it has no tilekiln-sources.json. "
+            "Name a new folder.",
+        ),
+        (
+            ["vendor=codegen", "-c"],
+            "codegen is no tree of Tilekiln's sources: it has no tilekiln-sources.json. Nothing was removed.",
         ),
         (["launcher=no-such-launcher"], "launcher=no-such-launcher is not on PATH. Install it or leave launcher= out."),
         (

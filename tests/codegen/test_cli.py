@@ -42,7 +42,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["lits"],
             "no command 'lits'; nearest: list\n"
-            "commands: list, explain, receipts, targets, families, axes, check, diff, docs",
+            "commands: list, explain, receipts, targets, families, axes, check, diff, sources, docs",
         ),
         (["list"], "list needs RECEIPT\nusage: python -m codegen list RECEIPT [options]"),
         (["list", "flsh"], f"no receipt 'flsh'; nearest: flash\n{RECEIPTS}"),

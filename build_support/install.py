@@ -1,0 +1,127 @@
+"""`scons install`: libraries, headers, manifests and packages below a prefix, and what `-c install` takes away again.
+
+Every receipt has a ledger in the prefix, so receipts share headers, and an uninstallation removes what was installed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from codegen import files, placed
+from codegen.errors import CodegenError
+from codegen.flags import library_name, manifest_name
+from codegen.sources import public_headers
+from codegen.tree import Tree
+from codegen.vendor import INCLUDE, LIB, SHARE, packages
+
+LEDGERS = "lib/tilekiln/installed"
+READABLE = 0o644  # whatever the umask: an installation is for everybody
+
+
+class Entry(msgspec.Struct):
+    """The ledger of one receipt."""
+
+    receipt: str
+    version: str
+    files: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Place:
+    """`prefix` as people name it, absolute; files go to `destdir` + `prefix`."""
+
+    prefix: str
+    destdir: str = ""
+
+    @property
+    def root(self) -> str:
+        return self.destdir + self.prefix
+
+
+def place(prefix: str, destdir: str) -> Place:
+    """Of the options prefix= and DESTDIR=, which may be relative or begin with ~."""
+    whole = [os.path.abspath(os.path.expanduser(path)) if path else "" for path in (prefix, destdir)]
+    return Place(whole[0], "" if whole[1] == "/" else whole[1])
+
+
+def _ledger(receipt: str) -> str:
+    return f"{LEDGERS}/{receipt}.json"
+
+
+def _installed(root: str) -> list[str]:
+    """The receipts that are installed there."""
+    folder = os.path.join(root, LEDGERS)
+    return sorted(name[:-5] for name in os.listdir(folder) if name.endswith(".json")) if os.path.isdir(folder) else []
+
+
+def _of_others(root: str, receipt: str) -> set[str]:
+    """Paths that other receipts have installed too."""
+    others = [name for name in _installed(root) if name != receipt]
+    return {path for name in others for path in placed.known(root, _ledger(name))}
+
+
+def _entry(root: str, receipt: str) -> Entry | None:
+    data = files.read(os.path.join(root, _ledger(receipt)))
+    try:
+        return msgspec.json.decode(data, type=Entry) if data is not None else None
+    except msgspec.MsgspecError:
+        return None  # an interrupted installation: known files, no version
+
+
+def check(where: Place, receipts: Collection[str], version: str) -> None:
+    """CodegenError when the prefix holds receipts of another version that would be left beside these."""
+    for name in _installed(where.root):
+        entry = _entry(where.root, name)
+        if name not in receipts and entry is not None and entry.version != version:
+            raise CodegenError(
+                f"{where.root} holds receipt {name} of Tilekiln {entry.version}, whose headers are there. "
+                f"Install both at once (receipt={','.join([*receipts, name])}), or below another prefix."
+            )
+
+
+def made(tree: Tree, receipt: str, folder: str) -> dict[str, bytes]:
+    """What is installed of a receipt, by path below the prefix. `folder` holds the built library and its manifest."""
+    found = {f"{LIB}/{name}": _read(folder, name) for name in (library_name(receipt), manifest_name(receipt))}
+    found |= {f"{INCLUDE}/{header}": _read(tree.root, f"include/{header}") for header in public_headers(tree.root)}
+    found |= packages(receipt, tree.receipt(receipt).about, tree.version)
+    found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
+    return found
+
+
+def _read(folder: str, path: str) -> bytes:
+    with open(os.path.join(folder, path), "rb") as file:
+        return file.read()
+
+
+def install(tree: Tree, receipt: str, folder: str, where: Place) -> str:
+    """Installs; what was done, for people. CodegenError when a stranger's file is in the way or writing fails."""
+    found = made(tree, receipt, folder)
+    entry = Entry(receipt, tree.version, {path: files.digest(data) for path, data in sorted(found.items())})
+    record = msgspec.json.format(msgspec.json.encode(entry), indent=1) + b"\n"
+    try:
+        shared = _of_others(where.root, receipt)
+        change = placed.place(where.root, found, _ledger(receipt), record, shared=shared, permissions=READABLE)
+    except OSError as error:
+        raise CodegenError(
+            f"{where.root} cannot be written: {error.strerror}: {error.filename}. "
+            "Name a prefix of yours, as prefix=$HOME/.local, or run the installation as its owner."
+        ) from error
+    lines = [f"installed {os.path.join(where.root, path)}" for path in change.written]
+    lines += [f"removed {os.path.join(where.root, path)}" for path in change.removed]
+    return "\n".join(lines) or f"{receipt} is installed in {where.root} and up to date"
+
+
+def uninstall(receipt: str, where: Place, only_say: bool) -> str:
+    """Removes what `install` has put there; what was done, for people. CodegenError when it cannot."""
+    if receipt not in _installed(where.root):
+        return f"{receipt} is not installed in {where.root}"
+    try:
+        gone = placed.withdraw(where.root, _ledger(receipt), shared=_of_others(where.root, receipt), write=not only_say)
+    except OSError as error:
+        raise CodegenError(f"{where.root} cannot be changed: {error.strerror}: {error.filename}") from error
+    verb = "would remove" if only_say else "removed"
+    return "\n".join(f"{verb} {os.path.join(where.root, path)}" for path in gone)

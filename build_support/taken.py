@@ -1,0 +1,80 @@
+"""What the command line says of taking a receipt elsewhere: vendor=, install, and -c of both."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from codegen import flags, sources
+from codegen.errors import CodegenError
+from codegen.tree import tree
+from codegen.vendor import vendor
+
+from . import install
+from .commands import receipts, words
+from .options import UsageError
+from .request import Request
+
+
+def answer(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: bool) -> int | None:
+    """Does vendor=, and -c of it and of install: all that needs no compiler. The exit code, or None to go on.
+
+    Raises UsageError for options that do not go together, CodegenError for what cannot be done.
+    """
+    for name in ("prefix", "DESTDIR"):
+        if values[name] and "install" not in targets:
+            raise UsageError(
+                f"{name}= is for the target install, which is not asked for: add it, or leave {name}= out."
+            )
+    if values["vendor"]:
+        return _vendor(values, targets, clean, dry)
+    if "install" in targets:
+        where = place(values)
+        if clean:
+            for receipt in receipts(values):
+                print(install.uninstall(receipt, where, only_say=dry))
+            others = [target for target in targets if target != "install"]
+            return None if others else 0
+        install.check(where, receipts(values), tree().version)
+    return None
+
+
+def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: bool) -> int | None:
+    named, folder = receipts(values), os.path.normpath(os.path.expanduser(values["vendor"]))
+    if len(named) != 1:
+        raise UsageError(
+            f"vendor= takes one receipt, receipt={values['receipt']} are {len(named)}. Give each a folder."
+        )
+    if values["mode"] != "release":
+        raise UsageError(f"vendor= takes no mode={values['mode']}: whoever builds the tree decides. Leave mode= out.")
+    if clean:
+        gone = sources.withdraw(folder, write=not dry)
+        print(f"{'would remove' if dry else 'removed'} {len(gone):,} files of {folder}")
+        return 0
+    print(vendor(named[0], words(values["target"]), values["where"], folder, dry))
+    return None if targets else 0
+
+
+def place(values: Mapping[str, str]) -> install.Place:
+    return install.place(values["prefix"] or "/usr/local", values["DESTDIR"] or os.environ.get("DESTDIR", ""))
+
+
+def installation(request: Request, where: install.Place) -> tuple[Callable[..., int], Callable[..., str]]:
+    """The action of the target install: what it runs, and what it says before."""
+
+    def run(target: Any, source: Any, env: Any) -> int:
+        for receipt in request.receipts:
+            folder = os.path.dirname(request.variant.library(receipt))
+            try:
+                print(install.install(tree(), receipt, folder, where), flush=True)
+            except CodegenError as error:
+                print(f"tilekiln: {error}", file=sys.stderr)
+                return 2
+        return 0
+
+    def say(target: Any, source: Any, env: Any) -> str:
+        return f"install {', '.join(map(flags.library_name, request.receipts))} below {where.root}"
+
+    return run, say

@@ -1,1 +1,0 @@
-"""flash_attn.layers: rotary."""
