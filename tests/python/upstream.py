@@ -16,6 +16,8 @@ import torch
 
 FORWARD, GRADIENT = 2, 3
 """How many times PyTorch's error a result may have."""
+FP32 = 1e-5
+"""The smallest step: the reference is fp32 itself."""
 HEAD_DIMS = (32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256)
 SEQLENS = ((1, 239), (113, 203), (799, 3), (1024, 1023), (3, 799), (127, 512), (256, 256), (129, 97))
 HEADS = {"mha": (3, 3), "gqa": (6, 2), "mqa": (4, 1)}
@@ -174,15 +176,15 @@ def judge(
 ) -> None:
     """Asserts that the error of ours against exact is at most times that of same, plus a small constant.
 
-    constant: None is one step of the type at the size of the largest exact value. PyTorch's error is at times only that
-    of rounding the result, or less by luck.
+    constant: None is one step of the type at the size of the largest exact value, or at 1, the size of the inputs, when
+    that is larger: PyTorch's error is at times only that of rounding the result, or less by luck.
     """
     assert ours.shape == exact.shape, f"{name}: shape {tuple(ours.shape)}, not {tuple(exact.shape)}"
     if not exact.numel():
         return
     assert torch.isfinite(ours).all(), f"{name} is not finite"
     if constant is None:
-        constant = max(torch.finfo(ours.dtype).eps * exact.abs().max().item(), 1e-5)
+        constant = max(torch.finfo(ours.dtype).eps, FP32) * max(exact.abs().max().item(), 1)
     error = (ours.float() - exact.float()).abs().max().item()
     theirs = (same.float() - exact.float()).abs().max().item()
     assert error <= times * theirs + constant, (

@@ -1,0 +1,14 @@
+"""flash_attn by Tilekiln. Put the directory above this one on PYTHONPATH, and `import flash_attn` finds it."""
+
+import pathlib
+import sys
+
+try:
+    import tilekiln._faces
+except ModuleNotFoundError:  # in a source tree, beside python/tilekiln
+    sys.path.append(str(pathlib.Path(__file__).resolve().parents[3]))
+    import tilekiln._faces
+
+import tilekiln.flash_attn
+
+tilekiln._faces.resolve(__name__, "tilekiln.flash_attn", tilekiln.flash_attn.__version__)

@@ -1,0 +1,139 @@
+"""What the faces of other packages share: errors that their callers catch, and modules under their names."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from ._native import TREE, ArgumentError, NoKernelError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class FaceArgumentError(ArgumentError, RuntimeError):
+    """An ArgumentError for callers that catch RuntimeError, as CUDA extensions raise it."""
+
+
+class FaceNoKernelError(NoKernelError, RuntimeError):
+    """A NoKernelError for callers that catch RuntimeError."""
+
+
+def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
+    """Decorator: ArgumentError and NoKernelError of the function become RuntimeErrors too.
+
+    names: what the function calls an argument, when the kernels' name for it, with which the text begins, is another.
+    """
+
+    def text(error: Exception) -> str:
+        name, colon, rest = str(error).partition(":")
+        return names.get(name, name) + colon + rest
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def face(*arguments: Any, **named: Any) -> Any:
+            try:
+                return function(*arguments, **named)
+            except (FaceArgumentError, FaceNoKernelError):  # raised in the function's own words
+                raise
+            except ArgumentError as error:
+                raise FaceArgumentError(text(error)) from error
+            except NoKernelError as error:
+                raise FaceNoKernelError(str(error)) from error
+
+        return face  # type: ignore[return-value]
+
+    return decorate
+
+
+class _Distribution(importlib.metadata.Distribution):
+    """What importlib.metadata says of a face: its name and its version."""
+
+    def __init__(self, name: str, version: str) -> None:
+        self._files = {
+            "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            "top_level.txt": f"{name}\n",
+        }
+
+    def read_text(self, filename: str | os.PathLike[str]) -> str | None:
+        return self._files.get(str(filename))
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Any:
+        return pathlib.Path(__file__).parent / path
+
+
+class _Alias(importlib.abc.Loader):
+    """Loads a module by importing another, which stays what it is."""
+
+    def __init__(self, home: str) -> None:
+        self.home = home
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> Any:
+        module = importlib.import_module(self.home)
+        self.spec = module.__spec__
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        module.__spec__ = self.spec  # the import system has put the alias' there
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds `name` and its submodules in the package `home`."""
+
+    def __init__(self, name: str, home: str, version: str) -> None:
+        self.name, self.home, self.version = name, home, version
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name and not fullname.startswith(f"{self.name}."):
+            return None
+        home = self.home + fullname.removeprefix(self.name)
+        found = importlib.util.find_spec(home)
+        if found is None:
+            return None
+        package = found.submodule_search_locations is not None
+        return importlib.machinery.ModuleSpec(fullname, _Alias(home), origin=found.origin, is_package=package)
+
+    def find_distributions(self, context: Any) -> Iterable[importlib.metadata.Distribution]:
+        if context.name is None or context.name.replace("-", "_").lower() == self.name:
+            yield _Distribution(self.name, self.version)
+
+
+def resolve(name: str, home: str, version: str) -> None:
+    """From now on `import name` is the module `home`, and so are submodules; importlib.metadata knows the version."""
+    if not any(isinstance(finder, _Finder) and finder.name == name for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder(name, home, version))
+    sys.modules[name] = importlib.import_module(home)
+
+
+def _installed(name: str, home: str) -> str | None:
+    """Where another package of this name is, imported or on the path. A drop-in directory of ours is none."""
+    module = sys.modules.get(name)
+    if module is not None:
+        return None if module.__name__ == home else str(getattr(module, "__file__", None) or module)
+    spec = importlib.util.find_spec(name)
+    if spec is None or isinstance(spec.loader, _Alias):
+        return None
+    place = spec.origin or ", ".join(spec.submodule_search_locations or [])
+    return None if pathlib.Path(place).is_relative_to(TREE / "python" / "compat") else place
+
+
+def install(name: str, home: str, version: str, over_installed: bool) -> None:
+    """`resolve`, unless another package of this name is installed and over_installed is False: then ImportError."""
+    place = _installed(name, home)
+    if place is not None and not over_installed:
+        raise ImportError(
+            f"{name} is installed at {place}, and install() puts {home} over no installed package unless told to: "
+            f"call install(over_installed=True), or uninstall {name}",
+            name=name,
+        )
+    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+        del sys.modules[module]
+    resolve(name, home, version)

@@ -1,0 +1,33 @@
+"""flash_attn's arguments in Tilekiln's words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copies of those whose last dimension is not contiguous."""
+    return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
+
+
+def mask(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
+    """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded."""
+    left, right = (int(side) for side in window_size)
+    return {
+        "causal": bool(causal),
+        "window": (left if 0 <= left < seqlen_k else -1, right if 0 <= right < seqlen_k and not causal else -1),
+    }
+
+
+def keys_of_sequences(cu_seqlens_k: Tensor, used: Tensor | None, leftpad: Tensor | None) -> dict[str, Tensor]:
+    """Which rows of k are whose: all of each sequence, or its first `used` ones without the first `leftpad`."""
+    if used is None and leftpad is None:
+        return {"cu_seqlens_k": cu_seqlens_k}
+    starts, lengths = cu_seqlens_k, cu_seqlens_k.diff() if used is None else used
+    if leftpad is not None:
+        starts = cu_seqlens_k.clone()
+        starts[:-1] += leftpad
+        lengths = lengths - leftpad
+    return {"seqstart_k": starts, "seqlen_k": lengths}

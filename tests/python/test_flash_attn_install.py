@@ -1,0 +1,109 @@
+"""`import flash_attn` after install(), and with the drop-in directory on PYTHONPATH: each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DROP_IN = ROOT / "python" / "compat" / "flash_attn"
+USE = """
+import importlib.metadata, importlib.util, torch
+from flash_attn import flash_attn_func, __version__
+from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+from flash_attn.flash_attn_interface import _flash_attn_forward, flash_attn_varlen_func
+from flash_attn.layers.rotary import apply_rotary_emb
+import flash_attn, flash_attn.bert_padding, tilekiln.flash_attn.bert_padding
+assert flash_attn is tilekiln.flash_attn
+assert flash_attn.bert_padding is tilekiln.flash_attn.bert_padding
+assert flash_attn.bert_padding.__spec__.name == "tilekiln.flash_attn.bert_padding"
+assert importlib.util.find_spec("flash_attn") is not None
+assert importlib.util.find_spec("flash_attn.losses") is None
+assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == __version__ == "2.8.4"
+assert "flash_attn" in importlib.metadata.packages_distributions()
+try:
+    import flash_attn.ops.triton
+except ModuleNotFoundError as error:
+    assert error.name in ("flash_attn.ops", "flash_attn.ops.triton"), error.name
+else:
+    raise AssertionError
+x = torch.randn(1, 4, 2, 16)
+print(flash_attn_func(x, x, x, causal=True).shape)
+"""
+
+
+@pytest.fixture
+def run(flash):
+    """run(code, *PYTHONPATH) -> what it printed; fails with what it said otherwise."""
+
+    def run(code: str, *path: pathlib.Path, fails: str = "") -> str:
+        environment = {**os.environ, "TILEKILN_PATH": flash.path, "PYTHONPATH": os.pathsep.join(map(str, path))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/", check=False
+        )
+        if not fails:
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        assert fails in done.stderr, done.stderr
+        assert done.returncode != 0
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def other(tmp_path):
+    """A flash_attn of somebody else."""
+    package = tmp_path / "site" / "flash_attn"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = '2.7'\nflash_attn_func = 'theirs'\n")
+    return package.parent
+
+
+INSTALL = "import tilekiln.flash_attn\ntilekiln.flash_attn.install()\n"
+
+
+def test_install(run):
+    assert "torch.Size([1, 4, 2, 16])" in run(INSTALL + INSTALL + USE, ROOT / "python")
+
+
+def test_the_drop_in_directory_alone(run):
+    """It finds tilekiln beside it in the tree; install() agrees with it, before and after the first import."""
+    assert "torch.Size([1, 4, 2, 16])" in run(USE, DROP_IN)
+    run(USE + INSTALL, DROP_IN)
+    run(INSTALL + USE, DROP_IN, ROOT / "python")
+
+
+def test_the_drop_in_directory_carries_the_version(run):
+    code = "import importlib.metadata as m, sys; print(m.version('flash_attn')); assert 'torch' not in sys.modules"
+    assert run(code, DROP_IN).strip() == "2.8.4"
+
+
+def test_never_over_an_installed_one(run, other):
+    said = run(INSTALL, ROOT / "python", other, fails="ImportError: flash_attn is installed at ")
+    assert str(other / "flash_attn" / "__init__.py") in said
+    assert "install(over_installed=True)" in said
+    run("import flash_attn\n" + INSTALL, ROOT / "python", other, fails="ImportError: flash_attn is installed at ")
+
+
+def test_over_an_installed_one_when_told_to(run, other):
+    told = "import tilekiln.flash_attn\ntilekiln.flash_attn.install(over_installed=True)\n"
+    run(told + USE, ROOT / "python", other)
+    run(
+        "from flash_attn import flash_attn_func as old\n" + told + USE + "assert old == 'theirs'",
+        ROOT / "python",
+        other,
+    )
+
+
+def test_importing_tilekiln_imports_neither_torch_nor_the_faces(run):
+    run(
+        "import sys, tilekiln; assert not {'torch', 'tilekiln._faces', 'tilekiln.flash_attn'} & {*sys.modules}",
+        ROOT / "python",
+    )
