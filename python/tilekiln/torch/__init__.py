@@ -1,7 +1,16 @@
-"""Tilekiln in PyTorch: custom operators `torch.ops.tilekiln.*`, which importing this registers, and calls to them."""
+"""Tilekiln in PyTorch.
+
+    out = tilekiln.torch.sdpa(query, key, value, is_causal=True)  # as torch's scaled_dot_product_attention
+    with tilekiln.torch.use():  # and in its place
+        model(x)
+
+Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` has the kernels with all they can do.
+"""
 
 from __future__ import annotations
 
 from . import batching, calls, derivatives, operators
+from .dot_product import sdpa
+from .routing import use
 
-__all__ = ["batching", "calls", "derivatives", "operators"]
+__all__ = ["batching", "calls", "derivatives", "operators", "sdpa", "use"]

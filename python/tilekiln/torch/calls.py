@@ -115,7 +115,7 @@ def draw_rng_state() -> Tensor:
     return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64)
 
 
-def _autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
+def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
     """As torch's own attention is cast: floating tensors other than fp64, to the dtype of the CPU's autocast."""
     dtype = torch.get_autocast_dtype("cpu")
     return tuple(
@@ -144,7 +144,7 @@ def forward(
     """
     others: dict[str, Any] = dict(arguments)
     if torch.is_autocast_enabled("cpu"):
-        q, k, v, bias = _autocast(q, k, v, others.get("bias"))
+        q, k, v, bias = autocast(q, k, v, others.get("bias"))
         if bias is not None:
             others["bias"] = bias
     if dropout_p:

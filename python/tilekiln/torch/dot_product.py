@@ -1,0 +1,206 @@
+"""torch's scaled_dot_product_attention over Tilekiln's kernels: its shapes, masks and errors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilekiln._native import ArgumentError, NoKernelError
+from tilekiln.operators import _call
+
+from . import calls, operators
+
+
+def sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention with Tilekiln's kernels.
+
+    query (..., heads, seqlen_q, hdim), key and value (..., heads_kv, seqlen_k, hdim), of at least 2 dimensions, all
+    fp32, fp16 or bf16; leading dimensions broadcast. attn_mask: bool (True: takes part) or floating (added to the
+    scores), of the dtype of query or fp32, which is rounded to that dtype; broadcast to (..., heads, seqlen_q,
+    seqlen_k). is_causal: row i sees keys 0 to i (aligned top left); with attn_mask both hold. dropout_p in [0, 1], from
+    torch's default generator, not in the same bits as torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and
+    value may have fewer heads, a divisor. A row that sees no key is 0, and so is its gradient, as torch has it.
+
+    Returns (..., heads, seqlen_q, hdim of value). Differentiable once, in attn_mask too. Raises RuntimeError and
+    TypeError where torch does, NoKernelError when no library at hand has the kernel: `use` falls back then.
+    """
+    try:
+        if (
+            attn_mask is None
+            and not dropout_p
+            and query.dim() == 4
+            and (query.shape[1] == key.shape[1] or enable_gqa)
+            and not torch.is_autocast_enabled("cpu")
+            and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
+            and calls.untouched(query, key, value)
+        ):
+            arguments: dict[str, Any] = {"layout": "bhsd"}
+            if is_causal:
+                arguments["causal"], arguments["mask_origin"] = True, "top_left"
+            if scale is not None:
+                arguments["softmax_scale"] = scale
+            if query.stride(1) < query.stride(2) and query.shape[-1] == value.shape[-1]:
+                arguments["out"] = torch.empty_like(query)  # in the order of query's dimensions, as torch's own
+            made: Tensor = _call("fmha_fwd", (query, key, value), arguments)
+            return made
+    except (ArgumentError, AttributeError):
+        pass  # said below in torch's words, or made right
+    return _general(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _general(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> Tensor:
+    _check_tensors(query, key, value)
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value = calls.autocast(query, key, value)
+    _check(query, key, value, attn_mask, dropout_p)
+    shape = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
+    q, k, v = (_four(x, shape) for x in (query, key, value))
+    q, k, v = (x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous() for x in _heads(q, k, v, enable_gqa))
+    bias = None if attn_mask is None else _bias(attn_mask, shape, q, k)
+    if dropout_p == 1.0:  # nothing is kept; a call, for the shape and the zero gradients
+        return sdpa(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
+    inner = q.stride(1) < q.stride(2)
+    if inner:  # heads inside tokens, as projections make them: results likewise, as torch's own
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    try:
+        out: Tensor = calls.forward(
+            q,
+            k,
+            v,
+            bias=bias,
+            softmax_scale=scale,
+            causal=bool(is_causal),
+            mask_origin="top_left",
+            dropout_p=dropout_p,
+            layout="bshd" if inner else "bhsd",
+            return_lse=False,
+        )[0]
+    except ArgumentError as refusal:  # right for torch, and beyond the kernels
+        raise NoKernelError(str(refusal)) from refusal
+    if inner:
+        out = out.transpose(1, 2)
+    dims = max(query.dim(), key.dim(), value.dim())
+    if dims > 4:
+        out = out.unflatten(0, shape)
+    return out if dims >= 4 else out[0] if dims == 3 else out[0, 0]
+
+
+def _check_tensors(query: Any, key: Any, value: Any) -> None:
+    for place, (name, tensor) in enumerate((("query", query), ("key", key), ("value", value)), 1):
+        if not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"scaled_dot_product_attention(): argument '{name}' (position {place}) must be Tensor, "
+                f"not {type(tensor).__name__}"
+            )
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float) -> None:
+    if not query.dtype == key.dtype == value.dtype:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same dtype, but got query.dtype: "
+            f"{query.dtype} key.dtype: {key.dtype} and value.dtype: {value.dtype} instead."
+        )
+    if query.dtype not in operators.FLOATS:
+        raise NoKernelError(f"query: dtype was {query.dtype}, must be torch.float32, torch.float16 or torch.bfloat16")
+    if min(query.dim(), key.dim(), value.dim()) < 2:
+        raise RuntimeError(
+            "Expected query, key, and value to all be at least 2 dimensional, but got query.dim: "
+            f"{query.dim()} key.dim: {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{query.device} key.device: {key.device} and value.device: {value.device} instead."
+        )
+    if query.shape[-1] != key.shape[-1]:
+        raise RuntimeError(
+            f"Expected query and key to have the same last dimension, but got {query.shape[-1]} and {key.shape[-1]}."
+        )
+    if key.shape[-2] != value.shape[-2]:
+        raise RuntimeError(
+            f"Expected key and value to have the same sequence length, but got {key.shape[-2]} and {value.shape[-2]}."
+        )
+    if not 0.0 <= dropout_p <= 1.0:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: "
+            f"{attn_mask.dtype} and  query.dtype: {query.dtype} instead."
+        )
+
+
+def _broadcast(what: str, *shapes: Any) -> tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError as error:
+        listed = ", ".join(str(tuple(shape)) for shape in shapes)
+        raise RuntimeError(f"Expected {what} that broadcast, but got {listed}.") from error
+
+
+def _four(x: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """(batch, heads, seqlen, hdim), leading dimensions broadcast to `batch` and made one."""
+    if x.dim() == 2:
+        x = x[None]
+    if x.dim() == 3 and not batch:
+        return x[None]
+    if tuple(x.shape[:-3]) != batch:
+        x = x.expand(*batch, *x.shape[-3:])
+    return x if len(batch) == 1 else x.flatten(0, len(batch) - 1)
+
+
+def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads that the kernels take: k and v with as many as one another, dividing those of q."""
+    heads, of_k, of_v = q.shape[1], k.shape[1], v.shape[1]
+    if enable_gqa:
+        if not of_k or not of_v or heads % of_k or heads % of_v:
+            raise RuntimeError(
+                "Number of heads in key and value must divide the number of heads in query, "
+                f"but got {of_k}, {of_v} and {heads}."
+            )
+        if of_k != of_v:
+            common = math.lcm(of_k, of_v)
+            k, v = (x.repeat_interleave(common // x.shape[1], 1) for x in (k, v))
+        return q, k, v
+    [common] = _broadcast("numbers of heads", (heads,), (of_k,), (of_v,))
+    q = q if heads == common else q.expand(-1, common, -1, -1)
+    if of_k != of_v:
+        k, v = (x if x.shape[1] == common else x.expand(-1, common, -1, -1) for x in (k, v))
+    return q, k, v
+
+
+def _bias(mask: Tensor, batch: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
+    """What is added to the scores: (1 | batch, 1 | heads, seqlen_q, seqlen_k) of q's dtype."""
+    heads, seqlen_q, seqlen_k = q.shape[1], q.shape[2], k.shape[2]
+    whole = (*batch, heads, seqlen_q, seqlen_k)
+    if _broadcast("an attn_mask that fits the scores", mask.shape, whole) != whole:
+        raise RuntimeError(f"Expected an attn_mask that broadcasts to {whole}, but got {tuple(mask.shape)}.")
+    if mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, -math.inf)
+    mask = mask.to(q.dtype)
+    if mask.dim() > 3 and len(batch) > 1:
+        mask = mask.expand(*batch, *mask.shape[-3:]).flatten(0, len(batch) - 1)
+    while mask.dim() < 4:
+        mask = mask[None]
+    mask = mask.expand(*mask.shape[:2], seqlen_q, seqlen_k)
+    return mask if mask.stride(-1) == 1 or seqlen_k < 2 else mask.contiguous()

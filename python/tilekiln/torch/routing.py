@@ -1,0 +1,174 @@
+"""`use`: torch.nn.functional.scaled_dot_product_attention goes to Tilekiln where it has a kernel."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tilekiln import operators as facade
+from tilekiln._native import ArgumentError, NoKernelError
+
+from . import operators
+from .dot_product import sdpa
+
+_torchs_own = torch.nn.functional.scaled_dot_product_attention
+
+
+class _Depth(threading.local):
+    """How many `use` this thread is in."""
+
+    value = 0
+
+
+_depth = _Depth()
+_lock = threading.Lock()
+_threads_inside = 0
+"""How many `use` all threads are in: the first puts the function in place, the last takes it out."""
+_mha_had_fast_path = True
+_said: set[str] = set()
+
+
+class use:  # noqa: N801  a context manager, read as torch.no_grad is
+    """In this thread, route F.scaled_dot_product_attention to `sdpa` where a kernel exists, else to torch's own.
+
+        with tilekiln.torch.use():
+            loss = model(x)
+
+    It may be nested, is left in order when an exception passes, decorates functions too, and other threads are not
+    routed. With TILEKILN_VERBOSE=dispatch each reason to fall back is said once on stderr.
+
+    Reached is what calls the function as an attribute of torch.nn.functional while `use` is entered: most models,
+    nn.MultiheadAttention (need_weights=False) and the layers made of it, whose fused inference path is switched off
+    meanwhile. Out of reach: a name imported from torch.nn.functional before, torch.ops.aten calls, TorchScript, graphs
+    that were compiled or exported outside, MultiheadAttention with need_weights=True (it needs the probabilities).
+    """
+
+    def __enter__(self) -> use:
+        global _threads_inside, _mha_had_fast_path
+        with _lock:
+            if _threads_inside == 0:
+                _mha_had_fast_path = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+                torch.nn.functional.scaled_dot_product_attention = scaled_dot_product_attention
+            _threads_inside += 1
+        _depth.value += 1
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _threads_inside
+        _depth.value -= 1
+        with _lock:
+            _threads_inside -= 1
+            if _threads_inside == 0:
+                torch.nn.functional.scaled_dot_product_attention = _torchs_own
+                torch.backends.mha.set_fastpath_enabled(_mha_had_fast_path)
+
+    def __call__(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def inside(*arguments: Any, **named: Any) -> Any:
+            with use():
+                return function(*arguments, **named)
+
+        return inside
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """What stands in torch.nn.functional while a thread is in `use`."""
+    if _depth.value:
+        reason = why_not(query, key, value, attn_mask, dropout_p, is_causal)
+        if not reason:
+            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        _say(reason)
+    made: Tensor = _torchs_own(
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
+        enable_gqa=enable_gqa,
+    )  # fmt: skip
+    return made
+
+
+def why_not(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
+) -> str:
+    """Why this call goes to torch's own function; empty when it does not."""
+    for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if tensor is not None:
+            if not isinstance(tensor, Tensor):
+                return f"{name}: was no tensor"
+            if tensor.device.type != "cpu":
+                return f"{name}: was on {tensor.device}, kernels are for the CPU"
+            if tensor.is_nested or tensor.layout != torch.strided:
+                return f"{name}: was not a strided tensor"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode derivatives: the kernels have none"
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+    if dtype not in operators.FLOATS:
+        return f"query: dtype was {dtype}, kernels are for torch.float32, torch.float16 and torch.bfloat16"
+    records = torch.is_grad_enabled() and (
+        query.requires_grad
+        or key.requires_grad
+        or value.requires_grad
+        or (attn_mask is not None and attn_mask.requires_grad)
+    )
+    reason: str = _no_kernel(
+        dtype,
+        int(query.shape[-1]),
+        int(value.shape[-1]),
+        attn_mask is not None,
+        attn_mask is not None and attn_mask.requires_grad,
+        0 < dropout_p < 1,
+        bool(is_causal),
+        records,
+        records and torch.are_deterministic_algorithms_enabled(),
+    )
+    return reason
+
+
+@torch.compiler.assume_constant_result
+def _no_kernel(*look: Any) -> str:
+    reason: str = _refusal(*look)
+    return reason
+
+
+@functools.cache
+def _refusal(
+    dtype: torch.dtype, hdim_q: int, hdim_v: int, bias: bool, dbias: bool, dropout: bool, causal: bool, records: bool,
+    deterministic: bool,
+) -> str:  # fmt: skip
+    """What the libraries at hand say of such a problem; empty when one has the kernels."""
+    q, v = torch.empty(1, 1, 1, hdim_q, dtype=dtype), torch.empty(1, 1, 1, hdim_v, dtype=dtype)
+    arguments: dict[str, Any] = {"dropout_p": 0.5 if dropout else 0.0, "causal": causal, "mask_origin": "top_left"}
+    if bias:
+        arguments["bias"] = torch.empty(1, 1, 1, 1, dtype=dtype)
+    try:
+        facade._choose("fmha_fwd", (q, q, v), {**arguments, "return_lse": records})
+        if records:
+            if dbias:
+                arguments["dbias"] = True
+            lse = torch.empty(1, 1, 1)
+            facade._choose("fmha_bwd", (v, q, q, v, v, lse), {**arguments, "deterministic": deterministic})
+    except (NoKernelError, ArgumentError) as refusal:
+        return str(refusal) or "no kernel"
+    return ""
+
+
+def _say(reason: str) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if "dispatch" in os.environ.get("TILEKILN_VERBOSE", "").replace(",", " ").split() and reason not in _said:
+        _said.add(reason)
+        print(f"tilekiln.torch.use: torch's own attention, because {reason}", file=sys.stderr)
