@@ -134,6 +134,16 @@ def install(name: str, home: str, version: str, over_installed: bool) -> None:
             f"call install(over_installed=True), or uninstall {name}",
             name=name,
         )
+    _forget(name)
+    resolve(name, home, version)
+
+
+def uninstall(name: str) -> None:
+    """Undo `resolve` and `install`: the next `import name` finds what it found before."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not (isinstance(finder, _Finder) and finder.name == name)]
+    _forget(name)
+
+
+def _forget(name: str) -> None:
     for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
         del sys.modules[module]
-    resolve(name, home, version)

@@ -435,6 +435,24 @@ def test_errors_are_those_that_callers_catch(face):
         face.flash_attn_func(*qkv(3, 3, hdim=264))
 
 
+@pytest.mark.parametrize("seqlen", [1, 2, 5, 17, 128])
+@pytest.mark.parametrize("hdim", [16, 64])
+def test_large_values_do_not_overflow(face, seqlen, hdim):
+    """As upstream: three times normal inputs in fp16, gradients finite and no more than five times PyTorch's error."""
+    q, k, v = (
+        (upstream.normal(2, seqlen, 5, hdim, dtype=torch.float16, seed=i) * 3).requires_grad_() for i in range(3)
+    )
+    dout = upstream.normal(2, seqlen, 5, hdim, dtype=torch.float16, seed=4) * 3
+    out = face.flash_attn_func(q, k, v, causal=True)
+    ours = [out, *torch.autograd.grad(out, (q, k, v), dout)]
+    seen = upstream.visible(seqlen, seqlen, causal=True)
+    exact, same = upstream.exact_and_same(lambda *x: upstream.attention(*x, seen=seen)[0], (q, k, v), dout)
+    # dq and dk are differences of products of v and dout, each of the size of 9.
+    size = 9 * hdim**0.5
+    for name, mine, right, theirs in zip(("out", "dq", "dk", "dv"), ours, exact, same, strict=True):
+        upstream.judge(name, mine, right, theirs, 5, torch.finfo(torch.float16).eps * size)
+
+
 def test_autocast_casts_as_it_does_torchs_own(face):
     x = upstream.normal(2, 6, 3, 2, 32, dtype=torch.float32, seed=0, grad=True)
     with torch.autocast("cpu", torch.bfloat16):

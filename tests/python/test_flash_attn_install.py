@@ -102,6 +102,14 @@ def test_over_an_installed_one_when_told_to(run, other):
     )
 
 
+def test_uninstall_puts_back_what_was_there(run, other):
+    code = "import tilekiln.flash_attn as ours\nours.install(over_installed=True)\nimport flash_attn.bert_padding\n"
+    code += "ours.uninstall()\nimport flash_attn, importlib.util\nassert flash_attn.__version__ == '2.7'\n"
+    run(code + "assert importlib.util.find_spec('flash_attn.bert_padding') is None", ROOT / "python", other)
+    gone = INSTALL + "tilekiln.flash_attn.uninstall()\nimport flash_attn"
+    run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
+
+
 def test_importing_tilekiln_imports_neither_torch_nor_the_faces(run):
     run(
         "import sys, tilekiln; assert not {'torch', 'tilekiln._faces', 'tilekiln.flash_attn'} & {*sys.modules}",

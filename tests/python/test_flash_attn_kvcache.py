@@ -230,6 +230,24 @@ def test_errors_name_the_arguments_of_this_function(face):
         face.flash_attn_with_kvcache(q, k_cache.float(), v_cache.float())
 
 
+def test_views_of_caches_and_tables(face):
+    """Layers side by side in one cache, tables and lengths that are slices of wider ones."""
+    both = upstream.normal(2, 4, 32, 2, 2, 32, dtype=torch.float16, seed=1)
+    k_cache, v_cache = both[:, :, :, 0].unbind(0)
+    q, new = caches()[0], torch.ones(2, 2, 2, 64, dtype=torch.float16)[:, :1, :, 32:]
+    wide = int32([9, 0, 1], [9, 3, 2])
+    options = {"block_table": wide[:, 1:], "cache_seqlens": int32(40, 9, 33, 9)[::2], "causal": True}
+    before = both.clone()
+    out = face.flash_attn_with_kvcache(q, k_cache, v_cache, new, new, **options)
+    assert torch.equal(both[:, :, :, 1], before[:, :, :, 1]), "the other layer was written"
+    options = {name: x.contiguous() if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    dense = [x[:, :, 0].contiguous() for x in before]
+    right = face.flash_attn_with_kvcache(q, *dense, new, new, **options)
+    assert torch.equal(out, right)
+    assert torch.equal(k_cache, dense[0])
+    assert torch.equal(v_cache, dense[1])
+
+
 def test_inputs_that_require_grad(face):
     """Serving code has parameters and no torch.no_grad(): the results have no gradient."""
     q, k_cache, v_cache = caches(pages=2)

@@ -32,6 +32,7 @@ __all__ = [
     "flash_attn_varlen_qkvpacked_func",
     "flash_attn_with_kvcache",
     "install",
+    "uninstall",
 ]
 
 
@@ -42,3 +43,8 @@ def install(over_installed: bool = False) -> None:
     names where the other one is. Names that were imported from the other one before stay what they are.
     """
     _faces.install("flash_attn", __name__, __version__, over_installed)
+
+
+def uninstall() -> None:
+    """Undo install(): the next `import flash_attn` finds what it found before it."""
+    _faces.uninstall("flash_attn")
