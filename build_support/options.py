@@ -85,6 +85,8 @@ TARGETS = {
     "test": "runs the tests (pytest -n auto)",
     "bench": "runs every benchmark of tools/bench",
     "jax": "the XLA handlers of tilekiln.jax (tools/dev --with jax)",
+    "wheel": "the wheels tilekiln (the Python package) and tilekiln-RECEIPT (its kernels)",
+    "hf-kernels": "the same as a repository of Hugging Face's kernels package",
     "programs": "the C and C++ test programs of tests/programs.yaml",
     "compiledb": "compile_commands.json only",
 }

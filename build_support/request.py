@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .toolchain import Toolchain
 from .variant import Variant
@@ -27,7 +28,7 @@ class Build:
     include: object  # the folder to include "tilekiln/tilekiln.h" from
     libraries: dict  # receipt -> the shared library
     manifests: dict  # receipt -> the JSON beside it
-    binding: object = None  # the Python extension, or None without its source
+    binding: Any = None  # the Python extension, or None without its source
     jax_handlers: object = None  # the XLA handlers of tilekiln.jax, or None without JAX
     programs: dict = field(default_factory=dict)  # name -> [executables]
     compiledb: object = None

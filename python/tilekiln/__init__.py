@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from . import reference
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from .kv_cache import KVCache, decode
-    from .library import Instance, Library, libraries, load
+    from .library import Instance, Library, add_library, libraries, load
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
     from .workspace import BackwardWorkspace, plan_backward_workspace
@@ -33,6 +33,7 @@ _HOME = {
     "Library": ".library",
     "NoKernelError": "._native",
     "Stream": "._native",
+    "add_library": ".library",
     "attention": ".operators",
     "attention_backward": ".operators",
     "decode": ".kv_cache",
@@ -53,6 +54,7 @@ __all__ = [
     "NoKernelError",
     "Stream",
     "__version__",
+    "add_library",
     "attention",
     "attention_backward",
     "decode",

@@ -7,6 +7,7 @@ peak, which is measured in the same run. Ends with 1 when an error is above its 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import pathlib
 import sys
@@ -246,8 +247,11 @@ def main() -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tilekiln.demo", description=__doc__.partition("\n")[0])
     parser.add_argument("receipt", nargs="+", help="name, number or path of a built library")
+    receipts = parser.parse_args().receipt
+    if importlib.util.find_spec("rich") is None:
+        parser.error('the package rich, which draws its tables, is not installed: pip install "tilekiln[demo]"')
     good = True
-    for receipt in parser.parse_args().receipt:
+    for receipt in receipts:
         good = show(load(receipt)) and good
     return 0 if good else 1
 

@@ -128,7 +128,14 @@ def _distribution(entry: Any) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an installed package"
 
 
-PLACES = (_from_path, _from_tree, _from_packages)
+_added: list[Found] = []
+
+
+def _from_program() -> list[Found]:
+    return list(_added)
+
+
+PLACES = (_from_path, _from_program, _from_tree, _from_packages)
 
 
 def _every() -> Iterator[Found]:
@@ -206,6 +213,21 @@ def survey() -> tuple[list[Library], list[str]]:
             if library.isa:
                 result[found.receipt] = library
     return list(result.values()), left_out
+
+
+def add_library(path: str | os.PathLike[str]) -> Library:
+    """Load a library file and add it to those at hand: `load`, `attention` and the faces find it from then on.
+
+    The last added goes first, after those of TILEKILN_PATH. Raises ImportError for a file that is no library of this
+    version, FileNotFoundError for none.
+    """
+    library = _open(pathlib.Path(path))
+    found = Found(library.receipt, pathlib.Path(path), "add_library")
+    _added[:] = [found, *(other for other in _added if other.path != found.path)]
+    from . import operators
+
+    operators.look_again()
+    return library
 
 
 def libraries() -> list[Library]:

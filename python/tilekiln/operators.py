@@ -122,6 +122,12 @@ def _at_hand() -> list[Library]:
     return libraries()
 
 
+def look_again() -> None:
+    """Forget which libraries were at hand, and what served which call."""
+    _at_hand.cache_clear()
+    _served.clear()
+
+
 def at_hand() -> list[Library]:
     """Every library that is built or installed, looked for once. Raises NoKernelError when there is none."""
     if not _at_hand():

@@ -1,0 +1,83 @@
+"""`scons hf-kernels`: a repository as Hugging Face's `kernels` package loads it (build/<variant>/, metadata.json)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+
+from .wheels import Wheel
+
+# Nothing here links torch; the faces are written for, and tested with, this version and later ones.
+TORCH = (2, 13)
+MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, on the CPU.
+
+`library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
+is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too.
+"""
+
+import importlib.util
+import pathlib
+import sys
+
+_HERE = pathlib.Path(__file__).resolve().parent
+if "tilekiln" not in sys.modules:
+    _spec = importlib.util.spec_from_file_location("tilekiln", _HERE / "tilekiln" / "__init__.py")
+    sys.modules["tilekiln"] = importlib.util.module_from_spec(_spec)
+    _spec.loader.exec_module(sys.modules["tilekiln"])
+
+from tilekiln import KVCache, __version__, add_library, attention, attention_backward, decode
+
+library = add_library(_HERE / "{library}")
+__all__ = ["KVCache", "__version__", "attention", "attention_backward", "decode", "library"]
+'''
+
+
+def variant_name() -> str:
+    """Any torch from TORCH on, this machine's architecture, the CPU."""
+    return f"torch-stable-abi{TORCH[0]}{TORCH[1]}-cpu-{os.uname().machine}-linux"
+
+
+def contents(receipt: str, facade: Wheel, kernels: Wheel) -> dict[str, bytes]:
+    """The files of a variant, metadata.json among them."""
+    files = dict(facade.files)
+    for name, data in kernels.files.items():
+        if name.endswith((".so", ".json")):
+            files[os.path.basename(name)] = data
+    library = next(os.path.basename(name) for name in kernels.files if name.endswith(".so"))
+    files["__init__.py"] = MODULE.format(receipt=receipt, library=library).encode()
+    files["LICENSE"] = kernels.licence
+    digests = {name: hashlib.sha256(data).digest() for name, data in sorted(files.items())}
+    whole = hashlib.sha256(b"".join(name.encode() + b"\0" + digest for name, digest in digests.items())).hexdigest()
+    metadata = {
+        "name": kernels.name,
+        "id": f"{kernels.name.replace('-', '_')}_cpu_{whole[:12]}",
+        "version": int(kernels.version.partition(".")[0]),
+        "license": "MIT",
+        "python-depends": [],
+        "backend": {"type": "cpu"},
+        "digest": {
+            "algorithm": "sha256",
+            "files": {name: base64.b64encode(digest).decode() for name, digest in digests.items()},
+        },
+    }
+    return {**files, "metadata.json": (json.dumps(metadata, indent=2) + "\n").encode()}
+
+
+def write(directory: str, receipt: str, facade: Wheel, kernels: Wheel) -> None:
+    """The repository at `directory`, whole: what was there before is replaced at the end."""
+    parent = os.path.dirname(directory)
+    os.makedirs(parent, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=parent) as scratch:
+        new = os.path.join(scratch, "new")
+        for name, data in contents(receipt, facade, kernels).items():
+            path = os.path.join(new, "build", variant_name(), name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(data)
+        if os.path.isdir(directory):
+            shutil.move(directory, os.path.join(scratch, "old"))
+        os.replace(new, directory)

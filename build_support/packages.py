@@ -1,0 +1,74 @@
+"""The targets that pack what is built for others to install: wheels, and a repository for Hugging Face's `kernels`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from codegen.tree import tree
+
+from . import console, jax_handlers
+from .jobs import size
+from .options import UsageError
+from .request import Build, Request
+
+if TYPE_CHECKING:
+    from .wheels import Wheel
+
+TARGETS = ("wheel", "hf-kernels")
+
+
+def check(targets: Sequence[str], request: Request) -> None:
+    """Raises UsageError where a package would hold what nobody could load."""
+    asked = [name for name in TARGETS if name in targets]
+    if asked and request.variant.mode in ("sanitize", "thread"):
+        raise UsageError(
+            f"target {asked[0]} with mode={request.variant.mode}: a plain Python cannot load a sanitized library. "
+            "Use mode=release."
+        )
+
+
+def needs(build: Build) -> list[Any]:
+    """The nodes that a package is made of, besides the products of every build."""
+    return [build.jax_handlers] if build.jax_handlers else []
+
+
+def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..., int]]:
+    """What the targets do once everything is built."""
+    # Imported when they run: a build that packs nothing does not wait for them.
+
+    def facade() -> Wheel:
+        from . import wheels
+
+        more = {f"{wheels.FACADE}/jax/{jax_handlers.NAME}": node.abspath for node in needs(build)}
+        return wheels.facade(root, tree(root).version, build.binding.abspath, more)
+
+    def kernels(receipt: str) -> Wheel:
+        from . import wheels
+
+        files = build.libraries[receipt].abspath, build.manifests[receipt].abspath
+        return wheels.kernels(root, tree(root).version, receipt, *files)
+
+    def write_wheels(target: Any, source: Any, env: Any) -> int:
+        from . import wheels
+
+        for wheel in [facade(), *map(kernels, build.libraries)]:
+            path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
+            built = f"{console.line('built', path)}: {size(os.path.getsize(path))}"
+            console.block(built if written else f"{path} is up to date")
+        if not needs(build):
+            console.block("tilekiln.jax is in it without its handlers: JAX is not installed here")
+        return 0
+
+    def write_hf_kernels(target: Any, source: Any, env: Any) -> int:
+        from . import hf_kernels
+
+        for receipt in build.libraries:
+            wheel = kernels(receipt)
+            path = f"{request.variant.directory}/hf-kernels/{wheel.name}"
+            hf_kernels.write(path, receipt, facade(), wheel)
+            console.block(console.line("built", path))
+        return 0
+
+    return {"wheel": write_wheels, "hf-kernels": write_hf_kernels}

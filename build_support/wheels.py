@@ -1,0 +1,160 @@
+"""`scons wheel`: the wheel of the facade, tilekiln, and for each receipt one of its kernels, tilekiln-<receipt>.
+
+Their bytes depend on what is in them alone: names in order, one date, nothing of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wheel.wheelfile import WheelFile
+
+from .platform_tag import platform_tag
+
+FACADE = "tilekiln"
+FACADE_NEEDS = ("numpy>=2", "ml-dtypes")
+EXTRAS = {"demo": "rich"}
+ENTRY_POINTS = "tilekiln.libraries"
+EXTENSION = f"{FACADE}/_binding.abi3.so"
+DATE = (1980, 1, 1, 0, 0, 0)  # the first that an archive can name
+
+
+def distribution(receipt: str) -> str:
+    """The name that `pip install` takes."""
+    return f"{FACADE}-{receipt.replace('_', '-')}"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    name: str
+    version: str
+    tag: str  # python-abi-platform
+    about: str
+    needs: Sequence[str]
+    files: Mapping[str, bytes]  # by path in the archive
+    licence: bytes
+    entry_points: str = ""
+    extras: Mapping[str, str] = field(default_factory=dict)  # extra -> what it needs
+
+    @property
+    def stem(self) -> str:
+        return f"{self.name.replace('-', '_')}-{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.stem}-{self.tag}.whl"
+
+    def information(self) -> dict[str, bytes]:
+        metadata = [
+            "Metadata-Version: 2.4",
+            f"Name: {self.name}",
+            f"Version: {self.version}",
+            f"Summary: {self.about}",
+            "License-Expression: MIT",
+            "License-File: LICENSE",
+            "Requires-Python: >=3.11",
+            *(f"Requires-Dist: {need}" for need in self.needs),
+            *(f"Provides-Extra: {extra}" for extra in self.extras),
+            *(f'Requires-Dist: {need}; extra == "{extra}"' for extra, need in self.extras.items()),
+        ]
+        archive = ["Wheel-Version: 1.0", f"Generator: tilekiln ({self.version})", "Root-Is-Purelib: false"]
+        found = {
+            "METADATA": "\n".join(metadata) + "\n",
+            "WHEEL": "\n".join([*archive, f"Tag: {self.tag}"]) + "\n",
+            "entry_points.txt": self.entry_points,
+        }
+        written = {f"{self.stem}.dist-info/{name}": text.encode() for name, text in found.items() if text}
+        return {**written, f"{self.stem}.dist-info/licenses/LICENSE": self.licence}
+
+
+class _Archive(WheelFile):
+    """Also writes RECORD, when it is closed."""
+
+    def writestr(self, name: str | zipfile.ZipInfo, data: bytes | str, compress_type: int | None = None) -> None:
+        entry = zipfile.ZipInfo(name if isinstance(name, str) else name.filename, DATE)
+        entry.external_attr = 0o100644 << 16
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        super().writestr(entry, data, compress_type)
+
+
+def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wheel:
+    """python/tilekiln and its extension. `more`: other binaries, by their path in the archive."""
+    binaries = {EXTENSION: binding, **more}
+    files = {name: _read(path) for name, path in binaries.items()}
+    return Wheel(
+        FACADE,
+        version,
+        f"cp311-abi3-{platform_tag(binaries.values())}",
+        "Receipts in, attention kernels out: the Python facade. Kernels come in packages of their own.",
+        FACADE_NEEDS,
+        {**files, **package_files(root)},
+        _read(os.path.join(root, "LICENSE")),
+        extras=EXTRAS,
+    )
+
+
+def package_files(root: str) -> dict[str, bytes]:
+    """The sources of the facade, by path from the directory it is imported from."""
+    files = {}
+    for directory, inner, names in os.walk(os.path.join(root, "python", FACADE)):
+        inner[:] = [name for name in inner if name != "__pycache__"]
+        for name in names:
+            if name.endswith((".py", ".pyi", "py.typed")):
+                path = os.path.join(directory, name)
+                files[os.path.relpath(path, os.path.join(root, "python"))] = _read(path)
+    return files
+
+
+def kernels(root: str, version: str, receipt: str, library: str, manifest: str) -> Wheel:
+    """One library. It needs neither Python nor a framework, so one wheel serves them all."""
+    package = f"{FACADE}_{receipt}"
+    plan = json.loads(_read(manifest))
+    targets = ", ".join(target["name"] for target in plan["targets"])
+    module = (
+        f'"""The kernels of receipt {receipt}, which tilekiln finds by the entry point {ENTRY_POINTS}."""\n\n'
+        f'import pathlib\n\nlibrary = pathlib.Path(__file__).with_name("{os.path.basename(library)}")\n'
+    )
+    return Wheel(
+        distribution(receipt),
+        version,
+        f"py3-none-{platform_tag([library])}",
+        f"Attention kernels for Tilekiln: receipt {receipt}, {len(plan['instances']['rows'])} instances for {targets}.",
+        [f"{FACADE}=={version}"],
+        {
+            f"{package}/__init__.py": module.encode(),
+            f"{package}/{os.path.basename(library)}": _read(library),
+            f"{package}/{os.path.basename(manifest)}": _read(manifest),
+        },
+        _read(os.path.join(root, "LICENSE")),
+        f"[{ENTRY_POINTS}]\n{receipt} = {package}:library\n",
+    )
+
+
+def write(wheel: Wheel, directory: str) -> tuple[str, bool]:
+    """(path, was it written): an archive that is there with the same bytes is left alone, older ones of it go."""
+    os.makedirs(directory, exist_ok=True)
+    path = os.path.join(directory, wheel.file_name)
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        new = os.path.join(scratch, wheel.file_name)
+        with _Archive(new, "w") as archive:
+            for name, data in [*sorted(wheel.files.items()), *sorted(wheel.information().items())]:
+                archive.writestr(name, data)
+        same = os.path.exists(path) and _read(path) == _read(new)
+        if not same:
+            os.replace(new, path)
+    for other in os.listdir(directory):
+        ours = re.fullmatch(rf"{re.escape(wheel.name.replace('-', '_'))}-\d[^-]*-.*\.whl", other)
+        if ours and other != wheel.file_name:
+            os.remove(os.path.join(directory, other))
+    return path, not same
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
