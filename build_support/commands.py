@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from . import console, launchers, options, toolchain
+from . import console, launchers, lock, options, toolchain
 from .request import Request
 from .variant import variant
 
@@ -77,6 +77,8 @@ def request(values: Mapping[str, str], dry: bool) -> Request:
 
 def clean(request: Request, only_say: bool) -> None:
     """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind."""
+    if not only_say and os.path.isdir(request.variant.directory):
+        lock.take(request.variant.directory)
     for path in (request.variant.directory, request.variant.python_directory, "compile_commands.json"):
         if os.path.exists(path):
             print(f"{'would remove' if only_say else 'removed'} {path}")
@@ -95,6 +97,7 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
     def command(label: str, *arguments: str) -> Callable[..., int]:
         def run(target: Any, source: Any, env: Any) -> int:
             print(console.line("run", label), flush=True)
+            lock.give_back()  # it may build
             environment = {**os.environ, "TILEKILN_PATH": libraries}
             return subprocess.run([sys.executable, *arguments], env=environment, check=False).returncode
 

@@ -15,7 +15,8 @@ from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
 from codegen.flags import JOIN
 
-from . import console, jobs
+from . import console, jobs, measured, memory
+from .budget import Budget
 from .jobs import Job
 from .request import Request
 
@@ -46,6 +47,8 @@ class Graph:
                 "Generated": Builder(action=action),
             },
         )
+        # What units took when they were last made.
+        self.known = measured.read(self.at(request.variant.directory))
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
 
     def at(self, path: str) -> str:
@@ -58,6 +61,9 @@ class Graph:
 
     def step(self, target: str, job: Job, sources: Sequence[Any] = (), scan: bool = False) -> Any:
         job.verbose = self.request.verbose
+        job.log = self.at(self.request.variant.directory)
+        known = self.known.get(self.at(target))
+        job.need = known.peak if known else job.need or memory.UNMEASURED["rows"][self.request.variant.mode]
         make = self.env.Written if scan else self.env.Generated
         inputs = [self.env.File(self.node_path(source)) if isinstance(source, str) else source for source in sources]
         return make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
@@ -90,6 +96,7 @@ class Graph:
             content=content,
             instances=instances,
             launcher=self.request.launcher,
+            need=memory.UNMEASURED[what][self.request.variant.mode],
             unsigned=[*tools.prefix_map, *unsigned],
         )
         return self.step(target, job, () if content else (source,), scan=not content)
@@ -113,10 +120,12 @@ class Graph:
         content: str = "",
         needs: Sequence[Any] = (),
         summary: str = "",
+        budget: Budget | None = None,
     ) -> Any:
         tools = self.request.toolchain
         command = [*tools.link(shared), "-o", jobs.OUT, jobs.INPUTS, *flags, "-pthread"]
-        node = self.step(target, Job("link", target, [command], tools.identity, content, summary=summary), objects)
+        job = Job("link", target, [command], tools.identity, content, summary=summary, budget=budget)
+        node = self.step(target, job, objects)
         self.env.Depends(
             node, [self.env.File(self.node_path(need)) if isinstance(need, str) else need for need in needs]
         )

@@ -5,13 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import resource
 import shlex
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from . import console
+from codegen import sizes
+
+from . import console, measured, memory
+from .budget import Budget
 
 OUT = "@out@"  # where the job writes
 SCRATCH = ".scratch"  # after OUT: a file between two commands
@@ -30,6 +35,9 @@ class Job:
     unsigned: Sequence[str] = ()
     text: str | None = None  # a job without commands writes this
     summary: str = ""  # said when done
+    budget: Budget | None = None  # what the target may weigh
+    log: str = ""  # the directory of measured.jsonl
+    need: float = 0  # bytes of memory it is expected to take
     verbose: bool = field(default=False)
 
     @property
@@ -39,6 +47,7 @@ class Job:
             self.content,
             self.text or "",
             *(arg for command in self.commands for arg in (*command, "")),
+            *([str(self.budget.bytes)] if self.budget else []),
         ]
         return hashlib.sha256("\0".join(signed).encode()).hexdigest()[:32]
 
@@ -56,9 +65,42 @@ class Job:
 
 
 def run(job: Job, target: str, sources: Sequence[str]) -> int:
-    """Runs the job; returns 0, or the exit code of the command that failed after saying all that helps."""
+    """Runs the job; returns 0, or the exit code of the command that failed after saying all that helps.
+
+    Commands killed for memory are run again beside half as many jobs, at last alone.
+    """
+    gate, need = memory.gate(), job.need
+    while True:
+        with gate.entered(need) if job.commands else contextlib.nullcontext(memory.Entry()) as entry:
+            done = _attempt(job, target, sources)
+        if done.killed and entry.beside > 1:
+            need = max(need, done.peak)
+            console.block(
+                f"killed for memory: {job.verb} {job.label}, beside {entry.beside - 1} more. "
+                f"Again, with at most {gate.fewer(entry.beside)} at once from now on."
+            )
+            continue
+        break
+    if done.code != 0:
+        console.block(done.why + failure(job, target, sources))
+    elif job.summary:
+        console.block(job.summary.replace("@size@", sizes.shown(os.path.getsize(target))))
+    return done.code
+
+
+@dataclass
+class Done:
+    code: int = 0
+    why: str = ""  # it failed
+    peak: int = 0  # bytes of its largest process
+    killed: bool = False  # for want of memory
+
+
+def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
+    """Runs the commands once. The target is there only when all went well."""
     new = f"{target}.{os.getpid()}.new"
     response = f"{new}.inputs"
+    done, cpu, start = Done(), 0.0, time.time()
     try:
         if job.text is not None:
             with open(new, "w", encoding="utf-8") as file:
@@ -70,31 +112,55 @@ def run(job: Job, target: str, sources: Sequence[str]) -> int:
             argv = job.argv(command, new, f"@{response}")
             if index == 0:
                 argv = [*job.launcher, *argv, *job.unsigned]
-            result = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-            if result.stdout:
-                console.block(result.stdout.decode(errors="replace"))
-            if result.returncode != 0:
-                console.block(ended(result.returncode) + failure(job, target, sources))
-                return abs(result.returncode)
+            code, said, usage = _run(argv)
+            cpu += usage.ru_utime + usage.ru_stime
+            done.peak = max(done.peak, usage.ru_maxrss * 1024)
+            done.killed = memory.was_killed(code, said)
+            if said and not done.killed:
+                console.block(said.decode(errors="replace"))
+            if code != 0:
+                done.code = abs(code)
+                done.why = does_not_fit(done.peak) if done.killed else ended(code)
+                return done
+        if job.budget is not None and (over := job.budget.exceeded(target, new, sources)):
+            return Done(1, over)
         os.replace(new, target)
     except OSError as error:
-        console.block(f"{error}\n{failure(job, target, sources)}")
-        return 1
+        return Done(1, f"{error}\n")
     finally:
         for path in (new, f"{new}{SCRATCH}", response):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.remove(path)
-    if job.summary:
-        console.block(job.summary.replace("@size@", size(os.path.getsize(target))))
-    return 0
+    if job.log and job.commands:
+        measured.append(
+            job.log,
+            measured.Measured(target, job.verb, job.label, cpu, done.peak, start, time.time(), memory.began),
+        )
+    return done
+
+
+def _run(argv: Sequence[str]) -> tuple[int, bytes, resource.struct_rusage]:
+    """The exit code (negative: the signal), what was said, and what it and its children used."""
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    with process.stdout:
+        said = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, said, usage
+
+
+def does_not_fit(peak: int) -> str:
+    return (
+        f"killed for memory, although nothing ran beside it: it had taken {sizes.shown(peak)}, and "
+        f"{sizes.shown(memory.free())} are free now. Give the machine or container more memory or swap, "
+        "or end what else runs on it.\n"
+    )
 
 
 def ended(code: int) -> str:
     """What to say of a compiler that a signal ended; it has had no time to say it itself."""
-    if code >= 0:
-        return ""
-    hint = ": out of memory? fewer at once with -j1" if -code == signal.SIGKILL else ": a fault of the compiler"
-    return f"ended by {signal.Signals(-code).name}{hint}\n"
+    return f"ended by {signal.Signals(-code).name}: a fault of the compiler\n" if code < 0 else ""
 
 
 def failure(job: Job, target: str, sources: Sequence[str]) -> str:
@@ -104,7 +170,3 @@ def failure(job: Job, target: str, sources: Sequence[str]) -> str:
         lines += [f"  {name}" for name in job.instances]
     lines += ["To reproduce:", f"  cd {shlex.quote(os.getcwd())} && {job.command_line(target, sources)}"]
     return "\n".join(lines)
-
-
-def size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} kB"

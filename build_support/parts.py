@@ -15,7 +15,7 @@ from codegen import includes
 from codegen.flags import EXPORTS, LIBRARY_LINK, RUNTIME, define
 from codegen.tree import tree
 
-from . import console, jobs
+from . import budget, console, jobs
 from .programs import read_programs
 from .toolchain import Toolchain, ToolchainError
 
@@ -130,6 +130,7 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
         flags=flags,
         shared=True,
         needs=[EXPORTS],
+        budget=budget.of(sources.size_budgets.get(receipt), receipt, graph.request.variant.mode),
         summary=f"{console.line('built', target)}: {count}, @size@",
     )
 

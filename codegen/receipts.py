@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen import schema, select
+from codegen import schema, select, sizes
 from codegen.errors import SelectionError, no_such
 from codegen.select import Clause
 from codegen.yaml_io import Document
@@ -22,6 +22,7 @@ class Receipt:
         self.file = document.load(schema.ReceiptFile)
         self.name, self.number, self.about = self.file.receipt, self.file.number, self.file.about
         self.base = base
+        self.size_budget = self._size_budget()
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
         self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}
@@ -39,6 +40,15 @@ class Receipt:
             self.clauses[name] = self._family(families[name], file)
         if not self.clauses:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
+
+    def _size_budget(self) -> int | None:
+        """Bytes."""
+        if self.file.size_budget is None:
+            return None
+        try:
+            return sizes.parse(self.file.size_budget)
+        except ValueError as error:
+            raise self.document.error(("size_budget",), str(error)) from error
 
     def _family(self, family: Family, file: schema.ReceiptFamilyFile) -> list[Clause]:
         """Inherited and own clauses, narrowed by `only`, then widened by every `add`."""

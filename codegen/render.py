@@ -50,6 +50,7 @@ class Generated(msgspec.Struct):
     engines: list[Engine]
     written: list[str] = []
     removed: list[str] = []
+    size_budgets: dict[str, int] = {}  # bytes of a release library, by receipt
 
 
 def _c_type(axis: Axis) -> str:
@@ -252,6 +253,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         part = Generated(
             units, list(headers), list({engine.symbol: engine for engine in _engines(plan).values()}.values())
         )
+        if plan.source.size_budget:
+            part.size_budgets[plan.receipt] = plan.source.size_budget
         used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
@@ -287,4 +290,5 @@ def merged(parts: Sequence[Generated]) -> Generated:
                 engine if was is None else msgspec.structs.replace(was, receipts=was.receipts + engine.receipts)
             )
     headers = list(dict.fromkeys(header for part in parts for header in part.headers))
-    return Generated(list(units.values()), headers, list(engines.values()))
+    budgets = {receipt: size for part in parts for receipt, size in part.size_budgets.items()}
+    return Generated(list(units.values()), headers, list(engines.values()), size_budgets=budgets)

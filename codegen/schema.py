@@ -89,4 +89,5 @@ class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     about: Text
     extends: Word | None = None
     without: list[Word] = []
+    size_budget: Text | None = None  # of its release library, whatever the targets; not inherited
     families: dict[str, ReceiptFamilyFile] = {}

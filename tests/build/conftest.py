@@ -156,6 +156,18 @@ def built_tree(small_build: Path, tmp_path: Path) -> Tree:
     return Tree(tmp_path / "tree")
 
 
+@pytest.fixture(scope="session")
+def copy_build(small_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Tree]:
+    """copy_build() -> as built_tree, for fixtures that outlive a test."""
+
+    def copy() -> Tree:
+        tree = Tree(tmp_path_factory.mktemp("built") / "tree")
+        shutil.copytree(small_build, tree.root)
+        return tree
+
+    return copy
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str, Sequence[str]], Path]:
     """script(name, lines) -> an executable shell script."""

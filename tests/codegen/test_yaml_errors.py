@@ -82,6 +82,12 @@ CASES = [
         "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
     ),
     (FAMILY, 'word: "_d{}"', 'word: @"_d"', "this gives two values one word; {} is the value"),
+    (
+        FP32_MIN,
+        "number: 801",
+        "number: 801\nsize_budget: @20 miles",
+        "'20 miles' is no size; write it as 800 kB, 20 MB",
+    ),
     (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
     (FAMILY, "  type: tilekiln::", "  @typ: tilekiln::", "'typ' is not known here; nearest: type"),
     (FAMILY, "header: tilekiln/fmha/fwd_engine.h", "header: @tilekiln/no.h", "include/tilekiln/no.h is missing"),

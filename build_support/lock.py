@@ -1,0 +1,62 @@
+"""One build at a time in one variant's directory: a second one waits, and says for whom."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import fcntl
+import os
+
+from . import console
+
+FILE = "lock"
+_held: dict[str, int] = {}  # directory -> descriptor
+
+
+def take(directory: str) -> None:
+    """Waits until no other process builds in `directory`, then keeps others out until this one ends.
+
+    The system gives the lock back however a process ends. What a build that was cut off left half-written goes here:
+    nothing trusts it, but nobody else would remove it.
+    """
+    if directory in _held:
+        return
+    path = os.path.join(directory, FILE)
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
+            console.block(f"waiting: another build is at work in {directory} (process {owner})")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Whoever had it may have removed the directory (-c) meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                break
+        os.close(descriptor)
+        os.makedirs(directory, exist_ok=True)
+    if os.pread(descriptor, 1, 0):
+        _sweep(directory)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    _held[directory] = descriptor
+    atexit.register(give_back)
+
+
+def give_back() -> None:
+    """Lets others in: this build has ended well, or is about to run a program that may build."""
+    for descriptor in _held.values():
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+    _held.clear()
+
+
+def _sweep(directory: str) -> None:
+    """Removes what jobs and the generator write beside their targets before they rename it."""
+    for above, _, names in os.walk(directory):
+        for name in names:
+            if name.endswith((".new", ".new.inputs", ".new.scratch", ".tmp")):
+                with contextlib.suppress(OSError):
+                    os.remove(os.path.join(above, name))
