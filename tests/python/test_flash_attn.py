@@ -473,17 +473,21 @@ def test_transforms_of_functorch(face):
 
 
 def test_compiled(face):
-    """Under torch.compile(fullgraph=True), gradients too."""
+    """Under torch.compile(fullgraph=True), gradients and dropout too."""
     q, k, v = qkv(6, 6, dtype=torch.float32, grad=True)
     x = torch.stack([q, k, v], 2).detach().requires_grad_()
 
-    def both(q, k, v, x):
+    def all_of_them(q, k, v, x):
         one = face.flash_attn_func(q, k, v, causal=True, softcap=2.0)
         packed = face.flash_attn_varlen_qkvpacked_func(x.flatten(0, 1), int32(0, 6, 12), 6, window_size=(2, 3))
-        return one.square().sum() + packed.sin().sum()
+        dropped, lse, _ = face.flash_attn_kvpacked_func(q, x[:, :, 1:], 0.3, return_attn_probs=True)
+        return one.square().sum() + packed.sin().sum() + dropped.cos().sum(), lse
 
-    expected = both(q, k, v, x)
-    compiled = torch.compile(both, fullgraph=True, backend="aot_eager")(q, k, v, x)
+    torch.manual_seed(0)
+    expected, expected_lse = all_of_them(q, k, v, x)
+    torch.manual_seed(0)
+    compiled, lse = torch.compile(all_of_them, fullgraph=True, backend="aot_eager")(q, k, v, x)
     torch.testing.assert_close(compiled, expected)
+    torch.testing.assert_close(lse, expected_lse)
     for mine, theirs in zip(*(torch.autograd.grad(y, (q, k, v, x)) for y in (compiled, expected)), strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -197,7 +197,8 @@ def judge_all(
     ours: Sequence[torch.Tensor],
     exact: Sequence[torch.Tensor],
     same: Sequence[torch.Tensor],
+    constant: float | None = None,
 ) -> None:
     """`judge` of an output, which comes first, and of gradients."""
     for i, (name, mine, right, theirs) in enumerate(zip(names, ours, exact, same, strict=True)):
-        judge(name, mine, right, theirs, GRADIENT if i else FORWARD)
+        judge(name, mine, right, theirs, GRADIENT if i else FORWARD, constant)
