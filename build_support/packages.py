@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from codegen.sizes import shown
 from codegen.tree import tree
 
 from . import console, jax_handlers
-from .jobs import size
 from .options import UsageError
 from .request import Build, Request
 
@@ -55,7 +55,7 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
 
         for wheel in [facade(), *map(kernels, build.libraries)]:
             path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
-            built = f"{console.line('built', path)}: {size(os.path.getsize(path))}"
+            built = f"{console.line('built', path)}: {shown(os.path.getsize(path))}"
             console.block(built if written else f"{path} is up to date")
         if not needs(build):
             console.block("tilekiln.jax is in it without its handlers: JAX is not installed here")
