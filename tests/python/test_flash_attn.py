@@ -435,6 +435,30 @@ def test_errors_are_those_that_callers_catch(face):
         face.flash_attn_func(*qkv(3, 3, hdim=264))
 
 
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointed_layers_drop_the_same(face, use_reentrant):
+    x = upstream.normal(2, 6, 3, 2, 32, dtype=torch.float32, seed=0, grad=True)
+
+    def layer(x):
+        return face.flash_attn_qkvpacked_func(x, 0.3, causal=True) + face.flash_attn_func(*x.unbind(2), 0.3)
+
+    gradients = []
+    for run in (layer, lambda x: torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=use_reentrant)):
+        torch.manual_seed(4)
+        run(x).square().sum().backward()
+        gradients.append(x.grad)
+        x.grad = None
+    assert torch.equal(*gradients)
+
+
+def test_inference_mode(face):
+    x = upstream.normal(2, 6, 3, 2, 32, dtype=torch.float32, seed=0, grad=True)
+    with torch.inference_mode():
+        out = face.flash_attn_qkvpacked_func(x, causal=True)
+    assert out.is_inference()
+    assert torch.equal(out, face.flash_attn_qkvpacked_func(x, causal=True))
+
+
 @pytest.mark.parametrize("seqlen", [1, 2, 5, 17, 128])
 @pytest.mark.parametrize("hdim", [16, 64])
 def test_large_values_do_not_overflow(face, seqlen, hdim):

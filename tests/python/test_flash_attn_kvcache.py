@@ -259,6 +259,28 @@ def test_inputs_that_require_grad(face):
     assert torch.equal(k_cache[:, 3:4], k)
 
 
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+@pytest.mark.parametrize("made_within", [False, True])
+def test_inference_mode(face, softcap, made_within):
+    """Caches made before it or in it are written in place."""
+    q, *cache = caches(pages=2)
+    with torch.inference_mode():
+        cache = [x.clone() for x in cache] if made_within else cache
+        out = face.flash_attn_with_kvcache(q, *cache, q, q, cache_seqlens=3, softcap=softcap)
+    assert torch.equal(cache[0][:, 3:4], q)
+    right = face.flash_attn_with_kvcache(q, *(x.clone() for x in cache), cache_seqlens=4, softcap=softcap)
+    assert torch.equal(out, right)
+
+
+def test_autograd_knows_that_caches_are_written(face):
+    q, k_cache, v_cache = caches(pages=2)
+    weight = torch.ones_like(k_cache, requires_grad=True)
+    loss = (weight * k_cache).sum()
+    face.flash_attn_with_kvcache(q, k_cache, v_cache, q, q, cache_seqlens=3)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
 def test_no_sequences_and_no_queries(face):
     q, k_cache, v_cache = caches(pages=2)
     assert face.flash_attn_with_kvcache(q[:0], k_cache[:0], v_cache[:0], cache_seqlens=3).shape == (0, 1, 2, 32)

@@ -9,12 +9,16 @@ from torch import Tensor
 
 def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Copies of those whose last dimension is not contiguous."""
-    return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
+    for tensor in tensors:
+        if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+            return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
+    return tensors
 
 
 def mask(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
     """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded."""
-    left, right = (int(side) for side in window_size)
+    left, right = window_size
+    left, right = int(left), int(right)
     return {
         "causal": bool(causal),
         "window": (left if 0 <= left < seqlen_k else -1, right if 0 <= right < seqlen_k and not causal else -1),

@@ -45,7 +45,8 @@ def flash_attn_with_kvcache(
     rotary_cos, rotary_sin (positions, rotary_dim / 2), with k and v: new key t is rotated for position cache_seqlens
     + t, so is query t if causal or window_size is given, else every query for cache_seqlens. rotary_interleaved: pairs
     (2i, 2i + 1), else (i, i + rotary_dim / 2).
-    num_splits: parts the keys are cut into, 1 to 128; 0 chooses. The others as the module says.
+    num_splits: parts the keys are cut into, 1 to 128; 0 chooses; with a soft cap they are not cut. The others as the
+    module flash_attn_interface says.
     Returns out, shape of q, or (out, softmax_lse) with return_softmax_lse, fp32 (batch, nheads, seqlen_q).
     """
     _check_append(k, v, rotary_cos, rotary_sin, cache_seqlens)
