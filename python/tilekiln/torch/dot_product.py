@@ -77,7 +77,7 @@ def _general(
     shape = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
     q, k, v = (_four(x, shape) for x in (query, key, value))
     q, k, v = (x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous() for x in _heads(q, k, v, enable_gqa))
-    bias = None if attn_mask is None else _bias(attn_mask, shape, q, k)
+    bias = None if attn_mask is None else additive(attn_mask, shape, q, k)
     if dropout_p == 1.0:  # nothing is kept; a call, for the shape and the zero gradients
         return sdpa(query, key, value, attn_mask, 0.0, is_causal, scale, enable_gqa) * 0
     inner = q.stride(1) < q.stride(2)
@@ -189,7 +189,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, T
     return q, k, v
 
 
-def _bias(mask: Tensor, batch: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
+def additive(mask: Tensor, batch: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
     """What is added to the scores: (1 | batch, 1 | heads, seqlen_q, seqlen_k) of q's dtype."""
     heads, seqlen_q, seqlen_k = q.shape[1], q.shape[2], k.shape[2]
     whole = (*batch, heads, seqlen_q, seqlen_k)

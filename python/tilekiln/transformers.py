@@ -1,0 +1,233 @@
+"""Tilekiln in Hugging Face Transformers: an attention implementation by name.
+
+    import tilekiln.transformers
+    tilekiln.transformers.register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="tilekiln")
+
+The contract is the one of Transformers' flash attention: models hand over a padding mask of 2 dimensions or none, and
+say by name what else hides keys (sliding_window, is_causal, position_ids of packed sequences). A mask that this cannot
+say is made whole, of 4 dimensions, and becomes a bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import causal_mask_function, sdpa_mask
+
+from .torch import calls, dot_product
+
+NAME = "tilekiln"
+FLASH = "flash_attention_2"
+CHECK = "_check_and_adjust_attn_implementation"
+SAID_BY_NAME = (
+    "and_masks.<locals>.and_mask",
+    "causal_mask_function",
+    "sliding_window_overlay.<locals>.inner_mask",
+    "packed_sequence_mask_function.<locals>.inner_mask",
+    "remap_positions_for_packed_sequence.<locals>.inner_mask",
+)
+"""The mask functions of Transformers whose meaning a model hands to the attention function by name."""
+
+_replaced: dict[str, Any] = {}
+
+
+def register(*, flash_attention_2: bool = False) -> None:
+    """Make attn_implementation="tilekiln" known to Transformers.
+
+    flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
+    check for the package and a GPU is passed over for that name. `unregister` undoes both.
+    """
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask)
+    if not flash_attention_2 or _replaced:
+        return
+    _replaced["attention"] = AttentionInterface._global_mapping[FLASH]
+    _replaced["mask"] = AttentionMaskInterface._global_mapping[FLASH]
+    _replaced["check"] = getattr(PreTrainedModel, CHECK)
+    AttentionInterface.register(FLASH, attention)
+    AttentionMaskInterface.register(FLASH, mask)
+
+    def check(self: Any, attn_implementation: str | None, *others: Any, **named: Any) -> Any:
+        if attn_implementation == FLASH and self._supports_flash_attn:
+            return attn_implementation
+        return _replaced["check"](self, attn_implementation, *others, **named)
+
+    setattr(PreTrainedModel, CHECK, check)
+
+
+def unregister() -> None:
+    """Take out what `register` put in. Models that were made meanwhile ask for names that are then unknown."""
+    AttentionInterface._global_mapping.pop(NAME, None)
+    AttentionMaskInterface._global_mapping.pop(NAME, None)
+    if _replaced:
+        AttentionInterface.register(FLASH, _replaced.pop("attention"))
+        AttentionMaskInterface.register(FLASH, _replaced.pop("mask"))
+        setattr(PreTrainedModel, CHECK, _replaced.pop("check"))
+
+
+def _parts(function: Callable[..., Any]) -> set[str]:
+    """The names of the functions a mask function is made of."""
+    found = {function.__qualname__}
+    for cell in getattr(function, "__closure__", None) or ():
+        held = cell.cell_contents
+        for one in held if isinstance(held, (tuple, list)) else (held,):
+            if callable(one) and hasattr(one, "__qualname__"):
+                found |= _parts(one)
+    return found
+
+
+def mask(
+    batch_size: int,
+    q_length: int,
+    kv_length: int,
+    q_offset: int = 0,
+    kv_offset: int = 0,
+    mask_function: Callable[..., Any] | None = None,
+    attention_mask: Tensor | None = None,
+    use_vmap: bool = False,
+    allow_is_causal_skip: bool = True,
+    allow_is_bidirectional_skip: bool = False,
+    **others: Any,
+) -> Tensor | None:
+    """What `attention` gets as attention_mask; arguments as Transformers' AttentionMaskInterface gives them.
+
+    None: nothing but what is said by name. Bool (batch, keys): the keys that are there, from the first to the last of
+    each sequence without holes; later keys of a static cache are left off. Bool (batch, 1, q_length, kv_length): all.
+    """
+    bidirectional = mask_function is not None and mask_function.__qualname__ == "bidirectional_mask_function"
+    by_name = mask_function is None or (not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME))
+    if bidirectional and attention_mask is None:
+        return None
+    if by_name and not torch.compiler.is_compiling():
+        end = int(q_offset) + q_length
+        if attention_mask is None:
+            left_off = kv_offset + kv_length > end
+            return torch.ones(batch_size, end - kv_offset, dtype=torch.bool) if left_off else None
+        there = attention_mask[:, kv_offset:end].bool()
+        if there.shape[1] == end - kv_offset and not _has_holes(there):
+            return None if there.shape[1] == kv_length and there.all() else there
+    plain = by_name and attention_mask is None and q_length == kv_length
+    made: Tensor | None = sdpa_mask(
+        batch_size,
+        q_length,
+        kv_length,
+        q_offset,
+        kv_offset,
+        causal_mask_function if mask_function is None else mask_function,
+        attention_mask,
+        use_vmap=use_vmap,
+        allow_is_causal_skip=allow_is_causal_skip and plain,
+        allow_is_bidirectional_skip=allow_is_bidirectional_skip,
+        **others,
+    )
+    return made
+
+
+def _has_holes(there: Tensor) -> bool:
+    """Is a token missing between the first and the last of a sequence?"""
+    return bool((there[:, 1:] & ~there[:, :-1]).sum(1).add(there[:, 0]).gt(1).any())
+
+
+def attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    position_bias: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
+    cache: Any = None,
+    deterministic: bool | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The attention function, as Transformers' AttentionInterface calls it.
+
+    query (batch, nhead_q, seqlen_q, hdim), key and value (batch, nhead_k, seqlen_k, hdim). Returns (batch, seqlen_q,
+    nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head.
+    """
+    if position_bias is not None:
+        raise NotImplementedError(f'{NAME}: a position_bias (T5) is not supported: use attn_implementation="sdpa"')
+    if cache is not None:
+        raise NotImplementedError(f'{NAME}: continuous batching is not supported: use attn_implementation="sdpa"')
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    options: dict[str, Any] = {"softmax_scale": scaling, "dropout_p": dropout, "deterministic": deterministic}
+    if softcap:
+        options["softcap"] = softcap
+    if s_aux is not None:
+        options["sink"] = s_aux.float()
+    q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if attention_mask is not None and attention_mask.dim() == 4:  # says all, the window too
+        keys = attention_mask.shape[-1]
+        k, v = k[:, :keys], v[:, :keys]
+        options["bias"] = dot_product.additive(attention_mask, (q.shape[0],), query, k.transpose(1, 2))
+        return _forward(q, k, v, options), None
+    options["causal"] = causal and q.shape[1] > 1
+    if sliding_window is not None and k.shape[1] > sliding_window:
+        options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
+    if attention_mask is not None:
+        return _padded(q, k, v, attention_mask, options), None
+    if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
+        return _packed(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options), None
+    starts = _starts(position_ids, q, k)
+    if starts is not None:
+        return _packed(q, k, v, starts, starts, options), None
+    return _forward(q, k, v, options), None
+
+
+def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    return calls.forward(q, k, v, return_lse=False, **options)[0]
+
+
+def _packed(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor, options: dict[str, Any]) -> Tensor:
+    """Sequences one after another, over rows of the batch too."""
+    cu_seqlens = {"cu_seqlens_q": starts_q.to(torch.int32), "cu_seqlens_k": starts_k.to(torch.int32)}
+    out = _forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), {**options, **cu_seqlens})
+    return out.reshape(*q.shape[:2], *out.shape[1:])
+
+
+def _starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+    """Where sequences start in the flattened batch, and its end; None when each row is one sequence."""
+    if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
+        return None
+    if q.shape[1] < 2 or q.shape[1] != k.shape[1] or position_ids.shape[1] != q.shape[1]:
+        return None
+    begins = torch.ones(q.shape[:2], dtype=torch.bool)
+    begins[:, 1:] = position_ids.diff() != 1
+    if not begins[:, 1:].any():
+        return None
+    return torch.cat([begins.flatten().nonzero()[:, 0], torch.tensor([begins.numel()])])
+
+
+def _padded(q: Tensor, k: Tensor, v: Tensor, there: Tensor, options: dict[str, Any]) -> Tensor:
+    """there: bool (batch, keys), without holes; the queries are the last of these."""
+    keys, queries = there.shape[1], q.shape[1]
+    k, v = k[:, :keys], v[:, :keys]
+    lengths, first = there.sum(1), there.int().argmax(1)
+    if queries == keys:
+        rows = torch.arange(len(there)) * keys
+        starts = torch.cat([rows + first, torch.tensor([there.numel()])]).to(torch.int32)
+        lengths = lengths.to(torch.int32)
+        where = {"seqstart_q": starts, "seqstart_k": starts, "seqlen_q": lengths, "seqlen_k": lengths}
+        out = _forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), {**options, **where})
+        return out.reshape(*q.shape[:2], *out.shape[1:])
+    rows_of_out = []  # a step of generation: no copy of the cache
+    for row, (begin, length) in enumerate(zip(first.tolist(), lengths.tolist(), strict=True)):
+        end, unseen = begin + length, keys - queries
+        low, high = max(begin - unseen, 0), max(end - unseen, 0)
+        part = q[row : row + 1, low:high], k[row : row + 1, begin:end], v[row : row + 1, begin:end]
+        out = _forward(*part, options)
+        rows_of_out.append(torch.nn.functional.pad(out, (0, 0, 0, 0, low, queries - high)))
+    return torch.cat(rows_of_out)

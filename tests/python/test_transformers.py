@@ -1,0 +1,272 @@
+"""tilekiln.transformers: tiny models with random weights against Transformers' own attention, offline."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+pytestmark = [pytest.mark.torch, pytest.mark.transformers]
+
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
+SIZES = {
+    "vocab_size": 64, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 256, "pad_token_id": 0, "bos_token_id": 1,
+    "eos_token_id": None, "initializer_range": 0.15,
+}  # fmt: skip
+WINDOW = {"sliding_window": 7}
+MODELS = {
+    "Llama": {},
+    "Qwen2": {"use_sliding_window": True, "max_window_layers": 1, **WINDOW},
+    "Mistral": WINDOW,
+    "Gemma2": {"head_dim": 16, "attn_logit_softcapping": 3.0, "query_pre_attn_scalar": 16, **WINDOW},
+}
+BATCH, SEQLEN = 3, 20
+LENGTHS = (15, 20, 19)
+
+
+@pytest.fixture(autouse=True)
+def libraries(load, monkeypatch):
+    """flash, and for masks that only a bias can say ck_default and fp32."""
+    found = [load("flash"), load("ck_default"), load("fp32")]
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def face(binding):
+    import tilekiln.transformers as face
+
+    face.register()
+    yield face
+    face.unregister()
+
+
+def make(name: str, dtype="fp32", **options):
+    config = getattr(transformers, f"{name}Config")(**SIZES, **MODELS[name], **options)
+    return getattr(transformers, f"{name}ForCausalLM")(config).to(DTYPES[dtype]).eval()
+
+
+def theirs(name: str) -> str:
+    """What to compare with: sdpa knows no soft cap."""
+    return "eager" if name == "Gemma2" else "sdpa"
+
+
+def padding(side: str):
+    there = torch.ones(BATCH, SEQLEN, dtype=torch.long)
+    for row, length in enumerate(LENGTHS):
+        if side == "left":
+            there[row, : SEQLEN - length] = 0
+        elif side == "right":
+            there[row, length:] = 0
+    return there
+
+
+def run(model, implementation, tokens, there, **options):
+    """Logits of real tokens, and all gradients of their loss."""
+    model.set_attn_implementation(implementation)
+    model.zero_grad()
+    # A first token is predicted by padding, where implementations may differ.
+    labels = tokens.masked_fill((there == 0) | (there.roll(1, 1) == 0), -100)
+    result = model(tokens, attention_mask=None if "position_ids" in options else there, labels=labels, **options)
+    result.loss.backward()
+    return result.logits[there.bool()].detach(), [x.grad.clone() for x in model.parameters()]
+
+
+def compare(ours, expected, dtype):
+    for mine, its in zip([ours[0], *ours[1]], [expected[0], *expected[1]], strict=True):
+        size = its.float().abs().max().item()
+        assert (mine.float() - its.float()).abs().max().item() <= CLOSE[dtype] * max(size, 1e-3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_forward_and_backward(name, dtype):
+    """16-bit results are judged against theirs in fp32, as near as their own 16 bits come."""
+    model = make(name)
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    for side in ("none", "left", "right"):
+        there = padding(side)
+        expected = run(model.float(), theirs(name), tokens, there)
+        if dtype == "fp32":
+            compare(run(model, "tilekiln", tokens, there), expected, dtype)
+            continue
+        rounded = model.to(DTYPES[dtype])
+        made = [run(rounded, which, tokens, there) for which in ("tilekiln", theirs(name))]
+        errors = [
+            [
+                (mine.float() - its).abs().max().item()
+                for mine, its in zip([x[0], *x[1]], [expected[0], *expected[1]], strict=True)
+            ]
+            for x in made
+        ]
+        for ours, its, exact in zip(*errors, [expected[0], *expected[1]], strict=True):
+            assert ours <= (2 if exact is expected[0] else 3) * its + CLOSE[dtype] / 10 * exact.abs().max().item()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_generate(name, dtype):
+    model = make(name, dtype)
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    for side in ("none", "left"):
+        made = []
+        for which in (theirs(name), "tilekiln"):
+            model.set_attn_implementation(which)
+            made.append(model.generate(tokens, attention_mask=padding(side), max_new_tokens=8, do_sample=False))
+        assert made[0].shape == (BATCH, SEQLEN + 8)
+        assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+@pytest.mark.parametrize("name", ["Llama", "Gemma2"])
+def test_caches(name, cache):
+    """A static cache has more keys than there are, beams reorder it, and a second prefill has many queries."""
+    model = make(name)
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    made = []
+    for which in (theirs(name), "tilekiln"):
+        model.set_attn_implementation(which)
+        options = {"max_new_tokens": 6, "do_sample": False, "cache_implementation": cache, "num_beams": 2}
+        if cache == "static":
+            options["disable_compile"] = True
+        made.append(model.generate(tokens, attention_mask=padding("left"), **options))
+    assert torch.equal(*made)
+    if cache == "dynamic":
+        with torch.no_grad():
+            whole = model(tokens).logits
+            first = model(tokens[:, :13], use_cache=True)
+            second = model(tokens[:, 13:], past_key_values=first.past_key_values).logits
+        torch.testing.assert_close(second, whole[:, 13:], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", MODELS)
+def test_packed(name, dtype):
+    """Sequences in a row, told by position_ids, or by cu_seq_lens: each as if it were alone."""
+    model = make(name, dtype)
+    tokens = torch.randint(1, 64, (1, 30))
+    lengths = (11, 4, 15)
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    starts = torch.tensor([0, 11, 15, 30], dtype=torch.int32)
+    model.set_attn_implementation("tilekiln")
+    with torch.no_grad():
+        alone = torch.cat([model(part).logits for part in tokens.split(lengths, 1)], 1)
+        named = {"cu_seq_lens_q": starts, "cu_seq_lens_k": starts, "max_length_q": 15, "max_length_k": 15}
+        for extra in ({}, named):
+            packed = model(tokens, position_ids=positions, use_cache=False, **extra).logits
+            torch.testing.assert_close(packed, alone, atol=CLOSE[dtype], rtol=CLOSE[dtype])
+    if dtype == "fp32":
+        there = torch.ones_like(tokens)
+        options = {"position_ids": positions, "use_cache": False}
+        compare(
+            run(model, "tilekiln", tokens, there, **options), run(model, theirs(name), tokens, there, **options), dtype
+        )
+        rows, twice = tokens.expand(2, -1), positions.expand(2, -1)
+        with torch.no_grad():
+            model.set_attn_implementation("tilekiln")
+            two = model(rows, position_ids=twice, use_cache=False).logits
+        torch.testing.assert_close(two, alone.expand(2, -1, -1), atol=1e-4, rtol=1e-4)
+
+
+def test_masks_that_names_cannot_say():
+    """Holes, and masks of four dimensions, become a bias."""
+    model = make("Llama")
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    holes = torch.rand(BATCH, SEQLEN).gt(0.3).long()
+    holes[:, :2] = 1
+    compare(run(model, "tilekiln", tokens, holes), run(model, "sdpa", tokens, holes), "fp32")
+    whole = torch.rand(BATCH, 1, SEQLEN, SEQLEN).gt(0.4) | torch.eye(SEQLEN, dtype=torch.bool)
+    results = []
+    for which in ("tilekiln", "sdpa"):
+        model.set_attn_implementation(which)
+        with torch.no_grad():
+            results.append(model(tokens, attention_mask=whole).logits)
+    torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+    capped = make("Gemma2")
+    capped.set_attn_implementation("tilekiln")
+    with pytest.raises(LookupError, match=r"bias=elementwise.*softcap=yes"):
+        capped(tokens, attention_mask=holes)
+
+
+def test_an_encoder():
+    """Without causality; its padding is a mask of four dimensions."""
+    config = transformers.BertConfig(
+        vocab_size=64, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=96
+    )
+    model = transformers.BertModel(config).eval()
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    for side in ("none", "right"):
+        there, results = padding(side), []
+        for which in ("tilekiln", "sdpa"):
+            model.set_attn_implementation(which)
+            with torch.no_grad():
+                results.append(model(tokens, attention_mask=there).last_hidden_state[there.bool()])
+        torch.testing.assert_close(*results, atol=1e-5, rtol=1e-5)
+
+
+def test_in_place_of_flash_attention_2(face):
+    from transformers import AttentionInterface
+
+    config = transformers.LlamaConfig(**SIZES, attn_implementation="flash_attention_2")
+    with pytest.raises((ImportError, ValueError)):
+        transformers.LlamaForCausalLM(config)
+    own = AttentionInterface._global_mapping["flash_attention_2"]
+    face.register(flash_attention_2=True)
+    face.register(flash_attention_2=True)
+    config = transformers.LlamaConfig(**SIZES, attn_implementation="flash_attention_2")
+    model = transformers.LlamaForCausalLM(config).eval()
+    assert model.config._attn_implementation == "flash_attention_2"
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    there = padding("left")
+    compare(run(model, "flash_attention_2", tokens, there), run(model, "sdpa", tokens, there), "fp32")
+    model.set_attn_implementation("flash_attention_2")
+    model.generate(tokens, attention_mask=there, max_new_tokens=3, do_sample=False)
+    face.unregister()
+    assert AttentionInterface._global_mapping["flash_attention_2"] is own
+    for name, error in (("flash_attention_2", (ImportError, ValueError)), ("tilekiln", ValueError)):
+        with pytest.raises(error):
+            transformers.LlamaForCausalLM(transformers.LlamaConfig(**SIZES, attn_implementation=name))
+
+
+def test_training_features():
+    """Attention dropout replays under gradient checkpointing; autocast; torch.compile of a whole model."""
+    model = make("Llama", attention_dropout=0.3).train()
+    tokens = torch.randint(1, 64, (BATCH, SEQLEN))
+    gradients = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        torch.manual_seed(2)
+        gradients.append(run(model, "tilekiln", tokens, padding("none"), use_cache=False))
+    compare(*gradients, "fp32")
+    model = make("Llama")
+    model.set_attn_implementation("tilekiln")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.isfinite(model(tokens).logits).all()
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(
+            compiled(tokens, use_cache=False).logits, model(tokens, use_cache=False).logits, atol=1e-5, rtol=1e-5
+        )
+
+
+def test_sinks_and_what_is_refused(face):
+    import tilekiln as tk
+
+    module = torch.nn.Module()
+    q, k, v = torch.randn(2, 4, 9, 16), torch.randn(2, 2, 9, 16), torch.randn(2, 2, 9, 16)
+    sink = torch.randn(4)
+    out, weights = face.attention(module, q, k, v, None, scaling=0.3, sliding_window=4, s_aux=sink)
+    arrays = [x.numpy() for x in (q, k, v)]
+    exact = tk.reference.fmha_fwd(
+        *arrays, softmax_scale=0.3, causal=True, window=(3, 0), sink=sink.numpy(), layout="bhsd"
+    )
+    exact = exact[0] if isinstance(exact, tuple) else exact
+    assert weights is None
+    torch.testing.assert_close(out.transpose(1, 2), torch.from_numpy(exact).float(), atol=1e-5, rtol=1e-5)
+    for named in ({"position_bias": torch.zeros(1, 4, 9, 9)}, {"cache": object()}):
+        with pytest.raises(NotImplementedError, match='use attn_implementation="sdpa"'):
+            face.attention(module, q, k, v, None, **named)
