@@ -363,6 +363,25 @@ def test_varlen_over_pages(face, softcap, dtype):
         out.sum().backward()
 
 
+def test_the_private_varlen_forward_over_pages(interface):
+    """seqused_k says how many keys there are, num_splits in how many parts they are read."""
+    k, v = (upstream.normal(6, 16, 2, 32, dtype=torch.float32, seed=i) for i in range(2))
+    q = upstream.normal(5, 2, 32, dtype=torch.float32, seed=3)
+    table = torch.tensor([[5, 1], [0, 3]], dtype=torch.int32)
+    where = int32(0, 2, 5), int32(0, 32, 64), 3, 32, 0.0, None, True
+    rest = {"block_table": table, "seqused_k": int32(20, 32)}
+    whole, lse, s_dmask, rng_state = interface._flash_attn_varlen_forward(q, k, v, *where, **rest, num_splits=1)
+    parts, _, _, _ = interface._flash_attn_varlen_forward(q, k, v, *where, **rest, num_splits=3)
+    torch.testing.assert_close(parts, whole)
+    assert (s_dmask.numel(), rng_state.shape) == (0, (2,))
+    mine = [x[table[0].long()].flatten(0, 1)[None, :20] for x in (k, v)]
+    exact, exact_lse = upstream.attention(q[None, :2], *mine, seen=upstream.visible(2, 20, True))
+    torch.testing.assert_close(whole[:2], exact[0])
+    torch.testing.assert_close(lse[:, :2], exact_lse[0])
+    with pytest.raises(RuntimeError, match="num_splits: was 129"):
+        interface._flash_attn_varlen_forward(q, k, v, *where, **rest, num_splits=129)
+
+
 @pytest.mark.parametrize("p", [0.0, 0.25])
 def test_the_private_functions(interface, p):
     q, k, v = qkv(7, 9, nheads=4, grad=True)

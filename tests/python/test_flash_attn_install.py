@@ -110,6 +110,14 @@ def test_uninstall_puts_back_what_was_there(run, other):
     run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
 
 
+@pytest.mark.parametrize("convention", [None, "signed"])
+def test_the_environment_chooses_s_dmask(run, monkeypatch, convention):
+    if convention is not None:
+        monkeypatch.setenv("TILEKILN_FLASH_ATTN_S_DMASK", convention)
+    said = run("from tilekiln.flash_attn import attn_probs; print(attn_probs.CONVENTION)", ROOT / "python")
+    assert said.strip() == (convention or "randval")
+
+
 def test_importing_tilekiln_imports_neither_torch_nor_the_faces(run):
     run(
         "import sys, tilekiln; assert not {'torch', 'tilekiln._faces', 'tilekiln.flash_attn'} & {*sys.modules}",

@@ -225,6 +225,8 @@ def test_errors_name_the_arguments_of_this_function(face):
     assert isinstance(raised.value, RuntimeError)
     with pytest.raises(tk.ArgumentError, match=r"^cache_seqlens: dtype was int64, must be int32"):
         face.flash_attn_with_kvcache(q, k_cache, v_cache, cache_seqlens=torch.tensor([1, 2]))
+    with pytest.raises(RuntimeError, match=r"^num_splits: was 129"):
+        face.flash_attn_with_kvcache(q, k_cache, v_cache, num_splits=129)
     with pytest.raises(RuntimeError, match=r"^k_cache: dtype was fp32, must be fp16"):
         face.flash_attn_with_kvcache(q, k_cache.float(), v_cache.float())
 
