@@ -62,8 +62,17 @@ def read(path: str) -> bytes | None:
 
 
 def write(path: str, data: bytes, permissions: int | None = None) -> None:
-    """Beside the file, then renamed over it: a reader sees the old or the new text, never a part."""
+    """Beside the file, then renamed over it: a reader sees the old or the new text, never a part.
+
+    With `permissions`, whatever the umask, folders that must be made can be entered by whoever may read the file.
+    """
+    folder, missing = os.path.dirname(path), []
+    while permissions is not None and folder and not os.path.lexists(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
     os.makedirs(os.path.dirname(path), exist_ok=True)
+    for folder in missing:
+        os.chmod(folder, (permissions or 0) | 0o111)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         with open(temporary, "wb") as file:

@@ -83,12 +83,14 @@ def place(
             between = {path: old.get(path, "") for path in {*old, *made}}
             for path in changed:
                 between[path] = ""
-            files.write_changed(folder, {ledger: msgspec.json.encode(Ledger(dict(sorted(between.items()))))})
+            note = msgspec.json.encode(Ledger(dict(sorted(between.items()))))
+            files.write(os.path.join(folder, ledger), note, permissions)
         for path in changed:
             files.write(os.path.join(folder, path), made[path], permissions)
         for path in gone:
             files.remove(folder, path)
-        files.write_changed(folder, {ledger: record})
+        if files.read(os.path.join(folder, ledger)) != record:
+            files.write(os.path.join(folder, ledger), record, permissions)
     return Change(changed, gone, by_hand)
 
 

@@ -1,0 +1,113 @@
+"""Tilekiln as other projects get it: installed below a prefix, and vendored."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import filelock
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+JOBS = f"-j{len(os.sched_getaffinity(0))}"
+
+
+def need(*programs: str) -> None:
+    """Skips without these programs, with the reason; CI has them all."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    if missing and "TILEKILN_CI" in os.environ:
+        pytest.fail(f"CI must install {', '.join(missing)}: see .ci/run", pytrace=False)
+    if missing:
+        pytest.skip(f"not on PATH: {', '.join(missing)} (.ci/run says which packages hold them)")
+
+
+def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
+    """What a program says; it must succeed."""
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def shown(library: Path, *options: str) -> list[str]:
+    """The symbols that `nm` lists as global, weak or unique."""
+    lines = run("nm", *options, library).splitlines()
+    return sorted(re.split(r"[ @]", line[19:])[0] for line in lines if line[17:18].isupper() or line[17:18] in "uvw")
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """once(name, make) -> a folder that make(folder) has filled, once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def folder(name: str, make: Callable[[Path], None]) -> Path:
+        place = shared / name
+        with filelock.FileLock(f"{place}.lock"):
+            if not (shared / f"{name}.done").exists():
+                shutil.rmtree(place, ignore_errors=True)
+                make(place)
+                (shared / f"{name}.done").touch()
+        return place
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def installed(once, scons) -> Path:  # type: ignore[no-untyped-def]
+    """A prefix that holds fp32_min and flash."""
+    return once("prefix", lambda place: scons("receipt=fp32_min,flash", "install", f"prefix={place}"))
+
+
+class Vendored(NamedTuple):
+    """`options` of the command line that made `tree`; `library` is what has been built of it."""
+
+    options: Sequence[str]
+    tree: Path
+    library: Path
+    engines: list[Path]
+
+    def listed(self) -> list[str]:
+        """The names of its instances, as the listing gives them."""
+        receipt, *rest = (option.partition("=")[2] for option in self.options)
+        words = [word for name, value in zip(("--target", "--where"), rest, strict=True) for word in (name, value)]
+        return run(sys.executable, "-m", "codegen", "list", receipt, *words, cwd=ROOT).splitlines()
+
+
+@pytest.fixture(scope="session")
+def made_by_make(once) -> Vendored:  # type: ignore[no-untyped-def]
+    """Every family of flash in fp32 for two instruction sets, built by make."""
+    need("make")
+    options = ["receipt=flash", "target=cpu-generic,cpu-avx2", "where=dtype=fp32"]
+
+    def make(place: Path) -> None:
+        run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={place}", cwd=ROOT)
+        run("make", JOBS, cwd=place)
+
+    tree = once("vendored-make", make)
+    return Vendored(options, tree, tree / "build/libtilekiln_flash.so", sorted((tree / "build").glob("engine_*.o")))
+
+
+@pytest.fixture(scope="session")
+def made_by_cmake(once) -> Vendored:  # type: ignore[no-untyped-def]
+    """Some forward instances for two instruction sets, built inside tests/consumers/cpp_cmake, which links them."""
+    need("cmake", "ninja")
+    options = ["receipt=fp32_min", "target=cpu-generic,cpu-avx2", "where=family=fmha_fwd hdim_q=48"]
+
+    def make(place: Path) -> None:
+        run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={place / 'tree'}", cwd=ROOT)
+        host, build = ROOT / "tests/consumers/cpp_cmake", place / "build"
+        choice = (f"-DTILEKILN_VENDORED={place / 'tree'}", "-DTILEKILN_INSTALL=ON", "-DCMAKE_BUILD_TYPE=Debug")
+        run("cmake", "-G", "Ninja", "-S", host, "-B", build, *choice, "-DCMAKE_INTERPROCEDURAL_OPTIMIZATION=ON")
+        run("cmake", "--build", build)
+
+    place = once("vendored-cmake", make)
+    built = place / "build/tilekiln"
+    return Vendored(options, place / "tree", built / "libtilekiln_fp32_min.so", sorted((built / "engine").glob("*.o")))

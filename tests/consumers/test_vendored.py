@@ -1,0 +1,131 @@
+"""Vendored trees built by make, and by CMake inside another project: the same instances, the same isolation."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from build_support.programs import read_programs
+from tests.consumers.conftest import ROOT, Vendored, run, shown
+
+# Through the C ABI alone, on a library with fp32 of every family.
+PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
+
+
+@pytest.fixture(params=["make", pytest.param("cmake", marks=pytest.mark.packaging)])
+def vendored(request: pytest.FixtureRequest) -> Vendored:
+    return request.getfixturevalue(f"made_by_{request.param}")
+
+
+def test_the_instances_are_those_of_the_listing(vendored: Vendored) -> None:
+    library = ctypes.CDLL(str(vendored.library))
+    library.tilekiln_instance_name.restype = ctypes.c_char_p
+    library.tilekiln_instance_name.argtypes = [ctypes.c_int64]
+    library.tilekiln_instance_count.restype = ctypes.c_int64
+    names = [library.tilekiln_instance_name(at).decode() for at in range(library.tilekiln_instance_count())]
+    assert names == vendored.listed()
+    manifest = json.loads(vendored.library.with_suffix(".json").read_bytes())
+    assert [row[0] for row in manifest["instances"]["rows"]] == names
+
+
+def test_instruction_sets_are_apart(vendored: Vendored) -> None:
+    """Design decision 5: engine objects show their engines and hold no group that a link could merge."""
+    assert [engine.stem for engine in vendored.engines] == ["engine_cpu_avx2", "engine_cpu_generic"]
+    seen: set[str] = set()
+    for engine in vendored.engines:
+        symbols = set(shown(engine, "--defined-only"))
+        assert symbols
+        assert all(re.fullmatch(f"tilekiln_{engine.stem.removeprefix('engine_')}_fmha_\\w+", name) for name in symbols)
+        assert not symbols & seen
+        seen |= symbols
+        assert "COMDAT" not in run("readelf", "-gW", engine)
+
+
+def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
+    headers = "".join((vendored.tree / "include/tilekiln" / name).read_text() for name in ("tilekiln.h", "kv.h"))
+    declared = set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", headers))
+    assert set(shown(vendored.library, "-D", "--defined-only")) == declared
+    dynamic = run("readelf", "-dW", vendored.library)
+    assert f"soname: [{vendored.library.name}]" in dynamic
+    assert "NODELETE" in dynamic
+    assert "RUNPATH" not in dynamic
+
+
+def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
+    assert "Nothing to be done" in run("make", cwd=made_by_make.tree)
+
+
+@pytest.mark.packaging
+def test_nothing_is_built_twice_by_cmake(made_by_cmake: Vendored) -> None:
+    assert "no work to do" in run("cmake", "--build", made_by_cmake.library.parents[1])
+
+
+@pytest.mark.packaging
+def test_a_cpp_program_by_add_subdirectory(made_by_cmake: Vendored) -> None:
+    assert run(made_by_cmake.library.parents[1] / "attention").splitlines() == made_by_cmake.listed()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_tests_of_the_abi(made_by_make: Vendored, tmp_path: Path, name: str) -> None:
+    program = next(p for p in read_programs(str(ROOT / "tests/programs.yaml")) if p.name == name)
+    assert program.links == "library"
+    (source,) = program.sources
+    language = ["-x", "c", "-std=c11"] if source.endswith(".c") else ["-std=c++20"]
+    includes = [f"-I{made_by_make.tree / 'include'}", f"-I{ROOT / 'tests'}"]
+    libraries = [f"-L{made_by_make.library.parent}", "-ltilekiln_flash", f"-Wl,-rpath,{made_by_make.library.parent}"]
+    flags = ["-O1", *program.flags, *(f"-D{define}" for define in program.defines)]
+    compiler = os.environ.get("CXX", "g++")
+    run(
+        compiler,
+        *language,
+        *flags,
+        *includes,
+        ROOT / source,
+        "-x",
+        "none",
+        *libraries,
+        "-lm",
+        "-pthread",
+        "-o",
+        tmp_path / name,
+    )
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("TILEKILN_", "OMP_"))}
+    done = subprocess.run([tmp_path / name], capture_output=True, text=True, check=False, env=clean, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " checks, 0 failed" in done.stderr
+
+
+def installed_files(prefix: Path) -> set[str]:
+    return {str(p.relative_to(prefix)) for p in prefix.rglob("*") if p.is_file() and "tilekiln/installed" not in str(p)}
+
+
+def test_make_installs_what_scons_installs(made_by_make: Vendored, installed: Path, tmp_path: Path) -> None:
+    run("make", "install", f"DESTDIR={tmp_path}", "PREFIX=/opt/tk", cwd=made_by_make.tree)
+    here = installed_files(tmp_path / "opt/tk")
+    assert here == {path for path in installed_files(installed) if "fp32_min" not in path}
+    for path in here - {"lib/libtilekiln_flash.so", "lib/libtilekiln_flash.json"}:
+        assert (tmp_path / "opt/tk" / path).read_bytes() == (installed / path).read_bytes()
+    run("make", "uninstall", f"DESTDIR={tmp_path}", "PREFIX=/opt/tk", cwd=made_by_make.tree)
+    assert not [path for path in installed_files(tmp_path / "opt/tk") if "flash" in path]
+
+
+@pytest.mark.packaging
+def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: Path, tmp_path: Path) -> None:
+    run("cmake", "--install", made_by_cmake.library.parents[1], "--prefix", tmp_path / "prefix")
+    here = installed_files(tmp_path / "prefix")
+    assert here == {path for path in installed_files(installed) if "flash" not in path}
+
+
+@pytest.mark.torch
+@pytest.mark.packaging
+def test_a_pytorch_extension(made_by_make: Vendored, tmp_path: Path) -> None:
+    use = Path(__file__).parent / "torch_extension/use.py"
+    said = run(sys.executable, use, made_by_make.tree, made_by_make.library.parent, tmp_path, cwd=tmp_path)
+    assert said.splitlines()[-1].startswith("k: ")
