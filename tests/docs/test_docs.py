@@ -4,6 +4,7 @@ A Python block goes on where the page's last one ended. `<!-- setup ... -->` bef
 A line that ends in `# SomeError: text` must raise that error with that text.
 """
 
+import functools
 import os
 import pathlib
 import re
@@ -11,6 +12,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import tilekiln
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -63,7 +65,10 @@ def test_python(  # type: ignore[no-untyped-def]
     if "import jax" in page.read_text():
         request.getfixturevalue("jax_handlers")
     # The page's reader has just built flash; here another test may have built a narrower one since.
-    monkeypatch.setenv("TILEKILN_PATH", str(build_library("flash").parent))
+    built = [build_library(receipt) for receipt in ("flash", "aiter") if receipt == "flash" or receipt in page.name]
+    monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
+    monkeypatch.setattr("tilekiln.operators._at_hand", functools.cache(tilekiln.libraries))
+    monkeypatch.setattr("tilekiln.operators._served", {})
     namespace: dict[str, object] = {"np": np}
     for block in blocks(page, "python"):
         expecting = [line for line in block.splitlines() if re.search(r"# \w+Error", line)]

@@ -1,0 +1,273 @@
+"""aiter's functions below autograd: mha_fwd, mha_bwd, mha_varlen_fwd, mha_varlen_bwd. Arguments are named as upstream.
+
+They mean what they mean in `ops.mha`. Forward: (out, softmax_lse, S_dmask, rng_state), those not wanted empty.
+Backward: (dq, dk, dv, softmax_d), softmax_d being rowsum(dout out), fp32, of the shape of softmax_lse.
+rng_state: int64 (2,), the seed and offset that dropout used. gen: a torch.Generator to draw one from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._faces import errors_as_upstream
+from .._native import ArgumentError
+from ..flash_attn._arguments import last_dense
+from ..torch import calls
+from ._arguments import given, heads_of_bias, logits, masks, s_dmask, sequences, softcap
+
+_NAMES = {
+    "window": "window_size", "softcap": "logits_soft_cap", "lse": "softmax_lse", "seqstart_q": "cu_seqlens_q_padded",
+    "seqstart_k": "cu_seqlens_k_padded",
+}  # fmt: skip
+
+
+def _drawn(dropout_p: float, gen: torch.Generator | None) -> Tensor:
+    if not dropout_p:
+        return torch.zeros(2, dtype=torch.int64)
+    return calls.draw_rng_state() if gen is None else torch.randint(0, 2**63 - 1, (2,), generator=gen)
+
+
+def _forward(
+    tensors: tuple[Tensor, ...],
+    arguments: dict[str, Any],
+    dropout_p: float,
+    gen: torch.Generator | None,
+    return_softmax_lse: bool,
+    return_dropout_randval: bool,
+    max_seqlen_k: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    rng_state = _drawn(dropout_p, gen)
+    q, k, v = last_dense(*tensors)
+    with torch.no_grad():
+        out, lse, randval, _ = calls.forward(
+            q, k, v, **given(arguments), dropout_p=dropout_p, rng_state=rng_state, return_lse=return_softmax_lse,
+            return_randval=return_dropout_randval and dropout_p > 0,
+        )  # fmt: skip
+    return out, torch.empty(0) if lse is None else lse, s_dmask(randval, max_seqlen_k), rng_state
+
+
+def _backward(
+    dout: Tensor,
+    tensors: tuple[Tensor, ...],
+    lse: Tensor,
+    places: dict[str, Tensor | None],
+    arguments: dict[str, Any],
+    dropout_p: float,
+    deterministic: bool,
+    rng_state: Tensor | None,
+    gen: torch.Generator | None,
+    dbias: Tensor | None,
+    d_sink: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    if dropout_p and rng_state is None and gen is None:
+        raise ArgumentError("rng_state: was None, must be with dropout_p what the forward returned")
+    for name, gradient, argument in (("dbias", dbias, "bias"), ("d_sink", d_sink, "sink")):
+        if gradient is not None and arguments[argument] is None:
+            raise ArgumentError(f"{name}: was given, must be absent without {argument}")
+    q, k, v, out = last_dense(*tensors)
+    [dout] = last_dense(dout)
+    with torch.no_grad():
+        dq, dk, dv, full, made = calls.backward(
+            dout, q, k, v, out, lse, **given(places), **given(arguments), dropout_p=dropout_p,
+            rng_state=_drawn(dropout_p, gen) if rng_state is None else rng_state, deterministic=deterministic or None,
+            dbias=dbias is not None, d_sink=d_sink is not None,
+        )  # fmt: skip
+        if dbias is not None and full is not None:
+            dbias.copy_(full.sum_to_size(arguments["bias"].shape).view(arguments["bias"].shape[-2:]))
+        if d_sink is not None and made is not None:
+            d_sink.copy_(made)
+        return dq, dk, dv, torch.einsum("...hd,...hd->...h", dout.float(), out.float()).mT.contiguous()
+
+
+@errors_as_upstream(**_NAMES, sink="sink_ptr", cu_seqlens_k="cu_seqlens_kv")
+def mha_fwd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    sink_size: int,
+    return_softmax_lse: bool,
+    return_dropout_randval: bool,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_kv: Tensor | None = None,
+    out: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+    gen: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """flash_attn_func below autograd; out: where to write, fp8 with descales too. Results as the module says."""
+    arguments = {
+        "softmax_scale": softmax_scale,
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), k.shape[1]),
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_kv, "out": out, "bias": heads_of_bias(bias, 2),
+        "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+        "sink": logits(sink_ptr),
+    }  # fmt: skip
+    return _forward((q, k, v), arguments, dropout_p, gen, return_softmax_lse, return_dropout_randval)
+
+
+@errors_as_upstream(**_NAMES, sink="sink_ptr")
+def mha_varlen_fwd(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    min_seqlen_q: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    logits_soft_cap: float,
+    zero_tensors: bool,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    sink_size: int,
+    return_softmax_lse: bool,
+    return_dropout_randval: bool,
+    out: Tensor | None = None,
+    block_table: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    q_descale: Tensor | None = None,
+    k_descale: Tensor | None = None,
+    v_descale: Tensor | None = None,
+    gen: torch.Generator | None = None,
+    cu_seqlens_q_padded: Tensor | None = None,
+    cu_seqlens_k_padded: Tensor | None = None,
+    sink_ptr: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """flash_attn_varlen_func below autograd, fp8 with descales too. zero_tensors: out is made 0 first."""
+    if zero_tensors and out is not None:
+        out.zero_()
+    arguments = {
+        **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
+        "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap), "min_seqlen_q": min_seqlen_q,
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k), "out": out,
+        "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale,
+        "v_descale": v_descale, "sink": logits(sink_ptr),
+    }  # fmt: skip
+    if block_table is None:
+        return _forward((q, k, v), arguments, dropout_p, gen, return_softmax_lse, return_dropout_randval, max_seqlen_k)
+    out, lse = over_pages(q, k, v, block_table, arguments, dropout_p)
+    return out, lse if return_softmax_lse else torch.empty(0), s_dmask(None), _drawn(0.0, None)
+
+
+def over_pages(
+    q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, arguments: dict[str, Any], dropout_p: float
+) -> tuple[Tensor, Tensor]:
+    """(out, lse) over pages of keys."""
+    if dropout_p:
+        raise ArgumentError(f"dropout_p: was {dropout_p}, must be 0 with block_table")
+    arguments = given(arguments)
+    if "seqstart_k" in arguments:
+        raise ArgumentError(
+            "cu_seqlens_k_padded: was given, must be absent with block_table, which says where keys are"
+        )
+    shortest = arguments.pop("min_seqlen_q")
+    if shortest:
+        raise ArgumentError(f"min_seqlen_q: was {shortest}, must be 0 with block_table")
+    [q] = last_dense(q)
+    with torch.no_grad():
+        out, lse = calls.splitkv(q, k, v, **arguments, block_table=block_table, return_lse=True)
+    return out, lse
+
+
+@errors_as_upstream(**_NAMES)
+def mha_bwd(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dropout_p: float,
+    softmax_scale: float | None,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    deterministic: bool,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+    dbias: Tensor | None = None,
+    bias: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    rng_state: Tensor | None = None,
+    gen: torch.Generator | None = None,
+    sink_size: int = 0,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The backward of mha_fwd. dq, dk, dv: where to write. dbias, shape of bias, and d_sink (nheads): written if given.
+
+    sink_size, sink: sink tokens and sink logits as the forward had them.
+    """
+    arguments = {
+        "softmax_scale": softmax_scale,
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), k.shape[1]),
+        "bias": heads_of_bias(bias, 2), "alibi_slopes": alibi_slopes, "sink": logits(sink),
+    }  # fmt: skip
+    return _backward(
+        dout, (q, k, v, out), softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, arguments, dropout_p, deterministic,
+        rng_state, gen, dbias, d_sink,
+    )  # fmt: skip
+
+
+@errors_as_upstream(**_NAMES)
+def mha_varlen_bwd(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    zero_tensors: bool,
+    is_causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    deterministic: bool,
+    dq: Tensor | None = None,
+    dk: Tensor | None = None,
+    dv: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    rng_state: Tensor | None = None,
+    gen: torch.Generator | None = None,
+    cu_seqlens_q_padded: Tensor | None = None,
+    cu_seqlens_k_padded: Tensor | None = None,
+    sink_size: int = 0,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The backward of mha_varlen_fwd. zero_tensors: dq, dk and dv are made 0 first, where they are given."""
+    places = {"dq": dq, "dk": dk, "dv": dv}
+    if zero_tensors:
+        for gradient in given(places).values():
+            gradient.zero_()
+    arguments = {
+        **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
+        "softmax_scale": softmax_scale,
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k),
+        "alibi_slopes": alibi_slopes, "sink": logits(sink),
+    }  # fmt: skip
+    return _backward(
+        dout, (q, k, v, out), softmax_lse, places, arguments, dropout_p, deterministic, rng_state, gen, None, d_sink
+    )

@@ -1,0 +1,1 @@
+"""aiter.ops: the attention of it."""

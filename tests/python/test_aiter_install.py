@@ -1,0 +1,77 @@
+"""`import aiter` after install(), and with the drop-in directory on PYTHONPATH: each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+DROP_IN = ROOT / "python" / "compat" / "aiter"
+USE = """
+import importlib.metadata, importlib.util, torch
+from aiter import flash_attn_func, mha_batch_prefill_func
+from aiter.ops.mha import _flash_attn_forward, _flash_attn_varlen_forward, flash_attn_varlen_func
+import aiter, aiter.ops.mha, tilekiln.aiter.ops.mha
+assert aiter is tilekiln.aiter
+assert aiter.ops.mha is tilekiln.aiter.ops.mha
+assert importlib.util.find_spec("aiter.ops.triton") is None
+assert importlib.metadata.version("aiter") == aiter.__version__
+x = torch.randn(1, 4, 2, 16).bfloat16()
+print(flash_attn_func(x, x, x, causal=True).shape)
+"""
+
+
+@pytest.fixture
+def run(flash):
+    """run(code, *PYTHONPATH) -> what it printed; fails with what it said otherwise."""
+
+    def run(code: str, *path: pathlib.Path, fails: str = "") -> str:
+        environment = {**os.environ, "TILEKILN_PATH": flash.path, "PYTHONPATH": os.pathsep.join(map(str, path))}
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/", check=False
+        )
+        if not fails:
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+        assert fails in done.stderr, done.stderr
+        assert done.returncode != 0
+        return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def other(tmp_path):
+    """An aiter of somebody else."""
+    package = tmp_path / "site" / "aiter"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("flash_attn_func = 'theirs'\n")
+    return package.parent
+
+
+INSTALL = "import tilekiln.aiter\ntilekiln.aiter.install()\n"
+
+
+def test_install_and_drop_in_directory(run):
+    """Either, or both in any order."""
+    assert "torch.Size([1, 4, 2, 16])" in run(INSTALL + USE, ROOT / "python")
+    assert "torch.Size([1, 4, 2, 16])" in run(USE + INSTALL, DROP_IN)
+
+
+def test_the_drop_in_directory_carries_a_version(run):
+    code = "import importlib.metadata as m, sys; print(m.version('aiter')); assert 'torch' not in sys.modules"
+    version = run(code, DROP_IN).strip()
+    assert run("import tilekiln.aiter as a; print(a.__version__)", ROOT / "python").strip() == version
+
+
+def test_never_over_an_installed_one_unless_told_to(run, other):
+    said = run(INSTALL, ROOT / "python", other, fails="ImportError: aiter is installed at ")
+    assert str(other / "aiter" / "__init__.py") in said
+    told = "import tilekiln.aiter\ntilekiln.aiter.install(over_installed=True)\n"
+    run("from aiter import flash_attn_func as old\n" + told + USE + "assert old == 'theirs'", ROOT / "python", other)
