@@ -14,10 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import causal_mask_function, sdpa_mask
+try:
+    import torch
+    from torch import Tensor
+    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+    from transformers.masking_utils import causal_mask_function, sdpa_mask
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"tilekiln.transformers works with PyTorch and Transformers, and one is not there ({error}): pip install torch "
+        "transformers, or in this tree tools/dev --with transformers",
+        name=error.name,
+    ) from None
 
 from .torch import calls, dot_product
 

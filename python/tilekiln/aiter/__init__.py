@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _faces
+from .. import _faces, _needs_torch  # noqa: F401
 from .ops.mha import (
     flash_attn_fp8_pertensor_func,
     flash_attn_func,

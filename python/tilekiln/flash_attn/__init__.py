@@ -9,7 +9,7 @@ Imports torch. `install` makes `import flash_attn` resolve here; so does python/
 
 from __future__ import annotations
 
-from .. import _faces
+from .. import _faces, _needs_torch  # noqa: F401
 from .flash_attn_interface import (
     flash_attn_func,
     flash_attn_kvpacked_func,

@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
+try:
+    import jax
+    import jax.numpy as jnp
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"tilekiln.jax computes with JAX's arrays, and JAX is not there ({error}): pip install jax, or in this tree "
+        "tools/dev --with jax. NumPy arrays need no framework: tilekiln.attention takes those",
+        name=error.name,
+    ) from None
 
 from .._native import ArgumentError
 from . import _calls

@@ -9,6 +9,7 @@ Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` ha
 
 from __future__ import annotations
 
+from .. import _needs_torch  # noqa: F401
 from . import batching, calls, derivatives, operators
 from .dot_product import sdpa
 from .routing import use

@@ -1,0 +1,11 @@
+"""What the faces for PyTorch's users import first: without PyTorch it says what to do, before anything else fails."""
+
+try:
+    import torch  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "tilekiln.torch, .flash_attn and .aiter compute with PyTorch's tensors, and "
+        f"PyTorch is not there ({error}): pip install torch, or in this tree tools/dev --with torch. NumPy arrays need "
+        "none of them: tilekiln.attention and tilekiln.attention_backward take those",
+        name=error.name,
+    ) from None
