@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codegen import sizes
-
-from . import elf
+from codegen import elf, sizes
 
 SHOWN = 12  # contributors that are listed
 

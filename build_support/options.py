@@ -87,6 +87,7 @@ TARGETS = {
     "jax": "the XLA handlers of tilekiln.jax (tools/dev --with jax)",
     "wheel": "the wheels tilekiln (the Python package) and tilekiln-RECEIPT (its kernels)",
     "hf-kernels": "the same as a repository of Hugging Face's kernels package",
+    "report": "what the libraries weigh and what their units cost: a page and JSON",
     "programs": "the C and C++ test programs of tests/programs.yaml",
     "compiledb": "compile_commands.json only",
 }

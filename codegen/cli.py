@@ -68,6 +68,14 @@ def _diff(given: Given) -> int:
     return 0 if equal else 1
 
 
+def _verify(given: Given) -> int:
+    from codegen.verify import verify
+
+    text, equal = verify(tree(), given[0])
+    _say(text)
+    return 0 if equal else 1
+
+
 def _docs(given: Given) -> int:
     from codegen.docs import check, write
 
@@ -188,6 +196,16 @@ COMMANDS = (
             ("sources fp32_min --list --target cpu-avx2,cpu-avx512 --format json", "with flags, for a program"),
         ),
         _sources,
+    ),
+    Command(
+        "verify",
+        ("LIBRARY",),
+        "Make the plan of a library again from its manifest and say whether it is what it claims.",
+        "Compared are the manifest inside and beside it, its table of instances, the plan, and the sources of this\n"
+        "tree. Exit code 0 when all agree, 1 when something differs, which is named. Nothing of the library is run.",
+        (),
+        (("verify build/avx512-release/lib/libtilekiln_flash.so", "is it built from this tree?"),),
+        _verify,
     ),
     Command(
         "docs",

@@ -42,6 +42,7 @@ def _manifest(path: str) -> Side:
             values = dict(zip(columns_, row, strict=True))
             rows[values["name"]] = {a: _text(v) for a, v in values.items() if a != "name" and v is not None}
         facts = {key: _text(data[key]) for key in ("tilekiln", "abi", "mode", "where", "source_hash")}
+        facts |= {f"sources of {folder}": digest for folder, digest in data["source_hashes"].items()}
         facts |= {f"toolchain {key}": _text(value) for key, value in data["toolchain"].items()}
     except FileNotFoundError as error:
         raise CodegenError(f"{path}: no such manifest; it lies beside the library") from error

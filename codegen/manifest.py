@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -14,16 +15,24 @@ from codegen.plan import Plan
 FORMAT, ABI = 1, 1
 
 
-def source_hash(root: str) -> str:
-    """Of everything a library is made from besides the plan: templates, engines, runtime, headers."""
-    state = hashlib.blake2b(digest_size=16)
+def source_hashes(root: str) -> dict[str, str]:
+    """Of everything a library is made from besides the plan, by folder: templates, engines, runtime, headers."""
+    states: dict[str, Any] = {}
     for folder in ("include", "kernels"):
         for path in walk(root, folder):
+            parts = path.split("/")
+            part = "/".join(parts[: 2 if folder == "kernels" and len(parts) > 2 else 1])
+            state = states.setdefault(part, hashlib.blake2b(digest_size=16))
             with open(os.path.join(root, path), "rb") as file:
                 data = file.read()
             state.update(f"{path}\0{len(data)}\0".encode())
             state.update(data)
-    return state.hexdigest()
+    return {part: state.hexdigest() for part, state in sorted(states.items())}
+
+
+def source_hash(hashes: Mapping[str, str]) -> str:
+    """Of all folders of source_hashes together."""
+    return hashlib.blake2b("\n".join(f"{k} {v}" for k, v in hashes.items()).encode(), digest_size=16).hexdigest()
 
 
 def walk(root: str, folder: str) -> list[str]:
@@ -52,8 +61,9 @@ def _rows(plan: Plan, axes: list[str]) -> bytes:
     return b",\n".join(lines)
 
 
-def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: str) -> bytes:
-    """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags."""
+def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: Mapping[str, str]) -> bytes:
+    """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags.
+    `sources`: source_hashes of the tree."""
     axes = list(dict.fromkeys(axis.name for family in families for axis in family.axes))
     head = {
         "format": FORMAT,
@@ -64,7 +74,8 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
         "mode": build_info["mode"],
         "targets": [{"name": target.name, "isa": target.isa} for target in plan.target_list],
         "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
-        "source_hash": sources,
+        "source_hash": source_hash(sources),
+        "source_hashes": sources,
         "plan_hash": plan.digest,
         "families": {
             f.name: {"signature": list(f.axis_of), "algorithm": list(plan.algorithm_axes(f))} for f in families

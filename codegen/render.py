@@ -13,7 +13,7 @@ import msgspec
 from codegen import axes as axes_module
 from codegen import files
 from codegen.axes import Axis, Family
-from codegen.manifest import manifest, source_hash
+from codegen.manifest import manifest, source_hashes
 from codegen.plan import Instance, Plan
 from codegen.tables import Batch, FamilyTable, TargetTable, initialisers, names
 from codegen.targets import KV_LOADS
@@ -218,7 +218,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     """What `generate` writes."""
     plans = list({plan.receipt: plan for plan in plans}.values())
     renderer = Renderer(plans[0].tree)
-    sources = source_hash(plans[0].tree.root)
+    sources = source_hashes(plans[0].tree.root)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     ledgers: dict[str, files.Ledger] = {}

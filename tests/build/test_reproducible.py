@@ -1,16 +1,40 @@
-"""The same sources give the same bytes, wherever they lie."""
+"""The same sources give the same bytes, wherever they lie, whoever builds them and when; verify tells others apart."""
 
 from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
 
 import pytest
 
 
 @pytest.mark.parametrize("mode", ["release", "debug"])
-def test_two_directories(tmp_path, copy_sources, mode):
+def test_other_directory_user_and_day(tmp_path, copy_sources, mode):
     trees = [copy_sources(tmp_path / "a"), copy_sources(tmp_path / "a-much-longer-name" / "b")]
+    home = tmp_path / "home"
+    home.mkdir()
+    elsewhere = {
+        "HOME": str(home),
+        "USER": "somebody",
+        "LOGNAME": "somebody",
+        "TMPDIR": str(home),
+        "TZ": "Asia/Tokyo",
+        "LC_ALL": "C",
+        "SOURCE_DATE_EPOCH": "86400",
+        "PYTHONHASHSEED": "7",
+    }
+    for path in trees[1].root.rglob("*"):
+        os.utime(path, (1e9, 1e9))  # checked out in 2001
     found = []
-    for tree in trees:
-        tree.built("receipt=fp32_min", f"mode={mode}", "target=cpu-generic")
+    for tree, environment in zip(trees, ({"PYTHONHASHSEED": "1"}, elsewhere), strict=True):
+        before = os.umask(0o077 if environment is elsewhere else 0o022)
+        try:
+            said = tree.scons("receipt=fp32_min", f"mode={mode}", "target=cpu-generic", environment=environment)
+        finally:
+            os.umask(before)
+        assert said.code == 0, said.out + said.error
         place = tree.root / f"build/generic-{mode}"
         libraries = sorted((place / "lib").iterdir())
         assert [path.name for path in libraries] == ["libtilekiln_fp32_min.json", "libtilekiln_fp32_min.so"]
@@ -19,3 +43,91 @@ def test_two_directories(tmp_path, copy_sources, mode):
             assert not path.is_file() or str(tree.root).encode() not in path.read_bytes()
         assert all(str(tree.root).encode() not in data for data in found[-1])
     assert found[0] == found[1]
+
+
+def test_no_source_asks_for_the_time(built_tree):
+    """What a compiler would put in from the clock: with these absent, the day of the build cannot matter."""
+    for folder in ("include", "kernels", "build"):
+        for path in (built_tree.root / folder).rglob("*"):
+            if path.suffix in (".h", ".c", ".cpp", ".jinja"):
+                assert not re.search(r"__(DATE|TIME|TIMESTAMP)__", path.read_text()), path
+
+
+def verify(tree, library):
+    command = [sys.executable, "-m", "codegen", "verify", str(library)]
+    done = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_verify(built_tree, tmp_path):
+    library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
+    code, out, _ = verify(built_tree, library)
+    assert (code, out.splitlines()[-1]) == (0, "is what it claims")
+    assert re.search(r"10 instances, debug by g\+\+ [\d.]+ -O0", out)
+
+    # The library alone is enough.
+    alone = tmp_path / "alone.so"
+    alone.write_bytes(library.read_bytes())
+    assert verify(built_tree, alone)[0] == 0
+
+    # A byte of a name in its table, which is not in its manifest.
+    data = library.read_bytes()
+    name = re.search(rb'\["(fmha_fwd_[a-z0-9_]+)"', data)[1]
+    at = data.index(name + b"\0")
+    alone.write_bytes(data[:at] + b"F" + data[at + 1 :])
+    code, out, _ = verify(built_tree, alone)
+    assert code == 1
+    assert "  library: its table does not list the instances of its manifest" in out.splitlines()
+
+    beside = library.with_suffix(".json")
+    beside.write_text(beside.read_text().replace('"mode":"debug"', '"mode":"release"'))
+    code, out, _ = verify(built_tree, library)
+    assert (code, out.splitlines()[-1]) == (
+        1,
+        "  libtilekiln_fp32_min.json: differs from the manifest inside the library",
+    )
+    beside.unlink()
+
+    built_tree.append("kernels/library/status.cpp", "// changed\n")
+    code, out, _ = verify(built_tree, library)
+    assert (code, out.splitlines()[-2:]) == (
+        1,
+        ["is not what this tree makes of its manifest:", "  sources: kernels/library differs"],
+    )
+
+    receipt = built_tree.root / "receipts/fp32_min.yaml"
+    keeps = receipt.read_text()
+    receipt.write_text(keeps.replace("hdim_q=48,128", "hdim_q=128"))
+    code, out, _ = verify(built_tree, library)
+    assert code == 1
+    assert "  instances: only the library has fmha_" in out
+    assert "_fp32_d48x48_" in out
+    receipt.unlink()
+    code, out, _ = verify(built_tree, library)
+    assert (code, out.splitlines()[-1]) == (1, "  plan: this tree cannot make it: no receipt 'fp32_min'; nearest: fp32")
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"\x7fELF nothing else", "is no library of Tilekiln: it has no manifest inside"),
+        (b'{"format":1,\n]}}\n\0', "is no library of Tilekiln: it has no manifest inside"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_is_no_library(built_tree, tmp_path, data, says):
+    path = tmp_path / "x.so"
+    if data is not None:
+        path.write_bytes(data)
+    code, out, error = verify(built_tree, path)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"codegen: {path}: {says}")
+
+
+def test_a_damaged_manifest(built_tree, tmp_path):
+    library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
+    path = tmp_path / "x.so"
+    path.write_bytes(library.read_bytes().replace(b'"plan_hash"', b'"plan_hush"'))
+    code, _, error = verify(built_tree, path)
+    assert code == 2
+    assert error.startswith(f"codegen: {path}: its manifest is of another version or damaged: KeyError('plan_hash')")

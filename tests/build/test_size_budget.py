@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from build_support import budget, elf
+from build_support import budget
+from codegen import elf
 
 BUILD = ("receipt=fp32_min", "mode=release", "target=cpu-generic", "where=hdim_q=48 mask=none")
 

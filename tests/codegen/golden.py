@@ -6,6 +6,7 @@ tools/dev python tests/codegen/golden.py --write    makes them anew, after looki
 from __future__ import annotations
 
 import pathlib
+import re
 import sys
 import tempfile
 
@@ -13,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # for the command line above
 
 from codegen import listing  # noqa: E402
-from codegen.manifest import source_hash  # noqa: E402
+from codegen.manifest import source_hash, source_hashes  # noqa: E402
 from codegen.plan import resolve  # noqa: E402
 from codegen.render import generate  # noqa: E402
 from codegen.tree import tree  # noqa: E402
@@ -36,14 +37,18 @@ def plans() -> dict[str, str]:
 
 
 def sources() -> dict[str, str]:
-    """sources/*.txt: everything generated for SAMPLES. The tree's source_hash, which any edit changes, is zeroed."""
-    real = source_hash(str(ROOT)).encode()
+    """sources/*.txt: everything generated for SAMPLES. The tree's hashes, which any edit changes, are zeroed."""
+    hashes = source_hashes(str(ROOT))
+    real = re.compile("|".join([source_hash(hashes), *hashes.values()]).encode())
     with tempfile.TemporaryDirectory() as folder:
         generated = generate([resolve(name, TARGETS, where) for name, where in SAMPLES.items()], folder, INFO)
         manifests = [f"{name}/manifest.json" for name in SAMPLES]
         paths = [*(unit.path for unit in generated.units), *generated.headers, *manifests]
         read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}
-    return {f"sources/{path}.txt": data.replace(real, b"0" * len(real)).decode() for path, data in read.items()}
+    return {
+        f"sources/{path}.txt": real.sub(lambda found: b"0" * len(found[0]), data).decode()
+        for path, data in read.items()
+    }
 
 
 def current() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The sections of an ELF file (64-bit, little-endian): what the budget and the report weigh."""
+"""The sections of an ELF file (64-bit, little-endian): what the size budget and the report weigh, and verify reads."""
 
 from __future__ import annotations
 
