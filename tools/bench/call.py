@@ -1,4 +1,7 @@
-"""call: what one call costs past the kernel, in ns of thread CPU time: lib.fmha_fwd and tk.attention, NumPy and torch.
+"""call: what one call costs past the kernel, in ns of thread CPU time: lib.fmha_fwd, tk.attention, tilekiln.torch.
+
+The rows of tilekiln.torch (with --with torch) are past lib.fmha_fwd of the same layout: sdpa, the call that the faces
+stand on, the custom operator, and what autograd adds, forward alone and with backward, beside torch's own function.
 
 Every case runs an empty problem (seqlen_q = 0: all checks, dispatch, no kernel), so that the figure is the overhead
 itself, and a tiny one, (1, 1, 1, 16). Rounds of all cases are interleaved; a figure is the median over rounds. Pin it:
@@ -60,6 +63,40 @@ def _cases(library: Any) -> dict[str, Callable[[int], None]]:
     return cases
 
 
+def _torch_cases(library: Any) -> dict[str, Callable[[int], None]]:
+    """tilekiln.torch, heads before tokens; empty problems, so that a figure is what the call costs."""
+    import tilekiln.torch
+    import torch
+
+    q, k, v = torch.ones(1, 1, 0, 16), torch.ones(1, 1, 1, 16), torch.ones(1, 1, 1, 16)
+    tokens_inside = torch.ones(1, 0, 2, 16).transpose(1, 2), *(torch.ones(1, 1, 2, 16).transpose(1, 2) for _ in "kv")
+    leaves = [x.clone().requires_grad_() for x in (torch.ones(1, 1, 1, 16), k, v)]
+    dout = torch.ones(1, 1, 1, 16)
+    own, sdpa, calls = torch.nn.functional.scaled_dot_product_attention, tilekiln.torch.sdpa, tilekiln.torch.calls
+    operator = torch.ops.tilekiln.fmha_fwd.default
+    bodies: dict[str, Callable[[], Any]] = {
+        "lib.fmha_fwd layout=bhsd empty": lambda: library.fmha_fwd(q, k, v, layout="bhsd"),
+        "tilekiln.torch.sdpa empty": lambda: sdpa(q, k, v),
+        "tilekiln.torch.sdpa is_causal=True scale= empty": lambda: sdpa(q, k, v, is_causal=True, scale=0.25),
+        "tilekiln.torch.sdpa heads inside tokens empty": lambda: sdpa(*tokens_inside),
+        "tilekiln.torch.calls.forward empty": lambda: calls.forward(q, k, v, layout="bhsd", return_lse=False),
+        "torch.ops.tilekiln.fmha_fwd empty": lambda: operator(q, k, v, layout="bhsd", return_lse=False),
+        "tilekiln.torch.sdpa tiny, with grad": lambda: sdpa(*leaves),
+        "torch's own tiny, with grad": lambda: own(*leaves),
+        "tilekiln.torch.sdpa tiny, forward and backward": lambda: torch.autograd.grad(sdpa(*leaves), leaves, dout),
+        "torch's own tiny, forward and backward": lambda: torch.autograd.grad(own(*leaves), leaves, dout),
+    }
+
+    def loop(body: Callable[[], Any]) -> Callable[[int], None]:
+        def run(n: int) -> None:
+            for _ in range(n):
+                body()
+
+        return run
+
+    return {name: loop(body) for name, body in bodies.items()}
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/bench call", description=__doc__)
     parser.add_argument("receipt", nargs="?", default="flash")
@@ -69,6 +106,8 @@ def main(argv: list[str]) -> int:
 
     library = tk.load(arguments.receipt)
     cases = {"an empty Python loop": lambda n: [None for _ in range(n)], **_cases(library)}
+    if importlib.util.find_spec("torch"):
+        cases |= _torch_cases(library)
     samples: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(arguments.rounds):
         for name, case in cases.items():

@@ -15,6 +15,8 @@ from tilekiln._native import ArgumentError
 
 from . import batching, calls, operators
 
+KEEPS_ORDER = "keeps_order"
+"""With the arguments of `Attention`: results lie in memory as the arrays they belong to, heads inside tokens or not."""
 FORWARD_ONLY = ("out", "lse", "randval", "out_dtype", "return_lse", "return_randval", "min_seqlen_q", "instance")
 """Arguments of the forward that its backward does not take."""
 INPUTS = ("q", "k", "v", "bias", "sink")
@@ -27,6 +29,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, deterministic: bool | None, argum
     return_lse = others.pop("return_lse", False)
     out, lse, _ = calls.watched(q, k, v, others, deterministic, return_lse)
     return (out, lse) if return_lse else out
+
+
+def record(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], keeps_order: bool) -> Tensor:
+    """out of an eager call in batch mode without lengths, recorded by autograd."""
+    if keeps_order:
+        arguments[KEEPS_ORDER] = True
+    made: Tensor = Attention.apply(q, k, v, None, None, torch.are_deterministic_algorithms_enabled(), arguments)[0]
+    return made
 
 
 def check_differentiable(arguments: dict[str, Any]) -> None:
@@ -60,6 +70,8 @@ def _gradients(ctx: Any, dout: Tensor | None, wants_bias: bool, wants_sink: bool
         return (None,) * len(INPUTS)
     q, k, v, bias, sink, out, lse, *arrays = ctx.saved_tensors
     rest = dict(zip(ctx.arrays, arrays, strict=True)) | ctx.plain
+    if rest.pop(KEEPS_ORDER, False):
+        rest["dq"], rest["dk"], rest["dv"] = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     wants_bias, wants_sink = wants_bias and bias is not None, wants_sink and sink is not None
     dq, dk, dv, dbias, d_sink = calls.backward(
         dout, q, k, v, out, lse, bias=bias, sink=sink, dbias=wants_bias, d_sink=wants_sink, **rest
@@ -96,6 +108,8 @@ class TransformedAttention(Attention):
     @staticmethod
     def forward(q: Any, k: Any, v: Any, bias: Any, sink: Any, deterministic: bool, rest: dict[str, Any]) -> Any:
         arguments = operators.facade_arguments({**rest, "bias": bias, "sink": sink, "return_lse": True})
+        if arguments.pop(KEEPS_ORDER, False):
+            arguments["out"] = torch.empty_like(q)
         return operators.run_forward(q, k, v, arguments)
 
     @staticmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln.operators import _call
 
-from . import calls, operators
+from . import calls, derivatives, operators
 
 
 def sdpa(
@@ -42,20 +42,24 @@ def sdpa(
             and not dropout_p
             and query.dim() == 4
             and (query.shape[1] == key.shape[1] or enable_gqa)
-            and not torch.is_autocast_enabled("cpu")
-            and not (torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad))
             and calls.untouched(query, key, value)
+            and not torch.is_autocast_enabled("cpu")
         ):
             arguments: dict[str, Any] = {"layout": "bhsd"}
             if is_causal:
                 arguments["causal"], arguments["mask_origin"] = True, "top_left"
             if scale is not None:
                 arguments["softmax_scale"] = scale
-            if query.stride(1) < query.stride(2) and query.shape[-1] == value.shape[-1]:
-                arguments["out"] = torch.empty_like(query)  # in the order of query's dimensions, as torch's own
-            made: Tensor = _call("fmha_fwd", (query, key, value), arguments)
+            keeps_order = query.stride(1) < query.stride(2) and query.shape[-1] == value.shape[-1]
+            made: Tensor
+            if torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad):
+                made = derivatives.record(query, key, value, arguments, keeps_order)
+            else:
+                if keeps_order:
+                    arguments["out"] = torch.empty_like(query)
+                made = _call("fmha_fwd", (query, key, value), arguments)
             return made
-    except (ArgumentError, AttributeError):
+    except (ArgumentError, AttributeError, TypeError):
         pass  # said below in torch's words, or made right
     return _general(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
