@@ -28,10 +28,14 @@ def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.torch if name.startswith("torch_") else ()) for name in EXAMPLES]
-)
-def test_example(path, name):
+def marks(name: str) -> list[pytest.MarkDecorator]:
+    return [getattr(pytest.mark, extra) for extra in ("torch", "jax") if name.startswith(f"{extra}_")]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in EXAMPLES])
+def test_example(path, name, request):
+    if name.startswith("jax_"):
+        request.getfixturevalue("jax_handlers")
     done = run(path, f"examples/{name}")
     assert done.returncode == 0, done.stderr
     assert done.stdout
