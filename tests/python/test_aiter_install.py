@@ -62,6 +62,7 @@ def test_install_and_drop_in_directory(run):
     """Either, or both in any order."""
     assert "torch.Size([1, 4, 2, 16])" in run(INSTALL + USE, ROOT / "python")
     assert "torch.Size([1, 4, 2, 16])" in run(USE + INSTALL, DROP_IN)
+    assert "torch.Size([1, 4, 2, 16])" in run(USE, DROP_IN.parent)
 
 
 def test_the_drop_in_directory_carries_a_version(run):

@@ -78,6 +78,7 @@ def test_the_drop_in_directory_alone(run):
     assert "torch.Size([1, 4, 2, 16])" in run(USE, DROP_IN)
     run(USE + INSTALL, DROP_IN)
     run(INSTALL + USE, DROP_IN, ROOT / "python")
+    run(USE, DROP_IN.parent)
 
 
 def test_the_drop_in_directory_carries_the_version(run):
