@@ -1,4 +1,4 @@
-"""aiter by Tilekiln, for a PYTHONPATH that names the directory above this one: the drop-in directory is this one."""
+"""aiter by Tilekiln, for a PYTHONPATH that names the directory above: the drop-in directory is this one."""
 
 import importlib
 import pathlib

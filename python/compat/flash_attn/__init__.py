@@ -1,4 +1,4 @@
-"""flash_attn by Tilekiln, for a PYTHONPATH that names the directory above this one: the drop-in directory is this one."""
+"""flash_attn by Tilekiln, for a PYTHONPATH that names the directory above: the drop-in directory is this one."""
 
 import importlib
 import pathlib
