@@ -176,7 +176,7 @@ def test_matrix(case):
 
 PREFILL = {
     "dtype": ["fp16", "bf16", "bf16 over fp8", "fp8", "bf16 over fp8 blocks"],
-    "hdim": [128, 256],
+    "hdim": [64, 96, 128, 256],
     "page": [1, 16, 1024],
     "vectorized": [False, True],
     "lookup": ["sglang", "vllm"],

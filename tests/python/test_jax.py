@@ -318,6 +318,39 @@ def test_programs_name_libraries_and_hold_no_addresses(face):
         )["out"].block_until_ready()
 
 
+SHARDED = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec as P
+from tilekiln.jax import attention
+random = np.random.default_rng(0)
+q, k, v = (jnp.asarray(random.standard_normal((n, 20, 2, 32), np.float32)) for n in (4, 1, 4))
+mesh = Mesh(np.array(jax.devices()), ("devices",))
+
+def run(q, k, v):
+    return attention(q, jnp.broadcast_to(k, q.shape), v, causal=True)
+
+def loss(run):
+    return jax.jit(jax.value_and_grad(lambda *arrays: (run(*arrays) ** 2).sum(), (0, 1, 2)))
+
+split = jax.shard_map(run, mesh=mesh, in_specs=(P("devices"), P(), P("devices")), out_specs=P("devices"))
+for ours, theirs in zip(*(jax.tree.leaves(loss(f)(q, k, v)) for f in (split, run))):
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+print("alike")
+"""
+
+
+def test_shard_map(libraries, jax_handlers):
+    """Over two devices of the host; the gradient of keys that both have is the sum of theirs."""
+    environment = {
+        **os.environ,
+        "TILEKILN_PATH": libraries[0].path,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+    }
+    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "alike\n", done.stderr
+
+
 def test_without_handlers_the_import_says_what_to_do(tmp_path, libraries):
     """In a fresh process: the face is imported by nobody but its users, and says what is missing."""
     code = """

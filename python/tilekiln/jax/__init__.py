@@ -54,8 +54,8 @@ def attention(
 ) -> Any:
     """Attention forward on the CPU with the best kernel of whatever libraries are built or installed.
 
-    Works under jit, grad, vjp, checkpoint, scan and vmap (one call after the other). Gradients are those of q, k, v,
-    bias and sink; there is no forward-mode derivative and no second one (JAX says so).
+    Works under jit, grad, vjp, checkpoint, scan, shard_map and vmap (one call after the other). Gradients are those of
+    q, k, v, bias and sink; there is no forward-mode derivative and no second one (JAX says so).
 
     q, k, v: fp32, fp16 or bf16, all alike: (batch, seqlen_q, nhead_q, hdim_q), (batch, seqlen_k, nhead_k, hdim_q) and
         (batch, seqlen_k, nhead_k, hdim_v), or of 3 dimensions, (total, nhead, hdim), with cu_seqlens or seqstart for
@@ -90,7 +90,7 @@ def attention(
                 "jax.jit's static_argnames, or close over it"
             )
     given = {name: jnp.asarray(array) for name, array in arrays.items() if array is not None}
-    out, lse = _calls.attention(tuple(options.items()), return_lse, given)
+    out, lse = _calls.attention(tuple(options.items()), return_lse, _calls.alike(given))
     return (out, jax.lax.stop_gradient(lse)) if return_lse else out
 
 

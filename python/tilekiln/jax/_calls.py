@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._native import ArgumentError
@@ -80,6 +81,29 @@ def _sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
     return gradient.sum(wide, keepdims=True, dtype=np.float32).astype(gradient.dtype) if wide else gradient
 
 
+def _axes(array: Any) -> frozenset[Any]:
+    """The axes of the mesh of jax.shard_map along which an array differs."""
+    return getattr(getattr(jax.typeof(array), "manual_axis_type", None), "varying", frozenset())
+
+
+def _type(like: Like, q: Any) -> Any:
+    """The type of a result that differs along the axes along which q does."""
+    shape, dtype = like
+    if not _axes(q):
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return jax.eval_shape(lambda q: jnp.broadcast_to(q.sum().astype(dtype), shape), q)
+
+
+def alike(arrays: Arrays) -> Arrays:
+    """Arrays that all differ along the same axes: the gradient of one that did not is then summed over the devices."""
+    every = frozenset[Any]().union(*map(_axes, arrays.values()))
+    missing = {name: tuple(every - _axes(array)) for name, array in arrays.items()}
+    return {
+        name: jax.lax.pcast(array, missing[name], to="varying") if missing[name] else array
+        for name, array in arrays.items()
+    }
+
+
 def _like(array: Any) -> Like:
     return array.shape, np.dtype(array.dtype)
 
@@ -128,7 +152,7 @@ def _call(operator: str, library: str, operands: Arrays, results: dict[str, Like
         attributes["deterministic"] = np.int32(values["deterministic"])
     call = jax.ffi.ffi_call(
         f"tilekiln_{operator}",
-        [jax.ShapeDtypeStruct(*like) for like in results.values()],
+        [_type(like, operands["q"]) for like in results.values()],
         vmap_method="sequential",
     )
     return dict(zip(results, call(*operands.values(), **attributes), strict=True))
