@@ -16,8 +16,10 @@ OPTIONS = ("receipt", "target", "where", "mode", "cxx", "launcher", "verbose")
 """Those of the command line that mean something to a host. `dry` (a bool: write nothing while reading) is one more."""
 
 
-def request(given: Mapping[str, object]) -> Request:
+def request(given: Mapping[str, object], top: str) -> Request:
     """The request of a host that gives options as values, as {"receipt": "flash,fp8", "target": "all"}.
+
+    `top` is the directory of its SConstruct, in which commands run.
 
     Raises UsageError, ToolchainError or CodegenError.
     """
@@ -32,4 +34,5 @@ def request(given: Mapping[str, object]) -> Request:
         if not isinstance(value, str):
             raise options.UsageError(f"{name} is {value!r} and must be text, as on the command line: {name}='...'.")
     parsed = options.parse([(name, str(value)) for name, value in values.items()], [])
-    return replace(commands.request(parsed, dry), embedded=True)
+    asked = commands.request(parsed, dry)
+    return replace(asked, toolchain=replace(asked.toolchain, top=top), embedded=True)

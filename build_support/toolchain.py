@@ -31,6 +31,7 @@ class Toolchain:
     version: str
     identity: str  # first line of --version, and the hidden inputs: part of every signature
     mode: str
+    top: str = ""  # the directory that commands run in, where it is not that of now
 
     @property
     def major(self) -> int:
@@ -79,7 +80,7 @@ class Toolchain:
     def prefix_map(self) -> list[str]:
         """Keeps this directory out of debug information, where there is some. Outside every signature."""
         # Nothing else depends on the directory, and a cache that compares arguments (sccache) hits in every tree.
-        return [] if self.mode == "release" else [f"-ffile-prefix-map={os.getcwd()}=."]
+        return [] if self.mode == "release" else [f"-ffile-prefix-map={self.top or os.getcwd()}=."]
 
 
 def find(cxx: str, mode: str) -> Toolchain:

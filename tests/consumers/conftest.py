@@ -88,10 +88,15 @@ def made_by_make(once) -> Vendored:  # type: ignore[no-untyped-def]
     options = ["receipt=flash", "target=cpu-generic,cpu-avx2", "where=dtype=fp32"]
 
     def make(place: Path) -> None:
-        run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={place}", cwd=ROOT)
-        run("make", JOBS, cwd=place)
+        tree, traps = place / "tree", place / "traps"
+        run(sys.executable, "-m", "SCons", "-Q", *options, f"vendor={tree}", cwd=ROOT)
+        traps.mkdir()
+        for name in ("python", "python3", "scons"):  # whoever builds it has none of these
+            (traps / name).write_text("#!/bin/sh\nexit 97\n")
+            (traps / name).chmod(0o755)
+        run("make", JOBS, cwd=tree, PATH=f"{traps}:{os.environ['PATH']}")
 
-    tree = once("vendored-make", make)
+    tree = once("vendored-make", make) / "tree"
     return Vendored(options, tree, tree / "build/libtilekiln_flash.so", sorted((tree / "build").glob("engine_*.o")))
 
 

@@ -35,6 +35,10 @@ def test_the_instances_are_those_of_the_listing(vendored: Vendored) -> None:
     assert [row[0] for row in manifest["instances"]["rows"]] == names
 
 
+def test_it_is_what_its_manifest_claims(vendored: Vendored) -> None:
+    run(sys.executable, "-m", "codegen", "verify", vendored.library, cwd=ROOT)
+
+
 def test_instruction_sets_are_apart(vendored: Vendored) -> None:
     """Design decision 5: engine objects show their engines and hold no group that a link could merge."""
     assert [engine.stem for engine in vendored.engines] == ["engine_cpu_avx2", "engine_cpu_generic"]
@@ -121,6 +125,12 @@ def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: 
     run("cmake", "--install", made_by_cmake.library.parents[1], "--prefix", tmp_path / "prefix")
     here = installed_files(tmp_path / "prefix")
     assert here == {path for path in installed_files(installed) if "flash" not in path}
+
+
+def test_the_facade_calls_it(made_by_make: Vendored, binding: Path) -> None:
+    """The demo ends with 1 when a result is above its bound."""
+    said = run(sys.executable, "-m", "tilekiln.demo", made_by_make.library, cwd=ROOT, PYTHONPATH=str(ROOT / "python"))
+    assert "fp32, causal" in said
 
 
 @pytest.mark.torch
