@@ -87,20 +87,33 @@ def report(what: str, figure: float, reach: float | None, unit: str = "s CPU") -
 
 
 def main(argv: list[str]) -> int:
+    from . import stock  # it uses Bench
+
     parser = argparse.ArgumentParser(prog="tools/bench build", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one instruction set only: no target=all")
+    parser.add_argument("--quick", action="store_true", help="one instruction set only: no target=all, no stock builds")
+    parser.add_argument("--stock-only", action="store_true", help="only the comparison with stock builds")
+    parser.add_argument(
+        "--stock-where", default=stock.WHERE, help="the instances of flash that it builds (%(default)s)"
+    )
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as directory:
-        tree = pathlib.Path(directory) / "tree"
-        tree.mkdir()
-        for name in PARTS:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy2(source, tree / name)
-        measure(Bench(tree), options.quick)
+        if not options.stock_only:
+            measure(Bench(copy_tree(pathlib.Path(directory) / "tree")), options.quick)
+        if not options.quick:
+            stock.compare(pathlib.Path(directory), options.stock_where)
     return 0
+
+
+def copy_tree(to: pathlib.Path) -> pathlib.Path:
+    """The sources of the build in a directory of their own, nothing built."""
+    to.mkdir()
+    for name in PARTS:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, to / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(source, to / name)
+    return to
 
 
 def measure(bench: Bench, quick: bool) -> None:
