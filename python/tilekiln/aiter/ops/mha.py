@@ -213,7 +213,8 @@ def mha_batch_prefill_func(
         "out": out, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
         "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
     }  # fmt: skip
-    arguments["sink_size"] = sink_size or arguments["sink_size"]
+    if sink_size:
+        arguments["sink_size"] = sink_size
     if block_table is not None:
         arguments["block_table"] = block_table
     else:
