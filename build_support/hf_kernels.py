@@ -16,7 +16,8 @@ TORCH = (2, 13)
 MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, on the CPU.
 
 `library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
-is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too.
+is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too. Like other
+attention kernels of the Hub this has the functions of flash_attn: those of tilekiln.flash_attn, imported when used.
 """
 
 import importlib.util
@@ -33,6 +34,14 @@ from tilekiln import KVCache, __version__, add_library, attention, attention_bac
 
 library = add_library(_HERE / "{library}")
 __all__ = ["KVCache", "__version__", "attention", "attention_backward", "decode", "library"]
+
+
+def __getattr__(name):
+    if name.startswith("_"):
+        raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+    import tilekiln.flash_attn
+
+    return getattr(tilekiln.flash_attn, name)
 '''
 
 

@@ -238,6 +238,22 @@ def test_hf_layout(packed, clean_python):
     assert run(clean_python, "-c", code).splitlines() == ["fp32_min 1024.0", str(variant / "tilekiln/__init__.py")]
 
 
+@pytest.mark.torch
+def test_hf_module_has_the_functions_of_flash_attn(packed):
+    [variant] = (packed / "hf-kernels/tilekiln-fp32-min/build").iterdir()
+    code = (
+        "import importlib.util, sys, torch\n"
+        f"spec = importlib.util.spec_from_file_location('a_kernel', {str(variant / '__init__.py')!r})\n"
+        "module = sys.modules['a_kernel'] = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "print(hasattr(module, '__no_such'), hasattr(module, 'no_such'), 'tilekiln.flash_attn' in sys.modules)\n"
+        "ones = torch.ones(1, 8, 1, 128)\n"
+        "print(module.attention(ones, ones, ones).sum().item(), module.flash_attn_varlen_func.__name__)\n"
+    )
+    said = run(Path(sys.executable), "-P", "-c", code)
+    assert said.splitlines() == ["False False True", "1024.0 flash_attn_varlen_func"]
+
+
 def test_hf_torch_is_the_one_we_test_with():
     text = (ROOT / "tools/environment.py").read_text()
     assert f'TORCH = "torch=={hf_kernels.TORCH[0]}.{hf_kernels.TORCH[1]}.' in text

@@ -2,12 +2,14 @@
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 import tilekiln as tk
 import tilekiln.library
+import tilekiln.operators
 
 SAME = "install both in one version, or build both from one tree"
 
@@ -106,3 +108,42 @@ def test_a_broken_package_is_left_out(tmp_path, monkeypatch, flash):
 
 def _found(library):
     return tk.library.Found(library.receipt, pathlib.Path(library.path), "test")
+
+
+def test_add_library(pretend, flash, tmp_path):
+    """Found from then on, the last added first; nothing is added that cannot be loaded."""
+    with pytest.raises(tk.NoKernelError):
+        tk.load("flash")
+    copied = tmp_path / "libtilekiln_flash.so"
+    shutil.copy(flash.path, copied)
+    try:
+        added = tk.add_library(flash.path)
+        assert added.path == flash.path
+        tilekiln.library.PLACES += (tilekiln.library._from_program,)
+        assert tk.load("flash") is added
+        assert tk.add_library(copied).path == str(copied)
+        assert tk.load("flash").path == str(copied)
+        assert [library.path for library in tk.libraries()] == [str(copied)]
+        tk.add_library(flash.path)
+        assert tk.load("flash") is added
+        assert len(tilekiln.library._added) == 2
+        with pytest.raises(ImportError, match=r"is of Tilekiln 0\.0\.9"):
+            tk.add_library(pretend("older", abi_version=1, version="0.0.9"))
+        with pytest.raises(FileNotFoundError):
+            tk.add_library("/nowhere/libtilekiln_flash.so")
+        assert len(tilekiln.library._added) == 2
+    finally:
+        tilekiln.library._added.clear()
+        tilekiln.operators.look_again()
+
+
+def test_the_demo_without_rich(monkeypatch, capsys):
+    import importlib.util
+
+    from tilekiln import demo
+
+    monkeypatch.setattr(sys, "argv", ["demo", "flash"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        demo.main()
+    assert 'is not installed: pip install "tilekiln[demo]"' in capsys.readouterr().err
