@@ -126,17 +126,7 @@ RECEIPTS: dict[str, tuple[int, int, Callable[[], Mask]]] = {  # number, count, m
         ),
     ),
     "ck_test": (3, 1856, _plain),
-    "pytorch": (
-        4,
-        1376,  # 928, and by dtype fp32 7 pairs of head dims * 64
-        lambda: (
-            has("dtype", "fp32", "fp16", "bf16")
-            & has("qscale", "none")
-            & has("skip_min_seqlen_q", "no")
-            & has("bias", "none", "elementwise")
-            & has("softcap", "no")
-        ),
-    ),
+    "pytorch": (4, 928, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
     "aiter_batch": (100, 1904, lambda: _aiter() & has("mode", "batch")),
     "aiter_group": (200, 1904, lambda: _aiter() & has("mode", "group")),
     "aiter": (600, 3808, _aiter),

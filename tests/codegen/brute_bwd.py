@@ -63,11 +63,9 @@ RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # main count on one tar
     "flash": (2208, lambda: _everything() & has("bias", "none", "alibi") & has("dropout", "none", "apply")),
     "ck_test": (240, lambda: _sixteen() & has("bias", "none", "alibi") & has("deterministic", "no")),
     "pytorch": (
-        552,  # widened by fp32 and all head dims
+        240,
         lambda: (
-            _everything()
-            & has("softcap", "no")
-            & has("sink", "no")
+            _sixteen()
             & has("bias", "none", "elementwise")
             & has("dropout", "none", "apply")
             & has("deterministic", "no")

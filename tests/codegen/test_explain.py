@@ -81,7 +81,7 @@ def test_without_a_family_each_that_has_these_axes_is_asked() -> None:
         "  the same with hdim_q=96",
         "  the same with hdim_q=64",
         "  the same with hdim_q=128",
-        "listed by: flash (2), pytorch (4), aiter (600)",
+        "listed by: flash (2), aiter (600)",
         f"build: scons receipt=flash{target} where='dtype=fp16 hdim_q=80'",
     ]
     assert forward.startswith("yes: ck_default lists fmha_fwd dtype=fp16 hdim_q=80\n")
