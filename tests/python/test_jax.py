@@ -339,16 +339,52 @@ print("alike")
 """
 
 
-def test_shard_map(libraries, jax_handlers):
-    """Over two devices of the host; the gradient of keys that both have is the sum of theirs."""
-    environment = {
-        **os.environ,
-        "TILEKILN_PATH": libraries[0].path,
-        "PYTHONPATH": os.pathsep.join(sys.path),
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
-    done = subprocess.run([sys.executable, "-c", SHARDED], env=environment, capture_output=True, text=True, check=False)
-    assert done.stdout == "alike\n", done.stderr
+@pytest.fixture
+def run(libraries, jax_handlers):
+    """run(code, *arguments) -> what it printed, in a process of its own with two devices."""
+
+    def run(code: str, *arguments: object) -> str:
+        environment = {
+            **os.environ,
+            "TILEKILN_PATH": libraries[0].path,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        }
+        command = [sys.executable, "-c", code, *map(str, arguments)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def test_shard_map(run):
+    """The gradient of keys that both devices have is the sum of theirs."""
+    assert run(SHARDED) == "alike"
+
+
+CACHED = """
+import sys, jax, jax.numpy as jnp
+events = []
+jax.monitoring.register_event_listener(lambda event, **_: events.append(event.rpartition("/")[2]))
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+from tilekiln.jax import attention
+q = jnp.ones((1, 8, 2, 32))
+program = jax.jit(jax.grad(lambda q: attention(q, 2 * q, q, causal=True).sum())).lower(q)
+events.clear()
+made = program.compile()
+said = [event for event in events if event in ("cache_hits", "cache_misses")]
+print(round(float(made(q).sum()), 3), *said)
+"""
+
+
+def test_programs_of_the_compilation_cache_run_in_other_processes(run, tmp_path):
+    first, second = run(CACHED, tmp_path), run(CACHED, tmp_path)
+    assert first.split()[1:] == ["cache_misses"]
+    assert second.split()[1:] == ["cache_hits"]
+    assert first.split()[0] == second.split()[0]
 
 
 def test_without_handlers_the_import_says_what_to_do(tmp_path, libraries):
