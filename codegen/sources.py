@@ -169,7 +169,7 @@ def describe(source: Sources, digests: Mapping[str, str]) -> bytes:
         "flags_of_compiler": {"g++": flags.GNU, "clang++": []},
         "engine_flags_of_compiler": {f"clang++ < {flags.SOUND_CLANG}": flags.OLD_CLANG_ENGINE},
         "groups": [msgspec.to_builtins(group) for group in source.groups],
-        "join": ["ld", *flags.JOIN, "then objcopy --keep-global-symbol= for each of keep"],
+        "join": ["ld", *flags.JOIN],
         "link": source.link_flags,
         "files": dict(digests),
     }

@@ -76,6 +76,27 @@ def test_a_cpp_program_by_add_subdirectory(made_by_cmake: Vendored) -> None:
     assert run(made_by_cmake.library.parents[1] / "attention").splitlines() == made_by_cmake.listed()
 
 
+@pytest.mark.packaging
+def test_two_trees_in_one_project(tmp_path: Path) -> None:
+    """Configured only: no target, function or cache entry of one is that of the other."""
+    for receipt in ("fp8", "fp32_min"):
+        options = (f"receipt={receipt}", "target=cpu-avx2", f"vendor={tmp_path / receipt}")
+        run(sys.executable, "-m", "SCons", "-Q", *options, cwd=ROOT)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(two LANGUAGES CXX)\n"
+        "add_subdirectory(fp8)\nadd_subdirectory(fp32_min)\n"
+        "foreach(receipt fp8 fp32_min)\n"
+        "  add_library(uses_${receipt} MODULE use.cpp)\n"
+        "  target_link_libraries(uses_${receipt} PRIVATE tilekiln::${receipt})\n"
+        "endforeach()\n"
+    )
+    (tmp_path / "use.cpp").write_text("#include <tilekiln/tilekiln.h>\n")
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build")
+    built = run("ninja", "-C", tmp_path / "build", "-t", "targets", "all")
+    for receipt in ("fp8", "fp32_min"):
+        assert f"{receipt}/libtilekiln_{receipt}.so: " in built
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_tests_of_the_abi(made_by_make: Vendored, tmp_path: Path, name: str) -> None:
     program = next(p for p in read_programs(str(ROOT / "tests/programs.yaml")) if p.name == name)
