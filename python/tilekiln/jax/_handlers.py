@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from .. import operators
-from .._native import TREE, ArgumentError, NoKernelError
+from .._native import TREE, NoKernelError
 from ..library import Library
 
 NAME = "libtilekiln_jax_handlers.so"
@@ -63,6 +63,3 @@ def add_all() -> None:
 def choose(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> str:
     """The name of the library that answers best; checks all arguments but the values of index arrays."""
     return add(operators._choose(operator, arrays, arguments))
-
-
-__all__ = ["ArgumentError", "add", "add_all", "choose"]
