@@ -57,19 +57,6 @@ double balance(const std::vector<double>& work) {
   return sum > 0 ? most * static_cast<double>(work.size()) / sum : 1;
 }
 
-// What each thread gets when the next piece always goes to the one that is free first.
-std::vector<double> claimed(std::vector<double> pieces, int threads) {
-  std::vector<double> work(static_cast<size_t>(threads), 0.0);
-  std::sort(pieces.begin(), pieces.end(), std::greater<>());
-  for (const double piece : pieces) {
-    // A heap whose front is the least busy.
-    std::pop_heap(work.begin(), work.end(), std::greater<>());
-    work.back() += piece;
-    std::push_heap(work.begin(), work.end(), std::greater<>());
-  }
-  return work;
-}
-
 class Inspection {
  public:
   Inspection(const tilekiln_bwd_workspace_problem& p) : p_(p) {
@@ -116,7 +103,6 @@ class Inspection {
       out->jobs_per_head = jobs.per_head;
       out->jobs_per_worker = jobs.per_worker;
     }
-    list_units();
     walk(schedule_in(layout, host));
     if (shape_.group_schedule()) {
       const BatchState* const states = schedule_in(layout, host).batch_states;
@@ -125,7 +111,11 @@ class Inspection {
     }
     out->worker_balance = shape_.deterministic ? balance(work_) : 1;
     out->plain_balance = plain();
-    out->thread_balance = balance(claimed(shape_.deterministic ? work_ : units_, std::max(1, p_.threads)));
+    const int threads = std::max(1, p_.threads);
+    const auto free_units = [&] {
+      return units(keys_per_unit(shape_.kN0, threads, [&](int keys) { return units(keys); }));
+    };
+    out->thread_balance = balance(claimed(shape_.deterministic ? work_ : free_units(), threads));
   }
 
   // By logical worker.
@@ -135,27 +125,30 @@ class Inspection {
   i64 seqlen_q(int b) const { return shape_.group ? p_.seqstart_q[b + 1] - p_.seqstart_q[b] : p_.seqlen_q; }
   i64 seqlen_k(int b) const { return shape_.group ? p_.seqstart_k[b + 1] - p_.seqstart_k[b] : p_.seqlen_k; }
 
-  double pairs(int b, int chunk) {
-    // Sequences repeat chunk after chunk for every head: the last sequence's are kept.
-    if (b != known_) {
+  // Of keys [key, key + keys) with every query.
+  double pairs(int b, i64 key, i64 keys) {
+    // Sequences repeat unit after unit for every head: those of the last one are kept.
+    if (b != known_ || keys != known_keys_) {
       known_ = b;
+      known_keys_ = keys;
       pairs_.clear();
-      for (i64 key = 0; key < seqlen_k(b); key += shape_.kN0) {
-        const i64 end = std::min<i64>(key + shape_.kN0, seqlen_k(b));
-        pairs_.push_back(static_cast<double>(visible_pairs(window_, seqlen_q(b), seqlen_k(b), key, end)));
+      for (i64 at = 0; at < seqlen_k(b); at += keys) {
+        const i64 end = std::min<i64>(at + keys, seqlen_k(b));
+        pairs_.push_back(static_cast<double>(visible_pairs(window_, seqlen_q(b), seqlen_k(b), at, end)));
       }
     }
-    return pairs_[static_cast<size_t>(chunk)];
+    return pairs_[static_cast<size_t>(key / keys)];
   }
 
-  // Every (batch, head, chunk) in plain order.
-  void list_units() {
+  // Every (batch, head, chunk) in plain order, or with other keys than a chunk's.
+  std::vector<double> units(i64 keys) {
+    std::vector<double> all;
     for (int b = 0; b < shape_.batch; ++b) {
-      const i64 chunks = (seqlen_k(b) + shape_.kN0 - 1) / shape_.kN0;
       for (int head = 0; head < shape_.nhead_q; ++head) {
-        for (int chunk = 0; chunk < chunks; ++chunk) units_.push_back(pairs(b, chunk));
+        for (i64 key = 0; key < seqlen_k(b); key += keys) all.push_back(pairs(b, key, keys));
       }
     }
+    return all;
   }
 
   void walk(const GroupSchedule& schedule) {
@@ -163,7 +156,9 @@ class Inspection {
     work_.assign(static_cast<size_t>(shape_.workers), 0.0);
     for (int block = 0; block < shape_.workers; ++block) {
       const int worker = shape_.group ? xcd_map(block, shape_.workers) : block;
-      const auto add = [&](int b, int, int chunk, int) { work_[static_cast<size_t>(worker)] += pairs(b, chunk); };
+      const auto add = [&](int b, int, int chunk, int) {
+        work_[static_cast<size_t>(worker)] += pairs(b, i64(chunk) * shape_.kN0, shape_.kN0);
+      };
       if (shape_.group) {
         walk_group(schedule.cu_states[block], schedule.batch_states, shape_.batch, shape_.nhead_q, add);
       } else {
@@ -173,11 +168,12 @@ class Inspection {
   }
 
   // The plain order cut into runs of equal count, one per thread.
-  double plain() const {
+  double plain() {
+    const std::vector<double> all = units(shape_.kN0);
     const size_t parts = static_cast<size_t>(std::max(1, p_.threads));
     std::vector<double> work(parts, 0.0);
-    const size_t run = (units_.size() + parts - 1) / parts;
-    for (size_t i = 0; i < units_.size(); ++i) work[i / run] += units_[i];
+    const size_t run = (all.size() + parts - 1) / parts;
+    for (size_t i = 0; i < all.size(); ++i) work[i / run] += all[i];
     return balance(work);
   }
 
@@ -185,8 +181,9 @@ class Inspection {
   BwdWorkspaceShape shape_;
   BwdProblem window_ = {};  // of it, the mask only
   i64 total_q_ = 0, longest_k_ = 0;
-  std::vector<double> units_, work_, pairs_;
+  std::vector<double> work_, pairs_;
   int known_ = -1;
+  i64 known_keys_ = 0;
 };
 
 }  // namespace

@@ -19,7 +19,7 @@ constexpr int tiles_per_unit = 4;
 constexpr i64 zero_bytes = 1 << 20;
 
 struct RowsUnit { int sequence, head, row; };
-struct ChunkUnit { int sequence, head, chunk; };
+struct KeysUnit { int sequence, head, key; };
 
 class Run {
  public:
@@ -31,13 +31,14 @@ class Run {
         layout_(layout_of(shape_)),
         tile_q_(shape_.kM0),
         tile_k_(shape_.kN0),
+        step_k_(tile_k_ / unit_parts),
         group_(p_.nhead_q / p_.nhead_k),
         dtype_(static_cast<int>(p_.features.dtype)),
         element_(p_.features.dtype == Dtype::fp32 ? 4 : 2) {}
 
   tilekiln_status run() {
     if (call_.batch == 0 || p_.nhead_q == 0) return finish_without_work();
-    make_sequences(call_, tile_q_, tile_k_, &sequences_, &cost_);
+    make_sequences(call_, tile_q_, step_k_, &sequences_, &cost_);
     list_rows();
     list_units();
     TILEKILN_TRY(get_memory());
@@ -84,7 +85,12 @@ class Run {
     return rows;
   }
 
-  double cost_of(const BwdSequence& s, int chunk) const { return cost_[static_cast<size_t>(s.chunks_before + chunk)]; }
+  double cost_of(const BwdSequence& s, int key, int keys) const {
+    double sum = 0;
+    for (int end = std::min(key + keys, s.seqlen_k); key < end; key += step_k_)
+      sum += cost_[static_cast<size_t>(s.costs_before + key / step_k_)];
+    return sum;
+  }
   int chunks_of(const BwdSequence& s) const { return (s.seqlen_k + tile_k_ - 1) / tile_k_; }
 
   // The units of a call that need not be deterministic, those that cost most first.
@@ -92,27 +98,39 @@ class Run {
     i64 units = 0;
     for (const BwdSequence& s : sequences_) {
       units += i64(p_.nhead_k) * chunks_of(s);
-      for (int chunk = 0; chunk < chunks_of(s); ++chunk) work_ += cost_of(s, chunk) * p_.nhead_q;
+      work_ += cost_of(s, 0, s.seqlen_k) * p_.nhead_q;
     }
     work_ *= 2 * p_.hdim_v + 3 * p_.hdim_q;
     const bool deterministic = p_.features.deterministic;
     // A unit per query head where those of a group together would leave threads idle.
-    own_heads_ = group_ > 1 && (deterministic || units < 4 * useful_threads(call_, units * group_, work_));
+    const int all_useful = useful_threads(call_, units * group_ * unit_parts, work_);
+    own_heads_ = group_ > 1 && (deterministic || units < 4 * all_useful);
     if (deterministic) return;
     const int heads = own_heads_ ? p_.nhead_q : p_.nhead_k;
-    units_.reserve(static_cast<size_t>(own_heads_ ? units * group_ : units));
-    for (size_t s = 0; s < sequences_.size(); ++s) {
-      for (int head = 0; head < heads; ++head) {
-        for (int chunk = 0; chunk < chunks_of(sequences_[s]); ++chunk) {
-          units_.push_back({static_cast<int>(s), own_heads_ ? head : head * group_, chunk});
+    const auto for_each = [&](int keys, auto&& unit) {
+      for (size_t s = 0; s < sequences_.size(); ++s) {
+        for (int head = 0; head < heads; ++head) {
+          for (int key = 0; key < sequences_[s].seqlen_k; key += keys) unit(static_cast<int>(s), head, key);
         }
       }
+    };
+    if (own_heads_) units *= group_;
+    // Many units need no look at their costs.
+    if (units < 8 * all_useful) {
+      unit_k_ = keys_per_unit(tile_k_, all_useful, [&](int keys) {
+        std::vector<double> costs;
+        for_each(keys,
+                 [&](int s, int, int key) { costs.push_back(cost_of(sequences_[static_cast<size_t>(s)], key, keys)); });
+        return costs;
+      });
     }
+    units_.reserve(static_cast<size_t>(units * (tile_k_ / unit_k_)));
+    for_each(unit_k_, [&](int s, int head, int key) { units_.push_back({s, own_heads_ ? head : head * group_, key}); });
     if (call_.uniform && !p_.features.mask) return;  // all alike
-    if (useful_threads(call_, units, work_) == 1) return;
-    std::stable_sort(units_.begin(), units_.end(), [&](const ChunkUnit& a, const ChunkUnit& b) {
-      return cost_of(sequences_[static_cast<size_t>(a.sequence)], a.chunk) >
-             cost_of(sequences_[static_cast<size_t>(b.sequence)], b.chunk);
+    if (useful_threads(call_, static_cast<i64>(units_.size()), work_) == 1) return;
+    std::stable_sort(units_.begin(), units_.end(), [&](const KeysUnit& a, const KeysUnit& b) {
+      return cost_of(sequences_[static_cast<size_t>(a.sequence)], a.key, unit_k_) >
+             cost_of(sequences_[static_cast<size_t>(b.sequence)], b.key, unit_k_);
     });
   }
 
@@ -124,6 +142,11 @@ class Run {
     }
     TILEKILN_TRY(get_workspace());
     TILEKILN_TRY(get_delta());
+    i64 marks = 0;
+    for (BwdSequence& s : sequences_) {
+      s.marks = marks;
+      marks += s.tiles * s.nsplits * p_.nhead_q;
+    }
     if (call_.d_sink != nullptr) TILEKILN_TRY(shares_.get(sizeof(float) * rows_.size(), true));
     const BwdSequence& last = sequences_.back();
     if (own_heads_) {
@@ -132,10 +155,11 @@ class Run {
       TILEKILN_TRY(dv_acc_.get(sizeof(float) * rows * static_cast<u64>(p_.hdim_v), false));
     }
     if (!p_.features.deterministic && useful_threads(call_, static_cast<i64>(units_.size()), work_) > 1) {
-      const i64 tiles = last.tiles_before + (last.seqlen_q + tile_q_ - 1) / tile_q_;
-      TILEKILN_TRY(locks_.get(static_cast<u64>(tiles * p_.nhead_q), true));
+      TILEKILN_TRY(locks_.get(static_cast<u64>(marks), true));
       locked_ = true;
     }
+    // What a launcher has prepared is clear. Else a tile of dq_acc is stored before it is added to.
+    if (call_.memory != BwdMemory::prepared) TILEKILN_TRY(begun_.get(static_cast<u64>(marks), true));
     return TILEKILN_OK;
   }
 
@@ -147,7 +171,7 @@ class Run {
     // A prepared host segment is compared with what it must be, because a wrong one would send workers anywhere.
     Memory packed;
     if (call_.memory == BwdMemory::own) {
-      TILEKILN_TRY(own_.get(needed, true));
+      TILEKILN_TRY(own_.get(needed, false));
       workspace_ = own_.as<char>();
     } else {
       TILEKILN_TRY(check_workspace_size(call_.workspace, needed));
@@ -222,11 +246,9 @@ class Run {
       call_.d_sink[head] = static_cast<float>(sums[static_cast<size_t>(head)]);
   }
 
-  // Memory of the call's own is zero from the start, and a launcher's prepare has zeroed what it could know the size
-  // of.
+  // A launcher's prepare has zeroed what it could know the size of.
   void zero() {
-    if (call_.memory == BwdMemory::own) return;
-    if (call_.memory == BwdMemory::prepared && !zeroed_by_stage(shape_)) return;
+    if (call_.memory != BwdMemory::prepared || !zeroed_by_stage(shape_)) return;
     char* const start = reinterpret_cast<char*>(dq_acc_);
     const i64 bytes = static_cast<i64>(device_bytes_), units = (bytes + zero_bytes - 1) / zero_bytes;
     for_each_unit(call_, units, static_cast<double>(bytes), 64, [&](i64 i, void*) {
@@ -236,10 +258,21 @@ class Run {
 
   void dq_dk_dv() {
     const u64 scratch = engine(TILEKILN_BWD_DQ_DK_DV).scratch_bytes;
+    const auto run = [&](BwdUnit& unit, const BwdUnit* next, void* memory) {
+      unit.next = next;
+      engine(TILEKILN_BWD_DQ_DK_DV).chunk[dtype_](p_, unit, memory);
+    };
     if (!p_.features.deterministic) {
-      for_each_unit(call_, static_cast<i64>(units_.size()), work_, scratch, [&](i64 i, void* memory) {
-        const ChunkUnit& unit = units_[static_cast<size_t>(i)];
-        chunk(unit.sequence, unit.head, unit.head + (own_heads_ ? 1 : group_), unit.chunk, 0, memory);
+      const i64 units = static_cast<i64>(units_.size()), step = useful_threads(call_, units, work_);
+      const auto unit_at = [&](i64 i) {
+        const KeysUnit& unit = units_[static_cast<size_t>(i)];
+        return unit_of(unit.sequence, unit.head, unit.head + (own_heads_ ? 1 : group_), unit.key, unit_k_, 0);
+      };
+      for_each_unit(call_, units, work_, scratch, [&](i64 i, void* memory) {
+        BwdUnit unit = unit_at(i);
+        if (i + step >= units) return run(unit, nullptr, memory);
+        const BwdUnit next = unit_at(i + step);  // when all threads go at the same pace
+        run(unit, &next, memory);
       });
       return;
     }
@@ -247,13 +280,20 @@ class Run {
     std::vector<std::pair<double, int>> order;
     for (int worker = 0; worker < shape_.workers; ++worker) {
       double cost = 0;
-      walk(worker, [&](const BwdSequence& s, int, int c, int) { cost += cost_of(s, c); });
+      walk(worker, [&](const BwdSequence& s, int, int c, int) { cost += cost_of(s, c * tile_k_, tile_k_); });
       if (cost > 0) order.push_back({cost, worker});
     }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
     for_each_unit(call_, static_cast<i64>(order.size()), work_, scratch, [&](i64 i, void* memory) {
-      walk(order[static_cast<size_t>(i)].second,
-           [&](const BwdSequence& s, int head, int c, int split) { chunk(s.batch, head, head + 1, c, split, memory); });
+      BwdUnit unit = {};
+      bool waiting = false;
+      walk(order[static_cast<size_t>(i)].second, [&](const BwdSequence& s, int head, int c, int split) {
+        const BwdUnit next = unit_of(s.batch, head, head + 1, c * tile_k_, tile_k_, split);
+        if (waiting) run(unit, &next, memory);
+        unit = next;
+        waiting = true;
+      });
+      run(unit, nullptr, memory);
     });
   }
 
@@ -271,17 +311,22 @@ class Run {
     }
   }
 
+  i64 mark_of(const BwdSequence& s, int head, int split) const {
+    return s.marks + (i64(head) * s.nsplits + split) * s.tiles;
+  }
+
   float* acc_of(const BwdSequence& s, int head, int split) const {
     return dq_acc_ + s.acc + (i64(head) * s.nsplits + split) * s.physical_q * p_.hdim_q;
   }
 
-  void chunk(int sequence, int head, int head_end, int number, int split, void* scratch) const {
+  BwdUnit unit_of(int sequence, int head, int head_end, int key, int keys, int split) const {
     const BwdSequence& s = sequences_[static_cast<size_t>(sequence)];
     BwdUnit unit = {};
     unit.batch = s.batch;
     unit.head = head;
     unit.head_end = head_end;
-    unit.key = number * tile_k_;
+    unit.key = key;
+    unit.key_end = std::min(key + keys, s.seqlen_k);
     unit.seqlen_q = s.seqlen_q;
     unit.seqlen_k = s.seqlen_k;
     unit.q_offset = s.q;
@@ -297,25 +342,25 @@ class Run {
     unit.randval_offset = s.randval;
     unit.dq_acc = acc_of(s, head, split);
     unit.dq_acc_head = s.nsplits * s.physical_q * p_.hdim_q;
-    if (locked_) {
-      unit.dq_locks_head = (s.seqlen_q + tile_q_ - 1) / tile_q_;
-      unit.dq_locks = locks_.as<unsigned char>() + s.tiles_before * p_.nhead_q + head * unit.dq_locks_head;
-    }
+    unit.dq_tiles_head = s.nsplits * s.tiles;
+    const i64 mark = mark_of(s, head, split);
+    if (locked_) unit.dq_locks = locks_.as<unsigned char>() + mark;
+    if (begun_) unit.dq_begun = begun_.as<unsigned char>() + mark;
     if (own_heads_) {
       const i64 row = s.keys_before * p_.nhead_q + i64(head) * s.seqlen_k;
       unit.dk_acc = dk_acc_.as<float>() + row * p_.hdim_q;
       unit.dv_acc = dv_acc_.as<float>() + row * p_.hdim_v;
     }
-    engine(TILEKILN_BWD_DQ_DK_DV).chunk[dtype_](p_, unit, scratch);
+    return unit;
   }
 
   // dk and dv of a group of query heads, added in head order.
   void sum_heads() {
     if (!own_heads_) return;
-    std::vector<ChunkUnit> parts;
+    std::vector<KeysUnit> parts;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       for (int head = 0; head < p_.nhead_k; ++head) {
-        for (int c = 0; c < chunks_of(sequences_[s]); ++c) parts.push_back({static_cast<int>(s), head, c});
+        for (int c = 0; c < chunks_of(sequences_[s]); ++c) parts.push_back({static_cast<int>(s), head, c * tile_k_});
       }
     }
     const BwdSequence& last = sequences_.back();
@@ -323,9 +368,9 @@ class Run {
         static_cast<double>(last.keys_before + last.seqlen_k) * p_.nhead_q * (p_.hdim_q + p_.hdim_v);
     const auto sum = engine(TILEKILN_BWD_DQ_DK_DV).sum_heads[dtype_];
     for_each_unit(call_, static_cast<i64>(parts.size()), 8 * elements, 64, [&](i64 i, void*) {
-      const ChunkUnit& part = parts[static_cast<size_t>(i)];
+      const KeysUnit& part = parts[static_cast<size_t>(i)];
       const BwdSequence& s = sequences_[static_cast<size_t>(part.sequence)];
-      const i64 key = i64(part.chunk) * tile_k_, rows = std::min<i64>(tile_k_, s.seqlen_k - key);
+      const i64 key = part.key, rows = std::min<i64>(tile_k_, s.seqlen_k - key);
       const i64 from = s.keys_before * p_.nhead_q + i64(part.head) * group_ * s.seqlen_k + key;
       sum(static_cast<char*>(p_.dk) + element_ * (s.dk + part.head * p_.dk_head + key * p_.dk_row), p_.dk_row,
           dk_acc_.as<float>() + from * p_.hdim_q, i64(s.seqlen_k) * p_.hdim_q, group_, static_cast<int>(rows),
@@ -348,6 +393,8 @@ class Run {
                     rows.nsplits = s.nsplits;
                     rows.dq_acc = acc_of(s, unit.head, 0);
                     rows.dq_acc_split = s.physical_q * p_.hdim_q;
+                    if (begun_) rows.dq_begun = begun_.as<unsigned char>() + mark_of(s, unit.head, 0);
+                    rows.dq_begun_split = s.tiles;
                     e.convert_dq[dtype_](p_, rows);
                   });
   }
@@ -365,15 +412,16 @@ class Run {
   BwdSteps& steps_;
   const BwdWorkspaceShape shape_;
   const BwdWorkspaceLayout layout_;
-  const int tile_q_, tile_k_, group_, dtype_, element_;
+  const int tile_q_, tile_k_, step_k_, group_, dtype_, element_;
   std::vector<BwdSequence> sequences_;
   std::vector<double> cost_;
   std::vector<RowsUnit> rows_;
-  std::vector<ChunkUnit> units_;
+  std::vector<KeysUnit> units_;
   i64 rows_in_all_ = 0;
   double work_ = 0;
+  int unit_k_ = tile_k_;  // keys of a unit that need not be deterministic
   bool own_heads_ = false, locked_ = false;
-  Memory own_, delta_, lse_, shares_, dk_acc_, dv_acc_, locks_;
+  Memory own_, delta_, lse_, shares_, dk_acc_, dv_acc_, locks_, begun_;
   char* workspace_ = nullptr;
   float* dq_acc_ = nullptr;
   u64 device_bytes_ = 0;

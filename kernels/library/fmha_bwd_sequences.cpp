@@ -1,12 +1,14 @@
 #include <algorithm>
+#include <utility>
 
 #include "bwd_sequences.h"
 
 namespace tilekiln::fmha {
 namespace {
 
-// What a chunk costs beyond its pairs, in pairs per key: reading k and v and writing dk and dv.
-constexpr double pairs_per_key = 32;
+// What a unit costs beyond its pairs, in pairs: for each key, reading k and v and writing dk and dv; for each query,
+// reading q and dout in two forms and adding to dq.
+constexpr double pairs_per_key = 32, pairs_per_query = 8;
 
 BwdSequence place(const BwdCall& call, int batch, int seqlen_q, int seqlen_k, i64 place_q, i64 place_k, i64 room_q) {
   const BwdSteps& steps = call.steps;
@@ -47,10 +49,10 @@ i64 visible_pairs(const BwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 key
   return pairs;
 }
 
-void make_sequences(const BwdCall& call, int tile_q, int tile_k, std::vector<BwdSequence>* sequences,
+void make_sequences(const BwdCall& call, int tile_q, int step, std::vector<BwdSequence>* sequences,
                     std::vector<double>* cost) {
   sequences->reserve(static_cast<size_t>(call.batch));
-  i64 keys = 0, tiles = 0;
+  i64 keys = 0;
   for (int b = 0; b < call.batch; ++b) {
     if (call.uniform) {
       sequences->push_back(place(call, b, call.seqlen_q, call.seqlen_k, b, b, call.physical_q));
@@ -60,20 +62,48 @@ void make_sequences(const BwdCall& call, int tile_q, int tile_k, std::vector<Bwd
     }
     BwdSequence& s = sequences->back();
     s.keys_before = keys;
-    s.tiles_before = tiles;
-    s.chunks_before = static_cast<i64>(cost->size());
+    s.tiles = (s.seqlen_q + tile_q - 1) / tile_q;
+    s.costs_before = static_cast<i64>(cost->size());
     keys += s.seqlen_k;
-    tiles += (s.seqlen_q + tile_q - 1) / tile_q;
     if (call.uniform && b > 0) {
-      s.chunks_before = 0;  // all cost what the first does
+      s.costs_before = 0;  // all cost what the first does
       continue;
     }
-    for (i64 key = 0; key < s.seqlen_k; key += tile_k) {
-      const i64 end = std::min<i64>(key + tile_k, s.seqlen_k);
+    for (i64 key = 0; key < s.seqlen_k; key += step) {
+      const i64 end = std::min<i64>(key + step, s.seqlen_k);
       cost->push_back(static_cast<double>(visible_pairs(call.problem, s.seqlen_q, s.seqlen_k, key, end)) +
                       pairs_per_key * static_cast<double>(end - key));
     }
   }
+}
+
+std::vector<double> claimed(std::vector<double> pieces, int threads) {
+  std::vector<double> work(static_cast<size_t>(threads), 0.0);
+  std::sort(pieces.begin(), pieces.end(), std::greater<>());
+  for (const double piece : pieces) {
+    // A heap whose front is the least busy.
+    std::pop_heap(work.begin(), work.end(), std::greater<>());
+    work.back() += piece;
+    std::push_heap(work.begin(), work.end(), std::greater<>());
+  }
+  return work;
+}
+
+int keys_per_unit(int chunk, int threads, const std::function<std::vector<double>(int)>& costs) {
+  if (threads == 1 || chunk % unit_parts != 0) return chunk;
+  constexpr size_t even = 8;  // units a thread that need no cutting
+  int best = chunk;
+  double least = 0;
+  for (int keys = chunk; keys >= chunk / unit_parts; keys /= 2) {
+    std::vector<double> units = costs(keys);
+    if (keys == chunk && units.size() >= even * static_cast<size_t>(threads)) return chunk;
+    const std::vector<double> work = claimed(std::move(units), threads);
+    const double time = *std::max_element(work.begin(), work.end()) * (1 + pairs_per_query / keys);
+    if (keys < chunk && time >= least) continue;
+    best = keys;
+    least = time;
+  }
+  return best;
 }
 
 }  // namespace tilekiln::fmha

@@ -180,9 +180,10 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
 }
 
 int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longest) {
-  // Each split of a head is one more place of dq_acc to clear and to add up: two splits of 8 heads of 2048 rows cost 0
-  // to 3 % of a call; four had cost 13 to 36 %, in small pages. Each worker less may leave a thread idle.
-  constexpr int64_t most = 64, enough = 16;
+  // Each split of a head is one more place of dq_acc to write and to add up: 32 workers in place of 16 take 0 to 3 % more
+  // time (8 heads of 2048 rows, 16 of 1024), 64 take 5 %. Each worker less may leave a thread idle: 16 heads on 7 threads
+  // are 1.31 of the mean for the busiest, 32 workers 1.09.
+  constexpr int64_t most = 64, enough = 32;
   const int64_t heads = std::max<int64_t>(int64_t(shape.batch) * shape.nhead_q, 1);
   if (heads >= enough) return static_cast<int>(ceil_div(heads, ceil_div(heads, most)));
   // Sequences of group mode differ: their keys are taken to be as many as their queries, but not more than the longest

@@ -18,33 +18,6 @@ Kind kind_of(Dtype dtype) { return dtype == Dtype::fp32 ? Kind::fp32 : dtype == 
 constexpr int kRowPad = 3;   // poisoned elements between rows of every output
 constexpr int kPadding = 3;  // rows after a sequence in group mode
 
-// (head, row, col) of batch or sequence b, in elements.
-struct Layout { i64 batch, head, row; };
-
-Layout layout_of(const BwdCase& t, int nhead, i64 rows, int width) {
-  if (t.heads_inside) return {rows * nhead * width, width, i64(nhead) * width};
-  return {rows * nhead * width, rows * width, width};
-}
-
-// Logical lengths of the sequences and where they start.
-struct Sequences {
-  std::vector<int> length;
-  std::vector<i64> start;
-  i64 rows;  // of an array of one batch
-};
-
-Sequences sequences(const BwdCase& t, int seqlen, std::mt19937& random) {
-  Sequences s{std::vector<int>(t.batch, seqlen), std::vector<i64>(t.batch, 0), seqlen};
-  if (!t.group) return s;
-  s.rows = 0;
-  for (int b = 0; b < t.batch; ++b) {
-    s.length[b] = int(random() % (seqlen + 1));
-    s.start[b] = s.rows;
-    s.rows += s.length[b] + kPadding;
-  }
-  return s;
-}
-
 // An array with its layout.
 struct Tensor {
   Layout layout;
@@ -58,6 +31,7 @@ struct Tensor {
         group(t.group),
         data(kind, (t.group ? 1 : t.batch) * s.rows * nhead * width, flush) {}
 
+  // (head, row, col) of batch or sequence b, in elements.
   i64 offset(int b) const { return group ? sequences.start[b] * layout.row : b * layout.batch; }
   i64 at(int b, int head, int row, int col) const { return offset(b) + head * layout.head + row * layout.row + col; }
   double get(int b, int head, int row, int col) const { return data.get(at(b, head, row, col)); }
@@ -66,12 +40,12 @@ struct Tensor {
 struct Arrays {
   Sequences q_seq, k_seq;
   Tensor q, k, v, out, dout, lse, delta, dq, dk, dv;
-  Guarded bias, dbias, slopes, sink, randval, dq_acc, dk_acc, dv_acc, locks;
+  Guarded bias, dbias, slopes, sink, randval, dq_acc, dk_acc, dv_acc, locks, begun;
   i64 bias_batch, bias_head, dbias_row, split;
 
   Arrays(const BwdCase& t, Dtype dtype, std::mt19937& random, Flush flush)
-      : q_seq(sequences(t, t.seqlen_q, random)),
-        k_seq(sequences(t, t.seqlen_k, random)),
+      : q_seq(sequences(t, t.seqlen_q, kPadding, random)),
+        k_seq(sequences(t, t.seqlen_k, kPadding, random)),
         q(t, kind_of(dtype), q_seq, t.nhead_q, t.hdim_q, flush),
         k(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_q, flush),
         v(t, kind_of(dtype), k_seq, t.nhead_k, t.hdim_v, flush),
@@ -90,7 +64,8 @@ struct Arrays {
         dq_acc(Kind::fp32, i64(t.nhead_q) * t.nsplits * t.seqlen_q * t.hdim_q, flush),
         dk_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_q, flush),
         dv_acc(Kind::fp32, i64(t.nhead_q) * t.seqlen_k * t.hdim_v, flush),
-        locks(Kind::byte, t.nhead_q * (t.seqlen_q / 64 + 1), flush) {
+        locks(Kind::byte, t.nsplits * t.nhead_q * (t.seqlen_q / 64 + 1), flush),
+        begun(Kind::byte, locks.size, flush) {
     std::normal_distribution<float> normal;
     for (Guarded* x : {&q.data, &k.data, &v.data, &dout.data, &bias}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
@@ -277,9 +252,16 @@ fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   return p;
 }
 
-fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int head_end, int chunk, int tile_k) {
+// Where it is marked which tiles of dq_acc hold a sum: [head][split][tile].
+unsigned char* begun_of(const BwdCase& t, const Arrays& a, int head, int split) {
+  return static_cast<unsigned char*>(a.begun.data()) + (i64(head) * t.nsplits + split) * (t.seqlen_q / 64 + 1);
+}
+
+fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int head_end, int number, bool marks) {
   fmha::BwdUnit u{};
-  u.batch = b, u.head = head, u.head_end = head_end, u.key = chunk * tile_k;
+  const int chunk = number * t.unit_keys / 256;
+  u.batch = b, u.head = head, u.head_end = head_end, u.key = number * t.unit_keys;
+  u.key_end = std::min(u.key + t.unit_keys, a.k_seq.length[b]);
   u.seqlen_q = a.q_seq.length[b], u.seqlen_k = a.k_seq.length[b];
   u.q_offset = a.q.offset(b), u.k_offset = a.k.offset(b), u.v_offset = a.v.offset(b), u.dout_offset = a.dout.offset(b);
   u.lse_offset = a.lse_at(t, b, 0, 0);
@@ -288,8 +270,9 @@ fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int he
   u.bias_offset = b * a.bias_batch;
   u.dq_acc_head = t.nsplits * a.split;
   u.dq_acc = static_cast<float*>(a.dq_acc.data()) + head * u.dq_acc_head + chunk % t.nsplits * a.split;
-  u.dq_locks_head = t.seqlen_q / 64 + 1;
-  u.dq_locks = t.locks ? static_cast<unsigned char*>(a.locks.data()) + head * u.dq_locks_head : nullptr;
+  u.dq_tiles_head = t.nsplits * (t.seqlen_q / 64 + 1);
+  u.dq_begun = marks ? begun_of(t, a, head, chunk % t.nsplits) : nullptr;
+  u.dq_locks = t.locks ? static_cast<unsigned char*>(a.locks.data()) + head * u.dq_tiles_head : nullptr;
   if (t.head_units) {
     u.dk_acc = static_cast<float*>(a.dk_acc.data()) + i64(head) * t.seqlen_k * t.hdim_q;
     u.dv_acc = static_cast<float*>(a.dv_acc.data()) + i64(head) * t.seqlen_k * t.hdim_v;
@@ -297,9 +280,10 @@ fmha::BwdUnit unit_of(const BwdCase& t, const Arrays& a, int b, int head, int he
   return u;
 }
 
-// Every stage for one sequence. Returns d_sink of each head.
+// Every stage for one sequence. Returns d_sink of each head. marks: dq_acc starts as NaN, and it is marked which tiles of it
+// hold a sum; else it starts as 0.
 std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, const Arrays& a,
-                                 const fmha::BwdProblem& p, int b, void* scratch) {
+                                 const fmha::BwdProblem& p, int b, void* scratch, bool marks) {
   const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k, kind = int(dtype);
   const auto rows_of = [&](int head, int row) {
     fmha::BwdRows u{};
@@ -308,18 +292,24 @@ std::vector<double> run_sequence(const fmha::BwdEngine& engine, Dtype dtype, con
     u.lse_offset = a.lse_at(t, b, 0, 0);
     u.dq_acc = static_cast<const float*>(a.dq_acc.data()) + head * t.nsplits * a.split;
     u.dq_acc_split = a.split, u.nsplits = t.nsplits;
+    u.dq_begun = marks ? begun_of(t, a, head, 0) : nullptr, u.dq_begun_split = t.seqlen_q / 64 + 1;
     return u;
   };
   std::vector<double> d_sink(t.nhead_q, 0);
   for (int h = 0; h < t.nhead_q; ++h) {
     for (int row = 0; row < sq; row += 100) d_sink[h] += engine.dot_do_o[kind](p, rows_of(h, row));
   }
-  std::memset(a.dq_acc.data(), 0, a.dq_acc.size * 4);
+  std::memset(a.dq_acc.data(), marks ? 0xff : 0, a.dq_acc.size * 4);
+  std::memset(a.begun.data(), 0, a.begun.size);
   std::memset(a.locks.data(), 0, a.locks.size);
-  const int chunks = (sk + engine.tile_k - 1) / engine.tile_k, step = t.head_units ? 1 : group;
+  const int units = (sk + t.unit_keys - 1) / t.unit_keys, step = t.head_units ? 1 : group;
   for (int h = 0; h < t.nhead_q; h += step) {
-    for (int chunk = 0; chunk < chunks; ++chunk)
-      engine.chunk[kind](p, unit_of(t, a, b, h, h + step, chunk, engine.tile_k), scratch);
+    for (int i = 0; i < units; ++i) {
+      fmha::BwdUnit unit = unit_of(t, a, b, h, h + step, i, marks);
+      const fmha::BwdUnit next = unit_of(t, a, b, h, h + step, i + 1 < units ? i + 1 : 0, marks);
+      unit.next = marks ? &next : nullptr;
+      engine.chunk[kind](p, unit, scratch);
+    }
   }
   for (int h = 0; t.head_units && h < t.nhead_k; ++h) {
     const auto sum = [&](const Tensor& to, const Guarded& from, int width) {
@@ -381,8 +371,8 @@ std::string describe(const BwdCase& t, Dtype dtype) {
     << t.window_left << ", " << t.window_right << ')' << (t.top_left ? " top_left" : "") << " sink_size " << t.sink_size
     << (t.sink ? " sink" : "") << (t.group ? " group" : "") << (t.heads_inside ? " bshd" : " bhsd") << " bias "
     << biases[int(t.bias)] << (t.dbias ? " dbias" : "") << " softcap " << t.softcap << " dropout " << t.dropout_p
-    << (t.randval ? " randval" : "") << (t.head_units ? " head_units" : "") << " nsplits " << t.nsplits << " scale "
-    << scale_of(t);
+    << (t.randval ? " randval" : "") << (t.head_units ? " head_units" : "") << " unit_keys " << t.unit_keys
+    << " nsplits " << t.nsplits << " scale " << scale_of(t);
   return s.str();
 }
 
@@ -397,10 +387,10 @@ BwdErrors run(const fmha::BwdEngine& engine, Dtype dtype, const BwdCase& t, Guar
     const int sq = a.q_seq.length[b], sk = a.k_seq.length[b], group = t.nhead_q / t.nhead_k;
     std::vector<Reference> heads;
     for (int h = 0; h < t.nhead_q; ++h) heads.push_back(reference(t, a, b, h));
-    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch.data());
+    const std::vector<double> d_sink = run_sequence(engine, dtype, t, a, p, b, scratch.data(), false);
     const std::string first = bits(a);
     scratch.poison();
-    if (run_sequence(engine, dtype, t, a, p, b, scratch.data()) != d_sink || bits(a) != first)
+    if (run_sequence(engine, dtype, t, a, p, b, scratch.data(), true) != d_sink || bits(a) != first)
       errors.broken = "a second run gives other bits";
 
     for (int h = 0; h < t.nhead_q; ++h) {

@@ -1,8 +1,5 @@
 // Every feature and odd shape of the backward families against a float64 reference, on every engine linked in that this
 // machine can run. Inputs touch inaccessible pages, padding is NaN, outputs are poisoned, scratch starts as NaN.
-//
-//   bwd_engine_test [TARGET [DTYPE [quick]]]      one target (cpu_avx2) or any, one dtype (bf16), every fifth case only
-// Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "bwd_case.h"
+#include "sweeps.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::BwdEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes;
@@ -37,7 +35,7 @@ Tolerance tolerance(Dtype dtype) {
   }
 }
 
-using Visit = std::function<void(const BwdCase&)>;
+using Visit = Visitor<BwdCase>;
 
 // Head dims, odd lengths, causal, and everything at once.
 void shapes(const Visit& visit) {
@@ -64,71 +62,10 @@ void shapes(const Visit& visit) {
   }
 }
 
-// Every tail of queries and of keys.
-void tails(const Visit& visit) {
-  for (int n = 1; n <= 66; ++n) {
-    BwdCase t;
-    t.name = "tail";
-    t.nhead_q = 1, t.hdim_q = t.hdim_v = 24;
-    t.seqlen_q = 80, t.seqlen_k = n;
-    visit(t);
-    t.seqlen_q = n, t.seqlen_k = 80;
-    visit(t);
-    t.seqlen_q = t.seqlen_k = 64 + n;
-    t.dropout_p = 0.5f;
-    visit(t);
-    t.bias = Bias::alibi;
-    t.dropout_p = 0;
-    t.window_right = 3;
-    visit(t);
-  }
-}
-
-// Windows x mask origins x features. {300, 97} bottom right and {97, 300} top left leave rows without keys, or keys without rows.
-void windows(const Visit& visit) {
-  const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
-  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0},  {0, 0},   {16, 0}, {70, 10},
-                                        {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
-  for (auto [seqlen_q, seqlen_k] : seqlens) {
-    for (auto [left, right] : limits) {
-      for (bool top_left : {false, true}) {
-        BwdCase t;
-        t.hdim_q = t.hdim_v = 40;
-        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right,
-        t.top_left = top_left;
-        t.name = "window";
-        visit(t);
-        BwdCase softcap = t, alibi = t, bias = t, dropout = t, sink = t;
-        softcap.name = "window, softcap", softcap.softcap = 5;
-        alibi.name = "window, alibi", alibi.bias = Bias::alibi;
-        bias.name = "window, bias, dbias", bias.bias = Bias::elementwise, bias.dbias = true,
-        bias.bias_of_heads = top_left;
-        dropout.name = "window, dropout", dropout.dropout_p = 0.2f;
-        sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
-        for (const BwdCase& x : {softcap, alibi, bias, dropout, sink}) visit(x);
-      }
-    }
-  }
-}
-
-// Mask edges at tile - 3 .. tile + 2, one key either side of every block border.
-void borders(const Visit& visit) {
-  for (int edge = 61; edge <= 66; ++edge) {
-    for (int side = 0; side < 3; ++side) {
-      for (int seqlen_q : {192, 180}) {
-        BwdCase t;
-        t.name = "border";
-        t.nhead_q = 1, t.seqlen_q = seqlen_q, t.seqlen_k = 192, t.hdim_q = t.hdim_v = 32, t.top_left = true;
-        t.window_left = side == 1 ? -1 : edge;
-        t.window_right = side == 0 ? -1 : 127 - edge;
-        visit(t);
-        t.window_right = side == 0 ? -1 : edge;
-        visit(t);
-        t.sink_size = edge;
-        visit(t);
-      }
-    }
-  }
+void windows_and_dbias(const Visit& visit) {
+  BwdCase base;
+  base.hdim_q = base.hdim_v = 40;
+  windows<BwdCase>(visit, base, [](BwdCase& t) { t.dbias = true, t.bias_of_heads = t.top_left; });
 }
 
 // Several chunks of keys, splits of dQ, and mask edges around the border of a chunk.
@@ -141,6 +78,7 @@ void chunks(const Visit& visit) {
         t.nhead_q = 2, t.nhead_k = 1, t.seqlen_q = 90, t.seqlen_k = seqlen_k, t.hdim_q = 32, t.hdim_v = 24,
         t.nsplits = nsplits;
         t.locks = locks, t.head_units = !locks;
+        t.unit_keys = locks ? 64 * nsplits % 192 + 64 : 256;
         visit(t);
         t.window_left = 300, t.window_right = 7;
         visit(t);
@@ -148,19 +86,6 @@ void chunks(const Visit& visit) {
         visit(t);
       }
     }
-  }
-}
-
-void scales(const Visit& visit) {
-  for (float scale : {-0.125f, 1.f, 0.f, 1e-12f}) {
-    BwdCase t;
-    t.name = "scale";
-    t.nhead_q = 1, t.seqlen_q = 70, t.seqlen_k = 100, t.scale_given = true, t.scale = scale;
-    visit(t);
-    t.window_right = 0;
-    visit(t);
-    t.softcap = 3;
-    visit(t);
   }
 }
 
@@ -194,19 +119,6 @@ void far_scores(const Visit& visit) {
   }
 }
 
-void dropouts(const Visit& visit) {
-  for (float p : {0.01f, 0.1f, 0.2f, 0.5f, 0.9f, 0.999f}) {
-    BwdCase t;
-    t.name = "dropout";
-    t.batch = 2, t.seqlen_q = 100, t.seqlen_k = 150, t.dropout_p = p, t.randval = true;
-    visit(t);
-    t.window_right = 0, t.group = true;
-    visit(t);
-    t.softcap = 4;
-    visit(t);
-  }
-}
-
 void randoms(const Visit& visit) {
   std::mt19937 random(11);
   const auto below = [&](int n) { return int(random() % unsigned(n)); };
@@ -218,7 +130,7 @@ void randoms(const Visit& visit) {
     t.window_left = below(2) ? -1 : below(100), t.window_right = below(2) ? -1 : below(50);
     t.top_left = below(2), t.group = below(2), t.heads_inside = below(2), t.sink = below(2);
     t.sink_size = below(2) ? 0 : below(90);
-    t.head_units = below(2), t.locks = below(2), t.nsplits = 1 + below(2);
+    t.head_units = below(2), t.locks = below(2), t.nsplits = 1 + below(2), t.unit_keys = 64 << below(3);
     if (below(2)) t.dropout_p = 0.3f, t.randval = below(2);
     const int score = below(4);
     if (score == 1) t.softcap = 8;
@@ -229,27 +141,10 @@ void randoms(const Visit& visit) {
   }
 }
 
-struct Target {
-  const char* name;
-  const fmha::BwdEngine* engine;
-  bool supported;
-};
-
-std::vector<Target> targets() {
-#if defined(__x86_64__)
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
-  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool v4 = false, v3 = false, bf16 = false;
-#endif
-  return {{"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes, bf16},
-          {"cpu_avx512", &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes, v4},
-          {"cpu_avx2", &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes, v3},
-          {"cpu_generic", &tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes, true}};
-}
+const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16"};
 
 // Returns the number of failures.
-int test(const Target& target, Dtype dtype, int step) {
+int test(const Target<fmha::BwdEngine>& target, Dtype dtype, int step) {
   Guarded scratch(Kind::byte, target.engine->scratch_bytes);
   scratch.poison();
   const Tolerance allowed = tolerance(dtype);
@@ -277,11 +172,11 @@ int test(const Target& target, Dtype dtype, int step) {
       std::printf(" %s %.1e %.1e", names[i++], x->rms, x->element);
     std::printf(" %s\n", e.broken.c_str());
   };
-  for (auto sweep : {shapes, tails, windows, borders, chunks, scales, bias_masks, far_scores, dropouts, randoms})
+  for (auto sweep : {shapes, tails<BwdCase>, windows_and_dbias, borders<BwdCase>, chunks, scales<BwdCase>, bias_masks,
+                     far_scores, dropouts<BwdCase>, randoms})
     sweep(visit);
-  static const char* const names[] = {"fp32", "fp16", "bf16"};
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, names[int(dtype)], count,
-              failures, worst.rms, worst.element);
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, dtype_names[size_t(dtype)],
+              count, failures, worst.rms, worst.element);
   return failures;
 }
 
@@ -290,21 +185,9 @@ int test(const Target& target, Dtype dtype, int step) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
-  static const char* const dtypes[] = {"fp32", "fp16", "bf16"};
-  const int step = argc > 3 && std::strcmp(argv[3], "quick") == 0 ? 5 : 1;
-  int failures = 0, tested = 0;
-  for (const Target& target : targets()) {
-    const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
-    if (target.engine == nullptr || !target.supported || !asked) continue;
-    for (int dtype = 0; dtype < 3; ++dtype) {
-      if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
-      ++tested;
-      failures += test(target, Dtype(dtype), step);
-    }
-  }
-  if (tested == 0) {
-    std::printf("no engine %s %s here\n", argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
-    return 77;
-  }
-  return failures != 0;
+  return test_engines(
+      argc, argv,
+      targets(&tilekiln_cpu_avx512bf16_fmha_bwd_dq_dk_dv_qlanes, &tilekiln_cpu_avx512_fmha_bwd_dq_dk_dv_qlanes,
+              &tilekiln_cpu_avx2_fmha_bwd_dq_dk_dv_qlanes, &tilekiln_cpu_generic_fmha_bwd_dq_dk_dv_qlanes),
+      dtype_names, test);
 }

@@ -33,33 +33,6 @@ constexpr int kScaleBlock = 128;
 // What no relative tolerance covers: half of fp16's smallest subnormal; elsewhere P far below the row's maximum may be flushed to 0.
 double absolute_error(Kind out) { return out == Kind::fp16 ? 0x1p-25 : 1e-30; }
 
-struct Layout { i64 batch, head, row; };
-
-// Strides of an array of `rows` rows a batch; group mode has one batch that holds all sequences.
-Layout layout_of(const FwdCase& t, int nhead, i64 rows, int width) {
-  if (t.heads_inside) return {rows * nhead * width, width, i64(nhead) * width};
-  return {rows * nhead * width, rows * width, width};
-}
-
-// The sequences of a case: logical lengths and where they start.
-struct Sequences {
-  std::vector<int> length;
-  std::vector<i64> start;
-  i64 rows;  // a batch of the array
-};
-
-Sequences sequences(const FwdCase& t, int seqlen, int padding, std::mt19937& random) {
-  Sequences s{std::vector<int>(t.batch, seqlen), std::vector<i64>(t.batch, 0), seqlen};
-  if (!t.group) return s;
-  s.rows = 0;
-  for (int b = 0; b < t.batch; ++b) {
-    s.length[b] = int(random() % (seqlen + 1));
-    s.start[b] = s.rows;
-    s.rows += s.length[b] + padding;
-  }
-  return s;
-}
-
 struct Arrays {
   Sequences q_seq, k_seq;
   Layout ql, kl, vl, ol;

@@ -1,8 +1,5 @@
 // Every feature and odd shape of fmha_fwd against a float64 reference, on every engine linked in that this machine can run.
 // Inputs touch inaccessible pages, padding is NaN, outputs are poisoned, scratch starts as NaN.
-//
-//   fwd_engine_test [TARGET [DTYPE [quick]]]      one target (cpu_avx2) or any, one dtype (bf16), every fifth case only
-// Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +7,7 @@
 #include <random>
 
 #include "fwd_case.h"
+#include "sweeps.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::FwdEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_qlanes;
@@ -39,7 +37,7 @@ Tolerance tolerance(Dtype dtype) {
   std::abort();
 }
 
-using Visit = std::function<void(const FwdCase&)>;
+using Visit = Visitor<FwdCase>;
 
 // Head dims, odd lengths, causal, and everything at once.
 void shapes(const Visit& visit) {
@@ -64,72 +62,15 @@ void shapes(const Visit& visit) {
   }
 }
 
-// Every tail of queries and of keys: straight blocks of every height and width.
-void tails(const Visit& visit) {
-  for (int n = 1; n <= 66; ++n) {
-    FwdCase t;
-    t.name = "tail";
-    t.nhead_q = 1, t.hdim_q = t.hdim_v = 24;
-    t.seqlen_q = 80, t.seqlen_k = n;
-    visit(t);
-    t.seqlen_q = n, t.seqlen_k = 80;
-    visit(t);
-    t.seqlen_q = t.seqlen_k = 64 + n;
-    t.dropout_p = 0.5f;
-    visit(t);
-    t.bias = Bias::alibi;
-    t.dropout_p = 0;
-    t.window_right = 3;
-    visit(t);
-  }
+void windows_of_groups(const Visit& visit) {
+  FwdCase base;
+  base.nhead_k = 2;
+  windows<FwdCase>(visit, base, [](FwdCase&) {});
 }
 
-// Windows x mask origins x features.
-void windows(const Visit& visit) {
-  const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
-  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0},  {0, 0},   {16, 0}, {70, 10},
-                                        {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
-  for (auto [seqlen_q, seqlen_k] : seqlens) {
-    for (auto [left, right] : limits) {
-      for (bool top_left : {false, true}) {
-        FwdCase t;
-        t.nhead_k = 2;
-        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right,
-        t.top_left = top_left;
-        t.name = "window";
-        visit(t);
-        FwdCase softcap = t, alibi = t, bias = t, dropout = t, sink = t;
-        softcap.name = "window, softcap", softcap.softcap = 5;
-        alibi.name = "window, alibi", alibi.bias = Bias::alibi;
-        bias.name = "window, bias", bias.bias = Bias::elementwise;
-        dropout.name = "window, dropout", dropout.dropout_p = 0.2f;
-        sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
-        for (const FwdCase& x : {softcap, alibi, bias, dropout, sink}) visit(x);
-      }
-    }
-  }
-}
-
-// Mask edges at tile - 3 .. tile + 2, one key either side of every block border.
-void borders(const Visit& visit) {
-  for (int edge = 61; edge <= 66; ++edge) {
-    for (int side = 0; side < 3; ++side) {
-      for (int seqlen_q : {192, 180}) {
-        FwdCase t;
-        t.name = "border";
-        t.nhead_q = 1, t.seqlen_q = seqlen_q, t.seqlen_k = 192, t.hdim_q = t.hdim_v = 32, t.top_left = true;
-        t.window_left = side == 1 ? -1 : edge;
-        t.window_right = side == 0 ? -1 : 127 - edge;
-        visit(t);
-        t.window_right = side == 0 ? -1 : edge;
-        visit(t);
-        t.sink_size = edge;
-        visit(t);
-      }
-    }
-  }
-  // The last tile's last vector has one row, which sees nothing of the first block and all of the second: O of the other
-  // vectors holds something by then, its own does not.
+// The last tile's last vector has one row, which sees nothing of the first block and all of the second: O of the other
+// vectors holds something by then, its own does not.
+void late_vectors(const Visit& visit) {
   for (int rows : {5, 9, 17, 33, 49}) {
     FwdCase t;
     t.name = "border, a vector that starts late";
@@ -138,24 +79,17 @@ void borders(const Visit& visit) {
   }
 }
 
-void scales(const Visit& visit) {
-  for (float scale : {-0.125f, 1.f, 0.f, 1e-12f}) {
-    FwdCase t;
-    t.name = "scale";
-    t.nhead_q = 1, t.seqlen_q = 70, t.seqlen_k = 100, t.scale_given = true, t.scale = scale;
-    visit(t);
-    t.window_right = 0;
-    visit(t);
-    t.softcap = 3;
-    visit(t);
-  }
-  // Masked scores far above the visible one: a maximum that took them in would leave nothing of P.
+// Masked scores far above the visible one: a maximum that took them in would leave nothing of P.
+void loud_scores(const Visit& visit) {
   FwdCase loud;
   loud.name = "masked scores above the visible";
   loud.seqlen_q = loud.seqlen_k = 150, loud.window_left = loud.window_right = 0, loud.scale_given = true,
   loud.scale = 10;
   loud.lse = false;  // of several hundred, where fp32 is too coarse for the tolerance
   visit(loud);
+}
+
+void descales(const Visit& visit) {
   for (Qscale qscale : {Qscale::pertensor, Qscale::blockscale}) {
     for (auto [seqlen_q, seqlen_k] : {std::pair{300, 300}, {129, 513}, {128, 127}, {1, 129}}) {
       FwdCase t;
@@ -169,17 +103,6 @@ void scales(const Visit& visit) {
       t.dropout_p = 0, t.softcap = 4;
       visit(t);
     }
-  }
-}
-
-void dropouts(const Visit& visit) {
-  for (float p : {0.01f, 0.1f, 0.2f, 0.5f, 0.9f, 0.999f}) {
-    FwdCase t;
-    t.name = "dropout";
-    t.batch = 2, t.seqlen_q = 100, t.seqlen_k = 150, t.dropout_p = p, t.randval = true;
-    visit(t);
-    t.window_right = 0, t.group = true;
-    visit(t);
   }
 }
 
@@ -233,27 +156,10 @@ bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
   return true;
 }
 
-struct Target {
-  const char* name;
-  const fmha::FwdEngine* engine;
-  bool supported;
-};
-
-std::vector<Target> targets() {
-#if defined(__x86_64__)
-  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
-  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
-#else
-  const bool v4 = false, v3 = false, bf16 = false;
-#endif
-  return {{"cpu_avx512bf16", &tilekiln_cpu_avx512bf16_fmha_fwd_qlanes, bf16},
-          {"cpu_avx512", &tilekiln_cpu_avx512_fmha_fwd_qlanes, v4},
-          {"cpu_avx2", &tilekiln_cpu_avx2_fmha_fwd_qlanes, v3},
-          {"cpu_generic", &tilekiln_cpu_generic_fmha_fwd_qlanes, true}};
-}
+const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
 
 // Returns the number of failures.
-int test(const Target& target, Dtype dtype, int step) {
+int test(const Target<fmha::FwdEngine>& target, Dtype dtype, int step) {
   Guarded memory(Kind::byte, target.engine->scratch_bytes);
   void* const scratch = memory.data();
   const Tolerance allowed = tolerance(dtype);
@@ -270,7 +176,9 @@ int test(const Target& target, Dtype dtype, int step) {
     std::printf("FAIL %s %s: rms %.2e element %.2e lse %.2e %s\n", target.name, describe(t, dtype).c_str(), e.rms,
                 e.element, e.lse, e.broken.c_str());
   };
-  for (auto sweep : {shapes, tails, windows, borders, scales, dropouts, randoms}) sweep(visit);
+  for (auto sweep : {shapes, tails<FwdCase>, windows_of_groups, borders<FwdCase>, late_vectors, scales<FwdCase>,
+                     loud_scores, descales, dropouts<FwdCase>, randoms})
+    sweep(visit);
   if (dtype == Dtype::fp32) {
     ++count;
     if (!nan_stays_in_its_row(*target.engine, scratch)) {
@@ -278,9 +186,8 @@ int test(const Target& target, Dtype dtype, int step) {
       std::printf("FAIL %s: NaN and infinite inputs\n", target.name);
     }
   }
-  static const char* const names[] = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
-  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, names[int(dtype)],
-              count, failures, worst.rms, worst.element, worst.lse);
+  std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name,
+              dtype_names[size_t(dtype)], count, failures, worst.rms, worst.element, worst.lse);
   return failures;
 }
 
@@ -289,21 +196,8 @@ int test(const Target& target, Dtype dtype, int step) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
-  static const char* const dtypes[] = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
-  const int step = argc > 3 && std::strcmp(argv[3], "quick") == 0 ? 5 : 1;
-  int failures = 0, tested = 0;
-  for (const Target& target : targets()) {
-    const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
-    if (target.engine == nullptr || !target.supported || !asked) continue;
-    for (int dtype = 0; dtype < tilekiln::fmha::kDtypes; ++dtype) {
-      if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
-      ++tested;
-      failures += test(target, Dtype(dtype), step);
-    }
-  }
-  if (tested == 0) {
-    std::printf("no engine %s %s here\n", argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
-    return 77;
-  }
-  return failures != 0;
+  return test_engines(argc, argv,
+                      targets(&tilekiln_cpu_avx512bf16_fmha_fwd_qlanes, &tilekiln_cpu_avx512_fmha_fwd_qlanes,
+                              &tilekiln_cpu_avx2_fmha_fwd_qlanes, &tilekiln_cpu_generic_fmha_fwd_qlanes),
+                      dtype_names, test);
 }

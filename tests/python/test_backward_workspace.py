@@ -120,6 +120,22 @@ def test_balance_of_one_long_sequence_among_short_ones(threads, deterministic):
     assert plan.thread_balance <= 1.1 < plan.plain_balance
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("lengths", "nhead"), [((5000, 300, 300), 1), ((6000, 5000, 40, 30, 20, 10), 2)])
+def test_balance_of_few_heads(lengths, nhead, causal, deterministic):
+    plan = group(
+        lengths, lengths, nhead_q=nhead, hdim_q=128, kN0=256, causal=causal, threads=7, deterministic=deterministic
+    )
+    assert plan.thread_balance <= 1.1 < plan.plain_balance
+
+
+@pytest.mark.parametrize(("seqlen", "threads", "least"), [(512, 2, 1.0), (512, 4, 1.0), (512, 8, 1.0), (2048, 7, 1.1)])
+def test_few_chunks_are_cut_for_many_threads(seqlen, threads, least):
+    plan = group((seqlen,), (seqlen,), nhead_q=1, hdim_q=64, kN0=256, threads=threads, deterministic=False)
+    assert plan.thread_balance <= least
+
+
 @pytest.mark.parametrize(
     ("changes", "name"),
     [

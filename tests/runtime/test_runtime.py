@@ -29,7 +29,8 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 # Modes as in tests/programs.yaml. flash has fp32 with every feature these programs ask for.
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 @pytest.mark.parametrize(
-    "name", ["runtime_dispatch", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"]
+    "name",
+    ["runtime_dispatch", "runtime_kept", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"],
 )
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
@@ -72,7 +73,7 @@ def test_libraries_come_and_go(build_program: Build, build_library: Build) -> No
     passes(build_program("load_libraries"), str(build_library("flash")), str(build_library("fp32_min")))
 
 
-@pytest.mark.parametrize("name", ["runtime_schedule", "kv_calls"])
+@pytest.mark.parametrize("name", ["runtime_kept", "runtime_schedule", "kv_calls"])
 def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
 

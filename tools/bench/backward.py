@@ -2,19 +2,22 @@
 
 Shapes are (batch, nhead, seqlen, hdim). One process, one pinned thread, thread CPU time; ours, torch, ours in turn; a
 ratio is that of torch to the mean of ours around it, medians of rounds. Two threads: CPU time of this thread and of the
-rest of the process. Flops: 2 per multiplication and addition, 2 products forward and 5 backward; half when causal.
+rest of the process, beside what two threads cost that share no work. Flops: 2 per multiplication and addition, 2
+products forward and 5 backward; half when causal.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import math
 import os
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 SHAPES = ((1, 16, 512, 64), (1, 16, 1024, 128), (2, 8, 2048, 64), (1, 8, 4096, 128))
@@ -28,6 +31,7 @@ UNEVEN = {
     "one head": ([5000, 300, 300], 1),
 }
 BALANCED = (2, 4, 7)  # threads
+TURN = 0.4  # seconds of one thread that two threads are compared over
 PARTS = ("speed", "peak", "threads", "deterministic", "balance")
 
 
@@ -142,33 +146,67 @@ def peak(arguments: argparse.Namespace) -> None:
         )
 
 
-def used(function: Callable[[], Any]) -> tuple[float, float]:
-    """CPU time of one call in this thread, and in the other one."""
+def used(function: Callable[[], Any], calls: int) -> tuple[float, float]:
+    """CPU time of some calls in this thread, and in the other one."""
     own, process = time.thread_time_ns(), time.process_time_ns()
-    function()
+    for _ in range(calls):
+        function()
     own = time.thread_time_ns() - own
     return own / 1e9, (time.process_time_ns() - process - own) / 1e9
 
 
+@contextlib.contextmanager
+def beside(function: Callable[[], Any]) -> Iterator[None]:
+    """Another thread calls `function`, over and over."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            function()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def threads(arguments: argparse.Namespace) -> None:
-    """cost: CPU time of two threads over that of one. gain: that of one over the busiest of two."""
+    """cost: CPU time of two threads over that of one. gain: that of one over the busiest of two.
+
+    beside: CPU time of one thread while another makes the same calls on data of its own, over that of one alone: what
+    sharing caches and memory costs here without any sharing of work. Turns are of equal length, so that threads that
+    other work keeps off their core meet often.
+    """
     os.sched_setaffinity(0, arguments.cores)
-    print(f"two threads against one{'':28} cost    gain   deterministic: cost    gain")
+    heads = f"{'cost':>7} {'gain':>7}"
+    print(f"two threads against one{'':25} {heads}   deterministic: {heads} {'beside':>8} {'load':>6}")
     for dtype, shape, causal, case in cases(arguments):
+        other = Case(dtype, shape, causal)
+        run = functools.partial(case.backward, num_threads=1)
+        run()
+        calls = max(1, round(TURN / max(timed(run), 1e-6)))
         figures = []
         for mode in (False, True):
-            costs, gains = [], []
             run = functools.partial(case.backward, deterministic=mode)
             run(num_threads=2)
+            costs, gains, sides = [], [], []
             for _ in range(arguments.rounds):
-                one = sum(used(functools.partial(run, num_threads=1)))
-                two = used(functools.partial(run, num_threads=2))
+                one = sum(used(functools.partial(run, num_threads=1), calls))
+                two = used(functools.partial(run, num_threads=2), calls)
                 costs.append(sum(two) / one)
                 gains.append(one / max(two))
-            figures += [statistics.median(costs), statistics.median(gains)]
-        cost, gain, cost_d, gain_d = figures
+                if not mode:
+                    with beside(functools.partial(other.backward, num_threads=1)):
+                        sides.append(used(functools.partial(run, num_threads=1), calls)[0] / one)
+            figures += [statistics.median(values) for values in (costs, gains, sides) if values]
+        cost, gain, side, cost_d, gain_d = figures
         print(
-            f"{label(dtype, shape, causal):48} {cost:7.3f} {gain:7.3f} {'':14} {cost_d:7.3f} {gain_d:7.3f}", flush=True
+            f"{label(dtype, shape, causal):48} {cost:7.3f} {gain:7.3f} {'':16}{cost_d:7.3f} {gain_d:7.3f} {side:8.3f} "
+            f"{os.getloadavg()[0]:6.1f}",
+            flush=True,
         )
 
 

@@ -2,6 +2,7 @@
 // broadcast, the vectors of B and C aligned. Both operands lie in scratch, so strides are whole registers.
 #pragma once
 
+#include "tilekiln/cpu/ahead.h"
 #include "tilekiln/cpu/compute.h"
 #include "tilekiln/cpu/tile.h"
 
@@ -10,13 +11,15 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 enum class Into { overwrite, add };      // C = A B, C += A B
 enum class Broadcast { rows, columns };  // A[r][w] lies at a + r stride + w, or at a + w stride + r
 
-template <class Compute, Into kInto, Broadcast kBroadcast, int R, int N>
-TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, i64 b_stride, i64 begin, i64 end,
-                                  float* c, i64 c_stride) {
+template <class Compute, Broadcast kBroadcast, int R, int N>
+TILEKILN_INLINE void product_rows(Into into, const float* a, i64 a_stride, const float* b, i64 b_stride, i64 begin,
+                                  i64 end, float* c, i64 c_stride) {
   vf sum[R][N];
-  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8)
-    for (int j = 0; j < N; ++j) sum[r][j] = kInto == Into::add ? load(c + r * c_stride + j * kLanes) : zero();
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  if (into == Into::add) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = load(c + r * c_stride + j * kLanes);
+    }
   }
   TILEKILN_UNROLL(4) for (i64 w = begin; w < end; ++w) {
     vf x[N];
@@ -31,17 +34,18 @@ TILEKILN_INLINE void product_rows(const float* a, i64 a_stride, const float* b, 
   }
 }
 
-// `rows` rows of C, a multiple of 4, and `vectors` vectors of each; words [begin, end).
-template <class Compute, Into kInto, Broadcast kBroadcast>
-void product(const float* a, i64 a_stride, const float* b, i64 b_stride, int begin, int end, float* c, i64 c_stride,
-             int rows, int vectors) {
+// `rows` rows of C, a multiple of 4, and `vectors` vectors of each; words [begin, end). Fetches ahead meanwhile.
+template <class Compute, Broadcast kBroadcast>
+void product(Into into, const float* a, i64 a_stride, const float* b, i64 b_stride, int begin, int end, float* c,
+             i64 c_stride, int rows, int vectors, Ahead& ahead) {
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     constexpr int R = block_rows(N);
     int r = 0;
     const auto step = [&]<int Rows>() __attribute__((always_inline)) {
-      product_rows<Compute, kInto, kBroadcast, Rows, N>(kBroadcast == Broadcast::rows ? a + r * a_stride : a + r,
-                                                        a_stride, b + j * kLanes, b_stride, begin, end,
-                                                        c + r * c_stride + j * kLanes, c_stride);
+      ahead.step();
+      product_rows<Compute, kBroadcast, Rows, N>(into, kBroadcast == Broadcast::rows ? a + r * a_stride : a + r,
+                                                 a_stride, b + j * kLanes, b_stride, begin, end,
+                                                 c + r * c_stride + j * kLanes, c_stride);
       r += Rows;
     };
     while (r + R <= rows) step.template operator()<R>();

@@ -52,22 +52,30 @@ struct BwdRows {
   const float* dq_acc;   // convert_dq: row 0 of this head in its first split; element (row, col) at row * hdim_q + col
   i64 dq_acc_split;      // to the next split
   int nsplits;
+  // convert_dq: as BwdUnit's, of this head in its first split, dq_begun_split to the next; null: every tile holds a sum.
+  const unsigned char* dq_begun;
+  i64 dq_begun_split;
 };
 
-// A chunk of tile_k keys against every query of the query heads [head, head_end), which share one key head, of one sequence.
+// The most units that a chunk can be cut into.
+constexpr int unit_parts = 4;
+
+// A chunk of tile_k keys, or a part of one, against every query of the query heads [head, head_end), which share one key head, of one sequence.
 struct BwdUnit {
   int batch, head, head_end;
-  int key;                       // first key of the chunk, a multiple of tile_k; the chunk ends at seqlen_k at the latest
+  int key, key_end;              // key: a multiple of tile_k / unit_parts; at most tile_k keys
   int seqlen_q, seqlen_k;        // logical lengths; seqlen_q may be 0: dk = dv = 0 is written
   i64 q_offset, k_offset, v_offset, dout_offset, lse_offset, dk_offset, dv_offset, dbias_offset, bias_offset, alibi_offset, randval_offset;
   float* dq_acc;                 // row 0 of `head` in this unit's split, rows of hdim_q; added to, without the scale
   i64 dq_acc_head;               // to the next head
-  // Null: no other thread adds to these rows now. Else one lock per tile of tile_q queries of each head: dq_locks[(h - head) * dq_locks_head + tile].
-  unsigned char* dq_locks;
-  i64 dq_locks_head;
+  // One byte per tile of tile_q queries of each head: [(h - head) * dq_tiles_head + tile].
+  unsigned char* dq_locks;       // null: no other thread adds to these rows now
+  unsigned char* dq_begun;       // 0: dq_acc of the tile holds nothing yet, and the first sum is stored, not added; null: all hold sums
+  i64 dq_tiles_head;
   // Null: dk and dv are the final result, summed over [head, head_end), written in their dtype. Else fp32 rows of this (head, sequence), contiguous
   // (hdim_q, hdim_v), stored at row `key`, for the host to sum over the heads of a group.
   float *dk_acc, *dv_acc;
+  const BwdUnit* next;           // the unit that this thread will probably run after this one, whose keys are worth fetching; or null
 };
 
 // What one target offers: kernels/fmha_bwd_dq_dk_dv/qlanes.cpp holds all three stages of a target.

@@ -70,11 +70,16 @@ class TileLock {
   unsigned char* lock_;
 };
 
-inline void add_dq(float* to, const float* from, i64 from_stride, int rows, int hdim) {
+inline void put_dq(Into into, float* to, const float* from, i64 from_stride, int rows, int hdim) {
   for (int i = 0; i < rows; ++i, to += hdim, from += from_stride) {
     int d = 0;
-    for (; d + kLanes <= hdim; d += kLanes) store_unaligned(to + d, add(load_unaligned(to + d), load(from + d)));
-    for (; d < hdim; ++d) to[d] += from[d];
+    if (into == Into::overwrite) {
+      for (; d + kLanes <= hdim; d += kLanes) store_unaligned(to + d, load(from + d));
+      for (; d < hdim; ++d) to[d] = from[d];
+    } else {
+      for (; d + kLanes <= hdim; d += kLanes) store_unaligned(to + d, add(load_unaligned(to + d), load(from + d)));
+      for (; d < hdim; ++d) to[d] += from[d];
+    }
   }
 }
 
@@ -85,7 +90,7 @@ template <class Compute> class Backward {
         a_(a),
         u_(u),
         w_(w),
-        keys_(u.seqlen_k - u.key < kChunk ? u.seqlen_k - u.key : kChunk),
+        keys_(u.key_end - u.key),
         head_k_(u.head / (a.nhead_q / a.nhead_k)),
         window_(fmha::window_of(a, u)),
         t_(strides_of<Compute>(a)) {}
@@ -93,9 +98,13 @@ template <class Compute> class Backward {
   void run() {
     if (keys_ <= 0) return;
     load_keys();
+    BwdBlock b = block();
     for (int head = u_.head; head < u_.head_end; ++head) {
-      BwdBlock b = block_of(head);
+      if (a_.features.bias == Bias::alibi) b.score.slope = -kLog2e * a_.alibi_slopes[u_.alibi_offset + head];
       for (int row = 0; row < u_.seqlen_q; row += kTileQ) tile(b, head, row);
+    }
+    for (int key = 0; key < keys_; key += kTileK) {
+      if (!(b.dk_begun >> key / kTileK & 1)) clear_keys(b, key);
     }
     store_keys();
   }
@@ -108,6 +117,8 @@ template <class Compute> class Backward {
   const int keys_, head_k_;
   const fmha::Window window_;
   const BwdStrides t_;
+  Ahead ahead_;
+  bool asked_next_keys_ = false, asked_dk_ = false;
 
   const char* bytes(const void* base, i64 elements) const { return (const char*)base + elements * storage_.bytes; }
   char* bytes(void* base, i64 elements) const { return (char*)base + elements * storage_.bytes; }
@@ -128,8 +139,6 @@ template <class Compute> class Backward {
       __builtin_memset(w_.k_keys + words * t_.q, 0, sizeof(float) * (rows / 2 - words) * t_.q);
     }
     __builtin_memset(w_.k + keys_ * t_.k, 0, sizeof(float) * missing * t_.k);
-    __builtin_memset(w_.dk, 0, sizeof(float) * rows * t_.q);
-    __builtin_memset(w_.dv, 0, sizeof(float) * rows * t_.dout);
   }
 
   void store_keys() {
@@ -145,12 +154,11 @@ template <class Compute> class Backward {
     storage_.store_rows(dv, a_.dv_row, w_.dv, t_.dout, 1.f, keys_, a_.hdim_v);
   }
 
-  BwdBlock block_of(int head) const {
+  BwdBlock block() {
     const ScoreStage stage = bwd_stage_of(a_, storage_);
     const float scale = kLog2e * a_.softmax_scale;
-    BwdBlock b{w_, t_, stage, {}, {}, a_.features.dropout, a_.features.softcap};
+    BwdBlock b{w_, t_, stage, {}, {}, a_.features.dropout, a_.features.softcap, ahead_, false, 0};
     b.score = {scale, a_.softcap, 0.f, nullptr, a_.bias_row, 0, 0, 0};
-    if (a_.features.bias == Bias::alibi) b.score.slope = -kLog2e * a_.alibi_slopes[u_.alibi_offset + head];
     b.gradients = {stage ? 1.f : scale, b.dropped ? 1 / (1 - a_.dropout_p) : 1.f,
                    b.capped ? 1 / (a_.softcap * kLog2e) : 0.f, a_.features.dbias};
     return b;
@@ -170,7 +178,47 @@ template <class Compute> class Backward {
       w_.lse[i] = seen ? a_.lse[at + i] * kLog2e : kInfinity;
       w_.delta[i] = seen ? a_.delta[at + i] : 0.f;
     }
-    __builtin_memset(w_.dq, 0, sizeof(float) * kTileQ * t_.q);
+  }
+
+  // While this tile is computed: the rows of the next one. During the last tiles: where dk and dv go, and the keys of the
+  // unit that comes next.
+  void fetch_ahead(int head, int row) {
+    ahead_.next_tile();
+    row += kTileQ;
+    const int left = (u_.head_end - 1 - head) * tiles() + (u_.seqlen_q - row + kTileQ - 1) / kTileQ;
+    if (left > 0) fetch_tile(row < u_.seqlen_q ? head : head + 1, row < u_.seqlen_q ? row : 0);
+    if (left <= 3 && u_.next && !asked_next_keys_) fetch_keys(*u_.next);
+    if (left <= 1 && !u_.dk_acc && !asked_dk_) fetch_gradients();
+  }
+
+  int tiles() const { return (u_.seqlen_q + kTileQ - 1) / kTileQ; }
+
+  void fetch_tile(int head, int row) {
+    const int rows = u_.seqlen_q - row < kTileQ ? u_.seqlen_q - row : kTileQ;
+    ahead_.add_to_tile(bytes(a_.q, u_.q_offset + head * a_.q_head + row * a_.q_row), a_.q_row * storage_.bytes, rows,
+                       a_.hdim_q * storage_.bytes);
+    ahead_.add_to_tile(bytes(a_.dout, u_.dout_offset + head * a_.dout_head + row * a_.dout_row),
+                       a_.dout_row * storage_.bytes, rows, a_.hdim_v * storage_.bytes);
+    ahead_.add_to_tile(u_.dq_acc + (head - u_.head) * u_.dq_acc_head + i64(row) * a_.hdim_q, a_.hdim_q * 4, rows,
+                       a_.hdim_q * 4);
+  }
+
+  void fetch_keys(const BwdUnit& next) {
+    asked_next_keys_ = true;
+    const i64 head = next.head / (a_.nhead_q / a_.nhead_k);
+    const int keys = next.key_end - next.key;
+    ahead_.add_to_unit(bytes(a_.v, next.v_offset + head * a_.v_head + next.key * a_.v_row), a_.v_row * storage_.bytes,
+                       keys, a_.hdim_v * storage_.bytes);
+    ahead_.add_to_unit(bytes(a_.k, next.k_offset + head * a_.k_head + next.key * a_.k_row), a_.k_row * storage_.bytes,
+                       keys, a_.hdim_q * storage_.bytes);
+  }
+
+  void fetch_gradients() {
+    asked_dk_ = true;
+    ahead_.add_to_unit(bytes(a_.dk, u_.dk_offset + head_k_ * a_.dk_head + u_.key * a_.dk_row),
+                       a_.dk_row * storage_.bytes, keys_, a_.hdim_q * storage_.bytes);
+    ahead_.add_to_unit(bytes(a_.dv, u_.dv_offset + head_k_ * a_.dv_head + u_.key * a_.dv_row),
+                       a_.dv_row * storage_.bytes, keys_, a_.hdim_v * storage_.bytes);
   }
 
   void tile(BwdBlock& b, int head, int row) {
@@ -194,7 +242,11 @@ template <class Compute> class Backward {
         if (dbias) storage_.store_dbias(dbias, a_.dbias_row, nullptr, rows, keys);
         continue;
       }
-      if (!loaded) load_queries(head, row, rows);
+      if (!loaded) {
+        load_queries(head, row, rows);
+        fetch_ahead(head, row);
+        b.dq_begun = false;
+      }
       loaded = true;
       if (b.dropped) keep_block(w_.keep, a_.rng_seed, rng_offset, row, key, threshold);
       b.score.rows = rows;
@@ -209,8 +261,11 @@ template <class Compute> class Backward {
       }
     }
     if (!loaded) return;
-    const TileLock lock(u_.dq_locks ? u_.dq_locks + (head - u_.head) * u_.dq_locks_head + row / kTileQ : nullptr);
-    add_dq(u_.dq_acc + (head - u_.head) * u_.dq_acc_head + i64(row) * a_.hdim_q, w_.dq, t_.q, rows, a_.hdim_q);
+    const i64 at = (head - u_.head) * u_.dq_tiles_head + row / kTileQ;
+    const TileLock lock(u_.dq_locks ? u_.dq_locks + at : nullptr);
+    const Into into = u_.dq_begun && !u_.dq_begun[at] ? Into::overwrite : Into::add;
+    if (u_.dq_begun) u_.dq_begun[at] = 1;
+    put_dq(into, u_.dq_acc + (head - u_.head) * u_.dq_acc_head + i64(row) * a_.hdim_q, w_.dq, t_.q, rows, a_.hdim_q);
   }
 };
 

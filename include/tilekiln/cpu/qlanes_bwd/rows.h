@@ -46,16 +46,18 @@ template <class T> float dot_do_o(const BwdProblem& a, const BwdRows& u) {
   return float(share);
 }
 
-// dQ = softmax_scale sum over splits.
+// dQ = softmax_scale sum over splits, of those that hold a sum.
 template <class T> void convert_dq(const BwdProblem& a, const BwdRows& u) {
   T* dq = (T*)a.dq + u.dq_offset + u.head * a.dq_head;
   const vf scale = broadcast(a.softmax_scale);
   for (int row = u.row; row < u.row_end; ++row) {
     const float* from = u.dq_acc + i64(row) * a.hdim_q;
+    const auto begun = [&](int split) { return !u.dq_begun || u.dq_begun[split * u.dq_begun_split + row / kTileQ]; };
     for (int d = 0; d < a.hdim_q; d += kLanes) {
-      vf sum = widen_some(from + d, a.hdim_q - d);
-      for (int split = 1; split < u.nsplits; ++split)
-        sum = add(sum, widen_some(from + split * u.dq_acc_split + d, a.hdim_q - d));
+      vf sum = begun(0) ? widen_some(from + d, a.hdim_q - d) : zero();
+      for (int split = 1; split < u.nsplits; ++split) {
+        if (begun(split)) sum = add(sum, widen_some(from + split * u.dq_acc_split + d, a.hdim_q - d));
+      }
       narrow_some(dq + row * a.dq_row + d, mul(sum, scale), a.hdim_q - d);
     }
   }

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "tilekiln/cpu/tile.h"
+#include "tilekiln/fmha/bwd_engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr int kChunk = 256;  // keys a unit
-static_assert(kChunk % kTileK == 0, "A chunk is made of whole blocks.");
+constexpr int kChunk = 256;  // the most keys a unit
+static_assert(kChunk % (fmha::unit_parts * kTileK) == 0, "A part of a chunk is made of whole blocks.");
 
 struct BwdScratch {
   // Of the chunk: K and V rows in words along the head dim, K in words along the keys, and the sums of dK and dV.

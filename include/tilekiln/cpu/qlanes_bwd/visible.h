@@ -16,6 +16,14 @@ struct Visible {
   KeyRange
       range[kVectors];  // of each vector; begin and end grow with the vector, so a group of keys sees a run of vectors
 
+  // Every vector sees some key.
+  bool all_vectors() const {
+    for (int j = 0; j < vectors; ++j) {
+      if (range[j].begin >= range[j].end) return false;
+    }
+    return true;
+  }
+
   // Calls f(key, key_end, j, j_end) for the runs of key groups that are seen by the same vectors [j, j_end).
   template <class F> TILEKILN_INLINE void key_runs(F&& f) const {
     int key = 0, j = 0, j_end = 0;

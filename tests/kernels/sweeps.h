@@ -1,0 +1,157 @@
+// What the engine tests of the forward and of the backward share: sweeps over lengths, mask edges, scales and dropout, and
+// the command line.
+//
+//   PROGRAM [TARGET [DTYPE [quick]]]      one target (cpu_avx2) or any, one dtype (bf16), every fifth case only
+// Exit code 77: the target asked for is not linked in, or this machine cannot run it.
+#pragma once
+
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "attention_case.h"
+
+namespace tilekiln::test {
+
+template <class Case> using Visitor = std::function<void(const Case&)>;
+
+// Every tail of queries and of keys: straight blocks of every height and width.
+template <class Case> void tails(const Visitor<Case>& visit) {
+  for (int n = 1; n <= 66; ++n) {
+    Case t;
+    t.name = "tail";
+    t.nhead_q = 1, t.hdim_q = t.hdim_v = 24;
+    t.seqlen_q = 80, t.seqlen_k = n;
+    visit(t);
+    t.seqlen_q = n, t.seqlen_k = 80;
+    visit(t);
+    t.seqlen_q = t.seqlen_k = 64 + n;
+    t.dropout_p = 0.5f;
+    visit(t);
+    t.bias = Bias::alibi;
+    t.dropout_p = 0;
+    t.window_right = 3;
+    visit(t);
+  }
+}
+
+// Windows x mask origins x features of `base`. {300, 97} bottom right and {97, 300} top left leave rows without keys, or keys
+// without rows. biased(t) changes the case with a bias.
+template <class Case> void windows(const Visitor<Case>& visit, const Case& base, void (*biased)(Case&)) {
+  const std::pair<int, int> seqlens[] = {{200, 200}, {97, 300}, {300, 97}, {64, 448}, {33, 64}};
+  const std::pair<int, int> limits[] = {{-1, -1}, {-1, 0},  {0, 0},   {16, 0}, {70, 10},
+                                        {-1, 40}, {40, -1}, {130, 5}, {64, 64}};
+  for (auto [seqlen_q, seqlen_k] : seqlens) {
+    for (auto [left, right] : limits) {
+      for (bool top_left : {false, true}) {
+        Case t = base;
+        t.seqlen_q = seqlen_q, t.seqlen_k = seqlen_k, t.window_left = left, t.window_right = right,
+        t.top_left = top_left;
+        t.name = "window";
+        visit(t);
+        Case softcap = t, alibi = t, bias = t, dropout = t, sink = t;
+        softcap.name = "window, softcap", softcap.softcap = 5;
+        alibi.name = "window, alibi", alibi.bias = Bias::alibi;
+        bias.name = "window, bias", bias.bias = Bias::elementwise;
+        biased(bias);
+        dropout.name = "window, dropout", dropout.dropout_p = 0.2f;
+        sink.name = "window, sink", sink.sink = true, sink.sink_size = 5;
+        for (const Case& x : {softcap, alibi, bias, dropout, sink}) visit(x);
+      }
+    }
+  }
+}
+
+// Mask edges at tile - 3 .. tile + 2, one key either side of every block border.
+template <class Case> void borders(const Visitor<Case>& visit) {
+  for (int edge = 61; edge <= 66; ++edge) {
+    for (int side = 0; side < 3; ++side) {
+      for (int seqlen_q : {192, 180}) {
+        Case t;
+        t.name = "border";
+        t.nhead_q = 1, t.seqlen_q = seqlen_q, t.seqlen_k = 192, t.hdim_q = t.hdim_v = 32, t.top_left = true;
+        t.window_left = side == 1 ? -1 : edge;
+        t.window_right = side == 0 ? -1 : 127 - edge;
+        visit(t);
+        t.window_right = side == 0 ? -1 : edge;
+        visit(t);
+        t.sink_size = edge;
+        visit(t);
+      }
+    }
+  }
+}
+
+template <class Case> void scales(const Visitor<Case>& visit) {
+  for (float scale : {-0.125f, 1.f, 0.f, 1e-12f}) {
+    Case t;
+    t.name = "scale";
+    t.nhead_q = 1, t.seqlen_q = 70, t.seqlen_k = 100, t.scale_given = true, t.scale = scale;
+    visit(t);
+    t.window_right = 0;
+    visit(t);
+    t.softcap = 3;
+    visit(t);
+  }
+}
+
+template <class Case> void dropouts(const Visitor<Case>& visit) {
+  for (float p : {0.01f, 0.1f, 0.2f, 0.5f, 0.9f, 0.999f}) {
+    Case t;
+    t.name = "dropout";
+    t.batch = 2, t.seqlen_q = 100, t.seqlen_k = 150, t.dropout_p = p, t.randval = true;
+    visit(t);
+    t.window_right = 0, t.group = true;
+    visit(t);
+    t.softcap = 4;
+    visit(t);
+  }
+}
+
+// An engine that may be linked in.
+template <class Engine> struct Target {
+  const char* name;
+  const Engine* engine;
+  bool supported;
+};
+
+template <class Engine>
+std::vector<Target<Engine>> targets(const Engine* avx512bf16, const Engine* avx512, const Engine* avx2,
+                                    const Engine* generic) {
+#if defined(__x86_64__)
+  const bool v4 = __builtin_cpu_supports("x86-64-v4"), v3 = __builtin_cpu_supports("x86-64-v3");
+  const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16");
+#else
+  const bool v4 = false, v3 = false, bf16 = false;
+#endif
+  return {{"cpu_avx512bf16", avx512bf16, bf16},
+          {"cpu_avx512", avx512, v4},
+          {"cpu_avx2", avx2, v3},
+          {"cpu_generic", generic, true}};
+}
+
+// test(target, dtype, step) for all that the command line asks for: every step-th case, returns the number of failures.
+template <class Engine>
+int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targets,
+                 const std::vector<const char*>& dtypes, int (*test)(const Target<Engine>&, Dtype, int)) {
+  const int step = argc > 3 && std::strcmp(argv[3], "quick") == 0 ? 5 : 1;
+  int failures = 0, tested = 0;
+  for (const Target<Engine>& target : targets) {
+    const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
+    if (target.engine == nullptr || !target.supported || !asked) continue;
+    for (size_t dtype = 0; dtype < dtypes.size(); ++dtype) {
+      if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
+      ++tested;
+      failures += test(target, Dtype(dtype), step);
+    }
+  }
+  if (tested == 0) {
+    std::printf("no engine %s %s here\n", argc > 1 ? argv[1] : "", argc > 2 ? argv[2] : "");
+    return 77;
+  }
+  return failures != 0;
+}
+
+}  // namespace tilekiln::test
