@@ -90,11 +90,11 @@ def written(*tensors: Tensor | None) -> None:
 
 
 def is_group(q: Tensor) -> bool:
-    return q.dim() == 3
+    return bool(q.dim() == 3)
 
 
 def _tokens(layout: str, q: Tensor) -> int:
-    return q.dim() - (3 if layout == "bshd" else 2)
+    return int(q.dim()) - (3 if layout == "bshd" else 2)
 
 
 def lse_shape(q: Tensor, layout: str) -> list[Any]:
