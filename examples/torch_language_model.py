@@ -1,9 +1,10 @@
 """A causal transformer on characters, trained with torch's attention and with Tilekiln's: same curve, faster steps.
 
 The model calls torch.nn.functional.scaled_dot_product_attention; `tilekiln.torch.use` is all that differs. The text is
-made here: people give each other things, and who has what must be looked up far back.
+made here: people swap things, and who has what must be looked up far back. Rounding alone drives trainings apart; how
+far is shown by a third one, of torch's attention computed another way (its math backend).
 
-    tools/dev --with transformers python examples/torch_language_model.py --steps 500 --seeds 3 --plot curve.svg
+    tools/dev --with transformers python examples/torch_language_model.py --steps 200 --seeds 2 --plot curve.svg
 """
 
 import argparse
@@ -12,15 +13,22 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Callable
 
 os.environ.setdefault("TILEKILN_NUM_THREADS", "1")  # thread CPU time then counts all of a step
 
 import tilekiln.torch
 import torch
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
+COLOURS, STYLES = ("tab:gray", "tab:red", "tab:blue"), ("-", (0, (2, 2)), (0, (1, 3)))
 BATCH, SEQLEN, MODEL, NHEAD, LAYERS = 4, 512, 128, 4, 3
-ATTENTIONS = {"torch SDPA": contextlib.nullcontext, "Tilekiln": tilekiln.torch.use}
+ATTENTIONS: dict[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
+    "torch SDPA": contextlib.nullcontext,
+    "Tilekiln": tilekiln.torch.use,
+    "torch, math backend": lambda: sdpa_kernel(SDPBackend.MATH),
+}
 
 
 def make_text(sentences: int) -> str:
@@ -91,6 +99,12 @@ class Run:
         return loss.item(), time.thread_time() - begin
 
 
+def apart(one: list[list[float]], other: list[list[float]]) -> float:
+    """How far smoothed curves of the same seeds are from one another, at most."""
+    pairs = zip(one, other, strict=True)
+    return max(abs(a - b) for x, y in pairs for a, b in zip(smooth(x), smooth(y), strict=True))
+
+
 def smooth(losses: list[float], width: int = 20) -> list[float]:
     return [statistics.fmean(losses[max(0, i - width + 1) : i + 1]) for i in range(len(losses))]
 
@@ -103,7 +117,7 @@ def plot(path: str, curves: dict[str, list[list[float]]], caption: str) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for (name, runs), colour, style in zip(curves.items(), ("tab:gray", "tab:red"), ("-", (0, (2, 2))), strict=True):
+    for (name, runs), colour, style in zip(curves.items(), COLOURS, STYLES, strict=True):
         for i, losses in enumerate(runs):
             axes.plot(smooth(losses), color=colour, linestyle=style, linewidth=1.3, label=name if i == 0 else None)
     axes.set(xlabel="step", ylabel="loss (nats per character, mean of 20 steps)", yscale="log", title=caption)
@@ -138,20 +152,17 @@ def main() -> None:
         for name, its in zip(ATTENTIONS, losses, strict=True):
             curves[name].append(its)
 
-    theirs, ours = curves.values()
-    apart = max(
-        abs(a - b) for x, y in zip(theirs, ours, strict=True) for a, b in zip(smooth(x), smooth(y), strict=True)
-    )
-    noise = max((max(x) - min(x) for x in zip(*map(smooth, theirs), strict=True)), default=0.0)
+    theirs, ours, control = curves.values()
     final = {name: statistics.fmean(smooth(its)[-1] for its in runs) for name, runs in curves.items()}
     faster = statistics.median(ratios)
+    distance, noise = apart(ours, theirs), apart(control, theirs)
     for name, loss in final.items():
-        print(f"{name:11} loss {curves[name][0][0]:.3f} -> {loss:.4f} in {options.steps} steps")
-    print(f"curves of one seed are at most {apart:.4f} apart, those of different seeds {noise:.4f}")
+        print(f"{name:20} loss {curves[name][0][0]:.3f} -> {loss:.4f} in {options.steps} steps")
+    print(f"from torch SDPA of the same seed: Tilekiln at most {distance:.4f}, torch's math backend {noise:.4f}")
     print(f"a step with Tilekiln is {faster:.2f} times as fast (median of {len(ratios)} paired steps, thread CPU time)")
-    assert apart < 0.05, "the curves part"
     if options.plot:
         plot(options.plot, curves, f"{options.seeds} seeds; steps with Tilekiln {faster:.2f} times as fast")
+    assert distance <= 3 * noise + 0.01, "the curves part by more than rounding does"
 
 
 if __name__ == "__main__":

@@ -50,7 +50,11 @@ def test_shell(line: str, build_library, binding) -> None:  # type: ignore[no-un
 PYTHON = [
     pytest.param(
         page,
-        marks=[getattr(pytest.mark, extra) for extra in ("torch", "jax") if f"import {extra}" in page.read_text()],
+        marks=[
+            getattr(pytest.mark, extra)
+            for extra in ("torch", "transformers", "jax")
+            if f"import {extra}" in page.read_text()
+        ],
         id=name(page),
     )
     for page in RUN

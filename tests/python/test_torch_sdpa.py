@@ -16,9 +16,9 @@ CLOSE = {"fp32": 3e-5, "fp16": 4e-3, "bf16": 3e-2}
 
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
-    """flash, and for biases ck_default and fp32."""
+    """flash, and for masks pytorch (16 bits) and fp32: what the page about PyTorch says to build."""
     torch.manual_seed(0)
-    found = [load("flash"), load("ck_default"), load("fp32")]
+    found = [load("flash"), load("pytorch"), load("fp32")]
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.operators._served", {})
     from tilekiln.torch import routing
@@ -161,6 +161,20 @@ def test_an_fp32_mask_under_16_bits(tkt):
     arrays = [randn(2, 3, 20, 32, dtype="bf16", grad=False) for _ in "qkv"]
     mask = torch.randn(20, 20)
     compare(tkt.sdpa(*arrays, attn_mask=mask), theirs(*arrays, attn_mask=mask), "bf16")
+
+
+class Named(torch.Tensor):
+    """A subclass, whose results are of its class."""
+
+
+def test_subclasses_and_views_that_negate(tkt):
+    x = torch.randn(1, 2, 9, 16)
+    ours = tkt.sdpa(*[x.as_subclass(Named)] * 3)
+    assert type(ours) is Named
+    compare(ours.as_subclass(torch.Tensor), theirs(x, x, x))
+    negated = torch.randn(1, 2, 9, 16, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    compare(tkt.sdpa(negated, negated, negated), theirs(negated, negated, negated))
 
 
 def test_five_dimensions_with_masks(tkt):

@@ -28,8 +28,8 @@ LENGTHS = (15, 20, 19)
 
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
-    """flash, and for masks that only a bias can say ck_default and fp32."""
-    found = [load("flash"), load("ck_default"), load("fp32")]
+    """flash, and for masks that only a bias can say pytorch (16 bits) and fp32."""
+    found = [load("flash"), load("pytorch"), load("fp32")]
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.operators._served", {})
     torch.manual_seed(0)

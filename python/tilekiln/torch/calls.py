@@ -87,6 +87,8 @@ with torch.inference_mode(False):
     _NORMAL = _look()
 _TENSORS = frozenset((_NORMAL[0], _INFERENCE[0]))
 """What the dispatcher sees in a tensor of the CPU that no transform or subclass wraps."""
+_TYPES = frozenset((Tensor, torch.nn.Parameter))
+"""Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
 _MODES = frozenset((_NORMAL[1], _INFERENCE[1]))
 """What it sees in a thread that runs no transform and traces nothing."""
 
@@ -95,8 +97,8 @@ def untouched(*tensors: Tensor | None) -> bool:
     """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel of the CPU?"""
     if torch.compiler.is_compiling() or _included().raw_repr() not in _MODES:
         return False
-    for tensor in tensors:  # noqa: SIM110  a generator costs a microsecond
-        if tensor is not None and _keys(tensor).raw_repr() not in _TENSORS:
+    for tensor in tensors:  # not any(): a generator costs a microsecond
+        if tensor is not None and (type(tensor) not in _TYPES or _keys(tensor).raw_repr() not in _TENSORS):
             return False
     return True
 
