@@ -14,17 +14,10 @@ from typing import NamedTuple
 import filelock
 import pytest
 
+from tests.programs import need
+
 ROOT = Path(__file__).resolve().parents[2]
 JOBS = f"-j{len(os.sched_getaffinity(0))}"
-
-
-def need(*programs: str) -> None:
-    """Skips without these programs, with the reason; CI has them all."""
-    missing = [program for program in programs if shutil.which(program) is None]
-    if missing and "TILEKILN_CI" in os.environ:
-        pytest.fail(f"CI must install {', '.join(missing)}: see .ci/run", pytrace=False)
-    if missing:
-        pytest.skip(f"not on PATH: {', '.join(missing)} (.ci/run says which packages hold them)")
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.consumers.conftest import need, run
+from tests.consumers.conftest import run
+from tests.programs import need
 
 HERE = Path(__file__).parent
 
