@@ -48,7 +48,7 @@ class Graph:
             },
         )
         # What units took when they were last made.
-        self.known = measured.read(self.at(request.variant.directory))
+        self.known = measured.read(self.env.Dir(self.node_path(request.variant.directory)).abspath)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
 
     def at(self, path: str) -> str:

@@ -48,7 +48,7 @@ class Bench:
             out.seek(0)
             said = out.read()
         if process.returncode != 0:
-            raise SystemExit(f"{' '.join(command)} failed:\n{said}")
+            raise SystemExit(f"{' '.join(command)} failed:\n{said[-2000:]}")
         return usage.ru_utime + usage.ru_stime, said
 
     def scons(self, *arguments: str) -> tuple[float, str]:
