@@ -216,7 +216,7 @@ typedef struct tilekiln_fmha_batch_prefill_args {
   const tilekiln_tensor* q_descale; /* fp32, one element, for an fp8 q. Null: 1 */
   const tilekiln_tensor* k_descale; /* fp32, one element, for fp8 keys; not with kv_block_descale. Null: 1 */
   const tilekiln_tensor* v_descale;
-  const tilekiln_tensor* kv_block_descale; /* fp32 (pages, nhead_k, 2), for fp8 keys: the scale of k, the scale of v. page_size a multiple of 64 */
+  const tilekiln_tensor* kv_block_descale; /* fp32 (pages, nhead_k, 2), for fp8 keys: the scale of k, the scale of v. page_size a multiple of 128 */
   const tilekiln_tensor* cu_seqlens_q; /* int32 (batch + 1): required */
   const tilekiln_tensor* kv_indptr; /* int32 (batch + 1): the pages of sequence b are kv_page_indices[kv_indptr[b] ... kv_indptr[b + 1] - 1] */
   const tilekiln_tensor* kv_page_indices; /* int32, at least kv_indptr[batch] entries */

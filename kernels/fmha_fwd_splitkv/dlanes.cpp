@@ -26,6 +26,8 @@ template <class PadRow> constexpr RowProducts padded_products = {scores<PadRow>,
 template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
   using Element = typename Bits<sizeof(T)>::Type;
   static const constexpr RowStorage storage{load_q_row_fp32<Q>,
+                                            stream_scores<Fp32Row<T>>,
+                                            stream_values<T>,
                                             direct_products<Fp32Row<T>, T>,
                                             padded_products<Fp32Row<float>>,
                                             load_rows_fp32<T, false>,
@@ -45,6 +47,8 @@ template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& 
 template <class Q, class T, class B, class Out> void bf16_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
   using Element = typename Bits<sizeof(T)>::Type;
   static const constexpr RowStorage storage{load_q_row_pairs<Q>,
+                                            stream_scores<PairRow<T>>,
+                                            stream_values<T>,
                                             direct_products<PairRow<T>, T>,
                                             padded_products<PairRow<bf16>>,
                                             load_k_pairs<T>,
@@ -90,4 +94,5 @@ extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::append<tilekiln::cpu::bf16>, tilekiln::cpu::append<tilekiln::cpu::fp8>, nullptr, nullptr},
     sizeof(tilekiln::cpu::RowScratch),
     tilekiln::cpu::kMaxRows,
-    tilekiln::cpu::kTileK};
+    tilekiln::cpu::kTileK,
+    tilekiln::cpu::kMaxStreamRows};

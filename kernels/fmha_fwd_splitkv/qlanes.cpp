@@ -72,4 +72,5 @@ extern "C" const tilekiln::fmha::KvEngine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {},
     sizeof(tilekiln::cpu::CacheScratch),
     tilekiln::cpu::kTileQ,
-    tilekiln::cpu::kTileK};
+    tilekiln::cpu::kTileK,
+    0};

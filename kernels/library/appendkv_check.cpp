@@ -89,7 +89,15 @@ class AppendCheck : AttentionCheck<tilekiln_fmha_fwd_appendkv_args, KvArrays, Ap
                              : bhsd_ ? "(pages, nhead, page_size, hdim) with block_table"
                                      : "(pages, page_size, nhead, hdim) with block_table";
     if (q.given()) TILEKILN_TRY(check_ndim(q, 4, rows));
-    for (const Array* array : {&k, &v}) TILEKILN_TRY(check_ndim(*array, 4, pool));
+    for (const Array* array : {&k, &v}) {
+      if (array->ndim == 5) {
+        return fail_argument(array->name,
+                             "had 5 dimensions, as vectorized pages have, must have 4, %s: only linear caches can be "
+                             "appended to; write the new keys yourself and call fmha_batch_prefill",
+                             pool);
+      }
+      TILEKILN_TRY(check_ndim(*array, 4, pool));
+    }
     for (const Array* array : {&knew, &vnew}) TILEKILN_TRY(check_ndim(*array, 4, rows));
     axes_ = axes_of(4);
     if (k.dtype != TILEKILN_FP32 && k.dtype != TILEKILN_FP16 && k.dtype != TILEKILN_BF16)
@@ -285,7 +293,7 @@ tilekiln_status check_append_places(const KvArrays& arrays, const Cache& cache, 
     int* to = call->table.begin();
     for (AppendSequence& sequence : call->kv_sequences) {
       const i64 first = first_page(sequence), end = end_page(sequence);
-      TILEKILN_TRY(copy_pages(table, sequence.place_k, first, end, cache.pages, to));
+      TILEKILN_TRY(copy_pages(table, sequence.place_k, 0, first, end, {first, end, 0}, cache.pages, to));
       for (i64 i = 0; i < end - first; ++i) written.emplace_back(to[i], sequence.batch);
       sequence.pages_offset = to - call->table.begin() - first;
       sequence.place_k = 0;

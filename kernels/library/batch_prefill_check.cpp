@@ -154,7 +154,7 @@ class PrefillCheck : KvCheck<tilekiln_fmha_batch_prefill_args> {
     TILEKILN_TRY(check_length(scale, 0, "page count", cache_.pages, "the page count of k"));
     TILEKILN_TRY(check_length(scale, 1, "nhead", problem_.nhead_k, "the nhead of k"));
     TILEKILN_TRY(check_length(scale, 2, "last dimension", 2, "the scales of k and v"));
-    constexpr int block = 64;
+    constexpr int block = 128;  // as the rule kv_blockscale_of_large_pages says
     if (cache_.page_size % block != 0) {
       return fail_argument(scale.name, "was given with pages of %lld keys, must be of pages of a multiple of %d",
                            static_cast<ll>(cache_.page_size), block);

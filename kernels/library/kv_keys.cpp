@@ -59,7 +59,8 @@ class Keys {
     for (i64 i = 0; i < call_.batch; ++i) {
       KvSequence& sequence = call_.kv_sequences[i];
       const i64 begin = pages_begin(sequence), end = pages_end(sequence);
-      TILEKILN_TRY(copy_pages(arrays_.block_table, sequence.place_k, begin, end, cache_.pages, to));
+      const NeededPages needed = needed_pages(call_.problem, sequence, cache_.page_size);
+      TILEKILN_TRY(copy_pages(arrays_.block_table, sequence.place_k, 0, begin, end, needed, cache_.pages, to));
       sequence.pages_offset = to - call_.table.begin() - begin;
       sequence.place_k = 0;
       to += end - begin;

@@ -21,6 +21,13 @@ namespace {
 constexpr i64 rows_per_load = 8;
 // Rows of a head that one unit of the second stage puts together.
 constexpr i64 combine_rows = 64;
+// Keys and values of a call that a cache of the machine may still hold from the last call. From there a unit of one key
+// head is faster, from memory one of all key heads.
+constexpr i64 cached_bytes = i64(24) << 20;
+
+constexpr i64 key_bytes(KvDtype dtype) {
+  return dtype == KvDtype::fp32 ? 4 : dtype == KvDtype::fp16 || dtype == KvDtype::bf16 ? 2 : 1;
+}
 
 double work_of(const KvCall& call) {
   const KvProblem& problem = call.problem;
@@ -53,6 +60,8 @@ class Run {
     chunks_ = (group + heads_ - 1) / heads_;
     rows_ = std::max<i64>(1, tile_q / heads_);
     if (call.table.size() != 0) problem_.pages.table = call.table.begin();
+    own_heads_ = problem_.nhead_k;
+    if (takes_all_heads()) heads_ = problem_.nhead_q, chunks_ = own_heads_ = 1, rows_ = 1;
     number();
   }
 
@@ -80,6 +89,23 @@ class Run {
     return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not do %s in this dtype", what);
   }
 
+  // Whether a unit is one query of every head: where they lie side by side in memory, and enough units are left.
+  bool takes_all_heads() const {
+    if (!call_.shares_heads || problem_.nhead_q > engine_.all_heads || problem_.nhead_k == 1 || call_.seqlen_q != 1)
+      return false;
+    const bool vectorized = problem_.pages.table != nullptr && problem_.pages.layout == KvLayout::vectorized;
+    if (vectorized || problem_.k_head != problem_.hdim_q || problem_.v_head != problem_.hdim_v) return false;
+    if (problem_.k_page_scale != nullptr) return false;
+    i64 keys = 0, units = 0;
+    for (const KvSequence& sequence : call_.kv_sequences) {
+      keys += sequence.seqlen_k;
+      units += splits_ * (sequence.seqlen_q > 0);
+    }
+    const i64 bytes = keys * problem_.nhead_k * (problem_.hdim_q + problem_.hdim_v) * key_bytes(problem_.dtype);
+    const i64 threads = useful_threads(call_, call_.threads, work_of(call_));
+    return bytes >= cached_bytes && (threads == 1 || units >= 4 * threads);
+  }
+
   i64 tiles_of(i64 seqlen_q) const { return (seqlen_q + rows_ - 1) / rows_; }
 
   void number() {
@@ -97,7 +123,7 @@ class Run {
       sequence.first_unit = units_;
       sequence.first_combine = combine_units_;
       total_rows_ += sequence.seqlen_q;
-      units_ += problem_.nhead_k * chunks_ * tiles_of(sequence.seqlen_q) * splits_;
+      units_ += own_heads_ * chunks_ * tiles_of(sequence.seqlen_q) * splits_;
       combine_units_ += problem_.nhead_q * ((sequence.seqlen_q + combine_rows - 1) / combine_rows);
     }
   }
@@ -160,7 +186,7 @@ class Run {
     const i64 chunk = number / tiles % chunks_, head_k = number / tiles / chunks_;
     if (last_rows_see_more(problem_, sequence.seqlen_q, sequence.seqlen_k)) tile = tiles - 1 - tile;
 
-    const i64 group = problem_.nhead_q / problem_.nhead_k;
+    const i64 group = problem_.nhead_q / own_heads_;
     const KvSteps& steps = call_.steps;
     KvUnit unit;
     unit.batch = sequence.batch;
@@ -217,6 +243,7 @@ class Run {
   KvProblem problem_;  // a copy: the first stage writes elsewhere than the call
   const KvEngine& engine_;
   const int splits_;
+  i64 own_heads_;              // key heads that have units of their own
   i64 heads_, chunks_, rows_;  // query heads of a unit, units to a key head, rows of a unit
   i64 units_ = 0, combine_units_ = 0, total_rows_ = 0;
   void (*unit_)(const KvProblem&, const KvUnit&, void*) = nullptr;

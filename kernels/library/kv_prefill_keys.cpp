@@ -99,8 +99,9 @@ tilekiln_status check_prefill_keys(const KvArrays& arrays, const Cache& cache, i
   i64 at = 0;
   for (KvSequence& sequence : call->kv_sequences) {
     const i64 count = pages_of(sequence), first = listed ? entry(arrays.kv_indptr, sequence.batch) : 0;
-    TILEKILN_TRY(copy_pages(listed ? arrays.kv_page_indices : arrays.block_table, sequence.batch, first, first + count,
-                            cache.pages, call->table.begin() + at));
+    const NeededPages needed = needed_pages(call->problem, sequence, cache.page_size);
+    TILEKILN_TRY(copy_pages(listed ? arrays.kv_page_indices : arrays.block_table, sequence.batch, first, 0, count,
+                            needed, cache.pages, call->table.begin() + at));
     sequence.pages_offset = at;
     at += count;
   }

@@ -3,7 +3,10 @@
 #pragma once
 #include <stdio.h>
 
+#include <algorithm>
+
 #include "index_arrays.h"
+#include "tilekiln/fmha/window.h"
 #include "tilekiln/runtime/fmha_kv.h"
 
 namespace tilekiln::fmha {
@@ -38,12 +41,43 @@ namespace tilekiln::fmha {
                        static_cast<long long>(pages - 1), static_cast<long long>(pages));
 }
 
-// Entries [first, last) of a row (of a table of one dimension: of the table) to `to`.
-[[nodiscard]] inline tilekiln_status copy_pages(const Array& table, i64 row, i64 first, i64 last, i64 pages, int* to) {
+// Entries of a sequence's table that some query needs: [begin, end), and those before sink_end.
+struct NeededPages {
+  i64 begin, end, sink_end;
+
+  bool contains(i64 i) const { return (i >= begin && i < end) || i < sink_end; }
+};
+
+// Of a sequence whose keys are the places [first_key, first_key + seqlen_k): what its window hides is not needed.
+[[nodiscard]] inline NeededPages needed_pages(const KvProblem& problem, const KvSequence& sequence, i64 page_size) {
+  const Window window = window_of(problem, sequence);
+  const i64 keys = sequence.seqlen_k;
+  const i64 first = std::clamp<i64>(window.shift - window.left, 0, keys);
+  const i64 last = std::clamp<i64>(window.shift + sequence.seqlen_q + window.right, first, keys);
+  const i64 sink = std::min(window.sink, last);
+  if (sequence.seqlen_q == 0 || last == 0) return {0, 0, 0};
+  const auto page = [&](i64 key) { return (sequence.first_key + key) / page_size; };
+  return {page(first), last > first ? page(last - 1) + 1 : page(first), sink > 0 ? page(sink - 1) + 1 : 0};
+}
+
+// Entries [first, last) of a row (of a table of one dimension: of the table) to `to`; entry `origin` is the sequence's page 0.
+// What is not needed is not looked at, and serving stacks put anything there. Tiles at the edge of a window load such keys all
+// the same before they mask them, so its place in the copy is taken by a page that is needed.
+[[nodiscard]] inline tilekiln_status copy_pages(const Array& table, i64 row, i64 origin, i64 first, i64 last,
+                                                const NeededPages& needed, i64 pages, int* to) {
+  int other = 0;
+  bool some = false;
   for (i64 i = first; i < last; ++i) {
-    const int page = table.ndim == 2 ? entry(table, row, i) : entry(table, i);
-    TILEKILN_TRY(check_page(table, row, i, page, pages));
-    *to++ = page;
+    if (!needed.contains(i)) continue;
+    const i64 at = origin + i;
+    const int page = table.ndim == 2 ? entry(table, row, at) : entry(table, at);
+    TILEKILN_TRY(check_page(table, row, at, page, pages));
+    to[i - first] = page;
+    if (!some) other = page;
+    some = true;
+  }
+  for (i64 i = first; i < last; ++i) {
+    if (!needed.contains(i)) to[i - first] = other;
   }
   return TILEKILN_OK;
 }

@@ -15,15 +15,27 @@ from .operators import _call
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
 
-def _dtype(name: str) -> np.dtype[Any]:
-    if name not in DTYPES:
-        raise ArgumentError(f"dtype: was {name!r}, must be one of {', '.join(DTYPES)}")
-    if name in ("fp32", "fp16"):
-        return np.dtype(DTYPES[name])
+def _zeros(like: str, shape: tuple[int, ...], dtype: str) -> Any:
+    if dtype not in DTYPES:
+        raise ArgumentError(f"dtype: was {dtype!r}, must be one of {', '.join(DTYPES)}")
+    if like == "torch":
+        import torch
+
+        return torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype]))
+    if like != "numpy":
+        raise ArgumentError(f"like: was {like!r}, must be 'numpy' or 'torch'")
+    if dtype in ("fp32", "fp16"):
+        return np.zeros(shape, DTYPES[dtype])
     import ml_dtypes
 
-    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, DTYPES[name]))
-    return dtype
+    return np.zeros(shape, getattr(ml_dtypes, DTYPES[dtype]))
+
+
+def _dtype_of(name: str, array: Array) -> str:
+    for dtype, storage in DTYPES.items():
+        if str(array.dtype).removeprefix("torch.") == storage:
+            return dtype
+    raise ArgumentError(f"{name}: was of dtype {array.dtype}, must be of one of {', '.join(DTYPES.values())}")
 
 
 def _at_least_one(**values: int) -> None:
@@ -33,10 +45,12 @@ def _at_least_one(**values: int) -> None:
 
 
 class KVCache:
-    """The keys and values of several sequences, in NumPy arrays `k` and `v`.
+    """The keys and values of several sequences, in NumPy arrays or torch tensors `k` and `v`.
 
         cache = tk.KVCache(sequences=8, capacity=4096, nhead_k=8, hdim=128, dtype="bf16")  # contiguous
         cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, dtype="bf16")    # paged
+        cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, like="torch")    # torch tensors
+        cache = tk.KVCache.over(k, v, paged=True)                                          # in arrays that exist
         a = cache.add()                          # a new sequence, empty
         cache.append([a], k_new, v_new)          # (1, tokens, nhead_k, hdim)
         out = tk.decode(q, cache, [a])           # (1, seqlen_q, nhead_q, hdim_v)
@@ -58,11 +72,13 @@ class KVCache:
         capacity: int | None = None,
         pages: int | None = None,
         page_size: int | None = None,
+        like: Literal["numpy", "torch"] = "numpy",
         library: Library | None = None,
     ) -> None:
         """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
 
-        hdim_v: None is hdim. library: whose kernels append; None is the one at hand that has the best.
+        hdim_v: None is hdim. like: what k and v are made of. library: whose kernels append; None is the one at hand
+        that has the best.
         """
         hdim_v = hdim if hdim_v is None else hdim_v
         _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
@@ -76,15 +92,36 @@ class KVCache:
             raise ArgumentError(f"capacity: was {given}, must be sequences with capacity, or pages with page_size")
         assert rows is not None
         assert tokens is not None
-        self.paged = pages is not None
         _at_least_one(
-            **({"pages": rows, "page_size": tokens} if self.paged else {"sequences": rows, "capacity": tokens})
+            **({"pages": rows, "page_size": tokens} if pages is not None else {"sequences": rows, "capacity": tokens})
         )
-        storage = _dtype(dtype)
-        self.dtype, self.library = dtype, library
-        self.k = np.zeros((rows, tokens, nhead_k, hdim), storage)
-        self.v = np.zeros((rows, tokens, nhead_k, hdim_v), storage)
-        self._free = list(range(rows))[::-1]
+        k, v = (_zeros(like, (rows, tokens, nhead_k, width), dtype) for width in (hdim, hdim_v))
+        self._begin(k, v, pages is not None, dtype, library)
+
+    @classmethod
+    def over(cls, k: Array, v: Array, *, paged: bool, library: Library | None = None) -> KVCache:
+        """A cache without sequences in arrays of the caller, NumPy or torch; what they hold is overwritten.
+
+        k (sequences, capacity, nhead_k, hdim), or paged (pages, page_size, nhead_k, hdim), fp32, fp16, bf16 or fp8
+        (e4m3), the last dimension contiguous; v alike, with hdim_v. Raises ArgumentError.
+        """
+        for name, array in (("k", k), ("v", v)):
+            if np.ndim(array) != 4 or 0 in np.shape(array):
+                raise ArgumentError(
+                    f"{name}: was of shape {tuple(np.shape(array))}, must be (sequences, capacity, nhead_k, hdim) or "
+                    "(pages, page_size, nhead_k, hdim), none of them 0"
+                )
+        if tuple(v.shape[:3]) != tuple(k.shape[:3]) or v.dtype != k.dtype:
+            raise ArgumentError(
+                f"v: was {tuple(v.shape)} of {v.dtype}, must be {tuple(k.shape[:3])} and hdim_v of {k.dtype}, as k"
+            )
+        cache = cls.__new__(cls)
+        cache._begin(k, v, paged, _dtype_of("k", k), library)
+        return cache
+
+    def _begin(self, k: Array, v: Array, paged: bool, dtype: str, library: Library | None) -> None:
+        self.k, self.v, self.paged, self.dtype, self.library = k, v, paged, dtype, library
+        self._free = list(range(k.shape[0]))[::-1]
         """Rows or pages that nobody uses; the last is taken first."""
         self._places: dict[int, list[int]] = {}
         """The row, or the pages, of each sequence."""

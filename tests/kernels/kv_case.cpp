@@ -198,8 +198,13 @@ fmha::KvProblem problem_of(const KvCase& t, KvDtype dtype, const Arrays& a) {
 void run_units(const fmha::KvEngine& engine, KvDtype dtype, const KvCase& t, const Arrays& a, void* scratch) {
   const fmha::KvProblem problem = problem_of(t, dtype, a);
   const auto unit = t.splits > 0 ? engine.split[int(dtype)] : engine.tile[int(dtype)];
-  const int group = t.nhead_q / t.nhead_k, heads = engine.tile_q == 64 ? 1 : std::min(group, engine.tile_q);
-  const int rows = engine.tile_q / heads;
+  // Every other case whose units may have all heads.
+  const bool side_by_side = t.cache == Cache::vectorized || (problem.k_head == t.hdim_q && problem.v_head == t.hdim_v);
+  const bool all =
+      side_by_side && t.seqlen_q == 1 && t.nhead_k > 1 && t.nhead_q <= engine.all_heads && a.k_length[0] % 2 == 0;
+  const int group = all ? t.nhead_q : t.nhead_q / t.nhead_k;
+  const int heads = all ? group : engine.tile_q == 64 ? 1 : std::min(group, engine.tile_q);
+  const int rows = all ? 1 : engine.tile_q / heads;
   for (int b = 0; b < t.batch; ++b) {
     for (int split = 0; split < std::max(t.splits, 1); ++split) {
       for (int head = 0; head < t.nhead_q; head += std::min(heads, group - head % group)) {

@@ -53,7 +53,7 @@ void on_caches(KvCase t, int vec, const Visit& visit) {
 void shapes(int vec, const Visit& visit) {
   const std::pair<int, int> hdims[] = {{64, 64},   {128, 128}, {32, 48}, {80, 80},
                                        {256, 256}, {192, 128}, {59, 33}, {1, 3}};
-  const std::pair<int, int> heads[] = {{4, 4}, {4, 2}, {4, 1}, {6, 2}, {20, 1}};
+  const std::pair<int, int> heads[] = {{4, 4}, {4, 2}, {4, 1}, {6, 2}, {20, 1}, {20, 5}};
   for (auto [hdim_q, hdim_v] : hdims) {
     for (auto [nhead_q, nhead_k] : heads) {
       for (int seqlen_q : {1, 3, 20}) {

@@ -193,6 +193,8 @@ def prefill(signature: dict[str, Any], sizes: Sizes, seed: int) -> Problem:
     hdim_q, hdim_v = make.head_dims(16)
     lengths = list(sizes.lengths_k)
     page_size = int(make.random.choice(PAGE_SIZES[signature["page_size"]]))
+    if signature["qscale"] == "kv_blockscale":
+        page_size = 128  # the smallest
     count, pages = make.pages(lengths, page_size)
     cu_q = i32(np.cumsum([0, *sizes.lengths_q]))
     inputs: dict[str, Any] = {"q": make.normal(int(cu_q[-1]), sizes.nhead_q, hdim_q, dtype=make.storage)}

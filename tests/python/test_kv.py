@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
+import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ from tilekiln import reference
 from tests.python import kv_problems
 from tests.python.kv_problems import FAMILIES, Sizes, i32
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 ALL = "family=fmha_fwd_splitkv,fmha_fwd_pagedkv,fmha_fwd_appendkv,fmha_batch_prefill"
 PLAIN = {"mode": "batch", "mask": "none", "bias": "none", "softcap": False, "paged": False, "sink": False,
          "lse": True, "qscale": "none"}  # fmt: skip
@@ -237,3 +243,98 @@ def test_padded_queries(flash, paged):
             problem.inputs["seqstart_q"] = problem.inputs.pop("cu_seqlens_q")
         problem.inputs["seqlen_q"] = i32([3, 0])
         problem.run(flash, problem.reference(), num_threads=1)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize(("nhead_q", "nhead_k"), [(5, 5), (24, 6)])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_one_query_over_a_long_cache(flash, dtype, nhead_q, nhead_k, paged):
+    """Longer than a machine's cache: units are of every key head, in one stream. The same heads first: one by one."""
+    keys = (25 << 20) // (nhead_k * 128 * (4 if dtype == "fp32" else 2))
+    for num_splits in (1, 3):
+        sizes = Sizes(lengths_q=(1,), lengths_k=(keys,), nhead_q=nhead_q, nhead_k=nhead_k, num_splits=num_splits)
+        mask = "window" if num_splits == 1 else "none"
+        sizes = dataclasses.replace(sizes, window=(keys - 99, 0))
+        problem = kv_problems.make("fmha_fwd_splitkv", signature(dtype, mask=mask, paged=paged), sizes, num_splits)
+        expected = problem.reference()
+        problem.run(flash, expected, num_threads=1)
+        for name in "qkv":
+            problem.inputs[name] = np.ascontiguousarray(np.swapaxes(problem.inputs[name], 1, 2))
+        problem.inputs["layout"] = "bhsd"
+        heads_first = {name: np.swapaxes(getattr(expected, name), 1, 2) for name in ("out", "magnitude")}
+        swapped = dataclasses.replace(expected, layout="bhsd", **heads_first)
+        problem.run(flash, swapped, num_threads=1)
+
+
+HIDDEN = {  # window, mask_origin; which of the 8 pages of 16 keys the first 2 and the first 70 queries do not need
+    "left": ((20, 0), "bottom_right", range(6), range(2)),
+    "right": ((-1, 0), "top_left", range(1, 8), range(5, 8)),
+    "both sides": ((9, 40), "bottom_right", range(7), range(3)),
+}
+
+
+@pytest.mark.parametrize("seqlen_q", [2, 70])
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_pages_that_no_query_needs_are_not_looked_at(flash, hidden, seqlen_q):
+    """Serving stacks put anything there. 70 queries: tiles at the edge of the window load hidden keys and mask them."""
+    window, origin, *unneeded = HIDDEN[hidden]
+    sizes = Sizes(lengths_q=(seqlen_q,), lengths_k=(128,), window=window, mask_origin=origin)
+    prefill = {"kv_dtype": "same", "page_size": 16, "layout": "linear", "lookup": "vllm", "dropout": False}
+    for family, values in (
+        ("fmha_fwd_splitkv", signature(mask="window", paged=True)),
+        ("fmha_fwd_pagedkv", signature(mask="window")),
+        ("fmha_batch_prefill", signature("bf16", 128, mask="window", **prefill)),
+    ):
+        problem = next(
+            made
+            for made in (kv_problems.make(family, values, sizes, seed) for seed in range(20))
+            if made.inputs["k"].shape[1] == 16
+        )
+        expected = problem.reference()
+        problem.inputs["block_table"][0, list(unneeded[seqlen_q == 70])] = -1
+        problem.run(flash, expected, num_threads=1)
+
+
+FORCED = """
+import json, sys
+import tilekiln as tk
+from tests.python import kv_problems
+from tests.python.kv_problems import FAMILIES, Sizes
+
+library, target, seen = tk.Library(sys.argv[1]), sys.argv[2], []
+combines = library.instances("family=fmha_fwd_splitkv_combine target=" + target)
+for number, combine in enumerate(combines):  # each behind a first stage of its dtype, head dim and mode
+    values = combine.signature
+    query = " ".join(f"{axis}={values[axis]}" for axis in ("dtype", "hdim_v", "mode"))
+    firsts = library.instances(f"family=fmha_fwd_splitkv target={target} {query}")
+    first = firsts[number * 7 % len(firsts)]
+    problem = kv_problems.make(first.family, first.signature, Sizes(lengths_q=(1, 1), num_splits=3), number)
+    problem.lse = values["lse"]
+    asked = {**problem.inputs, **problem.only_facade, "return_lse": problem.lse}
+    assert library.fmha_fwd_splitkv_find(**asked)[1] == combine.number, combine.name
+    problem.run(library, problem.reference(), num_threads=1)
+for family in FAMILIES:
+    instances = library.instances(f"family={family} target={target}")
+    for number in range(0, len(instances), max(1, len(instances) // 30)):
+        instance, queries = instances[number], ((1, 1), (2, 2), (70, 3))[number % 3]
+        sizes = Sizes(less=number % 2, lengths_q=queries, lengths_k=(9, 150), num_splits=number % 3)
+        problem = kv_problems.make(family, instance.signature, sizes, number)
+        if family == "fmha_fwd_appendkv":
+            kv_problems.run_append(library, problem, instance=instance.number, num_threads=1)
+        else:
+            problem.run(library, problem.reference(), instance=instance.number, num_threads=1)
+print(len(combines))
+"""
+
+
+@pytest.mark.parametrize("target", ["cpu-generic", "cpu-avx2", "cpu-avx512"])  # the best one: every other test
+def test_every_isa(load, target):
+    """A sample of each family's instances and every combine, on a slower target than this machine's best."""
+    library = load("flash", targets="all")
+    if not library.instance_usable(library.instances(f"target={target}")[0].number):
+        pytest.skip(f"this machine has not {target}")
+    environment = {**os.environ, "TILEKILN_ISA": target.removeprefix("cpu-")}
+    command = [sys.executable, "-c", FORCED, str(library.path), target]
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert int(made.stdout) > 0

@@ -105,10 +105,17 @@ CASES = {
     "a table as a list": (splitkv, "block_table", {"block_table": [[4, 0], [2, 0]]}),
     "pages past the pool, paged": (pagedkv, "block_table", {"block_table": i32([[4, 9], [2, 0]])}),
     "no table": (pagedkv, "block_table", {"block_table": None}),
+    "a negative page in the window": (
+        splitkv, "block_table", {"block_table": i32([[4, -1], [2, -1]]), "window": (2, 0)},
+    ),
+    "a negative page of the sink": (
+        splitkv, "block_table", {"block_table": i32([[-1, 0], [2, -1]]), "window": (2, 0), "sink_size": 1},
+    ),
     "pages of 8": (pagedkv, "k", {"k": f32(5, 8, 2, 64), "v": f32(5, 8, 2, 64), "seqlen_k": i32([9, 7])}),
     "v of another page size": (splitkv, "v", {"v": f32(5, 32, 2, 64)}),
     "v of fewer pages": (splitkv, "v", {"v": f32(4, 16, 2, 64)}),
     "a pool of 3 dimensions": (splitkv, "k", {"k": f32(80, 2, 64)}),
+    "vectorized pages, append": (appendkv, "k", {"k": f32(5, 2, 16, 16, 4), "v": f32(5, 2, 4, 64, 4)}),
     "a page past the pool, append": (appendkv, "block_table", {"block_table": i32([[4, 7], [2, -1]])}),
     "one page for two sequences": (appendkv, "block_table", {"block_table": i32([[4, 2], [2, -1]])}),
     "no page for the new keys": (appendkv, "block_table", {"seqlen_k": i32([31, 7])}),

@@ -191,3 +191,72 @@ def test_no_sequences(flash, make):
     nothing = np.zeros((0, 1, HEADS, HDIM), np.float32)
     assert cache.append([], nothing, nothing) is None
     assert tk.decode(nothing, cache, []).shape == nothing.shape
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [contiguous, paged])
+def test_torch_tensors(flash, make):
+    """Whatever holds the cache, the bits are the same."""
+    import torch
+
+    random = np.random.default_rng(3)
+    k, v, q = (random.standard_normal((2, 9, HEADS, HDIM)).astype(np.float32) for _ in "kvq")
+    results = {}
+    for like in ("numpy", "torch"):
+        cache = make(flash, like=like)
+        pair = [cache.add(), cache.add()]
+        arrays = [torch.from_numpy(x.copy()) if like == "torch" else x.copy() for x in (k, v, q)]
+        assert cache.append(pair, *arrays[:2]) is None
+        one = cache.append(pair[:1], *(x[:1, :3] for x in arrays[:2]), arrays[2][:1, :3].clone()
+                           if like == "torch" else arrays[2][:1, :3].copy(), causal=True)  # fmt: skip
+        results[like] = [one, tk.decode(arrays[2][:, :1], cache, pair), cache.k, cache.v]
+        assert all(isinstance(x, torch.Tensor if like == "torch" else np.ndarray) for x in results[like])
+    for ours, theirs in zip(results["torch"], results["numpy"], strict=True):
+        np.testing.assert_array_equal(ours.numpy(), theirs)
+
+
+@pytest.mark.torch
+def test_torch_dtypes():
+    import torch
+
+    kinds = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.float8_e4m3fn}
+    for dtype, kind in kinds.items():
+        cache = paged(dtype=dtype, like="torch", hdim_v=32)
+        assert cache.k.dtype == cache.v.dtype == kind
+        assert tk.KVCache.over(cache.k, cache.v, paged=True).dtype == dtype
+
+
+@KINDS
+def test_over_arrays_that_exist(flash, make):
+    """Rows of a larger array, as an engine that owns its memory gives them."""
+    made, random = make(flash), np.random.default_rng(4)
+    whole = np.full((*made.k.shape[:3], 3 * HDIM), 7, np.float32)
+    cache = tk.KVCache.over(whole[..., :HDIM], whole[..., HDIM : 2 * HDIM], paged=made.paged, library=flash)
+    assert (cache.dtype, cache.paged, cache.page_size) == ("fp32", made.paged, made.page_size)
+    k, v, q = (random.standard_normal((1, 20, HEADS, HDIM)).astype(np.float32) for _ in "kvq")
+    one = cache.add()
+    cache.append([one], k, v)
+    expected = reference.forward(q[:, :1], k, v)
+    assert reference.excess("fp32", expected, tk.decode(q[:, :1], cache, [one])) <= 1
+    assert np.all(whole[..., 2 * HDIM :] == 7)
+
+
+OVER = {
+    "k of 3 dimensions": ("k", np.zeros((2, 3, 4), np.float32), np.zeros((2, 3, 1, 4), np.float32)),
+    "no pages": ("k", np.zeros((0, 16, 1, 4), np.float32), np.zeros((0, 16, 1, 4), np.float32)),
+    "v of other heads": ("v", np.zeros((2, 3, 1, 4), np.float32), np.zeros((2, 3, 2, 4), np.float32)),
+    "v of another dtype": ("v", np.zeros((2, 3, 1, 4), np.float32), np.zeros((2, 3, 1, 4), np.float16)),
+    "int32": ("k", np.zeros((2, 3, 1, 4), np.int32), np.zeros((2, 3, 1, 4), np.int32)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", OVER)
+def test_over_what_cannot_be_a_cache(case):
+    name, k, v = OVER[case]
+    with pytest.raises(tk.ArgumentError, match=rf"^{name}: was .* must be "):
+        tk.KVCache.over(k, v, paged=False)
+
+
+def test_like_what():
+    with pytest.raises(tk.ArgumentError, match="like: was 'jax', must be 'numpy' or 'torch'"):
+        paged(like="jax")

@@ -235,7 +235,7 @@ const Case prefill_cases[] = {
     CASE("k_descale: was given with kv_block_descale, must be alone: both scale the cache", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.k_descale = &w.scale;
          w.prefill.kv_block_descale = &w.block_scale),
-    CASE("kv_block_descale: was given with pages of 16 keys, must be of pages of a multiple of 64", w.listed();
+    CASE("kv_block_descale: was given with pages of 16 keys, must be of pages of a multiple of 128", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.kv_block_descale = &w.block_scale),
     CASE("kv_block_descale: page count was 9, must be 10, the page count of k", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.kv_block_descale = &w.block_scale; w.block_scale.shape[0] = 9),

@@ -14,7 +14,7 @@
 
 namespace {
 
-constexpr int64_t Hk = 2, Hq = 4, D = 64, Page = 64, Pages = 6;
+constexpr int64_t Hk = 2, Hq = 4, D = 64, Page = 128, Pages = 6;
 std::mt19937 random_bits(5);
 int ran = 0;
 

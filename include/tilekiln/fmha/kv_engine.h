@@ -4,7 +4,9 @@
 // A target has two engines for all of them, kernels/fmha_fwd_splitkv/qlanes.cpp and dlanes.cpp:
 //   qlanes  lanes along queries: many queries. tile_q = 64 rows of one head a unit.
 //   dlanes  lanes along the head dim: few queries. A unit is up to tile_q = 16 pairs of a row and a query head, the heads of one
-//           key head, which share every load of K and V. Also combine and append, whose lanes run along the head dim too.
+//           key head, which share every load of K and V; or one row and every query head, up to all_heads = 64 of them, so that
+//           a cache whose key heads lie side by side is read in one stream. Also combine and append, whose lanes run along
+//           the head dim too.
 #pragma once
 
 #include "tilekiln/fmha/fwd_engine.h"
@@ -54,7 +56,8 @@ struct KvProblem : FwdProblem {
 };
 
 // Queries [row, row + rows) of the query heads [head, head + heads), which share one key head, against the keys
-// [key_begin, key_end) that they see. rows * heads <= tile_q; qlanes: heads == 1.
+// [key_begin, key_end) that they see. rows * heads <= tile_q; qlanes: heads == 1. Or, of all key heads: rows == 1, head == 0,
+// heads == nhead_q <= all_heads, k_head == hdim_q and v_head == hdim_v where pages are not vectorized.
 struct KvUnit : FwdUnit {
   int rows, heads;
   int key_begin, key_end;  // 0 <= key_begin <= key_end <= seqlen_k. With dropout or page scales: key_begin % 64 == 0
@@ -121,6 +124,7 @@ struct KvEngine {
   void (*append[kKvDtypes])(const AppendProblem&, const AppendUnit&);
   u64 scratch_bytes;   // of tile and split, aligned to 64
   int tile_q, tile_k;  // rows * heads of a unit; keys per block
+  int all_heads;       // most heads of a unit of every key head; 0: there is no such unit
 };
 
 }  // namespace tilekiln::fmha
