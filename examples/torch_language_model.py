@@ -4,7 +4,7 @@ The model calls torch.nn.functional.scaled_dot_product_attention; `tilekiln.torc
 made here: people swap things, and who has what must be looked up far back. Rounding alone drives trainings apart; how
 far is shown by a third one, of torch's attention computed another way (its math backend).
 
-    tools/dev --with transformers python examples/torch_language_model.py --steps 200 --seeds 2 --plot curve.svg
+    tools/dev --with transformers python examples/torch_language_model.py --steps 150 --plot curve.svg
 """
 
 import argparse
@@ -161,7 +161,8 @@ def main() -> None:
     print(f"from torch SDPA of the same seed: Tilekiln at most {distance:.4f}, torch's math backend {noise:.4f}")
     print(f"a step with Tilekiln is {faster:.2f} times as fast (median of {len(ratios)} paired steps, thread CPU time)")
     if options.plot:
-        plot(options.plot, curves, f"{options.seeds} seeds; steps with Tilekiln {faster:.2f} times as fast")
+        seeds = "one seed" if options.seeds == 1 else f"{options.seeds} seeds"
+        plot(options.plot, curves, f"{seeds}; steps with Tilekiln {faster:.2f} times as fast")
     assert distance <= 3 * noise + 0.01, "the curves part by more than rounding does"
 
 
