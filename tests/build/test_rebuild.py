@@ -18,14 +18,15 @@ def nothing_done(said):
 
 
 def test_nothing_changed(built_tree):
-    """Nothing is run, and nothing is written but SCons's own database."""
+    """Nothing is run, and nothing is written but SCons's own database and who builds."""
     before = built_tree.files()
     said = built_tree.built(*built_tree.SMALL)
     assert nothing_done(said)
     assert said.lines[-1] == "scons: `default' is up to date."
     after = built_tree.files()
     changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
-    assert changed <= {"build/" + built_tree.variant + "/sconsign.dblite"}
+    place = f"build/{built_tree.variant}"
+    assert changed <= {f"{place}/sconsign.dblite", f"{place}/lock"}
 
 
 def test_touching_without_change(built_tree):
