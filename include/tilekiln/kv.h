@@ -18,7 +18,8 @@ extern "C" {
  *
  * seqlen_k (or cu_seqlens_k) counts the keys of each sequence from the start of its cache, cache_leftpad of them not being keys: those that are
  * attended to are [cache_leftpad, seqlen_k). Absent, the cache is full. Masks and biases count keys from the first that is attended to.
- * Entries of block_table, kv_page_indices past the last page of a sequence are not read. All index arrays are int32 and read before the call returns.
+ * Entries of block_table, kv_page_indices past the last page of a sequence, and of pages that its mask hides from every query, are not read. All index
+ * arrays are int32 and read before the call returns.
  * lse is as in the forward: (batch, nhead_q, seqlen_q), group mode (nhead_q, total_q).
  *
  * A cache, its queries and out of one dtype: fp32, fp16, bf16 or fp8. fp8 is scaled: softmax_scale q_descale k_descale q k^T, out multiplied by

@@ -52,6 +52,38 @@ template <class T> void unpack_keys(void* to, const CacheRows::Run& run, i64 chu
   }
 }
 
+// One of 16 bytes of V: kVec keys of a dim. kVec of them to a row each for kVec keys, in log2(kVec) steps that interleave the first half
+// of the registers with the second.
+template <class T> struct Chunk { typedef T Type __attribute__((vector_size(kChunkBytes))); };
+
+template <bool High> TILEKILN_INLINE Chunk<uint32_t>::Type interleaved(Chunk<uint32_t>::Type a,
+                                                                       Chunk<uint32_t>::Type b) {
+  return High ? __builtin_shufflevector(a, b, 2, 6, 3, 7) : __builtin_shufflevector(a, b, 0, 4, 1, 5);
+}
+template <bool High> TILEKILN_INLINE Chunk<uint16_t>::Type interleaved(Chunk<uint16_t>::Type a,
+                                                                       Chunk<uint16_t>::Type b) {
+  return High ? __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+              : __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+}
+template <bool High> TILEKILN_INLINE Chunk<uint8_t>::Type interleaved(Chunk<uint8_t>::Type a, Chunk<uint8_t>::Type b) {
+  return High ? __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+              : __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+
+template <class T> TILEKILN_INLINE void transpose_chunks(T* to, i64 row, const T* from) {
+  constexpr int kVec = kChunkBytes / int(sizeof(T));
+  typename Chunk<T>::Type x[kVec], y[kVec];
+  __builtin_memcpy(x, from, sizeof x);
+  TILEKILN_UNROLL(4) for (int step = 1; step < kVec; step *= 2) {
+    TILEKILN_UNROLL(8) for (int i = 0; i < kVec / 2; ++i) {
+      y[2 * i] = interleaved<false>(x[i], x[i + kVec / 2]);
+      y[2 * i + 1] = interleaved<true>(x[i], x[i + kVec / 2]);
+    }
+    TILEKILN_UNROLL(16) for (int i = 0; i < kVec; ++i) x[i] = y[i];
+  }
+  TILEKILN_UNROLL(16) for (int i = 0; i < kVec; ++i) __builtin_memcpy(to + i * row, &x[i], sizeof x[i]);
+}
+
 template <class T> void unpack_values(void* to, const CacheRows::Run& run, i64 chunk, int hdim) {
   constexpr int kVec = kChunkBytes / int(sizeof(T));
   for (int i = 0; i < run.rows;) {
@@ -60,8 +92,10 @@ template <class T> void unpack_values(void* to, const CacheRows::Run& run, i64 c
     const T* from = (const T*)(run.address + i64(place / kVec) * chunk);
     T* row = (T*)to + i64(i) * hdim;
     if (lanes == kVec) {
-      for (int d = 0; d < hdim; ++d) {
-        TILEKILN_UNROLL(16) for (int j = 0; j < kVec; ++j) row[i64(j) * hdim + d] = from[d * kVec + j];
+      int d = 0;
+      for (; d + kVec <= hdim; d += kVec) transpose_chunks(row + d, hdim, from + d * kVec);
+      for (; d < hdim; ++d) {
+        for (int j = 0; j < kVec; ++j) row[i64(j) * hdim + d] = from[d * kVec + j];
       }
     } else {
       for (int d = 0; d < hdim; ++d) {

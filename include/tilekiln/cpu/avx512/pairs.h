@@ -43,17 +43,24 @@ TILEKILN_INLINE vh load_halves(const bf16* p, int n) {
 }
 TILEKILN_INLINE vh load_halves(const bf16* p) { return {_mm512_loadu_si512(p)}; }
 
-// e4m3 -> bf16 is exact. On 16-bit lanes: through fp32 the whole kernel was 14 % slower. The 8 subnormals come from a table.
+// e4m3 -> bf16 is exact. By a table of the 128 magnitudes: 6 operations for 32 elements; by arithmetic on 16-bit lanes, with the 8
+// subnormals and NaN set right afterwards, 11.
+struct Fp8Table {
+  alignas(64) uint16_t halves[128];
+  constexpr Fp8Table() : halves{0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60} {  // k 2^-9
+    for (int i = 8; i < 127; ++i) halves[i] = uint16_t((i << 4) + (120 << 7));
+    halves[127] = 0x7fc0;
+  }
+};
+constexpr Fp8Table kFp8Table;
+
 TILEKILN_INLINE vh halves_of_fp8(__m256i bytes) {
-  const __m512i x = _mm512_cvtepu8_epi16(bytes);
-  const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7f));
-  const __m512i sign = _mm512_slli_epi16(_mm512_andnot_si512(_mm512_set1_epi16(0x7f), x), 8);
-  const __m512i tiny =  // k 2^-9
-      _mm512_castsi128_si512(_mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));
-  __m512i r = _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
-  r = _mm512_mask_permutexvar_epi16(r, _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(8)), magnitude, tiny);
-  r = _mm512_mask_mov_epi16(r, _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f)), _mm512_set1_epi16(0x7fc0));
-  return {_mm512_or_si512(r, sign)};
+  const uint16_t* const table = kFp8Table.halves;
+  const __m512i x = _mm512_cvtepi8_epi16(bytes);
+  const __m512i low = _mm512_permutex2var_epi16(_mm512_load_si512(table), x, _mm512_load_si512(table + 32));
+  const __m512i high = _mm512_permutex2var_epi16(_mm512_load_si512(table + 64), x, _mm512_load_si512(table + 96));
+  const __m512i r = _mm512_mask_mov_epi16(low, _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40)), high);
+  return {_mm512_ternarylogic_epi32(r, x, _mm512_set1_epi16(short(0x8000)), 0xf8)};  // r | (x & sign)
 }
 TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
   return halves_of_fp8(_mm256_maskz_loadu_epi8(n >= 32 ? ~0u : (1u << n) - 1, p));
