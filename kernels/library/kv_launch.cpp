@@ -41,6 +41,20 @@ double work_of(const KvCall& call) {
   return work * problem.nhead_k * (problem.hdim_q + problem.hdim_v);
 }
 
+// Whether a unit of one query may have every head, and memory makes it the faster: key heads lie side by side there.
+bool all_heads_suit(const KvCall& call) {
+  const KvProblem& problem = call.problem;
+  if (!call.shares_heads || problem.nhead_k == 1 || call.seqlen_q != 1 ||
+      problem.nhead_q > static_cast<const KvEngine*>(call.choice.engine)->all_heads)
+    return false;
+  if (problem.pages.page_size != 0 && problem.pages.layout == KvLayout::vectorized) return false;
+  if (problem.k_head != problem.hdim_q || problem.v_head != problem.hdim_v) return false;
+  if (problem.k_page_scale != nullptr) return false;
+  i64 keys = 0;
+  for (const KvSequence& sequence : call.kv_sequences) keys += sequence.seqlen_k;
+  return keys * problem.nhead_k * (problem.hdim_q + problem.hdim_v) * key_bytes(problem.dtype) >= cached_bytes;
+}
+
 struct Free {
   void operator()(float* memory) const { free(memory); }
 };
@@ -89,21 +103,13 @@ class Run {
     return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not do %s in this dtype", what);
   }
 
-  // Whether a unit is one query of every head: where they lie side by side in memory, and enough units are left.
+  // Whether units of every head suit the call, and keep every thread busy.
   bool takes_all_heads() const {
-    if (!call_.shares_heads || problem_.nhead_q > engine_.all_heads || problem_.nhead_k == 1 || call_.seqlen_q != 1)
-      return false;
-    const bool vectorized = problem_.pages.table != nullptr && problem_.pages.layout == KvLayout::vectorized;
-    if (vectorized || problem_.k_head != problem_.hdim_q || problem_.v_head != problem_.hdim_v) return false;
-    if (problem_.k_page_scale != nullptr) return false;
-    i64 keys = 0, units = 0;
-    for (const KvSequence& sequence : call_.kv_sequences) {
-      keys += sequence.seqlen_k;
-      units += splits_ * (sequence.seqlen_q > 0);
-    }
-    const i64 bytes = keys * problem_.nhead_k * (problem_.hdim_q + problem_.hdim_v) * key_bytes(problem_.dtype);
+    if (!all_heads_suit(call_)) return false;
+    i64 units = 0;
+    for (const KvSequence& sequence : call_.kv_sequences) units += splits_ * (sequence.seqlen_q > 0);
     const i64 threads = useful_threads(call_, call_.threads, work_of(call_));
-    return bytes >= cached_bytes && (threads == 1 || units >= 4 * threads);
+    return units % threads == 0 || units >= 4 * threads;
   }
 
   i64 tiles_of(i64 seqlen_q) const { return (seqlen_q + rows_ - 1) / rows_; }
@@ -280,7 +286,9 @@ int chosen_splits(const KvCall& call) {
   i64 batch = 0;
   for (const KvSequence& sequence : call.kv_sequences) batch += sequence.seqlen_q > 0;
   const bool shared = !problem.features.mask && problem.features.bias == Bias::none;
-  const i64 blocks = blocks_of(batch, problem.nhead_q, problem.nhead_k, call.seqlen_q, shared);
+  // A block is a unit: where one has every head there is one for each sequence.
+  const i64 blocks =
+      all_heads_suit(call) ? batch : blocks_of(batch, problem.nhead_q, problem.nhead_k, call.seqlen_q, shared);
   // Workers are the threads that the work is worth: short caches are not cut for threads that would come too late.
   return best_splits(blocks, useful_threads(call, call.threads, work_of(call)));
 }

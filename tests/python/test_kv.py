@@ -251,19 +251,19 @@ def test_padded_queries(flash, paged):
 def test_one_query_over_a_long_cache(flash, dtype, nhead_q, nhead_k, paged):
     """Longer than a machine's cache: units are of every key head, in one stream. The same heads first: one by one."""
     keys = (25 << 20) // (nhead_k * 128 * (4 if dtype == "fp32" else 2))
-    for num_splits in (1, 3):
+    for num_splits, threads in ((1, 1), (3, 1), (0, 2)):
         sizes = Sizes(lengths_q=(1,), lengths_k=(keys,), nhead_q=nhead_q, nhead_k=nhead_k, num_splits=num_splits)
         mask = "window" if num_splits == 1 else "none"
         sizes = dataclasses.replace(sizes, window=(keys - 99, 0))
         problem = kv_problems.make("fmha_fwd_splitkv", signature(dtype, mask=mask, paged=paged), sizes, num_splits)
         expected = problem.reference()
-        problem.run(flash, expected, num_threads=1)
+        problem.run(flash, expected, num_threads=threads)
         for name in "qkv":
             problem.inputs[name] = np.ascontiguousarray(np.swapaxes(problem.inputs[name], 1, 2))
         problem.inputs["layout"] = "bhsd"
         heads_first = {name: np.swapaxes(getattr(expected, name), 1, 2) for name in ("out", "magnitude")}
         swapped = dataclasses.replace(expected, layout="bhsd", **heads_first)
-        problem.run(flash, swapped, num_threads=1)
+        problem.run(flash, swapped, num_threads=threads)
 
 
 HIDDEN = {  # window, mask_origin; which of the 8 pages of 16 keys the first 2 and the first 70 queries do not need
