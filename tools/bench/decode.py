@@ -5,8 +5,9 @@ medians of ratios. torch gets the same keys, (1, nhead, seqlen, hdim); without t
 
     tools/dev --with torch python tools/bench decode [--kv 4096,16384] [--rounds 11] [cache pages fp8 chunk threads]
 
-cache: one query. read: time of the fastest of several loops (read.cpp) that only read k and v, over ours. pages: time
-over a contiguous cache's in the same order of dimensions.
+cache: one query. read / ours: time of the fastest of several loops (read.cpp) that only read k and v, over ours: of one
+cache again and again (a small one then stays in the L3), and, as in a model where each layer has its cache, of several
+in turn that the L3 cannot hold together. pages: time over a contiguous cache's in the same order of dimensions.
 fp8: time of a bf16 query over an fp8 cache, over that of a bf16 cache. chunk: 512 queries on 4096 keys, time over the
 plain forward's. threads: CPU time of the busier of two threads, over that of one thread alone.
 """
@@ -17,6 +18,7 @@ import argparse
 import ctypes
 import functools
 import importlib.util
+import itertools
 import math
 import os
 import pathlib
@@ -31,6 +33,8 @@ HDIM = 128
 HEADS = ((32, 32), (32, 8))  # queries, keys
 PARTS = ("cache", "pages", "fp8", "chunk", "threads")
 DTYPES = ("fp32", "bf16", "fp16")
+BEYOND_L3 = 192 << 20
+"""Bytes of caches taken in turn: several times the L3 of a core's neighbourhood."""
 
 Call = Callable[[], object]
 
@@ -49,14 +53,24 @@ def read(loop: int, *arrays: Any) -> None:
         _read().tilekiln_read(loop, array.ctypes.data, array.nbytes)
 
 
-def share_of_limit(ours: Call, arrays: tuple[Any, ...], rounds: int) -> tuple[float, float]:
-    """Median of time(reading the arrays) / time(ours), by the fastest loop; and the median time of ours."""
+def share_of_limit(calls: list[Call], caches: list[tuple[Any, ...]], rounds: int) -> tuple[float, float]:
+    """Median of time(reading a cache) / time(its call), by the fastest loop; and the median time of a call.
+
+    Every measurement takes the cache whose turn it is, so each has been away for as long as all of them take.
+    """
+    turn = itertools.cycle(range(len(calls)))
     loops = range(_read().tilekiln_read_loops())
-    ours()
-    before, shares, times, reads = timed(ours), {loop: [] for loop in loops}, [], {loop: [] for loop in loops}
+    for call in calls:
+        call()
+    before, shares, times, reads = (
+        timed(calls[next(turn)]),
+        {loop: [] for loop in loops},
+        [],
+        {loop: [] for loop in loops},
+    )
     for _ in range(rounds):
-        between = [timed(functools.partial(read, loop, *arrays)) for loop in loops]
-        after = timed(ours)
+        between = [timed(functools.partial(read, loop, *caches[next(turn)])) for loop in loops]
+        after = timed(calls[next(turn)])
         for loop in loops:
             reads[loop].append(between[loop])
             shares[loop].append(between[loop] / ((before + after) / 2))
@@ -120,7 +134,7 @@ def torchs(dtype: str, q: Any, k: Any, v: Any) -> Call | None:
 
 def cache(library: Any, arguments: argparse.Namespace) -> None:
     """One query over a contiguous cache, against reading it and against torch."""
-    print("one query             heads     kv layout       ms   GB/s   read / ours   torch / ours")
+    print("one query             heads     kv layout       ms   GB/s   read / ours   in turn   torch / ours")
     for dtype in DTYPES:
         for nhead_q, nhead_k in HEADS:
             for kv in arguments.kv:
@@ -130,15 +144,21 @@ def cache(library: Any, arguments: argparse.Namespace) -> None:
                     other = torchs(dtype, q, k, v) if layout == "bhsd" else None
                     if layout == "bshd":
                         q, k, v = (array.reshape(1, -1, array.shape[1], HDIM) for array in (q, k, v))
-                    run = functools.partial(
-                        library.fmha_fwd_splitkv, q, k, v, layout=layout, num_splits=1, num_threads=1
-                    )
-                    share, seconds = share_of_limit(run, (k, v), arguments.rounds)
-                    gain = 1 / ratio(run, other, arguments.rounds)[0] if other else math.nan
+                    several = math.ceil(BEYOND_L3 / (k.nbytes + v.nbytes))
+                    caches = [(k, v), *((k.copy(), v.copy()) for _ in range(several - 1))]
+                    calls = [
+                        functools.partial(
+                            library.fmha_fwd_splitkv, q, *cache, layout=layout, num_splits=1, num_threads=1
+                        )
+                        for cache in caches
+                    ]
+                    share, seconds = share_of_limit(calls[:1], caches[:1], arguments.rounds)
+                    in_turn, _ = share_of_limit(calls, caches, arguments.rounds)
+                    gain = 1 / ratio(calls[0], other, arguments.rounds)[0] if other else math.nan
                     speed = (k.nbytes + v.nbytes) / seconds / 1e9
                     print(
                         f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {layout:>6} {seconds * 1e3:8.3f} {speed:6.1f}"
-                        f" {share:13.3f} {gain:14.2f}",
+                        f" {share:13.3f} {in_turn:9.3f} {gain:14.2f}",
                         flush=True,
                     )
 
