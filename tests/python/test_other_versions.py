@@ -1,5 +1,6 @@
 """Libraries of another version, and files that are none: one clear sentence, and never in the way of the right ones."""
 
+import importlib
 import pathlib
 import re
 import shutil
@@ -7,11 +8,17 @@ import subprocess
 import sys
 
 import pytest
+import tilekiln
 import tilekiln as tk
-import tilekiln.library
-import tilekiln.operators
 
 SAME = "install both in one version, or build both from one tree"
+
+
+@pytest.fixture(autouse=True)
+def modules(binding):
+    """tilekiln.library and tilekiln.operators: importing them needs the binding, which is built by now."""
+    for name in ("library", "operators"):
+        importlib.import_module(f"tilekiln.{name}")
 
 
 @pytest.fixture

@@ -253,15 +253,15 @@ WRONG = {
     "mask dims": (lambda *x: [y[0] for y in x], {"attn_mask": torch.ones(2, 1, 20, 30)}, RuntimeError, "broadcasts to"),
     "dropout": (SAME, {"dropout_p": 1.5}, RuntimeError, "between 0 and 1, but got 1.5"),
     "batch": (lambda q, k, v: (torch.cat([q, q]), torch.cat([k, k, k]), v), {}, RuntimeError, "batch dimensions"),
-    "fp64": (lambda q, k, v: (q.double(), k.double(), v.double()), {}, tk.NoKernelError, "must be torch.float32"),
-    "head dim 300": (lambda q, k, v: [torch.zeros(1, 1, 4, 300)] * 3, {}, tk.NoKernelError, "must be from 1 to 256"),
+    "fp64": (lambda q, k, v: (q.double(), k.double(), v.double()), {}, "NoKernelError", "must be torch.float32"),
+    "head dim 300": (lambda q, k, v: [torch.zeros(1, 1, 4, 300)] * 3, {}, "NoKernelError", "must be from 1 to 256"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "options", "error", "text"), WRONG.values(), ids=WRONG.keys())
 def test_errors(tkt, change, options, error, text):
     arrays = change(*(randn(1, 4, n, 32, grad=False) for n in (20, 30, 30)))
-    with pytest.raises(error, match=text):
+    with pytest.raises(getattr(tk, error) if isinstance(error, str) else error, match=text):
         tkt.sdpa(*arrays, **options)
 
 
