@@ -1,4 +1,4 @@
-"""A tree in which nothing was built yet: its tests are collected all the same, and build what they need when they run."""
+"""A tree in which nothing was built yet: its tests are collected all the same, and build what they need later."""
 
 from __future__ import annotations
 
