@@ -9,7 +9,8 @@ cache: one query. read / ours: time of the fastest of several loops (read.cpp) t
 cache again and again (a small one then stays in the L3), and, as in a model where each layer has its cache, of several
 in turn that the L3 cannot hold together. pages: time over a contiguous cache's in the same order of dimensions.
 fp8: time of a bf16 query over an fp8 cache, over that of a bf16 cache. chunk: 512 queries on 4096 keys, time over the
-plain forward's. threads: CPU time of the busier of two threads, over that of one thread alone.
+plain forward's. threads: CPU time of the busier of two threads, over that of one thread alone; beside it the
+same of the fastest read loop, each thread reading half: two threads share the way to memory.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import math
 import os
 import pathlib
 import statistics
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -242,10 +244,39 @@ def used(call: Call) -> tuple[float, float]:
     return own / 1e9, (time.process_time_ns() - process - own) / 1e9
 
 
+def read_by_two(loop: int, cores: list[int], *arrays: Any) -> float:
+    """CPU time of the busier of two threads, on a core each, that read half of each array at once."""
+    start, times = threading.Barrier(2), []
+
+    def half(which: int) -> None:
+        os.sched_setaffinity(0, {cores[which]})
+        parts = [array.reshape(-1)[which * array.size // 2 :][: array.size // 2] for array in arrays]
+        start.wait()
+        # The first time one of them may still be alone.
+        times.append([timed(functools.partial(read, loop, *parts)) for _ in range(4)][2])
+
+    helpers = [threading.Thread(target=half, args=(which,)) for which in range(2)]
+    for helper in helpers:
+        helper.start()
+    for helper in helpers:
+        helper.join()
+    return max(times)
+
+
+def limit_of_two(cores: list[int], arrays: tuple[Any, ...], rounds: int) -> float:
+    """Median of read_by_two over the time of one thread that reads all, by the loop that is fastest alone."""
+    loops = range(_read().tilekiln_read_loops())
+    alone = {loop: [timed(functools.partial(read, loop, *arrays)) for _ in range(3)] for loop in loops}
+    fastest = min(loops, key=lambda loop: statistics.median(alone[loop]))
+    return statistics.median(
+        read_by_two(fastest, cores, *arrays) / timed(functools.partial(read, fastest, *arrays)) for _ in range(rounds)
+    )
+
+
 def threads(library: Any, arguments: argparse.Namespace) -> None:
     """One sequence on two threads."""
     os.sched_setaffinity(0, arguments.cores)
-    print("two threads           heads     kv   splits   busier of two / one thread")
+    print("two threads           heads     kv   splits   busier of two / one thread   reading alone")
     for dtype in DTYPES:
         for nhead_q, nhead_k in HEADS:
             for kv in arguments.kv:
@@ -259,7 +290,8 @@ def threads(library: Any, arguments: argparse.Namespace) -> None:
                     one = sum(used(functools.partial(run, num_threads=1)))
                     ratios.append(max(used(functools.partial(run, num_threads=2))) / one)
                 print(
-                    f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {splits:8} {statistics.median(ratios):28.3f}",
+                    f"{dtype:18} {f'{nhead_q}/{nhead_k}':>8} {kv:6} {splits:8} {statistics.median(ratios):28.3f}"
+                    f" {limit_of_two(sorted(arguments.cores), (k, v), arguments.rounds):15.3f}",
                     flush=True,
                 )
 
