@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -36,25 +33,6 @@ else:
 x = torch.randn(1, 4, 2, 16)
 print(flash_attn_func(x, x, x, causal=True).shape)
 """
-
-
-@pytest.fixture
-def run(flash):
-    """run(code, *PYTHONPATH) -> what it printed; fails with what it said otherwise."""
-
-    def run(code: str, *path: pathlib.Path, fails: str = "") -> str:
-        environment = {**os.environ, "TILEKILN_PATH": flash.path, "PYTHONPATH": os.pathsep.join(map(str, path))}
-        done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/", check=False
-        )
-        if not fails:
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-        assert fails in done.stderr, done.stderr
-        assert done.returncode != 0
-        return done.stderr
-
-    return run
 
 
 @pytest.fixture
