@@ -18,16 +18,36 @@ template <> struct Bits<1> { using Type = uint8_t; };
 template <> struct Bits<2> { using Type = uint16_t; };
 template <> struct Bits<4> { using Type = uint32_t; };
 
+template <class Row, class T, bool Direct> constexpr RowProducts products() {
+  constexpr int kKDims = Direct ? Row::kDims : 1, kVDims = Direct ? 2 * kLanes : 1;
+#if TILEKILN_PAIRS
+  if constexpr (kValuePairs<T>) {
+    return {scores<Row>,
+            values<ValueSums, T, 1>,
+            values<ValuePairSums, T, 4>,
+            ValueRow<T>::kOrder,
+            ValueOrder::interleaved,
+            true,
+            kKDims,
+            kVDims};
+  }
+#endif
+  return {scores<Row>,
+          values<ValueSums, T, 4>,
+          values<ValueSums, T, 4>,
+          ValueRow<T>::kOrder,
+          ValueRow<T>::kOrder,
+          false,
+          kKDims,
+          kVDims};
+}
 // Row: how K is read, T: the cache's element. V's padded copy is fp32.
-template <class Row, class T> constexpr RowProducts direct_products = {scores<Row>, values<T>, Row::kDims, 2 * kLanes,
-                                                                       ValueRow<T>::kEvenOdd};
-template <class PadRow> constexpr RowProducts padded_products = {scores<PadRow>, values<float>, 1, 1, false};
+template <class Row, class T> constexpr RowProducts direct_products = products<Row, T, true>();
+template <class PadRow> constexpr RowProducts padded_products = products<PadRow, float, false>();
 
 template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
   using Element = typename Bits<sizeof(T)>::Type;
   static const constexpr RowStorage storage{load_q_row_fp32<Q>,
-                                            stream_scores<Fp32Row<T>>,
-                                            stream_values<T>,
                                             direct_products<Fp32Row<T>, T>,
                                             padded_products<Fp32Row<float>>,
                                             load_rows_fp32<T, false>,
@@ -47,8 +67,6 @@ template <class Q, class T, class B, class Out> void fp32_rows(const KvProblem& 
 template <class Q, class T, class B, class Out> void bf16_rows(const KvProblem& a, const KvUnit& u, void* scratch) {
   using Element = typename Bits<sizeof(T)>::Type;
   static const constexpr RowStorage storage{load_q_row_pairs<Q>,
-                                            stream_scores<PairRow<T>>,
-                                            stream_values<T>,
                                             direct_products<PairRow<T>, T>,
                                             padded_products<PairRow<bf16>>,
                                             load_k_pairs<T>,

@@ -8,6 +8,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 
 from ._arguments import Array, DecodeArguments
+from ._memory import aligned_zeros
 from ._native import ArgumentError
 from .library import Library
 from .operators import _call
@@ -25,10 +26,10 @@ def _zeros(like: str, shape: tuple[int, ...], dtype: str) -> Any:
     if like != "numpy":
         raise ArgumentError(f"like: was {like!r}, must be 'numpy' or 'torch'")
     if dtype in ("fp32", "fp16"):
-        return np.zeros(shape, DTYPES[dtype])
+        return aligned_zeros(shape, DTYPES[dtype])
     import ml_dtypes
 
-    return np.zeros(shape, getattr(ml_dtypes, DTYPES[dtype]))
+    return aligned_zeros(shape, getattr(ml_dtypes, DTYPES[dtype]))
 
 
 def _dtype_of(name: str, array: Array) -> str:

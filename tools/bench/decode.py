@@ -112,7 +112,16 @@ def storage(dtype: str) -> Any:
 def normal(dtype: str, *shape: int) -> Any:
     import numpy as np
 
-    return np.random.default_rng(0).standard_normal(shape, np.float32).astype(storage(dtype))
+    return aligned(np.random.default_rng(0).standard_normal(shape, np.float32).astype(storage(dtype)))
+
+
+def aligned(array: Any) -> Any:
+    """A copy that begins at a cache line, as those of tk.KVCache and of torch do."""
+    from tilekiln._memory import aligned_zeros
+
+    copy = aligned_zeros(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def torchs(dtype: str, q: Any, k: Any, v: Any) -> Call | None:
@@ -147,7 +156,7 @@ def cache(library: Any, arguments: argparse.Namespace) -> None:
                     if layout == "bshd":
                         q, k, v = (array.reshape(1, -1, array.shape[1], HDIM) for array in (q, k, v))
                     several = math.ceil(BEYOND_L3 / (k.nbytes + v.nbytes))
-                    caches = [(k, v), *((k.copy(), v.copy()) for _ in range(several - 1))]
+                    caches = [(k, v), *((aligned(k), aligned(v)) for _ in range(several - 1))]
                     calls = [
                         functools.partial(
                             library.fmha_fwd_splitkv, q, *cache, layout=layout, num_splits=1, num_threads=1
@@ -168,12 +177,13 @@ def cache(library: Any, arguments: argparse.Namespace) -> None:
 def paged(k: Any, v: Any, page_size: int) -> dict[str, Any]:
     """Scattered pages of the same keys, (1, kv, nhead, hdim)."""
     import numpy as np
+    from tilekiln._memory import aligned_zeros
 
     kv = k.shape[1]
     order = np.random.default_rng(1).permutation(kv // page_size).astype(np.int32)
     pools = []
     for array in (k, v):
-        pool = np.empty((len(order), page_size, *array.shape[2:]), array.dtype)
+        pool = aligned_zeros((len(order), page_size, *array.shape[2:]), array.dtype)
         pool[order] = array.reshape(pool.shape)
         pools.append(pool)
     return {"k": pools[0], "v": pools[1], "block_table": order[None], "seqlen_k": np.array([kv], np.int32)}

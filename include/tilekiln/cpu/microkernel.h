@@ -6,11 +6,41 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// Where the rows of K lie: `count` of them, `stride` bytes apart.
+// Where the rows of K lie: `count` of them, `stride` bytes apart; or, in runs of `run_keys`, a multiple of 4, at the addresses
+// `runs`.
 struct Keys {
   const char* base;
   i64 stride;
   int count;
+  const char* const* runs = nullptr;
+  int run_keys = 0;
+
+  // As if the run of `key` were all there is; `end` becomes its end, if that is before.
+  TILEKILN_INLINE Keys run_of(int key, int& end) const {
+    if (!runs) return *this;
+    const int i = key / run_keys, begin = i * run_keys;
+    if (end > begin + run_keys) end = begin + run_keys;
+    return {runs[i] - begin * stride, stride, count};
+  }
+};
+
+// Where the rows of V lie, in words; runs as those of K.
+struct ValueRows {
+  const float* base;
+  i64 stride;
+  const char* const* runs = nullptr;
+  int run_keys = 0;
+
+  // Calls f(row, begin, end) for each run of the rows [begin, end), `row` being the address of the first of them.
+  template <class F> TILEKILN_INLINE void each_run(i64 begin, i64 end, F&& f) const {
+    if (!runs) return f(base + begin * stride, begin, end);
+    i64 i = begin == 0 ? 0 : begin / run_keys;  // a division costs a tenth of what a run does
+    for (i64 first = i * run_keys; begin < end; ++i, first += run_keys) {
+      const i64 run_end = first + run_keys < end ? first + run_keys : end;
+      f((const float*)runs[i] + (begin - first) * stride, begin, run_end);
+      begin = run_end;
+    }
+  }
 };
 
 // The addresses of R rows from `first`: a pointer for every 4 of them and the stride, so that 16 rows need no spilled pointers.
@@ -68,22 +98,25 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
   vf top[N];  // in registers over all keys
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
   constexpr int kStep = R % 4 ? 2 * R : R;  // leaves a multiple of 4
-  int key = begin;
-  for (; key + kStep <= end; key += kStep) {
-    for (int r = key; r < key + kStep; r += R)
-      score_rows<Compute, R, N>(StridedRows<R>(keys, r), words, q, s + r * kTileQ, top);
+  for (int key = begin, run_end; key < end; key = run_end) {
+    run_end = end;
+    const Keys run = keys.run_of(key, run_end);
+    for (; key + kStep <= run_end; key += kStep) {
+      for (int r = key; r < key + kStep; r += R)
+        score_rows<Compute, R, N>(StridedRows<R>(run, r), words, q, s + r * kTileQ, top);
+    }
+    if constexpr (R != 4) {
+      for (; key + 4 <= run_end; key += 4)
+        score_rows<Compute, 4, N>(StridedRows<4>(run, key), words, q, s + key * kTileQ, top);
+    }
+    if (key < run_end) score_rows<Compute, 4, N>(LastRows(run, key), words, q, s + key * kTileQ, top);
   }
-  if constexpr (R != 4) {
-    for (; key + 4 <= end; key += 4)
-      score_rows<Compute, 4, N>(StridedRows<4>(keys, key), words, q, s + key * kTileQ, top);
-  }
-  if (key < end) score_rows<Compute, 4, N>(LastRows(keys, key), words, q, s + key * kTileQ, top);
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
 }
 
 // O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet.
 template <class Compute, int R, int N>
-TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, int begin, int end, float* o,
+TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int begin, int end, float* o,
                                 const vf* alpha) {
   vf sum[R][N];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
@@ -92,14 +125,17 @@ TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, in
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = mul(load(o + r * kTileQ + j * kLanes), alpha[j]);
     }
   }
-  TILEKILN_UNROLL(2) for (i64 w = begin; w < end; ++w) {
-    vf x[N];
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(p + w * kTileQ + j * kLanes);
-    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-      const vf y = broadcast_word(v + w * v_stride + r);
-      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+  v.each_run(begin, end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
+    row += d;
+    TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += v.stride) {
+      vf x[N];
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(p + w * kTileQ + j * kLanes);
+      TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+        const vf y = broadcast_word(row + r);
+        TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+      }
     }
-  }
+  });
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store(o + r * kTileQ + j * kLanes, sum[r][j]);
   }
@@ -107,12 +143,12 @@ TILEKILN_INLINE void value_rows(const float* p, const float* v, i64 v_stride, in
 
 // O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors.
 template <class Compute, int N>
-TILEKILN_INLINE void value_block(const float* p, const float* v, i64 v_stride, int begin, int end, float* o, int rows,
+TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
                                  const vf* alpha) {
   constexpr int R = block_rows(N);
   int d = 0;
   const auto step = [&]<int Rows>() __attribute__((always_inline)) {
-    value_rows<Compute, Rows, N>(p, v + d, v_stride, begin, end, o + d * kTileQ, alpha);
+    value_rows<Compute, Rows, N>(p, v, d, begin, end, o + d * kTileQ, alpha);
     d += Rows;
   };
   while (d + R <= rows) step.template operator()<R>();

@@ -17,13 +17,27 @@ TILEKILN_INLINE vf widen(const bf16* p) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(x, 16))};
 }
 // e4m3: the fields under an fp32 exponent, times 2^120. 0x7f is NaN.
-TILEKILN_INLINE vf widen(const fp8* p) {
-  const __m256i x = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+TILEKILN_INLINE vf widen_fp8(__m128i bytes) {
+  const __m256i x = _mm256_cvtepu8_epi32(bytes);
   const __m256i magnitude = _mm256_and_si256(x, _mm256_set1_epi32(0x7f));
   const __m256 sign = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_and_si256(x, _mm256_set1_epi32(0x80)), 24));
   const __m256 nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f)));
   const __m256 f = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p120f));
   return {_mm256_or_ps(_mm256_or_ps(f, nan), sign)};
+}
+TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadl_epi64((const __m128i*)p)); }
+
+// The first 4 elements, twice.
+TILEKILN_INLINE vf widen_twice(const float* p) { return {_mm256_broadcast_ps((const __m128*)p)}; }
+TILEKILN_INLINE __m128i twice(const void* p) { return _mm_broadcastq_epi64(_mm_loadl_epi64((const __m128i*)p)); }
+TILEKILN_INLINE vf widen_twice(const fp16* p) { return {_mm256_cvtph_ps(twice(p))}; }
+TILEKILN_INLINE vf widen_twice(const bf16* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(twice(p)), 16))};
+}
+TILEKILN_INLINE vf widen_twice(const fp8* p) {
+  int four;
+  __builtin_memcpy(&four, p, sizeof four);
+  return widen_fp8(_mm_set1_epi32(four));
 }
 
 TILEKILN_INLINE void narrow(float* p, vf a) { store_unaligned(p, a); }

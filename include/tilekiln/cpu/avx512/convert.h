@@ -17,14 +17,28 @@ TILEKILN_INLINE vf widen(const bf16* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
 }
 // e4m3: the fields under an fp32 exponent, times 2^120. 0x7f is NaN.
-TILEKILN_INLINE vf widen(const fp8* p) {
-  const __m512i x = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+TILEKILN_INLINE vf widen_fp8(__m128i bytes) {
+  const __m512i x = _mm512_cvtepu8_epi32(bytes);
   const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi32(0x7f));
   const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(x, _mm512_set1_epi32(0x80)), 24);
   const __mmask16 nan = _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7f));
   const __m512 f = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)), _mm512_set1_ps(0x1p120f));
   const __m512i y = _mm512_mask_mov_epi32(_mm512_castps_si512(f), nan, _mm512_set1_epi32(0x7fc00000));
   return {_mm512_castsi512_ps(_mm512_or_si512(y, sign))};
+}
+TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadu_si128((const __m128i*)p)); }
+
+// The first 8 elements, twice.
+TILEKILN_INLINE vf widen_twice(const float* p) {
+  return {_mm512_castpd_ps(_mm512_broadcast_f64x4(_mm256_castps_pd(_mm256_loadu_ps(p))))};
+}
+TILEKILN_INLINE __m256i twice(const void* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p)); }
+TILEKILN_INLINE vf widen_twice(const fp16* p) { return {_mm512_cvtph_ps(twice(p))}; }
+TILEKILN_INLINE vf widen_twice(const bf16* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(twice(p)), 16))};
+}
+TILEKILN_INLINE vf widen_twice(const fp8* p) {
+  return widen_fp8(_mm_broadcastq_epi64(_mm_loadl_epi64((const __m128i*)p)));
 }
 
 TILEKILN_INLINE void narrow(float* p, vf a) { store_unaligned(p, a); }

@@ -8,6 +8,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 constexpr int kRowAccumulators = 16;  // of a product along rows: half of the registers
 
 TILEKILN_INLINE float highest(vf a) { return _mm512_reduce_max_ps(a.v); }  // a NaN may be lost
+TILEKILN_INLINE bool any_above(vf a, vf b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_NLE_UQ) != 0; }  // a NaN is
 TILEKILN_INLINE float total(vf a) { return _mm512_reduce_add_ps(a.v); }
 
 // 16 registers -> lane i is the sum over the lanes of r[i]. Clobbers r.
@@ -24,6 +25,20 @@ TILEKILN_INLINE vf totals(vf* r) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   };
   return {halves(halves(r[0].v, r[1].v), halves(r[2].v, r[3].v))};
+}
+
+// kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.
+constexpr int kHalfTotals = 8;
+TILEKILN_INLINE void half_totals(float* t, const vf* r) {
+  const auto of_four = [&](int i) __attribute__((always_inline)) {
+    const auto sum = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+      return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    };
+    const __m512d a = sum(r[i].v, r[i + 1].v), b = sum(r[i + 2].v, r[i + 3].v);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  };
+  const __m512 a = of_four(0), b = of_four(4);
+  _mm512_store_ps(t, _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)));
 }
 
 // 32 bf16: the even ones and the odd ones. One operation each; widening them in order takes two.

@@ -1,13 +1,16 @@
 // Attention of few queries with lanes along the head dim: the pairs of a query and a query head that read one key head, up to
-// 16, against the keys they see; of one query also the pairs of several key heads (stream.h). K and V are used where they lie,
-// in pages or not: the products take an address per key.
+// 16, against the keys they see; or one query of every query head, where the key heads of a key lie side by side, so that memory
+// is read in one stream. K and V are used where they lie, in pages or not: the products take an address per key.
 //
 //   S[row][key] = K[key] . Q[row]     P = 2^(S - m)     O[row][:] = alpha O[row][:] + P[row] V
+//
+// m is the maximum so far rounded up to an integer: so the bits of P, which may be rounded to bf16, do not depend on the keys
+// that came before, and the results of splits add up to those of the whole.
 #pragma once
 
-#include "tilekiln/cpu/dlanes/products.h"
+#include "tilekiln/cpu/dlanes/score_products.h"
 #include "tilekiln/cpu/dlanes/softmax_row.h"
-#include "tilekiln/cpu/dlanes/stream.h"
+#include "tilekiln/cpu/dlanes/value_products.h"
 #include "tilekiln/cpu/qlanes/cache_keys.h"
 #include "tilekiln/fmha/window.h"
 
@@ -15,20 +18,19 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using fmha::Bias;
 
-using StoreRow = void (*)(void* to, float* o, float factor, int hdim, bool even_odd);
+using StoreRow = void (*)(void* to, float* o, float factor, int hdim, ValueOrder);
 
-// One way to hold rows of K and V: as the cache does, or copied (pad) where a head dim ends inside a register.
+// One way to hold rows of K and V: as the cache does, or copied (padded) where a head dim ends inside a register.
 struct RowProducts {
   Scores scores;
-  Values values;
-  int k_dims, v_dims;  // head dims must be multiples of these
-  bool even_odd;       // the order of O
+  Values values_of_one, values_of_several;  // rows of a key head
+  ValueOrder one, several;                  // the order of O
+  bool pairs;                               // P of several rows is bf16
+  int k_dims, v_dims;                       // head dims must be multiples of these
 };
 
 struct RowStorage {
-  LoadRows load_q;             // rows of kMaxHdim words
-  StreamScores stream_scores;  // rows as the cache holds them
-  StreamValues stream_values;
+  LoadRows load_q;  // a row of words
   RowProducts direct, padded;
   LoadRows pad_k, pad_v;
   Unpack unpack_k, unpack_v;
@@ -38,10 +40,10 @@ struct RowStorage {
 };
 
 struct RowScratch {
-  alignas(64) float s[kMaxStreamRows * kRowKeys], q[kMaxStreamRows * kMaxHdim], o[kMaxStreamRows * kMaxHdim];
-  alignas(64) float k[kRowKeys * kMaxHdim], v[kRowKeys * kMaxHdim];  // padded rows
-  alignas(64) char k_rows[kRowKeys * kMaxHdim * 4],
-      v_rows[kRowKeys * kMaxHdim * 4];  // rows of a vectorized page, as stored
+  alignas(64) float s[(kMaxStreamRows + 1) * kMostKeys], q[kMaxStreamRows * kMaxHdim], o[kMaxStreamRows * kMaxHdim];
+  alignas(64) float k[kMostKeys * kMaxHdim], v[kMostKeys * kMaxHdim];  // padded rows
+  alignas(64) char k_rows[kMostKeys * kMaxHdim * 4],
+      v_rows[kMostKeys * kMaxHdim * 4];  // rows of a vectorized page, as stored
 };
 
 // q words: fp32, or pairs; 0 to the end of a register.
@@ -54,80 +56,89 @@ template <class T> void load_q_row_pairs(void* to, const void* from, i64, int, i
 }
 #endif
 
-template <class Out> void store_row(void* to, float* o, float factor, int hdim, bool even_odd) {
+// Dims [0, 2 kLanes) of O in order.
+TILEKILN_INLINE void in_order(float* o, ValueOrder order) {
+  if (order == ValueOrder::plain) return;
+  float t[2 * kLanes];
+  for (int i = 0; i < kLanes; ++i) {
+    const int even = order == ValueOrder::even_odd ? 2 * i : i / 4 * 8 + i % 4;
+    t[even] = o[i];
+    t[even + (order == ValueOrder::even_odd ? 1 : 4)] = o[kLanes + i];
+  }
+  __builtin_memcpy(o, t, sizeof t);
+}
+
+template <class Out> void store_row(void* to, float* o, float factor, int hdim, ValueOrder order) {
   const vf f = broadcast(factor);
   for (int d = 0; d < hdim; d += 2 * kLanes) {
-    if (even_odd) {
-      alignas(64) float t[2 * kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        t[2 * i] = o[d + i];
-        t[2 * i + 1] = o[d + kLanes + i];
-      }
-      __builtin_memcpy(o + d, t, sizeof t);
-    }
+    in_order(o + d, order);
     narrow_some((Out*)to + d, mul(load(o + d), f), hdim - d);
     if (hdim - d > kLanes) narrow_some((Out*)to + d + kLanes, mul(load(o + d + kLanes), f), hdim - d - kLanes);
   }
 }
 
-// Where each key of a block lies; after the last one it is repeated to the end of a vector.
-struct Addresses { const char *k[kRowKeys + kAhead], *v[kRowKeys + kAhead]; };
-
-class Rows {
+// The rows of K, or of V, of a unit: where each key lies, and copies of rows that the products cannot use there.
+class CachedRows {
  public:
-  Rows(const RowStorage& storage, const KvProblem& a, const KvUnit& u, int head_k, bool padded, RowScratch& w)
-      : storage_(storage),
-        a_(a),
-        w_(w),
-        k_(cache_rows<false>(a, u, head_k, storage.kv_bytes)),
-        v_(cache_rows<true>(a, u, head_k, storage.kv_bytes)),
-        padded_(padded),
-        vectorized_(a.pages.table && a.pages.layout == KvLayout::vectorized) {}
+  template <bool IsValue>
+  static CachedRows of(const RowStorage& storage, const KvProblem& a, const KvUnit& u, int head_k, bool padded,
+                       RowScratch& w) {
+    CachedRows r{cache_rows<IsValue>(a, u, head_k, storage.kv_bytes)};
+    const int hdim = IsValue ? a.hdim_v : a.hdim_q;
+    r.hdim_ = hdim;
+    r.row_ = i64(storage.kv_bytes) * hdim;
+    if (a.pages.table && a.pages.layout == KvLayout::vectorized) {
+      r.unpack_ = IsValue ? storage.unpack_v : storage.unpack_k;
+      r.chunk_ = storage.kv_bytes * (IsValue ? a.pages.v_chunk : a.pages.k_chunk);
+      r.unpacked_ = IsValue ? w.v_rows : w.k_rows;
+    }
+    if (padded) {
+      r.pad_ = IsValue ? storage.pad_v : storage.pad_k;
+      r.padded_ = IsValue ? w.v : w.k;
+    }
+    return r;
+  }
 
-  // Of the keys [key, key + keys), and of those that will be fetched meanwhile, up to `end`.
-  void find(Addresses& at, i64 key, int keys, i64 end) const {
-    const int ahead = padded_ || vectorized_ ? keys : end - key < keys + kAhead ? int(end - key) : keys + kAhead;
-    const i64 bytes = storage_.kv_bytes;
-    const i64 k_step = bytes * (vectorized_ ? a_.hdim_q : a_.k_row),
-              v_step = bytes * (vectorized_ ? a_.hdim_v : a_.v_row);
-    for (int i = 0; i < ahead;) {
-      const CacheRows::Run k_run = k_.run(key + i, ahead - i), v_run = v_.run(key + i, ahead - i);
-      const char *k_row = k_run.address, *v_row = v_run.address;
-      if (vectorized_) {
-        storage_.unpack_k(w_.k_rows + i * k_step, k_run, bytes * a_.pages.k_chunk, a_.hdim_q);
-        storage_.unpack_v(w_.v_rows + i * v_step, v_run, bytes * a_.pages.v_chunk, a_.hdim_v);
-        k_row = w_.k_rows + i * k_step;
-        v_row = w_.v_rows + i * v_step;
-      }
-      for (int j = 0; j < k_run.rows; ++j) {
-        at.k[i + j] = k_row + j * k_step;
-        at.v[i + j] = v_row + j * v_step;
-      }
-      i += k_run.rows;
+  // Where the cache has them; vectorized: as many bytes of their pages, to be fetched.
+  void find(const char** at, i64 key, int keys) const {
+    for (int i = 0; i < keys;) {
+      const CacheRows::Run run = rows_.run(key + i, keys - i);
+      const i64 row = unpack_ ? row_ : rows_.row;
+      const char* const first = run.address + (unpack_ ? run.place * row_ : 0);
+      for (int j = 0; j < run.rows; ++j) at[i + j] = first + j * row;
+      i += run.rows;
     }
-    if (padded_) pad(at, keys);
-    for (int i = ahead; i < round_up(keys, kLanes) + kAhead; ++i) {
-      at.k[i] = at.k[ahead - 1];
-      at.v[i] = at.v[ahead - 1];
+  }
+
+  // What the products use: `at`, or copies, whose addresses go to `copies`.
+  const char* const* usable(const char* const* at, const char** copies, i64 key, int keys) const {
+    if (!unpack_ && !pad_) return at;
+    if (unpack_) {
+      for (int i = 0; i < keys;) {
+        const CacheRows::Run run = rows_.run(key + i, keys - i);
+        unpack_(unpacked_ + i * row_, run, chunk_, hdim_);
+        i += run.rows;
+      }
     }
+    for (int i = 0; i < keys; ++i) {
+      copies[i] = unpack_ ? unpacked_ + i * row_ : at[i];
+      if (!pad_) continue;
+      pad_(padded_ + i * kMaxHdim, copies[i], 0, 1, hdim_);
+      copies[i] = (const char*)(padded_ + i * kMaxHdim);
+    }
+    return copies;
   }
 
  private:
-  void pad(Addresses& at, int keys) const {
-    for (int i = 0; i < keys; ++i) {
-      float *k_row = w_.k + i * kMaxHdim, *v_row = w_.v + i * kMaxHdim;
-      storage_.pad_k(k_row, at.k[i], 0, 1, a_.hdim_q);
-      storage_.pad_v(v_row, at.v[i], 0, 1, a_.hdim_v);
-      at.k[i] = (const char*)k_row;
-      at.v[i] = (const char*)v_row;
-    }
-  }
+  explicit CachedRows(const CacheRows& rows) : rows_(rows) {}
 
-  const RowStorage& storage_;
-  const KvProblem& a_;
-  RowScratch& w_;
-  CacheRows k_, v_;
-  bool padded_, vectorized_;
+  CacheRows rows_;
+  int hdim_ = 0;
+  i64 row_ = 0, chunk_ = 0;  // bytes
+  Unpack unpack_ = nullptr;
+  LoadRows pad_ = nullptr;
+  char* unpacked_ = nullptr;
+  float* padded_ = nullptr;
 };
 
 TILEKILN_INLINE RowStage row_stage_of(const KvProblem& a, const RowStorage& storage) {
@@ -141,31 +152,30 @@ TILEKILN_INLINE RowStage row_stage_of(const KvProblem& a, const RowStorage& stor
 class RowState {
  public:
   RowState(const RowStorage& storage, const KvProblem& a, const KvUnit& u, const Descales& descales, RowScratch& w,
-           i64 q_width = kMaxHdim, i64 o_width = kMaxHdim)
+           const HeadRows& heads)
       : storage_(storage),
         a_(a),
         u_(u),
         descales_(descales),
         w_(w),
+        heads_(heads),
         stage_(row_stage_of(a, storage)),
         window_(fmha::window_of(a, u)),
-        rows_(u.rows * u.heads),
-        o_width_(o_width) {
-    const int width = round_up(a.hdim_v, 2 * kLanes);
+        rows_(u.rows * u.heads) {
+    if (heads.twos()) __builtin_memset(w.q, 0, (rows_ + 1) * heads.q_width * sizeof(float));
     for (int r = 0; r < rows_; ++r) {
       const i64 row = u.row + r / u.heads, head = u.head + r % u.heads;
-      storage.load_q(w.q + r * q_width,
-                     (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row), 0, 1,
-                     a.hdim_q);
+      load_q(r, (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row));
       score_[r] = {a.softmax_scale * descales.q * kLog2e, a.softcap, 0.f, nullptr, 0, 1, 0, 0};
       if (a.features.bias == Bias::alibi) score_[r].slope = -kLog2e * a.alibi_slopes[u.alibi_offset + head];
       bias_[r] = (const char*)a.bias + storage.bias_bytes * (u.bias_offset + head * a.bias_head + row * a.bias_row);
       // A sink logit is one more key, seen first, whose V is 0.
       const bool sink = a.features.sink && a.sink && a.sink[head] > -1e29f && u.first_split;
-      m_[r] = sink ? a.sink[head] * kLog2e : kFloor;
-      l_[r] = sink ? 1.f : 0.f;
-      __builtin_memset(w.o + r * o_width, 0, width * sizeof(float));
+      m_[r] = sink ? __builtin_ceilf(a.sink[head] * kLog2e) : kFloor;
+      store(l_[r], zero());
+      if (sink) l_[r][0] = __builtin_exp2f(a.sink[head] * kLog2e - m_[r]);
     }
+    __builtin_memset(w.o, 0, rows_ * heads.o_width * sizeof(float));
     // The keys that some row sees: [begin, end), and those below the sink.
     const i64 shifted = u.row + window_.shift, last_key = shifted + u.rows + window_.right;
     const i64 first_key = shifted - window_.left;
@@ -187,8 +197,8 @@ class RowState {
     return true;
   }
 
-  // S to P; what O is multiplied with before P V is added.
-  void softmax(i64 key, int keys, float* alpha) {
+  // S to P, of bf16 where `pairs`; what O is multiplied with before P V is added.
+  void softmax(i64 key, int keys, bool pairs, float* alpha) {
     const float k_scale = descales_.blocked() ? descales_.k[descales_.at(key)] : 1.f;
     const float gain = descales_.blocked() ? descales_.v_blocks[descales_.at(key)] : 1.f;
     for (int r = 0; r < rows_; ++r) {
@@ -200,115 +210,133 @@ class RowState {
       x.distance = row - key;
       x.bias = bias_[r] + storage_.bias_bytes * key;
       const Seen seen{clamp(row - window_.left - key), clamp(row + window_.right + 1 - key), clamp(window_.sink - key)};
-      float* s = w_.s + r * kRowKeys;
-      const float top = stage_(s, x, seen, m_[r]);
-      alpha[r] = m_[r] == top ? 1.f : __builtin_exp2f(m_[r] - top);
-      m_[r] = top;
-      l_[r] = l_[r] * alpha[r] + probability_row(s, keys, top, gain);
+      float* s = w_.s + r * kMostKeys;
+      const vf top = stage_(s, x, seen, m_[r]);
+      alpha[r] = 1;
+      if (any_above(top, broadcast(m_[r]))) {  // seldom after the first blocks
+        const float m = __builtin_ceilf(highest(top));
+        alpha[r] = __builtin_exp2f(m_[r] - m);
+        m_[r] = m;
+      }
+      const vf sum = pairs ? probability_row<bf16>(s, keys, m_[r], gain) : probability_row<float>(s, keys, m_[r], gain);
+      store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
     }
   }
 
   // O / l, 0 for a row that sees no key;  LSE = ln(2) (m + log2 l), then -inf
-  void finish(bool even_odd) const {
+  void finish(ValueOrder order) const {
     for (int r = 0; r < rows_; ++r) {
       const i64 row = u_.row + r / u_.heads, head = u_.head + r % u_.heads;
+      const float l = total(load(l_[r]));
       char* out = (char*)a_.out + storage_.out_bytes * (u_.out_offset + head * a_.out_head + row * a_.out_row);
-      storage_.store_row(out, w_.o + r * o_width_, l_[r] == 0 ? 0.f : descales_.v / l_[r], a_.hdim_v, even_odd);
+      storage_.store_row(out, w_.o + r * heads_.o_width, l == 0 ? 0.f : descales_.v / l, a_.hdim_v, order);
       if (a_.features.lse) {
-        a_.lse[u_.lse_offset + head * a_.lse_head + row] =
-            l_[r] == 0 ? -kInfinity : kLn2 * m_[r] + __builtin_logf(l_[r]);
+        a_.lse[u_.lse_offset + head * a_.lse_head + row] = l == 0 ? -kInfinity : kLn2 * m_[r] + __builtin_logf(l);
       }
     }
   }
 
  private:
+  // Twos of rows: half a register of the one, then half a register of the other.
+  void load_q(int r, const void* from) {
+    if (!heads_.twos()) return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
+    constexpr int kHalf = kLanes / 2;
+    alignas(64) float words[kMaxHdim];
+    storage_.load_q(words, from, 0, 1, a_.hdim_q);
+    float* const to = w_.q + r / 2 * 2 * heads_.q_width + r % 2 * kHalf;
+    for (int i = 0; i < heads_.q_width / kHalf; ++i)
+      __builtin_memcpy(to + i * kLanes, words + i * kHalf, kHalf * sizeof(float));
+  }
+
   const RowStorage& storage_;
   const KvProblem& a_;
   const KvUnit& u_;
   const Descales& descales_;
   RowScratch& w_;
+  const HeadRows heads_;
   const RowStage stage_;
   const fmha::Window window_;
   const int rows_;
-  const i64 o_width_;
   i64 begin_, end_;
-  float m_[kMaxStreamRows], l_[kMaxStreamRows];
+  float m_[kMaxStreamRows];
+  alignas(64) float l_[kMaxStreamRows][kLanes];  // of which l is the sum
   Score score_[kMaxStreamRows];
   const char* bias_[kMaxStreamRows];
 };
 
-// The query heads of one key head.
-inline void decode_head(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w, bool padded) {
-  const int rows = u.rows * u.heads, head_k = u.head / (a.nhead_q / a.nhead_k);
-  const RowProducts& products = padded ? storage.padded : storage.direct;
-  const Descales descales = cache_descales(a, u, head_k);
-  RowState state(storage, a, u, descales, w);
-  const Rows cache(storage, a, u, head_k, padded, w);
-  Addresses at;
-  float alpha[kMaxStreamRows];
-  int keys = 0;
-  for (i64 key = state.begin(); state.block(key, keys, kRowKeys); key += keys) {
-    cache.find(at, key, keys, state.end());
-    products.scores(w.s, at.k, round_up(keys, kLanes), w.q, rows, a.hdim_q);
-    state.softmax(key, keys, alpha);
-    products.values(w.o, at.v, keys, w.s, alpha, rows, a.hdim_v);
+// Keys of a block, and rows between what is used and what is fetched. A block of one key head is what L1 holds beside the next
+// one: while its K is used its V is fetched, and then K of the next. Every head of a key is more, and is fetched as far ahead.
+struct Blocks { int keys, ahead; };
+
+inline Blocks blocks_of(const HeadRows& heads, i64 row_bytes) {
+  if (heads.heads_k > 1) {
+    const i64 rows = (8 << 10) / (row_bytes * heads.heads_k);
+    return {64, rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
   }
-  state.finish(products.even_odd);
+  const i64 rows = (16 << 10) / row_bytes;
+  const int keys = int(rows < 16 ? 16 : rows > kMostKeys ? kMostKeys : rows / 16 * 16);
+  return {keys, keys};
 }
 
-// One query and every query head.
-inline void decode_heads(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w) {
+inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w, bool padded) {
   const int group = a.nhead_q / a.nhead_k, head_k = u.head / group;
+  const RowProducts& products = padded ? storage.padded : storage.direct;
+  HeadRows heads;
+  heads.heads_k = u.heads > group ? u.heads / group : 1;
+  heads.group = u.rows * u.heads / heads.heads_k;
+  heads.hdim_q = a.hdim_q, heads.hdim_v = a.hdim_v;
+  heads.k_head = storage.kv_bytes * a.k_head, heads.v_head = storage.kv_bytes * a.v_head;
+  heads.q_width = (a.hdim_q + storage.direct.k_dims - 1) / storage.direct.k_dims * kLanes;
+  heads.o_width = round_up(a.hdim_v, 2 * kLanes);
+  const Blocks blocks = blocks_of(heads, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v));
+  heads.chunk = heads.heads_k > 1 ? blocks.ahead : blocks.keys;
+  heads.fetch_keys = heads.heads_k > 1 ? blocks.ahead : kFetchKeys;
+  const bool several = heads.group > 1, pairs = several && products.pairs;
+
   const Descales descales = cache_descales(a, u, head_k);
-  const int q_width = a.hdim_q / storage.direct.k_dims * kLanes;
-  RowState state(storage, a, u, descales, w, q_width, a.hdim_v);
-  const CacheRows k_rows = cache_rows<false>(a, u, head_k, storage.kv_bytes),
-                  v_rows = cache_rows<true>(a, u, head_k, storage.kv_bytes);
-  const i64 bytes = storage.kv_bytes;
-  // 8 to 16 KB ahead: what waits in L1 must leave room for q or O.
-  const int ahead = u.heads / group * bytes * a.hdim_q >= 4096 ? 2 : kMostAhead;
-  const HeadRows heads{group,   u.heads / group, a.hdim_q, a.hdim_v, bytes * a.k_head, bytes * a.v_head,
-                       q_width, a.hdim_v,        ahead};
-  const auto find = [&](const char** at, const CacheRows& rows, i64 key, int keys) {
-    for (int i = 0; i < keys;) {
-      const CacheRows::Run run = rows.run(key + i, keys - i);
-      for (int j = 0; j < run.rows; ++j) at[i + j] = run.address + j * rows.row;
-      i += run.rows;
-    }
-  };
+  RowState state(storage, a, u, descales, w, heads);
+  const CachedRows k_rows = CachedRows::of<false>(storage, a, u, head_k, padded, w),
+                   v_rows = CachedRows::of<true>(storage, a, u, head_k, padded, w);
   // Memory is read in this order: K of the block, its V, K of the next block.
-  const char* order[3 * kStreamKeys + kMostAhead];
+  const char *order[4 * kMostKeys + kFetchKeys], *copies[kMostKeys];
+  FetchRows fetch[kMostKeys / 2];
+  const auto fetched = [&](const char* const* at, int keys) {
+    for (int i = 0; i < keys; i += heads.fetch_keys) fetch[i / heads.fetch_keys] = {at[i], at[i + 1] - at[i]};
+    return fetch;
+  };
   float alpha[kMaxStreamRows];
   i64 key = state.begin();
   int keys = 0;
-  bool some = state.block(key, keys, kStreamKeys);
-  if (some) find(order, k_rows, key, keys);
+  bool some = state.block(key, keys, blocks.keys);
+  if (some) k_rows.find(order, key, keys);
   while (some) {
     i64 next = key + keys;
     int next_keys = 0;
-    some = state.block(next, next_keys, kStreamKeys);
-    find(order + keys, v_rows, key, keys);
-    if (some) find(order + 2 * keys, k_rows, next, next_keys);
-    for (int i = 2 * keys + next_keys; i < 3 * keys + kMostAhead; ++i) order[i] = order[i - 1];
-    storage.stream_scores(w.s, order, keys, w.q, heads);
-    state.softmax(key, keys, alpha);
-    storage.stream_values(w.o, order + keys, keys, w.s, alpha, heads);
+    some = state.block(next, next_keys, blocks.keys);
+    v_rows.find(order + keys, key, keys);
+    if (some) k_rows.find(order + 2 * keys, next, next_keys);
+    const int ahead = blocks.ahead < keys ? blocks.ahead : keys;
+    for (int i = 2 * keys + next_keys; i < 2 * keys + ahead + kFetchKeys; ++i) order[i] = order[i - 1];
+    products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + ahead, keys), keys, w.q, heads);
+    state.softmax(key, keys, pairs, alpha);
+    (several ? products.values_of_several : products.values_of_one)(w.o, v_rows.usable(order + keys, copies, key, keys),
+                                                                    fetched(order + keys + ahead, keys), keys, w.s,
+                                                                    alpha, heads);
     __builtin_memmove(order, order + 2 * keys, next_keys * sizeof *order);
     key = next;
     keys = next_keys;
   }
-  state.finish(storage.direct.even_odd);
+  state.finish(several ? products.several : products.one);
 }
 
 inline void decode(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w) {
   const int group = a.nhead_q / a.nhead_k;
   const bool padded = a.hdim_q % storage.direct.k_dims || a.hdim_v % storage.direct.v_dims;
-  if (u.heads <= group) return decode_head(storage, a, u, w, padded);
   const bool vectorized = a.pages.table && a.pages.layout == KvLayout::vectorized;
-  if (!padded && !vectorized && !a.k_page_scale && u.heads <= kMaxStreamRows) return decode_heads(storage, a, u, w);
+  if (u.heads <= group || (!padded && !vectorized && !a.k_page_scale)) return decode_rows(storage, a, u, w, padded);
   KvUnit one = u;  // rows that are copied, and page scales, are of one key head
   one.heads = group;
-  for (; one.head < u.head + u.heads; one.head += group) decode_head(storage, a, one, w, padded);
+  for (; one.head < u.head + u.heads; one.head += group) decode_rows(storage, a, one, w, padded);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -19,10 +19,10 @@ struct Seen {
   }
 };
 
-// s[0, kTileK): scores to log2 units, -inf where not seen. Returns the larger of m and their maximum.
-using RowStage = float (*)(float* s, const Score&, const Seen&, float m);
+// s[0, keys): scores to log2 units, -inf where not seen. Returns lanes whose maximum is the larger of m and theirs.
+using RowStage = vf (*)(float* s, const Score&, const Seen&, float m);
 
-template <class Variant> float score_row(float* s, const Score& score, const Seen& seen, float m) {
+template <class Variant> vf score_row(float* s, const Score& score, const Seen& seen, float m) {
   const Variant variant(score);
   vf top = broadcast(m);
   for (int key = 0; key < score.keys; key += kLanes) {
@@ -31,7 +31,7 @@ template <class Variant> float score_row(float* s, const Score& score, const See
     store(s + key, t);
     top = max(top, t);
   }
-  return highest(top);
+  return top;
 }
 
 // Those of score.h, whose lanes do not matter.
@@ -58,16 +58,16 @@ template <class T> struct RowBias {
   }
 };
 
-// P = gain 2^(s - m) in place; returns sum 2^(s - m).
-TILEKILN_INLINE float probability_row(float* s, int keys, float m, float gain) {
+// P = gain 2^(s - m) in place, as T; returns lanes whose sum is that of 2^(s - m).
+template <class T> TILEKILN_INLINE vf probability_row(float* s, int keys, float m, float gain) {
   const vf top = broadcast(m), factor = broadcast(gain);
   vf sum = zero();
   for (int key = 0; key < keys; key += kLanes) {
     const vf p = exp2<5>(sub(load(s + key), top));
     sum = add(sum, p);
-    store(s + key, mul(p, factor));
+    narrow((T*)s + key, mul(p, factor));
   }
-  return total(sum);
+  return sum;
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

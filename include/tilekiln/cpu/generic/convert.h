@@ -15,6 +15,11 @@ template <class T> TILEKILN_INLINE vf widen(const T* p) {
   for (int i = 0; i < kLanes; ++i) r.v[i] = core::widen(p[i]);
   return r;
 }
+// The first 2 elements, twice.
+template <class T> TILEKILN_INLINE vf widen_twice(const T* p) {
+  const float a = core::widen(p[0]), b = core::widen(p[1]);
+  return {float4{a, b, a, b}};
+}
 template <class T> TILEKILN_INLINE void narrow(T* p, vf a) {
   for (int i = 0; i < kLanes; ++i) core::narrow(a.v[i], p[i]);
 }

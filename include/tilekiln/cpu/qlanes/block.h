@@ -40,8 +40,7 @@ struct Block {
   Alteration alteration;
   int q_words, o_rows;  // words of a Q row; rows of O^T, a multiple of 4
   Keys keys;
-  const float* v;
-  i64 v_stride;  // words
+  ValueRows v;
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,5 +1,6 @@
 // The forward's keys in a KV cache: contiguous or paged, and of them only the range of one split. A block of keys is used where
-// it lies when one page holds all of it; otherwise the load stages gather it, run by run, into scratch.
+// it lies, a page after the other; where it must be converted, or a page begins or ends inside a group of keys, the load stages
+// gather it into scratch.
 #pragma once
 
 #include "tilekiln/cpu/paging.h"
@@ -16,7 +17,8 @@ struct CacheStorage : Storage {
 
 struct CacheScratch : Scratch {
   alignas(64) char k_rows[kTileK * kMaxHdim * 4],
-      v_rows[kTileK * kMaxHdim * 4];  // rows of a vectorized page, as stored
+      v_rows[kTileK * kMaxHdim * 4];                    // rows of a vectorized page, as stored
+  const char *k_runs[kTileK / 4], *v_runs[kTileK / 4];  // pages of a block
 };
 
 TILEKILN_INLINE float descale(const float* p) { return p ? *p : 1.f; }
@@ -74,7 +76,7 @@ class CacheKeys {
   void block(Block& b, i64 key, int keys) const {
     const CacheRows::Run k = k_.run(key, keys), v = v_.run(key, keys);
     if (a_.pages.table && a_.pages.layout == KvLayout::vectorized) return vectorized_block(b, key, keys);
-    if (k.rows < keys) return gathered_block(b, key, keys);
+    if (k.rows < keys) return paged_block(b, key, keys);
     const i64 bytes = storage_.kv_bytes;
     rows_block(b, k.address, bytes * a_.k_row, v.address, bytes * a_.v_row, keys);
   }
@@ -84,8 +86,7 @@ class CacheKeys {
   void rows_block(Block& b, const char* k, i64 k_row, const char* v, i64 v_row, int keys) const {
     const i64 bytes = storage_.kv_bytes;
     b.keys = {k, k_row, keys};
-    b.v = (const float*)v;
-    b.v_stride = v_row / bytes;
+    b.v = {(const float*)v, v_row / bytes};
     if (load_k_) {
       load_k_(w_.k, k, k_row / bytes, keys, a_.hdim_q);
       copied_keys(b, keys);
@@ -97,16 +98,29 @@ class CacheKeys {
   }
 
   void copied_keys(Block& b, int keys) const { b.keys = {(const char*)w_.k, 4 * k_copy_stride(b.q_words), keys}; }
-  void copied_values(Block& b) const {
-    b.v = w_.v;
-    b.v_stride = v_copy_stride(a_.hdim_v);
+  void copied_values(Block& b) const { b.v = {w_.v, v_copy_stride(a_.hdim_v)}; }
+
+  void paged_block(Block& b, i64 key, int keys) const {
+    const int page = a_.pages.page_size;
+    const bool in_place = (u64(k_.first + key) % unsigned(page) | unsigned(page) % 4) == 0;
+    if (in_place && !load_k_) {
+      b.keys = {nullptr, k_.row, keys, runs_of(k_, w_.k_runs, key, keys), page};
+    } else {
+      gather(k_, storage_.pad_k, (char*)w_.k, 4 * k_copy_stride(b.q_words), key, keys, a_.k_row, a_.hdim_q, 1);
+      copied_keys(b, keys);
+    }
+    if (in_place && !load_v_) {
+      b.v = {nullptr, a_.v_row, runs_of(v_, w_.v_runs, key, keys), page};
+    } else {
+      gather(v_, storage_.pad_v, (char*)w_.v, 4 * v_copy_stride(a_.hdim_v), key, keys, a_.v_row, a_.hdim_v, word_);
+      copied_values(b);
+    }
   }
 
-  void gathered_block(Block& b, i64 key, int keys) const {
-    gather(k_, storage_.pad_k, (char*)w_.k, 4 * k_copy_stride(b.q_words), key, keys, a_.k_row, a_.hdim_q, 1);
-    gather(v_, storage_.pad_v, (char*)w_.v, 4 * v_copy_stride(a_.hdim_v), key, keys, a_.v_row, a_.hdim_v, word_);
-    copied_keys(b, keys);
-    copied_values(b);
+  // Where each page of the block begins.
+  const char* const* runs_of(const CacheRows& rows, const char** runs, i64 key, int keys) const {
+    for (int i = 0, page = 0; i < keys; i += a_.pages.page_size) runs[page++] = rows.at(key + i);
+    return runs;
   }
 
   // `word` rows share a row of the copy, `width` bytes wide: V's pairs of keys. A pair across two pages is two rows with the

@@ -116,8 +116,7 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     // O = alpha O + V^T P
     const int words_begin = r.begin / Compute::kWord, words_end = (r.end + Compute::kWord - 1) / Compute::kWord;
     const bool started = state.start(j, j + 1, w.o, b.o_rows);
-    value_block<Compute, 1>(w.s + q, b.v, b.v_stride, words_begin, words_end, w.o + q, b.o_rows,
-                            started ? &alpha : nullptr);
+    value_block<Compute, 1>(w.s + q, b.v, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
   }
 }
 

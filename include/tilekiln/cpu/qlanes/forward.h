@@ -107,7 +107,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     state.started[j] = false;
   }
 
-  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, nullptr, 0};
+  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}};
   b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
   if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = nullptr;

@@ -78,16 +78,14 @@ class DenseKeys {
 
   TILEKILN_INLINE void block(Block& b, i64 key, int keys) const {
     b.keys = {k_ + bytes_ * key * a_.k_row, bytes_ * a_.k_row, keys};
-    b.v = (const float*)(v_ + bytes_ * key * a_.v_row);
-    b.v_stride = a_.v_row;
+    b.v = {(const float*)(v_ + bytes_ * key * a_.v_row), a_.v_row};
     if (load_k_) {
       load_k_(b.scratch.k, b.keys.base, a_.k_row, keys, a_.hdim_q);
       b.keys = {(const char*)b.scratch.k, 4 * k_copy_stride(b.q_words), keys};
     }
     if (load_v_) {
-      load_v_(b.scratch.v, b.v, a_.v_row, keys, a_.hdim_v);
-      b.v = b.scratch.v;
-      b.v_stride = v_copy_stride(a_.hdim_v);
+      load_v_(b.scratch.v, b.v.base, a_.v_row, keys, a_.hdim_v);
+      b.v = {b.scratch.v, v_copy_stride(a_.hdim_v)};
     }
   }
 

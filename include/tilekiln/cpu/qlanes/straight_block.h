@@ -36,8 +36,7 @@ template <class Compute> void straight_block(const Block& b, int vectors) {
   const int words = (keys + Compute::kWord - 1) / Compute::kWord;
   const bool started = state.start(0, vectors, w.o, b.o_rows);
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    value_block<Compute, N>(w.s + j * kLanes, b.v, b.v_stride, 0, words, w.o + j * kLanes, b.o_rows,
-                            started ? alpha + j : nullptr);
+    value_block<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr);
   });
 }
 
