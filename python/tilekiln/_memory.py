@@ -17,4 +17,5 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     size = math.prod(shape) * kind.itemsize
     memory = np.zeros(size + LINE - 1, np.uint8)
     begin = -memory.ctypes.data % LINE
-    return memory[begin : begin + size].view(kind).reshape(shape)
+    array: np.ndarray = memory[begin : begin + size].view(kind).reshape(shape)
+    return array

@@ -25,7 +25,7 @@ struct RowProducts {
   Scores scores;
   Values values_of_one, values_of_several;  // rows of a key head
   ValueOrder one, several;                  // the order of O
-  bool pairs;                               // P of several rows is bf16
+  bool twos, pairs;                         // of several rows: q lies in twos; P is bf16
   int k_dims, v_dims;                       // head dims must be multiples of these
 };
 
@@ -40,7 +40,7 @@ struct RowStorage {
 };
 
 struct RowScratch {
-  alignas(64) float s[(kMaxStreamRows + 1) * kMostKeys], q[kMaxStreamRows * kMaxHdim], o[kMaxStreamRows * kMaxHdim];
+  alignas(64) float s[kMaxStreamRows * kMostKeys], q[kMaxStreamRows * kMaxHdim], o[kMaxStreamRows * kMaxHdim];
   alignas(64) float k[kMostKeys * kMaxHdim], v[kMostKeys * kMaxHdim];  // padded rows
   alignas(64) char k_rows[kMostKeys * kMaxHdim * 4],
       v_rows[kMostKeys * kMaxHdim * 4];  // rows of a vectorized page, as stored
@@ -152,17 +152,17 @@ TILEKILN_INLINE RowStage row_stage_of(const KvProblem& a, const RowStorage& stor
 class RowState {
  public:
   RowState(const RowStorage& storage, const KvProblem& a, const KvUnit& u, const Descales& descales, RowScratch& w,
-           const HeadRows& heads)
+           const HeadRows& heads, bool twos)
       : storage_(storage),
         a_(a),
         u_(u),
         descales_(descales),
         w_(w),
         heads_(heads),
+        twos_(twos),
         stage_(row_stage_of(a, storage)),
         window_(fmha::window_of(a, u)),
         rows_(u.rows * u.heads) {
-    if (heads.twos()) __builtin_memset(w.q, 0, (rows_ + 1) * heads.q_width * sizeof(float));
     for (int r = 0; r < rows_; ++r) {
       const i64 row = u.row + r / u.heads, head = u.head + r % u.heads;
       load_q(r, (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row));
@@ -186,11 +186,11 @@ class RowState {
   i64 begin() const { return window_.sink > u_.key_begin ? u_.key_begin : begin_; }
   i64 end() const { return end_; }
 
-  // The block of at most `most` keys that begins at `key` or behind it; false: there is none. It has one page scale.
-  bool block(i64& key, int& keys, int most) const {
+  // The block of keys that begins at `key` or behind it; false: there is none. It has one page scale.
+  bool block(i64& key, int& keys) const {
     if (key >= window_.sink && key < begin_) key = begin_;
     if (key >= end_) return false;
-    keys = end_ - key < most ? int(end_ - key) : most;
+    keys = end_ - key < kMostKeys ? int(end_ - key) : kMostKeys;
     if (key < begin_ && keys > window_.sink - key) keys = int(window_.sink - key);
     if (descales_.blocked() && keys > descales_.keys - key % descales_.keys)
       keys = int(descales_.keys - key % descales_.keys);
@@ -239,7 +239,8 @@ class RowState {
  private:
   // Twos of rows: half a register of the one, then half a register of the other.
   void load_q(int r, const void* from) {
-    if (!heads_.twos()) return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
+    if (!twos_ || heads_.heads_k > 1 || (heads_.group % 2 && r == heads_.group - 1))
+      return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
     constexpr int kHalf = kLanes / 2;
     alignas(64) float words[kMaxHdim];
     storage_.load_q(words, from, 0, 1, a_.hdim_q);
@@ -254,6 +255,7 @@ class RowState {
   const Descales& descales_;
   RowScratch& w_;
   const HeadRows heads_;
+  const bool twos_;
   const RowStage stage_;
   const fmha::Window window_;
   const int rows_;
@@ -264,18 +266,22 @@ class RowState {
   const char* bias_[kMaxStreamRows];
 };
 
-// Keys of a block, and rows between what is used and what is fetched. A block of one key head is what L1 holds beside the next
-// one: while its K is used its V is fetched, and then K of the next. Every head of a key is more, and is fetched as far ahead.
-struct Blocks { int keys, ahead; };
+// Rows between what is used and what is fetched: 16 KB of one key head, 8 of all of them, of which one row is more. Rows that lie
+// apart share few sets of L1, which hold no more than a dozen of them. So few rows are enough of a cache in L3, and one query
+// in memory has all heads together; several queries have not, and their rows wait in L2.
+struct Lead {
+  int rows;
+  FetchInto into = FetchInto::l1;
+};
 
-inline Blocks blocks_of(const HeadRows& heads, i64 row_bytes) {
+inline Lead lead_of(const HeadRows& heads, i64 row_bytes, bool apart, bool one_query) {
   if (heads.heads_k > 1) {
     const i64 rows = (8 << 10) / (row_bytes * heads.heads_k);
-    return {64, rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
+    return {rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
   }
+  if (apart) return one_query ? Lead{8} : Lead{kMostKeys, FetchInto::l2};
   const i64 rows = (16 << 10) / row_bytes;
-  const int keys = int(rows < 16 ? 16 : rows > kMostKeys ? kMostKeys : rows / 16 * 16);
-  return {keys, keys};
+  return {int(rows < 16 ? 16 : rows > kMostKeys ? kMostKeys : rows)};
 }
 
 inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w, bool padded) {
@@ -288,39 +294,42 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   heads.k_head = storage.kv_bytes * a.k_head, heads.v_head = storage.kv_bytes * a.v_head;
   heads.q_width = (a.hdim_q + storage.direct.k_dims - 1) / storage.direct.k_dims * kLanes;
   heads.o_width = round_up(a.hdim_v, 2 * kLanes);
-  const Blocks blocks = blocks_of(heads, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v));
-  heads.chunk = heads.heads_k > 1 ? blocks.ahead : blocks.keys;
-  heads.fetch_keys = heads.heads_k > 1 ? blocks.ahead : kFetchKeys;
+  const Lead lead = lead_of(heads, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v),
+                            a.k_row != a.hdim_q || a.v_row != a.hdim_v, u.rows == 1);
+  heads.chunk = heads.heads_k > 1 ? lead.rows : kMostKeys;
+  heads.fetch_shift = __builtin_ctz(heads.heads_k > 1 ? lead.rows : kFetchKeys);
+  heads.fetch_into = lead.into;
   const bool several = heads.group > 1, pairs = several && products.pairs;
 
   const Descales descales = cache_descales(a, u, head_k);
-  RowState state(storage, a, u, descales, w, heads);
+  RowState state(storage, a, u, descales, w, heads, products.twos);
   const CachedRows k_rows = CachedRows::of<false>(storage, a, u, head_k, padded, w),
                    v_rows = CachedRows::of<true>(storage, a, u, head_k, padded, w);
   // Memory is read in this order: K of the block, its V, K of the next block.
   const char *order[4 * kMostKeys + kFetchKeys], *copies[kMostKeys];
-  FetchRows fetch[kMostKeys / 2];
+  FetchRows fetch[kMostKeys];
   const auto fetched = [&](const char* const* at, int keys) {
-    for (int i = 0; i < keys; i += heads.fetch_keys) fetch[i / heads.fetch_keys] = {at[i], at[i + 1] - at[i]};
+    for (int i = 0; i < keys; i += heads.fetch_keys())
+      fetch[i >> heads.fetch_shift] = {u64(at[i]), u64(at[i + 1]) - u64(at[i])};
     return fetch;
   };
   float alpha[kMaxStreamRows];
   i64 key = state.begin();
   int keys = 0;
-  bool some = state.block(key, keys, blocks.keys);
+  bool some = state.block(key, keys);
   if (some) k_rows.find(order, key, keys);
   while (some) {
     i64 next = key + keys;
     int next_keys = 0;
-    some = state.block(next, next_keys, blocks.keys);
+    some = state.block(next, next_keys);
     v_rows.find(order + keys, key, keys);
     if (some) k_rows.find(order + 2 * keys, next, next_keys);
-    const int ahead = blocks.ahead < keys ? blocks.ahead : keys;
-    for (int i = 2 * keys + next_keys; i < 2 * keys + ahead + kFetchKeys; ++i) order[i] = order[i - 1];
-    products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + ahead, keys), keys, w.q, heads);
+    const int distance = lead.rows < keys ? lead.rows : keys;
+    for (int i = 2 * keys + next_keys; i < 2 * keys + distance + kFetchKeys; ++i) order[i] = order[i - 1];
+    products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + distance, keys), keys, w.q, heads);
     state.softmax(key, keys, pairs, alpha);
     (several ? products.values_of_several : products.values_of_one)(w.o, v_rows.usable(order + keys, copies, key, keys),
-                                                                    fetched(order + keys + ahead, keys), keys, w.s,
+                                                                    fetched(order + keys + distance, keys), keys, w.s,
                                                                     alpha, heads);
     __builtin_memmove(order, order + 2 * keys, next_keys * sizeof *order);
     key = next;

@@ -7,11 +7,12 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr int kMaxRows = 16;        // pairs of a query and a query head in a unit of one key head
 constexpr int kMaxStreamRows = 64;  // query heads in a unit of every key head
-constexpr int kMostKeys = 128;      // a block
+constexpr int kMostKeys = 64;       // a block (128: 5 % slower for bf16 from DRAM)
 
 // Rows of K, a register at a time, and their product with the same dims of q. kDims dims a register; twice: the dims of half a
-// register, in both halves.
+// register, in both halves; kTwos: this is cheap, because nothing is converted, or converting is not what takes the time.
 template <class T> struct Fp32Row {
+  static constexpr bool kTwos = sizeof(T) == 4 || kLanes < 16;
   static constexpr int kDims = kLanes, kBytes = kDims * int(sizeof(T));
   static TILEKILN_INLINE vf load(const char* p) { return widen((const T*)p); }
   static TILEKILN_INLINE vf load_twice(const char* p) { return widen_twice((const T*)p); }
@@ -19,6 +20,7 @@ template <class T> struct Fp32Row {
 };
 #if TILEKILN_PAIRS
 template <class T> struct PairRow {
+  static constexpr bool kTwos = sizeof(T) == 2;
   static constexpr int kDims = 2 * kLanes, kBytes = kDims * int(sizeof(T));
   static TILEKILN_INLINE vf load(const char* p) { return words(load_halves((const T*)p)); }
   static TILEKILN_INLINE vf load_twice(const char* p) { return words(load_halves_twice((const T*)p)); }
@@ -56,6 +58,8 @@ template <> inline constexpr bool kValuePairs<core::fp16> = false;
 template <class T> constexpr bool kValuePairs = false;
 #endif
 
+enum class FetchInto : unsigned char { l1, l2 };
+
 // The rows of a unit: `group` of each key head. Row r reads key head r / group.
 struct HeadRows {
   int group, heads_k;
@@ -63,24 +67,29 @@ struct HeadRows {
   i64 k_head, v_head;    // bytes
   i64 q_width, o_width;  // floats of a row in scratch
   int chunk;             // keys that O is loaded for
-  int fetch_keys;        // of one FetchRows; several rows of a key head: even
+  int fetch_shift;       // log2 of the keys of one FetchRows; of several rows of a key head not 0
+  FetchInto fetch_into;  // looked at where one key head has several rows
 
-  bool twos() const { return heads_k == 1 && group > 1; }  // of rows, in q
+  TILEKILN_INLINE int fetch_keys() const { return 1 << fetch_shift; }
 };
 
-// Later rows, a step apart, that are fetched into L1 while as many are used, a line for each line: a stream that is asked for
+// Later rows, a step apart, that are fetched while as many are used, a line for each line: a stream that is asked for
 // as evenly as it is used comes almost as fast as a loop that only reads gets it. Computed, not one address a row: measured,
 // with a load for each of them DRAM gives 42 in place of 50 GB/s.
+// An address past the rows is asked for in vain, and may wrap: so they are numbers.
 struct FetchRows {
-  const char* first;
-  i64 step;
+  u64 first, step;
 
-  TILEKILN_INLINE FetchRows from(i64 row) const { return {first + row * step, step}; }
+  TILEKILN_INLINE FetchRows from(i64 row) const { return {first + u64(row) * step, step}; }
 };
 constexpr int kFetchKeys = 16;
 
-template <int Bytes> TILEKILN_INLINE void fetch_lines(const char* at) {
-  TILEKILN_UNROLL(16) for (int i = 0; i < Bytes; i += 64) __builtin_prefetch(at + i, 0, 3);
+template <int Bytes> TILEKILN_INLINE void fetch_lines(u64 at, FetchInto into = FetchInto::l1) {
+  if (into == FetchInto::l1) {
+    TILEKILN_UNROLL(16) for (int i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)(at + i), 0, 3);
+  } else {
+    TILEKILN_UNROLL(16) for (int i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)(at + i), 0, 2);
+  }
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,6 +1,7 @@
 // S[row][key] = K[key] . Q[row], with lanes along the head dim. A row of K is loaded once for up to 4 rows of Q.
 //   one row of a key head     a register of K times one of q, 16 keys whose sums are then added across lanes together
-//   several                   half a register of K, in both halves, times the same dims of two rows of q: fewer sums across lanes
+//   several                   half a register of K, in both halves, times the same dims of two rows of q: fewer sums across lanes.
+//                             Where K must be converted, which is then done twice, a register of K times one of each row
 //   every key head            a key or two at a time and every head of them, as memory has them: one where heads have one row each
 //                             (two: a tenth slower from DRAM), two where they have several (eight: a fifth slower)
 #pragma once
@@ -11,8 +12,9 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr int kPairKeys = kRowAccumulators / 2;  // of which two twos of rows are summed at once
 
-// s: rows of kMostKeys, for one row more where group is odd. k: addresses of `keys` rows. fetch: for each fetch_keys of them. q: one row, or every key head: rows of q_width; several of one: twos of rows, register i holding the words
-// [i kLanes / 2, (i + 1) kLanes / 2) of the first, then of the second. 0 past the head dim.
+// s: rows of kMostKeys. k: addresses of `keys` rows. fetch: for each fetch_keys of them. q: rows of q_width, 0 past the head dim; of
+// several rows of one key head, where Row::kTwos, twos: register i holding the words [i kLanes / 2, (i + 1) kLanes / 2) of the
+// first, then of the second, and a last odd one as it is.
 using Scores = void (*)(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q,
                         const HeadRows&);
 
@@ -33,7 +35,7 @@ TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, 
   alignas(64) float partial[kLanes * kLanes];
   vf y[Steps ? Steps : 1];
   TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) y[i] = load(q + i * kLanes);
-  const char* next = fetch.first;
+  u64 next = fetch.first;
   TILEKILN_UNROLL(1) for (int n = 0; n < kLanes; ++n, next += fetch.step) {
     const char* const row = k[n];
     vf x = zero();
@@ -57,8 +59,8 @@ TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, 
 
 // kPairKeys keys with Twos twos of rows.
 template <class Row, int Twos, bool Fetch>
-__attribute__((noinline)) void score_twos(float* s, const char* const* k, const FetchRows& fetch, const float* q,
-                                          i64 q_width, int steps) {
+__attribute__((noinline)) void score_twos(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
+                                          const float* q, i64 q_width, int steps) {
   vf sum[Twos * kPairKeys];  // by four keys, two rows, key
   TILEKILN_UNROLL(16) for (int i = 0; i < Twos * kPairKeys; ++i) sum[i] = zero();
   const char* row[kPairKeys];
@@ -67,7 +69,7 @@ __attribute__((noinline)) void score_twos(float* s, const char* const* k, const 
     const i64 at = i * Row::kBytes;
     if (Fetch && at % 64 == 0) {
       TILEKILN_UNROLL(8)
-      for (int n = 0; n < kPairKeys; ++n) fetch_lines<Row::kBytes>(fetch.first + n * fetch.step + at);
+      for (int n = 0; n < kPairKeys; ++n) fetch_lines<Row::kBytes>(fetch.first + n * fetch.step + at, into);
     }
     TILEKILN_UNROLL(2) for (int half = 0; half < 2; ++half) {
       vf y[Twos];
@@ -90,20 +92,57 @@ __attribute__((noinline)) void score_twos(float* s, const char* const* k, const 
   }
 }
 
+// kLanes keys with R rows, kLanes sums at a time.
+template <class Row, int R, bool Fetch>
+TILEKILN_INLINE void score_rows(float* s, const char* const* k, const FetchRows& fetch, FetchInto into, const float* q,
+                                i64 q_width, int steps) {
+  constexpr int N = kLanes / R;  // keys
+  for (int key = 0; key < kLanes; key += N) {
+    vf sum[kLanes];  // by row, key
+    TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) sum[i] = zero();
+    for (i64 i = 0; i < steps; ++i) {
+      const i64 at = i * Row::kBytes;
+      if (Fetch && at % 64 == 0) {
+        TILEKILN_UNROLL(8)
+        for (int n = 0; n < N; ++n) fetch_lines<Row::kBytes>(fetch.first + (key + n) * fetch.step + at, into);
+      }
+      vf y[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = load(q + r * q_width + i * kLanes);
+      TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) {
+        const vf x = Row::load(k[key + n] + at);
+        TILEKILN_UNROLL(4)
+        for (int r = 0; r < R; ++r) sum[r * N + n] = Row::multiply_add(sum[r * N + n], x, y[r]);
+      }
+    }
+    alignas(64) float t[kLanes];
+    store(t, totals(sum));
+    TILEKILN_UNROLL(4)
+    for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kMostKeys + key, t + r * N, N * sizeof(float));
+  }
+}
+
 // R rows of a key head and Keys keys; the sums of the second key follow `rows` rows later.
 template <class Row, int R, int Keys, int Steps>
 TILEKILN_INLINE void score_keys(float* sums, i64 rows, const char* const* k, const FetchRows& fetch, i64 offset,
                                 const float* q, i64 q_width, int steps) {
   vf x[Keys][R];
-  TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) { TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[n][r] = zero(); }
+  const char* row[Keys];
+  u64 next[Keys];
+  TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) {
+    row[n] = k[n] + offset;
+    next[n] = fetch.from(n).first + u64(offset);
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[n][r] = zero();
+  }
   const auto step = [&](i64 i) __attribute__((always_inline)) {
-    const i64 at = i * Row::kBytes + offset;
-    vf w[R];
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) w[r] = load(q + r * q_width + i * kLanes);
+    const i64 at = i * Row::kBytes;
+    vf y[Keys];
     TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) {
-      if (i * Row::kBytes % 64 == 0) fetch_lines<Row::kBytes>(fetch.from(n).first + at);
-      const vf row = Row::load(k[n] + at);
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[n][r] = Row::multiply_add(x[n][r], row, w[r]);
+      if (at % 64 == 0) fetch_lines<Row::kBytes>(next[n] + at);
+      y[n] = Row::load(row[n] + at);
+    }
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+      const vf w = load(q + r * q_width + i * kLanes);
+      TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) x[n][r] = Row::multiply_add(x[n][r], y[n], w);
     }
   };
   if constexpr (Steps > 0) {
@@ -146,7 +185,7 @@ void score_heads(float* s, const char* const* k, const FetchRows* fetch, int key
     const int some = keys - key < kLanes ? keys - key : kLanes;
     for (int i = 0; i < some; i += Keys) {
       const char* const at[2] = {k[key + i], k[key + i + (i + 1 < some)]};
-      const FetchRows next = fetch[(key + i) / a.fetch_keys].from((key + i) % a.fetch_keys);
+      const FetchRows next = fetch[(key + i) >> a.fetch_shift].from((key + i) & (a.fetch_keys() - 1));
       known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
         score_heads_of<Row, MostRows, Keys, Steps>(sums, rows, at, next, q, a, steps);
       });
@@ -171,8 +210,9 @@ void score_heads(float* s, const char* const* k, const FetchRows* fetch, int key
 template <class Row>
 void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q, const HeadRows& a) {
   if (a.heads_k > 1) return (a.group == 1 ? score_heads<Row, 1, 1> : score_heads<Row, 4, 2>)(s, k, fetch, keys, q, a);
-  const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, step = a.group == 1 ? kLanes : kPairKeys;
-  const char* last[kLanes > kPairKeys ? kLanes : kPairKeys];  // the last keys, the very last one repeated
+  const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, step = Row::kTwos && a.group > 1 ? kPairKeys : kLanes;
+  const char* last[kLanes];  // the last keys, the very last one repeated
+  static_assert(kPairKeys <= kLanes);
   for (int i = 0; i < step; ++i) {
     const int key = (keys - 1) / step * step + i;
     last[i] = k[key < keys ? key : keys - 1];
@@ -185,19 +225,29 @@ void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, co
                              __attribute__((always_inline)) { score_one<Row, Steps>(s + key, rows, next, q, steps); });
       continue;
     }
-    const auto twos = [&]<int Twos, bool Fetch>(int r) __attribute__((always_inline)) {
-      score_twos<Row, Twos, Fetch>(s + r * kMostKeys + key, rows, next, q + r * a.q_width, a.q_width, steps);
-    };
-    if (a.group > 2)
-      twos.template operator()<2, true>(0);
-    else
-      twos.template operator()<1, true>(0);
-    for (int r = 4; r < a.group; r += 4) {
-      if (a.group - r > 2)
-        twos.template operator()<2, false>(r);
+    const auto some = [&]<int R, bool Fetch>(int r) __attribute__((always_inline)) {
+      float* const to = s + r * kMostKeys + key;
+      const float* const from = q + r * a.q_width;
+      if constexpr (Row::kTwos)
+        score_twos<Row, R / 2, Fetch>(to, rows, next, a.fetch_into, from, a.q_width, steps);
       else
-        twos.template operator()<1, false>(r);
-    }
+        score_rows<Row, R, Fetch>(to, rows, next, a.fetch_into, from, a.q_width, steps);
+    };
+    if (a.group > 3)
+      some.template operator()<4, true>(0);
+    else
+      some.template operator()<2, true>(0);
+    int r = a.group > 3 ? 4 : 2;
+    for (; r + 4 <= a.group; r += 4) some.template operator()<4, false>(r);
+    if (r + 2 <= a.group) some.template operator()<2, false>(r);
+  }
+  if (a.group > 1 && a.group % 2) {
+    HeadRows last_row = a;
+    last_row.group = 1;
+    const int r = a.group - 1;
+    FetchRows used[kMostKeys / kFetchKeys];  // nothing more to fetch
+    for (int i = 0; i * kFetchKeys < keys; ++i) used[i] = {u64(k[i * kFetchKeys]), 0};
+    scores<Row>(s + r * kMostKeys, k, used, keys, q + r * a.q_width, last_row);
   }
 }
 

@@ -12,15 +12,17 @@ using Values = void (*)(float* o, const char* const* v, const FetchRows* fetch, 
 
 // P in fp32. R rows, N pairs of registers.
 template <class T, int R, int N, bool Fetch> struct ValueSums {
-  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, const char* next, i64 step, i64 offset,
-                                  i64 key, i64 end, const float* p) {
-    for (; key < end; ++key, next += step) {
+  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
+                                  i64 offset, i64 key, i64 end, const float* p) {
+    u64 next = fetch.first + u64(offset);
+    for (; key < end; ++key, next += fetch.step) {
       const char* const row = v[key] + offset;
       vf x[R];
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast(p[r * kMostKeys + key]);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf a, b;
-        if constexpr (Fetch) fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T));
+        if constexpr (Fetch)
+          fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), R > 1 ? into : FetchInto::l1);
         ValueRow<T>::load_two(row + i * 2 * kLanes * sizeof(T), a, b);
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           sum[r][2 * i] = fma(x[r], a, sum[r][2 * i]);
@@ -34,14 +36,15 @@ template <class T, int R, int N, bool Fetch> struct ValueSums {
 #if TILEKILN_PAIRS
 // P in bf16, two keys at a time; a last key without another is paired with 0.
 template <class T, int R, int N, bool Fetch> struct ValuePairSums {
-  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, const char* next, i64 step, i64 offset,
-                                  i64 key, i64 end, const float* p) {
+  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
+                                  i64 offset, i64 key, i64 end, const float* p) {
+    u64 next = fetch.first + u64(offset);
     const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
       const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
       if constexpr (Fetch) {
         constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
-        fetch_lines<kBytes>(next);
-        if constexpr (Both) fetch_lines<kBytes>(next + step);
+        fetch_lines<kBytes>(next, into);
+        if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
       }
       vf x[R];
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast_word((const bf16*)(p + r * kMostKeys) + key);
@@ -55,7 +58,7 @@ template <class T, int R, int N, bool Fetch> struct ValuePairSums {
         }
       }
     };
-    for (; key + 1 < end; key += 2, next += 2 * step) two_keys.template operator()<true>();
+    for (; key + 1 < end; key += 2, next += 2 * fetch.step) two_keys.template operator()<true>();
     if (key < end) two_keys.template operator()<false>();
   }
 };
@@ -76,7 +79,7 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
   }
   for (int key = 0; key < keys; key += a.chunk) {
     const int end = keys - key < a.chunk ? keys : key + a.chunk;
-    const FetchRows* const first = fetch + key / a.fetch_keys;
+    const FetchRows* const first = fetch + (key >> a.fetch_shift);
     for (int h = 0; h < a.heads_k; ++h) {
       const auto sums = [&]<int R, int N, bool Fetch>(int row, int i) __attribute__((always_inline)) {
         float* const to = o + row * a.o_width + i * 2 * kLanes;
@@ -86,9 +89,9 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
         }
         const i64 offset = h * a.v_head + i * kPairBytes;
         const FetchRows* ahead = first;
-        for (int begin = key; begin < end; begin += a.fetch_keys, ++ahead) {
-          Sums<T, R, N, Fetch>::add(sum, v, ahead->first + offset, ahead->step, offset, begin,
-                                    end - begin < a.fetch_keys ? end : begin + a.fetch_keys, p + row * kMostKeys);
+        for (int begin = key; begin < end; begin += a.fetch_keys(), ++ahead) {
+          Sums<T, R, N, Fetch>::add(sum, v, *ahead, a.fetch_into, offset, begin,
+                                    end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) store(to + r * a.o_width + j * kLanes, sum[r][j]);
