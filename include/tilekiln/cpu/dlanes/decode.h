@@ -186,11 +186,11 @@ class RowState {
   i64 begin() const { return window_.sink > u_.key_begin ? u_.key_begin : begin_; }
   i64 end() const { return end_; }
 
-  // The block of keys that begins at `key` or behind it; false: there is none. It has one page scale.
-  bool block(i64& key, int& keys) const {
+  // The block of at most `most` keys that begins at `key` or behind it; false: there is none. It has one page scale.
+  bool block(i64& key, int& keys, int most) const {
     if (key >= window_.sink && key < begin_) key = begin_;
     if (key >= end_) return false;
-    keys = end_ - key < kMostKeys ? int(end_ - key) : kMostKeys;
+    keys = end_ - key < most ? int(end_ - key) : most;
     if (key < begin_ && keys > window_.sink - key) keys = int(window_.sink - key);
     if (descales_.blocked() && keys > descales_.keys - key % descales_.keys)
       keys = int(descales_.keys - key % descales_.keys);
@@ -266,22 +266,26 @@ class RowState {
   const char* bias_[kMaxStreamRows];
 };
 
-// Rows between what is used and what is fetched: 16 KB of one key head, 8 of all of them, of which one row is more. Rows that lie
-// apart share few sets of L1, which hold no more than a dozen of them. So few rows are enough of a cache in L3, and one query
-// in memory has all heads together; several queries have not, and their rows wait in L2.
-struct Lead {
-  int rows;
+// Keys of a block, and rows between what is used and what is fetched: 16 KB of one key head, 8 of all of them, of which one row is
+// more. One row of a key head is so fast that a long cache keeps up only where what is fetched lies as far into its V as what
+// is used into K: such a block is what is fetched ahead. Rows that lie apart share few sets of L1, which hold no more than a
+// dozen of them. So few rows are enough of a cache in L3, and one query in memory has all heads together; several queries
+// have not, and their rows wait in L2.
+struct Blocks {
+  int keys, ahead;
   FetchInto into = FetchInto::l1;
 };
 
-inline Lead lead_of(const HeadRows& heads, i64 row_bytes, bool apart, bool one_query) {
+inline Blocks blocks_of(const HeadRows& heads, const KvUnit& u, i64 row_bytes, bool apart) {
+  constexpr int kFewKeys = 64;
   if (heads.heads_k > 1) {
     const i64 rows = (8 << 10) / (row_bytes * heads.heads_k);
-    return {rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
+    return {kFewKeys, rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
   }
-  if (apart) return one_query ? Lead{8} : Lead{kMostKeys, FetchInto::l2};
+  if (apart) return u.rows == 1 ? Blocks{kMostKeys, 8} : Blocks{kMostKeys, 64, FetchInto::l2};
   const i64 rows = (16 << 10) / row_bytes;
-  return {int(rows < 16 ? 16 : rows > kMostKeys ? kMostKeys : rows)};
+  const bool is_long = (u.key_end - u.key_begin) * row_bytes > 256 << 10;
+  return {heads.group == 1 && is_long ? kFewKeys : kMostKeys, int(rows < 16 ? 16 : rows > 64 ? 64 : rows)};
 }
 
 inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvUnit& u, RowScratch& w, bool padded) {
@@ -294,11 +298,11 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   heads.k_head = storage.kv_bytes * a.k_head, heads.v_head = storage.kv_bytes * a.v_head;
   heads.q_width = (a.hdim_q + storage.direct.k_dims - 1) / storage.direct.k_dims * kLanes;
   heads.o_width = round_up(a.hdim_v, 2 * kLanes);
-  const Lead lead = lead_of(heads, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v),
-                            a.k_row != a.hdim_q || a.v_row != a.hdim_v, u.rows == 1);
-  heads.chunk = heads.heads_k > 1 ? lead.rows : kMostKeys;
-  heads.fetch_shift = __builtin_ctz(heads.heads_k > 1 ? lead.rows : kFetchKeys);
-  heads.fetch_into = lead.into;
+  const Blocks blocks = blocks_of(heads, u, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v),
+                                  a.k_row != a.hdim_q || a.v_row != a.hdim_v);
+  heads.chunk = heads.heads_k > 1 ? blocks.ahead : blocks.keys;
+  heads.fetch_shift = __builtin_ctz(heads.heads_k > 1 ? blocks.ahead : kFetchKeys);
+  heads.fetch_into = blocks.into;
   const bool several = heads.group > 1, pairs = several && products.pairs;
 
   const Descales descales = cache_descales(a, u, head_k);
@@ -316,15 +320,15 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   float alpha[kMaxStreamRows];
   i64 key = state.begin();
   int keys = 0;
-  bool some = state.block(key, keys);
+  bool some = state.block(key, keys, blocks.keys);
   if (some) k_rows.find(order, key, keys);
   while (some) {
     i64 next = key + keys;
     int next_keys = 0;
-    some = state.block(next, next_keys);
+    some = state.block(next, next_keys, blocks.keys);
     v_rows.find(order + keys, key, keys);
     if (some) k_rows.find(order + 2 * keys, next, next_keys);
-    const int distance = lead.rows < keys ? lead.rows : keys;
+    const int distance = blocks.ahead < keys ? blocks.ahead : keys;
     for (int i = 2 * keys + next_keys; i < 2 * keys + distance + kFetchKeys; ++i) order[i] = order[i - 1];
     products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + distance, keys), keys, w.q, heads);
     state.softmax(key, keys, pairs, alpha);

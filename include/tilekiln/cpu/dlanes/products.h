@@ -7,7 +7,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr int kMaxRows = 16;        // pairs of a query and a query head in a unit of one key head
 constexpr int kMaxStreamRows = 64;  // query heads in a unit of every key head
-constexpr int kMostKeys = 64;       // a block (128: 5 % slower for bf16 from DRAM)
+constexpr int kMostKeys = 128;      // a block
 
 // Rows of K, a register at a time, and their product with the same dims of q. kDims dims a register; twice: the dims of half a
 // register, in both halves; kTwos: this is cheap, because nothing is converted, or converting is not what takes the time.
