@@ -185,6 +185,15 @@ def test_an_append_without_a_kernel_writes_nothing(flash):
     assert cache.length(one) == 0
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16", "fp8"])
+@pytest.mark.parametrize("like", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+def test_memory_begins_at_a_cache_line(flash, like, dtype):
+    for size in (1, 100, 5000):
+        cache = tk.KVCache(pages=size, page_size=16, nhead_k=1, hdim=64, dtype=dtype, like=like, library=flash)
+        for array in (cache.k, cache.v):
+            assert (array.data_ptr() if like == "torch" else array.ctypes.data) % 64 == 0
+
+
 @KINDS
 def test_no_sequences(flash, make):
     cache = make(flash)
