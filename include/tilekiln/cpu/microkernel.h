@@ -33,12 +33,15 @@ struct ValueRows {
 
   // Calls f(row, begin, end) for each run of the rows [begin, end), `row` being the address of the first of them.
   template <class F> TILEKILN_INLINE void each_run(i64 begin, i64 end, F&& f) const {
-    if (!runs) return f(base + begin * stride, begin, end);
-    i64 i = begin == 0 ? 0 : begin / run_keys;  // a division costs a tenth of what a run does
-    for (i64 first = i * run_keys; begin < end; ++i, first += run_keys) {
-      const i64 run_end = first + run_keys < end ? first + run_keys : end;
-      f((const float*)runs[i] + (begin - first) * stride, begin, run_end);
-      begin = run_end;
+    i64 run = 0, first = 0;
+    if (runs && begin > 0) {  // a division costs a tenth of what a run does
+      run = begin / run_keys;
+      first = run * run_keys;
+    }
+    while (begin < end) {
+      const i64 next = first + run_keys, run_end = runs && next < end ? next : end;
+      f((runs ? (const float*)runs[run++] : base) + (begin - first) * stride, begin, run_end);
+      begin = first = run_end;
     }
   }
 };

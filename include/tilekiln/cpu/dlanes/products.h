@@ -58,7 +58,7 @@ template <> inline constexpr bool kValuePairs<core::fp16> = false;
 template <class T> constexpr bool kValuePairs = false;
 #endif
 
-enum class FetchInto : unsigned char { l1, l2 };
+enum class FetchInto : unsigned char { l1, l2, nothing };
 
 // The rows of a unit: `group` of each key head. Row r reads key head r / group.
 struct HeadRows {
@@ -87,7 +87,7 @@ constexpr int kFetchKeys = 16;
 template <int Bytes> TILEKILN_INLINE void fetch_lines(u64 at, FetchInto into = FetchInto::l1) {
   if (into == FetchInto::l1) {
     TILEKILN_UNROLL(16) for (int i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)(at + i), 0, 3);
-  } else {
+  } else if (into == FetchInto::l2) {
     TILEKILN_UNROLL(16) for (int i = 0; i < Bytes; i += 64) __builtin_prefetch((const char*)(at + i), 0, 2);
   }
 }

@@ -58,7 +58,7 @@ TILEKILN_INLINE void score_one(float* s, const char* const* k, FetchRows fetch, 
 }
 
 // kPairKeys keys with Twos twos of rows.
-template <class Row, int Twos, bool Fetch>
+template <class Row, int Twos>
 __attribute__((noinline)) void score_twos(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
                                           const float* q, i64 q_width, int steps) {
   vf sum[Twos * kPairKeys];  // by four keys, two rows, key
@@ -67,7 +67,7 @@ __attribute__((noinline)) void score_twos(float* s, const char* const* k, const 
   TILEKILN_UNROLL(8) for (int n = 0; n < kPairKeys; ++n) row[n] = k[n];
   for (i64 i = 0; i < steps; ++i) {
     const i64 at = i * Row::kBytes;
-    if (Fetch && at % 64 == 0) {
+    if (at % 64 == 0) {
       TILEKILN_UNROLL(8)
       for (int n = 0; n < kPairKeys; ++n) fetch_lines<Row::kBytes>(fetch.first + n * fetch.step + at, into);
     }
@@ -93,7 +93,7 @@ __attribute__((noinline)) void score_twos(float* s, const char* const* k, const 
 }
 
 // kLanes keys with R rows, kLanes sums at a time.
-template <class Row, int R, bool Fetch>
+template <class Row, int R>
 TILEKILN_INLINE void score_rows(float* s, const char* const* k, const FetchRows& fetch, FetchInto into, const float* q,
                                 i64 q_width, int steps) {
   constexpr int N = kLanes / R;  // keys
@@ -102,7 +102,7 @@ TILEKILN_INLINE void score_rows(float* s, const char* const* k, const FetchRows&
     TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) sum[i] = zero();
     for (i64 i = 0; i < steps; ++i) {
       const i64 at = i * Row::kBytes;
-      if (Fetch && at % 64 == 0) {
+      if (at % 64 == 0) {
         TILEKILN_UNROLL(8)
         for (int n = 0; n < N; ++n) fetch_lines<Row::kBytes>(fetch.first + (key + n) * fetch.step + at, into);
       }
@@ -225,21 +225,17 @@ void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, co
                              __attribute__((always_inline)) { score_one<Row, Steps>(s + key, rows, next, q, steps); });
       continue;
     }
-    const auto some = [&]<int R, bool Fetch>(int r) __attribute__((always_inline)) {
+    const auto some = [&]<int R>(int r) __attribute__((always_inline)) {
       float* const to = s + r * kMostKeys + key;
       const float* const from = q + r * a.q_width;
       if constexpr (Row::kTwos)
-        score_twos<Row, R / 2, Fetch>(to, rows, next, a.fetch_into, from, a.q_width, steps);
+        score_twos<Row, R / 2>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps);
       else
-        score_rows<Row, R, Fetch>(to, rows, next, a.fetch_into, from, a.q_width, steps);
+        score_rows<Row, R>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps);
     };
-    if (a.group > 3)
-      some.template operator()<4, true>(0);
-    else
-      some.template operator()<2, true>(0);
-    int r = a.group > 3 ? 4 : 2;
-    for (; r + 4 <= a.group; r += 4) some.template operator()<4, false>(r);
-    if (r + 2 <= a.group) some.template operator()<2, false>(r);
+    int r = 0;
+    for (; r + 4 <= a.group; r += 4) some.template operator()<4>(r);
+    if (r + 2 <= a.group) some.template operator()<2>(r);
   }
   if (a.group > 1 && a.group % 2) {
     HeadRows last_row = a;

@@ -11,7 +11,7 @@ using Values = void (*)(float* o, const char* const* v, const FetchRows* fetch, 
                         const float* alpha, const HeadRows&);
 
 // P in fp32. R rows, N pairs of registers.
-template <class T, int R, int N, bool Fetch> struct ValueSums {
+template <class T, int R, int N> struct ValueSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
                                   i64 offset, i64 key, i64 end, const float* p) {
     u64 next = fetch.first + u64(offset);
@@ -21,8 +21,7 @@ template <class T, int R, int N, bool Fetch> struct ValueSums {
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast(p[r * kMostKeys + key]);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
         vf a, b;
-        if constexpr (Fetch)
-          fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), R > 1 ? into : FetchInto::l1);
+        fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), into);
         ValueRow<T>::load_two(row + i * 2 * kLanes * sizeof(T), a, b);
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           sum[r][2 * i] = fma(x[r], a, sum[r][2 * i]);
@@ -35,17 +34,15 @@ template <class T, int R, int N, bool Fetch> struct ValueSums {
 
 #if TILEKILN_PAIRS
 // P in bf16, two keys at a time; a last key without another is paired with 0.
-template <class T, int R, int N, bool Fetch> struct ValuePairSums {
+template <class T, int R, int N> struct ValuePairSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
                                   i64 offset, i64 key, i64 end, const float* p) {
     u64 next = fetch.first + u64(offset);
     const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
       const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
-      if constexpr (Fetch) {
-        constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
-        fetch_lines<kBytes>(next, into);
-        if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
-      }
+      constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
+      fetch_lines<kBytes>(next, into);
+      if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
       vf x[R];
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast_word((const bf16*)(p + r * kMostKeys) + key);
       TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
@@ -65,7 +62,7 @@ template <class T, int R, int N, bool Fetch> struct ValuePairSums {
 #endif
 
 // MostRows: of a key head; 4: any number.
-template <template <class, int, int, bool> class Sums, class T, int MostRows>
+template <template <class, int, int> class Sums, class T, int MostRows>
 void values(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p, const float* alpha,
             const HeadRows& a) {
   constexpr int kPairBytes = 2 * kLanes * int(sizeof(T));
@@ -81,7 +78,7 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
     const int end = keys - key < a.chunk ? keys : key + a.chunk;
     const FetchRows* const first = fetch + (key >> a.fetch_shift);
     for (int h = 0; h < a.heads_k; ++h) {
-      const auto sums = [&]<int R, int N, bool Fetch>(int row, int i) __attribute__((always_inline)) {
+      const auto sums = [&]<int R, int N>(int row, int i) __attribute__((always_inline)) {
         float* const to = o + row * a.o_width + i * 2 * kLanes;
         vf sum[R][2 * N];
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
@@ -90,28 +87,22 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
         const i64 offset = h * a.v_head + i * kPairBytes;
         const FetchRows* ahead = first;
         for (int begin = key; begin < end; begin += a.fetch_keys(), ++ahead) {
-          Sums<T, R, N, Fetch>::add(sum, v, *ahead, a.fetch_into, offset, begin,
-                                    end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
+          Sums<T, R, N>::add(sum, v, *ahead, row == h * a.group ? a.fetch_into : FetchInto::nothing, offset, begin,
+                             end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) store(to + r * a.o_width + j * kLanes, sum[r][j]);
         }
       };
-      const auto rows = [&]<int R, int N, bool Fetch>(int r) __attribute__((always_inline)) {
+      const auto rows_from = [&]<int R, int N>(int r) __attribute__((always_inline)) {
         int i = 0;
-        for (; i + N <= pairs; i += N) sums.template operator()<R, N, Fetch>(h * a.group + r, i);
+        for (; i + N <= pairs; i += N) sums.template operator()<R, N>(h * a.group + r, i);
         if constexpr (N > 2) {
-          for (; i + 2 <= pairs; i += 2) sums.template operator()<R, 2, Fetch>(h * a.group + r, i);
+          for (; i + 2 <= pairs; i += 2) sums.template operator()<R, 2>(h * a.group + r, i);
         }
         if constexpr (N > 1) {
-          for (; i < pairs; ++i) sums.template operator()<R, 1, Fetch>(h * a.group + r, i);
+          for (; i < pairs; ++i) sums.template operator()<R, 1>(h * a.group + r, i);
         }
-      };
-      const auto rows_from = [&]<int R, int N>(int r) __attribute__((always_inline)) {
-        if (r == 0)
-          rows.template operator()<R, N, true>(r);
-        else
-          rows.template operator()<R, N, false>(r);
       };
       int r = 0;
       if constexpr (MostRows > 1) {
