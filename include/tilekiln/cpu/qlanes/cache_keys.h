@@ -65,6 +65,7 @@ class CacheKeys {
         load_v_(a.hdim_v % 4 ? storage.pad_v : storage.load_v),
         k_(cache_rows<false>(a, u, head_k, storage.kv_bytes)),
         v_(cache_rows<true>(a, u, head_k, storage.kv_bytes)),
+        end_(u.key_end),
         word_(word) {}
 
   static i64 begin(const KvUnit& u) { return u.key_begin; }
@@ -117,9 +118,17 @@ class CacheKeys {
     }
   }
 
-  // Where each page of the block begins.
+  // Where each page of the block begins. The first line of each row of the next one is asked into L2: no prefetcher knows where a
+  // page follows, and of a row it then fetches the rest (page size 16 and (batch, seqlen, nhead, hdim), fp32, nhead_k = 8: 1.06
+  // in place of 1.13 of a contiguous cache's time; whole rows: the same).
   const char* const* runs_of(const CacheRows& rows, const char** runs, i64 key, int keys) const {
     for (int i = 0, page = 0; i < keys; i += a_.pages.page_size) runs[page++] = rows.at(key + i);
+    const i64 rest = end_ - key - keys;
+    const int next = rest < kTileK ? int(rest) : kTileK;
+    for (int i = 0; i < next; i += a_.pages.page_size) {
+      const CacheRows::Run run = rows.run(key + keys + i, next - i);
+      prefetch_rows(run.address, rows.row, run.rows, 1);
+    }
     return runs;
   }
 
@@ -156,6 +165,7 @@ class CacheKeys {
   CacheScratch& w_;
   LoadRows load_k_, load_v_;
   CacheRows k_, v_;
+  i64 end_;
   int word_;
 };
 
