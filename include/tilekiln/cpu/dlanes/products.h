@@ -28,7 +28,8 @@ template <class T> struct PairRow {
 };
 #endif
 
-// The order of 2 kLanes dims of O until it is stored: as they are; the even ones, then the odd ones; or as rows of bf16 are interleaved.
+// The order of 2 kLanes dims of O until it is stored: as they are; the even ones, then the odd ones; or as interleave_lanes leaves
+// them.
 enum class ValueOrder : unsigned char { plain, even_odd, interleaved };
 
 // Rows of V, two registers at a time, where P is fp32.
