@@ -276,13 +276,14 @@ struct Blocks {
   FetchInto into = FetchInto::l1;
 };
 
-inline Blocks blocks_of(const HeadRows& heads, const KvUnit& u, i64 row_bytes, bool apart) {
+inline Blocks blocks_of(const HeadRows& heads, const KvUnit& u, i64 row_bytes, bool apart, bool paged) {
   constexpr int kFewKeys = 64;
   if (heads.heads_k > 1) {
     const i64 rows = (8 << 10) / (row_bytes * heads.heads_k);
     return {kFewKeys, rows >= 4 ? 8 : rows >= 2 || heads.group > 1 ? 2 : 1};
   }
-  if (apart) return u.rows == 1 ? Blocks{kMostKeys, 8} : Blocks{kMostKeys, 64, FetchInto::l2};
+  if (apart && u.rows > 1) return {kMostKeys, 64, FetchInto::l2};
+  if (apart) return {kMostKeys, paged ? kFetchKeys : 8};  // so that a FetchRows is of one page
   const i64 rows = (16 << 10) / row_bytes;
   const bool is_long = (u.key_end - u.key_begin) * row_bytes > 256 << 10;
   return {heads.group == 1 && is_long ? kFewKeys : kMostKeys, int(rows < 16 ? 16 : rows > 64 ? 64 : rows)};
@@ -299,7 +300,7 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   heads.q_width = (a.hdim_q + storage.direct.k_dims - 1) / storage.direct.k_dims * kLanes;
   heads.o_width = round_up(a.hdim_v, 2 * kLanes);
   const Blocks blocks = blocks_of(heads, u, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v),
-                                  a.k_row != a.hdim_q || a.v_row != a.hdim_v);
+                                  a.k_row != a.hdim_q || a.v_row != a.hdim_v, a.pages.table != nullptr);
   heads.chunk = heads.heads_k > 1 ? blocks.ahead : blocks.keys;
   heads.fetch_shift = __builtin_ctz(heads.heads_k > 1 ? blocks.ahead : kFetchKeys);
   heads.fetch_into = blocks.into;
