@@ -59,6 +59,7 @@ template <> inline constexpr bool kValuePairs<core::fp16> = false;
 template <class T> constexpr bool kValuePairs = false;
 #endif
 
+// Where what is fetched waits until it is used.
 enum class FetchInto : unsigned char { l1, l2, nothing };
 
 // The rows of a unit: `group` of each key head. Row r reads key head r / group.

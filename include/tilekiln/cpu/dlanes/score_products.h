@@ -92,10 +92,10 @@ __attribute__((noinline)) void score_twos(float* s, const char* const* k, const 
   }
 }
 
-// kLanes keys with R rows, kLanes sums at a time.
+// kLanes keys with R rows, kLanes sums at a time: whole registers of K.
 template <class Row, int R>
-TILEKILN_INLINE void score_rows(float* s, const char* const* k, const FetchRows& fetch, FetchInto into, const float* q,
-                                i64 q_width, int steps) {
+TILEKILN_INLINE void score_several(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
+                                   const float* q, i64 q_width, int steps) {
   constexpr int N = kLanes / R;  // keys
   for (int key = 0; key < kLanes; key += N) {
     vf sum[kLanes];  // by row, key
@@ -231,7 +231,7 @@ void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, co
       if constexpr (Row::kTwos)
         score_twos<Row, R / 2>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps);
       else
-        score_rows<Row, R>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps);
+        score_several<Row, R>(to, rows, next, r == 0 ? a.fetch_into : FetchInto::nothing, from, a.q_width, steps);
     };
     int r = 0;
     for (; r + 4 <= a.group; r += 4) some.template operator()<4>(r);
