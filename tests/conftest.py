@@ -50,9 +50,10 @@ class Scons:
         (ROOT / "build").mkdir(exist_ok=True)
         with filelock.FileLock(ROOT / "build" / "tests.lock"):
             if not answer.exists():
-                # Objects from a cache of yours, for who works in several trees: TILEKILN_TEST_CACHE=DIR.
-                cache = [f"cache={os.environ['TILEKILN_TEST_CACHE']}"] if "TILEKILN_TEST_CACHE" in os.environ else []
-                command = [sys.executable, "-m", "SCons", "-Q", *arguments, *cache]
+                # For who works in several trees: objects from a cache of yours, compilers behind a launcher of yours.
+                shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
+                yours = [f"{option}={os.environ[name]}" for option, name in shared.items() if name in os.environ]
+                command = [sys.executable, "-m", "SCons", "-Q", *arguments, *yours]
                 result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
                 said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
                 answer.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
