@@ -60,6 +60,16 @@ def test_unpad_and_pad(padding, dtype):
     assert torch.equal(hidden.grad, weight * kept)
 
 
+def test_indices_of_32_bits(padding):
+    """Transformers passes cu_seqlens_q[:-1], int32, for a step of generation with padding on the left."""
+    tokens = upstream.normal(2, 3, dtype=torch.float32, seed=0, grad=True)
+    padded = padding.pad_input(tokens, torch.tensor([0, 5], dtype=torch.int32), 2, 4)
+    assert torch.equal(padded, padding.pad_input(tokens, torch.tensor([0, 5]), 2, 4))
+    assert torch.equal(padded[1, 1], tokens[1])
+    padded.square().sum().backward()
+    assert torch.equal(tokens.grad, 2 * tokens.detach())
+
+
 def test_unused_tokens_keep_their_place(padding):
     mask, unused = torch.tensor([[1, 0, 0], [1, 1, 0]]), torch.tensor([[0, 1, 0], [0, 0, 1]])
     tokens, indices, cu_seqlens, longest, used = padding.unpad_input(torch.arange(6.0).reshape(2, 3, 1), mask, unused)

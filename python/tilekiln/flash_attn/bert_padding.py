@@ -33,7 +33,10 @@ def unpad_input(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """The inverse of unpad_input: tokens (total, ...) to (batch, seqlen, ...), zeros elsewhere."""
+    """The inverse of unpad_input: tokens (total, ...) to (batch, seqlen, ...), zeros elsewhere.
+
+    indices: int64 or int32 (total), distinct places in batch x seqlen.
+    """
     rows = hidden_states.new_zeros(batch * seqlen, *hidden_states.shape[1:])
-    padded: Tensor = rows.index_copy(0, indices, hidden_states).unflatten(0, (batch, seqlen))
+    padded: Tensor = rows.index_copy(0, indices.long(), hidden_states).unflatten(0, (batch, seqlen))
     return padded
