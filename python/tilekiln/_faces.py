@@ -8,6 +8,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.metadata
 import importlib.util
+import inspect
 import os
 import pathlib
 import sys
@@ -49,6 +50,8 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
             except NoKernelError as error:
                 raise FaceNoKernelError(str(error)) from error
 
+        # inspect.getfullargspec does not follow __wrapped__, and ring attention fills in arguments by what it says.
+        face.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         return face  # type: ignore[return-value]
 
     return decorate

@@ -86,6 +86,15 @@ def test_signature(interface, name):
     written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
     assert ", ".join(written) == SIGNATURES[name]
     assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    # What ring-flash-attn fills in its calls by; it does not look behind a decorator.
+    assert inspect.getfullargspec(getattr(interface, name)).args == [p.name for p in parameters]
+
+
+def test_names_of_the_wrapped_functions(interface):
+    """diffusers imports these, some versions without a guard."""
+    for name in ("forward", "varlen_forward", "backward", "varlen_backward"):
+        wrapped = getattr(interface, f"_wrapped_flash_attn_{name}")
+        assert wrapped is getattr(interface, f"_flash_attn_{name}")
 
 
 def test_causal_is_bottom_right_aligned(face):

@@ -393,3 +393,10 @@ def _flash_attn_varlen_backward(
             if gradient is not None:
                 gradient.zero_()
     return _private_backward(dout, (*tensors, softmax_lse), gradients, deterministic, rng_state, arguments)
+
+
+_wrapped_flash_attn_forward = _flash_attn_forward
+"""Upstream's name for _flash_attn_forward behind torch.library; torch.compile traces this one as it is."""
+_wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
+_wrapped_flash_attn_backward = _flash_attn_backward
+_wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
