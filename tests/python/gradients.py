@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,8 +67,13 @@ class BackwardProblem:
             assert np.all(made["randval"][~drawn] == problems.POISON), "randval was written where no byte belongs"
 
 
-def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> BackwardProblem:
-    """A random problem of a signature of fmha_bwd_dq_dk_dv, with out and lse rounded as a forward would write them."""
+def make(
+    signature: dict[str, Any], sizes: Sizes, seed: int = 0, change: Callable[[dict[str, Any]], None] | None = None
+) -> BackwardProblem:
+    """A random problem of a signature of fmha_bwd_dq_dk_dv, with out and lse rounded as a forward would write them.
+
+    `change` may take the forward's arguments elsewhere before out and lse are computed from them.
+    """
     forward_signature = {
         **signature,
         "dropout": signature["dropout"] != "none",
@@ -76,6 +82,8 @@ def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> BackwardProb
         "qscale": "none",
     }
     forward = problems.make(forward_signature, sizes, seed)
+    if change is not None:
+        change(forward.inputs)
     exact = forward.reference()
     storage = STORAGE[forward.dtype][0]
     rows = exact.touched if sizes.layout == "bhsd" else np.swapaxes(exact.touched, -1, -2)

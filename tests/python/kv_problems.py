@@ -62,24 +62,34 @@ class Problem:
             return reference.appendkv(**self.inputs)
         return (reference.batch_prefill if self.family == "fmha_batch_prefill" else reference.splitkv)(**self.inputs)
 
-    def run(self, library: tk.Library, expected: reference.Result, **options: Any) -> None:
-        """Call the library and compare: values within tolerance where it writes, poison where it must not."""
+    def outputs(self, expected: reference.Result) -> dict[str, np.ndarray]:
+        """Poisoned arrays for out, and lse and randval when the signature has them."""
         q, v = self.inputs["q"], self.inputs["v"]
         hdim_v = v.shape[3] if v.ndim == 5 else v.shape[-1]
-        bhsd = self.inputs.get("layout") == "bhsd"
         made = {"out": poisoned(np.empty((*q.shape[:-1], hdim_v), STORAGE[self.dtype][1]))}
         if self.lse:
             made["lse"] = poisoned(np.empty(expected.lse.shape, np.float32))
         if self.randval:
             assert expected.randval is not None
             made["randval"] = poisoned(np.empty(expected.randval.shape, np.uint8))
+        return made
+
+    def run(self, library: tk.Library, expected: reference.Result, **options: Any) -> None:
+        """Call the library and compare."""
+        made = self.outputs(expected)
         result = getattr(library, self.family)(**self.inputs, **self.only_facade, **made, **options)
         assert result is made["out"]
+        self.check(made, expected)
+
+    def check(self, made: dict[str, np.ndarray], expected: reference.Result) -> None:
+        """Values within tolerance where the call writes, poison where it must not."""
         worst = reference.excess(self.dtype, expected, made["out"], made.get("lse"))
         assert worst <= 1, f"error {worst:.3g} times its bound"
+        bhsd = self.inputs.get("layout") == "bhsd"
         rows = expected.touched if bhsd else np.swapaxes(expected.touched, -1, -2)
         assert still_poison(made["out"][~rows]), "out was written in rows that must stay untouched"
         if self.randval:
+            assert expected.randval is not None
             drawn = expected.randval >= 0
             assert np.array_equal(made["randval"][drawn], expected.randval[drawn]), "randval differs"
             assert np.all(made["randval"][~drawn] == POISON), "randval was written where no byte belongs"
@@ -263,6 +273,11 @@ def make(family: str, signature: dict[str, Any], sizes: Sizes, seed: int) -> Pro
 WRITTEN = ("q", "k", "v")
 
 
+def attends(problem: Problem) -> bool:
+    """Can the call also attend: split-KV has no fp8 head dims above 128."""
+    return problem.dtype != "fp8" or max(problem.inputs["q"].shape[-1], problem.inputs["v"].shape[-1]) <= 128
+
+
 def run_append(library: tk.Library, problem: Problem, **options: Any) -> None:
     """Append with the library and with the reference: the same bytes everywhere, and attention within tolerance."""
     ours = {**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}}
@@ -272,8 +287,8 @@ def run_append(library: tk.Library, problem: Problem, **options: Any) -> None:
     assert library.fmha_fwd_appendkv(**ours, attend=False, **options) is None
     for name in WRITTEN:
         assert ours[name].tobytes() == theirs[name].tobytes(), f"{name} differs"
-    if problem.dtype == "fp8" and max(problem.inputs["q"].shape[-1], problem.inputs["v"].shape[-1]) > 128:
-        return  # split-KV has no fp8 head dims above 128
+    if not attends(problem):
+        return
     ours = {**problem.inputs, **{name: problem.inputs[name].copy() for name in WRITTEN}}
     out = library.fmha_fwd_appendkv(**ours, **options)
     for name in WRITTEN:

@@ -1,0 +1,190 @@
+"""One random call of one operator: made from a seed, run over guarded memory, compared with the float64 reference."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+from tilekiln import reference
+
+from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values
+from tests.fuzz.memory import ENDS, Placed
+from tests.python import gradients, kv_problems, problems
+
+FAMILIES = {  # by operator: the family whose instances it is called with
+    "fmha_fwd": "fmha_fwd",
+    "fmha_bwd": "fmha_bwd_dq_dk_dv",
+    **{family: family for family in kv_problems.FAMILIES},
+}
+
+
+KINDS = ("values", "arguments")  # right calls, whose values are compared; and wrong ones, which must be refused
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What names a call: RECEIPT/OPERATOR/KIND/SEED. With the same library it is the same call anywhere."""
+
+    receipt: str
+    operator: str
+    kind: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.receipt}/{self.operator}/{self.kind}/{self.seed}"
+
+    @staticmethod
+    def parse(text: str) -> Case:
+        """Raises ValueError for anything but RECEIPT/OPERATOR/KIND/SEED."""
+        try:
+            receipt, operator, kind, seed = text.split("/")
+            case = Case(receipt, operator, kind, int(seed))
+        except ValueError:
+            raise ValueError(f"{text!r} is no case: RECEIPT/OPERATOR/KIND/SEED, as the fuzzer prints them") from None
+        if operator not in FAMILIES:
+            raise ValueError(f"{operator!r} is no operator: {', '.join(FAMILIES)}")
+        if kind not in KINDS:
+            raise ValueError(f"{kind!r} is no kind of case: {', '.join(KINDS)}")
+        return case
+
+
+class MismatchError(AssertionError):
+    """A call that ran and did what it must not."""
+
+
+def operators(library: tk.Library) -> list[str]:
+    """Those that a library has usable instances of."""
+    return [operator for operator, family in FAMILIES.items() if instances(library, family)]
+
+
+_INSTANCES: dict[tuple[str, str], list[tk.Instance]] = {}
+
+
+def instances(library: tk.Library, family: str) -> list[tk.Instance]:
+    """The usable instances of a family, in the order of the library."""
+    key = (str(library.path), family)
+    if key not in _INSTANCES:
+        try:
+            found = library.instances(f"family={family}")
+        except tk.ArgumentError:  # the library has not this family
+            found = []
+        _INSTANCES[key] = [one for one in found if library.instance_usable(one.number)]
+    return _INSTANCES[key]
+
+
+class Call:
+    """Arguments of one call, each array in guarded pages."""
+
+    def __init__(self, library: tk.Library, case: Case) -> None:
+        self.case, self.library = case, library
+        self.draw = draw = Draw(case.seed)
+        self.instance = draw.one(instances(library, FAMILIES[case.operator]))
+        self.options: dict[str, Any] = {
+            "instance": self.instance.number,
+            "num_threads": draw.often(1, 0, 2, 3),
+        }
+        self.problem = self._problem(dict(self.instance.signature))
+        self.read: dict[str, Placed] = {}
+        self.written: dict[str, Placed] = {}
+
+    def _problem(self, signature: dict[str, Any]) -> Any:
+        draw, seed = self.draw, int(self.draw.random.integers(2**31))
+        if self.case.operator == "fmha_bwd":
+            if signature["deterministic"]:
+                self.options |= {"deterministic": True, "workers": draw.often(0, 1, 3)}
+            sizes = attention_sizes(draw, signature)
+            return gradients.make(signature, sizes, seed, lambda inputs: change_values(draw, inputs))
+        if self.case.operator == "fmha_fwd":
+            problem: Any = problems.make(signature, attention_sizes(draw, signature), seed)
+        else:
+            problem = kv_problems.make(self.case.operator, signature, cache_sizes(draw), seed)
+            self.options |= problem.only_facade
+        change_values(draw, problem.inputs)
+        return problem
+
+    def place(self, arguments: dict[str, Any], kept: dict[str, Placed]) -> dict[str, Any]:
+        """Copies of the arrays in guarded pages, noted in `kept`; what is no array as it is."""
+        for name, value in arguments.items():
+            if isinstance(value, np.ndarray):
+                kept[name] = Placed(value, self.draw.one(ENDS))
+        return {**arguments, **{name: kept[name].array for name in arguments if name in kept}}
+
+    def call(self, **arguments: Any) -> Any:
+        """The facade, now or on a stream of its own."""
+        function = getattr(self.library, self.case.operator)
+        if self.draw.random.random() < 0.9:
+            return function(**arguments, **self.options)
+        stream = tk.Stream()
+        result = function(**arguments, **self.options, stream=stream)
+        stream.synchronize()
+        return result
+
+    def run(self) -> None:
+        """Raises MismatchError, with what was wrong."""
+        try:
+            if self.case.operator == "fmha_fwd_appendkv":
+                self._append()
+            else:
+                self._compute()
+        except AssertionError as error:
+            raise MismatchError(str(error)) from None
+        for name, placed in self.read.items():
+            if placed.changed():
+                raise MismatchError(f"{name} was written, and the call only reads it")
+        for name, placed in self.written.items():
+            if placed.strayed():
+                raise MismatchError(f"memory beside {name} was written")
+
+    def _compute(self) -> None:
+        expected = self.problem.reference()
+        inputs = self.place(self.problem.inputs, self.read)
+        made = self.place(self.outputs(expected), self.written)
+        self.call(**inputs, **made)
+        self.problem.check(made, expected)
+
+    def outputs(self, expected: Any) -> dict[str, np.ndarray]:
+        """Poisoned arrays for all that the call can write."""
+        if isinstance(self.problem, kv_problems.Problem):
+            return self.problem.outputs(expected)
+        return dict(self.problem.outputs())
+
+    def _append(self) -> None:
+        """The appended cache is that of the reference to the byte; attention over it within tolerance."""
+        attend = bool(self.draw.random.integers(2)) and kv_problems.attends(self.problem)
+        ours = self.place({name: _copy(value) for name, value in self.problem.inputs.items()}, self.read)
+        for name in kv_problems.WRITTEN:
+            self.written[name] = self.read.pop(name)
+        theirs = {name: _copy(value) for name, value in self.problem.inputs.items()}
+        expected = reference.appendkv(**theirs, attend=attend)
+        result = self.call(**ours, attend=attend)
+        for name in kv_problems.WRITTEN:
+            if ours[name].tobytes() != theirs[name].tobytes():
+                raise MismatchError(f"{name} differs from the reference's")
+        if attend:
+            worst = reference.excess(self.problem.dtype, expected, result)
+            if not worst <= 1:
+                raise MismatchError(f"error {worst:.3g} times its bound")
+
+    def __str__(self) -> str:
+        return self.shown({**self.problem.inputs, **self.options})
+
+    def shown(self, arguments: Mapping[str, Any]) -> str:
+        """The call as Python would write it, arrays by dtype and shape."""
+        words = [f"{name}={_shown(value)}" for name, value in arguments.items()]
+        return f"{self.instance.name}\n  {self.case.operator}({', '.join(words)})"
+
+
+def _copy(value: Any) -> Any:
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        if value.dtype == np.int32 and value.size <= 16:
+            return f"int32({value.tolist()})"
+        gaps = "" if value.flags.c_contiguous else f", strides {value.strides}"
+        return f"{value.dtype}{list(value.shape)}{gaps}"
+    return repr(value)

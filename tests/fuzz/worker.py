@@ -1,0 +1,63 @@
+"""Runs cases one after the other and tells each on standard output before it runs it: a crash names its case.
+
+Its lines: "> CASE" before, "! CASE JSON" for a mismatch. It ends when its count is reached or it is stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import tilekiln as tk
+
+from tests.fuzz.bad import BadCall
+from tests.fuzz.calls import KINDS, Call, Case, MismatchError, operators
+
+
+def libraries(receipts: list[str]) -> dict[str, tk.Library]:
+    """By receipt. A name with a slash is a file. Raises what tilekiln.load raises."""
+    loaded = [tk.load(one) for one in receipts]
+    return {library.receipt: library for library in loaded}
+
+
+def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tuple[str, str, str]]:
+    """What one seed is used for: every operator of every library, three right calls and a wrong one."""
+    for receipt, library in found.items():
+        for name in operators(library):
+            if operator in ("", name):
+                for one in (*["values"] * 3, "arguments"):
+                    if kind in ("", one):
+                        yield receipt, name, one
+
+
+def run(library: tk.Library, case: Case) -> tuple[str, str]:
+    """What was wrong, "" for nothing; and the call. Whatever the facade raises for a right call is wrong too."""
+    call = (BadCall if case.kind == "arguments" else Call)(library, case)
+    try:
+        call.run()
+    except MismatchError as error:
+        return str(error), str(call)
+    except (tk.ArgumentError, tk.NoKernelError, TypeError) as error:
+        return f"refused: {type(error).__name__}: {error}", str(call)
+    return "", ""
+
+
+def main(words: list[str]) -> None:
+    """worker.py RECEIPTS OPERATOR KIND FIRST STEP COUNT: cases FIRST, FIRST + STEP, ... of the endless list."""
+    receipts, operator, kind, first, step, count = words
+    if kind not in ("", *KINDS):
+        raise ValueError(kind)
+    found = libraries(receipts.split(","))
+    turns = list(cases(found, operator, kind))
+    for number in range(int(first), int(count), int(step)):
+        receipt, name, one = turns[number % len(turns)]
+        case = Case(receipt, name, one, number)
+        print(f"> {case}", flush=True)
+        wrong, call = run(found[receipt], case)
+        if wrong:
+            print(f"! {case} {json.dumps([wrong, call])}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
