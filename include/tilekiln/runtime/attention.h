@@ -3,6 +3,7 @@
 #include "tilekiln/fmha/fwd_engine.h"
 #include "tilekiln/runtime/array.h"
 #include "tilekiln/runtime/dispatch.h"
+#include "tilekiln/runtime/run.h"
 #include "tilekiln/runtime/small_array.h"
 
 namespace tilekiln::fmha {
@@ -27,16 +28,13 @@ struct Sequence {
   i64 first_unit;
 };
 
-struct AttentionCall {
+struct AttentionCall : Run {
   Query query = {};
   Choice choice;
   int batch = 0;
   int seqlen_q = 0, seqlen_k = 0;  // the longest logical lengths
   bool uniform = false;            // every sequence has these lengths, and `sequences` is empty
   SmallArray<Sequence, 16> sequences;
-  int threads = 1;
-  bool lent = false;  // run on `executor`
-  tilekiln_executor executor = {};
   tilekiln_stream* stream = nullptr;
 };
 
