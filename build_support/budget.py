@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ def part(path: str) -> str:
     """What people call an object: its engine or its rows' family and target, else its source."""
     words = path.removesuffix(".o").rpartition("/obj/")[2].split("/")
     if words[0] == "engine":
-        return f"engines for {words[1]}"
+        return f"engines for {re.sub('-[0-9a-f]{8}$', '', words[1])}"
     if words[0] == "rows":
         return f"rows of {words[1]} for {words[2]}"
     if words[0] == "library":

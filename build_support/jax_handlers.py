@@ -36,7 +36,9 @@ def handlers(graph: Graph) -> Any:
     path = f"{variant.python_directory}/{NAME}"
     compile_ = tools.compile(graph.at(SOURCE), "rows", [graph.at("include")])[:-2]
     command = [*compile_, graph.at(SOURCE), "-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-o", jobs.OUT, "-ldl"]
-    graph.compiled.append({"file": graph.at(SOURCE), "output": graph.at(path), "arguments": [*compile_, place]})
+    graph.compiled.append(
+        {"file": graph.at(SOURCE), "output": graph.at(path), "arguments": [*compile_, place, "-c", graph.at(SOURCE)]}
+    )
     job = jobs.Job(
         "compile",
         f"{SOURCE} for jaxlib",

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen import includes
@@ -45,34 +45,50 @@ def _written(graph: Graph, pattern: str) -> list[str]:
     return sorted(os.path.relpath(path, root) for path in glob.glob(os.path.join(root, pattern)))
 
 
-def engines(graph: Graph, sources: Generated) -> dict[str, Any]:
-    """By target: one object with all its engines, in which nothing but the engine symbols is visible."""
-    from codegen.targets import targets
+class Engines:
+    """The engines of a build: each compiled once, joined to one object a target that shows their symbols only.
 
-    flags = {target.name: list(target.flags) for target in targets()}
-    directory = graph.request.variant.directory
-    objects: dict[str, list[Any]] = {}
-    symbols: dict[str, list[str]] = {}
-    for engine in sources.engines:
-        family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
-        suffix = f"_{engine.target.replace('-', '_')}"  # names end with their target
-        names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
-        node = graph.compile(
-            engine.source,
-            f"{directory}/obj/engine/{engine.target}/{family}-{pipeline}.o",
-            "engine",
-            ["include"],
-            flags=flags[engine.target],
-            defines=[define(engine.target)],
-            label=f"{engine.source} for {engine.target}",
-            instances=names,
-        )
-        objects.setdefault(engine.target, []).append(node)
-        symbols.setdefault(engine.target, []).append(engine.symbol)
-    return {
-        target: graph.join(f"{directory}/obj/engine/{target}.o", nodes, symbols[target], f"engines for {target}")
-        for target, nodes in objects.items()
-    }
+    Its bytes and its name follow from the engines in it, so receipts that need the same ones share it, and what else
+    is built beside a receipt changes nothing of its library.
+    """
+
+    def __init__(self, graph: Graph, sources: Generated) -> None:
+        from codegen.targets import targets
+
+        self._graph, self._engines = graph, sorted(sources.engines, key=lambda engine: engine.symbol)
+        self._place = f"{graph.request.variant.directory}/obj/engine"
+        self._objects: dict[str, Any] = {}  # by symbol
+        self._joined: dict[str, Any] = {}  # by path
+        flags = {target.name: list(target.flags) for target in targets()}
+        for engine in self._engines:
+            family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
+            suffix = f"_{engine.target.replace('-', '_')}"  # names end with their target
+            names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
+            self._objects[engine.symbol] = graph.compile(
+                engine.source,
+                f"{self._place}/{engine.target}/{family}-{pipeline}.o",
+                "engine",
+                ["include"],
+                flags=flags[engine.target],
+                defines=[define(engine.target)],
+                label=f"{engine.source} for {engine.target}",
+                instances=names,
+            )
+
+    def of(self, receipts: Collection[str]) -> dict[str, Any]:
+        """By target, in one order: the object of all engines that a library of these receipts holds."""
+        symbols: dict[str, list[str]] = {}
+        for engine in self._engines:
+            if not set(receipts).isdisjoint(engine.receipts):
+                symbols.setdefault(engine.target, []).append(engine.symbol)
+        return {target: self._join(target, symbols[target]) for target in sorted(symbols)}
+
+    def _join(self, target: str, symbols: Sequence[str]) -> Any:
+        path = f"{self._place}/{target}-{hashlib.sha256(' '.join(symbols).encode()).hexdigest()[:8]}.o"
+        if path not in self._joined:
+            objects = [self._objects[symbol] for symbol in symbols]
+            self._joined[path] = self._graph.join(path, objects, symbols, f"engines for {target}")
+        return self._joined[path]
 
 
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
@@ -80,20 +96,18 @@ def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[An
     variant = graph.request.variant
     include = ["include", f"{generated}/include"]
     shown = [graph.at(path) for path in include]
-    headers: dict[str, str] = {}  # by kind: the digest of what such a unit includes
+    headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
     found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
-    for unit in sources.units:
-        path = f"{generated}/{unit.path}"
-        if unit.kind not in headers:
-            # In a dry run the source may not be there yet; it is to be compiled whatever its headers hold.
-            known = os.path.exists(graph.at(path))
-            headers[unit.kind] = includes.digest(includes.direct(graph.at(path)), shown) if known else ""
+    # In one order whatever else is built: the order of objects is that of a library's bytes.
+    for unit in sorted(sources.units, key=lambda unit: unit.path):
+        if unit.includes not in headers:
+            headers[unit.includes] = includes.digest(unit.includes, shown)
         node = graph.compile(
-            path,
+            f"{generated}/{unit.path}",
             f"{variant.directory}/obj/{unit.path.removesuffix('.cpp')}.o",
             "rows",
             include,
-            content=f"{unit.digest} {headers[unit.kind]}",
+            content=f"{unit.digest} {headers[unit.includes]}",
             label=unit.path,
             instances=unit.instances,
         )
@@ -193,7 +207,7 @@ def extension_suffix() -> str:
 def programs(
     graph: Graph,
     libraries: Mapping[str, Any],
-    engine_objects: Mapping[str, Any],
+    engines: Engines,
     inside: Mapping[str, Sequence[Any]],
     generated: str,
 ) -> dict[str, list[Any]]:
@@ -227,7 +241,8 @@ def programs(
                 ]
                 link_flags: list[str] = []
                 if program.links == "engine":
-                    objects += [engine_objects[target]] if target else list(engine_objects.values())
+                    every = engines.of(libraries)
+                    objects += [every[target]] if target else list(every.values())
                 elif program.links == "inside":
                     objects += inside[receipt]
                 elif program.links == "library":

@@ -1,4 +1,4 @@
-"""The project headers that generated units reach. They all include the same ones, so SCons need not scan each."""
+"""The project headers that a source reaches, read here once for all generated units: SCons would scan each."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ def closure(names: Iterable[str], directories: Sequence[str]) -> dict[str, bytes
 def named(source: bytes) -> list[str]:
     """The headers that a source includes in quotes."""
     return [match.decode() for match in _INCLUDE.findall(source)]
-
-
-def direct(path: str) -> list[str]:
-    with open(path, "rb") as file:
-        return named(file.read())
 
 
 def digest(names: Iterable[str], directories: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from codegen import axes as axes_module
-from codegen import files
+from codegen import files, includes
 from codegen.axes import Axis, Family
 from codegen.manifest import manifest, source_hashes
 from codegen.plan import Instance, Plan
@@ -31,6 +31,7 @@ class Unit(msgspec.Struct, frozen=True):
     kind: str  # rows, table, manifest
     receipts: tuple[str, ...]
     instances: tuple[str, ...] = ()  # names, of a rows unit
+    includes: tuple[str, ...] = ()  # the headers it names
 
 
 class Engine(msgspec.Struct, frozen=True):
@@ -228,6 +229,9 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         contents[path], digests[path] = data, files.digest(data)
         return path
 
+    def unit(path: str, kind: str, plan: Plan, instances: tuple[str, ...] = ()) -> Unit:
+        return Unit(path, digests[path], kind, (plan.receipt,), instances, tuple(includes.named(contents[path])))
+
     for plan in plans:
         families = _families(plan)
         # Of every family: kernels/library is compiled for receipts that lack one just as well.
@@ -241,15 +245,15 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             if batch.path not in contents:
                 add(batch.path, _rows(renderer, batch))
             names_ = tuple(i.name for i in batch.instances)
-            units.append(Unit(batch.path, digests[batch.path], "rows", (plan.receipt,), names_))
+            units.append(unit(batch.path, "rows", plan, names_))
         text = manifest(plan, families, build_info, sources)
         info = {"version": build_info["version"], "manifest_length": len(text)}
         add(f"{plan.receipt}/manifest.json", text)
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
         code = renderer.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
-        units.append(Unit(table, digests[table], "table", (plan.receipt,)))
+        units.append(unit(table, "table", plan))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
-        units.append(Unit(code_path, digests[code_path], "manifest", (plan.receipt,)))
+        units.append(unit(code_path, "manifest", plan))
         part = Generated(
             units, list(headers), list({engine.symbol: engine for engine in _engines(plan).values()}.values())
         )

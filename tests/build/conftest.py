@@ -168,6 +168,56 @@ def copy_build(small_build: Path, tmp_path_factory: pytest.TempPathFactory) -> C
     return copy
 
 
+# A compiler, ld and objcopy in one. What it writes is a digest of its arguments and of what its inputs hold, so a file
+# is the same exactly when it was made by the same commands from the same inputs.
+FAKE_TOOL = r"""
+#include <stdio.h>
+#include <string.h>
+static unsigned long long state = 14695981039346656037ull;
+static void mix(int c) { state = (state ^ (unsigned char)c) * 1099511628211ull; }
+static int mix_file(const char* path) {
+  FILE* file = fopen(path, "rb");
+  if (!file) return 0;
+  for (int c; (c = getc(file)) != EOF;) mix(c);
+  mix(256);
+  return fclose(file) == 0;
+}
+int main(int count, char** words) {
+  const char* out = strstr(words[0], "objcopy") ? words[count - 1] : 0;
+  for (int i = 1; i < count; ++i) {
+    if (!strcmp(words[i], "--version")) return puts("g++ (fake) 12.2.0"), 0;
+    if (!strcmp(words[i], "-o")) { out = words[++i]; continue; }
+    if (words[i] == out) continue;
+    if (words[i][0] == '@') {
+      FILE* names = fopen(words[i] + 1, "r");
+      char name[4096];
+      while (names && fgets(name, sizeof name, names)) {
+        name[strcspn(name, "\n")] = 0;
+        mix_file(name);
+      }
+      if (names) fclose(names);
+    } else if (words[i][0] == '-' || !mix_file(words[i])) {
+      for (const char* c = words[i]; *c; ++c) mix(*c);
+    }
+    mix(0);
+  }
+  FILE* file = fopen(out, "w");
+  return !file || fprintf(file, "%016llx", state) < 0 || fclose(file) != 0;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def fake_tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which a build uses FAKE_TOOL for everything: a second for thousands of instances."""
+    folder = tmp_path_factory.mktemp("fake-tools")
+    (folder / "fake.c").write_text(FAKE_TOOL)
+    subprocess.run(["cc", "-O1", "-o", folder / "g++", folder / "fake.c"], check=True)
+    for name in ("ld", "objcopy", "as"):
+        (folder / name).symlink_to("g++")
+    return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> Callable[[str, Sequence[str]], Path]:
     """script(name, lines) -> an executable shell script."""
