@@ -89,7 +89,7 @@ class _Alias(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds `name` and its submodules in the package `home`."""
+    """Finds `name` and its submodules in the package `home`, and what others have put beside: see `_beside`."""
 
     def __init__(self, name: str, home: str, version: str) -> None:
         self.name, self.home, self.version = name, home, version
@@ -98,15 +98,25 @@ class _Finder(importlib.abc.MetaPathFinder):
         if fullname != self.name and not fullname.startswith(f"{self.name}."):
             return None
         home = self.home + fullname.removeprefix(self.name)
-        found = importlib.util.find_spec(home)
+        try:
+            found = importlib.util.find_spec(home)
+        except ModuleNotFoundError:  # a submodule of what is not in home
+            found = None
         if found is None:
-            return None
+            inside = fullname.rpartition(".")[0] == self.name
+            return importlib.machinery.PathFinder.find_spec(fullname, _beside(self.name)) if inside else None
         package = found.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, _Alias(home), origin=found.origin, is_package=package)
 
     def find_distributions(self, context: Any) -> Iterable[importlib.metadata.Distribution]:
         if context.name is None or context.name.replace("-", "_").lower() == self.name:
             yield _Distribution(self.name, self.version)
+
+
+def _beside(name: str) -> list[str]:
+    """Directories `name` on the path without an __init__.py: parts that others install, such as flash_attn.cute."""
+    directories = [pathlib.Path(entry or os.curdir) / name for entry in sys.path]
+    return [str(one) for one in directories if one.is_dir() and not (one / "__init__.py").exists()]
 
 
 def resolve(name: str, home: str, version: str) -> None:
@@ -117,15 +127,17 @@ def resolve(name: str, home: str, version: str) -> None:
 
 
 def _installed(name: str, home: str) -> str | None:
-    """Where another package of this name is, imported or on the path. A drop-in directory of ours is none."""
+    """Where another package of this name is, imported or on the path.
+
+    A drop-in directory of ours is none, and neither is a directory without an __init__.py: it may be anything.
+    """
     module = sys.modules.get(name)
-    if module is not None:
+    if module is not None and (getattr(module, "__file__", None) is not None or not hasattr(module, "__path__")):
         return None if module.__name__ == home else str(getattr(module, "__file__", None) or module)
-    spec = importlib.util.find_spec(name)
-    if spec is None or isinstance(spec.loader, _Alias):
+    spec = None if module is not None else importlib.util.find_spec(name)
+    if spec is None or spec.origin is None or isinstance(spec.loader, _Alias):
         return None
-    place = spec.origin or ", ".join(spec.submodule_search_locations or [])
-    return None if pathlib.Path(place).is_relative_to(TREE / "python" / "compat") else place
+    return None if pathlib.Path(spec.origin).is_relative_to(TREE / "python" / "compat") else spec.origin
 
 
 def install(name: str, home: str, version: str, over_installed: bool) -> None:

@@ -14,6 +14,8 @@ USE = """
 import importlib.metadata, importlib.util, torch
 from flash_attn import flash_attn_func, __version__
 from flash_attn.bert_padding import index_first_axis, pad_input, unpad_input
+from flash_attn.losses.cross_entropy import CrossEntropyLoss
+from flash_attn.ops.triton.rotary import apply_rotary
 from flash_attn.flash_attn_interface import _flash_attn_forward, flash_attn_varlen_func
 from flash_attn.layers.rotary import apply_rotary_emb
 import flash_attn, flash_attn.bert_padding, tilekiln.flash_attn.bert_padding
@@ -21,13 +23,13 @@ assert flash_attn is tilekiln.flash_attn
 assert flash_attn.bert_padding is tilekiln.flash_attn.bert_padding
 assert flash_attn.bert_padding.__spec__.name == "tilekiln.flash_attn.bert_padding"
 assert importlib.util.find_spec("flash_attn") is not None
-assert importlib.util.find_spec("flash_attn.losses") is None
+assert importlib.util.find_spec("flash_attn.models") is None
 assert importlib.metadata.version("flash_attn") == importlib.metadata.version("flash-attn") == __version__ == "2.8.4"
 assert "flash_attn" in importlib.metadata.packages_distributions()
 try:
-    import flash_attn.ops.triton
+    import flash_attn.models.gpt
 except ModuleNotFoundError as error:
-    assert error.name in ("flash_attn.ops", "flash_attn.ops.triton"), error.name
+    assert error.name == "flash_attn.models", error.name
 else:
     raise AssertionError
 x = torch.randn(1, 4, 2, 16)
@@ -87,6 +89,37 @@ def test_uninstall_puts_back_what_was_there(run, other):
     run(code + "assert importlib.util.find_spec('flash_attn.bert_padding') is None", ROOT / "python", other)
     gone = INSTALL + "tilekiln.flash_attn.uninstall()\nimport flash_attn"
     run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
+
+
+@pytest.fixture
+def beside(tmp_path):
+    """A directory flash_attn without an __init__.py, with a subpackage, as another distribution installs it."""
+    cute = tmp_path / "more" / "flash_attn" / "cute"
+    cute.mkdir(parents=True)
+    (cute / "__init__.py").write_text("from .inner import here\nfrom flash_attn.cute.inner import here as there\n")
+    (cute / "inner.py").write_text("here = object()\n")
+    return tmp_path / "more"
+
+
+WITH_CUTE = """
+from flash_attn.cute import here, there
+import flash_attn.cute.inner
+assert here is there
+try:
+    import flash_attn.cute.missing
+except ModuleNotFoundError as error:
+    assert error.name == "flash_attn.cute.missing", error.name
+else:
+    raise AssertionError
+"""
+
+
+def test_a_directory_without_init_is_no_other_package(run, beside):
+    """A clone beside the script, or what is to be found inside flash_attn."""
+    run(INSTALL + USE + WITH_CUTE, beside, ROOT / "python")
+    run("import flash_attn\n" + INSTALL + USE + WITH_CUTE, beside, ROOT / "python")
+    run(USE + WITH_CUTE, beside, DROP_IN)
+    run("import flash_attn\n" + INSTALL, ROOT / "python", fails="No module named 'flash_attn'")
 
 
 @pytest.mark.parametrize("convention", [None, "signed"])
