@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import tilekiln as tk
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture(scope="session")
 def load(build_library: Callable[..., Path], binding: Path) -> Callable[..., tk.Library]:
@@ -40,5 +42,33 @@ def run(flash: tk.Library) -> Callable[..., str]:
         assert fails in done.stderr, done.stderr
         assert done.returncode != 0
         return done.stderr
+
+    return run
+
+
+@pytest.fixture
+def two_processes(tmp_path: pathlib.Path) -> Callable[..., list[str]]:
+    """two_processes(code, *PYTHONPATH, **environment) -> what each printed; code finds its rank in sys.argv[1].
+
+    sys.argv[2] is the file by which torch.distributed's gloo processes find each other.
+    """
+
+    def run(code: str, *path: pathlib.Path, **environment: str) -> list[str]:
+        places = os.pathsep.join(map(str, path or (ROOT / "python",)))
+        everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment, "PYTHONPATH": places}
+        started = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(rank), str(tmp_path / "meeting")],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=everything, cwd="/",
+            )
+            for rank in range(2)
+        ]  # fmt: skip
+        try:
+            said = [process.communicate(timeout=300) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        assert [process.returncode for process in started] == [0, 0], "\n".join(errors for _, errors in said)
+        return [printed for printed, _ in said]
 
     return run

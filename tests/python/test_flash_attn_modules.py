@@ -35,6 +35,9 @@ def test_signatures(padding, rotate):
     assert names(padding.unpad_input) == "hidden_states, attention_mask, unused_mask=None"
     assert names(padding.pad_input) == "hidden_states, indices, batch, seqlen"
     assert names(padding.index_first_axis) == "input, indices"
+    assert names(padding.index_first_axis_residual) == "input, indices"
+    assert names(padding.index_put_first_axis) == "values, indices, first_axis_dim"
+    assert names(padding.unpad_input_for_concatenated_sequences) == "hidden_states, attention_mask_in_length"
     assert names(rotate) == (
         "x, cos, sin, interleaved=False, inplace=False, seqlen_offsets=0, cu_seqlens=None, max_seqlen=None"
     )
@@ -85,6 +88,53 @@ def test_no_sequences(padding):
     assert tokens.shape == (0, 2)
     assert (cu_seqlens.tolist(), longest, used.shape) == ([0], 0, (0,))
     assert padding.pad_input(tokens, indices, 0, 4).shape == (0, 4, 2)
+
+
+def test_several_sequences_a_row(padding):
+    lengths = torch.tensor([[2, 1, 0, 0], [0, 0, 0, 0], [1, 1, 2, 0]])
+    hidden = torch.arange(12.0).reshape(3, 4, 1)
+    tokens, indices, cu_seqlens, longest = padding.unpad_input_for_concatenated_sequences(hidden, lengths)
+    assert indices.tolist() == [0, 1, 2, 8, 9, 10, 11]
+    assert tokens.flatten().tolist() == indices.tolist()
+    assert cu_seqlens.tolist() == [0, 2, 3, 4, 5, 7]
+    assert cu_seqlens.dtype == torch.int32
+    assert longest == 2
+    nothing = padding.unpad_input_for_concatenated_sequences(hidden[:0], lengths[:0])
+    assert (nothing[0].shape, nothing[2].tolist(), nothing[3]) == ((0, 1), [0], 0)
+
+
+def test_index_first_axis_residual(padding):
+    x = upstream.normal(4, 2, 3, dtype=torch.float32, seed=0, grad=True)
+    made, all_of_x = padding.index_first_axis_residual(x, torch.tensor([2, 0]))
+    assert torch.equal(made, x[[2, 0]])
+    assert all_of_x.data_ptr() == x.data_ptr()
+    (made.sum() + 3 * all_of_x.sum()).backward()
+    assert x.grad[:, 0, 0].tolist() == [4, 3, 4, 3]
+
+
+def test_index_put_first_axis(padding):
+    values = upstream.normal(2, 3, dtype=torch.float32, seed=0, grad=True)
+    made = padding.index_put_first_axis(values, torch.tensor([3, 1], dtype=torch.int32), 5)
+    assert torch.equal(made[[3, 1]], values)
+    assert not made[[0, 2, 4]].any()
+    made.square().sum().backward()
+    assert torch.equal(values.grad, 2 * values.detach())
+
+
+def test_rearrange_is_that_of_einops(padding, monkeypatch):
+    """Upstream depends on einops, and verl imports rearrange from here."""
+    import sys
+    import types
+
+    with pytest.raises(AttributeError, match=r"bert_padding' has no attribute 'reduce'"):
+        padding.__getattr__("reduce")
+    theirs = types.ModuleType("einops")
+    theirs.rearrange = object()
+    monkeypatch.setitem(sys.modules, "einops", theirs)
+    assert padding.rearrange is theirs.rearrange
+    monkeypatch.setitem(sys.modules, "einops", None)
+    with pytest.raises(ImportError, match=r"rearrange is that of einops, which is not there .*: pip install einops"):
+        padding.__getattr__("rearrange")
 
 
 def test_index_first_axis(padding):
