@@ -98,6 +98,12 @@ def test_signature(face, name):
     assert name in face.__all__
 
 
+@pytest.mark.parametrize("window", [None, 4, (None, None), (1,), (1, 2, 3, 4), "ab"])
+def test_window_sizes_that_are_none_are_named(face, window):
+    with pytest.raises(RuntimeError, match=r"^window_size: was .*, must be \(left, right\) or \(left, right, sink"):
+        face.flash_attn_func(*qkv(5, 7), window_size=window)
+
+
 def test_result_is_out_or_a_tuple_of_what_is_wanted(face):
     q, k, v = qkv(5, 7)
     out = face.flash_attn_func(q, k, v)

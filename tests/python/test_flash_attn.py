@@ -97,6 +97,43 @@ def test_names_of_the_wrapped_functions(interface):
         assert wrapped is getattr(interface, f"_flash_attn_{name}")
 
 
+@pytest.mark.parametrize("p", [0.0, 0.2])
+def test_flash_attn_func_as_an_autograd_function(face, interface, p):
+    names = list(inspect.signature(interface.FlashAttnFunc.forward).parameters)
+    assert names == [
+        "ctx", "q", "k", "v", "dropout_p", "softmax_scale", "causal", "window_size", "softcap", "alibi_slopes",
+        "deterministic", "return_softmax", "is_grad_enabled",
+    ]  # fmt: skip
+    made = []
+    for call in (
+        lambda *x: interface.FlashAttnFunc.apply(*x, p, 0.3, True, (3, 0), 0.0, None, True, True, True),
+        lambda *x: face.flash_attn_func(*x, p, 0.3, True, (3, 0), 0.0, None, True, True),
+    ):
+        q, k, v = qkv(5, 7, grad=True)
+        torch.manual_seed(3)
+        out, lse, s_dmask = call(q, k, v)
+        assert not lse.requires_grad
+        out.float().square().sum().backward()
+        made.append((out, lse, s_dmask, q.grad, k.grad, v.grad))
+    for ours, right in zip(*made, strict=True):
+        assert torch.equal(ours, right)
+    alone = interface.FlashAttnFunc.apply(*qkv(5, 7), 0.0, 0.3, True, (3, 0), 0.0, None, True, False, False)
+    assert isinstance(alone, torch.Tensor)
+
+
+def test_maybe_contiguous(interface):
+    x = torch.zeros(3, 4)
+    assert interface.maybe_contiguous(None) is None
+    assert interface.maybe_contiguous(x) is x
+    assert interface.maybe_contiguous(x.T).is_contiguous()
+
+
+@pytest.mark.parametrize("window", [None, 4, (None, None), (1,), (1, 2, 3), "ab"])
+def test_window_sizes_that_are_none_are_named(face, window):
+    with pytest.raises(RuntimeError, match=r"^window_size: was .*, must be \(left, right\), two integers"):
+        face.flash_attn_func(*qkv(5, 7), window_size=window)
+
+
 def test_causal_is_bottom_right_aligned(face):
     q, k, v = qkv(3, 5)
     out, lse, _ = face.flash_attn_func(q, k, v, causal=True, return_attn_probs=True)

@@ -21,9 +21,14 @@ def masks(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
     """causal, window and sink_size. window_size: left, right and, when there are three, sink tokens."""
     if type(window_size) is tuple and window_size in ((-1, -1, 0), (-1, -1)):  # nearly every call
         return {"causal": bool(causal)}
-    sizes = [int(size) for size in window_size]
-    if len(sizes) not in (2, 3):
-        raise ArgumentError(f"window_size: was {window_size!r}, must be (left, right) or (left, right, sink tokens)")
+    try:
+        sizes = [int(size) for size in window_size]
+        if len(sizes) not in (2, 3):
+            raise ValueError
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"window_size: was {window_size!r}, must be (left, right) or (left, right, sink tokens), integers"
+        ) from error
     return {**mask(causal, sizes[:2], seqlen_k), "sink_size": sizes[2] if len(sizes) == 3 else 0}
 
 

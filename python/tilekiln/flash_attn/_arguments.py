@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._faces import FaceArgumentError
+
 
 def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Copies of those whose last dimension is not contiguous."""
@@ -15,10 +17,20 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+def two_sides(window_size: Any) -> tuple[int, int]:
+    """window_size, two integers or a tensor of them, as two ints."""
+    try:
+        left, right = window_size
+        return int(left), int(right)
+    except (TypeError, ValueError) as error:
+        raise FaceArgumentError(
+            f"window_size: was {window_size!r}, must be (left, right), two integers, of which -1 is unbounded"
+        ) from error
+
+
 def mask(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
     """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded."""
-    left, right = window_size
-    left, right = int(left), int(right)
+    left, right = two_sides(window_size)
     return {
         "causal": bool(causal),
         "window": (left if 0 <= left < seqlen_k else -1, right if 0 <= right < seqlen_k and not causal else -1),

@@ -25,11 +25,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .._faces import FaceArgumentError, errors_as_upstream
 from ..torch import calls
 from . import attn_probs
-from ._arguments import keys_of_sequences, last_dense, mask
+from ._arguments import keys_of_sequences, last_dense, mask, two_sides
 from ._kvcache import flash_attn_with_kvcache, over_pages
 from ._packed import forward, split
 
@@ -400,3 +401,49 @@ _wrapped_flash_attn_forward = _flash_attn_forward
 _wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
 _wrapped_flash_attn_backward = _flash_attn_backward
 _wrapped_flash_attn_varlen_backward = _flash_attn_varlen_backward
+
+
+def maybe_contiguous(x: Tensor | None) -> Tensor | None:
+    """x, copied if its last dimension is not contiguous; None stays None."""
+    return None if x is None else last_dense(x)[0]
+
+
+class FlashAttnFunc(torch.autograd.Function):
+    """flash_attn_func as upstream's autograd function, for callers of `FlashAttnFunc.apply`.
+
+    The arguments are those of flash_attn_func in their order; return_softmax is its return_attn_probs, and with
+    is_grad_enabled False nothing is kept for a backward.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        dropout_p: float,
+        softmax_scale: float | None,
+        causal: bool,
+        window_size: Any,
+        softcap: float,
+        alibi_slopes: Tensor | None,
+        deterministic: bool,
+        return_softmax: bool,
+        is_grad_enabled: bool,
+    ) -> Any:
+        options = softmax_scale, causal, *two_sides(window_size), softcap, alibi_slopes
+        out, lse, s_dmask, rng_state = _flash_attn_forward(q, k, v, dropout_p, *options, return_softmax)
+        ctx.mark_non_differentiable(lse, s_dmask)
+        if is_grad_enabled and any(ctx.needs_input_grad[:3]):
+            ctx.save_for_backward(q, k, v, out, lse, rng_state)
+            ctx.options = dropout_p, *options, deterministic
+        return (out, lse, s_dmask) if return_softmax else out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor, *_others: Any) -> Any:
+        q, k, v, out, lse, rng_state = ctx.saved_tensors
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        options: tuple[Any, ...] = *ctx.options, rng_state
+        _flash_attn_backward(dout, q, k, v, out, lse, dq, dk, dv, *options)
+        return dq, dk, dv, *(None,) * 9
