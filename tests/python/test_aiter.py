@@ -39,12 +39,31 @@ SIGNATURES = {
     "q_descale=None, k_descale=None, v_descale=None, gen=None, cu_seqlens_q_padded=None, cu_seqlens_k_padded=None, "
     "sink_ptr=None",
     "mha_bwd": f"dout, q, k, v, out, softmax_lse, {LEVEL}, deterministic, dq=None, dk=None, dv=None, dbias=None, "
-    "bias=None, alibi_slopes=None, rng_state=None, gen=None, sink_size=0, sink=None, d_sink=None",
+    "bias=None, alibi_slopes=None, rng_state=None, gen=None, sink=None, d_sink=None",
     "mha_varlen_bwd": "dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, "
     "dropout_p, softmax_scale, zero_tensors, is_causal, window_size_left, window_size_right, deterministic, dq=None, "
     "dk=None, dv=None, alibi_slopes=None, rng_state=None, gen=None, cu_seqlens_q_padded=None, "
-    "cu_seqlens_k_padded=None, sink_size=0, sink=None, d_sink=None",
+    "cu_seqlens_k_padded=None, sink=None, d_sink=None",
 }
+"""Of upstream, e4048607."""
+PRIVATE = {
+    "_flash_attn_forward": "q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, sink_size, "
+    "bias, alibi_slopes, q_descale, k_descale, v_descale, return_lse, return_softmax, how_v3_bf16_cvt=1, "
+    "cu_seqlens_q=None, cu_seqlens_kv=None, sink_ptr=None, out=None, num_splits=0",
+    "_flash_attn_backward": "dout, q, k, v, out, softmax_lse, dq, dk, dv, dbias, dropout_p, softmax_scale, causal, "
+    "window_size_left, window_size_right, bias, alibi_slopes, deterministic, rng_state=None, is_v3_atomic_fp32=True, "
+    "how_v3_bf16_cvt=1, sink=None, d_sink=None",
+    "_flash_attn_varlen_forward": "q, k, v, cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, "
+    "max_seqlen_q, max_seqlen_k, min_seqlen_q, dropout_p, softmax_scale, causal, logits_soft_cap=0.0, "
+    "window_size_left=-1, window_size_right=-1, sink_size=0, bias=None, alibi_slopes=None, q_descale=None, "
+    "k_descale=None, v_descale=None, return_lse=False, return_softmax=False, how_v3_bf16_cvt=1, block_table=None, "
+    "out=None, zero_tensors=False, sink_ptr=None",
+    "_flash_attn_varlen_backward": "dout, q, k, v, out, softmax_lse, dq, dk, dv, cu_seqlens_q, cu_seqlens_k, "
+    "max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal, window_size_left, window_size_right, alibi_slopes, "
+    "deterministic, rng_state=None, is_v3_atomic_fp32=True, how_v3_bf16_cvt=1, zero_tensors=False, "
+    "cu_seqlens_q_padded=None, cu_seqlens_k_padded=None, sink=None, d_sink=None",
+}
+"""Those of aiter.ops.mha that TransformerEngine and others call."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,15 +104,21 @@ def close(ours, exact, times=1.0):
     torch.testing.assert_close(ours.float(), exact.float(), atol=0.02 * times, rtol=0.02 * times)
 
 
+def by_position(function):
+    """The parameters that can be given by position, written; and the others' names."""
+    parameters = inspect.signature(function).parameters.values()
+    positional = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in positional]
+    return ", ".join(written), [p.name for p in parameters if p not in positional]
+
+
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_signature(face, name):
-    """Names, order and defaults; all can be given by position; aiter.ops.mha has the same functions."""
+    """Names, order and defaults by position; aiter.ops.mha has the same functions. Ours alone is keyword-only."""
     from tilekiln.aiter.ops import mha
 
-    parameters = inspect.signature(getattr(face, name)).parameters.values()
-    written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
-    assert ", ".join(written) == SIGNATURES[name]
-    assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    ours = ["sink_size"] if name in ("mha_bwd", "mha_varlen_bwd") else []
+    assert by_position(getattr(face, name)) == (SIGNATURES[name], ours)
     assert getattr(mha, name) is getattr(face, name)
     assert name in face.__all__
 
@@ -102,6 +127,13 @@ def test_signature(face, name):
 def test_window_sizes_that_are_none_are_named(face, window):
     with pytest.raises(RuntimeError, match=r"^window_size: was .*, must be \(left, right\) or \(left, right, sink"):
         face.flash_attn_func(*qkv(5, 7), window_size=window)
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_private_signature(face, name):
+    from tilekiln.aiter.ops import mha
+
+    assert by_position(getattr(mha, name)) == (PRIVATE[name], [])
 
 
 def test_result_is_out_or_a_tuple_of_what_is_wanted(face):
@@ -302,20 +334,85 @@ def test_below_autograd_batch(face):
     )
     assert all(torch.equal(a, b) for a, b in zip(again, (out, lse, low_bits, rng_state), strict=True))
     places = [torch.full_like(x, 7) for x in (q, k, v)]
-    dbias, d_sink = torch.empty_like(bias), torch.empty_like(sink)
+    dbias, d_sink = torch.empty_like(bias), torch.full_like(sink, 3)
     *made, softmax_d = face.mha_bwd(
         dout, q, k, v, out, lse, 0.2, None, True, -1, 0, True, *places, dbias, bias, rng_state=rng_state, sink=sink,
         d_sink=d_sink,
     )  # fmt: skip
     for mine, place in zip(made, places, strict=True):
         assert mine.data_ptr() == place.data_ptr()
-    for mine, theirs in zip((*places, dbias, d_sink), gradients, strict=True):
+    for mine, theirs in zip((*places, dbias), gradients[:4], strict=True):
         assert torch.equal(mine, theirs)
+    torch.testing.assert_close(d_sink - 3, gradients[4], rtol=1e-4, atol=1e-4)  # added to what was there
+    again = [torch.full_like(x, 7) for x in (q, k, v, bias)]
+    more = torch.zeros_like(sink)
+    only = mha._flash_attn_backward(
+        dout, q, k, v, out, lse, *again, 0.2, None, True, -1, 0, bias, None, True, rng_state, False, 2, sink, more
+    )
+    for mine, theirs in zip((only, *again), (softmax_d, *places, dbias), strict=True):
+        assert torch.equal(mine, theirs)
+    torch.testing.assert_close(more, d_sink - 3, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(softmax_d, (dout.float() * out.float()).sum(-1).mT)
     with pytest.raises(ValueError, match="rng_state: was None, must be with dropout_p what the forward returned"):
         face.mha_bwd(dout, q, k, v, out, lse, 0.2, None, True, -1, 0, True)
     with pytest.raises(ValueError, match="d_sink: was given, must be absent without sink"):
         face.mha_bwd(dout, q, k, v, out, lse, 0.0, None, True, -1, 0, True, d_sink=d_sink)
+    rest = (dout, q, k, v, out, lse, 0.0, None, True, -1, 0, True)
+    with pytest.raises(
+        ValueError, match=r"sink: was of shape \(4, 2\), must be \(2, 4\), \(batch, nheads\), or \(4,\)"
+    ):
+        face.mha_bwd(*rest, sink=torch.zeros(4, 2), d_sink=d_sink)
+    with pytest.raises(ValueError, match=r"d_sink: was of shape \(2, 4\), must be \(4,\)"):
+        face.mha_bwd(*rest, sink=sink, d_sink=torch.zeros(2, 4))
+
+
+@pytest.mark.parametrize("varlen", [False, True])
+def test_sinks_of_each_sequence(face, varlen):
+    """sink (batch, nheads), by position as upstream's callers give it; no row needs more of it than the lse."""
+    dout = normal(2, 9, 4, 64, seed=9)
+    sinks = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    q, k, v = (x.float() for x in qkv(9, 12))
+    seen = upstream.visible(9, 12, True)
+    inputs = [x.requires_grad_() for x in (q, k, v, sinks)]
+    wide = [x.repeat_interleave(2, 2) for x in (k, v)]
+    scores = torch.einsum("bihd,bjhd->bhij", q, wide[0]) / 8
+    scores = torch.cat([scores.masked_fill(~seen, -torch.inf), sinks[:, :, None, None].expand(2, 4, 9, 1)], -1)
+    lse = scores.logsumexp(-1)
+    exact = torch.einsum("bhij,bjhd->bihd", scores.softmax(-1)[..., :-1], wide[1])
+    right = torch.autograd.grad(exact, inputs, dout.float())
+    out, lse, sinks = exact.detach().bfloat16(), lse.detach(), sinks.detach()
+    narrow = [x.detach().bfloat16() for x in (q, k, v)]
+    d_sink = torch.ones(4)
+    places = [torch.empty_like(x) for x in narrow]
+    if varlen:
+        cu = int32(0, 9, 18), int32(0, 12, 24)
+        flat = (x.flatten(0, 1) for x in (dout, *narrow, out))
+        face.mha_varlen_bwd(
+            *flat, lse.transpose(0, 1).flatten(1), *cu, 9, 12, 0.0, None, False, True, -1, 0, True,
+            *(x.flatten(0, 1) for x in places), None, None, None, None, None, sinks, d_sink,
+        )  # fmt: skip
+    else:
+        face.mha_bwd(
+            dout, *narrow, out, lse, 0.0, None, True, -1, 0, True, *places, None, None, None, None, None, sinks, d_sink
+        )
+    for mine, theirs in zip((*places, d_sink - 1), (*right[:3], right[3].sum(0)), strict=True):
+        close(mine, theirs, 2)
+
+
+def test_splits_below_autograd(face):
+    from tilekiln.aiter.ops import mha
+
+    q, k, v = qkv(1, 300)
+    rest = (0.0, None, True, -1, -1, 0, None, None, None, None, None, True, False)
+    expected, expected_lse = face.flash_attn_func(q, k, v, causal=True, num_splits=3, return_lse=True)
+    into = torch.empty_like(q)
+    out, lse, bits, rng_state = mha._flash_attn_forward(q, k, v, *rest, 1, None, None, None, into, 3)
+    assert out.data_ptr() == into.data_ptr()
+    assert torch.equal(out, expected)
+    assert torch.equal(lse, expected_lse)
+    assert (bits.numel(), rng_state.tolist()) == (0, [0, 0])
+    with pytest.raises(RuntimeError, match="num_splits: was 3, must be 0 or 1 with dropout_p"):
+        mha._flash_attn_forward(q, k, v, 0.1, *rest[1:], num_splits=3)
 
 
 def test_below_autograd_varlen(face):
@@ -339,13 +436,14 @@ def test_below_autograd_varlen(face):
     for mine, theirs in zip((out, lse, low_bits), (expected, expected_lse, bits), strict=True):
         assert torch.equal(mine, theirs)
     torch.manual_seed(3)
+    everywhere = (q, k, v, *cu, *padded.values(), *lengths)  # by position, as upstream has them
     again = mha._flash_attn_varlen_forward(
-        *common, True, 0.0, 5, 0, 1, return_lse=True, return_softmax=True, sink_ptr=sink, **padded
-    )
+        *everywhere, 0, 0.2, None, causal=True, window_size_left=5, window_size_right=0, sink_size=1, return_lse=True,
+        return_softmax=True, sink_ptr=sink,
+    )  # fmt: skip
     assert all(torch.equal(a, b) for a, b in zip(again, made, strict=True))
-    d_sink = torch.empty(4)
     for zero_tensors in (False, True):
-        places = [torch.full_like(x, 7) for x in (q, k, v)]
+        places, d_sink = [torch.full_like(x, 7) for x in (q, k, v)], torch.zeros(4)
         *_, softmax_d = face.mha_varlen_bwd(
             dout, q, k, v, out, lse, *cu, *lengths, 0.2, None, zero_tensors, True, 5, 0, True, *places,
             rng_state=rng_state, sink_size=1, sink=sink, d_sink=d_sink, **padded,
@@ -355,8 +453,26 @@ def test_below_autograd_varlen(face):
             assert (mine[pad] == (0 if zero_tensors else 7)).all()
             mine[pad] = theirs[pad]
             assert torch.equal(mine, theirs)
-        assert torch.equal(d_sink, gradients[3])
+        torch.testing.assert_close(d_sink, gradients[3], rtol=1e-4, atol=1e-4)
         assert softmax_d.shape == lse.shape
+    out, lse, _, rng_state = face.mha_varlen_fwd(*common, 0.0, False, True, 5, 0, 0, True, True, **padded)
+    made = []
+    for call in (mha._flash_attn_varlen_backward, face.mha_varlen_bwd):
+        places = [torch.zeros_like(x) for x in (q, k, v)]
+        if call is face.mha_varlen_bwd:
+            call(
+                dout, q, k, v, out, lse, *cu, *lengths, 0.2, None, False, True, 5, 0, True, *places, None, rng_state,
+                None, *padded.values(),
+            )  # fmt: skip
+        else:
+            d = call(
+                dout, q, k, v, out, lse, *places, *cu, *lengths, 0.2, None, True, 5, 0, None, True, rng_state, True, 1,
+                False, *padded.values(),
+            )  # fmt: skip
+            assert d.shape == lse.shape
+        made.append(places)
+    assert all(torch.equal(a, b) for a, b in zip(*made, strict=True))
+    assert made[0][0].any()
 
 
 def test_generators_and_absent_results(face):

@@ -13,12 +13,12 @@ DROP_IN = ROOT / "python" / "compat" / "aiter"
 USE = """
 import importlib.metadata, importlib.util, torch
 from aiter import flash_attn_func, mha_batch_prefill_func
-from aiter.ops.mha import _flash_attn_forward, _flash_attn_varlen_forward, flash_attn_varlen_func
+from aiter.ops.mha import _flash_attn_backward, _flash_attn_varlen_backward, flash_attn_varlen_func
 import aiter, aiter.ops.mha, tilekiln.aiter.ops.mha
 assert aiter is tilekiln.aiter
 assert aiter.ops.mha is tilekiln.aiter.ops.mha
 assert importlib.util.find_spec("aiter.ops.triton") is None
-assert importlib.metadata.version("aiter") == aiter.__version__
+assert importlib.metadata.version("aiter") == aiter.__version__ == "0.1.9+tilekiln"
 x = torch.randn(1, 4, 2, 16).bfloat16()
 print(flash_attn_func(x, x, x, causal=True).shape)
 """

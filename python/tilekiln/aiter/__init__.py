@@ -24,8 +24,8 @@ from .ops.mha import (
     mha_varlen_fwd,
 )
 
-__version__ = "0+tilekiln"
-"""Of the distribution that callers see after `install`. aiter's callers compare no version."""
+__version__ = "0.1.9+tilekiln"
+"""Of the distribution that callers see after `install`: an aiter that has these functions. diffusers wants 0.1.5."""
 
 __all__ = [
     "flash_attn_fp8_pertensor_func",

@@ -1,4 +1,4 @@
-"""aiter's functions below autograd: mha_fwd, mha_bwd, mha_varlen_fwd, mha_varlen_bwd. Arguments are named as upstream.
+"""aiter's functions below autograd: mha_fwd, mha_bwd, mha_varlen_fwd, mha_varlen_bwd. Arguments are those of upstream.
 
 They mean what they mean in `ops.mha`. Forward: (out, softmax_lse, S_dmask, rng_state), those not wanted empty.
 Backward: (dq, dk, dv, softmax_d), softmax_d being rowsum(dout out), fp32, of the shape of softmax_lse.
@@ -60,26 +60,62 @@ def _backward(
     rng_state: Tensor | None,
     gen: torch.Generator | None,
     dbias: Tensor | None,
+    sink: Tensor | None,
     d_sink: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if dropout_p and rng_state is None and gen is None:
         raise ArgumentError("rng_state: was None, must be with dropout_p what the forward returned")
     for name, gradient, argument in (("dbias", dbias, "bias"), ("d_sink", d_sink, "sink")):
-        if gradient is not None and arguments[argument] is None:
+        if gradient is not None and (sink if argument == "sink" else arguments[argument]) is None:
             raise ArgumentError(f"{name}: was given, must be absent without {argument}")
     q, k, v, out = last_dense(*tensors)
     [dout] = last_dense(dout)
+    starts, batch = arguments.get("cu_seqlens_q"), q.shape[0]
+    batch = batch if starts is None else starts.shape[0] - 1
+    _check_sinks(sink, d_sink, batch, q.shape[-2])
     with torch.no_grad():
-        dq, dk, dv, full, made = calls.backward(
+        dq, dk, dv, full, _ = calls.backward(
             dout, q, k, v, out, lse, **given(places), **given(arguments), dropout_p=dropout_p,
             rng_state=_drawn(dropout_p, gen) if rng_state is None else rng_state, deterministic=deterministic or None,
-            dbias=dbias is not None, d_sink=d_sink is not None,
+            dbias=dbias is not None,
         )  # fmt: skip
         if dbias is not None and full is not None:
             dbias.copy_(full.sum_to_size(arguments["bias"].shape).view(arguments["bias"].shape[-2:]))
-        if d_sink is not None and made is not None:
-            d_sink.copy_(made)
-        return dq, dk, dv, torch.einsum("...hd,...hd->...h", dout.float(), out.float()).mT.contiguous()
+        softmax_d = torch.einsum("...hd,...hd->...h", dout.float(), out.float()).mT.contiguous()
+        if sink is not None and d_sink is not None:
+            d_sink += _gradient_of_sinks(sink.float().expand(batch, q.shape[-2]), lse, softmax_d, arguments)
+        return dq, dk, dv, softmax_d
+
+
+def _check_sinks(sink: Tensor | None, d_sink: Tensor | None, batch: int, nheads: int) -> None:
+    if sink is not None and tuple(sink.shape) not in ((batch, nheads), (nheads,)):
+        raise ArgumentError(
+            f"sink: was of shape {tuple(sink.shape)}, must be ({batch}, {nheads}), (batch, nheads), or ({nheads},)"
+        )
+    if d_sink is not None and tuple(d_sink.shape) != (nheads,):
+        raise ArgumentError(f"d_sink: was of shape {tuple(d_sink.shape)}, must be ({nheads},), (nheads)")
+
+
+def _gradient_of_sinks(sink: Tensor, lse: Tensor, softmax_d: Tensor, arguments: dict[str, Any]) -> Tensor:
+    """(nheads) of sink (batch, nheads): the sum over rows of -exp(sink - lse) softmax_d.
+
+    A sink is a logit without a value, so its probability is exp(sink - lse) and what it takes from out is softmax_d.
+    """
+    starts = arguments.get("cu_seqlens_q")
+    if starts is None:
+        rows = list(zip(sink, lse, softmax_d, strict=True))
+    else:
+        places = arguments.get("seqstart_q")
+        begins = (starts if places is None else places).tolist()
+        rows = [
+            (one, lse[:, begin : begin + length], softmax_d[:, begin : begin + length])
+            for one, begin, length in zip(sink, begins, starts.diff().tolist(), strict=False)
+        ]
+    gradient = sink.new_zeros(sink.shape[1])
+    for one, lse_of_one, d in rows:
+        share = (one[:, None] - lse_of_one).exp().masked_fill(lse_of_one.isneginf(), 0)  # neither keys nor a sink
+        gradient -= (share * d).sum(1)
+    return gradient
 
 
 @errors_as_upstream(**_NAMES, sink="sink_ptr", cu_seqlens_k="cu_seqlens_kv")
@@ -165,6 +201,18 @@ def mha_varlen_fwd(
     return out, lse if return_softmax_lse else torch.empty(0), s_dmask(None), _drawn(0.0, None)
 
 
+def over_splits(
+    q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], dropout_p: float, num_splits: int
+) -> tuple[Tensor, Tensor]:
+    """(out, lse), the keys in num_splits parts."""
+    if dropout_p:
+        raise ArgumentError(f"num_splits: was {num_splits}, must be 0 or 1 with dropout_p")
+    q, k, v = last_dense(q, k, v)
+    with torch.no_grad():
+        out, lse = calls.splitkv(q, k, v, **given(arguments), num_splits=num_splits, return_lse=True)
+    return out, lse
+
+
 def over_pages(
     q: Tensor, k: Tensor, v: Tensor, block_table: Tensor, arguments: dict[str, Any], dropout_p: float
 ) -> tuple[Tensor, Tensor]:
@@ -207,22 +255,25 @@ def mha_bwd(
     alibi_slopes: Tensor | None = None,
     rng_state: Tensor | None = None,
     gen: torch.Generator | None = None,
-    sink_size: int = 0,
     sink: Tensor | None = None,
     d_sink: Tensor | None = None,
+    *,
+    sink_size: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The backward of mha_fwd. dq, dk, dv: where to write. dbias, shape of bias, and d_sink (nheads): written if given.
+    """The backward of mha_fwd. dq, dk, dv: where to write. dbias, shape of bias: written if given.
 
-    sink_size, sink: sink tokens and sink logits as the forward had them.
+    sink: the sink logits of the forward, (batch, nheads), or (nheads) for all sequences the same. d_sink, fp32
+    (nheads), if given: their gradient, summed over the batch, is added to it.
+    sink_size: the sink tokens of the forward; upstream has no such argument.
     """
     arguments = {
         "softmax_scale": softmax_scale,
         **masks(is_causal, (window_size_left, window_size_right, sink_size), k.shape[1]),
-        "bias": heads_of_bias(bias, 2), "alibi_slopes": alibi_slopes, "sink": logits(sink),
+        "bias": heads_of_bias(bias, 2), "alibi_slopes": alibi_slopes,
     }  # fmt: skip
     return _backward(
         dout, (q, k, v, out), softmax_lse, {"dq": dq, "dk": dk, "dv": dv}, arguments, dropout_p, deterministic,
-        rng_state, gen, dbias, d_sink,
+        rng_state, gen, dbias, sink, d_sink,
     )  # fmt: skip
 
 
@@ -253,11 +304,12 @@ def mha_varlen_bwd(
     gen: torch.Generator | None = None,
     cu_seqlens_q_padded: Tensor | None = None,
     cu_seqlens_k_padded: Tensor | None = None,
-    sink_size: int = 0,
     sink: Tensor | None = None,
     d_sink: Tensor | None = None,
+    *,
+    sink_size: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The backward of mha_varlen_fwd. zero_tensors: dq, dk and dv are made 0 first, where they are given."""
+    """The backward of mha_varlen_fwd; sinks as for mha_bwd. zero_tensors: dq, dk, dv, where given, are made 0 first."""
     places = {"dq": dq, "dk": dk, "dv": dv}
     if zero_tensors:
         for gradient in given(places).values():
@@ -266,8 +318,9 @@ def mha_varlen_bwd(
         **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
         "softmax_scale": softmax_scale,
         **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k),
-        "alibi_slopes": alibi_slopes, "sink": logits(sink),
+        "alibi_slopes": alibi_slopes,
     }  # fmt: skip
     return _backward(
-        dout, (q, k, v, out), softmax_lse, places, arguments, dropout_p, deterministic, rng_state, gen, None, d_sink
-    )
+        dout, (q, k, v, out), softmax_lse, places, arguments, dropout_p, deterministic, rng_state, gen, None, sink,
+        d_sink,
+    )  # fmt: skip

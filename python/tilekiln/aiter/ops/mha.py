@@ -34,7 +34,6 @@ import torch
 from torch import Tensor
 
 from ..._faces import errors_as_upstream
-from ..._native import ArgumentError
 from ...flash_attn._arguments import last_dense
 from ...torch import calls
 from .._arguments import (
@@ -49,7 +48,7 @@ from .._arguments import (
     softcap,
     without_backward,
 )
-from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages
+from .._kernels import mha_bwd, mha_fwd, mha_varlen_bwd, mha_varlen_fwd, over_pages, over_splits
 
 __all__ = [
     "flash_attn_fp8_pertensor_func",
@@ -97,10 +96,7 @@ def flash_attn_func(
         "sink": logits(sink_ptr),
     }  # fmt: skip
     if num_splits > 1:
-        if dropout_p:
-            raise ArgumentError(f"num_splits: was {num_splits}, must be 0 or 1 with dropout_p")
-        with torch.no_grad():
-            out, lse = calls.splitkv(q, k, v, **given(arguments), num_splits=num_splits, return_lse=True)
+        out, lse = over_splits(q, k, v, arguments, dropout_p, num_splits)
         why = f"num_splits: was {num_splits}, must be 0 or 1 when gradients are wanted"
         watched = tuple(x for x in (q, k, v, bias, sink_ptr) if x is not None)
         return in_order(without_backward(out, watched, why), lse, s_dmask(None), return_lse, return_attn_probs)
@@ -288,6 +284,7 @@ def flash_attn_varlen_fp8_pertensor_func(
         return calls.forward(q, k, v, **given(arguments), return_lse=False)[0]
 
 
+@errors_as_upstream(window="window_size", cu_seqlens_k="cu_seqlens_kv", sink="sink_ptr")
 def _flash_attn_forward(
     q: Tensor,
     k: Tensor,
@@ -309,16 +306,63 @@ def _flash_attn_forward(
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_kv: Tensor | None = None,
     sink_ptr: Tensor | None = None,
+    out: Tensor | None = None,
+    num_splits: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The forward of flash_attn_func without autograd: (out, lse, S_dmask, rng_state). Arguments are named as upstream.
+    """The forward of flash_attn_func without autograd: (out, lse, S_dmask, rng_state). out: where to write.
 
-    Results that are not wanted are empty. rng_state, int64 (2,), is what mha_bwd wants for dropout.
+    Results that are not wanted are empty. rng_state, int64 (2,), is what _flash_attn_backward wants for dropout.
     """
-    return mha_fwd(
-        q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, sink_size, return_lse,
-        return_softmax, cu_seqlens_q, cu_seqlens_kv, None, bias, alibi_slopes, q_descale, k_descale, v_descale,
-        sink_ptr,
-    )  # fmt: skip
+    if num_splits <= 1:
+        return mha_fwd(
+            q, k, v, dropout_p, softmax_scale, causal, window_size_left, window_size_right, sink_size, return_lse,
+            return_softmax, cu_seqlens_q, cu_seqlens_kv, out, bias, alibi_slopes, q_descale, k_descale, v_descale,
+            sink_ptr,
+        )  # fmt: skip
+    arguments = {
+        "softmax_scale": softmax_scale,
+        **masks(causal, (window_size_left, window_size_right, sink_size), k.shape[1]),
+        "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_kv, "out": out, "bias": heads_of_bias(bias, 2),
+        "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+        "sink": logits(sink_ptr),
+    }  # fmt: skip
+    made, lse = over_splits(q, k, v, arguments, dropout_p, num_splits)
+    return made, lse if return_lse else torch.empty(0), s_dmask(None), torch.zeros(2, dtype=torch.int64)
+
+
+def _flash_attn_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    dbias: Tensor | None,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    bias: Tensor | None,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    is_v3_atomic_fp32: bool = True,
+    how_v3_bf16_cvt: int = 1,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> Tensor:
+    """The backward of _flash_attn_forward, written to dq, dk, dv and dbias; d_sink as mha_bwd says.
+
+    is_v3_atomic_fp32: how other hardware adds up dq. Returns softmax_d, fp32 (batch, nheads, seqlen_q).
+    """
+    return mha_bwd(
+        dout, q, k, v, out, softmax_lse, dropout_p, softmax_scale, causal, window_size_left, window_size_right,
+        deterministic, dq, dk, dv, dbias, bias, alibi_slopes, rng_state, None, sink, d_sink,
+    )[3]  # fmt: skip
 
 
 def _flash_attn_varlen_forward(
@@ -327,6 +371,8 @@ def _flash_attn_varlen_forward(
     v: Tensor,
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
+    cu_seqlens_q_padded: Tensor | None,
+    cu_seqlens_k_padded: Tensor | None,
     max_seqlen_q: int,
     max_seqlen_k: int,
     min_seqlen_q: int,
@@ -348,8 +394,6 @@ def _flash_attn_varlen_forward(
     block_table: Tensor | None = None,
     out: Tensor | None = None,
     zero_tensors: bool = False,
-    cu_seqlens_q_padded: Tensor | None = None,
-    cu_seqlens_k_padded: Tensor | None = None,
     sink_ptr: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The forward of flash_attn_varlen_func without autograd: (out, lse, S_dmask, rng_state), as _flash_attn_forward.
@@ -362,3 +406,41 @@ def _flash_attn_varlen_forward(
         return_softmax, out, block_table, bias, alibi_slopes, q_descale, k_descale, v_descale, None,
         cu_seqlens_q_padded, cu_seqlens_k_padded, sink_ptr,
     )  # fmt: skip
+
+
+def _flash_attn_varlen_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    softmax_lse: Tensor,
+    dq: Tensor | None,
+    dk: Tensor | None,
+    dv: Tensor | None,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size_left: int,
+    window_size_right: int,
+    alibi_slopes: Tensor | None,
+    deterministic: bool,
+    rng_state: Tensor | None = None,
+    is_v3_atomic_fp32: bool = True,
+    how_v3_bf16_cvt: int = 1,
+    zero_tensors: bool = False,
+    cu_seqlens_q_padded: Tensor | None = None,
+    cu_seqlens_k_padded: Tensor | None = None,
+    sink: Tensor | None = None,
+    d_sink: Tensor | None = None,
+) -> Tensor:
+    """The backward of _flash_attn_varlen_forward, as _flash_attn_backward; softmax_d is (nheads, total_q)."""
+    return mha_varlen_bwd(
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p,
+        softmax_scale, zero_tensors, causal, window_size_left, window_size_right, deterministic, dq, dk, dv,
+        alibi_slopes, rng_state, None, cu_seqlens_q_padded, cu_seqlens_k_padded, sink, d_sink,
+    )[3]  # fmt: skip
