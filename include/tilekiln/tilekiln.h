@@ -74,6 +74,9 @@ TILEKILN_API tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream);
 TILEKILN_API tilekiln_status tilekiln_stream_synchronize(tilekiln_stream* stream);
 /* *idle = 1 when everything enqueued has run. */
 TILEKILN_API tilekiln_status tilekiln_stream_query(tilekiln_stream* stream, int32_t* idle);
+/* Waits for what was enqueued so far, nanoseconds at most (0: not at all), and leaves errors to tilekiln_stream_synchronize. *mark was 0: it receives
+ * the number of the last task so far; else that is waited for, so that waiting goes on where it was left off. *passed: 1 when it has run, else 0. */
+TILEKILN_API tilekiln_status tilekiln_stream_wait(tilekiln_stream* stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed);
 /* Calls host(context) in stream order. */
 TILEKILN_API tilekiln_status tilekiln_stream_launch_host(tilekiln_stream* stream, void (*host)(void* context), void* context);
 

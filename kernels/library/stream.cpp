@@ -1,6 +1,8 @@
 #include "tilekiln/runtime/stream.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <new>
@@ -176,6 +178,27 @@ tilekiln_status tilekiln_stream_synchronize(tilekiln_stream* stream) {
     const uint64_t last = queue.enqueued;
     queue.progress.wait(lock, [&] { return queue.ended >= last; });
     return queue.take_error();
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_wait(tilekiln_stream* stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed) {
+  TILEKILN_TRY(check_stream(stream));
+  if (nanoseconds < 0)
+    return fail_argument("nanoseconds", "was %lld, must be 0 or more", static_cast<long long>(nanoseconds));
+  if (mark == nullptr) return fail_argument("mark", "was null, must point to 0 or to what an earlier call put there");
+  if (passed == nullptr) return fail_argument("passed", "was null, must point to where the answer is put");
+  try {
+    Queue& queue = queue_of(*stream);
+    std::unique_lock lock(queue.mutex);
+    TILEKILN_TRY(queue.check_not_worker("wait for itself"));
+    if (*mark == 0) *mark = queue.enqueued;
+    // A mark of before a fork is past all that the queue of the child knows.
+    const auto has = [&] { return queue.ended >= *mark || *mark > queue.enqueued; };
+    constexpr int64_t longest = 3600000000000;  // no overflow of the clock, and nobody notices
+    *passed = queue.progress.wait_for(lock, std::chrono::nanoseconds(std::min(nanoseconds, longest)), has) ? 1 : 0;
+    return TILEKILN_OK;
   } catch (...) {
     return fail_exception();
   }

@@ -301,7 +301,9 @@ static int register_exit(void) {
   PyObject* atexit = PyImport_ImportModule("atexit");
   PyObject* drain = atexit ? PyCFunction_New(&drain_at_exit, NULL) : NULL;
   PyObject* registered = drain ? PyObject_CallMethod(atexit, "register", "O", drain) : NULL;
-  const int good = registered != NULL;
+  const int full = registered && Py_AtExit(streams_wait) < 0;
+  if (full) PyErr_SetString(PyExc_RuntimeError, "Python takes no exit function more (Py_AtExit), and streams need one");
+  const int good = registered && !full;
   Py_XDECREF(registered);
   Py_XDECREF(drain);
   Py_XDECREF(atexit);

@@ -10,7 +10,7 @@
 #define TILEKILN_FUNCTIONS(X)                                                                                       \
   X(stream_create)                                                                                                  \
   X(stream_destroy)                                                                                                 \
-  X(stream_synchronize) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) X(fmha_fwd_why)          \
+  X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) X(fmha_fwd_why)          \
       X(fmha_bwd) X(fmha_bwd_find) X(fmha_bwd_why) X(fmha_bwd_workspace_size) X(fmha_bwd_launcher_create)           \
       X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find)                    \
       X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run)                      \

@@ -12,11 +12,13 @@
 #undef Py_TYPE
 #undef Py_INCREF
 #undef Py_DECREF
+#undef Py_XINCREF
 #undef Py_XDECREF
 #undef Py_NewRef
 #define Py_TYPE(object) Py_TYPE((PyObject*)(object))
 #define Py_INCREF(object) Py_INCREF((PyObject*)(object))
 #define Py_DECREF(object) Py_DECREF((PyObject*)(object))
+#define Py_XINCREF(object) Py_XINCREF((PyObject*)(object))
 #define Py_XDECREF(object) Py_XDECREF((PyObject*)(object))
 #define Py_NewRef(object) Py_NewRef((PyObject*)(object))
 

@@ -4,6 +4,8 @@
 #ifndef TILEKILN_BINDING_STREAM_H
 #define TILEKILN_BINDING_STREAM_H
 
+#include <unistd.h>
+
 #include "library.h"
 
 typedef struct {
@@ -11,55 +13,125 @@ typedef struct {
   tilekiln_stream* native;
 } Queue;
 
-typedef struct Stream {
-  PyObject ob_base;
-  struct Stream *next, *previous; /* of all that are alive, see streams_drain */
+/* The work of a stream. It ends after its queues, which can be later than the Stream object: see stream_dealloc. */
+typedef struct {
   Queue* queues;
   Py_ssize_t count;
   Py_ssize_t current; /* index of the queue in use; -1: none yet */
   PyObject* held;     /* list: what enqueued work still uses */
   PyObject* failure;  /* the first exception of a host function, or null */
+} Work;
+
+typedef struct Stream {
+  PyObject ob_base;
+  struct Stream *next, *previous; /* of all that are alive, see streams_drain */
+  Work* work;
 } Stream;
 
 static PyTypeObject* StreamType;
 static Stream* streams_alive;
+static int streams_closed;            /* Python shuts down: no host function is enqueued any more */
+static int works_ending;              /* whose Stream has died; threads wait for their queues */
+static pid_t works_process;           /* the process that works_ending counts in */
+static _Thread_local Work* worker_of; /* the work whose host function this thread runs, or null */
 
 /* Call this and enqueue without letting go of the GIL between: else another thread may see the stream idle and drop the object. */
-static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(self->held, object); }
+static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(self->work->held, object); }
+
+/* Waits for the queues, lets go of everything and tells of errors nobody asked for. Not in a worker. */
+static void work_end(Work* work) {
+  for (Py_ssize_t i = 0; i < work->count; ++i) {
+    Queue queue = work->queues[i];
+    tilekiln_status status;
+    Py_BEGIN_ALLOW_THREADS status = queue.library->stream_destroy(queue.native);
+    Py_END_ALLOW_THREADS if (status != TILEKILN_OK) {
+      library_error(queue.library, status);
+      PyErr_WriteUnraisable((PyObject*)queue.library);
+    }
+    Py_DECREF(queue.library);
+  }
+  if (work->failure) { /* nobody synchronised, so nobody else can be told */
+    PyErr_SetObject((PyObject*)Py_TYPE(work->failure), work->failure);
+    PyErr_WriteUnraisable(NULL);
+    Py_DECREF(work->failure);
+  }
+  Py_XDECREF(work->held);
+  PyMem_Free(work->queues);
+  PyMem_Free(work);
+}
+
+static Work* work_new(void) {
+  Work* work = PyMem_Calloc(1, sizeof(Work));
+  if (!work) return (Work*)PyErr_NoMemory();
+  work->current = -1;
+  if (!(work->held = PyList_New(0))) {
+    PyMem_Free(work);
+    return NULL;
+  }
+  return work;
+}
 
 static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static char* names[] = {NULL};
   if (!PyArg_ParseTupleAndKeywords(arguments, keywords, ":Stream", names)) return NULL;
-  Stream* self = (Stream*)object_new(type);
-  if (!self) return NULL;
-  self->current = -1;
-  self->held = PyList_New(0);
+  Work* work = work_new();
+  Stream* self = work ? (Stream*)object_new(type) : NULL;
+  if (!self) {
+    if (work) work_end(work);
+    return NULL;
+  }
+  self->work = work;
   self->next = streams_alive;
   if (streams_alive) streams_alive->previous = self;
   streams_alive = self;
-  if (!self->held) Py_CLEAR(self);
   return (PyObject*)self;
 }
 
-/* Waits for the queue in use. Returns -1 with the first error of its work, or of a host function, set. */
-static int stream_drain(Stream* self) {
+/* ---- waiting -------------------------------------------------------------------------------------------------------- */
+
+/* Waits for what is in a queue now, as long as no signal handler raises. Returns -1 with its exception. */
+static int queue_wait(const Queue* queue) {
+  const int64_t slice = 50000000; /* ns until Ctrl-C is noticed */
+  uint64_t mark = 0;
+  int32_t passed = 0;
+  if (queue->library->stream_query(queue->native, &passed) == TILEKILN_OK && passed) return 0;
+  for (;;) {
+    tilekiln_status status;
+    Py_BEGIN_ALLOW_THREADS status = queue->library->stream_wait(queue->native, slice, &mark, &passed);
+    Py_END_ALLOW_THREADS if (status != TILEKILN_OK || passed) return 0; /* synchronising tells of errors */
+    if (PyErr_CheckSignals() < 0) return -1;
+  }
+}
+
+/* Waits for the queue in use. Returns -1 with the first error of its work, or of a host function, set. patient: signals wait too. */
+static int work_drain(Work* work, int patient) {
   PyObject* held = PyList_New(0);
   if (!held) return -1;
-  PyObject* done = self->held; /* what others enqueue while the GIL is away stays held */
-  self->held = held;
+  PyObject* done = work->held; /* what others enqueue while the GIL is away stays held */
+  work->held = held;
   tilekiln_status status = TILEKILN_OK;
   Library* library = NULL;
-  if (self->current >= 0) {
-    const Queue queue = self->queues[self->current];
+  if (work->current >= 0) {
+    const Queue queue = work->queues[work->current];
     library = queue.library;
+    if (!patient && worker_of != work && queue_wait(&queue) < 0) { /* the work goes on, so its arrays stay */
+      PyObject *type, *value, *trace;
+      PyErr_Fetch(&type, &value, &trace);
+      if (PyList_SetSlice(work->held, 0, 0, done) < 0)
+        PyErr_Clear(); /* no memory: never freed rather than too early */
+      else
+        Py_DECREF(done);
+      PyErr_Restore(type, value, trace);
+      return -1;
+    }
     Py_BEGIN_ALLOW_THREADS status = library->stream_synchronize(queue.native);
     Py_END_ALLOW_THREADS
   }
   if (status != TILEKILN_OK) library_error(library, status);
   Py_DECREF(done);
-  if (!self->failure) return status == TILEKILN_OK ? 0 : -1;
-  PyObject* failure = self->failure;
-  self->failure = NULL;
+  if (!work->failure) return status == TILEKILN_OK ? 0 : -1;
+  PyObject* failure = work->failure;
+  work->failure = NULL;
   PyErr_SetObject((PyObject*)Py_TYPE(failure), failure);
   Py_DECREF(failure);
   return -1;
@@ -67,88 +139,121 @@ static int stream_drain(Stream* self) {
 
 /* The queue of this stream in a library. */
 static tilekiln_stream* stream_native(Stream* self, Library* library) {
-  if (self->current >= 0 && self->queues[self->current].library == library) {
-    const Queue* queue = &self->queues[self->current];
+  Work* work = self->work;
+  if (work->current >= 0 && work->queues[work->current].library == library) {
+    const Queue queue = work->queues[work->current];
     int32_t idle = 0; /* nothing runs any more: let go of what finished work used */
-    if (PyList_Size(self->held) && library->stream_query(queue->native, &idle) == TILEKILN_OK && idle &&
-        PyList_SetSlice(self->held, 0, PyList_Size(self->held), NULL) < 0)
+    if (PyList_Size(work->held) && library->stream_query(queue.native, &idle) == TILEKILN_OK && idle &&
+        PyList_SetSlice(work->held, 0, PyList_Size(work->held), NULL) < 0)
       return NULL;
-    return queue->native;
+    return queue.native;
   }
-  if (stream_drain(self) < 0) return NULL;
-  for (Py_ssize_t i = 0; i < self->count; ++i)
-    if (self->queues[i].library == library) {
-      self->current = i;
-      return self->queues[i].native;
+  if (work_drain(work, 0) < 0) return NULL;
+  for (Py_ssize_t i = 0; i < work->count; ++i)
+    if (work->queues[i].library == library) {
+      work->current = i;
+      return work->queues[i].native;
     }
-  Queue* queues = PyMem_Realloc(self->queues, (size_t)(self->count + 1) * sizeof(Queue));
+  Queue* queues = PyMem_Realloc(work->queues, (size_t)(work->count + 1) * sizeof(Queue));
   if (!queues) return (tilekiln_stream*)PyErr_NoMemory();
-  self->queues = queues;
+  work->queues = queues;
   tilekiln_stream* native = NULL;
   const tilekiln_status status = library->stream_create(&native);
   if (status != TILEKILN_OK) return (tilekiln_stream*)library_error(library, status);
-  queues[self->count] = (Queue){(Library*)Py_NewRef(library), native};
-  self->current = self->count++;
+  queues[work->count] = (Queue){(Library*)Py_NewRef(library), native};
+  work->current = work->count++;
   return native;
 }
 
 static PyObject* stream_synchronize(Stream* self, PyObject* unused) {
   (void)unused;
-  if (stream_drain(self) < 0) return NULL;
-  Py_RETURN_NONE;
-}
-
-/* Python calls this before it shuts down: afterwards no worker can run a host function any more, and waiting for one would never
- * end. Errors are raised, as no one else is left to hear of them. */
-static PyObject* streams_drain(PyObject* module, PyObject* unused) {
-  (void)module, (void)unused;
-  int bad = 0;
-  for (Stream* stream = streams_alive; stream && !bad;) {
-    Py_INCREF(stream);
-    bad = stream_drain(stream) < 0;
-    Stream* next = stream->next;
-    Py_DECREF(stream);
-    stream = next;
-  }
-  if (bad) return NULL;
+  if (work_drain(self->work, 0) < 0) return NULL;
   Py_RETURN_NONE;
 }
 
 static PyObject* stream_query(Stream* self, PyObject* unused) {
   (void)unused;
   int32_t idle = 1;
-  if (self->current >= 0) {
-    const Queue* queue = &self->queues[self->current];
+  Work* work = self->work;
+  if (work->current >= 0) {
+    const Queue* queue = &work->queues[work->current];
     const tilekiln_status status = queue->library->stream_query(queue->native, &idle);
     if (status != TILEKILN_OK) return library_error(queue->library, status);
   }
   return PyBool_FromLong(idle);
 }
 
+/* ---- the end of the program ----------------------------------------------------------------------------------------- */
+
+/* Python calls this before it shuts down: afterwards no worker can take the GIL any more, and one that tried would end the process.
+ * So from here on no host function is enqueued, and all that were have run when this returns. The first error is raised, as no one
+ * else is left to hear of it; others are printed. */
+static PyObject* streams_drain(PyObject* module, PyObject* unused) {
+  (void)module, (void)unused;
+  PyObject *type = NULL, *value = NULL, *trace = NULL;
+  streams_closed = 1;
+  Stream* stream = streams_alive;
+  Py_XINCREF(stream);
+  while (stream) {
+    if (work_drain(stream->work, 1) < 0) {
+      if (type)
+        PyErr_WriteUnraisable((PyObject*)stream);
+      else
+        PyErr_Fetch(&type, &value, &trace);
+    }
+    Stream* next = stream->next;
+    Py_XINCREF(next);
+    Py_DECREF(stream);
+    stream = next;
+  }
+  while (works_ending && works_process == getpid()) {
+    Py_BEGIN_ALLOW_THREADS usleep(500);
+    Py_END_ALLOW_THREADS
+  }
+  if (type) {
+    PyErr_Restore(type, value, trace);
+    return NULL;
+  }
+  Py_RETURN_NONE;
+}
+
+/* Python calls this after it has shut down: late calls, such as those of another module's exit handler, end before the process does. */
+static void streams_wait(void) {
+  for (Stream* stream = streams_alive; stream; stream = stream->next)
+    for (Py_ssize_t i = 0; i < stream->work->count; ++i) {
+      const Queue queue = stream->work->queues[i];
+      queue.library->stream_synchronize(queue.native);
+    }
+}
+
+/* ---- host functions ------------------------------------------------------------------------------------------------- */
+
 typedef struct {
-  Stream* stream; /* alive: its dealloc waits for the queue */
+  Work* work; /* alive: it ends after its queues */
   PyObject* function;
 } HostCall;
 
 static void host_call(void* context) {
   HostCall* call = context;
   const PyGILState_STATE state = PyGILState_Ensure();
+  worker_of = call->work;
   PyObject* result = PyObject_CallNoArgs(call->function);
   if (!result) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace) PyException_SetTraceback(value, trace);
-    if (call->stream->failure)
+    if (call->work->failure)
       Py_DECREF(value); /* the first one is reported */
     else
-      call->stream->failure = value;
+      call->work->failure = value;
     Py_XDECREF(type);
     Py_XDECREF(trace);
   }
   Py_XDECREF(result);
-  Py_DECREF(call->function);
+  Py_DECREF(call->function); /* may be the last that knew the stream */
   free(call);
+  worker_of = NULL;
   PyGILState_Release(state);
 }
 
@@ -159,11 +264,22 @@ static PyObject* stream_launch_host(Stream* self, PyObject* function) {
     Py_XDECREF(type);
     return NULL;
   }
-  if (self->current < 0) return PyObject_CallNoArgs(function); /* nothing was ever enqueued: in order means now */
+  Work* work = self->work;
+  if (streams_closed && worker_of)
+    return PyErr_Format(PyExc_RuntimeError,
+                        "launch_host: was called by a host function after the program had ended, "
+                        "must be called before");
+  if (streams_closed && work_drain(work, 1) < 0) return NULL;
+  if (work->current < 0 || streams_closed) { /* nothing is enqueued: in order means now */
+    PyObject* result = PyObject_CallNoArgs(function);
+    if (!result) return NULL;
+    Py_DECREF(result);
+    Py_RETURN_NONE;
+  }
   HostCall* call = malloc(sizeof(HostCall));
   if (!call) return PyErr_NoMemory();
-  *call = (HostCall){self, Py_NewRef(function)};
-  const Queue queue = self->queues[self->current];
+  *call = (HostCall){work, Py_NewRef(function)};
+  const Queue queue = work->queues[work->current];
   const tilekiln_status status = queue.library->stream_launch_host(queue.native, host_call, call);
   if (status != TILEKILN_OK) {
     Py_DECREF(function);
@@ -183,44 +299,55 @@ static PyObject* stream_exit(Stream* self, PyObject* const* arguments, Py_ssize_
   return stream_synchronize(self, NULL);
 }
 
+static void work_end_counted(Work* work) {
+  work_end(work);
+  --works_ending;
+}
+
+static void work_end_in_thread(void* work) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  work_end_counted(work);
+  PyGILState_Release(state);
+}
+
+/* Waits for the work, but in a worker, where the last reference can be that of a host function: a worker cannot wait for itself, nor
+ * should it for another that may wait for it. There a thread of its own does. */
 static void stream_dealloc(Stream* self) {
   PyTypeObject* type = Py_TYPE(self);
+  Work* work = self->work;
   PyObject *kept_type, *kept_value, *kept_trace;
   PyErr_Fetch(&kept_type, &kept_value, &kept_trace);
   if (self->next) self->next->previous = self->previous;
   if (self->previous)
     self->previous->next = self->next;
-  else
+  else if (streams_alive == self)
     streams_alive = self->next;
-  for (Py_ssize_t i = 0; i < self->count; ++i) {
-    Queue queue = self->queues[i];
-    tilekiln_status status;
-    Py_BEGIN_ALLOW_THREADS status = queue.library->stream_destroy(queue.native);
-    Py_END_ALLOW_THREADS if (status != TILEKILN_OK) {
-      library_error(queue.library, status);
-      PyErr_WriteUnraisable((PyObject*)queue.library);
+  if (work) {
+    if (works_process != getpid()) works_ending = 0; /* threads of a forked child's parent are none of its own */
+    works_process = getpid();
+    ++works_ending;
+    if (!worker_of) {
+      work_end_counted(work);
+    } else if (PyThread_start_new_thread(work_end_in_thread, work) == (unsigned long)-1) {
+      --works_ending; /* its queues and arrays stay: they are in use */
+      PyErr_SetString(PyExc_RuntimeError, "a stream could not be ended: the system gives no thread more");
+      PyErr_WriteUnraisable(NULL);
     }
-    Py_DECREF(queue.library);
-  }
-  if (self->failure) { /* nobody synchronised, so nobody else can be told */
-    PyErr_SetObject((PyObject*)Py_TYPE(self->failure), self->failure);
-    PyErr_WriteUnraisable(NULL);
-    Py_CLEAR(self->failure);
   }
   PyErr_Restore(kept_type, kept_value, kept_trace);
-  PyMem_Free(self->queues);
-  Py_XDECREF(self->held);
   object_free(type, self);
 }
 
 static PyMethodDef stream_methods[] = {
     {"synchronize", (PyCFunction)stream_synchronize, METH_NOARGS,
      "synchronize()\n--\n\nWait until everything enqueued has run. Raises the first error of it and lets go of its "
-     "arrays."},
+     "arrays. Ctrl-C ends the waiting:\nthe work goes on, its arrays stay, and it can be waited for again."},
     {"query", (PyCFunction)stream_query, METH_NOARGS, "query()\n--\n\nTrue when everything enqueued has run."},
     {"launch_host", (PyCFunction)stream_launch_host, METH_O,
      "launch_host(function)\n--\n\nCall function() in stream order, in the stream's worker; now when nothing was ever "
-     "enqueued. Its exception is\nraised by synchronize()."},
+     "enqueued, or when the program\nends, after what is enqueued. Its exception is raised by synchronize(); it may "
+     "not "
+     "synchronise its own stream."},
     {"__enter__", (PyCFunction)stream_enter, METH_NOARGS, NULL},
     {"__exit__", (PyCFunction)(void (*)(void))stream_exit, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL}};
@@ -231,7 +358,8 @@ static PyType_Slot stream_slots[] = {
      "another.\n\n"
      "Arrays of a call stay referenced until the stream is idle; do not write to them before that. Leaving a with "
      "block\n"
-     "synchronises. One stream serves all libraries: moving from one to another waits for the first."},
+     "synchronises, and so does dropping the last reference (but not from a host function: then its work goes on by "
+     "itself). One stream serves all libraries: moving from one to another waits for the first."},
     {Py_tp_new, stream_new},
     {Py_tp_dealloc, stream_dealloc},
     {Py_tp_methods, stream_methods},

@@ -451,6 +451,13 @@ void run_streams() {
   CHECK(tilekiln_stream_launch_host(stream, nullptr, nullptr) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(tilekiln_last_error(), "host: was null, must be a function");
   CHECK(tilekiln_stream_query(stream, nullptr) == TILEKILN_INVALID_ARGUMENT);
+  uint64_t mark = 0;
+  int32_t passed = 0;
+  CHECK(tilekiln_stream_wait(nullptr, 0, &mark, &passed) == TILEKILN_INVALID_ARGUMENT);
+  CHECK(tilekiln_stream_wait(stream, -1, &mark, &passed) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(tilekiln_last_error(), "nanoseconds: was -1, must be 0 or more");
+  CHECK(tilekiln_stream_wait(stream, 0, nullptr, &passed) == TILEKILN_INVALID_ARGUMENT);
+  CHECK(tilekiln_stream_wait(stream, 0, &mark, nullptr) == TILEKILN_INVALID_ARGUMENT);
   World bad;
   bad.args.stream = stream;
   bad.args.causal = 3;

@@ -239,7 +239,7 @@ void from_a_stream() {
   struct Context {
     tilekiln_stream* stream;
     Problem problem{11};
-    tilekiln_status ran = -1, waited = -1, destroyed = -1;
+    tilekiln_status ran = -1, waited = -1, waited_shortly = -1, destroyed = -1;
     int later = 0;
   } context = {stream};
   CHECK(tilekiln_stream_launch_host(
@@ -249,6 +249,9 @@ void from_a_stream() {
               c.problem.args.num_threads = 3;
               c.ran = c.problem.run();
               c.waited = tilekiln_stream_synchronize(c.stream);
+              uint64_t mark = 0;
+              int32_t passed = 0;
+              c.waited_shortly = tilekiln_stream_wait(c.stream, 1, &mark, &passed);
               c.destroyed = tilekiln_stream_destroy(c.stream);
               expect(tilekiln_stream_launch_host(
                          c.stream, [](void* more) { ++static_cast<Context*>(more)->later; }, pointer) == TILEKILN_OK);
@@ -257,8 +260,32 @@ void from_a_stream() {
   CHECK(tilekiln_stream_destroy(stream) == TILEKILN_OK);
   CHECK(context.ran == TILEKILN_OK && context.problem.out == expected(11));
   CHECK(context.waited == TILEKILN_INVALID_ARGUMENT && context.destroyed == TILEKILN_INVALID_ARGUMENT);
-  CHECK(context.later == 1);
+  CHECK(context.waited_shortly == TILEKILN_INVALID_ARGUMENT && context.later == 1);
   CHECK(failures == 0);
+}
+
+void waits() {
+  // A wait ends with its time or with what was enqueued before it, whatever comes later.
+  tilekiln_stream* stream = nullptr;
+  CHECK(tilekiln_stream_create(&stream) == TILEKILN_OK);
+  std::atomic<bool> first = false, second = false;
+  const auto until = [](void* flag) {
+    while (!static_cast<std::atomic<bool>*>(flag)->load()) std::this_thread::yield();
+  };
+  uint64_t mark = 0;
+  int32_t passed = -1;
+  CHECK(tilekiln_stream_wait(stream, 0, &mark, &passed) == TILEKILN_OK && passed == 1 && mark == 0);
+  CHECK(tilekiln_stream_launch_host(stream, until, &first) == TILEKILN_OK);
+  CHECK(tilekiln_stream_wait(stream, 1000000, &mark, &passed) == TILEKILN_OK && passed == 0 && mark == 1);
+  CHECK(tilekiln_stream_launch_host(stream, until, &second) == TILEKILN_OK);
+  first = true;
+  CHECK(tilekiln_stream_wait(stream, INT64_MAX, &mark, &passed) == TILEKILN_OK && passed == 1 && mark == 1);
+  int32_t idle = -1;
+  CHECK(tilekiln_stream_query(stream, &idle) == TILEKILN_OK && idle == 0);
+  second = true;
+  mark = 0;
+  CHECK(tilekiln_stream_wait(stream, INT64_MAX, &mark, &passed) == TILEKILN_OK && passed == 1 && mark == 2);
+  CHECK(tilekiln_stream_destroy(stream) == TILEKILN_OK);
 }
 
 void endings() {
@@ -281,6 +308,7 @@ int main() {
   streams();
   executors();
   from_a_stream();
+  waits();
   endings();
   return check_result();
 }
