@@ -120,8 +120,9 @@ static int view_numpy(PyArrayObject* array, tilekiln_tensor* view, int written, 
 /* ---- DLPack -------------------------------------------------------------------------------------------------------- */
 
 static int view_dlpack(const DLTensor* tensor, tilekiln_tensor* view, const char* argument) {
-  if (tensor->ndim > TILEKILN_MAX_NDIM)
-    return refuse(argument, "had %d dimensions, must have at most %d", tensor->ndim, TILEKILN_MAX_NDIM);
+  if (tensor->ndim < 0 || tensor->ndim > TILEKILN_MAX_NDIM)
+    return refuse(argument, "had %d dimensions, must have from 0 to %d", (int)tensor->ndim, TILEKILN_MAX_NDIM);
+  if (tensor->ndim && !tensor->shape) return refuse(argument, "was exported without a shape, must have one");
   if (tensor->dtype.lanes != 1) return refuse(argument, "elements had %d lanes, must have 1", tensor->dtype.lanes);
   view->data = tensor->data ? (char*)tensor->data + tensor->byte_offset : NULL;
   view->dtype = TILEKILN_DTYPE(tensor->dtype.code, tensor->dtype.bits);
@@ -132,7 +133,7 @@ static int view_dlpack(const DLTensor* tensor, tilekiln_tensor* view, const char
   for (int i = tensor->ndim - 1; i >= 0; --i) {
     view->shape[i] = tensor->shape[i];
     view->stride[i] = tensor->strides ? tensor->strides[i] : dense;
-    dense *= tensor->shape[i];
+    dense = (int64_t)((uint64_t)dense * (uint64_t)tensor->shape[i]); /* the library refuses what is too long */
   }
   return 0;
 }
@@ -245,6 +246,40 @@ static inline int view_array(PyObject* array, tilekiln_tensor* view, int written
   return PyErr_ExceptionMatches(ArgumentError) ? -1 : refuse_exported(argument);
 }
 
+/* An exporter is Python code and may have changed another array: views of live objects are taken once more. */
+__attribute__((noinline)) static int view_again(int count, PyObject* const* given, const char* const* names,
+                                                unsigned written, unsigned exported, tilekiln_tensor* views) {
+  for (int i = 0; i < count; ++i) {
+    PyObject* none;
+    if (given[i] && !(exported >> i & 1) && view_array(given[i], &views[i], written >> i & 1, names[i], &none) < 0)
+      return -1;
+  }
+  return 0;
+}
+
+/* Makes views of the arrays of a call. given[i] null: absent, and so is view_of[i]. Bit i of written: it is written to. held receives
+ * what must live as long as the views, *held_count how many. */
+__attribute__((always_inline)) static inline int view_arrays(int count, PyObject* const* given,
+                                                             const char* const* names, unsigned written,
+                                                             tilekiln_tensor* views, const tilekiln_tensor** view_of,
+                                                             PyObject** held, int* held_count) {
+  unsigned exported = 0;
+  int held_now = 0;
+  for (int i = 0; i < count; ++i) {
+    if (!given[i]) continue;
+    PyObject* one;
+    const int bad = view_array(given[i], &views[i], written >> i & 1, names[i], &one);
+    if (one) {
+      held[held_now++] = one;
+      *held_count = held_now;
+      exported |= 1u << i;
+    }
+    if (bad < 0) return -1;
+    view_of[i] = &views[i];
+  }
+  return exported ? view_again(count, given, names, written, exported, views) : 0;
+}
+
 /* ---- new arrays ---------------------------------------------------------------------------------------------------- */
 
 static void allocation_error(void* context, const char* kind, const char* message) {
@@ -284,16 +319,9 @@ static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* vi
   return object;
 }
 
-/* A dense array of like's framework; view has dtype, ndim and shape, and receives the rest. zero: filled with zeros. Frameworks
+/* A dense array of like's framework; view has dtype, ndim, shape and strides, and receives data. zero: filled with zeros. Frameworks
  * without the exchange API get a NumPy array here, which the facade hands over to them after the call. */
 static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
-  view->device_type = TILEKILN_CPU;
-  view->device_id = 0;
-  int64_t dense = 1;
-  for (int i = view->ndim - 1; i >= 0; --i) {
-    view->stride[i] = dense;
-    dense *= view->shape[i];
-  }
   const DLPackExchangeAPI* api = PyArray_CheckExact(like) ? NULL : exchange_api(Py_TYPE(like));
   if (api) return new_exchanged(api, view, zero);
   if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8) {
@@ -304,6 +332,60 @@ static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
   PyObject* array = new_numpy(view, descr, zero);
   Py_DECREF(descr);
   return array;
+}
+
+/* ---- results: described before a call is checked, made after ----------------------------------------------------------- */
+
+typedef struct {
+  const char* name;
+  tilekiln_tensor* view;
+  PyObject** made; /* receives a strong reference */
+} Result;
+
+enum { MAX_RESULTS = 8 };
+typedef struct {
+  PyObject* like; /* the argument whose framework they are of */
+  int zero;       /* what a call leaves untouched reads as zero */
+  int count;
+  int64_t bytes; /* of all; -1: more than there can be */
+  Result result[MAX_RESULTS];
+} Results;
+
+/* Adds a dense result. view has dtype, ndim and shape, and receives a place where no array of a process lies, which is enough for all
+ * checks: the upper half of the address space is the system's. */
+static void add_result(Results* results, const char* name, tilekiln_tensor* view, PyObject** made) {
+  view->device_type = TILEKILN_CPU;
+  view->device_id = 0;
+  view->data = (void*)((uintptr_t)(8 + results->count) << 60);
+  int64_t dense = 1, bytes = (view->dtype & 0xff) / 8;
+  for (int i = view->ndim - 1; i >= 0; --i) {
+    view->stride[i] = dense;
+    if (view->shape[i] < 0 || __builtin_mul_overflow(dense, view->shape[i], &dense)) dense = bytes = -1;
+  }
+  if (bytes >= 0 && __builtin_mul_overflow(dense, bytes, &bytes)) bytes = -1;
+  if (bytes < 0 || results->bytes < 0 || __builtin_add_overflow(results->bytes, bytes, &results->bytes))
+    results->bytes = -1;
+  results->result[results->count++] = (Result){name, view, made};
+}
+
+/* Arrays broadcast over a stride of 0 can ask for results of any size, so a call with large ones is checked first. */
+static int results_are_large(const Results* results) { return results->bytes < 0 || results->bytes > 1 << 28; }
+
+/* Makes the results. Returns -1 with MemoryError, which names the one there was no memory for. */
+static int make_results(const Results* results) {
+  for (int i = 0; i < results->count; ++i) {
+    const Result* result = &results->result[i];
+    if ((*result->made = new_array(results->like, result->view, results->zero))) continue;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyErr_Format(PyExc_MemoryError, "%s: could not be made: %S", result->name, value ? value : type);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return -1;
+  }
+  return 0;
 }
 
 #endif

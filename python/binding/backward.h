@@ -47,6 +47,7 @@ typedef struct {
   float softmax_scale;
   int wanted[BWD_MADE];     /* is it a result? */
   PyObject* made[BWD_MADE]; /* strong references */
+  Results results;
   int held_count;
   PyObject* held[BWD_ARRAY_COUNT]; /* capsules */
   tilekiln_tensor tensor[BWD_ARRAY_COUNT];
@@ -58,17 +59,10 @@ static void bwd_call_end(BwdCall* call) {
 }
 
 static int bwd_read_arrays(BwdCall* call) {
-  const tilekiln_tensor** fields = &call->args.dout;
-  for (int i = 0; i < BWD_ARRAY_COUNT; ++i) {
-    if (!call->given[i]) continue;
-    PyObject* held;
-    const int written = (i >= B_dq && i <= B_delta) || i == B_randval || i == B_workspace;
-    const int bad = view_array(call->given[i], &call->tensor[i], written, bwd_names[i], &held);
-    if (held) call->held[call->held_count++] = held;
-    if (bad < 0) return -1;
-    fields[i] = &call->tensor[i];
-  }
-  return 0;
+  unsigned written = 1u << B_randval | 1u << B_workspace;
+  for (int i = B_dq; i <= B_delta; ++i) written |= 1u << i;
+  return view_arrays(BWD_ARRAY_COUNT, call->given, bwd_names, written, call->tensor, &call->args.dout, call->held,
+                     &call->held_count);
 }
 
 /* dbias=True and d_sink=True ask for a new array. */
@@ -117,19 +111,22 @@ static int bwd_shape(const BwdCall* call, int index, tilekiln_tensor* made) {
   return 1;
 }
 
-/* Makes what the caller did not give. What a call leaves untouched (padding) reads as zero. */
-static int bwd_make_results(BwdCall* call) {
+/* Describes what the caller did not give. What a call leaves untouched (padding) reads as zero. */
+static void bwd_describe_results(BwdCall* call) {
   const tilekiln_tensor** fields = &call->args.dout;
   const tilekiln_fmha_bwd_args* args = &call->args;
-  const int zero = args->q->ndim == 3 || args->seqlen_q || args->cu_seqlens_q || args->seqlen_k || args->cu_seqlens_k;
+  Results* results = &call->results;
+  results->like = call->given[B_q];
+  results->count = 0;
+  results->bytes = 0;
+  results->zero = args->q->ndim == 3 || args->seqlen_q || args->cu_seqlens_q || args->seqlen_k || args->cu_seqlens_k;
   for (int i = 0; i < BWD_MADE; ++i) {
     const int index = bwd_made[i];
     if (!call->wanted[i] || fields[index]) continue;
     tilekiln_tensor* tensor = &call->tensor[index];
-    if (bwd_shape(call, index, tensor) && !(call->made[i] = new_array(call->given[B_q], tensor, zero))) return -1;
+    if (bwd_shape(call, index, tensor)) add_result(results, bwd_names[index], tensor, &call->made[i]);
     fields[index] = tensor;
   }
-  return 0;
 }
 
 static int bwd_call_begin(Library* self, BwdCall* call, PyObject* const* values, Py_ssize_t positional, PyObject* names,
@@ -142,12 +139,13 @@ static int bwd_call_begin(Library* self, BwdCall* call, PyObject* const* values,
   PyObject* const* given = call->given;
   tilekiln_fmha_bwd_args* args = &call->args;
   if (collect(&bwd_keywords, values, positional, names, call->given, function) < 0 || bwd_read_wishes(call) < 0 ||
-      bwd_read_arrays(call) < 0 ||
       READ_SHARED_SCALARS(self, given + BWD_ARRAY_COUNT, args, &call->softmax_scale, &call->stream) < 0 ||
       read_flag(given[B_deterministic], "deterministic", &args->deterministic) < 0 ||
-      read_int32(given[B_workers], "workers", 0, &args->workers) < 0)
+      read_int32(given[B_workers], "workers", 0, &args->workers) < 0 ||
+      bwd_read_arrays(call) < 0) /* last: the others may run Python code, which may change an array */
     return -1;
-  return bwd_make_results(call);
+  bwd_describe_results(call);
+  return 0;
 }
 
 /* Everything a stream must keep: the arrays given and made, and the capsules. */
@@ -180,6 +178,12 @@ static PyObject* bwd_results(BwdCall* call) {
 /* Runs a call that has begun, through a launcher when there is one. */
 static PyObject* bwd_run(Library* self, BwdCall* call, tilekiln_fmha_bwd_launcher* launcher) {
   tilekiln_status status;
+  if (results_are_large(&call->results)) {
+    int64_t instances[TILEKILN_BWD_STAGES];
+    status = self->fmha_bwd_find(&call->args, instances);
+    if (status != TILEKILN_OK) return library_error(self, status);
+  }
+  if (make_results(&call->results) < 0) return NULL;
   if (call->stream && (!(call->args.stream = stream_native(call->stream, self)) || bwd_hold(call) < 0)) return NULL;
   /* A call of this size waits for no thread: its work is smaller than letting go of the GIL. See is_long. */
   PyThreadState* state =

@@ -56,6 +56,7 @@ typedef struct {
   int32_t return_lse;
   float softmax_scale;
   PyObject *out, *lse; /* strong references when this call made them */
+  Results results;
   int held_count;
   PyObject* held[ARRAY_COUNT]; /* capsules */
   tilekiln_tensor tensor[ARRAY_COUNT];
@@ -78,17 +79,9 @@ static int read_scalars(Library* self, Call* call) {
 }
 
 static int read_arrays(Call* call) {
-  const tilekiln_tensor** fields = &call->args.q;
-  for (int i = 0; i < ARRAY_COUNT; ++i) {
-    if (!call->given[i]) continue;
-    PyObject* held;
-    const int written = i == A_out || i == A_lse || i == A_randval;
-    const int bad = view_array(call->given[i], &call->tensor[i], written, argument_names[i], &held);
-    if (held) call->held[call->held_count++] = held;
-    if (bad < 0) return -1;
-    fields[i] = &call->tensor[i];
-  }
-  return 0;
+  const unsigned written = 1u << A_out | 1u << A_lse | 1u << A_randval;
+  return view_arrays(ARRAY_COUNT, call->given, argument_names, written, call->tensor, &call->args.q, call->held,
+                     &call->held_count);
 }
 
 /* Can an output be shaped after q and v? */
@@ -99,8 +92,8 @@ static int can_allocate(const Call* call) {
   return floating && (q->ndim == 3 || q->ndim == 4) && v->ndim == q->ndim && q->device_type == TILEKILN_CPU;
 }
 
-/* Makes what the caller did not give. Rows that a call leaves untouched (padding, skipped sequences) read as zero. */
-static int make_outputs(Call* call) {
+/* Describes what the caller did not give. Rows that a call leaves untouched (padding, skipped sequences) read as zero. */
+static int describe_outputs(Call* call) {
   static const char* const out_dtypes[] = {"bf16", "fp32", NULL};
   const tilekiln_fmha_fwd_args* args = &call->args;
   const tilekiln_tensor* q = args->q;
@@ -124,15 +117,14 @@ static int make_outputs(Call* call) {
     }
     return 0;
   }
-  const int zero = q->ndim == 3 || args->seqlen_q || args->cu_seqlens_q;
-  PyObject* like = call->given[A_q];
+  call->results.zero = q->ndim == 3 || args->seqlen_q || args->cu_seqlens_q;
   if (!args->out) {
     tilekiln_tensor* out = &call->tensor[A_out];
     out->dtype = q->dtype != TILEKILN_FP8 ? q->dtype : out_dtype ? TILEKILN_FP32 : TILEKILN_BF16;
     out->ndim = q->ndim;
     memcpy(out->shape, q->shape, sizeof(out->shape[0]) * (size_t)q->ndim);
     out->shape[q->ndim - 1] = args->v->shape[q->ndim - 1];
-    if (!(call->out = new_array(like, out, zero))) return -1;
+    add_result(&call->results, "out", out, &call->out);
     call->args.out = out;
   }
   if (!args->lse && call->return_lse) {
@@ -143,7 +135,7 @@ static int make_outputs(Call* call) {
     lse->shape[0] = q->shape[0];
     lse->shape[first] = q->shape[first + !bhsd];
     lse->shape[first + 1] = q->shape[first + bhsd];
-    if (!(call->lse = new_array(like, lse, zero))) return -1;
+    add_result(&call->results, "lse", lse, &call->lse);
     call->args.lse = lse;
   }
   return 0;
@@ -156,10 +148,24 @@ static int call_begin(Library* self, Call* call, PyObject* const* values, Py_ssi
   call->softmax_scale = 0;
   call->out = call->lse = NULL;
   call->held_count = 0;
-  if (collect(&keywords, values, positional, names, call->given, function) < 0 || read_arrays(call) < 0 ||
-      read_scalars(self, call) < 0)
+  call->results.count = 0;
+  call->results.bytes = 0;
+  if (collect(&keywords, values, positional, names, call->given, function) < 0 || read_scalars(self, call) < 0 ||
+      read_arrays(call) <
+          0) /* last: __index__ and __float__ of the others are Python code, which may change an array */
     return -1;
-  return make_outputs(call);
+  call->results.like = call->given[A_q];
+  return describe_outputs(call);
+}
+
+/* Makes the results of a call that is to run. */
+static int make_outputs(Library* self, Call* call) {
+  int64_t instance;
+  if (results_are_large(&call->results)) {
+    const tilekiln_status status = self->fmha_fwd_find(&call->args, &instance);
+    if (status != TILEKILN_OK) return library_error(self, status), -1;
+  }
+  return make_results(&call->results);
 }
 
 /* Everything a stream must keep: the arrays given and made, and the capsules. */
@@ -178,7 +184,7 @@ static PyObject* fmha_fwd(Library* self, PyObject* const* values, Py_ssize_t pos
   Call call;
   PyObject *result = NULL, *out = NULL, *lse = NULL;
   tilekiln_status status;
-  if (call_begin(self, &call, values, positional, names, "fmha_fwd") < 0) goto end;
+  if (call_begin(self, &call, values, positional, names, "fmha_fwd") < 0 || make_outputs(self, &call) < 0) goto end;
   if (call.stream) {
     if (!(call.args.stream = stream_native(call.stream, self)) || hold_arrays(&call) < 0) goto end;
     status = self->fmha_fwd(&call.args);

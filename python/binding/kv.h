@@ -247,6 +247,7 @@ typedef struct {
   float softmax_scale;
   int32_t return_lse, attends;
   PyObject *out, *lse; /* strong references when this call made them */
+  Results results;
   int held_count;
   PyObject* held[KV_MAX_ARRAYS]; /* capsules */
   tilekiln_tensor tensor[KV_MAX_ARRAYS];
@@ -264,17 +265,10 @@ static void kv_call_end(KvCall* call) {
 
 static int kv_read_arrays(KvCall* call) {
   const KvFamily* family = call->family;
-  for (int i = 0; i < family->array_count; ++i) {
-    if (!call->given[i]) continue;
-    PyObject* held;
-    int written = family->written >> i & 1;
-    if (family == &kv_appendkv && i == APPENDKV_q) written = call->given[APPENDKV_rotary_cos] != NULL;
-    const int bad = view_array(call->given[i], &call->tensor[i], written, family->arrays[i], &held);
-    if (held) call->held[call->held_count++] = held;
-    if (bad < 0) return -1;
-    kv_fields(call)[i] = &call->tensor[i];
-  }
-  return 0;
+  unsigned written = family->written;
+  if (family == &kv_appendkv && call->given[APPENDKV_rotary_cos]) written |= 1u << APPENDKV_q;
+  return view_arrays(family->array_count, call->given, family->arrays, written, call->tensor, kv_fields(call),
+                     call->held, &call->held_count);
 }
 
 static int kv_read_scalar(Library* self, KvCall* call, const KvScalar* scalar, PyObject* value) {
@@ -311,11 +305,14 @@ static int kv_check_attend(const KvCall* call) {
   return 0;
 }
 
-/* Makes what the caller did not give. Rows that a call leaves untouched read as zero. */
-static int kv_make_outputs(KvCall* call) {
+/* Describes what the caller did not give. Rows that a call leaves untouched read as zero. */
+static void kv_describe_outputs(KvCall* call) {
   const KvFamily* family = call->family;
   const tilekiln_tensor** fields = kv_fields(call);
-  if (!call->attends) return 0;
+  call->results.like = call->given[0];
+  call->results.count = 0;
+  call->results.bytes = 0;
+  if (!call->attends) return;
   const tilekiln_tensor *q = fields[0], *v = fields[2];
   const int prefill = family == &kv_prefill,
             layout_bhsd = family == &kv_splitkv    ? call->args.splitkv.layout == TILEKILN_BHSD
@@ -327,17 +324,16 @@ static int kv_make_outputs(KvCall* call) {
   const int possible = floating && (q->ndim == 3 || q->ndim == 4) && v->ndim >= 3 && v->device_type == TILEKILN_CPU &&
                        q->device_type == TILEKILN_CPU;
   tilekiln_tensor* out = &call->tensor[family->out];
-  PyObject* like = call->given[0];
-  const int zero = q->ndim == 3 ||
-                   (family == &kv_splitkv && (fields[SPLITKV_seqlen_q] || fields[SPLITKV_cu_seqlens_q])) ||
-                   (family == &kv_pagedkv && (fields[PAGEDKV_seqlen_q] || fields[PAGEDKV_cu_seqlens_q]));
+  call->results.zero = q->ndim == 3 ||
+                       (family == &kv_splitkv && (fields[SPLITKV_seqlen_q] || fields[SPLITKV_cu_seqlens_q])) ||
+                       (family == &kv_pagedkv && (fields[PAGEDKV_seqlen_q] || fields[PAGEDKV_cu_seqlens_q]));
   if (!fields[family->out]) {
     if (possible) {
       out->dtype = prefill && q->dtype == TILEKILN_FP8 ? TILEKILN_BF16 : q->dtype;
       out->ndim = q->ndim;
       memcpy(out->shape, q->shape, sizeof(out->shape));
       out->shape[q->ndim - 1] = v->ndim == 5 ? v->shape[3] : v->shape[v->ndim - 1];
-      if (!(call->out = new_array(like, out, zero))) return -1;
+      add_result(&call->results, "out", out, &call->out);
     } else { /* the library refuses q or v, which it checks before out */
       memset(out, 0, sizeof(*out));
       out->dtype = q->dtype;
@@ -354,10 +350,19 @@ static int kv_make_outputs(KvCall* call) {
     lse->shape[0] = q->shape[0];
     lse->shape[first] = q->shape[first + !layout_bhsd];
     lse->shape[first + 1] = q->shape[first + layout_bhsd];
-    if (!(call->lse = new_array(like, lse, zero))) return -1;
+    add_result(&call->results, "lse", lse, &call->lse);
     fields[family->lse] = lse;
   }
-  return 0;
+}
+
+/* Makes the results of a call that is to run. */
+static int kv_make_outputs(Library* self, KvCall* call) {
+  int64_t instances[KV_MAX_STAGES];
+  if (results_are_large(&call->results)) {
+    const tilekiln_status status = call->family->find_stages(self, &call->args, instances);
+    if (status != TILEKILN_OK) return library_error(self, status), -1;
+  }
+  return make_results(&call->results);
 }
 
 static int kv_call_begin(Library* self, KvCall* call, const KvFamily* family, PyObject* const* values,
@@ -373,10 +378,12 @@ static int kv_call_begin(Library* self, KvCall* call, const KvFamily* family, Py
   call->held_count = 0;
   if (collect(&kv_known[number].keywords, values, positional, names, call->given, function) < 0) return -1;
   call->attends = call->given[0] != NULL;
-  if (kv_read_arrays(call) < 0) return -1;
   for (int i = 0; i < family->scalar_count; ++i)
     if (kv_read_scalar(self, call, &family->scalars[i], call->given[family->array_count + i]) < 0) return -1;
-  return kv_check_attend(call) < 0 ? -1 : kv_make_outputs(call);
+  if (kv_read_arrays(call) < 0) return -1; /* last: scalars may run Python code, which may change an array */
+  if (kv_check_attend(call) < 0) return -1;
+  kv_describe_outputs(call);
+  return 0;
 }
 
 /* Everything a stream must keep: the arrays given and made, and the capsules. */
@@ -407,7 +414,8 @@ static PyObject* kv_run(Library* self, const KvFamily* family, PyObject* const* 
                         PyObject* names) {
   KvCall call;
   PyObject* result = NULL;
-  if (kv_call_begin(self, &call, family, values, positional, names, family->function) == 0) {
+  if (kv_call_begin(self, &call, family, values, positional, names, family->function) == 0 &&
+      kv_make_outputs(self, &call) == 0) {
     tilekiln_status status;
     if (call.stream) {
       *call.stream_place = stream_native(call.stream, self);

@@ -89,6 +89,7 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
   static char* names[] = {"workspace", "seqstart_q", "seqstart_k", "stream", NULL};
   enum { COUNT = 3 };
   PyObject *given[COUNT] = {NULL}, *stream_given = NULL, *held[COUNT] = {NULL}, *result = NULL;
+  int held_count = 0;
   if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O|OOO:prepare", names, &given[0], &given[1], &given[2],
                                    &stream_given))
     return NULL;
@@ -96,11 +97,9 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
   const tilekiln_tensor* field[COUNT] = {NULL};
   Stream* stream = NULL;
   Library* library = self->library;
-  for (int i = 0; i < COUNT; ++i) {
-    if (!given[i] || given[i] == Py_None) continue;
-    if (view_array(given[i], &tensor[i], i == 0, names[i], &held[i]) < 0) goto end;
-    field[i] = &tensor[i];
-  }
+  for (int i = 0; i < COUNT; ++i)
+    if (given[i] == Py_None) given[i] = NULL;
+  if (view_arrays(COUNT, given, (const char* const*)names, 1, tensor, field, held, &held_count) < 0) goto end;
   if (read_stream(stream_given == Py_None ? NULL : stream_given, &stream) < 0) goto end;
   tilekiln_status status;
   if (stream) {
