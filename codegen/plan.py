@@ -139,7 +139,8 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     source, chosen = root.receipt(receipt), pick_targets(root, targets)
     where = " ".join(where.split())
     families = [root.family(family)] if family else root.families_of(source)
-    narrowed = select.typed([f for f in root.families.values() if not f.main], where, "where")
+    of_receipt = [one.name for one in families]
+    narrowed = select.typed([f for f in root.families.values() if not f.main], where, "where", of_receipt)
     instances: list[Instance] = []
     for one in families:
         for target in chosen:

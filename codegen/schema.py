@@ -6,10 +6,13 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$")]
-TargetName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$")]
+# `description` is what an error says that a value must be.
+Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$", description="a name (small letters, digits and _)")]
+TargetName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$", description="a name (small letters, digits, _ and -)")]
 Text = Annotated[str, Meta(min_length=1)]
-Pair = Annotated[str, Meta(pattern="^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$")]
+Pair = Annotated[
+    str, Meta(pattern="^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$", description="two numbers from 1 to 999, as 64x64")
+]
 Number = Annotated[int, Meta(ge=0)]
 Small = Annotated[int, Meta(ge=0, le=255)]
 Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
@@ -85,8 +88,8 @@ class ReceiptFamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     receipt: Word
-    number: Annotated[int, Meta(ge=0)]
     about: Text
+    number: Annotated[int, Meta(ge=0)] | None = None  # of those that users know by number
     extends: Word | None = None
     without: list[Word] = []
     size_budget: Text | None = None  # of its release library, whatever the targets; not inherited

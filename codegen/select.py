@@ -7,7 +7,7 @@ are yes and no. A YAML list of texts is one `or` of them. `dtype=bf16 hdim_q=64,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from codegen.errors import SelectionError, nearest
@@ -67,14 +67,29 @@ def parse(text: str) -> list[list[Condition]]:
     return clauses
 
 
+def _no_value(families: Sequence[Family], axis: str, value: str, values: Sequence[str]) -> str:
+    """What to say of a value that an axis of these families does not have."""
+    spelled = _YES_NO.get(value.lower(), "")
+    near = [spelled] if spelled in values else nearest(value, values)
+    of = f" of {families[0].name}" if len(families) == 1 else ""
+    choice = f"nearest: {', '.join(near)}; " if near and (spelled or len(values) > 3) else ""
+    return f"axis '{axis}'{of} has no value '{value}'; {choice}values: {', '.join(values)}"
+
+
+def _no_axis(families: Sequence[Family], axis: str) -> str:
+    """What to say of an axis that none of these families has."""
+    known = list(dict.fromkeys(name for family in families for name in family.axis_of))
+    near = ", ".join(nearest(axis, known))
+    choice = f"nearest: {near}" if near else f"axes: {', '.join(known)}"
+    of = f" in {families[0].name}" if len(families) == 1 else ""
+    return f"no axis '{axis}'{of}; {choice}"
+
+
 def _codes(family: Family, axis: Axis, condition: Condition, text: str) -> int:
     codes = 0
     for value, offset in zip(condition.values, condition.offsets, strict=True):
         if value not in axis.code_of:
-            spelled = _YES_NO.get(value.lower(), "")
-            near = [spelled] if spelled in axis.code_of else nearest(value, axis.values)
-            choice = f"nearest: {', '.join(near)}" if near else f"values: {', '.join(axis.values)}"
-            raise SelectionError(f"axis '{axis.name}' of {family.name} has no value '{value}'; {choice}", text, offset)
+            raise SelectionError(_no_value([family], axis.name, value, axis.values), text, offset)
         codes |= 1 << axis.code_of[value]
     return axis.all_codes & ~codes if condition.negated else codes
 
@@ -84,9 +99,7 @@ def bind_clause(family: Family, conditions: Sequence[Condition], text: str) -> C
     for condition in conditions:
         axis = family.axis_of.get(condition.axis)
         if axis is None:
-            near = ", ".join(nearest(condition.axis, family.axis_of))
-            choice = f"nearest: {near}" if near else f"axes: {', '.join(family.axis_of)}"
-            raise SelectionError(f"no axis '{condition.axis}' in {family.name}; {choice}", text, condition.offset)
+            raise SelectionError(_no_axis([family], condition.axis), text, condition.offset)
         allowed[axis.position] &= _codes(family, axis, condition, text)
         if not allowed[axis.position]:
             raise NoValueError(f"this leaves no value of axis '{axis.name}'", text, condition.offset)
@@ -98,10 +111,11 @@ def bind(family: Family, text: str) -> list[Clause]:
     return [bind_clause(family, conditions, text) for conditions in parse(text)]
 
 
-def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
+def bind_any(families: Sequence[Family], text: str, first: Collection[str] = ()) -> dict[str, list[Clause]]:
     """Clauses by family. What only other families have, a clause that asks for it selects nothing of this one.
 
-    `family` stands for the name of the family, as if it were an axis.
+    `family` stands for the name of the family, as if it were an axis. Errors speak of the families that are named in
+    `first`, as those of a receipt, where they have the axis.
     """
     names = [family.name for family in families]
     known: dict[str, set[str]] = {}
@@ -111,9 +125,11 @@ def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
     result: dict[str, list[Clause]] = {family.name: [] for family in families}
     for conditions in parse(text):
         found, empty = False, None
-        for family in families:
-            if not all(_is_of(family.name, names, c, text) for c in conditions if c.axis == "family"):
-                continue
+        asked_of = [
+            f for f in families if all(_is_of(f.name, names, c, text) for c in conditions if c.axis == "family")
+        ]
+        _check_words(families, asked_of, first, conditions, text)
+        for family in asked_of:
             own = [_without_foreign(family, condition, known) for condition in conditions if condition.axis != "family"]
             if None not in own:
                 asked = [condition for condition in own if condition is not None and condition.values]
@@ -125,6 +141,31 @@ def bind_any(families: Sequence[Family], text: str) -> dict[str, list[Clause]]:
         if empty and not found:
             raise empty
     return result
+
+
+def _check_words(
+    families: Sequence[Family],
+    asked: Sequence[Family],
+    first: Collection[str],
+    conditions: Sequence[Condition],
+    text: str,
+) -> None:
+    """SelectionError where a condition of a clause that asks some families names an axis or a value that none has."""
+    for condition in conditions:
+        if condition.axis == "family":
+            continue
+        having = [family for family in families if condition.axis in family.axis_of]
+        if not having:
+            of = [family for family in asked if family.name in first] or asked or families
+            raise SelectionError(_no_axis(of, condition.axis), text, condition.offset)
+        known = {value for family in having for value in family.axis_of[condition.axis].values}
+        having = [family for family in having if family in asked] or having
+        having = [family for family in having if family.name in first] or having
+        for value, offset in zip(condition.values, condition.offsets, strict=True):
+            if value not in known:
+                every = dict.fromkeys(v for family in having for v in family.axis_of[condition.axis].values)
+                values = sorted(every, key=int) if all(map(str.isdigit, every)) else list(every)
+                raise SelectionError(_no_value(having, condition.axis, value, values), text, offset)
 
 
 def _is_of(name: str, names: Sequence[str], condition: Condition, text: str) -> bool:
@@ -162,9 +203,9 @@ def text_of(family: Family, clause: Clause) -> str:
     return " ".join(words) or "everything"
 
 
-def typed(families: Sequence[Family], text: str, source: str) -> dict[str, list[Clause]]:
+def typed(families: Sequence[Family], text: str, source: str, first: Collection[str] = ()) -> dict[str, list[Clause]]:
     """bind_any for a text that a person typed; `source` is where, e.g. `--where`."""
     try:
-        return bind_any(families, text)
+        return bind_any(families, text, first)
     except SelectionError as error:
         raise error.shown(source) from error

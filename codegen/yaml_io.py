@@ -6,6 +6,7 @@ Loading keeps no positions: that would cost every run. When something is wrong t
 from __future__ import annotations
 
 import os
+import types
 import typing
 from collections.abc import Sequence
 from functools import cached_property
@@ -144,10 +145,42 @@ def _bare(kind: Any) -> Any:
 
 
 def _why(plain: Any, kind: Any) -> str:
+    """What was there and what must be; "" when it converts."""
     try:
         msgspec.convert(plain, kind)
-    except msgspec.ValidationError as error:
-        message = str(error).partition(" - at ")[0].replace("`", "'")
+    except msgspec.ValidationError:
         hint = " (YAML reads yes, no, on and off as booleans: quote them)" if isinstance(plain, bool) else ""
-        return message[0].lower() + message[1:] + hint
+        return f"{_shown(plain)} must be {_described(kind)}{hint}"
     return ""
+
+
+def _shown(plain: Any) -> str:
+    """A value of a YAML file as it is spoken of."""
+    if isinstance(plain, bool):
+        return f"the boolean {'yes' if plain else 'no'}"
+    named = {type(None): "nothing", list: "this list", dict: "this mapping"}
+    return named.get(type(plain)) or (f"'{plain}'" if isinstance(plain, str) else str(plain))
+
+
+_TYPES = {str: "a text", int: "a whole number", float: "a number", bool: "yes or no", type(None): "left out"}
+
+
+def _described(kind: Any) -> str:
+    """A type of the schema in words."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        meta = next(one for one in arguments[1:] if isinstance(one, msgspec.Meta))
+        if meta.description:
+            return meta.description
+        if meta.ge is not None:
+            return f"a whole number from {meta.ge}" + ("" if meta.le is None else f" to {meta.le}")
+        return _described(arguments[0]) + (" that is not empty" if meta.min_length else "")
+    if origin is typing.Literal:
+        return " or ".join(map(str, arguments))
+    if origin in (typing.Union, types.UnionType):
+        choices = list(dict.fromkeys(_described(choice) for choice in arguments if choice is not type(None)))
+        return (", or " if any("," in choice for choice in choices) else " or ").join(choices)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        needed = [field.name for field in msgspec.structs.fields(kind) if field.required]
+        return f"a mapping with {', '.join(needed)}" if needed else "a mapping"
+    return {list: "a list", dict: "a mapping"}.get(origin) or _TYPES[kind]

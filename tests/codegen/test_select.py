@@ -10,7 +10,7 @@ from codegen import select
 from codegen.errors import CodegenError, SelectionError
 from codegen.plan import resolve
 from codegen.tree import tree
-from tests.codegen.brute import AXES, has, selected, signatures
+from tests.codegen.brute import AXES, has, nearest, selected, signatures
 
 
 @st.composite
@@ -62,9 +62,18 @@ def test_a_clause_written_out_reads_back(text: str) -> None:
             0,
         ),
         ("hdim=64", "no axis 'hdim' in fmha_fwd; nearest: hdim_v", 0),
-        ("dtype=bf16,fp61", "axis 'dtype' of fmha_fwd has no value 'fp61'; nearest: fp16", 11),
-        ("mode=group hdim_q=120", "axis 'hdim_q' of fmha_fwd has no value '120'; nearest: 128, 96", 18),
-        ("lse=true", "axis 'lse' of fmha_fwd has no value 'true'; nearest: yes", 4),
+        (
+            "dtype=bf16,fp61",
+            "axis 'dtype' of fmha_fwd has no value 'fp61'; nearest: fp16; values: fp32, fp16, bf16, fp8bf16, fp8fp32",
+            11,
+        ),
+        (
+            "mode=group hdim_q=123",
+            f"axis 'hdim_q' of fmha_fwd has no value '123'; nearest: {nearest(123, AXES['hdim_q'])}; "
+            f"values: {', '.join(AXES['hdim_q'])}",
+            18,
+        ),
+        ("lse=true", "axis 'lse' of fmha_fwd has no value 'true'; nearest: yes; values: no, yes", 4),
         ("lse=?", "axis 'lse' of fmha_fwd has no value '?'; values: no, yes", 4),
         ("mask=causal", "axis 'mask' of fmha_fwd has no value 'causal'; values: none, window", 5),
         ("dtype==bf16", "'==' is written '=': dtype=bf16", 0),
