@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from codegen import select
+from codegen import docs, select
 from codegen.axes import Family
+from codegen.options import columns
 from codegen.plan import resolve
 from codegen.sieve import Sieve
 from codegen.tree import Tree
@@ -40,7 +41,23 @@ def check(root: Tree) -> str:
         (len(root.targets), "target"),
     ]
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
-    return f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
+    well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
+    return "\n".join([well, *_changed(root)])
+
+
+def _changed(root: Tree) -> list[str]:
+    """The receipts that list more or less than the committed page says, a line each."""
+    before, now = docs.recorded(root), docs.counts(root)
+    if before is None or before == now:
+        return []
+    rows = [(name, f"{_counted(before, name)} -> {_counted(now, name)}") for name in dict.fromkeys([*now, *before])]
+    rows = [(name, text) for name, text in rows if before.get(name) != now.get(name)]
+    head = f"since {docs.FOLDER}/receipts.md was written, instances on one target have changed:"
+    return [head, columns(rows), f"if that is meant: python -m codegen docs --write {docs.FOLDER}"]
+
+
+def _counted(counts: Mapping[str, int], name: str) -> str:
+    return f"{counts[name]:,}" if name in counts else "none"
 
 
 def _plural(word: str, count: int) -> str:

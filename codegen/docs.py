@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from codegen import files, select
@@ -11,6 +12,7 @@ from codegen.errors import CodegenError
 from codegen.listing import count
 from codegen.tree import Tree
 
+FOLDER = "docs/reference"  # of the pages, in the tree
 _MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the YAML files instead. -->"
 
 
@@ -38,6 +40,15 @@ def check(root: Tree, folder: str) -> None:
         raise CodegenError(f"out of date: {', '.join(stale)}\nwrite them: python -m codegen docs --write {folder}")
 
 
+def recorded(root: Tree) -> dict[str, int] | None:
+    """The receipts and their instances as docs/reference/receipts.md has them; None without that page."""
+    page = files.read(os.path.join(root.root, FOLDER, "receipts.md"))
+    if page is None:
+        return None
+    rows = re.findall(r"^\| \d* \| \[(\w+)\]\(#\w+\) \| ([\d,]+) \|", page.decode(), re.MULTILINE)
+    return {name: int(counted.replace(",", "")) for name, counted in rows}
+
+
 def _page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", _MADE, *(part for part in parts if part)]) + "\n"
 
@@ -47,9 +58,15 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
+def counts(root: Tree) -> dict[str, int]:
+    """By receipt the instances on one target, as the page of receipts says them."""
+    target = next(iter(root.targets))
+    return {receipt.name: count(root, receipt, target) for receipt in root.all_receipts()}
+
+
 def _receipts(root: Tree) -> str:
-    listed, target = root.all_receipts(), next(iter(root.targets))
-    rows = [[str(r.number), f"[{r.name}](#{r.name})", f"{count(root, r, target):,}", r.about] for r in listed]
+    listed, counted = root.all_receipts(), counts(root)
+    rows = [[r.number_text, f"[{r.name}](#{r.name})", f"{counted[r.name]:,}", r.about] for r in listed]
     parts = [
         "A receipt is a named product: what `scons receipt=NAME` builds. Numbers work wherever names do. Counts are of "
         "instances on one CPU target; the CPU targets all have the same signatures.",

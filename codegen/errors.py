@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 
@@ -9,6 +10,11 @@ class CodegenError(Exception):
     """Something people wrote is wrong. str() is the whole message; programs exit with `code`."""
 
     code = 2
+
+
+def warn(message: str) -> None:
+    """Says on stderr what people should know and nothing stops for."""
+    print(f"codegen: warning: {message}", file=sys.stderr)
 
 
 class SelectionError(CodegenError):

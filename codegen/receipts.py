@@ -41,6 +41,16 @@ class Receipt:
         if not self.clauses:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
 
+    @property
+    def number_text(self) -> str:
+        """The number as text, "" if it has none."""
+        return "" if self.number is None else str(self.number)
+
+    @property
+    def titled(self) -> str:
+        """The name, and the number in brackets if it has one."""
+        return self.name if self.number is None else f"{self.name} ({self.number})"
+
     def _size_budget(self) -> int | None:
         """Bytes."""
         if self.file.size_budget is None:
@@ -51,9 +61,13 @@ class Receipt:
             raise self.document.error(("size_budget",), str(error)) from error
 
     def _family(self, family: Family, file: schema.ReceiptFamilyFile) -> list[Clause]:
-        """Inherited and own clauses, narrowed by `only`, then widened by every `add`."""
+        """Inherited or own clauses, narrowed by `only`, then widened by every `add`."""
         path = ("families", family.name)
         clauses = list(self.clauses.get(family.name, []))
+        if file.keep is not None and clauses and self.base:
+            message = f"{family.name} is inherited from {self.base.name}: `only` narrows it, `add` widens it; "
+            message += f"to keep something else, write `without: [{family.name}]` as well"
+            raise self.document.error((*path, "keep"), message)
         if file.keep is not None:
             kept = _both(family.bind(file.keep, (*path, "keep"), self.document), family.base)
             if not kept:
@@ -96,7 +110,7 @@ def _both(clauses: list[Clause], others: list[Clause]) -> list[Clause]:
 
 
 def receipt_names() -> list[str]:
-    """Every receipt, by number."""
+    """Every receipt whose file is right, by number, then those without one by name."""
     from codegen.tree import tree
 
-    return [receipt.name for receipt in tree().all_receipts()]
+    return [receipt.name for receipt in tree().sound_receipts]

@@ -76,7 +76,7 @@ class FamilyTable:
         self.rules = [RuleEntry(r.name, r.says, conditions.clause(clause)) for r in family.rules for clause in r.when]
         self.receipts = [
             ReceiptEntry(receipt.name, [conditions.clause(clause) for clause in receipt.clauses[family.name]])
-            for receipt in plan.tree.all_receipts()
+            for receipt in plan.tree.sound_receipts
             if family.name in receipt.clauses
         ]  # none for a companion: its main family's say it
         self.condition_lists, self.integers = list(conditions.lists), list(conditions.integers)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 from functools import cache, cached_property
-from itertools import pairwise
 
 from codegen.axes import Family
-from codegen.errors import CodegenError, no_such
+from codegen.errors import CodegenError, no_such, warn
 from codegen.receipts import Receipt
 from codegen.targets import Algorithm, Target, bind_algorithms, check_together
 from codegen.yaml_io import Document
@@ -30,7 +29,7 @@ class Tree:
         path = os.path.join(self.root, folder)
         if not os.path.isdir(path):
             raise CodegenError(f"{folder}: no such folder under {self.root}")
-        return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".yaml"))
+        return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".yaml") and name[0] != ".")
 
     @cached_property
     def families(self) -> dict[str, Family]:
@@ -108,24 +107,49 @@ class Tree:
             self._receipts[name] = Receipt(document, self.families, base)
         return self._receipts[name]
 
+    @cached_property
+    def _sound_and_faults(self) -> tuple[list[Receipt], list[CodegenError]]:
+        """The receipts whose files are right, by number, then those without one by name; what is wrong with others."""
+        receipts, faults, numbers = list[Receipt](), list[CodegenError](), dict[int, str]()
+        _ = self.families  # what is wrong with a family is no receipt's fault
+        for name in self.receipt_names:
+            try:
+                receipt = self._load(name)
+                if receipt.number is not None and numbers.setdefault(receipt.number, name) != name:
+                    message = f"number {receipt.number} is taken by {numbers[receipt.number]}"
+                    raise receipt.document.error(("number",), message)
+            except CodegenError as fault:
+                faults.append(fault)
+            else:
+                receipts.append(receipt)
+        return sorted(receipts, key=lambda receipt: (receipt.number is None, receipt.number or 0, receipt.name)), faults
+
     def all_receipts(self) -> list[Receipt]:
-        """Every receipt, by number."""
-        receipts = sorted((self._load(name) for name in self.receipt_names), key=lambda receipt: receipt.number)
-        for first, second in pairwise(receipts):
-            if first.number == second.number:
-                raise second.document.error(("number",), f"number {second.number} is taken by {first.name}")
+        """Every receipt, by number, then those without one by name. CodegenError, with all that is wrong, if any is."""
+        receipts, faults = self._sound_and_faults
+        if faults:
+            raise CodegenError("\n".join(dict.fromkeys(map(str, faults))))
+        return receipts
+
+    @cached_property
+    def sound_receipts(self) -> list[Receipt]:
+        """Every receipt whose file is right. A warning names the others: they stop nobody who does not ask for them."""
+        receipts, faults = self._sound_and_faults
+        for fault in dict.fromkeys(map(str, faults)):
+            warn(f"left out: {fault}")
         return receipts
 
     def receipt(self, word: str) -> Receipt:
         """By name or number."""
         if word in self.receipt_names:
             return self._load(word)
-        listed = self.all_receipts()
+        listed = self.sound_receipts
         for receipt in listed:
             if word == str(receipt.number):
                 return receipt
-        choices = [str(r.number) for r in listed] if word.isdigit() else [r.name for r in listed]
-        table = ", ".join(f"{r.number} {r.name}" for r in listed)
+        numbers = [str(receipt.number) for receipt in listed if receipt.number is not None]
+        choices = numbers if word.isdigit() else [receipt.name for receipt in listed]
+        table = ", ".join(f"{receipt.number_text} {receipt.name}".strip() for receipt in listed)
         raise CodegenError(f"{no_such('receipt', word, choices)}\nreceipts: {table}")
 
 

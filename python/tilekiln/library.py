@@ -241,13 +241,12 @@ def libraries() -> list[Library]:
     return result
 
 
-def _receipts() -> dict[str, int]:
-    """The receipts of the tree and their numbers; empty without a tree."""
-    result = {}
+def _receipts() -> dict[str, int | None]:
+    """The receipts of the tree and their numbers, None of those without one; empty without a tree."""
+    result: dict[str, int | None] = {}
     for path in sorted((TREE / "receipts").glob("*.yaml")) if in_tree() else []:
         number = re.search(r"^number:\s*(\d+)", path.read_text(), re.MULTILINE)
-        if number:
-            result[path.stem] = int(number[1])
+        result[path.stem] = int(number[1]) if number else None
     return result
 
 
@@ -260,7 +259,8 @@ def _by_number(number: int) -> str:
     for name, its_number in known.items():
         if its_number == number:
             return name
-    listed = ", ".join(f"{number} {name}" for name, number in sorted(known.items(), key=lambda item: item[1]))
+    numbered = sorted((its, name) for name, its in known.items() if its is not None)
+    listed = ", ".join(f"{its} {name}" for its, name in numbered)
     raise ArgumentError(f"name: there is no receipt {number}; there are: {listed or 'none'}")
 
 

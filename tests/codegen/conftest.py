@@ -10,10 +10,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from codegen.tree import Tree, tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def what_there_is(root: pathlib.Path) -> str:
+    """How `codegen check` counts the YAML files of a tree."""
+    families = [yaml.safe_load(path.read_text()) for path in root.glob("kernels/*/family.yaml")]
+    counts = [
+        (len(list(root.glob("receipts/*.yaml"))), "receipts"),
+        (len(families), "families"),
+        (sum(len(family.get("rules", [])) for family in families), "rules"),
+        (len(list(root.glob("kernels/targets/*.yaml"))), "targets"),
+    ]
+    return ", ".join(f"{count} {word}" for count, word in counts)
 
 
 class Copy(NamedTuple):
