@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -22,7 +23,8 @@ def codegen(*arguments: str) -> int:
     """`python -m codegen`, in this process."""
     from codegen.cli import main
 
-    return main(list(arguments))
+    with contextlib.redirect_stdout(sys.__stdout__):  # SCons' own forgets what could not be written
+        return main(list(arguments))
 
 
 def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
@@ -36,12 +38,11 @@ def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
         return codegen("targets")
     target = ["--target", values["target"]]
     where = ["--where", values["where"]] if values["where"] else []
-    asked = words(values["receipt"])
     if values["explain"]:
-        return max(codegen("explain", receipt, values["explain"], *target) for receipt in asked)
+        return max(codegen("explain", receipt, values["explain"], *target) for receipt in words(values["receipt"]))
     if "list" not in targets:
         return None
-    code = max(codegen("list", receipt, *target, *where, "--format", values["format"]) for receipt in asked)
+    code = codegen("list", ",".join(words(values["receipt"])), *target, *where, "--format", values["format"])
     return code if code or set(targets) == {"list"} else None
 
 

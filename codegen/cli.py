@@ -16,6 +16,8 @@ PROGRAM = "python -m codegen"
 SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: conditions side by side must all hold, the
 word 'or' separates clauses of which one must hold. Booleans are yes and no. `python -m codegen axes` lists the axes.
 family=NAME narrows to a family, with its companions."""
+FORMATS = """csv is one table with a column for every axis, empty where a family has no such axis. json is one object,
+and a list of them for several receipts."""
 
 _TARGET = Option("--target", "T", "targets, comma separated, or native (this machine's best) or all", "native")
 _FAMILY = Option("--family", "F", "only this family")
@@ -23,9 +25,23 @@ _WHERE = Option("--where", "S", "only instances that this selection allows")
 _FORMAT = Option("--format", "F", "names, table, json or csv", "names", ("names", "table", "json", "csv"))
 
 
-def _say(text: str) -> int:
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
-    return 0
+def _say(text: str, code: int = 0) -> int:
+    if sys.stdout is None:
+        raise CodegenError("there is no standard output to write the answer to")
+    try:
+        sys.stdout.write(text if text.endswith("\n") else text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        _forget_output()
+    except OSError as error:  # a full disk
+        _forget_output()
+        raise CodegenError(f"the answer cannot be written: {error.strerror}") from error
+    return code
+
+
+def _forget_output() -> None:
+    """What could not be written is not tried again when the process ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def help_pages() -> list[tuple[str, str]]:
@@ -38,8 +54,15 @@ def _targets(given: Given) -> list[str]:
 
 
 def _list(given: Given) -> int:
-    plan = resolve(given[0], _targets(given), given["--where"], given["--family"])
-    return _say(listing.FORMATS[given["--format"]](plan))
+    receipts = list(dict.fromkeys(tree().receipt(word).name for word in given[0].split(",") if word))
+    if not receipts:
+        raise CodegenError(f"list: '{given[0]}' names no receipt")
+    plans = [resolve(receipt, _targets(given), given["--where"], given["--family"]) for receipt in receipts]
+    if not given["--count"]:
+        return _say(listing.FORMATS[given["--format"]](plans))
+    if given["--format"] != "names":
+        raise CodegenError(f"list takes --count or --format {given['--format']}, not both")
+    return _say(str(sum(len(plan.instances) for plan in plans)))
 
 
 def _receipts(given: Given) -> int:
@@ -51,7 +74,8 @@ def _receipts(given: Given) -> int:
 def _explain(given: Given) -> int:
     from codegen.explain import explain
 
-    return _say(explain(tree(), given[0], given[1], _targets(given)))
+    answer = explain(tree(), given[0], given[1], _targets(given))
+    return _say(answer.text, 0 if answer.listed else 1)
 
 
 def _check(given: Given) -> int:
@@ -64,25 +88,23 @@ def _diff(given: Given) -> int:
     from codegen.diff import diff
 
     text, equal = diff(tree(), given[0], given[1], _targets(given), bool(given["--names"]))
-    _say(text)
-    return 0 if equal else 1
+    return _say(text, 0 if equal else 1)
 
 
 def _verify(given: Given) -> int:
     from codegen.verify import verify
 
     text, equal = verify(tree(), given[0])
-    _say(text)
-    return 0 if equal else 1
+    return _say(text, 0 if equal else 1)
 
 
 def _docs(given: Given) -> int:
-    from codegen.docs import check, write
+    from codegen.docs import FOLDER, check, write
 
     if given["--write"]:
         return _say(write(tree(), given["--write"]))
-    check(tree(), "docs/reference")
-    return _say("docs/reference is up to date")
+    check(tree(), FOLDER)
+    return _say(f"{FOLDER} is up to date")
 
 
 def _sources(given: Given) -> int:
@@ -96,14 +118,15 @@ def _sources(given: Given) -> int:
 COMMANDS = (
     Command(
         "list",
-        ("RECEIPT",),
-        "List the instances of a receipt: one line each, the canonical name unless --format says otherwise.",
-        SELECTION,
-        (_TARGET, _FAMILY, _WHERE, _FORMAT),
+        ("RECEIPT[,RECEIPT]",),
+        "List the instances of receipts: one line each, the canonical name unless --format says otherwise.",
+        f"{SELECTION}\n\n{FORMATS}",
+        (_TARGET, _FAMILY, _WHERE, _FORMAT, Option("--count", "", "only how many there are")),
         (
             ("list flash", "what `scons receipt=flash` builds on this machine"),
             ("list flash --target all --where 'dtype=bf16 hdim_q=128,192 mask!=none'", "a part of it, on every target"),
             ("list ck_default --where 'dtype=fp8bf16 or bias=alibi softcap=no' --format table", "as a table of axes"),
+            ("list flash,fp8 --target all --count", "how many that is"),
         ),
         _list,
     ),
@@ -111,7 +134,8 @@ COMMANDS = (
         "explain",
         ("RECEIPT", "'[FAMILY] axis=value ...'"),
         "Say whether a receipt lists a signature and why, which instances are nearest, and what builds it.",
-        "Axes that are left out may have any value. The second argument may also be the name of an instance.",
+        "Axes that are left out may have any value. The second argument may also be the name of an instance. "
+        "Exit code 0 for yes, 1 for no.",
         (_TARGET,),
         (
             ("explain flash 'fmha_fwd dtype=bf16 hdim_q=128 hdim_v=128 bias=alibi softcap=yes'", "a rule forbids it"),
@@ -159,7 +183,8 @@ COMMANDS = (
         "check",
         (),
         "Check every YAML file, every receipt on every target, and that every rule and clause matters.",
-        "",
+        "It also names the receipts that list more or less than docs/reference/receipts.md says, which is written by\n"
+        "the command docs: what a change of axes, rules or head dims does to the receipts that there are.",
         (),
         (("check", "says what it checked, or file:line:column, what is wrong and the nearest right word"),),
         _check,
@@ -229,7 +254,7 @@ def overview() -> str:
                 "Tilekiln's generator: receipts (YAML) to plans of kernel instances. It reads the tree it stands in.",
                 "commands:\n" + columns(rows),
                 f"A receipt is named or numbered: flash or 2. {PROGRAM} COMMAND --help says more, with examples.\n"
-                "Errors go to stderr, with exit code 2.",
+                f"{PROGRAM} --version prints the version of the tree. Errors go to stderr, with exit code 2.",
             ]
         )
         + "\n"
@@ -240,6 +265,8 @@ def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
         asked = [command for command in COMMANDS if words[1:2] == [command.name]]
         return _say(help_of(asked[0], PROGRAM) if asked else overview())
+    if words[0] == "--version":
+        return _say(f"tilekiln {tree().version}")
     for command in COMMANDS:
         if command.name == words[0]:
             given = parse(command, words[1:], PROGRAM)
@@ -252,12 +279,10 @@ def _run(words: Sequence[str]) -> int:
 def main(words: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     try:
-        code = _run(list(words))
-        sys.stdout.flush()
-        return code
+        return _run(list(words))
     except CodegenError as error:
         print(f"codegen: {error}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # `| head` has read enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:  # of a file it reads or writes
+        print(f"codegen: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}", file=sys.stderr)
+        return 2

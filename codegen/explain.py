@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from codegen import select
 from codegen.axes import Axis, Family
@@ -21,13 +22,19 @@ from codegen.tree import Tree
 _SHOWN = 5  # names or nearest signatures shown
 
 
-def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> str:
-    """The answer as people read it. `text` is `[FAMILY] axis=value ...`, or the name of an instance."""
+class Explained(NamedTuple):
+    text: str  # as people read it
+    listed: bool  # whether the receipt lists anything of what was asked about
+
+
+def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> Explained:
+    """`text` is `[FAMILY] axis=value ...`, or the name of an instance."""
     source, chosen = root.receipt(word), pick_targets(root, targets)
-    questions, named = _questions(root, text)
+    questions, named = _questions(root, source, text)
     if named is not None and named not in chosen:
         chosen = [named]
-    return "\n\n".join(_answer(root, source, family, query, chosen) for family, query in questions)
+    answers = [_answer(root, source, family, query, chosen) for family, query in questions]
+    return Explained("\n\n".join(answers), any(answer.startswith("yes: ") for answer in answers))
 
 
 def _answer(root: Tree, source: Receipt, family: Family, query: Clause, chosen: list[Target]) -> str:
@@ -51,11 +58,11 @@ def _answer(root: Tree, source: Receipt, family: Family, query: Clause, chosen: 
         elsewhere = [t.name for t in root.targets.values() if _legal(root, family, t, query).leaves()]
         lines.append(f"targets that can: {', '.join(elsewhere)}" if elsewhere else "No receipt can list it.")
         return "\n".join(lines)
-    others = [r for r in root.all_receipts() if sieve(root, r, family, target, [query]).leaves()]
+    others = [r for r in root.sound_receipts if sieve(root, r, family, target, [query]).leaves()]
     if not others:
         lines.append("No receipt lists it yet: widen one in receipts/ by an `add:` with its reason.")
         return "\n".join(lines)
-    lines.append(f"listed by: {', '.join(f'{r.name} ({r.number})' for r in others)}")
+    lines.append(f"listed by: {', '.join(r.titled for r in others)}")
     lines.append(f"build: {scons(root, others[0], family, query, chosen)}")
     return "\n".join(lines)
 
@@ -70,7 +77,7 @@ def scons(root: Tree, source: Receipt, family: Family, query: Clause, chosen: Se
     return " ".join(words)
 
 
-def _questions(root: Tree, text: str) -> tuple[list[tuple[Family, Clause]], Target | None]:
+def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Family, Clause]], Target | None]:
     """The clauses that a text asks about, and the target if it is the name of an instance.
 
     Without a family, of each that has these axes and values and is no companion.
@@ -88,7 +95,7 @@ def _questions(root: Tree, text: str) -> tuple[list[tuple[Family, Clause]], Targ
     try:
         if len(select.parse(rest)) > 1:
             raise SelectionError("explain takes one clause, without 'or'", rest, 0)
-        found = select.bind_any(families, rest)
+        found = select.bind_any(families, rest, source.clauses)
     except SelectionError as error:
         raise error.shown("explain") from error
     questions = [(family, clause) for family in families for clause in found[family.name]]

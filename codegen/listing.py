@@ -15,15 +15,15 @@ from codegen.receipts import Receipt
 from codegen.tree import Tree
 
 
-def names(plan: Plan) -> str:
-    return "\n".join(instance.name for instance in plan.instances)
+def names(plans: Sequence[Plan]) -> str:
+    return "\n".join(instance.name for plan in plans for instance in plan.instances)
 
 
-def _words(instance: Instance, how: Sequence[str]) -> list[str]:
-    """Signature, and algorithm by the axes `how`, as text in listing order; "-" where it has no such axis."""
+def _words(instance: Instance, how: Sequence[str], without: str) -> list[str]:
+    """Signature, and algorithm by the axes `how`, as text in listing order; `without` where it has no such axis."""
     signature = [axis.values[axis.code_in(instance.packed)] for axis in instance.family_.axes]
     algorithm = instance.algorithm
-    return [*signature, *(str(algorithm.get(axis, "-")) for axis in how)]
+    return [*signature, *(str(algorithm.get(axis, without)) for axis in how)]
 
 
 def _by_family(plan: Plan) -> Iterator[tuple[Family, list[Instance]]]:
@@ -33,13 +33,13 @@ def _by_family(plan: Plan) -> Iterator[tuple[Family, list[Instance]]]:
             yield family, instances
 
 
-def table(plan: Plan) -> str:
-    """Axes as columns. What is the same in every row stands above, once."""
+def table(plans: Sequence[Plan]) -> str:
+    """A table for each family of each plan: axes as columns. What is the same in every row stands above, once."""
     parts = []
-    for family, instances in _by_family(plan):
+    for plan, family, instances in [(one, *found) for one in plans for found in _by_family(one)]:
         how = plan.algorithm_axes(family)
         heads = [*family.axis_of, *how]
-        rows = [_words(instance, how) for instance in instances]
+        rows = [_words(instance, how, "-") for instance in instances]
         varying = [at for at in range(len(heads)) if any(row[at] != rows[0][at] for row in rows)]
         same = " ".join(f"{heads[at]}={rows[0][at]}" for at in range(len(heads)) if at not in varying)
         lines = [f"{family.name}, {len(rows):,} instances of receipt {plan.receipt}"]
@@ -53,8 +53,13 @@ def table(plan: Plan) -> str:
     return "\n\n".join(parts)
 
 
-def json(plan: Plan) -> str:
-    """One object, one instance a line."""
+def json(plans: Sequence[Plan]) -> str:
+    """One object, one instance a line; of several plans a list of such objects."""
+    objects = list(map(_json, plans))
+    return objects[0] if len(objects) == 1 else "[" + ",\n".join(objects) + "]"
+
+
+def _json(plan: Plan) -> str:
     head = {"receipt": plan.receipt, "number": plan.source.number, "where": plan.where, "targets": plan.targets}
     rows = (
         {"name": i.name, "family": i.family, "signature": i.signature, "algorithm": i.algorithm} for i in plan.instances
@@ -63,17 +68,23 @@ def json(plan: Plan) -> str:
     return (msgspec.json.encode(head)[:-1] + b',"instances":[\n' + body + b"\n]}").decode()
 
 
-def csv(plan: Plan) -> str:
-    """A header line per family. No value has a comma or a quote."""
-    lines = []
-    for family, instances in _by_family(plan):
-        how = plan.algorithm_axes(family)
-        lines.append(",".join(["name", "family", *family.axis_of, *how]))
-        lines += [",".join([instance.name, family.name, *_words(instance, how)]) for instance in instances]
+def csv(plans: Sequence[Plan]) -> str:
+    """One table: every axis is a column, empty where a family has no such axis. No value has a comma or a quote."""
+    found = [(plan, *one) for plan in plans for one in _by_family(plan)]
+    axes = list(dict.fromkeys(axis for _, family, _ in found for axis in family.axis_of))
+    how = list(dict.fromkeys(axis for plan, family, _ in found for axis in plan.algorithm_axes(family)))
+    lines = [",".join(["name", "receipt", "family", *axes, *how])]
+    for plan, family, instances in found:
+        at = [list(family.axis_of).index(axis) if axis in family.axis_of else -1 for axis in axes]
+        for instance in instances:
+            words = _words(instance, how, "")
+            signature, algorithm = words[: len(family.axes)], words[len(family.axes) :]
+            cells = ["" if place < 0 else signature[place] for place in at]
+            lines.append(",".join([instance.name, plan.receipt, family.name, *cells, *algorithm]))
     return "\n".join(lines)
 
 
-FORMATS: dict[str, Callable[[Plan], str]] = {"names": names, "table": table, "json": json, "csv": csv}
+FORMATS: dict[str, Callable[[Sequence[Plan]], str]] = {"names": names, "table": table, "json": json, "csv": csv}
 
 
 def count(root: Tree, source: Receipt, target: str) -> int:
@@ -87,12 +98,12 @@ def count(root: Tree, source: Receipt, target: str) -> int:
 
 def receipts(root: Tree, targets: Sequence[str]) -> str:
     chosen = pick_targets(root, targets)
-    listed = root.all_receipts()
+    listed = root.sound_receipts
     width = max(len(receipt.name) for receipt in listed)
     rows = [(f"number  {'name':<{width}}  instances", "for whom")]
     for receipt in listed:
         total = sum(count(root, receipt, target.name) for target in chosen)
-        rows.append((f"{receipt.number:>6}  {receipt.name:<{width}}  {total:>9,}", receipt.about))
+        rows.append((f"{receipt.number_text:>6}  {receipt.name:<{width}}  {total:>9,}", receipt.about))
     where = ", ".join(target.name for target in chosen)
     return f"{columns(rows, 0)}\n\nInstances on {where}."
 
@@ -114,7 +125,7 @@ def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
     """One receipt: clauses, counts by axis value, and a digest of all names. Golden plans are this text."""
     plan = resolve(word, targets, root=root)
     source = plan.source
-    lines = [f"receipt {source.name} ({source.number})", wrapped(source.about, 0)]
+    lines = [f"receipt {source.titled}", wrapped(source.about, 0)]
     if source.base:
         lines.append(f"extends {source.base.name}")
     lines += ["", "lists", clauses(root, source)]

@@ -10,19 +10,34 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+import yaml
 
 from codegen import docs
 from codegen.cli import COMMANDS, main
 from codegen.errors import CodegenError
 from codegen.plan import resolve
 from codegen.tree import Tree
+from tests.codegen.brute import head_dims, nearest, sizes
 from tests.codegen.conftest import ROOT
 
-RECEIPTS = (
-    "receipts: 0 ck_default, 1 ck_extended, 2 flash, 3 ck_test, 4 pytorch, 100 aiter_batch, 200 aiter_group, "
-    "300 aiter_bwd_batch, 400 aiter_bwd_group, 600 aiter, 700 transformer_engine, 800 fp32, 801 fp32_min, 888 fp8"
+
+def loaded(pattern: str) -> list[dict[str, Any]]:
+    return [yaml.safe_load(path.read_text()) for path in sorted(ROOT.glob(pattern))]
+
+
+# What there is, read here without codegen: receipts by number, those without one last; targets by order; families.
+NUMBERED = sorted((file["number"], file["receipt"]) for file in loaded("receipts/*.yaml") if "number" in file)
+UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" not in file]
+NUMBERS = [str(number) for number, _ in NUMBERED]
+RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMBERED), *UNNUMBERED])}"
+TARGETS = [file["target"] for file in sorted(loaded("kernels/targets/*.yaml"), key=lambda file: file["order"])]
+FAMILIES = [file["family"] for file in loaded("kernels/*/family.yaml")]
+WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/*/family.yaml") if "head_dims" in file]
+HDIMS = sizes(
+    {f"{family} {dtype}": pairs for family in WITH_HEAD_DIMS for dtype, pairs in head_dims(family).items()}, 0
 )
 Run = Callable[..., tuple[int, str, str]]
 
@@ -45,27 +60,27 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             "no command 'lits'; nearest: list\n"
             "commands: list, explain, receipts, targets, families, axes, check, diff, sources, verify, docs",
         ),
-        (["list"], "list needs RECEIPT\nusage: python -m codegen list RECEIPT [options]"),
+        (["list"], "list needs RECEIPT[,RECEIPT]\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]"),
         (["list", "flsh"], f"no receipt 'flsh'; nearest: flash\n{RECEIPTS}"),
-        (["list", "5"], f"no receipt '5'; nearest: 4, 3\n{RECEIPTS}"),
+        (["list", "55"], f"no receipt '55'; nearest: {nearest(55, NUMBERS)}\n{RECEIPTS}"),
         (
             ["list", "-1"],
-            "list has no option '-1'; options: --target, --family, --where, --format, --help\n"
-            "usage: python -m codegen list RECEIPT [options]",
+            "list has no option '-1'; options: --target, --family, --where, --format, --count, --help\n"
+            "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
-        (["list", "500"], f"no receipt '500'; nearest: 400, 600\n{RECEIPTS}"),
+        (["list", "500"], f"no receipt '500'; nearest: {nearest(500, NUMBERS)}\n{RECEIPTS}"),
         (
             ["list", "flash", "--wher", "x=1"],
-            "list has no option '--wher'; nearest: --where\nusage: python -m codegen list RECEIPT [options]",
+            "list has no option '--wher'; nearest: --where\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (
             ["list", "flash", "dtype=bf16"],
             "list does not take 'dtype=bf16'; a selection of several words is one argument: quote it\n"
-            "usage: python -m codegen list RECEIPT [options]",
+            "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (
             ["list", "flash", "--where"],
-            "option --where needs a value: --where S\nusage: python -m codegen list RECEIPT [options]",
+            "option --where needs a value: --where S\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (["list", "flash", "--format", "yaml"], "--format cannot be 'yaml'; choices: names, table, json, csv"),
         (
@@ -74,13 +89,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (
             ["list", "flash", "--target", "avx512"],
-            "no target 'avx512'; nearest: cpu-avx512\ntargets: cpu-generic, cpu-avx2, cpu-avx512, cpu-avx512bf16",
+            f"no target 'avx512'; nearest: cpu-avx512\ntargets: {', '.join(TARGETS)}",
         ),
         (
             ["list", "flash", "--family", "fmha"],
-            "no family 'fmha'; nearest: fmha_fwd\n"
-            "families: fmha_batch_prefill, fmha_bwd_convert_dq, fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv, fmha_fwd, "
-            "fmha_fwd_appendkv, fmha_fwd_pagedkv, fmha_fwd_splitkv, fmha_fwd_splitkv_combine",
+            f"no family 'fmha'; nearest: fmha_fwd\nfamilies: {', '.join(FAMILIES)}",
         ),
         (
             ["list", "flash", "--where", "family=fwd"],
@@ -88,10 +101,32 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (
             ["list", "flash", "--where", "dtype=bf16 hdim_q=100"],
-            "where: axis 'hdim_q' of fmha_batch_prefill has no value '100'; nearest: 128, 256\n"
+            f"where: axis 'hdim_q' has no value '100'; nearest: {nearest(100, HDIMS)}; values: {', '.join(HDIMS)}\n"
             "  dtype=bf16 hdim_q=100\n"
             "                    ^",
         ),
+        (
+            ["list", "flash", "--where", "dtype=bf17"],  # what the families of the receipt have, none is named
+            "where: axis 'dtype' has no value 'bf17'; nearest: bf16; values: fp16, bf16, fp8bf16, fp32, fp8fp32, fp8\n"
+            "  dtype=bf17\n"
+            "        ^",
+        ),
+        (
+            ["list", "fp32", "--where", "lse=yes family=fmha_fwd dtype=bf17"],  # the family that is asked for is named
+            "where: axis 'dtype' of fmha_fwd has no value 'bf17'; nearest: bf16; "
+            "values: fp32, fp16, bf16, fp8bf16, fp8fp32\n"
+            "  lse=yes family=fmha_fwd dtype=bf17\n"
+            "                                ^",
+        ),
+        (
+            ["list", "fp32", "--where", "qscale=pertensr"],  # of the one family of the receipt that has the axis
+            "where: axis 'qscale' of fmha_fwd has no value 'pertensr'; values: none, pertensor, blockscale\n"
+            "  qscale=pertensr\n"
+            "         ^",
+        ),
+        (["list", "flash", "--where", "dtpye=bf16"], "where: no axis 'dtpye'; nearest: dtype\n  dtpye=bf16\n  ^"),
+        (["list", ","], "list: ',' names no receipt"),
+        (["list", "flash", "--count", "--format", "csv"], "list takes --count or --format csv, not both"),
         (["diff", "flash", "none.json"], "none.json: no such manifest; it lies beside the library"),
     ],
 )
@@ -150,9 +185,31 @@ def test_formats_agree(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv")[1])))
     assert [row["name"] for row in rows] == names
     assert rows[0]["lse"] == "no"
+    assert run(*words, "--count")[1] == f"{len(names)}\n"
     table = run(*words, "--format", "table")[1].splitlines()
     assert len(table) == len(names) + 4
     assert table[0] == f"fmha_fwd, {len(names)} instances of receipt fp8"
+
+
+def test_csv_is_one_table_and_json_one_document_whatever_is_listed(run: Run) -> None:
+    """Nine families of 8 to 15 axes, two receipts."""
+    words = ("list", "flash,888", "--target", "cpu-avx2")
+    plans = [resolve(name, ["cpu-avx2"]) for name in ("flash", "fp8")]
+    names = [instance.name for plan in plans for instance in plan.instances]
+    assert run(*words)[1].splitlines() == names
+    assert run(*words, "--count")[1] == f"{len(names)}\n"
+    rows = list(csv.DictReader(io.StringIO(run(*words, "--format", "csv")[1]), strict=True))
+    assert len(rows) == len(names)
+    for row, (plan, instance) in zip(rows, ((p, i) for p in plans for i in p.instances), strict=True):
+        signature = {
+            axis: ("no", "yes")[v] if isinstance(v, bool) else str(v) for axis, v in instance.signature.items()
+        }
+        own = {"name": instance.name, "receipt": plan.receipt, "family": instance.family, **signature}
+        assert row == dict.fromkeys(row, "") | own | instance.algorithm
+    listed = json.loads(run(*words, "--format", "json")[1])
+    assert [plan["receipt"] for plan in listed] == ["flash", "fp8"]
+    assert [row["name"] for plan in listed for row in plan["instances"]] == names
+    assert "\n\nfmha_fwd, " in run(*words, "--format", "table")[1]
 
 
 def test_numbers_are_names(run: Run) -> None:
@@ -172,51 +229,76 @@ def test_a_process_exits_with_the_code(command: Callable[..., subprocess.Complet
     assert command().stdout == command("--help").stdout
     assert command("diff", "flash", "flash").returncode == 0
     assert command("diff", "flash", "fp8").returncode == 1
+    assert command("explain", "flash", "fmha_fwd dtype=bf16").returncode == 0
+    assert command("explain", "flash", "fmha_fwd dtype=fp8fp32").returncode == 1
+    assert command("explain", "flash", "fmha_fwd dtype=fp9").returncode == 2
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, f"tilekiln {(ROOT / 'VERSION').read_text().strip()}\n", "")
+
+
+def test_an_answer_that_cannot_be_written_is_an_error() -> None:
+    for place, message in (
+        (">/dev/full", "the answer cannot be written: No space left on device"),
+        (">&-", "there is no standard output to write the answer to"),
+    ):
+        line = f"{sys.executable} -m codegen list fp32_min {place}"
+        done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (2, f"codegen: {message}\n")
+
+
+def test_a_file_that_cannot_be_written_is_an_error(run: Run, tmp_path: pathlib.Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = tmp_path / "file" / "docs"
+    assert run("docs", "--write", str(place)) == (2, "", f"codegen: {place}: Not a directory\n")
 
 
 def test_diff_counts_by_axis_value(run: Run, tmp_path: pathlib.Path) -> None:
     from codegen.render import generate
 
     info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
-    forward = [resolve(name, ["cpu-avx2"], "family=fmha_fwd") for name in ("aiter_batch", "aiter_group")]
+    where = "family=fmha_fwd dtype=bf16 hdim_q=128 hdim_v=128"
+    forward = [resolve(name, ["cpu-avx2"], where) for name in ("aiter_batch", "aiter_group")]
     generate(forward, tmp_path, info)
     paths = [str(tmp_path / plan.receipt / "manifest.json") for plan in forward]
     code, text, _ = run("diff", *paths)
     assert code == 1
     assert text.splitlines()[:6] == [
-        f"{paths[0]}: 1,904 instances",
-        f"{paths[1]}: 1,904 instances",
+        f"{paths[0]}: 128 instances",
+        f"{paths[1]}: 128 instances",
         "in both: 0",
         "",
-        f"only in {paths[0]}: 1,904",
-        "  all: mode=batch",
+        f"only in {paths[0]}: 128",
+        "  all: dtype=bf16 hdim_q=128 hdim_v=128 mode=batch qscale=none",
     ]
     names = run("diff", *paths, "--names")[1].splitlines()
-    assert len([line for line in names if line.startswith("  fmha_fwd_")]) == 2 * 1904
+    assert len([line for line in names if line.startswith("  fmha_fwd_")]) == 2 * 128
 
 
-def test_diff_counts_each_family(run: Run) -> None:
-    text = run("diff", "aiter_batch", "aiter_bwd_batch", "--target", "cpu-avx2")[1]
-    forward = 1904 + 2 * 320 + 20 + 2 * 32 + 51
-    assert text.splitlines()[:8] == [
-        f"receipt aiter_batch: {forward:,} instances",
-        "receipt aiter_bwd_batch: 350 instances",
+def test_diff_counts_each_family(run: Run, tmp_path: pathlib.Path) -> None:
+    from codegen.render import generate
+
+    info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
+    names = ("aiter_batch", "aiter_bwd_batch")
+    generate([resolve(name, ["cpu-avx2"], "hdim_q=128 hdim_v=128") for name in names], tmp_path, info)
+    text = run("diff", *(str(tmp_path / name / "manifest.json") for name in names))[1]
+    assert text.splitlines()[2:8] == [
         "in both: 0",
         "",
-        f"only in receipt aiter_batch: {forward:,}",
-        "of fmha_fwd: 1,904",
-        "  all: mode=batch",
-        "  dtype              fp16 928, bf16 928, fp8bf16 48",
+        f"only in {tmp_path}/aiter_batch/manifest.json: 489",
+        "of fmha_fwd: 280",
+        "  all: hdim_q=128 hdim_v=128 mode=batch",
+        "  dtype              fp16 128, bf16 128, fp8bf16 24",
     ]
     assert (
         "\n".join(
             [
-                "of fmha_fwd_appendkv: 51",
-                "  dtype   fp16 24, bf16 24, fp8 3",
-                "  hdim_q  32 12, 64 13, 128 13, 256 13",
-                "  hdim_v  32 12, 64 13, 128 13, 256 13",
-                "  rope    none 19, interleaved 16, half 16",
-                "  paged   no 27, yes 24",
+                "of fmha_fwd_appendkv: 13",
+                "  all: hdim_q=128 hdim_v=128",
+                "  dtype  fp16 6, bf16 6, fp8 1",
+                "  rope   none 5, interleaved 4, half 4",
+                "  paged  no 7, yes 6",
                 "of fmha_fwd_pagedkv: 64",
             ]
         )
