@@ -107,9 +107,9 @@ def test_what_is_not_there(here, monkeypatch):
     with pytest.raises(tk.NoKernelError, match="there is no receipt 'flush'; did you mean 'flash'"):
         tk.load("flush")
     with pytest.raises(
-        tk.ArgumentError, match=r"^name: there is no receipt 5; there are: 0 ck_default, 1 ck_extended, 2 flash"
+        tk.ArgumentError, match=r"^name: there is no receipt 7; there are: 0 ck_default, 1 ck_extended, 2 flash"
     ):
-        tk.load(5)
+        tk.load(7)
     with pytest.raises(ImportError, match="is no Tilekiln library"):
         tk.load(np._core._multiarray_umath.__file__)
     with pytest.raises(FileNotFoundError):
