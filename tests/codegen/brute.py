@@ -1,19 +1,43 @@
 """The plans once more, by filtering the whole product of the axes with NumPy: nothing of codegen's code.
 
-Values and meanings are written out by hand from facts/receipts.md, so that a mistake in a YAML file shows as well.
+Values, rules and meanings are written out by hand from what upstream documents, so that a mistake in a YAML file shows
+as well. Only which head dims exist is read from the families' files: one that is added there is no mistake.
 """
 
 from __future__ import annotations
 
 import itertools
+import pathlib
 from collections.abc import Callable
 
 import numpy as np
+import yaml
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+Pairs = dict[str, set[tuple[int, int]]]  # by dtype: hdim_q, hdim_v
+
+
+def head_dims(family: str) -> Pairs:
+    """Those of a family's file."""
+    data = yaml.safe_load((ROOT / "kernels" / family / "family.yaml").read_text())
+    return {dtype: {tuple(map(int, pair.split("x"))) for pair in listed} for dtype, listed in data["head_dims"].items()}
+
+
+def sizes(pairs: Pairs, side: int) -> list[str]:
+    """The values of hdim_q (side 0) or hdim_v (1)."""
+    return [str(size) for size in sorted({pair[side] for listed in pairs.values() for pair in listed})]
+
+
+def nearest(size: int, listed: list[str]) -> str:
+    """The two sizes that an error suggests for one that is not listed."""
+    return ", ".join(sorted(listed, key=lambda one: (abs(int(one) - size), int(one)))[:2])
+
+
+PAIRS = head_dims("fmha_fwd")
 AXES: dict[str, list[str]] = {
     "dtype": ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"],
-    "hdim_q": ["32", "48", "64", "80", "96", "128", "192", "256"],
-    "hdim_v": ["32", "48", "64", "80", "96", "128", "192", "256"],
+    "hdim_q": sizes(PAIRS, 0),
+    "hdim_v": sizes(PAIRS, 1),
     "mode": ["batch", "group"],
     "mask": ["none", "window"],
     "bias": ["none", "elementwise", "alibi"],
@@ -23,14 +47,6 @@ AXES: dict[str, list[str]] = {
     "skip_min_seqlen_q": ["no", "yes"],
     "sink": ["no", "yes"],
     "qscale": ["none", "pertensor", "blockscale"],
-}
-_SIXTEEN = {(q, v) for q, v in ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))}
-PAIRS = {
-    "fp32": {(32, 32), (48, 48), (64, 64), (96, 96), (128, 128), (192, 192), (256, 256)},
-    "fp16": _SIXTEEN,
-    "bf16": _SIXTEEN,
-    "fp8bf16": {(64, 64), (128, 128), (192, 128), (256, 256)},
-    "fp8fp32": {(128, 128)},
 }
 
 Mask = np.ndarray
@@ -48,13 +64,21 @@ class Space:
         column = self.product[:, list(self.axes).index(axis)]
         return np.isin(column, [self.axes[axis].index(value) for value in values])
 
-    def pairs(self, by_dtype: dict[str, set[tuple[int, int]]]) -> Mask:
+    def pairs(self, by_dtype: Pairs) -> Mask:
         """Where the head dims are listed for the dtype."""
         listed = np.zeros(len(self.product), dtype=bool)
         for dtype, pairs in by_dtype.items():
             for q, v in pairs:
                 listed |= self.has("dtype", dtype) & self.has("hdim_q", str(q)) & self.has("hdim_v", str(v))
         return listed
+
+    def square(self) -> Mask:
+        """Where hdim_q = hdim_v."""
+        result = np.zeros(len(self.product), dtype=bool)
+        for size in self.axes["hdim_q"]:
+            if size in self.axes["hdim_v"]:
+                result |= self.has("hdim_q", size) & self.has("hdim_v", size)
+        return result
 
     def signatures(self, mask: Mask) -> list[tuple[str, ...]]:
         """The legal signatures in a mask, values as text, in listing order."""
@@ -111,12 +135,11 @@ def _fp32_min() -> Mask:
     return _fp32() & small & has("lse", "no") & has("dropout", "no")
 
 
-RECEIPTS: dict[str, tuple[int, int, Callable[[], Mask]]] = {  # number, count, meaning
-    "ck_default": (0, 3952, lambda: ~has("dtype", "fp32")),
-    "ck_extended": (1, 3952, lambda: ~has("dtype", "fp32")),
+RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # number, meaning
+    "ck_default": (0, lambda: ~has("dtype", "fp32")),
+    "ck_extended": (1, lambda: ~has("dtype", "fp32")),
     "flash": (
-        2,
-        1040,  # receipt 2, widened by dtype fp32, soft cap and no LSE, multiplied out
+        2,  # widened by dtype fp32, soft cap and no LSE, multiplied out
         lambda: (
             has("dtype", "fp32", "fp16", "bf16")
             & has("bias", "none", "alibi")
@@ -125,17 +148,17 @@ RECEIPTS: dict[str, tuple[int, int, Callable[[], Mask]]] = {  # number, count, m
             & has("sink", "no")
         ),
     ),
-    "ck_test": (3, 1856, _plain),
-    "pytorch": (4, 928, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
-    "aiter_batch": (100, 1904, lambda: _aiter() & has("mode", "batch")),
-    "aiter_group": (200, 1904, lambda: _aiter() & has("mode", "group")),
-    "aiter": (600, 3808, _aiter),
+    "ck_test": (3, _plain),
+    "pytorch": (4, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
+    "ck_bwd_fp16": (5, lambda: has("dtype", "fp16") & has("bias", "none") & has("dropout", "no") & FWD.square()),
+    "aiter_batch": (100, lambda: _aiter() & has("mode", "batch")),
+    "aiter_group": (200, lambda: _aiter() & has("mode", "group")),
+    "aiter": (600, _aiter),
     "transformer_engine": (
         700,
-        344,
         lambda: _plain() & has("lse", "yes") & has("sink", "no") & has("softcap", "no"),
     ),
-    "fp32": (800, 672, _fp32),
-    "fp32_min": (801, 4, _fp32_min),
-    "fp8": (888, 144, lambda: has("dtype", "fp8bf16", "fp8fp32") & has("hdim_q", "128", "192")),
+    "fp32": (800, _fp32),
+    "fp32_min": (801, _fp32_min),
+    "fp8": (888, lambda: has("dtype", "fp8bf16", "fp8fp32") & has("hdim_q", "128", "192")),
 }

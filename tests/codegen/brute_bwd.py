@@ -1,4 +1,4 @@
-"""brute.py for the backward families: what facts/receipts.md and issue 3 say, written out by hand.
+"""brute.py for the backward families: what receipts mean, written out by hand.
 
 Companions are not filtered but counted off the main signatures: what a receipt's main instances need, and nothing else.
 """
@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.codegen.brute import PAIRS, Mask, Space
+from tests.codegen.brute import Mask, Space, head_dims, sizes
 
 MAIN = "fmha_bwd_dq_dk_dv"
 COMPANIONS = {
     "fmha_bwd_dot_do_o": ["dtype", "hdim_v", "mode"],
     "fmha_bwd_convert_dq": ["dtype", "hdim_q", "mode", "deterministic"],
 }
+PAIRS = head_dims(MAIN)
 AXES: dict[str, list[str]] = {
     "dtype": ["fp32", "fp16", "bf16"],
-    "hdim_q": ["32", "48", "64", "80", "96", "128", "192", "256"],
-    "hdim_v": ["32", "48", "64", "80", "96", "128", "192", "256"],
+    "hdim_q": sizes(PAIRS, 0),
+    "hdim_v": sizes(PAIRS, 1),
     "mode": ["batch", "group"],
     "mask": ["none", "window"],
     "bias": ["none", "elementwise", "alibi"],
@@ -29,17 +30,21 @@ AXES: dict[str, list[str]] = {
 }
 BWD = Space(AXES)
 has, signatures, selected = BWD.has, BWD.signatures, BWD.selected
-_SQUARE = {(hdim, hdim) for hdim in (32, 64, 96, 128, 256)}
-_BASE = {"fp32": {(32, 32), (64, 64), (128, 128)}, "fp16": _SQUARE, "bf16": _SQUARE}
 
-# The head dims of the forward, soft cap only without a bias, the gradient of a bias only where there is one.
-BWD.legal = BWD.pairs({dtype: PAIRS[dtype] for dtype in AXES["dtype"]})
+# Soft cap only without a bias, the gradient of a bias only where there is one.
+BWD.legal = BWD.pairs(PAIRS)
 BWD.legal &= ~(has("softcap", "yes") & ~has("bias", "none")) & ~(has("dbias", "yes") & ~has("bias", "elementwise"))
+
+
+def _upstream() -> Mask:
+    """The head dims that upstream has."""
+    wide = has("dtype", "fp16", "bf16") & has("hdim_q", "32", "64", "96", "128", "256")
+    return wide | has("dtype", "fp32") & has("hdim_q", "32", "64", "128")
 
 
 def _base() -> Mask:
     """What upstream has."""
-    return BWD.pairs(_BASE) & has("softcap", "no") & has("sink", "no")
+    return _upstream() & has("softcap", "no") & has("sink", "no")
 
 
 def _sixteen() -> Mask:
@@ -51,43 +56,35 @@ def _applied(mode: str) -> Mask:
 
 
 def _everything() -> Mask:
-    """The base and every addition: all that is legal."""
-    return BWD.legal
+    """The base and every addition: soft cap, sinks, fp32, and the head dims that the forward has."""
+    return has("hdim_q", "32", "48", "64", "80", "96", "128", "192", "256")
 
 
-RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # main count on one target, meaning
+RECEIPTS: dict[str, Callable[[], Mask]] = {
     # widened by soft cap and sinks, multiplied out
-    "ck_default": (2400, lambda: BWD.pairs(_BASE) & has("dtype", "fp16", "bf16")),
-    "ck_extended": (2400, lambda: BWD.pairs(_BASE) & has("dtype", "fp16", "bf16")),
+    "ck_default": lambda: _upstream() & has("dtype", "fp16", "bf16"),
+    "ck_extended": lambda: _upstream() & has("dtype", "fp16", "bf16"),
     # widened by soft cap, sinks, fp32 and all head dims
-    "flash": (2208, lambda: _everything() & has("bias", "none", "alibi") & has("dropout", "none", "apply")),
-    "ck_test": (240, lambda: _sixteen() & has("bias", "none", "alibi") & has("deterministic", "no")),
-    "pytorch": (
-        240,
-        lambda: (
-            _sixteen()
-            & has("bias", "none", "elementwise")
-            & has("dropout", "none", "apply")
-            & has("deterministic", "no")
-        ),
+    "flash": lambda: _everything() & has("bias", "none", "alibi") & has("dropout", "none", "apply"),
+    "ck_test": lambda: _sixteen() & has("bias", "none", "alibi") & has("deterministic", "no"),
+    "pytorch": lambda: (
+        _sixteen() & has("bias", "none", "elementwise") & has("dropout", "none", "apply") & has("deterministic", "no")
     ),
-    "aiter_bwd_batch": (320, lambda: _applied("batch")),
-    "aiter_bwd_group": (320, lambda: _applied("group")),
-    "aiter": (5520, _everything),  # widened as flash is
-    "transformer_engine": (960, _sixteen),
-    "fp32": (288, lambda: _base() & has("dtype", "fp32")),
-    "fp32_min": (
-        2,
-        lambda: (
-            _base()
-            & has("dtype", "fp32")
-            & has("hdim_q", "64", "128")
-            & has("mode", "batch")
-            & has("mask", "none")
-            & has("bias", "none")
-            & has("dropout", "none")
-            & has("deterministic", "no")
-        ),
+    "ck_bwd_fp16": lambda: _base() & has("dtype", "fp16") & has("bias", "none") & has("dropout", "none") & BWD.square(),
+    "aiter_bwd_batch": lambda: _applied("batch"),
+    "aiter_bwd_group": lambda: _applied("group"),
+    "aiter": _everything,  # widened as flash is
+    "transformer_engine": _sixteen,
+    "fp32": lambda: _base() & has("dtype", "fp32"),
+    "fp32_min": lambda: (
+        _base()
+        & has("dtype", "fp32")
+        & has("hdim_q", "64", "128")
+        & has("mode", "batch")
+        & has("mask", "none")
+        & has("bias", "none")
+        & has("dropout", "none")
+        & has("deterministic", "no")
     ),
 }
 NUMBERS = {"aiter_bwd_batch": 300, "aiter_bwd_group": 400}  # of those without a forward; brute.py has the others

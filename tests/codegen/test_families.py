@@ -15,7 +15,7 @@ from codegen.plan import resolve
 from codegen.render import generate
 from codegen.tree import Tree
 from tests.codegen import golden
-from tests.codegen.conftest import ROOT, Copy
+from tests.codegen.conftest import ROOT, Copy, what_there_is
 from tests.codegen.test_golden import COMPILERS
 
 FAMILY = """
@@ -40,7 +40,6 @@ batch_by: [dtype]
 """
 RECEIPT = """
 receipt: both
-number: 900
 about: Tests.
 families:
   fmha_fwd:
@@ -71,8 +70,8 @@ def names(root: Tree, where: str, family: str = "") -> dict[str, int]:
     return counts
 
 
-def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
-    assert check(both).startswith("all is well: 15 receipts, 10 families, 36 rules")
+def test_plans_and_selections_hold_for_several_families(copy: Copy, both: Tree) -> None:
+    assert check(both).startswith(f"all is well: {what_there_is(copy.path)}; ")
     every = names(both, "")
     assert every == {"fmha_fwd": every["fmha_fwd"], "toy": 4}
     assert names(both, "", "toy") == {"toy": 4}
@@ -86,8 +85,10 @@ def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
         "toy": 3,
         "fmha_fwd": 8,
     }
-    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of fmha_batch_prefill has no value 'int9'"):
+    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' has no value 'int9'; nearest: int8; values: "):
         names(both, "dtype=int9")
+    with pytest.raises(CodegenError, match=r"^where: axis 'dtype' of toy has no value 'int9'; values: bf16, int8\n"):
+        names(both, "family=toy dtype=int9")
     with pytest.raises(CodegenError, match=r"^where: no family 'tyo'; nearest: toy\n"):
         names(both, "family=tyo")
     with pytest.raises(CodegenError, match=r"^where: this leaves no value of axis 'dtype'\n"):
@@ -95,13 +96,13 @@ def test_plans_and_selections_hold_for_several_families(both: Tree) -> None:
 
 
 def test_explain_finds_the_family(both: Tree) -> None:
-    answer = explain(both, "both", "dtype=int8 paged=no", ["cpu-avx2"])
+    answer = explain(both, "both", "dtype=int8 paged=no", ["cpu-avx2"]).text
     assert answer.startswith("yes: both lists toy dtype=int8 paged=no\n2 instances:")
-    answer = explain(both, "both", "toy paged=yes dtype=int8", ["cpu-avx2"])
+    answer = explain(both, "both", "toy paged=yes dtype=int8", ["cpu-avx2"]).text
     assert "rule paged_needs_bf16: pages are for bf16" in answer
-    answer = explain(both, "flash", "toy paged=no", ["cpu-avx2"])
+    answer = explain(both, "flash", "toy paged=no", ["cpu-avx2"]).text
     assert "receipt flash has no toy" in answer
-    assert "listed by: both (900)" in answer
+    assert "listed by: both" in answer
 
 
 def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> None:
@@ -159,7 +160,7 @@ def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
     (folder / "sums.cpp").write_text("")
     copy.edit("kernels/targets/cpu-generic.yaml", "  toy:\n", "  toy_sum:\n    - {pipeline: sums, tile: 8}\n  toy:\n")
     root = copy.tree()
-    assert check(root).startswith("all is well: 15 receipts, 11 families, 37 rules")
+    assert check(root).startswith(f"all is well: {what_there_is(copy.path)}; ")
     plan = resolve("both", ["cpu-avx2"], "", "toy_sum", root)
     assert [instance.name for instance in plan.instances] == [
         "toy_sum_bf16_v64_nlse_sums_b8_cpu_avx2",
@@ -169,7 +170,10 @@ def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
     ]
     assert names(root, "family=toy paged=yes") == {"toy": 1, "toy_sum": 2}
     assert names(root, "family!=toy") == {"fmha_fwd": names(root, "")["fmha_fwd"]}
-    assert "rule lse_without_int8: int8 has no LSE" in explain(root, "both", "toy_sum dtype=int8 lse=yes", ["cpu-avx2"])
+    assert (
+        "rule lse_without_int8: int8 has no LSE"
+        in explain(root, "both", "toy_sum dtype=int8 lse=yes", ["cpu-avx2"]).text
+    )
     generated = generate([plan], tmp_path / "gen", golden.INFO)
     assert [(engine.source, engine.symbol) for engine in generated.engines] == [
         ("kernels/toy_sum/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own

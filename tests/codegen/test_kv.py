@@ -13,7 +13,6 @@ from codegen.check import check
 from codegen.errors import CodegenError
 from codegen.explain import explain
 from codegen.plan import Instance, Plan, resolve
-from codegen.receipts import receipt_names
 from codegen.render import generate
 from codegen.tree import Tree
 from tests.codegen import brute_kv, golden
@@ -36,30 +35,23 @@ def listed(plan: Plan, family: str) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", brute_kv.RECEIPTS)
 def test_a_receipt_lists_what_the_facts_say(name: str) -> None:
-    meanings, combines = brute_kv.RECEIPTS[name]
+    meanings = brute_kv.RECEIPTS[name]
     plan = resolve(name, ["cpu-generic"])
-    assert {i.family for i in plan.instances} & {*brute_kv.FAMILIES, COMBINE} == {
-        *meanings,
-        *([COMBINE] if combines else []),
-    }
-    for family, (count, meaning) in meanings.items():
+    assert {i.family for i in plan.instances} & set(brute_kv.FAMILIES) == set(meanings)
+    for family, meaning in meanings.items():
         expected = brute_kv.FAMILIES[family].signatures(meaning())
-        assert len(expected) == count, family
+        assert expected
         assert listed(plan, family) == expected
     combine = listed(plan, COMBINE)
-    assert len(combine) == combines
+    assert len(combine) == len(set(combine))
     assert set(combine) == brute_kv.combined(listed(plan, SPLITKV))
-
-
-def test_every_receipt_is_spoken_of() -> None:
-    assert sorted(brute_kv.RECEIPTS) == sorted(receipt_names())
 
 
 @settings(max_examples=40, deadline=None)
 @given(clauses(brute_kv.SPLITKV.axes))
 def test_a_plan_has_exactly_the_combines_that_it_needs(where: str) -> None:
     space = brute_kv.SPLITKV
-    _, meaning = brute_kv.RECEIPTS["ck_default"][0][SPLITKV]
+    meaning = brute_kv.RECEIPTS["ck_default"][SPLITKV]
     main = space.signatures(meaning() & space.selected(where))
     if not main:
         return
@@ -114,7 +106,7 @@ def test_algorithms() -> None:
     ],
 )
 def test_names(name: str, real: Tree) -> None:
-    answer = explain(real, "ck_default", name, ["cpu-avx2"])
+    answer = explain(real, "ck_default", name, ["cpu-avx2"]).text
     assert answer.startswith("yes: ck_default lists ")
     assert name in answer
 
@@ -137,7 +129,7 @@ def test_names(name: str, real: Tree) -> None:
     ],
 )
 def test_rules_say_why(question: str, reason: str, real: Tree) -> None:
-    answer = explain(real, "ck_default", question, ["cpu-avx2"])
+    answer = explain(real, "ck_default", question, ["cpu-avx2"]).text
     assert reason in answer
     assert "No receipt can list it." in answer
 
@@ -148,7 +140,7 @@ def test_an_addition_is_told_from_what_upstream_has(real: Tree) -> None:
         ("ck_default", "fmha_fwd_pagedkv dtype=bf16 hdim_q=256"),
         ("ck_default", "fmha_batch_prefill kv_dtype=fp8"),
     ):
-        answer = explain(real, receipt, where, ["cpu-avx2"])
+        answer = explain(real, receipt, where, ["cpu-avx2"]).text
         assert answer.startswith("no: ")
         assert "listed by: flash (2)" in answer
 
@@ -227,7 +219,9 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     words = "d128x128_group_ps16_linear_vllm_nmask_nbias_nsoftcap_nlse_ndropout_nsink_nqscale"
     name = f"fmha_batch_prefill_bf16_kvsame_{words}"
     assert names[names.index(f"{name}_qlanes_b128x128_small_limited") + 1] == f"{name}_qlanes_b128x128_large_limited"
-    assert explain(limited, "ck_default", f"{name}_qlanes_b128x128_large_limited", ["cpu-avx2"]).startswith("yes: ")
+    assert explain(limited, "ck_default", f"{name}_qlanes_b128x128_large_limited", ["cpu-avx2"]).text.startswith(
+        "yes: "
+    )
 
     both = resolve("ck_default", ["cpu-avx2", "limited"], where, root=limited)
     generated = generate([both], tmp_path, golden.INFO)
@@ -240,10 +234,10 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
         expected = 2 if "_large_" in line else 1 if "_small_" in line else 0  # tilekiln::KvLoad
         assert line[line.index("{") : line.index("}")].endswith(f", {expected}")
 
-    table = listing.table(both)
+    table = listing.table([both])
     assert "kv_load" in table
-    assert listing.csv(both).splitlines()[0].endswith(",target,pipeline,tile,kv_load")
-    assert listing.csv(both).splitlines()[1].endswith(",cpu-avx2,qlanes,64x64,-")
+    assert listing.csv([both]).splitlines()[0].endswith(",target,pipeline,tile,kv_load")
+    assert listing.csv([both]).splitlines()[1].endswith(",cpu-avx2,qlanes,64x64,")
     assert "| 128x128 large | 0 | `page_size=1,16` |" in docs.pages(limited)["targets.md"]
 
 
@@ -290,19 +284,19 @@ def test_a_cpu_limits_nothing() -> None:
             "kernels/fmha_batch_prefill/family.yaml",
             "values: [1, 16, 1024]",
             "values: [1, 16, 10.5]",
-            "expected ",
+            "10.5 must be a name (small letters, digits and _), or a whole number from 0",
         ),
         (
             "kernels/targets/cpu-generic.yaml",
             "kv_offsets: 64",
             "kv_offsets: 48",
-            "invalid enum value 48",
+            "48 must be 32 or 64",
         ),
         (
             "receipts/flash.yaml",
             "values: kv_dtype=fp8 qscale=pertensor,kv_blockscale",
             "values: kv_dtype=fp16",
-            "axis 'kv_dtype' of fmha_batch_prefill has no value 'fp16'; nearest: fp8",
+            "axis 'kv_dtype' of fmha_batch_prefill has no value 'fp16'; values: same, fp8",
         ),
         (
             "receipts/aiter_batch.yaml",

