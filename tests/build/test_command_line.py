@@ -124,7 +124,7 @@ def test_compiler_too_old(tree, script):
         (["receipt=list"], ["flash", "ck_default", "fp32_min"]),
         (["target=list"], ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]),
         (["receipt=fp32_min", "target=cpu-avx2", "list"], ["fmha_fwd_fp32_d128x128_batch"]),
-        (["receipt=fp32_min", "explain=fmha_fwd dtype=bf16"], ["bf16"]),
+        (["receipt=fp32_min", "explain=fmha_fwd hdim_q=48"], ["yes: fp32_min lists "]),
         (["-n", "receipt=fp32_min", "cache=build/cache"], ["compile rows/fmha_fwd", "compile kernels/library/"]),
         (["-c", "receipt=fp32_min"], []),
     ],
@@ -163,10 +163,19 @@ def test_list_and_explain_are_those_of_the_generator(tree):
     assert len(said.lines) > 10
     shown = tree.built("receipt=flash", "target=cpu-avx2", "where=dtype=bf16 hdim_q=64", "list", "format=json")
     assert [row["name"] for row in json.loads(shown.out)["instances"]] == said.lines
-    question = "fmha_fwd dtype=fp8bf16"
-    command = [sys.executable, "-m", "codegen", "explain", "flash", question, "--target", "cpu-avx2"]
-    expected = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=True).stdout
-    assert tree.built("receipt=flash", "target=cpu-avx2", f"explain={question}").out == expected
+    both = tree.built("receipt=flash,fp8", "target=cpu-avx2", "where=hdim_q=128", "list", "format=json")
+    assert [plan["receipt"] for plan in json.loads(both.out)] == ["flash", "fp8"]
+    for question, code in (("fmha_fwd dtype=bf16", 0), ("fmha_fwd dtype=fp8bf16", 1)):
+        command = [sys.executable, "-m", "codegen", "explain", "flash", question, "--target", "cpu-avx2"]
+        expected = subprocess.run(command, cwd=tree.root, capture_output=True, text=True, check=False)
+        said = tree.scons("receipt=flash", "target=cpu-avx2", f"explain={question}")
+        assert (said.code, said.out) == (expected.returncode, expected.stdout) == (code, expected.stdout)
+
+
+def test_a_list_that_cannot_be_written_is_an_error(tree):
+    line = f"{sys.executable} -m SCons -Q receipt=fp32_min list > /dev/full"
+    done = subprocess.run(["sh", "-c", line], cwd=tree.root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "codegen: the answer cannot be written: No space left on device\n")
 
 
 def test_two_receipts_by_name_and_number_are_one(tree):
