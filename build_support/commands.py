@@ -95,11 +95,15 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
         os.path.dirname(os.path.abspath(request.variant.library(name))) for name in request.receipts[:1]
     )
 
+    # As tools/dev has it, whose environment need not be the one that runs scons.
+    root = os.getcwd()
+    search = os.pathsep.join(filter(None, [os.path.join(root, "python"), root, os.environ.get("PYTHONPATH", "")]))
+
     def command(label: str, *arguments: str) -> Callable[..., int]:
         def run(target: Any, source: Any, env: Any) -> int:
             print(console.line("run", label), flush=True)
             lock.give_back()  # it may build
-            environment = {**os.environ, "TILEKILN_PATH": libraries}
+            environment = {**os.environ, "TILEKILN_PATH": libraries, "PYTHONPATH": search}
             return subprocess.run([sys.executable, *arguments], env=environment, check=False).returncode
 
         return run

@@ -17,7 +17,7 @@ from codegen.tree import tree
 
 from . import budget, console, jobs
 from .programs import read_programs
-from .toolchain import Toolchain, ToolchainError
+from .toolchain import Toolchain
 
 if TYPE_CHECKING:
     from codegen.render import Generated
@@ -159,13 +159,11 @@ def manifest(graph: Graph, receipt: str, sources: Generated, generated: str) -> 
 
 
 def binding(graph: Graph) -> Any:
-    """The Python extension, for the Python that runs this build."""
+    """The Python extension, for the Python that runs this build; None where that has no NumPy (needed.py)."""
     written = _written(graph, "python/binding/*.c")
-    if not written:
-        return None
     numpy = importlib.util.find_spec("numpy")
-    if numpy is None or numpy.origin is None:
-        raise ToolchainError("NumPy, whose headers the Python extension needs, is not installed. Use tools/dev.")
+    if not written or numpy is None or numpy.origin is None:
+        return None
     numpy_include = os.path.join(os.path.dirname(numpy.origin), "_core", "include")
     with open(os.path.join(numpy_include, "numpy", "_numpyconfig.h"), "rb") as file:
         numpy_identity = hashlib.sha256(file.read()).hexdigest()

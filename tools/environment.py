@@ -121,6 +121,13 @@ def main():
     except MissingError as error:
         print("tools/dev: %s" % error)
         return 1
+    except OSError as error:
+        where = os.path.dirname(venv)
+        print(
+            "tools/dev: the environment cannot be written below %s: %s: %s. Name a folder of yours in TILEKILN_VENV"
+            % (where, error.strerror, error.filename)
+        )
+        return 1
     except KeyboardInterrupt:
         print("tools/dev: stopped; the unfinished environment is made anew next time")
         return 130

@@ -136,3 +136,122 @@ def test_modules_are_found_from_anywhere(tmp_path):
         check=True,
     )
     assert said.stdout == "found\n"
+
+
+# An environment is a folder with a stamp: what tests of its key need of it.
+STUB = """
+import os, sys
+os.makedirs(sys.argv[1])
+with open(os.path.join(sys.argv[1], "made"), "w") as file:
+    file.write(sys.argv[1] + "\\n")
+print("made by", sys.executable)
+"""
+
+
+@pytest.fixture
+def stub(small):
+    """A tree whose path has a blank and an umlaut, in which environments are made at once."""
+    place = small / "mein täst"
+    place.mkdir()
+    for name in ("tools", "requirements"):
+        (small / name).rename(place / name)
+    (place / "tools/environment.py").write_text(STUB)
+    return place
+
+
+def prefix(root, **environment):
+    """The environment that a command runs in."""
+    said = run(root, "sh", "-c", 'echo "$VIRTUAL_ENV"; echo "$PYTHON"', **environment)
+    assert said.returncode == 0, said.stderr
+    assert [line for line in said.stderr.splitlines() if not line.startswith("made by ")] == []
+    return said.stdout.splitlines()
+
+
+def test_a_path_with_a_blank(stub):
+    """Locks and Python are in the key there as well."""
+    first, _ = prefix(stub)
+    assert first.startswith(f"{stub}/.venv/")
+    assert prefix(stub)[0] == first
+    with (stub / "requirements/dev.lock").open("a") as lock:
+        lock.write("# changed\n")
+    second, _ = prefix(stub)
+    assert second != first
+    with (stub / "tools/environment.py").open("a") as recipe:
+        recipe.write("# changed\n")
+    assert prefix(stub)[0] not in (first, second)
+
+
+def interpreter(script, name, version, where):
+    """A Python that says this of itself, and makes environments."""
+    return script(
+        name,
+        [
+            'if [ "$1" = -I ]; then',
+            f"  echo asked >> {where}.asked",
+            f"  echo '{version} final 0 {where}'",
+            f"  echo {where}/bin/python3",
+            "  exit",
+            "fi",
+            f'exec {sys.executable} "$@"',
+        ],
+    )
+
+
+def test_the_python_is_in_the_key_by_what_it_is(stub, script, tmp_path):
+    """Not by its path: two ways to one Python share an environment, and a shim that changes its mind does not."""
+    for name in ("one", "two"):
+        (tmp_path / name / "bin").mkdir(parents=True)
+        (tmp_path / name / "bin/python3").symlink_to(sys.executable)
+    python = interpreter(script, "python3", "3 11 7", tmp_path / "one")
+    first, real = prefix(stub, PYTHON=str(python))
+    assert real == f"{tmp_path}/one/bin/python3"
+    other = interpreter(script, "another-python3", "3 11 7", tmp_path / "one")
+    assert prefix(stub, PYTHON=str(other))[0] == first
+    interpreter(script, "python3", "3 13 0", tmp_path / "two")
+    second, real = prefix(stub, PYTHON=str(python))
+    assert (second != first, real) == (True, f"{tmp_path}/two/bin/python3")
+
+
+def test_a_shim_of_pyenv_is_asked_again_only_when_its_files_change(stub, script, tmp_path):
+    (tmp_path / "pyenv/shims").mkdir(parents=True)
+    (tmp_path / "one/bin").mkdir(parents=True)
+    (tmp_path / "one/bin/python3").symlink_to(sys.executable)
+    shim, asked = tmp_path / "pyenv/shims/python3", tmp_path / "one.asked"
+    interpreter(script, "shim", "3 11 7", tmp_path / "one").rename(shim)
+    version = tmp_path / "pyenv/version"
+    version.write_text("3.11.7\n")
+
+    def times():
+        prefix(stub, PYTHON=str(shim))
+        return len(asked.read_text().splitlines())
+
+    assert [times(), times()] == [1, 1]
+    version.write_text("3.13.0\n")
+    assert [times(), times()] == [2, 2]
+    prefix(stub, PYTHON=str(shim), PYENV_VERSION="3.12.1")
+    assert len(asked.read_text().splitlines()) == 3
+
+
+def test_a_python_that_does_not_run(stub, script):
+    broken = script("python3", ['echo "pyenv: python3: command not found" >&2', "exit 127"])
+    said = run(stub, "true", PYTHON=str(broken))
+    assert said.returncode == 1
+    assert said.stderr.splitlines() == [
+        "pyenv: python3: command not found",
+        f"tools/dev: {broken} does not run; its own message is above. Name another Python >= 3.11 in PYTHON",
+    ]
+
+
+def test_environments_elsewhere(stub, tmp_path):
+    """TILEKILN_VENV, for a tree that cannot be written, where the sentence names it."""
+    there = tmp_path / "else where"
+    assert prefix(stub, TILEKILN_VENV=str(there))[0].startswith(f"{there}/")
+    assert not (stub / ".venv").exists()
+    (tmp_path / "file").touch()
+    shutil.copy(ROOT / "tools/environment.py", stub / "tools/environment.py")
+    said = run(stub, "true", TILEKILN_VENV=str(tmp_path / "file/below"))
+    assert said.returncode == 1
+    assert said.stderr.splitlines()[-1] == (
+        f"tools/dev: the environment cannot be written below {tmp_path}/file/below: Not a directory: "
+        f"{tmp_path}/file/below. Name a folder of yours in TILEKILN_VENV"
+    )
