@@ -1,0 +1,17 @@
+"""The executor, built by the real build; LLVM's tools, which its tests assemble with."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conftest import ROOT, Scons
+from tests.programs import need
+from tools.executor.amdgcn.code_object import LLVM
+
+
+@pytest.fixture(scope="session", autouse=True)
+def executor(scons: Scons) -> None:
+    need(*(f"{tool}-{LLVM}" for tool in ("clang", "llvm-mc", "llvm-objdump", "ld.lld")))
+    path = "build/executor-release/libamdgcn.so"
+    scons("receipt=fp32_min", path)
+    assert (ROOT / path).exists()
