@@ -9,6 +9,7 @@ from typing import Any, Literal, Unpack
 
 from ._arguments import Array, AttentionArguments, BackwardArguments
 from ._native import Launcher, NoKernelError
+from ._refusals import Refusal, one_text
 from .library import Library, how_to_build, libraries, looked_in
 
 _served: dict[Any, Callable[..., Any]] = {}
@@ -110,8 +111,8 @@ class BackwardLauncher(Launcher):
                 made: BackwardLauncher = super().__new__(cls, candidate, **problem)  # type: ignore[assignment]
                 return made
             except NoKernelError as refusal:
-                refusals.append(f"{candidate.receipt}: {refusal}")
-        raise NoKernelError("\n".join(refusals))
+                refusals.append(Refusal(candidate.receipt, str(refusal)))
+        raise NoKernelError(one_text(refusals))
 
     def __repr__(self) -> str:
         return f"<tilekiln.BackwardLauncher {self.library.instance_name(self.instances[1])}>"
@@ -178,11 +179,11 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         try:
             found = getattr(library, operator + "_find")(*arrays, **arguments)
         except NoKernelError as refusal:
-            refusals.append(f"{library.receipt}: {refusal}")
+            refusals.append(Refusal(library.receipt, str(refusal)))
             continue
         size = _head_dims(library)[found if isinstance(found, int) else found[MAIN.get(operator, 0)]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:
         return best[1]
-    raise NoKernelError("\n".join(refusals))
+    raise NoKernelError(one_text(refusals))
