@@ -11,10 +11,10 @@ Importing this imports neither NumPy nor any framework.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False  # what typing has, without its import
 if TYPE_CHECKING:
+    from typing import Any
+
     from . import reference
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from .kv_cache import KVCache, decode
@@ -68,6 +68,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Names arrive at their first use, which keeps the import itself at a few milliseconds."""
+    import importlib
+
     if name not in _HOME:
         raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
     module = importlib.import_module(_HOME[name], __name__)
@@ -76,4 +78,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
