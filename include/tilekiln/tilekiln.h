@@ -364,7 +364,7 @@ TILEKILN_API int64_t tilekiln_instance_count(void);
 TILEKILN_API const char* tilekiln_instance_name(int64_t instance);
 /* 1 when this machine can run it and TILEKILN_ISA allows it, else 0. */
 TILEKILN_API int32_t tilekiln_instance_usable(int64_t instance);
-/* The best ISA in use, such as "avx512bf16"; "" when this library holds none that this machine has. */
+/* The best ISA in use, such as "avx512bf16"; "" when this library holds none that this machine has and TILEKILN_ISA allows, and tilekiln_last_error says why. */
 TILEKILN_API const char* tilekiln_isa(void);
 /* The number of threads a call with num_threads = 0 uses. */
 TILEKILN_API int32_t tilekiln_num_threads(void);

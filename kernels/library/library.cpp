@@ -63,8 +63,13 @@ int32_t tilekiln_instance_usable(int64_t instance) {
 const char* tilekiln_isa(void) {
   try {
     const Dispatcher& dispatch = dispatcher(0);
-    if (dispatch.status() != TILEKILN_OK || dispatch.best() == nullptr) return "";
-    return dispatch.best()->isa;
+    if (dispatch.status() != TILEKILN_OK) return "";
+    if (dispatch.best() != nullptr) return dispatch.best()->isa;
+    Text text(error_buffer(), error_capacity);
+    text.add("library %s holds nothing this machine can run (", table.receipt);
+    for (uint32_t i = 0; i < table.target_count; ++i) text.add("%s%s", i == 0 ? "" : ", ", table.targets[i].isa);
+    text.add("): build it here with scons receipt=%s", table.receipt);
+    return "";
   } catch (...) {
     return static_cast<void>(fail_exception()), "";
   }

@@ -276,6 +276,8 @@ static PyGetSetDef library_properties[] = {
     {"receipt", (getter)library_receipt, NULL, "The name of its receipt.", NULL},
     {"isa", (getter)library_isa, NULL,
      "The best ISA in use, such as 'avx512bf16'; '' when it holds none that this machine has.", NULL},
+    {"unusable", (getter)library_unusable, NULL,
+     "Why isa is '': what TILEKILN_ISA must be, or what this machine has not; '' when it can be used.", NULL},
     {"num_threads", (getter)library_num_threads, NULL, "The number of threads a call uses unless told otherwise.",
      NULL},
     {"instance_count", (getter)library_instance_count, NULL, "The number of instances.", NULL},

@@ -3,6 +3,10 @@
 #define TILEKILN_BINDING_LIBRARY_H
 
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "arrays.h"
 
@@ -42,6 +46,38 @@ static PyObject* library_error(const Library* self, tilekiln_status status) {
   return NULL;
 }
 
+/* The loader ends the process at a file that is shorter than its header says, such as half a copy: says what is wrong, or null. What
+ * cannot be opened or is no ELF file is left to the loader, which can say so. */
+static PyObject* library_damage(const char* path) {
+  ElfW(Ehdr) head;
+  struct stat status;
+  PyObject* damage = NULL;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return NULL;
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && pread(file, &head, sizeof(head), 0) > SELFMAG &&
+      memcmp(head.e_ident, ELFMAG, SELFMAG) == 0) {
+    const uint64_t length = (uint64_t)status.st_size;
+    uint64_t wanted = sizeof(head);
+    if (length >= wanted && head.e_phentsize == sizeof(ElfW(Phdr))) {
+      if (head.e_shoff) wanted = head.e_shoff + (uint64_t)head.e_shnum * head.e_shentsize;
+      for (int i = 0; i < head.e_phnum; ++i) {
+        ElfW(Phdr) part;
+        const uint64_t place = head.e_phoff + (uint64_t)i * sizeof(part);
+        if (pread(file, &part, sizeof(part), (off_t)place) != (ssize_t)sizeof(part)) {
+          wanted = wanted > place + sizeof(part) ? wanted : place + sizeof(part);
+          break;
+        }
+        if (part.p_offset + part.p_filesz > wanted) wanted = part.p_offset + part.p_filesz;
+      }
+    }
+    if (length < wanted)
+      damage = PyUnicode_FromFormat("the file is damaged: it has %llu bytes, must have %llu; build or copy it again",
+                                    (unsigned long long)length, (unsigned long long)wanted);
+  }
+  close(file);
+  return damage;
+}
+
 static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static char* names[] = {"path", NULL};
   PyObject* path = NULL;
@@ -56,6 +92,14 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
     self->path = text;
   else
     Py_DECREF(text);
+  PyObject* damage = self ? library_damage(PyBytes_AsString(bytes)) : NULL;
+  if (damage) {
+    PyErr_Format(PyExc_ImportError, "cannot load a Tilekiln library: %S: %U", path, damage);
+    Py_DECREF(damage);
+    Py_DECREF(bytes);
+    Py_DECREF(self);
+    return NULL;
+  }
   /* Never closed: the library's thread pool may outlive every Python object. */
   void* handle = self ? dlopen(PyBytes_AsString(bytes), RTLD_NOW | RTLD_LOCAL) : NULL;
   Py_DECREF(bytes);
@@ -110,6 +154,10 @@ static PyObject* library_receipt(Library* self, void* unused) {
 static PyObject* library_isa(Library* self, void* unused) {
   (void)unused;
   return PyUnicode_FromString(self->isa());
+}
+static PyObject* library_unusable(Library* self, void* unused) {
+  (void)unused;
+  return PyUnicode_FromString(*self->isa() ? "" : self->last_error());
 }
 static PyObject* library_num_threads(Library* self, void* unused) {
   (void)unused;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -67,36 +68,44 @@ class Library(_binding.Library):
 
 
 class Found(NamedTuple):
-    """A library file and where it was found."""
+    """A library file and where it was found. Of those of one receipt and one `group` the best ISA goes first."""
 
     receipt: str
     path: pathlib.Path
     place: str
+    group: str = ""
 
 
 def _receipt_of(path: pathlib.Path) -> str:
     return path.name.removeprefix("libtilekiln_").removesuffix(".so")
 
 
-def _in_directory(directory: pathlib.Path, place: str) -> list[Found]:
-    files = sorted(directory.glob("libtilekiln_*.so"), key=lambda path: -path.stat().st_mtime_ns)
-    return [Found(_receipt_of(path), path, place) for path in files]
+def _age(path: pathlib.Path) -> int:
+    """Orders by the newest first. What cannot be asked, as a link that leads nowhere, is told when it is opened."""
+    try:
+        return -path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _in_directory(directory: pathlib.Path, place: str, group: str) -> list[Found]:
+    files = sorted(directory.glob("libtilekiln_*.so"), key=_age)
+    return [Found(_receipt_of(path), path, place, group) for path in files]
 
 
 def _from_path() -> list[Found]:
     found = []
     for entry in filter(None, os.environ.get("TILEKILN_PATH", "").split(os.pathsep)):
         path = pathlib.Path(entry)
-        found += (
-            [Found(_receipt_of(path), path, "TILEKILN_PATH")]
-            if path.is_file()
-            else _in_directory(path, "TILEKILN_PATH")
-        )
+        if path.is_dir():
+            found += _in_directory(path, "TILEKILN_PATH", entry)
+        elif path.is_symlink() or path.exists():
+            found.append(Found(_receipt_of(path), path, "TILEKILN_PATH", entry))
     return found
 
 
 def _from_tree() -> list[Found]:
-    """Newest first; release before debug, whole receipts before those narrowed by where= (a hash ends their directory).
+    """Release before debug, whole receipts before those narrowed by where= (a hash ends their directory); newest first.
 
     Sanitized libraries need a sanitized process, so they are left out.
     """
@@ -104,8 +113,8 @@ def _from_tree() -> list[Found]:
     if in_tree():
         for pattern in ("*-release", "*-release-*", "*-debug", "*-debug-*"):
             builds = [build / "lib" for build in (TREE / "build").glob(pattern)]
-            libraries = [library for build in builds for library in _in_directory(build, "tree")]
-            found += sorted(libraries, key=lambda library: -library.path.stat().st_mtime_ns)
+            libraries = [library for build in builds for library in _in_directory(build, "tree", f"tree {pattern}")]
+            found += sorted(libraries, key=lambda library: _age(library.path))
     return found
 
 
@@ -120,7 +129,7 @@ def _from_packages() -> list[Found]:
         except Exception as error:  # it is somebody else's package that is broken
             warnings.warn(f"left out: {entry.value} of {_distribution(entry)}: {error!r}", RuntimeWarning, stacklevel=2)
         else:
-            found.append(Found(entry.name, path, "installed package"))
+            found.append(Found(entry.name, path, "installed package", "installed packages"))
     return found
 
 
@@ -170,49 +179,104 @@ def _open(path: pathlib.Path) -> Library:
 def load(name: str | int | os.PathLike[str]) -> Library:
     """The library of a receipt, by name ("flash"), number (2) or path.
 
-    Looks in the entries of TILEKILN_PATH (directories or files), then for the newest build of the tree that this
-    machine can run, then in installed packages. Raises NoKernelError when there is none: with what was found, where it
-    was looked for, and the line that builds it. A library of another version is left out with a RuntimeWarning when
-    there is a right one, else it is an ImportError.
+    Looks in the entries of TILEKILN_PATH (directories or files), then in the builds of the tree, then in installed
+    packages. Of several builds in one place the one with the best ISA in use here is taken, of equal ones the newest.
+    Raises NoKernelError when there is none: with what was found, where it was looked for, and the line that builds it;
+    ArgumentError when TILEKILN_ISA leaves none. A file that cannot be loaded, as one of another version, is left out
+    with a RuntimeWarning when there is a right one, else it is an ImportError or OSError.
     """
     if not isinstance(name, (str, int)) or (isinstance(name, str) and (os.sep in name or name.endswith(".so"))):
         return _open(pathlib.Path(name))
     receipt = _by_number(int(name)) if str(name).isdecimal() else str(name)
-    unusable = []
-    others: set[str] = set()
+    every = list(_every())
+    look = _look([found for found in every if found.receipt == receipt])
+    if look.library is not None:
+        for error in look.broken:
+            warnings.warn(f"left out: {_sentence(error)}", RuntimeWarning, stacklevel=2)
+        return look.library
+    if look.broken:
+        raise look.broken[0]
+    _refuse_isa(look.unusable)
+    raise NoKernelError(_not_found(receipt, {found.receipt for found in every}, look.unusable))
+
+
+class _Look(NamedTuple):
+    """What files of one receipt came to."""
+
+    library: Library | None
+    broken: list[Exception]
+    unusable: list[Library]
+
+
+def _look(candidates: list[Found]) -> _Look:
     broken: list[Exception] = []
-    for found in _every():
-        if found.receipt == receipt:
+    unusable: list[Library] = []
+    for _, group in itertools.groupby(candidates, lambda found: found.group):
+        usable: list[Library] = []
+        for found in group:
             try:
                 library = _open(found.path)
             except (ImportError, OSError) as error:
                 broken.append(error)
                 continue
-            if library.isa:
-                for reason in broken:
-                    warnings.warn(f"left out: {reason}", RuntimeWarning, stacklevel=2)
-                return library
-            unusable.append(str(found.path))
-        others.add(found.receipt)
-    if broken:
-        raise broken[0]
-    raise NoKernelError(_not_found(receipt, others, unusable))
+            (usable if library.isa else unusable).append(library)
+        if len({library.isa for library in usable}) > 1:
+            usable.sort(key=_isa_order, reverse=True)  # stable: of equal ones the newest stays first
+        if usable:
+            return _Look(usable[0], broken, unusable)
+    return _Look(None, broken, unusable)
 
 
-def survey() -> tuple[list[Library], list[str]]:
-    """What `libraries` gives, and a sentence for each file that cannot be loaded, as one of another version."""
-    result: dict[str, Library] = {}
-    left_out = []
+def _isa_order(library: Library) -> int:
+    """How fast the ISA in use is among the targets there are."""
+    return next(int(target["order"]) for target in library.manifest["targets"] if target["isa"] == library.isa)
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) or repr(error)
+
+
+def _refuse_isa(unusable: list[Library]) -> None:
+    """Raises the library's own sentence when it is TILEKILN_ISA that leaves it unused."""
+    if os.environ.get("TILEKILN_ISA") and unusable:
+        raise ArgumentError(unusable[0].unusable)
+
+
+class Survey(NamedTuple):
+    """What there is: a library for each receipt, and sentences for each file that is not used."""
+
+    libraries: list[Library]
+    broken: list[str]
+    """Files that cannot be loaded: of another version, damaged, links that lead nowhere."""
+    unusable: list[Library]
+    """Of other machines, or forbidden by TILEKILN_ISA, when no other of their receipt is there."""
+
+
+def survey() -> Survey:
+    """Looks through everything that can be found."""
+    candidates: dict[str, list[Found]] = {}
     for found in _every():
-        if found.receipt not in result:
-            try:
-                library = _open(found.path)
-            except (ImportError, OSError) as error:
-                left_out.append(str(error))
-                continue
-            if library.isa:
-                result[found.receipt] = library
-    return list(result.values()), left_out
+        candidates.setdefault(found.receipt, []).append(found)
+    result = Survey([], [], [])
+    for files in candidates.values():
+        look = _look(files)
+        result.broken.extend(map(_sentence, look.broken))
+        if look.library is not None:
+            result.libraries.append(look.library)
+        else:
+            result.unusable.extend(look.unusable)
+    return result
+
+
+def damaged_manifests() -> list[str]:
+    """A sentence for each manifest beside a library that cannot be read. The library has another inside."""
+    result = []
+    for found in _every():
+        try:
+            _number_beside(found.path)
+        except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+            result.append(f"{found.path.with_suffix('.json')}: is no manifest ({error!r}); build or copy it again")
+    return result
 
 
 def add_library(path: str | os.PathLike[str]) -> Library:
@@ -222,7 +286,7 @@ def add_library(path: str | os.PathLike[str]) -> Library:
     version, FileNotFoundError for none.
     """
     library = _open(pathlib.Path(path))
-    found = Found(library.receipt, pathlib.Path(path), "add_library")
+    found = Found(library.receipt, pathlib.Path(path), "add_library", str(path))
     _added[:] = [found, *(other for other in _added if other.path != found.path)]
     from . import operators
 
@@ -233,12 +297,15 @@ def add_library(path: str | os.PathLike[str]) -> Library:
 def libraries() -> list[Library]:
     """Every library at hand that this machine can run, one per receipt, in the order `load` prefers.
 
-    One that cannot be loaded, as one of another version, is left out with a RuntimeWarning that says why.
+    One that cannot be loaded, as one of another version, is left out with a RuntimeWarning that says why. Raises
+    ArgumentError when TILEKILN_ISA leaves none of them.
     """
-    result, left_out = survey()
-    for sentence in left_out:
+    found = survey()
+    for sentence in found.broken:
         warnings.warn(f"left out: {sentence}", RuntimeWarning, stacklevel=2)
-    return result
+    if not found.libraries:
+        _refuse_isa(found.unusable)
+    return found.libraries
 
 
 def _receipts() -> dict[str, int | None]:
@@ -250,12 +317,27 @@ def _receipts() -> dict[str, int | None]:
     return result
 
 
+def _number_beside(library: pathlib.Path) -> int | None:
+    """The number of a library's receipt, from the manifest beside it. None: no manifest there, or no number in it."""
+    manifest = library.with_suffix(".json")
+    if not manifest.is_file():
+        return None
+    receipt = json.loads(manifest.read_text(encoding="utf-8"))["receipt"]
+    return int(receipt["number"]) if "number" in receipt and receipt["number"] is not None else None
+
+
 def _by_number(number: int) -> str:
     known = _receipts()
     for found in _every():
-        manifest = found.path.with_suffix(".json")
-        if found.receipt not in known and manifest.is_file():
-            known[found.receipt] = json.loads(manifest.read_text())["receipt"]["number"]
+        if found.receipt not in known:
+            try:
+                its_number = _number_beside(found.path)
+            except (OSError, ValueError, TypeError, LookupError, RecursionError) as error:
+                beside = found.path.with_suffix(".json")
+                warnings.warn(f"left out: {beside}: is no manifest: {error!r}", RuntimeWarning, stacklevel=3)
+                continue
+            if its_number is not None:
+                known[found.receipt] = its_number
     for name, its_number in known.items():
         if its_number == number:
             return name
@@ -264,7 +346,7 @@ def _by_number(number: int) -> str:
     raise ArgumentError(f"name: there is no receipt {number}; there are: {listed or 'none'}")
 
 
-def _not_found(receipt: str, others: set[str], unusable: list[str]) -> str:
+def _not_found(receipt: str, others: set[str], unusable: list[Library]) -> str:
     known = _receipts()
     lines = []
     if known and receipt not in known:
@@ -275,7 +357,7 @@ def _not_found(receipt: str, others: set[str], unusable: list[str]) -> str:
     else:
         lines.append(f"name: the library of receipt {receipt!r} is not built")
     if unusable:
-        lines.append("  built for other machines only: " + ", ".join(unusable))
+        lines.append("  built for other machines only: " + ", ".join(library.path for library in unusable))
     lines.append(f"  found: {', '.join(sorted(others)) or 'no library'}")
     lines.append(f"  looked in: {looked_in()}")
     if receipt:

@@ -10,6 +10,16 @@ from typing import Any
 ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "asimd", "sve")
 """The CPU flags that targets ask for, as /proc/cpuinfo spells them."""
 
+VARIABLES = (
+    "TILEKILN_ISA",
+    "TILEKILN_PATH",
+    "TILEKILN_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "TILEKILN_VERBOSE",
+    "TILEKILN_FLASH_ATTN_S_DMASK",
+)
+"""The environment variables that change what Tilekiln does."""
+
 
 def _cpu() -> dict[str, Any]:
     name, flags = platform.processor() or platform.machine(), set[str]()
@@ -32,9 +42,11 @@ def info() -> dict[str, Any]:
 
     Keys: cpu (name, machine, cores, flags), isa (the best in use; "" without libraries), python, numpy, binding (path,
     version and ABI version, or why there is none), looked_in, libraries (receipt, version, isa, num_threads, instances,
-    targets, mode, path), left_out (why a library found could not be loaded).
+    targets, mode, path), left_out (why a file that was found is not used, or not whole), environment (the variables of
+    Tilekiln that are set).
     """
     result: dict[str, Any] = {"cpu": _cpu(), "isa": "", "python": sys.version.split()[0], "libraries": []}
+    result["environment"] = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     try:
         import numpy
 
@@ -44,8 +56,13 @@ def info() -> dict[str, Any]:
     result["numpy"] = numpy.__version__
     result["binding"] = {"path": _binding.__file__, "version": _binding.__version__, "abi": _binding.ABI_VERSION}
     result["looked_in"] = library.looked_in()
-    found_libraries, result["left_out"] = library.survey()
-    for found in found_libraries:
+    survey = library.survey()
+    result["left_out"] = [
+        *survey.broken,
+        *(f"{unused.path}: {unused.unusable}" for unused in survey.unusable),
+        *library.damaged_manifests(),
+    ]
+    for found in survey.libraries:
         result["isa"] = result["isa"] or found.isa
         result["libraries"].append(
             {
@@ -66,7 +83,7 @@ def _lines(value: Any, indent: str = "") -> list[str]:
     lines = []
     for key, item in value.items():
         if isinstance(item, dict):
-            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")]
+            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")] if item else [f"{indent}{key}: nothing set"]
         elif isinstance(item, list) and item and isinstance(item[0], dict):
             lines.append(f"{indent}{key}:")
             for entry in item:

@@ -252,11 +252,42 @@ def test_attention_picks_from_all_libraries(load, monkeypatch):
     np.testing.assert_array_equal(lse, flash.fmha_fwd(q, k, v, return_lse=True)[1])
     with pytest.raises(tk.NoKernelError) as error:
         tk.attention(q, k, v, min_seqlen_q=1)
-    assert [line.partition(":")[0] for line in str(error.value).splitlines() if line[0] != " "] == [
-        "fp8",
-        "fp32",
-        "flash",
+    problem, *reasons = str(error.value).splitlines()
+    assert problem.startswith(
+        "no kernel in any library (fp8, fp32, flash) for fmha_fwd dtype=fp32 hdim_q=64 hdim_v=64 "
+    )
+    assert [reason.partition("differs in ")[2] or reason for reason in reasons] == [
+        "skip_min_seqlen_q=no (problem: yes)",
+        "skip_min_seqlen_q=no (problem: yes)",
+        "  without this dtype: fp8",
+        "  no receipt lists it: add it to one in receipts/ and build that",
     ]
+    assert [reason.partition(": nearest: ")[0] for reason in reasons[:2]] == ["  fp32", "  flash"]
+
+
+def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
+    flash, fp32, fp8 = load("flash"), load("fp32"), load("fp8")
+    q, k, v = arrays()
+    bias = np.ones((1, 2, 5, 5), np.float32)
+    for libraries in ([fp8, fp32, flash], [flash]):
+        monkeypatch.setattr("tilekiln.operators._at_hand", lambda libraries=libraries: libraries)
+        with pytest.raises(tk.NoKernelError) as error:
+            tk.attention(q, k, v, softcap=2.0, bias=bias)
+        names = ", ".join(library.receipt for library in libraries)
+        assert str(error.value).splitlines() == [
+            "a soft cap is allowed only without a bias",
+            f"  rule softcap_without_bias of every library ({names}); the problem: fmha_fwd dtype=fp32 hdim_q=64 "
+            "hdim_v=64 mode=batch mask=none bias=elementwise lse=no dropout=no softcap=yes skip_min_seqlen_q=no "
+            "sink=no qscale=none",
+        ]
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp8, fp32, flash])
+    with pytest.raises(tk.NoKernelError) as error:
+        tk.BackwardLauncher(
+            dtype="fp32", hdim_q=64, hdim_v=64, nhead_q=2, batch=1, seqlen_q=4, seqlen_k=4, softcap=True, bias="alibi"
+        )
+    assert str(error.value).startswith(
+        "a soft cap is allowed only without a bias\n  rule softcap_without_bias of every library (fp32, flash); "
+    )  # fp8 has no backward at all
 
 
 def test_attention_takes_the_least_head_dim_waste(load, monkeypatch):
@@ -315,6 +346,11 @@ def test_an_isa_can_be_forced_down(load):
 
 def _usable(library: tk.Library, target: str) -> bool:
     return library.instance_usable(library.instances(f"target={target}")[0].number)
+
+
+def test_the_module_shows_what_it_offers_and_nothing_else(binding):
+    shown = run("import tilekiln; print(*[name for name in dir(tilekiln) if not name.startswith('__')])")
+    assert shown.split() == sorted(set(tk.__all__) - {"__version__"})
 
 
 def test_help_says_what_there_is():

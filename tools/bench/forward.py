@@ -235,7 +235,8 @@ def main(argv: list[str]) -> int:
     import tilekiln as tk
 
     peaks = ", ".join(f"{kind} {peak(kind) / 1e9:.0f} GF/s" for kind in ("fma", "bf16"))
-    print(f"{tk.load('flash').isa}, one thread; peak: {peaks}")
+    isas = ", ".join(dict.fromkeys(library.isa for library in tk.libraries() if library.receipt in RECEIPTS.split(",")))
+    print(f"{isas}, one thread; peak: {peaks}")
     for name in arguments.parts or parts:
         parts[name](dtypes, arguments.seconds)
     return 0

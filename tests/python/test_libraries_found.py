@@ -1,0 +1,159 @@
+"""Which of several library files is taken, and that a bad one among them breaks only itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import warnings
+
+import pytest
+import tilekiln as tk
+
+WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
+BAD_JSON = ["{", "[]", "{}", '{"receipt": 3}', '{"receipt": {"number": []}}', "[" * 100_000, "\xff\xfe"]
+
+
+def copy(library: tk.Library, directory: pathlib.Path, age: int = 0) -> pathlib.Path:
+    """A copy of a library and its manifest, `age` seconds old."""
+    directory.mkdir(parents=True, exist_ok=True)
+    source = pathlib.Path(library.path)
+    for path in (source, source.with_suffix(".json")):
+        shutil.copy(path, directory)
+    copied = directory / source.name
+    stamp = copied.stat().st_mtime - age
+    os.utime(copied, (stamp, stamp))
+    return copied
+
+
+@pytest.fixture
+def tree(monkeypatch, tmp_path):
+    """A tree of builds, and nowhere else to look."""
+    monkeypatch.setattr("tilekiln.library.TREE", tmp_path)
+    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_tree,))
+    return tmp_path / "build"
+
+
+@pytest.fixture
+def place(monkeypatch, tmp_path):
+    """A directory of TILEKILN_PATH, and nowhere else to look."""
+    monkeypatch.setattr("tilekiln.library.PLACES", (tk.library._from_path,))
+    monkeypatch.setenv("TILEKILN_PATH", str(tmp_path))
+    return tmp_path
+
+
+def test_the_best_isa_goes_before_the_newest_build(load, tree):
+    native, generic = load("flash", where=WHERE), load("flash", targets="cpu-generic", where=WHERE)
+    assert native.isa != generic.isa, "this machine has nothing better than generic: the test proves nothing"
+    best = copy(native, tree / "a-release" / "lib", age=1000)
+    copy(generic, tree / "b-release" / "lib")
+    assert tk.load("flash").path == str(best)
+    assert [library.path for library in tk.libraries()] == [str(best)]
+    newer = copy(native, tree / "c-release" / "lib", age=500)
+    assert tk.load("flash").path == str(newer)
+    copy(native, tree / "d-debug" / "lib")
+    copy(native, tree / "e-release-0123abcd" / "lib")
+    assert tk.load("flash").path == str(newer)  # release before debug, whole before narrowed
+
+
+def test_the_best_isa_goes_first_in_one_directory_too(load, place):
+    native, generic = load("flash", where=WHERE), load("flash", targets="cpu-generic", where=WHERE)
+    best = copy(native, place / "native", age=1000)
+    copy(generic, place / "generic")
+    found = [
+        tk.library.Found("flash", path / best.name, "test", "one") for path in (place / "generic", place / "native")
+    ]
+    assert tk.library._look(found).library.path == str(best)
+
+
+def test_a_link_that_leads_nowhere_breaks_only_itself(flash, place):
+    good = copy(flash, place)
+    (place / "libtilekiln_x.so").symlink_to(place / "nowhere.so")
+    (place / "libtilekiln_y.so").symlink_to(place / "libtilekiln_y.so")
+    assert tk.load("flash").path == str(good)
+    with pytest.raises(FileNotFoundError, match="libtilekiln_x"):
+        tk.load("x")
+    with pytest.raises(OSError, match="libtilekiln_y"):
+        tk.load("y")
+    with pytest.raises(tk.NoKernelError, match="the library of receipt 'fp32' is not built"):
+        tk.load("fp32")
+    with pytest.warns(RuntimeWarning, match="left out: .*libtilekiln_[xy]") as told:
+        assert [library.path for library in tk.libraries()] == [str(good)]
+    assert len(told) == 2
+    left_out = tk.info()["left_out"]
+    assert sorted(sentence.rpartition("libtilekiln_")[2] for sentence in left_out) == ["x.so'", "y.so'"]
+
+
+@pytest.mark.parametrize("text", BAD_JSON, ids=range(len(BAD_JSON)))
+def test_a_malformed_manifest_beside_a_library_breaks_only_itself(flash, place, text):
+    copy(flash, place)
+    shutil.copy(place / "libtilekiln_flash.so", place / "libtilekiln_mine.so")
+    (place / "libtilekiln_mine.json").write_bytes(text.encode("latin-1"))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert tk.load(2).receipt == "flash"
+    [warning] = [str(one.message) for one in told]
+    assert warning.startswith(f"left out: {place / 'libtilekiln_mine.json'}: is no manifest")
+    [sentence] = tk.info()["left_out"]
+    assert sentence.startswith(f"{place / 'libtilekiln_mine.json'}: is no manifest (")
+
+
+def test_a_manifest_without_a_number_is_none_the_worse(flash, place):
+    copy(flash, place)
+    shutil.copy(place / "libtilekiln_flash.so", place / "libtilekiln_mine.so")
+    (place / "libtilekiln_mine.json").write_text(json.dumps({"receipt": {"name": "mine", "number": None}}))
+    assert tk.load(2).receipt == "flash"
+    assert tk.info()["left_out"] == []
+
+
+def test_a_truncated_library_is_refused_before_the_loader_ends_the_process(flash, place):
+    good = copy(flash, place)
+    whole = good.read_bytes()
+    code = "import sys, tilekiln as tk\ntry: tk.Library(sys.argv[1])\nexcept ImportError as error: print(error)"
+    bad = place / "libtilekiln_bad.so"
+    for length in (0, 3, 20, 64, 100, 1000, 5000, len(whole) // 2, len(whole) - 1):
+        bad.write_bytes(whole[:length])
+        done = subprocess.run([sys.executable, "-c", code, bad], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (length, done.returncode)
+        assert "libtilekiln_bad.so" in done.stdout, length
+        if length >= 64:
+            assert f"the file is damaged: it has {length} bytes, must have {len(whole)}; build or" in done.stdout
+    with pytest.warns(RuntimeWarning, match="left out: .*libtilekiln_bad.so: the file is damaged"):
+        assert [library.path for library in tk.libraries()] == [str(good)]
+    assert "libtilekiln_bad.so: the file is damaged" in tk.info()["left_out"][0]
+
+
+SAY = """
+import tilekiln as tk
+import numpy as np
+q = np.ones((1, 2, 1, 32), np.float32)
+for ask in (lambda: tk.load("flash"), tk.libraries, lambda: tk.attention(q, q, q)):
+    try: print(ask())
+    except Exception as error: print(type(error).__name__, error)
+print(tk.info()["left_out"], tk.info()["environment"]["TILEKILN_ISA"])
+"""
+
+
+def test_an_isa_that_leaves_nothing_gives_the_sentence_of_the_library(load, tmp_path):
+    library = load("flash", where=WHERE)
+    copied = copy(library, tmp_path)
+    look = "tk.library.PLACES = (tk.library._from_path,)"
+    for isa in ("AVX512", "avx1024", "generic"):
+        done = subprocess.run(
+            [sys.executable, "-c", SAY.replace("tilekiln as tk", f"tilekiln as tk, tilekiln.library; {look}")],
+            env={**os.environ, "TILEKILN_ISA": isa, "TILEKILN_PATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        sentence = (
+            f'TILEKILN_ISA: was "{isa}", must be one that library flash holds and this machine has '
+            f"({library.isa}) or unset"
+        )
+        assert done.stdout.splitlines() == [
+            *[f"ArgumentError {sentence}"] * 3,
+            f"{[f'{copied}: {sentence}']} {isa}",
+        ]
