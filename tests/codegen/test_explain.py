@@ -20,6 +20,17 @@ def ask(receipt: str, text: str) -> str:
     return explain(tree(), receipt, text, AVX2).text
 
 
+def spoken(answer: str) -> list[str]:
+    """The lines of an answer, without the receipts that somebody has added to those that tests speak of."""
+
+    def known(line: str) -> str:
+        head, colon, names = line.partition("listed by: ")
+        kept = [name for name in names.split(", ") if name.partition(" ")[0] in {*RECEIPTS, *brute_bwd.RECEIPTS}]
+        return f"{head}{colon}{', '.join(kept)}" if colon else line
+
+    return [known(line) for line in answer.splitlines()]
+
+
 def test_a_listed_signature() -> None:
     full = (
         "dtype=bf16 hdim_q=128 hdim_v=128 mode=batch mask=window bias=none lse=yes dropout=no softcap=no "
@@ -48,7 +59,7 @@ def test_a_rule_is_named_with_its_sentence() -> None:
 
 def test_the_clause_that_drops_it_and_who_lists_it() -> None:
     target = "" if tree().native().name == "cpu-avx2" else " target=cpu-avx2"
-    assert ask("aiter_batch", "dtype=fp8bf16 hdim_q=64").splitlines() == [
+    assert spoken(ask("aiter_batch", "dtype=fp8bf16 hdim_q=64")) == [
         "no: aiter_batch does not list fmha_fwd dtype=fp8bf16 hdim_q=64",
         "  receipt aiter_batch lists only dtype=fp16,bf16, not dtype=fp8bf16",
         "  receipt aiter_batch lists only hdim_q=128,192, not hdim_q=64",
@@ -74,7 +85,7 @@ def test_without_a_family_each_that_has_these_axes_is_asked() -> None:
     answer = ask("ck_default", "dtype=fp16 hdim_q=80")
     backward, forward = answer.split("\n\n")
     target = "" if tree().native().name == "cpu-avx2" else " target=cpu-avx2"
-    assert backward.splitlines() == [
+    assert spoken(backward) == [
         "no: ck_default does not list fmha_bwd_dq_dk_dv dtype=fp16 hdim_q=80",
         "  receipt ck_default lists only hdim_q=32,64,96,128,256, not hdim_q=80",
         "nearest in ck_default:",
@@ -95,7 +106,7 @@ def test_a_companion_is_there_where_its_main_family_needs_it() -> None:
         "1 instance:",
         "  fmha_bwd_convert_dq_bf16_d64_group_ndeterministic_qlanes_b64_cpu_avx2",
     ]
-    assert ask("pytorch", "fmha_bwd_convert_dq_bf16_d64_group_deterministic_qlanes_b64_cpu_avx2").splitlines() == [
+    assert spoken(ask("pytorch", "fmha_bwd_convert_dq_bf16_d64_group_deterministic_qlanes_b64_cpu_avx2")) == [
         "no: pytorch does not list fmha_bwd_convert_dq dtype=bf16 hdim_q=64 mode=group deterministic=yes",
         "  fmha_bwd_convert_dq comes with fmha_bwd_dq_dk_dv, which is not listed either:",
         "  receipt pytorch lists only deterministic=no, not deterministic=yes",

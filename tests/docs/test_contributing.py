@@ -1,0 +1,189 @@
+"""CONTRIBUTING.md's recipes, carried out: what it says to write is written into a copy of the tree, and does that."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = ("codegen", "receipts", "kernels", "include", "docs/reference", "VERSION", "LICENSE")
+TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
+FORWARD = "kernels/fmha_fwd/family.yaml"
+
+
+def section(title: str) -> list[str]:
+    """The YAML blocks below a heading, without their indentation in the page."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    assert found, f"CONTRIBUTING.md has no heading {title}"
+    return [textwrap.dedent(block) for block in re.findall(r"^ *```yaml\n(.*?)^ *```$", found[1], re.M | re.S)]
+
+
+class Scratch(NamedTuple):
+    """A copy of the tree, or of what the generator needs of it."""
+
+    root: Path
+
+    def run(self, *words: str, code: int = 0) -> str:
+        """What `python WORDS` says there."""
+        environment = {**os.environ, "PYTHONPATH": f"{self.root}{os.pathsep}{self.root / 'python'}"}
+        command = [sys.executable, *words]
+        done = subprocess.run(
+            command, cwd=self.root, env=environment, capture_output=True, text=True, check=False, timeout=600
+        )
+        assert done.returncode == code, f"{' '.join(words)}\n{done.stdout[-6000:]}{done.stderr[-2000:]}"
+        return done.stdout + done.stderr
+
+    def codegen(self, *words: str, code: int = 0) -> str:
+        return self.run("-m", "codegen", *words, code=code)
+
+    def count(self, *words: str) -> int:
+        return int(self.codegen("list", *words, "--count"))
+
+    def append_to_list(self, file: str, key: str, block: str) -> None:
+        """Put a block at the end of the topmost list `key:` of a YAML file, indented as the list is."""
+        path = self.root / file
+        found = re.search(rf"^{key}:\n((?: .*\n|\n)*? .*\n)(?=\n*\S)", path.read_text(), re.M)
+        assert found
+        path.write_text(path.read_text().replace(found[0], found[0] + textwrap.indent(block, "  "), 1))
+
+    def add_head_dim(self) -> None:
+        """Replace the line of the dtype that the page's line is for."""
+        (line,) = section("A head dimension")
+        dtype = line.strip().partition(":")[0]
+        path = self.root / FORWARD
+        text, replaced = re.subn(rf"^  {dtype}: \[.*\]$", f"  {line.strip()}", path.read_text(), count=1, flags=re.M)
+        assert replaced == 1
+        path.write_text(text)
+
+    def add_receipt(self, block: str) -> str:
+        name = block.partition("\n")[0].removeprefix("receipt: ")
+        (self.root / "receipts" / f"{name}.yaml").write_text(block)
+        return name
+
+    def add_target(self) -> str:
+        (block,) = section("A target")
+        name = block.partition("\n")[0].removeprefix("target: ")
+        (self.root / "kernels/targets" / f"{name}.yaml").write_text(block)
+        return name
+
+
+def copied(root: Path, parts: tuple[str, ...]) -> Scratch:
+    for part in parts:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__", "*.so", "build"))
+        else:
+            (root / part).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / part, root / part)
+    return Scratch(root)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Scratch:
+    return copied(tmp_path / "tree", PARTS)
+
+
+def changed(said: str) -> dict[str, tuple[int, int]]:
+    """The receipts that `codegen check` names: instances before and now."""
+    rows = re.findall(r"^  (\w+) +(none|[\d,]+) -> (none|[\d,]+)$", said, re.M)
+    number = {"none": "0"}
+    return {name: tuple(int(number.get(n, n).replace(",", "")) for n in both) for name, *both in rows}  # type: ignore[misc]
+
+
+def test_a_head_dimension(scratch: Scratch) -> None:
+    assert "no value '160'" in scratch.codegen("list", "flash", "--where", "hdim_q=160", code=2)
+    scratch.add_head_dim()
+    names = scratch.codegen("list", "flash", "--where", "hdim_q=160").splitlines()
+    assert names
+    assert all(name.startswith("fmha_fwd_bf16_d160x160_") for name in names)
+    named = changed(scratch.codegen("check"))
+    assert {"ck_default", "flash", "aiter", "pytorch"} <= set(named)
+    assert not {"fp32", "fp8", "ck_bwd_fp16"} & set(named)
+    assert named["flash"][1] - named["flash"][0] == len(names)
+
+
+def test_a_rule(scratch: Scratch) -> None:
+    (rule,) = section("A rule")
+    question = "fmha_fwd dtype=bf16 bias=alibi sink=yes"
+    assert scratch.codegen("explain", "ck_default", question).startswith("yes: ")
+    scratch.append_to_list(FORWARD, "rules", rule)
+    scratch.codegen("check")
+    answer = scratch.codegen("explain", "ck_default", question, code=1)
+    assert "rule alibi_without_sink: alibi takes no attention sinks" in answer
+    scratch.append_to_list(FORWARD, "rules", rule.replace("alibi_without_sink", "again"))
+    assert "never applies: head dims and the other rules allow nothing" in scratch.codegen("check", code=2)
+
+
+def test_receipts(scratch: Scratch) -> None:
+    alone, extending = section("A receipt")
+    for block in (alone, extending):
+        name = scratch.add_receipt(block)
+        assert name in changed(scratch.codegen("check"))
+        assert name in scratch.codegen("receipts", name)
+    small = [line.split("_d128x128_")[0] for line in scratch.codegen("list", "decode_small").splitlines()]
+    assert {name for name in small if "combine" not in name} == {"fmha_fwd_bf16", "fmha_fwd_splitkv_bf16"}
+    assert scratch.count("decode_small") < scratch.count("flash") / 10
+    every = scratch.codegen("list", "flash_sinks").splitlines()
+    assert any("_sink_" in name for name in every)
+    assert all("fmha_fwd_bf16_" in name and "_nbias_" in name for name in every if name.startswith("fmha_fwd_bf16"))
+    assert not any(name.startswith(("fmha_batch_prefill", "fmha_fwd_fp16")) for name in every)
+    flash = set(scratch.codegen("list", "flash").splitlines())
+    assert {name for name in every if name not in flash} == {
+        n for n in every if n.startswith("fmha_fwd_") and "_sink_" in n
+    }
+    assert {n for n in every if "_bwd_" in n} == {n for n in flash if "_bwd_" in n}  # not named: as they are
+
+
+def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
+    (axis,) = section("An axis, or a value of an axis")
+    before = scratch.count("flash", "--family", "fmha_fwd")
+    scratch.append_to_list(FORWARD, "axes", axis)
+    assert scratch.count("flash", "--family", "fmha_fwd") == 2 * before
+    named = changed(scratch.codegen("check"))
+    without = {path.stem for path in (ROOT / "receipts").glob("*.yaml")} - set(named)
+    assert all(" fmha_fwd " not in scratch.codegen("receipts", name) for name in without)
+    path = scratch.root / "receipts/flash.yaml"
+    text = path.read_text()
+    (keep,) = re.findall(r"  fmha_fwd:\n    keep: .*\n", text)
+    path.write_text(text.replace(keep, f"{keep.rstrip()} relu=no\n"))
+    assert scratch.count("flash", "--family", "fmha_fwd") == before
+    assert "flash" not in changed(scratch.codegen("check"))
+
+
+def test_a_target(scratch: Scratch) -> None:
+    name = scratch.add_target()
+    scratch.codegen("check")
+    assert name in scratch.codegen("targets")
+    assert scratch.count("fp8", "--target", name) == scratch.count("fp8", "--target", "cpu-generic")
+
+
+def test_what_is_added_by_hand_breaks_no_test(tmp_path: Path) -> None:
+    """A head dim, two receipts and a target, then golden files and reference pages: the generator's tests hold."""
+    tree = copied(tmp_path / "tree", (*PARTS, *TESTED))
+    tree.add_head_dim()
+    for block in section("A receipt"):
+        tree.add_receipt(block)
+    tree.add_target()
+    tree.run("tests/codegen/golden.py", "--write")
+    tree.codegen("docs", "--write", "docs/reference")
+    files = [
+        f"tests/codegen/test_{name}.py" for name in ("cli", "explain", "families", "kv", "plan", "receipts", "select")
+    ]
+    files += [
+        f"tests/codegen/test_yaml_errors.py::test_{name}"
+        for name in ("numbers_and_places_in_the_order_are_unique", "the_tree_is_well")
+    ]
+    # Not those that draw hundreds of cases, nor those that start processes.
+    slow = "verdict brute_force reads_back follow_a_narrowed exactly_the_combines pipe process heavy 32_bit".split()
+    said = tree.run(
+        "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *files, "-k", f"not ({' or '.join(slow)})"
+    )
+    assert " passed" in said
