@@ -111,7 +111,7 @@ static const char fmha_batch_prefill_doc[] =
     "    and seqlen_k, as vllm does.\n"
     "q_descale, k_descale, v_descale: fp32 of one element, for fp8. kv_block_descale: fp32 (pages, nhead_k, 2), of k "
     "and v,\n"
-    "    page_size a multiple of 64.\n"
+    "    page_size a multiple of 128.\n"
     "bias: dtype of out, (1|nhead_q, total_q, keys) or (total_q, keys), keys at least the longest sequence; randval "
     "alike.\n"
     "lse, return_lse, alibi_slopes, sink, softmax_scale, causal, window, mask_origin, sink_size, softcap, dropout_p, "

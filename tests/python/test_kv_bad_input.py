@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -9,6 +11,8 @@ import tilekiln as tk
 
 from tests.python import problems
 from tests.python.kv_problems import i32
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def f32(*shape: int) -> np.ndarray:
@@ -214,6 +218,14 @@ def test_refused(flash, case):
         getattr(flash, call.pop("family"))(**call)
     for name, before in watched.items():
         assert call[name].tobytes() == before, f"{name} was written"
+
+
+def test_docstring_and_header_ask_for_the_same_pages():
+    """Scales per page need pages of a multiple of 128 tokens."""
+    header = (ROOT / "include/tilekiln/kv.h").read_text().partition("kv_block_descale; ")[2].partition("\n")[0]
+    docstring = " ".join((tk.Library.fmha_batch_prefill.__doc__ or "").split())
+    assert "page_size a multiple of 128" in header
+    assert "kv_block_descale: fp32 (pages, nhead_k, 2), of k and v, page_size a multiple of 128." in docstring
 
 
 def test_there_are_enough_cases():
