@@ -1,4 +1,4 @@
-"""The book is run: shell lines and Python blocks of README, CONTRIBUTING, tutorial and how-to pages, and every link.
+"""The book is run: shell lines and Python blocks of README, tutorial and how-to pages, and every link.
 
 A Python block goes on where the page's last one ended. `<!-- setup ... -->` before it is run too, unseen by readers.
 A line that ends in `# SomeError: text` must raise that error with that first line, where ... is anything. A shell line
@@ -16,7 +16,10 @@ import pytest
 import tilekiln
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 RUN = [page for page in PAGES if page.parent.name in ("tutorial", "how-to") or page.name == "README.md"]
 # CI runs the first itself; benchmarks print figures, they are no tests.
 NOT_RUN = ("tools/dev pytest", "tools/dev --with torch python tools/bench")
