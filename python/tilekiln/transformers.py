@@ -16,9 +16,8 @@ from typing import Any
 
 try:
     import torch
+    import transformers
     from torch import Tensor
-    from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-    from transformers.masking_utils import causal_mask_function, sdpa_mask
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         f"tilekiln.transformers works with PyTorch and Transformers, and one is not there ({error}): pip install torch "
@@ -26,7 +25,18 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-from .torch import calls, dot_product
+OLDEST = 4, 57
+if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:
+    raise ImportError(
+        f"transformers: was {transformers.__version__}, must be {OLDEST[0]}.{OLDEST[1]} or newer, whose masks are made "
+        "by functions that can be registered: pip install --upgrade transformers",
+        name="transformers",
+    )
+
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
+from transformers.masking_utils import causal_mask_function, sdpa_mask  # noqa: E402
+
+from .torch import calls, dot_product  # noqa: E402
 
 NAME = "tilekiln"
 FLASH = "flash_attention_2"
@@ -90,19 +100,21 @@ def _parts(function: Callable[..., Any]) -> set[str]:
 
 def mask(
     batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int = 0,
+    q_length: int = 0,
+    kv_length: int = 0,
+    q_offset: int | Tensor = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None,
     attention_mask: Tensor | None = None,
     use_vmap: bool = False,
     allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
+    cache_position: Tensor | None = None,
     **others: Any,
 ) -> Tensor | None:
-    """What `attention` gets as attention_mask; arguments as Transformers' AttentionMaskInterface gives them.
+    """What `attention` gets as attention_mask; arguments as Transformers' AttentionMaskInterface gives them by name.
 
+    Transformers 5 says q_length and q_offset; Transformers 4 says cache_position (q_length), the places of the queries.
     None: nothing but what is said by name. Bool (batch, keys): the keys that are there, from the first to the last of
     each sequence without holes; later keys of a static cache are left off. Bool (batch, 1, q_length, kv_length): all.
     """
@@ -110,6 +122,10 @@ def mask(
     by_name = mask_function is None or (not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME))
     if bidirectional and attention_mask is None:
         return None
+    queries: dict[str, Any] = {"q_length": q_length, "q_offset": q_offset}
+    if cache_position is not None:
+        queries = {"cache_position": cache_position}
+        q_length, q_offset = len(cache_position), cache_position[0]
     if by_name and not torch.compiler.is_compiling():
         end = int(q_offset) + q_length
         if attention_mask is None:
@@ -120,13 +136,12 @@ def mask(
             return None if there.shape[1] == kv_length and there.all() else there
     plain = by_name and attention_mask is None and q_length == kv_length
     made: Tensor | None = sdpa_mask(
-        batch_size,
-        q_length,
-        kv_length,
-        q_offset,
-        kv_offset,
-        causal_mask_function if mask_function is None else mask_function,
-        attention_mask,
+        batch_size=batch_size,
+        **queries,
+        kv_length=kv_length,
+        kv_offset=kv_offset,
+        mask_function=causal_mask_function if mask_function is None else mask_function,
+        attention_mask=attention_mask,
         use_vmap=use_vmap,
         allow_is_causal_skip=allow_is_causal_skip and plain,
         allow_is_bidirectional_skip=allow_is_bidirectional_skip,

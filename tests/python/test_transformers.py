@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pathlib
+
 import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytestmark = [pytest.mark.torch, pytest.mark.transformers]
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 SIZES = {
@@ -270,3 +273,9 @@ def test_sinks_and_what_is_refused(face):
     for named in ({"position_bias": torch.zeros(1, 4, 9, 9)}, {"cache": object()}):
         with pytest.raises(NotImplementedError, match='use attn_implementation="sdpa"'):
             face.attention(module, q, k, v, None, **named)
+
+
+def test_too_old_a_transformers_is_refused(run):
+    old = "import sys, types; sys.modules['transformers'] = old = types.ModuleType('transformers'); "
+    said = "ImportError: transformers: was 4.56.2, must be 4.57 or newer"
+    run(old + "old.__version__ = '4.56.2'; import tilekiln.transformers", ROOT / "python", fails=said)
