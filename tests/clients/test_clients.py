@@ -1,0 +1,85 @@
+"""Packages that import flash_attn and aiter, over the drop-ins, against themselves with PyTorch's own attention.
+
+Each client is a program of this folder, so that what it does to a process stays in it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = [ROOT / "python" / "compat" / "flash_attn", ROOT / "python" / "compat" / "aiter", ROOT / "python", ROOT]
+pytestmark = [pytest.mark.torch, pytest.mark.transformers]
+
+
+@pytest.fixture
+def run(overlay, build_library, binding, tmp_path):
+    """run(program, lock, processes) with what the lock file brings on the path: each process must print "agrees"."""
+
+    def run(program: str, lock: str, processes: int = 1) -> None:
+        libraries = [build_library(receipt) for receipt in ("flash", "aiter")]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), *PLACES])),
+            "TILEKILN_PATH": os.pathsep.join(map(str, libraries)),
+            "HF_HUB_OFFLINE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        command = [sys.executable, ROOT / "tests" / "clients" / program]
+        started = [
+            subprocess.Popen(
+                [*command, str(rank), str(tmp_path / "meeting")],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd="/",
+            )
+            for rank in range(processes)
+        ]  # fmt: skip
+        try:
+            said = [process.communicate(timeout=600) for process in started]
+        finally:
+            for process in started:
+                process.kill()
+        for process, (printed, errors) in zip(started, said, strict=True):
+            assert process.returncode == 0, f"{printed}\n{errors}"
+            assert printed.splitlines()[-1] == "agrees", printed
+
+    return run
+
+
+BOTH = pytest.mark.parametrize("lock", ["clients", "clients-older"])
+
+
+@BOTH
+def test_diffusers(run, lock):
+    run("diffusion.py", lock)
+
+
+@BOTH
+def test_transformers_with_padding(run, lock):
+    run("padded_models.py", lock)
+
+
+def test_ring_flash_attn(run):
+    """Of the older ones: under Transformers 5 the package wants a function that is no longer there."""
+    run("ring.py", "clients-older", processes=2)
+
+
+def test_yunchang(run):
+    run("long_context.py", "clients", processes=2)
+
+
+def test_names_that_others_import(run):
+    run("names.py", "clients")
+
+
+def test_modernbert(run):
+    run("modernbert.py", "clients-older")
+
+
+@BOTH
+def test_transformers_over_pages(run, lock):
+    run("paged_batching.py", lock)
