@@ -12,6 +12,22 @@ namespace {
 
 using ll = long long;
 
+// The plan counts every chunk of keys of every head, so there is an end to what it takes.
+tilekiln_status check_units(const tilekiln_bwd_workspace_problem& p) {
+  constexpr i64 most = i64(1) << 24;
+  i64 a_head = 0;
+  for (int b = 0; b < p.batch; ++b) {
+    const i64 keys = p.group != 0 ? i64(p.seqstart_k[b + 1]) - p.seqstart_k[b] : p.seqlen_k;
+    a_head += 1 + (keys + p.kN0 - 1) / p.kN0;
+  }
+  if (a_head <= most / p.nhead_q) return TILEKILN_OK;
+  return fail_argument(
+      "nhead_q",
+      "was %d, must be at most %lld with these sequences, which have %lld chunks of kN0 keys a head: the "
+      "plan counts each chunk of each head; heads are alike, so plan fewer",
+      p.nhead_q, static_cast<ll>(most / std::max<i64>(1, a_head)), static_cast<ll>(a_head));
+}
+
 tilekiln_status check_problem(const tilekiln_bwd_workspace_problem& p) {
   if (p.size != sizeof(p)) {
     return fail_argument("problem", "size was %zu, must be %zu, sizeof(tilekiln_bwd_workspace_problem) of ABI %d",
@@ -35,7 +51,7 @@ tilekiln_status check_problem(const tilekiln_bwd_workspace_problem& p) {
       {"threads", p.threads, 0, 1024},
   };
   for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, field.least, field.most));
-  if (p.group == 0) return TILEKILN_OK;
+  if (p.group == 0) return check_units(p);
   for (const auto& [name, starts] : {std::pair("seqstart_q", p.seqstart_q), {"seqstart_k", p.seqstart_k}}) {
     if (starts == nullptr) return fail_argument(name, "was null, must be given in group mode");
     if (starts[0] < 0) return fail_argument(name, "entry 0 was %d, must be 0 or more", starts[0]);
@@ -44,7 +60,7 @@ tilekiln_status check_problem(const tilekiln_bwd_workspace_problem& p) {
       return fail_argument(name, "must not decrease, but entry %d is %d after %d", b + 1, starts[b + 1], starts[b]);
     }
   }
-  return TILEKILN_OK;
+  return check_units(p);
 }
 
 // The most over the mean. Nothing to do is even.

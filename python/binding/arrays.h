@@ -351,12 +351,14 @@ typedef struct {
   Result result[MAX_RESULTS];
 } Results;
 
-/* Adds a dense result. view has dtype, ndim and shape, and receives a place where no array of a process lies, which is enough for all
- * checks: the upper half of the address space is the system's. */
+/* A place where no array of a process lies, which is enough for all checks: the upper half of the address space is the system's. */
+static void* result_place(int number) { return (void*)((uintptr_t)(8 + number) << 60); }
+
+/* Adds a dense result. view has dtype, ndim and shape. */
 static void add_result(Results* results, const char* name, tilekiln_tensor* view, PyObject** made) {
   view->device_type = TILEKILN_CPU;
   view->device_id = 0;
-  view->data = (void*)((uintptr_t)(8 + results->count) << 60);
+  view->data = result_place(results->count);
   int64_t dense = 1, bytes = (view->dtype & 0xff) / 8;
   for (int i = view->ndim - 1; i >= 0; --i) {
     view->stride[i] = dense;

@@ -339,6 +339,7 @@ static void kv_describe_outputs(KvCall* call) {
       out->dtype = q->dtype;
       out->ndim = q->ndim;
       out->device_type = TILEKILN_CPU;
+      out->data = result_place(0);
     }
     fields[family->out] = out;
   }

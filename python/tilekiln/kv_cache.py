@@ -10,6 +10,7 @@ import numpy as np
 from ._arguments import Array, DecodeArguments
 from ._memory import aligned_zeros
 from ._native import ArgumentError
+from ._numbers import integer
 from .library import Library
 from .operators import _call
 
@@ -39,10 +40,8 @@ def _dtype_of(name: str, array: Array) -> str:
     raise ArgumentError(f"{name}: was of dtype {array.dtype}, must be of one of {', '.join(DTYPES.values())}")
 
 
-def _at_least_one(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ArgumentError(f"{name}: was {value}, must be 1 or more")
+def _at_least_one(**values: int) -> list[int]:
+    return [integer(name, value, 1) for name, value in values.items()]
 
 
 class KVCache:
@@ -82,7 +81,7 @@ class KVCache:
         that has the best.
         """
         hdim_v = hdim if hdim_v is None else hdim_v
-        _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
+        nhead_k, hdim, hdim_v = _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
         contiguous, paged = (sequences, capacity), (pages, page_size)
         if None not in contiguous and paged == (None, None):
             rows, tokens = contiguous
@@ -93,7 +92,7 @@ class KVCache:
             raise ArgumentError(f"capacity: was {given}, must be sequences with capacity, or pages with page_size")
         assert rows is not None
         assert tokens is not None
-        _at_least_one(
+        rows, tokens = _at_least_one(
             **({"pages": rows, "page_size": tokens} if pages is not None else {"sequences": rows, "capacity": tokens})
         )
         k, v = (_zeros(like, (rows, tokens, nhead_k, width), dtype) for width in (hdim, hdim_v))
@@ -212,10 +211,17 @@ class KVCache:
         tokens = np.shape(k)[1] if np.ndim(k) == 4 else 0
         if np.ndim(k) != 4 or np.shape(k)[0] != len(sequences):
             raise ArgumentError(f"k: was of shape {np.shape(k)}, must be ({len(sequences)}, tokens, nhead_k, hdim)")
+        before = {sequence: len(self._places[self._known(sequence)]) for sequence in sequences}
         self.reserve(sequences, tokens)
-        where = self.view(sequences)
-        caches = where.pop("k"), where.pop("v")
-        result = _first("fmha_fwd_appendkv", self.library, q, *caches, k, v, **where, **arguments)
+        try:
+            where = self.view(sequences)
+            caches = where.pop("k"), where.pop("v")
+            result = _first("fmha_fwd_appendkv", self.library, q, *caches, k, v, **where, **arguments)
+        except BaseException:
+            for sequence in reversed(sequences):  # in the reverse of the order they were taken
+                while len(self._places[sequence]) > before[sequence]:
+                    self._free.append(self._places[sequence].pop())
+            raise
         for sequence in sequences:
             self._lengths[sequence] += tokens
         return result
@@ -267,5 +273,7 @@ def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpa
     it all but the last. Returns out, or (out, lse) with return_lse. Takes the library of the cache, else the one at
     hand that has the best kernel. Raises as `Library.fmha_fwd_splitkv` does.
     """
+    if not isinstance(cache, KVCache):
+        raise ArgumentError(f"cache: was {cache!r}, must be a tilekiln.KVCache")
     where = cache.view(sequences)
     return _first("fmha_fwd_splitkv", cache.library, q, where.pop("k"), where.pop("v"), **where, **arguments)

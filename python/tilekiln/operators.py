@@ -159,7 +159,7 @@ def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
     try:
         look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
         serve = _served.get(look)
-    except AttributeError:  # an exporter with __dlpack__ alone
+    except (AttributeError, IndexError):  # an exporter with __dlpack__ alone, or an array of no dimensions
         look = serve = None
     if serve is not None:
         try:

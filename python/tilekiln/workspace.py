@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ._arguments import Array
 from ._native import ArgumentError
+from ._numbers import integer
 from .library import Library
 from .operators import at_hand
 
@@ -61,7 +62,7 @@ class BackwardWorkspace:
     worker_balance: float  # the most work of a worker over the mean of all
     thread_balance: float  # the most work of a thread over the mean, as the threads of a call claim workers, or chunks
     plain_balance: float  # the same for (batch, head, chunk) in plain order, cut into equal counts, one per thread
-    host_segment: bytes
+    host_segment: bytes = dataclasses.field(repr=False)
 
 
 _ABSENT = 2**64 - 1
@@ -116,6 +117,13 @@ def plan_backward_workspace(
     batch = len(starts["seqstart_q"]) - 1
     if len(starts["seqstart_k"]) != batch + 1:
         raise ArgumentError(f"seqstart_k: had {len(starts['seqstart_k'])} entries, must have {batch + 1} as seqstart_q")
+    nhead_q, hdim_q, workers, threads = (
+        integer(name, value, 0)
+        for name, value in {"nhead_q": nhead_q, "hdim_q": hdim_q, "workers": workers, "threads": threads}.items()
+    )
+    kM0, kN0 = (  # noqa: N806
+        None if value is None else integer(name, value, 1) for name, value in {"kM0": kM0, "kN0": kN0}.items()
+    )
     group = mode == "group"
     lengths = []
     for name, values in starts.items():

@@ -242,6 +242,16 @@ def test_good_calls_are_good(flash, good):
     flash.fmha_fwd(**good())
 
 
+@pytest.mark.parametrize("which", range(3))
+def test_arrays_of_no_dimensions(flash, which, monkeypatch):
+    arrays = [f32(1, 4, 2, 16) for _ in range(3)]
+    arrays[which] = f32()
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash])
+    for way in (flash.fmha_fwd, flash.fmha_fwd_find, tk.attention):
+        with pytest.raises(tk.ArgumentError, match=f"^{'qkv'[which]}: had 0 dimensions, must have "):
+            way(*arrays)
+
+
 def test_without_out_the_inputs_are_named(flash):
     """The output is only shaped after inputs that make sense."""
     for case, (good, name, changes) in CASES.items():

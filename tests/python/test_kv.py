@@ -74,6 +74,37 @@ def test_append_edges(flash, edge, paged):
         kv_problems.run_append(flash, made, num_threads=1)
 
 
+@pytest.mark.parametrize("wide", ["k", "v"])
+@pytest.mark.parametrize("what", ["padded rows", "padded heads", "another head dim"])
+def test_an_append_into_rows_whose_k_and_v_have_other_strides(flash, what, wide):
+    random = np.random.default_rng(1)
+    heads, tokens, new = 2, 12, 3
+    hdim = {"k": 64, "v": 64}
+    if what == "another head dim":
+        hdim = {"k": 192, "v": 128}
+    caches = {}
+    for name in "kv":
+        more = what.startswith("padded") and name == wide
+        rows, room = tokens + 5 * (what == "padded rows" and more), heads + (what == "padded heads" and more)
+        caches[name] = random.standard_normal((4, rows, room, hdim[name])).astype(np.float32)
+    q = random.standard_normal((3, new, heads, hdim["k"])).astype(np.float32)
+    knew, vnew = (random.standard_normal((3, new, heads, hdim[name])).astype(np.float32) for name in "kv")
+    if what == "another head dim" and wide == "v":  # every k is narrower than its v where no such kernel need exist
+        q = None
+    results = []
+    for run in (reference.appendkv, flash.fmha_fwd_appendkv):
+        whole = {name: array.copy() for name, array in caches.items()}
+        k, v = (whole[name][:, :tokens, :heads] for name in "kv")
+        lengths, rows = i32([9, 0, 4]), i32([3, 0, 1])
+        out = run(q, k, v, knew, vnew, seqlen_k=lengths, cache_batch_idx=rows)
+        results.append((whole, out))
+    (expected, expected_out), (got, out) = results
+    for name in "kv":
+        np.testing.assert_array_equal(got[name], expected[name])
+    if q is not None:
+        assert reference.excess("fp32", expected_out, out) <= 1
+
+
 @pytest.mark.parametrize("num_splits", [0, 1, 2, 3, 7, 64, 128])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_splits_change_rounding_only(flash, num_splits, threads):

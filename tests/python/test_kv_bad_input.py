@@ -167,6 +167,9 @@ CASES = {
     "sin of another shape": (appendkv, "rotary_sin", {"rotary_sin": f32(30, 15)}),
     "cos wider than the head": (appendkv, "rotary_cos", {"rotary_cos": f32(30, 33), "rotary_sin": f32(30, 33)}),
     "cos of too few positions": (appendkv, "rotary_cos", {"rotary_cos": f32(21, 16), "rotary_sin": f32(21, 16)}),
+    "cos of too few positions for the queries": (
+        appendkv, "rotary_cos", {"rotary_cos": f32(22, 16), "rotary_sin": f32(22, 16), "causal": True},
+    ),
     "cos of another dtype": (appendkv, "rotary_cos", {"rotary_cos": f16(30, 16), "rotary_sin": f16(30, 16)}),
     "cos of 1 dimension": (appendkv, "rotary_cos", {"rotary_cos": f32(16), "rotary_sin": f32(16)}),
     # shapes, dtypes, numbers

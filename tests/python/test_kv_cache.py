@@ -129,6 +129,30 @@ def test_a_full_cache_says_so_and_takes_nothing(flash):
     assert cache.length(pair[1]) == 70
 
 
+@KINDS
+def test_a_refused_append_gives_back_what_it_took(flash, make):
+    cache = make(flash, **({"pages": 4} if make is paged else {}))
+    one, two = cache.add(), cache.add()
+    cache.append([one], *(np.zeros((1, 3, HEADS, HDIM), np.float32) for _ in "kv"))
+    if make is paged:
+        cache.reserve([two], 16)  # what a caller reserved stays
+    before = cache.free_places, cache.pages_of(one), cache.pages_of(two)
+    new = np.zeros((2, 20, HEADS, HDIM), np.float32)
+    for wrong in (new[:, :1], new.astype(np.float64)):
+        with pytest.raises(tk.ArgumentError, match=r"^vnew: "):
+            cache.append([one, two], new, wrong)
+        assert (cache.free_places, cache.pages_of(one), cache.pages_of(two)) == before
+    cache.append([one, two], new, new)
+    taken = cache.pages_of(one), cache.pages_of(two)
+    again = make(flash, **({"pages": 4} if make is paged else {}))
+    one, two = again.add(), again.add()
+    again.append([one], *(np.zeros((1, 3, HEADS, HDIM), np.float32) for _ in "kv"))
+    if make is paged:
+        again.reserve([two], 16)
+    again.append([one, two], new, new)
+    assert (again.pages_of(one), again.pages_of(two)) == taken  # as if nothing had been refused
+
+
 def test_a_refused_append_leaves_lengths(flash):
     cache = paged(flash)
     one, new = cache.add(), np.zeros((1, 2, HEADS, HDIM), np.float32)
@@ -141,11 +165,15 @@ REFUSED = {
     "capacity": lambda: tk.KVCache(nhead_k=1, hdim=8, sequences=2),
     "capacity of both": lambda: tk.KVCache(nhead_k=1, hdim=8, sequences=2, capacity=3, pages=2, page_size=16),
     "pages": lambda: paged(pages=0),
+    "pages of a fraction": lambda: paged(pages=2.5),
+    "sequences of a word": lambda: contiguous(sequences="3"),
+    "capacity too large": lambda: contiguous(capacity=2**31),
     "hdim": lambda: paged(hdim=0),
     "dtype": lambda: paged(dtype="fp64"),
     "sequence": lambda: paged().length(0),
     "sequence freed": lambda: paged().free(3),
     "k": lambda: paged().append([], np.zeros((1, 1, HEADS, HDIM)), np.zeros((1, 1, HEADS, HDIM))),
+    "cache none": lambda: tk.decode(np.zeros((1, 1, HEADS, HDIM), np.float32), None, []),
     "cache": lambda: contiguous().prefill_view([]),
     "lookup": lambda: paged().prefill_view([], "list"),
 }

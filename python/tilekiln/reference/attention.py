@@ -1,6 +1,6 @@
 """Attention forward in float64, one head of one sequence at a time: what every kernel must compute.
 
-Readable before fast. It shares no code with the kernels or the binding. Semantics: docs/reference/semantics.md.
+Readable before fast. It shares no code with the kernels or the binding.
 """
 
 from dataclasses import dataclass
