@@ -122,11 +122,12 @@ def runtime(graph: Graph, generated: str) -> list[Any]:
     return [
         graph.compile(
             source,
-            f"{directory}/obj/library/{os.path.basename(source).removesuffix('.cpp')}.o",
+            f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
             ["include", f"{generated}/include"],
         )
-        for source in _written(graph, RUNTIME)
+        for pattern in RUNTIME
+        for source in _written(graph, pattern)
     ]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from codegen import docs, select
 from codegen.axes import Family
+from codegen.operators import written
 from codegen.options import columns
 from codegen.plan import resolve
 from codegen.sieve import Sieve
@@ -33,9 +34,11 @@ def check(root: Tree) -> str:
                     raise receipt.document.error(path, f"no legal signature of {name} has {text}")
     for family in root.families.values():
         _check_files(root, family)
+    written.check(root.root, root.operators)
     rules = sum(len(family.rules) for family in root.families.values())
     counts = [
         (len(receipts), "receipt"),
+        (len(root.operators), "operator"),
         (len(root.families), "family"),
         (rules, "rule"),
         (len(root.targets), "target"),

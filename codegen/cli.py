@@ -107,6 +107,16 @@ def _docs(given: Given) -> int:
     return _say(f"{FOLDER} is up to date")
 
 
+def _operators(given: Given) -> int:
+    from codegen.operators.written import check, write
+
+    root = tree()
+    if given["--write"]:
+        return _say(write(root.root, root.operators))
+    check(root.root, root.operators)
+    return _say("everything made from operator.yaml is up to date")
+
+
 def _sources(given: Given) -> int:
     from codegen.sources import tell
 
@@ -240,6 +250,15 @@ COMMANDS = (
         (Option("--write", "DIR", "the folder of the pages"),),
         (("docs --write docs/reference", "after every change of the YAML files"),),
         _docs,
+    ),
+    Command(
+        "operators",
+        (),
+        "Write the files of the tree that are made from operator.yaml, such as C headers.",
+        "Without --write, say which of them are out of date; exit code 2 if one is.",
+        (Option("--write", "", "write them"),),
+        (("operators --write", "after every change of an operator.yaml"),),
+        _operators,
     ),
 )
 

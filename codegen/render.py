@@ -14,6 +14,7 @@ from codegen import axes as axes_module
 from codegen import files, includes
 from codegen.axes import Axis, Family
 from codegen.manifest import manifest, source_hashes
+from codegen.operators import render as operators
 from codegen.plan import Instance, Plan
 from codegen.tables import Batch, FamilyTable, TargetTable, initialisers, names
 from codegen.targets import KV_LOADS
@@ -236,9 +237,15 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         families = _families(plan)
         # Of every family: kernels/library is compiled for receipts that lack one just as well.
         headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
+        operator_headers = []
         for path, family in headers.items():
             if path not in contents:
                 add(path, renderer.text("library/key.h.jinja", family=family))
+        for name, operator in plan.tree.operators.items():
+            path = f"include/tilekiln/generated/operators/{name}.h"
+            if path not in contents:
+                add(path, renderer.text("library/operator.h.jinja", **operators.context(operator)))
+            operator_headers.append(path)
         batches, refs = _batches(plan)
         units = []
         for batch in batches:
@@ -255,11 +262,13 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(unit(code_path, "manifest", plan))
         part = Generated(
-            units, list(headers), list({engine.symbol: engine for engine in _engines(plan).values()}.values())
+            units,
+            [*headers, *operator_headers],
+            list({engine.symbol: engine for engine in _engines(plan).values()}.values()),
         )
         if plan.source.size_budget:
             part.size_budgets[plan.receipt] = plan.source.size_budget
-        used = [*headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
+        used = [*part.headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
         parts.append(part)

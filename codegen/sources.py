@@ -119,7 +119,8 @@ def _read(root: str, path: str) -> bytes:
 
 def runtime(root: str) -> list[str]:
     """What every library holds once, from the tree's root."""
-    return sorted(os.path.relpath(path, root) for path in glob.glob(os.path.join(root, flags.RUNTIME)))
+    found = [path for pattern in flags.RUNTIME for path in glob.glob(os.path.join(root, pattern))]
+    return sorted(os.path.relpath(path, root) for path in found)
 
 
 def public_headers(root: str) -> list[str]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from functools import cache, cached_property
+from typing import TYPE_CHECKING
 
 from codegen.axes import Family
 from codegen.errors import CodegenError, no_such, warn
 from codegen.receipts import Receipt
 from codegen.targets import Algorithm, Target, bind_algorithms, check_together
 from codegen.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.operators.model import Operator
 
 
 class Tree:
@@ -54,6 +58,20 @@ class Tree:
                 raise document.error(("family",), f"the family in kernels/{name} must be named {name}")
             families[name] = family
         return {name: families[name] for name in found}
+
+    @cached_property
+    def operators(self) -> dict[str, Operator]:
+        """What kernels/*/operator.yaml declare, by name."""
+        from codegen.operators import model, schema
+
+        folder = os.path.join(self.root, "kernels")
+        areas = {}
+        for name in sorted(os.listdir(folder)):
+            if os.path.isfile(os.path.join(folder, name, "arguments.yaml")):
+                document = Document(self.root, f"kernels/{name}/arguments.yaml")
+                areas[name] = document, document.load(schema.AreaFile)
+        found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "operator.yaml")))
+        return {name: model.load(self.root, name, areas, self.families) for name in found}
 
     def families_of(self, receipt: Receipt) -> list[Family]:
         """Those that a receipt lists instances of: the ones it names and their companions."""

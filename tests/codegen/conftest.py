@@ -22,11 +22,12 @@ def what_there_is(root: pathlib.Path) -> str:
     families = [yaml.safe_load(path.read_text()) for path in root.glob("kernels/*/family.yaml")]
     counts = [
         (len(list(root.glob("receipts/*.yaml"))), "receipts"),
+        (len(list(root.glob("kernels/*/operator.yaml"))), "operators"),
         (len(families), "families"),
         (sum(len(family.get("rules", [])) for family in families), "rules"),
         (len(list(root.glob("kernels/targets/*.yaml"))), "targets"),
     ]
-    return ", ".join(f"{count} {word}" for count, word in counts)
+    return ", ".join(f"{count} {word if count != 1 else word.removesuffix('s')}" for count, word in counts)
 
 
 class Copy(NamedTuple):

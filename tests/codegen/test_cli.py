@@ -58,7 +58,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["lits"],
             "no command 'lits'; nearest: list\n"
-            "commands: list, explain, receipts, targets, families, axes, check, diff, sources, verify, docs",
+            "commands: list, explain, receipts, targets, families, axes, check, diff, sources, verify, docs, operators",
         ),
         (["list"], "list needs RECEIPT[,RECEIPT]\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]"),
         (["list", "flsh"], f"no receipt 'flsh'; nearest: flash\n{RECEIPTS}"),

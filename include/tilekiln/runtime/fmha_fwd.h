@@ -4,11 +4,6 @@
 
 namespace tilekiln::fmha {
 
-// The arguments as arrays; those that are absent have no name.
-struct FwdArrays : IndexArrays {
-  Array q, k, v, out, lse, bias, alibi_slopes, sink, q_descale, k_descale, v_descale, randval;
-};
-
 // Elements from one place of a sequence to the next.
 struct FwdSteps { i64 q, k, v, out, lse, randval, bias, alibi, q_descale, k_descale, v_descale; };
 
@@ -22,9 +17,6 @@ struct FwdCall : AttentionCall {
 // stream, the per-tensor scales; writes nothing that belongs to the caller.
 [[nodiscard]] tilekiln_status check_fwd(const tilekiln_fmha_fwd_args& args, FwdCall* call);
 
-// Its parts. The signature, from what is given and what the scalars say. Sets call->query.features and call->problem.features.
-void set_fwd_signature(const tilekiln_fmha_fwd_args& args, Qscale qscale, int32_t dtype_q, int32_t dtype_out,
-                       FwdCall* call);
 // The per-tensor scales are numbers. At once without a stream, else when the stream has come to the call.
 [[nodiscard]] tilekiln_status check_fwd_descales(const FwdProblem& problem);
 

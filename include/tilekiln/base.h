@@ -1,0 +1,95 @@
+/* base.h - what every header of Tilekiln's C ABI needs: status codes, arrays, streams, executors. Include tilekiln.h. */
+#ifndef TILEKILN_BASE_H
+#define TILEKILN_BASE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define TILEKILN_API __attribute__((visibility("default")))
+#else
+#define TILEKILN_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TILEKILN_ABI_VERSION 1
+
+typedef int32_t tilekiln_status;
+enum {
+  TILEKILN_OK = 0,
+  TILEKILN_INVALID_ARGUMENT = 1, /* an argument is wrong; nothing was written */
+  TILEKILN_NO_KERNEL = 2,        /* the arguments are right, the library has no instance for them */
+  TILEKILN_OUT_OF_MEMORY = 3,
+  TILEKILN_INTERNAL = 4
+};
+
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
+
+/* A dtype is (DLPack type code << 8) | bits, so that any exporter's dtype can be passed on and named in an error. */
+#define TILEKILN_DTYPE(code, bits) (((code) << 8) | (bits))
+enum {
+  TILEKILN_FP32 = TILEKILN_DTYPE(2, 32),
+  TILEKILN_FP16 = TILEKILN_DTYPE(2, 16),
+  TILEKILN_BF16 = TILEKILN_DTYPE(4, 16),
+  TILEKILN_FP8 = TILEKILN_DTYPE(10, 8), /* OCP e4m3 */
+  TILEKILN_BF8 = TILEKILN_DTYPE(12, 8), /* OCP e5m2 */
+  TILEKILN_INT32 = TILEKILN_DTYPE(0, 32),
+  TILEKILN_UINT8 = TILEKILN_DTYPE(1, 8)
+};
+
+#define TILEKILN_MAX_NDIM 5
+#define TILEKILN_CPU 1 /* device_type, as in DLPack */
+
+/* A strided view of memory the caller owns. stride counts elements and may be anything, 0 and negative included, where an
+ * argument does not say otherwise. A dimension of length 1 or an empty array has no stride to check. */
+typedef struct tilekiln_tensor {
+  void* data;
+  int32_t dtype;
+  int32_t ndim;
+  int32_t device_type;
+  int32_t device_id;
+  int64_t shape[TILEKILN_MAX_NDIM];
+  int64_t stride[TILEKILN_MAX_NDIM];
+} tilekiln_tensor;
+
+/* ---- streams and executors --------------------------------------------------------------------------------------- */
+
+/* An in-order queue with its own worker. A null stream means: run now, in the caller. */
+typedef struct tilekiln_stream tilekiln_stream;
+TILEKILN_API tilekiln_status tilekiln_stream_create(tilekiln_stream** stream);
+/* Waits for what was enqueued, then frees the stream. Null is allowed. */
+TILEKILN_API tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream);
+/* Waits; returns the first error of the work enqueued since the last call, and its text. */
+TILEKILN_API tilekiln_status tilekiln_stream_synchronize(tilekiln_stream* stream);
+/* *idle = 1 when everything enqueued has run. */
+TILEKILN_API tilekiln_status tilekiln_stream_query(tilekiln_stream* stream, int32_t* idle);
+/* Waits for what was enqueued so far, nanoseconds at most (0: not at all), and leaves errors to tilekiln_stream_synchronize. *mark was 0: it receives
+ * the number of the last task so far; else that is waited for, so that waiting goes on where it was left off. *passed: 1 when it has run, else 0. */
+TILEKILN_API tilekiln_status tilekiln_stream_wait(tilekiln_stream* stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed);
+/* Calls host(context) in stream order. */
+TILEKILN_API tilekiln_status tilekiln_stream_launch_host(tilekiln_stream* stream, void (*host)(void* context), void* context);
+
+/* A caller's thread pool. parallel_for must call task(context, index, worker) once for every index in [0, count), from any
+ * threads, and return when all have ended; worker is in [0, max_workers) and no two tasks that run at the same time may share one. */
+typedef void (*tilekiln_task)(void* context, int64_t index, int32_t worker);
+typedef void (*tilekiln_parallel_for)(void* pool, int64_t count, int32_t max_workers, tilekiln_task task, void* context);
+typedef struct tilekiln_executor {
+  size_t size; /* sizeof(tilekiln_executor) */
+  tilekiln_parallel_for parallel_for;
+  void* pool;
+  int32_t max_workers;
+} tilekiln_executor;
+
+/* ---- words of arguments -------------------------------------------------------------------------------------------- */
+
+enum { TILEKILN_BOTTOM_RIGHT = 0, TILEKILN_TOP_LEFT = 1 }; /* mask_origin */
+enum { TILEKILN_BSHD = 0, TILEKILN_BHSD = 1 };             /* layout */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

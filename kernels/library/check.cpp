@@ -1,0 +1,52 @@
+#include "tilekiln/runtime/check.h"
+
+#include <stdio.h>
+
+#include "tilekiln/runtime/environment.h"
+
+namespace tilekiln::op {
+
+tilekiln_status GivenArrays::check_own(const Array& output) const {
+  if (overlaps_itself(output)) {
+    return fail_argument(
+        output.name,
+        "strides put two elements at one address, must give each its own: pass an array that is not expanded");
+  }
+  for (int i = 0; i < count_; ++i) {
+    if (list_[i] == &output || !overlap(output, *list_[i])) continue;
+    return fail_argument(output.name, "shares memory with %s, must have its own", list_[i]->name);
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status check_size(size_t was, size_t must, const char* name) {
+  if (was == must) return TILEKILN_OK;
+  return fail_argument("args", "size was %zu, must be %zu, sizeof(%s_args) of ABI %d: start from %s_defaults()", was,
+                       must, name, TILEKILN_ABI_VERSION, name);
+}
+
+tilekiln_status check_dtype_like(const Array& array, const Array& like) {
+  if (array.dtype == like.dtype) return TILEKILN_OK;
+  char text[64], buffer[32];
+  snprintf(text, sizeof(text), "%s, the dtype of %s", dtype_name(like.dtype, buffer), like.name);
+  return check_dtype(array, like.dtype, text);
+}
+
+tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run) {
+  TILEKILN_TRY(thread_count(num_threads, &run->threads));
+  if (executor == nullptr) return TILEKILN_OK;
+  if (executor->size != sizeof(tilekiln_executor)) {
+    return fail_argument("executor", "size was %zu, must be %zu, sizeof(tilekiln_executor)", executor->size,
+                         sizeof(tilekiln_executor));
+  }
+  if (executor->parallel_for == nullptr) return fail_argument("executor", "parallel_for was null, must be a function");
+  if (executor->max_workers < 1)
+    return fail_argument("executor", "max_workers was %d, must be 1 or more", executor->max_workers);
+  run->lent = true;
+  run->executor = *executor;
+  // The threads are the caller's, so it is the caller who says how many; num_threads can only ask for fewer.
+  if (num_threads == 0 || executor->max_workers < run->threads) run->threads = executor->max_workers;
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::op

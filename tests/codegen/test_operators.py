@@ -1,0 +1,134 @@
+"""What people read when an operator.yaml is wrong, and what is made of a right one."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from codegen.check import check
+from codegen.errors import CodegenError
+from codegen.operators import render, written
+from codegen.tree import Tree
+from tests.codegen.conftest import Copy
+from tests.codegen.test_yaml_errors import WORDS
+
+FWD, AREA = "kernels/fmha_fwd/operator.yaml", "kernels/attention/arguments.yaml"
+
+# What stands there, what a person makes of it (@ is where the error must point), the message.
+CASES = [
+    (FWD, "operator: fmha_fwd", "operator: @fmha_forward", "the operator in kernels/fmha_fwd must be named fmha_fwd"),
+    (FWD, "area: attention", "area: @atention", "no area 'atention'; nearest: attention"),
+    (FWD, "stages: [fmha_fwd]", "stages: [@fmha_fwb]", "no family 'fmha_fwb'; nearest: fmha_fwd"),
+    (
+        FWD,
+        "  sink: {array: fp32, shape: H",
+        "  sink: {@aray: fp32, shape: H",
+        "'aray' is not known here; nearest: array",
+    ),
+    (FWD, "k: {array: as q", "k: {array: @as kv", "no argument 'kv'; nearest: v"),
+    (FWD, "sink: {array: fp32", "sink: {array: @fp23", "no dtype 'fp23'; nearest: fp32"),
+    (
+        FWD,
+        "sink: {array: fp32, shape: H",
+        "sink: {array: fp32, @least: 0, shape: H",
+        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, ones, when, read, "
+        "not_with, needs, together, says",
+    ),
+    (
+        FWD,
+        "sink: {array: fp32",
+        "sink: @{array: fp32, int: 0",
+        "'sink' is of several kinds: array, int; it must be one of array, result, written, float, int, flag, word, "
+        "pair, threads, instance, stream, executor",
+    ),
+    (
+        FWD,
+        "softcap: {float: 0",
+        "softcap: {float: @1e-6",
+        "'1e-6' is a text to YAML; a number needs its dot, as in 1.0e-6, or it is 'derived'",
+    ),
+    (
+        FWD,
+        'least_is: "off"',
+        "least_is: @off",
+        "the boolean no must be a text that is not empty (YAML reads yes, no, on and off as booleans: quote them)",
+    ),
+    (FWD, "k: B <Sk Hk> D, v", "k: @B <Sk Hx> D, v", "no length 'Hx'; nearest: H"),
+    (FWD, "  include lengths:", "  @include length:", "no group 'length'; nearest: lengths"),
+    (FWD, "  - alibi_slopes\n  - sink", "  - alibi_slopes\n  - @sinks", "no argument 'sinks'; nearest: sink"),
+    (FWD, "not_with: alibi_slopes", "not_with: @alibi", "no argument 'alibi'; nearest: alibi_slopes"),
+    (FWD, "  mode: form", "  @mood: form", "no axis of fmha_fwd 'mood'; nearest: mode"),
+    (FWD, "lse: lse", "lse: @lsee", "no argument 'lsee'; nearest: lse"),
+    (FWD, "{elementwise: bias,", "{@element: bias,", "no value of bias 'element'; nearest: elementwise"),
+    (FWD, "  qscale: host\n", "", "axis 'qscale' of fmha_fwd is missing here"),
+    (FWD, "  - min_seqlen_q\n", "", "'min_seqlen_q' has no turn here"),
+    (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),
+    (
+        AREA,
+        "sink_size: {int: 0, least: 0",
+        "sink_size: {int: 0, least: @no",
+        "the boolean no must be a whole number (YAML reads yes, no, on and off as booleans: quote them)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("file", "old", "new", "message"), CASES, ids=[case[2].replace("\n", " ") for case in CASES])
+def test_an_error_says_where_and_what(copy: Copy, file: str, old: str, new: str, message: str) -> None:
+    copy.edit(file, old, new.replace("@", ""))
+    with pytest.raises(CodegenError) as raised:
+        made(copy.tree())
+    text = str(raised.value)
+    assert f": {message}" in text, text
+    if "@" in new:
+        before = (copy.path / file).read_text().partition(new.replace("@", ""))[0] + new.partition("@")[0]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        assert text.startswith(f"{file}:{line}:{column}: ")
+
+
+def made(root: Tree) -> None:
+    """Everything that is made from the operators."""
+    written.contents(root.operators)
+    for operator in root.operators.values():
+        render.context(operator)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
+    random = Random(seed)
+    paths = [*copy.path.rglob("operator.yaml"), *copy.path.rglob("arguments.yaml")]
+    families = copy.tree().families
+    for _ in range(60):
+        path = random.choice(sorted(paths))
+        old = path.read_text()
+        lines = old.splitlines(keepends=True)
+        at = random.randrange(len(lines))
+        kind = random.randrange(4)
+        if kind == 0:
+            del lines[at]
+        elif kind == 1:
+            lines.insert(at, random.choice(lines))
+        elif kind == 2:
+            word = random.choice(re.findall(r"[^\s:,\[\]{}]+", lines[at]) or ["-"])
+            lines[at] = lines[at].replace(word, random.choice(WORDS), 1)
+        else:
+            word = random.choice(re.findall(r"[^\s:,\[\]{}]+", old))
+            lines = [old.replace(word, random.choice(WORDS), 1)]
+        path.write_text("".join(lines))
+        root = copy.tree()
+        root.__dict__["families"] = families  # they have not changed
+        with suppress(CodegenError):
+            made(root)
+        path.write_text(old)
+
+
+def test_the_files_made_from_declarations_are_up_to_date(real: Tree) -> None:
+    written.check(real.root, real.operators)
+
+
+def test_check_says_which_file_is_out_of_date(copy: Copy) -> None:
+    copy.edit("include/tilekiln/operators/fmha_fwd.h", "  float softcap;", "  double softcap;")
+    with pytest.raises(CodegenError, match=r"^out of date: include/tilekiln/operators/fmha_fwd\.h\nwrite them: "):
+        check(copy.tree())
