@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from codegen.targets import targets
+
 DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
 KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
-TARGETS = ["cpu_avx512bf16", "cpu_avx512", "cpu_avx2", "cpu_generic"]
+TARGETS = [target.word for target in reversed(targets())]
 MISSING = 77  # exit code: the machine cannot run that target
 
 

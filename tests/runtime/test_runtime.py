@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen.targets import targets
+
 Build = Callable[..., Path]
 
 
@@ -78,7 +80,7 @@ def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512bf16"])
+@pytest.mark.parametrize("isa", [target.isa for target in targets()])
 def test_attention_on_every_isa(build_program: Build, isa: str) -> None:
     program = build_program("flash/attention_c", receipt="flash", targets="all")
     result = run(program, TILEKILN_ISA=isa, TILEKILN_VERBOSE="dispatch")
