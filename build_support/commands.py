@@ -10,9 +10,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from codegen import files
+
 from . import console, launchers, lock, options, toolchain
 from .request import Request
 from .variant import variant
+
+PROGRAMS = ("programs", "compiledb", "build", ".")  # the targets that mean the test programs, or all there is
 
 
 def words(value: str) -> list[str]:
@@ -53,8 +57,11 @@ def receipts(values: Mapping[str, str]) -> list[str]:
     return list(dict.fromkeys(tree().receipt(word).name for word in words(values["receipt"]) or [""]))
 
 
-def request(values: Mapping[str, str], dry: bool) -> Request:
-    """The request of a command line. Raises UsageError, ToolchainError or CodegenError."""
+def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> Request:
+    """The request of a command line. Test programs are declared when `goals` may mean them: that takes its time.
+
+    Raises UsageError, ToolchainError or CodegenError.
+    """
     from codegen.targets import native_target, targets
 
     every = [target.name for target in targets()]
@@ -73,20 +80,57 @@ def request(values: Mapping[str, str], dry: bool) -> Request:
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",
         dry=dry,
+        programs=values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals),
     )
 
 
 def clean(request: Request, only_say: bool) -> None:
-    """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind."""
-    if not only_say and os.path.isdir(request.variant.directory):
-        lock.take(request.variant.directory)
-    for path in (request.variant.directory, request.variant.python_directory, "compile_commands.json"):
-        if os.path.exists(path):
-            print(f"{'would remove' if only_say else 'removed'} {path}")
-            if not only_say:
-                shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind.
+
+    What other variants use stays: the Python extension until the last variant of its mode goes, and a
+    compile_commands.json of another one.
+    """
+    own = request.variant.directory
+    _remove(own, only_say)
+    extension = request.variant.python_directory
+    if not request.variant.others() and os.path.isdir(extension):
+        if not only_say:
+            lock.take(extension)
+        if not request.variant.others():  # one may have come while this waited
+            _remove(extension, only_say)
+    database = files.read("compile_commands.json")
+    if database is not None and f'"{own}/'.encode() in database:
+        _remove("compile_commands.json", only_say)
     if not only_say and os.path.isdir("build") and not os.listdir("build"):
         os.rmdir("build")
+
+
+def clean_everything(only_say: bool) -> None:
+    """`scons -c build`: all variants, whatever their options were."""
+    for name in sorted(os.listdir("build")) if os.path.isdir("build") else []:
+        _remove(f"build/{name}", only_say)
+    _remove("compile_commands.json", only_say)
+    if not only_say and os.path.isdir("build"):
+        os.rmdir("build")
+
+
+def _remove(path: str, only_say: bool) -> None:
+    """A file or a folder; of one that a build is at work in, once that has ended."""
+    if not os.path.lexists(path):
+        return
+    if not only_say and os.path.exists(os.path.join(path, lock.FILE)):
+        lock.take(path)
+    print(f"{'would remove' if only_say else 'removed'} {path}")
+    if not only_say:
+        shutil.rmtree(path) if os.path.isdir(path) and not os.path.islink(path) else os.remove(path)
+
+
+def check_plans(request: Request) -> None:
+    """Raises CodegenError for plans that cannot be: before the first build of a variant writes anything."""
+    from codegen.plan import resolve
+
+    for receipt in request.receipts:
+        resolve(receipt, request.variant.targets, request.variant.where)
 
 
 def runs(request: Request) -> dict[str, Callable[..., int]]:

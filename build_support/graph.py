@@ -15,8 +15,9 @@ from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
 from codegen.flags import JOIN
 
-from . import console, jobs, measured, memory
+from . import console, jobs, measured, memory, outputs, shared
 from .budget import Budget
+from .cache import CheckedCache
 from .jobs import Job
 from .request import Request
 
@@ -40,6 +41,7 @@ class Graph:
         action = Action(run_job, say_job, varlist=["DIGEST"])
         self.env = Environment(
             tools=[],
+            CACHEDIR_CLASS=CheckedCache,
             CPPPATH=[self.node_path(path) for path in include],
             BUILDERS={
                 # Sources somebody writes are scanned for headers; generated ones say what they hold in Job.content.
@@ -50,6 +52,7 @@ class Graph:
         # What units took when they were last made.
         self.known = measured.read(self.env.Dir(self.node_path(request.variant.directory)).abspath)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
+        self.made: list[Any] = []  # every node that a job makes
 
     def at(self, path: str) -> str:
         """A path of the tree as commands see it, relative to where they run."""
@@ -66,7 +69,31 @@ class Graph:
         job.need = known.peak if known else job.need or memory.UNMEASURED["rows"][self.request.variant.mode]
         make = self.env.Written if scan else self.env.Generated
         inputs = [self.env.File(self.node_path(source)) if isinstance(source, str) else source for source in sources]
-        return make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
+        node = make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
+        self.made.append(node)
+        return node
+
+    def shared(self, target: str, job: Job, sources: Sequence[str], include: Sequence[str]) -> Any:
+        """A file that all variants of a mode share. It is a node without a job while its stamp is right."""
+        node = self.env.File(self.node_path(target))
+        places = [self.at(path) for path in (os.path.dirname(sources[0]), *include)]
+        job.shared = shared.signature(job.digest, [self.at(source) for source in sources], places)
+        if shared.current(node.abspath, job.shared):
+            return node
+        job.content = job.shared  # a cache knows it by that
+        return self.env.AlwaysBuild(self.step(target, job, sources))[0]
+
+    def remake_damaged(self) -> None:
+        """What was made once and is something else now is made again, whatever its inputs say."""
+        place = self.env.Dir(self.node_path(self.request.variant.directory)).abspath
+        if not os.path.isdir(place):
+            return
+        damaged = outputs.damaged(self.made, place)
+        for node in damaged:
+            console.block(f"damaged: {node} is not what the last build wrote; it is made anew")
+            self.env.AlwaysBuild(node)
+        if not damaged and not self.request.dry:
+            outputs.compared(place)
 
     def compile(
         self,
@@ -108,7 +135,7 @@ class Graph:
             ["ld", *JOIN, "-o", partial, jobs.INPUTS],
             ["objcopy", *(f"--keep-global-symbol={name}" for name in keep), partial, jobs.OUT],
         ]
-        return self.step(target, Job("join", label, commands), objects)
+        return self.step(target, Job("join", label, commands, self.request.toolchain.identity), objects)
 
     def link(
         self,

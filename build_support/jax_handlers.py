@@ -48,4 +48,4 @@ def handlers(graph: Graph) -> Any:
         unsigned=[*tools.prefix_map, place],
         summary=f"{console.line('built', path)}: @size@",
     )
-    return graph.step(path, job, [SOURCE], scan=True)
+    return graph.shared(path, job, [SOURCE], ["include"])

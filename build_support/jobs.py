@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from codegen import sizes
 
-from . import console, measured, memory
+from . import console, lock, measured, memory, shared
 from .budget import Budget
 
 OUT = "@out@"  # where the job writes
@@ -38,6 +38,7 @@ class Job:
     budget: Budget | None = None  # what the target may weigh
     log: str = ""  # the directory of measured.jsonl
     need: float = 0  # bytes of memory it is expected to take
+    shared: str = ""  # of what variants share: the signature for its stamp (build_support.shared)
     verbose: bool = field(default=False)
 
     @property
@@ -64,7 +65,25 @@ class Job:
         return " && ".join(lines)
 
 
+# Signals that people and machines stop a build with, and how a shell reports them of a child.
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 def run(job: Job, target: str, sources: Sequence[str]) -> int:
+    """Runs the job, or finds that another build has just made what variants share; returns as `_run_whole`."""
+    if not job.shared:
+        return _run_whole(job, target, sources)
+    with lock.held(os.path.dirname(target)):
+        return 0 if shared.current(target, job.shared) else _run_whole(job, target, sources)
+
+
+def finished(job: Job, target: str) -> None:
+    """To be called when the target is there, whether made or taken from a cache."""
+    if job.shared:
+        shared.made(target, job.shared)
+
+
+def _run_whole(job: Job, target: str, sources: Sequence[str]) -> int:
     """Runs the job; returns 0, or the exit code of the command that failed after saying all that helps.
 
     Commands killed for memory are run again beside half as many jobs, at last alone.
@@ -81,7 +100,9 @@ def run(job: Job, target: str, sources: Sequence[str]) -> int:
             )
             continue
         break
-    if done.code != 0:
+    if done.stopped:
+        console.block(f"interrupted: {job.verb} {job.label}")
+    elif done.code != 0:
         console.block(done.why + failure(job, target, sources))
     elif job.summary:
         console.block(job.summary.replace("@size@", sizes.shown(os.path.getsize(target))))
@@ -94,6 +115,7 @@ class Done:
     why: str = ""  # it failed
     peak: int = 0  # bytes of its largest process
     killed: bool = False  # for want of memory
+    stopped: bool = False  # by somebody who ended the build
 
 
 def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
@@ -116,7 +138,8 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
             cpu += usage.ru_utime + usage.ru_stime
             done.peak = max(done.peak, usage.ru_maxrss * 1024)
             done.killed = memory.was_killed(code, said)
-            if said and not done.killed:
+            done.stopped = any(code in (-stop, 128 + stop) for stop in STOPS)
+            if said and not done.killed and not done.stopped:
                 console.block(said.decode(errors="replace"))
             if code != 0:
                 done.code = abs(code)
@@ -125,6 +148,7 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
         if job.budget is not None and (over := job.budget.exceeded(target, new, sources)):
             return Done(1, over)
         os.replace(new, target)
+        finished(job, target)
     except OSError as error:
         return Done(1, f"{error}\n")
     finally:
@@ -160,7 +184,10 @@ def does_not_fit(peak: int) -> str:
 
 def ended(code: int) -> str:
     """What to say of a compiler that a signal ended; it has had no time to say it itself."""
-    return f"ended by {signal.Signals(-code).name}: a fault of the compiler\n" if code < 0 else ""
+    if code >= 0:
+        return ""
+    fault = -code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE)
+    return f"ended by {signal.Signals(-code).name}{': a fault of the compiler' if fault else ''}\n"
 
 
 def failure(job: Job, target: str, sources: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 
 from . import console
 
@@ -21,8 +22,30 @@ def take(directory: str) -> None:
     """
     if directory in _held:
         return
+    descriptor = _locked(directory)
+    if os.pread(descriptor, 1, 0):
+        _sweep(directory)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    _held[directory] = descriptor
+    atexit.register(give_back)
+
+
+@contextlib.contextmanager
+def held(directory: str) -> Iterator[None]:
+    """Keeps other processes out of a directory that several variants share, for as long as the body runs."""
+    descriptor = _locked(directory)
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _locked(directory: str) -> int:
+    """The descriptor of the lock, once this process has it."""
     path = os.path.join(directory, FILE)
     while True:
+        os.makedirs(directory, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -33,15 +56,8 @@ def take(directory: str) -> None:
         # Whoever had it may have removed the directory (-c) meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                break
+                return descriptor
         os.close(descriptor)
-        os.makedirs(directory, exist_ok=True)
-    if os.pread(descriptor, 1, 0):
-        _sweep(directory)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    _held[directory] = descriptor
-    atexit.register(give_back)
 
 
 def give_back() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -107,13 +108,14 @@ EXAMPLES = (
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """The clause ' Did you mean X?' or nothing."""
-    found = difflib.get_close_matches(word, list(choices), 1, 0.5)
+    found = difflib.get_close_matches(word, list(choices), 1, 0.6)
     return f" Did you mean {found[0]}?" if found else ""
 
 
-def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[str, str]:
+def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str], receipts: str = "") -> dict[str, str]:
     """Every option's value, from what SCons took apart (ARGLIST, COMMAND_LINE_TARGETS).
 
+    `receipts` is their folder: one that stands where a target should gets the right word.
     Raises UsageError for an unknown or repeated option, a value that is no choice, or an unknown target.
     """
     known = {option.name: option for option in OPTIONS}
@@ -135,6 +137,8 @@ def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str]) -> dict[
         values[name] = value
     for target in targets:
         if target not in TARGETS and not target.startswith("build/") and target not in ("build", "."):
+            if receipts and os.path.isfile(os.path.join(receipts, f"{target}.yaml")):
+                raise UsageError(f"unknown target {target}: that is a receipt. Did you mean receipt={target}?")
             raise UsageError(
                 f"unknown target {target}.{nearest(target, [*TARGETS, *(f'{name}=' for name in known)])}"
                 f" The targets are {', '.join(TARGETS)}, and files under build/."
@@ -165,6 +169,7 @@ def help_text() -> str:
     lines += ["", "Options of SCons that matter here:"]
     lines += [
         "  -c           removes what these options have made: libraries, objects, generated sources",
+        "               (-c build: what any options have made)",
         "  -n           shows what would be done, writes nothing",
         "  -j N         runs N jobs at once [by cores and free memory]",
         "  -k           goes on after a failure",

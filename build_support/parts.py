@@ -196,7 +196,7 @@ def binding(graph: Graph) -> Any:
         launcher=(),  # compiles and links at once, which launchers do not cache
         unsigned=[*tools.prefix_map, *places],
     )
-    return graph.step(target, job, written, scan=True)
+    return graph.shared(target, job, written, ["include"])
 
 
 def extension_suffix() -> str:

@@ -18,6 +18,7 @@ class Request:
     launcher: Sequence[str] = ()
     verbose: bool = False
     dry: bool = False  # write nothing while reading: -n, -h, -c
+    programs: bool = True  # declare the test programs as well
     embedded: bool = False  # in a host's build: the libraries and nothing for us, no extension, no test programs
 
 

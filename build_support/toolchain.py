@@ -20,6 +20,10 @@ SANITIZERS = {
 }
 
 
+# They assemble, join and link what the compiler makes.
+BINUTILS = ("as", "ld", "objcopy")
+
+
 class ToolchainError(Exception):
     """A tool is missing or too old; the message says which and what to do."""
 
@@ -29,7 +33,7 @@ class Toolchain:
     cxx: str  # as it is run
     kind: str  # g++ or clang++
     version: str
-    identity: str  # first line of --version, and the hidden inputs: part of every signature
+    identity: str  # first lines of --version, and the hidden inputs: part of every signature
     mode: str
     top: str = ""  # the directory that commands run in, where it is not that of now
 
@@ -107,8 +111,18 @@ def find(cxx: str, mode: str) -> Toolchain:
         raise ToolchainError(
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
-    for tool in ("ld", "objcopy"):
-        if shutil.which(tool) is None:
-            raise ToolchainError(f"{tool} is not on PATH. Install GNU binutils (Debian: apt install binutils).")
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
-    return Toolchain(asked or os.path.basename(path), kind, whole, "\n".join([said, *hidden]), mode)
+    return Toolchain(asked or os.path.basename(path), kind, whole, "\n".join([said, *binutils(), *hidden]), mode)
+
+
+def binutils() -> list[str]:
+    """What the tools behind the compiler say of themselves. Raises ToolchainError for one that is missing."""
+    running = []
+    for tool in BINUTILS:
+        try:
+            running.append(subprocess.Popen([tool, "--version"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        except OSError:
+            raise ToolchainError(
+                f"{tool} is not on PATH. Install GNU binutils (Debian: apt install binutils)."
+            ) from None
+    return [process.communicate()[0].decode(errors="replace").partition("\n")[0] for process in running]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,12 @@ class Variant:
     @property
     def directory(self) -> str:
         return f"build/{self.name}"
+
+    def others(self) -> list[str]:
+        """The directories of the other variants of this mode: they share what is in `python_directory`."""
+        names = os.listdir("build") if os.path.isdir("build") else []
+        same_mode = re.compile(rf"(?!python-|executor-).+-{self.mode}(-[0-9a-f]{{8}})?")
+        return sorted(f"build/{name}" for name in names if same_mode.fullmatch(name) and name != self.name)
 
     def library(self, receipt: str) -> str:
         return f"{self.directory}/lib/{library_name(receipt)}"

@@ -47,6 +47,9 @@ def test_every_option_and_target_is_in_the_help():
             "mode=relase is not possible. Did you mean release? The values are release, debug, sanitize, thread.",
         ),
         (["verbose=1"], "verbose=1 is not possible. The values are yes, no."),
+        (["compiledb=maybe"], "compiledb=maybe is not possible. The values are yes, no."),
+        (["flash"], "unknown target flash: that is a receipt. Did you mean receipt=flash?"),
+        (["-j0"], "-j 0 is not possible: at least one job must run."),
         (
             ["mode=debug", "mode=release"],
             "mode= is given twice. Give it once, values separated by commas where it takes several.",

@@ -183,7 +183,8 @@ def test_interrupted(built_tree, script, how):
         ['while [ "$1" != -o ]; do shift; done', 'echo half > "$2"', 'touch "$0.started"', "exec sleep 60"],
     )
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]
-    build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
+    with (built_tree.root / "said").open("w") as said:
+        build = subprocess.Popen(command, cwd=built_tree.root, stdout=said, start_new_session=True)
     deadline = time.monotonic() + 60
     while not (launcher.parent / "hangs.started").exists():
         assert time.monotonic() < deadline
@@ -191,6 +192,10 @@ def test_interrupted(built_tree, script, how):
         time.sleep(0.02)
     os.killpg(build.pid, how)
     assert build.wait(30) != 0
+    if how == signal.SIGINT:
+        # Nobody's fault, so neither instances nor a command to reproduce it.
+        assert "interrupted: compile kernels/library/status.cpp" in (built_tree.root / "said").read_text().splitlines()
+        assert "failed" not in (built_tree.root / "said").read_text()
     assert not object_.exists() or object_.read_bytes() != b"half\n"
     assert built_tree.built(*built_tree.SMALL).actions("compile") == ["kernels/library/status.cpp"]
     assert library.read_bytes() == expected
