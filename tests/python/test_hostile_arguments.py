@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import Any
@@ -113,7 +114,7 @@ def refused(flash: Any, code: str) -> None:
     """The code says that the array, as it is now, is wrong; it crashes nothing."""
     done = subprocess.run(
         [sys.executable, "-c", f"{HOSTILE}\n{code}"],
-        env={"LIBRARY": flash.path, "PYTHONPATH": ":".join(sys.path)},
+        env={**os.environ, "LIBRARY": flash.path, "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
         timeout=60,
