@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -68,6 +67,22 @@ def _enumerator(value: str) -> str:
     return f"_{value}" if value.isdecimal() else value
 
 
+def c_string(text: str) -> str:
+    """A C++ string literal of it, in UTF-8."""
+    named = {'"': '\\"', "\\": "\\\\"}
+    inside = (named.get(c, c if c >= " " and c != "\x7f" else f"\\{ord(c):03o}") for c in text)
+    return f'"{"".join(inside)}"'
+
+
+def raw_string(text: str) -> str:
+    """A C++ raw string literal of it, ended by what the text does not hold."""
+    delimiter, number = "manifest", 0
+    while f'){delimiter}"' in text:
+        number += 1
+        delimiter = f"manifest{number}"
+    return f'R"{delimiter}({text}){delimiter}"'
+
+
 def environment(folder: str) -> jinja2.Environment:
     """The templates below `folder`, each compiled once."""
     import jinja2
@@ -89,7 +104,9 @@ class Renderer:
     def __init__(self, root: Tree) -> None:
         self.tree = root
         self.environment = environment(os.path.join(root.root, "kernels"))
-        self.environment.filters.update(camel=_camel, quoted=json.dumps, ctype=_c_type, enumerator=_enumerator)
+        self.environment.filters.update(
+            camel=_camel, quoted=c_string, raw=raw_string, ctype=_c_type, enumerator=_enumerator
+        )
 
     def template(self, name: str) -> jinja2.Template:
         return self.environment.get_template(name)

@@ -6,6 +6,7 @@ Loading keeps no positions: that would cost every run. When something is wrong t
 from __future__ import annotations
 
 import os
+import re
 import types
 import typing
 from collections.abc import Sequence
@@ -20,6 +21,8 @@ from codegen.errors import CodegenError, SelectionError, nearest
 T = TypeVar("T")
 Path = Sequence[str | int]  # from the top of a document to a node: ("axes", 3, "values")
 _Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 200  # levels of lists and mappings
+_INDENTATION = re.compile(r"^[ ?-]*", re.MULTILINE)
 
 
 class _Loader(_Safe):
@@ -49,12 +52,62 @@ class Document:
 
     @cached_property
     def plain(self) -> Any:
+        self._check_depth()
         try:
             return yaml.load(self.text, _Loader)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             at = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
             raise CodegenError(f"{self.shown}{at}: {error.problem or error.context}") from error
+        except yaml.reader.ReaderError as error:
+            raise self._unreadable() from error
+        except ValueError as error:
+            raise self._no_value(error) from error
+
+    def _check_depth(self) -> None:
+        """The parser calls itself for every level, and a hundred thousand of them end the process."""
+        # A level is a bracket or indentation, and a list may stand at its key's: few texts need to be looked at.
+        indented = max(map(len, _INDENTATION.findall(self.text)))
+        if 2 * indented + self.text.count("[") + self.text.count("{") < DEEPEST:
+            return
+        depth = 0
+        try:
+            for event in yaml.parse(self.text, _Safe):
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > DEEPEST:
+                    raise self._at(event.start_mark, f"more than {DEEPEST} lists and mappings inside each other")
+        except yaml.YAMLError:
+            pass  # whoever loads it says what is wrong
+
+    def _unreadable(self) -> CodegenError:
+        found = yaml.reader.Reader.NON_PRINTABLE.search(self.text)
+        if found is None:
+            return CodegenError(f"{self.shown}: is no YAML: it holds a character that YAML has not")
+        before = self.text[: found.start()]
+        line, column = before.count("\n") + 1, len(before) - before.rfind("\n")
+        message = f"the character U+{ord(found[0]):04X} cannot stand in YAML; the file must be text, in UTF-8"
+        return CodegenError(f"{self.shown}:{line}:{column}: {message}")
+
+    def _no_value(self, error: ValueError) -> CodegenError:
+        """Where the scalar stands that is written as a number or date and is none."""
+        waiting = [yaml.compose(self.text, _Safe)]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, yaml.ScalarNode):
+                try:
+                    yaml.SafeLoader("").construct_object(node)
+                except ValueError:
+                    long = f"{node.value[:20]}... ({len(node.value)} characters)"
+                    shown = node.value if len(node.value) < 40 else long
+                    return self._at(node.start_mark, f"{shown} is no value that can be read; quote it if it is text")
+            elif isinstance(node, yaml.MappingNode):
+                waiting += [part for pair in reversed(node.value) for part in reversed(pair)]
+            elif isinstance(node, yaml.SequenceNode):
+                waiting += reversed(node.value)
+        return CodegenError(f"{self.shown}: {error}")
+
+    def _at(self, mark: Any, message: str) -> CodegenError:
+        return CodegenError(f"{self.shown}:{mark.line + 1}:{mark.column + 1}: {message}")
 
     def load(self, kind: type[T]) -> T:
         """The document as `kind`, a msgspec Struct."""

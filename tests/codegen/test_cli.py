@@ -316,6 +316,18 @@ def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:
     assert run("diff", "fp32_min", paths[0], "--target", "cpu-avx2")[0] == 0
     code, text, _ = run("diff", *paths)
     assert (code, text.splitlines()[-1]) == (1, "  mode  release -> debug")
+    # Another compiler and nothing else, and instances that only the second has: both are differences.
+    generate([resolve("fp32_min", ["cpu-avx2"])], tmp_path / "newer", {**info, "cxx_version": "13.1.0"})
+    code, text, _ = run("diff", paths[0], str(tmp_path / "newer/fp32_min/manifest.json"))
+    assert (code, text.splitlines()[-1]) == (1, "  toolchain cxx_version  12.2.0 -> 13.1.0")
+    generate([resolve("fp32_min", ["cpu-avx2"], "hdim_q=128")], tmp_path / "less", info)
+    less = str(tmp_path / "less/fp32_min/manifest.json")
+    manifest = json.loads(pathlib.Path(less).read_text())
+    manifest["where"] = ""  # the only other difference
+    pathlib.Path(less).write_text(json.dumps(manifest))
+    for both in ((less, paths[0]), (paths[0], less)):
+        code, text, _ = run("diff", *both)
+        assert (code, text.count("only in "), "built differently" in text) == (1, 1, False)
     broken = tmp_path / "broken.json"
     broken.write_text("{}")
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -223,3 +224,39 @@ def test_prepare_works_when_anything_changed(copy: Copy, tmp_path: pathlib.Path,
 def test_an_edit_of_the_plan_is_seen_by_its_digest() -> None:
     plans = [resolve("fp32_min", TARGETS), resolve("fp32_min", TARGETS[:1]), resolve("fp32_min", TARGETS, "sink=no")]
     assert len({plan.digest for plan in plans}) == 3
+
+
+def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
+    """What would end a raw string, an emoji, quotes and control characters reach the library as they stand in YAML."""
+    about = 'ends it )manifest" and )manifest1" \\ "quoted" \U0001f642'
+    receipt = copy.path / "receipts/fp32_min.yaml"
+    lines = receipt.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("about:"))
+    lines[at] = f"about: {json.dumps(about, ensure_ascii=False)}"
+    receipt.write_text("\n".join(lines) + "\n")
+    family = copy.path / "kernels/fmha_fwd/family.yaml"
+    rule, *_ = [line for line in family.read_text().splitlines() if line.strip().startswith("says: ")]
+    says = 'a tab\t1 and "quotes" \\ \U0001f642 ??/'
+    copy.edit(
+        "kernels/fmha_fwd/family.yaml",
+        rule,
+        rule.partition("says: ")[0] + f"says: {json.dumps(says, ensure_ascii=False)}",
+    )
+    out = tmp_path / "gen"
+    make(copy, out, "fp32_min")
+    program = tmp_path / "shows.cpp"
+    program.write_text(
+        f'#include "{out}/fp32_min/manifest.cpp"\n#include "{out}/fp32_min/table.cpp"\n#include <cstdio>\n'
+        "int main() {\n  std::fputs(tilekiln::manifest_fp32_min, stdout);\n  std::putchar(0);\n"
+        "  for (const auto& rule : tilekiln::fmha_fwd_table::rules) std::puts(rule.says);\n}\n"
+    )
+    include = [f"-I{copy.path}/include", f"-I{out}/include"]
+    # The table's rows and engines are not linked: only what is shown is kept.
+    flags = ["-std=c++20", "-O1", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
+    command = ["g++", *flags, *include, str(program), "-o", str(tmp_path / "shows")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = subprocess.run([tmp_path / "shows"], capture_output=True, text=True, check=True).stdout
+    manifest, _, rules = shown.partition("\0")
+    assert json.loads(manifest)["receipt"]["about"] == about
+    assert says in rules.splitlines()

@@ -287,3 +287,42 @@ def test_a_companion_that_a_target_lacks_is_found(copy: Copy) -> None:
     assert resolve("pytorch", ["cpu-avx2"], "hdim_v=64", root=copy.tree()).instances
     with pytest.raises(CodegenError, match=r"^target cpu-generic has no fmha_bwd_dot_do_o for "):
         check(copy.tree())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (
+            "receipt: flash\nabout: a\0b\n",
+            "2:9: the character U+0000 cannot stand in YAML; the file must be text, in UTF-8",
+        ),
+        (
+            "receipt: flash\n".encode("utf-16-le").decode(),
+            "1:2: the character U+0000 cannot stand in YAML; the file must be text, in UTF-8",
+        ),
+        (
+            f"receipt: flash\nnumber: {'7' * 5000}\n",
+            f"2:9: {'7' * 20}... (5000 characters) is no value that can be read; quote it if it is text",
+        ),
+        ("about: 2026-13-45\n", "1:8: 2026-13-45 is no value that can be read; quote it if it is text"),
+        ("[" * 100_000, "1:201: more than 200 lists and mappings inside each other"),
+        ("- " * 100_000 + "x", "1:401: more than 200 lists and mappings inside each other"),
+        ("{a: " * 300 + "}" * 300, "1:801: more than 200 lists and mappings inside each other"),
+        (
+            "\n".join(" " * depth + "a:" for depth in range(300)),
+            "201:201: more than 200 lists and mappings inside each ",
+        ),
+    ],
+    ids=["NUL", "UTF-16", "digits", "date", "brackets", "dashes", "braces", "indentation"],
+)
+def test_texts_that_end_the_parser(copy: Copy, text: str, says: str) -> None:
+    (copy.path / FLASH).write_text(text)
+    with pytest.raises(CodegenError) as raised:
+        resolve("flash", ["cpu-avx2"], root=copy.tree())
+    assert str(raised.value).startswith(f"{FLASH}:{says}")
+
+
+def test_bytes_that_are_no_text(copy: Copy) -> None:
+    (copy.path / FLASH).write_bytes("receipt: flash".encode("utf-16"))
+    with pytest.raises(CodegenError, match=rf"^{FLASH}: cannot be read: "):
+        resolve("flash", ["cpu-avx2"], root=copy.tree())
