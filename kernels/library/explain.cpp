@@ -3,6 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <vector>
+
 namespace tilekiln {
 namespace {
 
@@ -242,6 +247,42 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
   }
 }
 
+// The refusals of a signature by their reason, for who reads one line for each call.
+void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  const Group* const group = dispatcher.group(query.features);
+  if (group == nullptr) return;
+  std::vector<bool> told(group->end - group->begin);
+  const auto refusal_of = [&](uint32_t ref) { return dispatcher.judge(query, ref, choice); };
+  const auto alike = [&](uint32_t a, uint32_t b, Refusal refusal) {
+    const bool by_target = refusal == Refusal::machine_lacks || refusal == Refusal::isa_forbidden;
+    return refusal_of(b) == refusal && (!by_target || dispatcher.row(a).target == dispatcher.row(b).target);
+  };
+  for (uint32_t first = group->begin; first < group->end; ++first) {
+    const Refusal refusal = refusal_of(first);
+    if (refusal == Refusal::chosen || told[first - group->begin]) continue;
+    int count = 0;
+    for (uint32_t ref = first; ref < group->end; ++ref) {
+      if (!alike(first, ref, refusal)) continue;
+      told[ref - group->begin] = true;
+      ++count;
+    }
+    text.add("\n  refused: %d: ", count);
+    if (refusal == Refusal::hdim_too_small) {
+      text.add("their head dims are too small");
+    } else {
+      add_refusal(text, dispatcher, dispatcher.row(first), refusal);
+    }
+  }
+}
+
+// Has this choice for this problem been told before in this process?
+bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  static std::mutex mutex;
+  static std::set<std::tuple<const Family*, uint64_t, int, int, int64_t>> told;
+  std::lock_guard lock(mutex);
+  return !told.insert({&dispatcher.family(), query.features, query.hdim_q, query.hdim_v, choice.instance}).second;
+}
+
 }  // namespace
 
 void describe(Text& text, const Dispatcher& dispatcher, const Query& query) {
@@ -306,7 +347,9 @@ void report(const Dispatcher& dispatcher, const Query& query, const Choice& choi
   Text text(buffer, sizeof(buffer) - 1);
   text.add("tilekiln: dispatch: ");
   if (choice.row != nullptr) {
-    explain_choice(text, dispatcher, query, choice);
+    describe(text, dispatcher, query);
+    text.add("\n  chosen: %s", dispatcher.name(choice.instance));
+    if (!told_before(dispatcher, query, choice)) add_refusals_by_reason(text, dispatcher, query, choice);
   } else {
     explain_missing(text, dispatcher, query);
   }

@@ -23,7 +23,7 @@ def attention(
 
     Arguments, results and errors are those of `Library.fmha_fwd`. The kernel is the one with the least head-dim waste;
     among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
-    newest builds of the tree, installed packages.
+    best builds of the tree, installed packages.
 
     When q, k, v, bias or sink is a torch tensor that requires grad (and grad is enabled), out takes part in autograd:
     its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
