@@ -1,0 +1,168 @@
+// What differs between AMD's architectures, under one set of names: matrix products of 16-bit operands, the layout of
+// their registers, the other half of a wave, buffers with a range check. Compiled by clang with no header of ROCm's.
+//
+// An accumulator holds a kRows x kColumns block of a product; a lane holds part of one of its columns. Lanes l and
+// l + kHalf share a column: half h of lane is 0 or 1.
+#pragma once
+
+#define TK_KERNEL extern "C" __attribute__((global))
+#define TK_SHARED __attribute__((shared, aligned(16)))
+#define TK_DEVICE __attribute__((device, always_inline)) static inline
+#define TK_INLINE __attribute__((always_inline))
+#define TK_GLOBAL __attribute__((address_space(1)))  // a pointer out of a struct becomes flat else, and counts twice
+
+namespace tilekiln::hip {
+
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i64 = long long;
+
+#if TK_BF16
+using T = __bf16;
+#else
+using T = _Float16;
+#endif
+using T2 = T __attribute__((ext_vector_type(2)));
+using T4 = T __attribute__((ext_vector_type(4)));
+using T8 = T __attribute__((ext_vector_type(8)));
+using T16 = T __attribute__((ext_vector_type(16)));
+using S4 = short __attribute__((ext_vector_type(4)));
+using S8 = short __attribute__((ext_vector_type(8)));
+using S16 = short __attribute__((ext_vector_type(16)));
+using Float8 = float __attribute__((ext_vector_type(8)));
+using Float16 = float __attribute__((ext_vector_type(16)));
+using U2 = u32 __attribute__((ext_vector_type(2)));
+using U4 = u32 __attribute__((ext_vector_type(4)));
+
+template <class To, class From> TK_DEVICE To bit_cast(From from) { return __builtin_bit_cast(To, from); }
+
+// --- D = A B + C on one wave: A kRows x kDepth, B kDepth x kColumns ---
+#if defined(__gfx90a__) || defined(__gfx942__)
+constexpr int kLanes = 64, kRows = 32, kColumns = 32, kDepth = 8;
+using Fragment = T4;
+using Accumulator = Float16;
+TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#if TK_BF16
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(bit_cast<S4>(a), bit_cast<S4>(b), c, 0, 0, 0);
+#else
+  return __builtin_amdgcn_mfma_f32_32x32x8f16(a, b, c, 0, 0, 0);
+#endif
+}
+#elif defined(__gfx950__)
+constexpr int kLanes = 64, kRows = 32, kColumns = 32, kDepth = 16;
+using Fragment = T8;
+using Accumulator = Float16;
+TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#if TK_BF16
+  return __builtin_amdgcn_mfma_f32_32x32x16_bf16(a, b, c, 0, 0, 0);
+#else
+  return __builtin_amdgcn_mfma_f32_32x32x16_f16(a, b, c, 0, 0, 0);
+#endif
+}
+#elif defined(__GFX11__)
+constexpr int kLanes = 32, kRows = 16, kColumns = 16, kDepth = 16;
+using Fragment = T16;  // lanes 16-31 hold what lanes 0-15 hold
+using Accumulator = Float8;
+TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#if TK_BF16
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(bit_cast<S16>(a), bit_cast<S16>(b), c);
+#else
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(a, b, c);
+#endif
+}
+#elif defined(__GFX12__)
+constexpr int kLanes = 32, kRows = 16, kColumns = 16, kDepth = 16;
+using Fragment = T8;
+using Accumulator = Float8;
+TK_DEVICE Accumulator multiply_add(Fragment a, Fragment b, Accumulator c) {
+#if TK_BF16
+  return __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32_gfx12(bit_cast<S8>(a), bit_cast<S8>(b), c);
+#else
+  return __builtin_amdgcn_wmma_f32_16x16x16_f16_w32_gfx12(a, b, c);
+#endif
+}
+#else
+#error "no matrix product is known for this architecture: gfx90a, gfx942, gfx950, gfx11xx, gfx12xx"
+#endif
+
+constexpr int kHalf = kLanes / 2;
+constexpr int kFragment = sizeof(Fragment) / sizeof(T);  // elements of A, and of B, that a lane holds
+constexpr int kAccumulator = sizeof(Accumulator) / sizeof(float);
+
+/// The row of the block that element r of a lane's accumulator is.
+TK_DEVICE int row_of(int r, int half) {
+#if defined(__GFX11__)
+  return 2 * r + half;
+#elif defined(__GFX12__)
+  return 8 * half + r;
+#else
+  return 8 * (r / 4) + 4 * half + r % 4;
+#endif
+}
+
+/// Where in kDepth a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and B share
+/// gives the same product.
+TK_DEVICE int depth_of(int half) {
+#if defined(__GFX11__)
+  return 0;
+#else
+  return kFragment * half;
+#endif
+}
+
+TK_DEVICE int lane() { return __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0)) & (kLanes - 1); }
+
+/// The value of the lane that shares this one's column.
+TK_DEVICE float other_half(float value) {
+#if defined(__GFX11__) || defined(__GFX12__)
+  const u32 bits = bit_cast<u32>(value);
+  return bit_cast<float>(__builtin_amdgcn_permlanex16(0, bits, 0x76543210u, 0xfedcba98u, 0, 0));
+#else
+  return bit_cast<float>(__builtin_amdgcn_ds_bpermute((lane() ^ kHalf) << 2, bit_cast<int>(value)));
+#endif
+}
+
+// --- memory ---
+/// A buffer whose reads past `bytes` give 0.
+TK_DEVICE __amdgpu_buffer_rsrc_t buffer(const void* memory, int bytes) {
+#if defined(__GFX11__) || defined(__GFX12__)
+  return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(memory), 0, bytes, 0x31004000);
+#else
+  return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(memory), 0, bytes, 0x00020000);
+#endif
+}
+
+/// Every wave of the workgroup has written to LDS what others read after this.
+TK_DEVICE void publish() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+// --- arithmetic ---
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+constexpr float kInfinity = __builtin_inff();
+TK_DEVICE float exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+TK_DEVICE float log2(float x) { return __builtin_amdgcn_logf(x); }
+TK_DEVICE float reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
+TK_DEVICE float max(float a, float b) { return __builtin_fmaxf(a, b); }
+
+/// tanh x, as exact for small x as for large: x - x^3/3 + 2x^5/15 - 17x^7/315 below 1/4, else 1 - 2 / (e^2|x| + 1).
+TK_DEVICE float tanh(float x) {
+  const float size = __builtin_fabsf(x), square = x * x;
+  const float near = x * (1.f + square * (-1.f / 3 + square * (2.f / 15 - square * (17.f / 315))));
+  const float far = 1.f - 2.f * reciprocal(exp2(2.f * kLog2e * size) + 1.f);
+  return size < 0.25f ? near : __builtin_copysignf(far, x);
+}
+
+/// Two values of [0, 1] as 16 bits each. bf16 without an instruction of its own rounds halves up, which costs a third of
+/// rounding to even; P is where the difference cannot be seen (kRoundP: 0 to even, 1 halves up).
+template <int kRoundP> TK_DEVICE u32 pack(float a, float b) {
+#if TK_BF16 && !defined(__gfx950__)
+  if constexpr (kRoundP == 1)
+    return __builtin_amdgcn_perm(bit_cast<u32>(b) + 0x8000u, bit_cast<u32>(a) + 0x8000u, 0x07060302u);
+#endif
+  return bit_cast<u32>(T2{T(a), T(b)});
+}
+
+}  // namespace tilekiln::hip

@@ -1,0 +1,140 @@
+"""Faults written into the forward kernel on purpose: the executor or the comparison must see each of them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.kernels.hip import forward
+from tests.kernels.hip.forward import Build
+from tests.kernels.hip.test_forward import PLAIN
+from tests.python import problems
+from tools.executor.amdgcn.code_object import CodeObject, FaultError, disassemble
+
+ARCHITECTURES = ("gfx942", "gfx1100", "gfx1201")  # MFMA, WMMA whose halves repeat, WMMA whose halves do not
+HEADER = forward.ROOT / "kernels" / "backends" / "hip" / "vocabulary.h"
+
+# name: (text of the kernel or its vocabulary, what it becomes)
+MUTATIONS = {
+    "rows of the accumulator in another order": ("return 8 * (r / 4) + 4 * half + r % 4;", "return 16 * half + r;"),
+    "rows of RDNA 3 in another order": ("return 2 * r + half;", "return 8 * half + r;"),
+    "rows of RDNA 4 in another order": ("return 8 * half + r;", "return 2 * r + half;"),
+    "no barrier before LDS is read": ("  publish();", ""),
+    "a barrier without fences": ("    publish();", "    __builtin_amdgcn_s_barrier();"),
+    "no barrier before LDS is overwritten": (
+        "    __builtin_amdgcn_s_barrier();  // every wave has done with the tile before\n",
+        "",
+    ),
+    "O is not rescaled": ("query.out[d][r] *= correction;", "query.out[d][r] *= 1.f;"),
+    "the sum is not rescaled": ("query.sum * correction + sum", "query.sum + sum"),
+    "rows past the end are stored": ("  if (!inside) return;\n", ""),
+    "queries past the end are loaded": ("((w.seqlen_q - w.first - 1) * p.q_row + p.hdim_q) * 2", "0x7ffffff0"),
+    "keys past the end are loaded": ("((w.seqlen_k - 1) * p.k_row + p.hdim_q) * 2", "0x7ffffff0"),
+    "values past the end are loaded": ("((w.seqlen_k - 1) * p.v_row + p.hdim_v) * 2", "0x7ffffff0"),
+    "the last key is off by one": ("last = w.seqlen_k - 1;", "last = w.seqlen_k;"),
+    "the diagonal is off by one": ("query.row + shift + p.window_right;", "query.row + shift + p.window_right + 1;"),
+    "tiles without a mask begin too early": (
+        "all_see / kTileK * kTileK : 0;\n    t.full_end",
+        "all_see : 0;\n    t.full_end",
+    ),
+    "the other half is another lane": ("lane() ^ kHalf", "lane() ^ (kHalf / 2)"),
+    "the other half is the same row": ("permlanex16", "permlane16"),
+    "O is not cleared": ("query.out[d] = Accumulator(0.f);", 'asm volatile("" : "=v"(query.out[d]));'),
+    "a column of V is not written": ("*(U2*)(shared_v", "if (column + i != 5) *(U2*)(shared_v"),
+    "two workgroups write the same rows": (
+        "w.out + i64(query.row) * p.out_row",
+        "w.out + i64(query.row % 64) * p.out_row",
+    ),
+    "LSE is not written": ("query.half == 0)", "query.half == 9)"),
+    "LSE in base 2": ("log2(sum)) * kLn2", "log2(sum))"),
+}
+
+
+def only_there(mutation: str) -> str:
+    """The architecture that a mutation is for, or "" for all."""
+    for word, architecture in (
+        ("rows of the accumulator", "gfx942"),
+        ("RDNA 3", "gfx1100"),
+        ("RDNA 4", "gfx1201"),
+        ("is another lane", "gfx942"),
+        ("the same row", "gfx1100 gfx1201"),
+    ):
+        if word in mutation:
+            return architecture
+    return ""
+
+
+def outcome(code: CodeObject, build: Build) -> str:
+    """What is seen in five interleavings, causal and not: the kind of a fault, WRONG, or "" for nothing."""
+    for seed in range(1, 6):
+        for signature, window in (({}, (-1, -1)), ({"mask": "window"}, (-1, 0))):
+            sizes = problems.Sizes((150,), (150,), 2, 2, 64, 64, window=window)
+            problem = problems.make({**PLAIN, "dtype": build.dtype, **signature}, sizes, seed)
+            try:
+                made = forward.run(code, build, problem, seed=seed)
+            except FaultError as fault:
+                return fault.kind
+            if not forward.excess(problem, made) <= 1:
+                return "WRONG"
+    return ""
+
+
+def mutated(mutation: str, place):
+    """A copy of the kernel's files with the mutation in one of them."""
+    old, new = MUTATIONS[mutation]
+    (place / "backends" / "hip").mkdir(parents=True)
+    (place / "fmha_fwd" / "hip").mkdir(parents=True)
+    found = 0
+    for path in (HEADER, forward.SOURCE, forward.SOURCE.with_name("problem.h")):
+        text = path.read_text()
+        found += text.count(old)
+        text = text.replace(old, new, 1)
+        (place / path.relative_to(forward.ROOT / "kernels")).write_text(text)
+    assert found, f"{old!r} stands in no file of the kernel"
+    return place / "fmha_fwd" / "hip" / "forward.hip"
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_every_mutation_is_seen(mutation, tmp_path):
+    source = mutated(mutation, tmp_path)
+    for architecture in only_there(mutation).split() or ARCHITECTURES[:: 1 + len(mutation) % 2]:
+        build = Build(architecture)
+        code = CodeObject(forward.compiled(build, tmp_path, source), architecture)
+        assert outcome(code, build), f"{mutation}: not seen on {architecture}"
+
+
+WAIT = re.compile(r"^\ts_wait(cnt|_loadcnt|_dscnt|_kmcnt|_storecnt)\b.*$", re.M)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_missing_wait_is_seen(architecture, tmp_path):
+    """Each wait taken out alone. What survives guards only what a wave does that finds no key: its waits come again."""
+    build = Build(architecture)
+    path = forward.compiled(build, tmp_path)
+    text = disassemble(path, architecture)
+    assert outcome(CodeObject(path, architecture, text), build) == ""
+    waits = list(WAIT.finditer(text))
+    survived = []
+    for wait in waits:
+        comment = wait.group(0)[wait.group(0).index("//") :]
+        edited = f"{text[: wait.start()]}\ts_nop 0 {comment}{text[wait.end() :]}"
+        if not seen_quickly(CodeObject(path, architecture, edited), build):
+            survived.append(wait.group(0).split("//")[0].strip())
+    assert len(survived) <= len(waits) // 5, survived
+
+
+def seen_quickly(code: CodeObject, build: Build) -> bool:
+    """As `outcome`, of two small problems that have every feature between them."""
+    for signature in (
+        {"mode": "group", "mask": "window", "bias": "alibi", "sink": True},
+        {"bias": "elementwise", "softcap": True},
+    ):
+        sizes = problems.Sizes((70, 30), (130, 70), 2, 1, 64, 64, window=(-1, 0))
+        problem = problems.make({**PLAIN, "dtype": build.dtype, **signature}, sizes, 1)
+        try:
+            if not forward.excess(problem, forward.run(code, build, problem, seed=1)) <= 1:
+                return True
+        except FaultError:
+            return True
+    return False
