@@ -22,6 +22,7 @@ struct AttentionCase {
   bool heads_inside = false;  // (batch, seqlen, nhead, hdim) in memory; else (batch, nhead, seqlen, hdim)
   bool sink = false, randval = false;
   float scale = 0, softcap = 0, dropout_p = 0;
+  float sink_logit = 1;      // of head 0; of each further head 1 less
   bool scale_given = false;  // else 1 / sqrt(hdim_q)
   Bias bias = Bias::none;
   unsigned long long seed = 0x123456789abcULL, offset = 0xfffffff0ULL;  // the 64 lanes carry into the high word

@@ -77,7 +77,7 @@ struct Arrays {
       }
     }
     for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
-    for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : 1.f - float(i));
+    for (size_t i = 0; i < sink.size; ++i) sink.set(i, i == 1 ? -INFINITY : t.sink_logit - float(i));
     for (Guarded* x :
          {&out.data, &lse.data, &delta.data, &dq.data, &dk.data, &dv.data, &dbias, &randval, &dk_acc, &dv_acc})
       x->poison();

@@ -172,8 +172,8 @@ int test(const Target<fmha::BwdEngine>& target, Dtype dtype, int step) {
       std::printf(" %s %.1e %.1e", names[i++], x->rms, x->element);
     std::printf(" %s\n", e.broken.c_str());
   };
-  for (auto sweep : {shapes, tails<BwdCase>, windows_and_dbias, borders<BwdCase>, chunks, scales<BwdCase>, bias_masks,
-                     far_scores, dropouts<BwdCase>, randoms})
+  for (auto sweep : {shapes, tails<BwdCase>, windows_and_dbias, borders<BwdCase>, chunks, scales<BwdCase>,
+                     caps<BwdCase>, sinks<BwdCase>, bias_masks, far_scores, dropouts<BwdCase>, randoms})
     sweep(visit);
   std::printf("%s %s: %d checks, %d failed; worst rms %.1e, element %.1e\n", target.name, dtype_names[size_t(dtype)],
               count, failures, worst.rms, worst.element);

@@ -71,7 +71,7 @@ struct Arrays {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
     }
     for (size_t i = 0; i < slopes.size; ++i) slopes.set(i, 0.1f * float(i + 1));
-    for (size_t i = 0; i < sink.size; ++i) sink.set(i, 1.f - float(i));
+    for (size_t i = 0; i < sink.size; ++i) sink.set(i, t.sink_logit - float(i));
     std::uniform_real_distribution<float> descale(0.5f, 2.f);
     for (Guarded* x : {&q_descale, &k_descale, &v_descale}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, descale(random));

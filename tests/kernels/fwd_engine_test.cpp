@@ -177,7 +177,7 @@ int test(const Target<fmha::FwdEngine>& target, Dtype dtype, int step) {
                 e.element, e.lse, e.broken.c_str());
   };
   for (auto sweep : {shapes, tails<FwdCase>, windows_of_groups, borders<FwdCase>, late_vectors, scales<FwdCase>,
-                     loud_scores, descales, dropouts<FwdCase>, randoms})
+                     caps<FwdCase>, sinks<FwdCase>, loud_scores, descales, dropouts<FwdCase>, randoms})
     sweep(visit);
   if (dtype == Dtype::fp32) {
     ++count;

@@ -113,7 +113,7 @@ struct Arrays {
     }
     for (int h = 0; h < t.nhead_q; ++h) {
       slopes.set(h, 0.1f * float(h + 1));
-      sink.set(h, 1.f - float(h));
+      sink.set(h, t.sink_logit - float(h));
     }
     for (int b = 0; b < t.batch; ++b) {
       tables.emplace_back(order.begin() + b * table_width, order.begin() + (b + 1) * table_width);

@@ -22,6 +22,7 @@ struct KvCase {
   bool top_left = false, sink = false, lse = true, descales = false, page_scales = false;
   bool full_lengths = false;                                   // else random lengths up to seqlen_q and seqlen_k
   float scale = 0, softcap = 0, dropout_p = 0, out_scale = 1;  // scale 0: 1 / sqrt(hdim_q)
+  float sink_logit = 1;                                        // of head 0; of each further head 1 less
   Bias bias = Bias::none;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kv_case.h"
+#include "steps.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::KvEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes;
@@ -154,6 +155,29 @@ void features(int vec, Pipeline pipeline, const Visit& visit) {
   }
 }
 
+// As sweeps.h has them for fmha_fwd.
+void caps_and_sinks(int vec, const Visit& visit) {
+  for (int splits : {0, 3}) {
+    KvCase t;
+    t.seqlen_q = 5, t.splits = splits;
+    for (float cap : {1e-3f, 0.1f, 50.f, 1e4f, 1e8f, 1e20f}) {
+      t.name = "soft cap", t.softcap = cap, t.scale = 0, t.bias = Bias::none;
+      on_caches(t, vec, visit);
+      t.name = "soft cap, small scores", t.scale = 1e-3f;
+      visit(t);
+      t.name = "soft cap, alibi", t.scale = 0, t.bias = Bias::alibi;
+      visit(t);
+    }
+    t.softcap = 0, t.bias = Bias::none, t.sink = true, t.window_right = 0;
+    for (float logit : {-20.f, -90.f, 4.f}) {
+      t.name = "far sink", t.sink_logit = logit, t.scale = 0;
+      visit(t);
+      t.name = "far sink, tiny scale", t.scale = 1e-38f;
+      visit(t);
+    }
+  }
+}
+
 void prefills(int vec, const Visit& visit) {
   for (int seqlen_q : {64, 100, 130}) {
     for (int leftpad : {0, 3, 20}) {
@@ -234,6 +258,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
   tails(vec, visit);
   splits(vec, visit);
   features(vec, pipeline, visit);
+  caps_and_sinks(vec, visit);
   if (pipeline == Pipeline::qlanes) prefills(vec, visit);
   randoms(vec, pipeline, visit);
   std::printf("%s %s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, name,
@@ -246,7 +271,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
-  const int step = argc > 3 && std::strcmp(argv[3], "quick") == 0 ? 7 : 1;
+  const int step = step_of(argc, argv, 7);
   int failures = 0, tested = 0;
   for (const Target& target : targets()) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;

@@ -1,7 +1,7 @@
 // What the engine tests of the forward and of the backward share: sweeps over lengths, mask edges, scales and dropout, and
 // the command line.
 //
-//   PROGRAM [TARGET [DTYPE [quick]]]      one target (cpu_avx2) or any, one dtype (bf16), every fifth case only
+//   PROGRAM [TARGET [DTYPE [quick|few]]]   one target (cpu_avx2) or any, one dtype (bf16), a fifth or a 29th of the cases
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #pragma once
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention_case.h"
+#include "steps.h"
 
 namespace tilekiln::test {
 
@@ -97,6 +98,39 @@ template <class Case> void scales(const Visitor<Case>& visit) {
   }
 }
 
+// Soft caps far below the scores and far above: the error follows the score, not the cap. With alibi the cap comes first.
+template <class Case> void caps(const Visitor<Case>& visit) {
+  for (float cap : {1e-3f, 0.1f, 1.f, 50.f, 1e4f, 1e8f, 1e20f}) {
+    Case t;
+    t.name = "soft cap";
+    t.nhead_q = 1, t.seqlen_q = 70, t.seqlen_k = 100, t.hdim_q = t.hdim_v = 32, t.softcap = cap;
+    visit(t);
+    t.name = "soft cap, small scores";
+    t.scale_given = true, t.scale = 1e-3f;
+    visit(t);
+    t.name = "soft cap, alibi";
+    t.scale_given = false, t.bias = Bias::alibi, t.window_left = 40, t.window_right = 3;
+    visit(t);
+  }
+}
+
+// Sink logits far below the scores and far above. Of 130 rows over 70 keys some have nothing else.
+template <class Case> void sinks(const Visitor<Case>& visit) {
+  for (float logit : {-20.f, -90.f, 4.f}) {
+    Case t;
+    t.name = "far sink";
+    t.sink = true, t.sink_logit = logit, t.seqlen_q = 130, t.seqlen_k = 70, t.hdim_q = t.hdim_v = 32,
+    t.window_right = 0;
+    visit(t);
+    t.name = "far sink, scale 0";
+    t.scale_given = true, t.scale = 0;
+    visit(t);
+    t.name = "far sink, tiny scale";
+    t.scale = 1e-38f;
+    visit(t);
+  }
+}
+
 template <class Case> void dropouts(const Visitor<Case>& visit) {
   for (float p : {0.01f, 0.1f, 0.2f, 0.5f, 0.9f, 0.999f}) {
     Case t;
@@ -136,7 +170,7 @@ std::vector<Target<Engine>> targets(const Engine* avx512bf16, const Engine* avx5
 template <class Engine>
 int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targets,
                  const std::vector<const char*>& dtypes, int (*test)(const Target<Engine>&, Dtype, int)) {
-  const int step = argc > 3 && std::strcmp(argv[3], "quick") == 0 ? 5 : 1;
+  const int step = step_of(argc, argv, 5);
   int failures = 0, tested = 0;
   for (const Target<Engine>& target : targets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;

@@ -1,4 +1,4 @@
-// One target's SIMD vocabulary against scalar code: conversions bit for bit, 2^x, selection, transposes, Philox.
+// One target's SIMD vocabulary against scalar code: conversions bit for bit, 2^x, soft caps, selection, transposes, Philox.
 #include "tilekiln/cpu/vocabulary.h"
 
 #include <cmath>
@@ -11,6 +11,7 @@
 #include "tilekiln/cpu/dropout.h"
 #include "tilekiln/cpu/exp2.h"
 #include "tilekiln/cpu/load.h"
+#include "tilekiln/cpu/score.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
@@ -82,12 +83,45 @@ void exponentials() {
   CHECK(worst_exp2<3>() < 7.6e-5);
   CHECK(worst_exp2<5>() <
         3e-7);  // 7.5e-8 of the polynomial; the rest is rounding, more of it without a fused multiply-add
-  for (const float x : {-INFINITY, -1e30f, -1000.f}) {
+  for (const float x : {-INFINITY, -std::numeric_limits<float>::max(), -1e30f, -1000.f}) {
     CHECK(lane(exp2<3>(broadcast(x)), 0) == 0);
     CHECK(lane(exp2<5>(broadcast(x)), 0) == 0);
   }
-  CHECK(std::isnan(lane(exp2<3>(broadcast(NAN)), 0)));
-  CHECK(std::isnan(lane(exp2<5>(broadcast(NAN)), 0)));
+  CHECK(lane(exp2<3>(broadcast(0.f)), 0) > 0.9999f && lane(exp2<5>(broadcast(0.f)), 0) > 0.999999f);
+}
+
+// Every NaN stays one, whatever its payload says: quiet and signalling, of either sign, all bits set or the lowest one alone.
+const uint32_t kNans[] = {0x7fc00000, 0x7fffffff, 0xffffffff, 0xffc00000,
+                          0x7f800001, 0xff800001, 0x7fc00081, 0x7fc000ff};
+
+void nans() {
+  for (const uint32_t bits : kNans) {
+    const vf x = broadcast_word(&bits);
+    CHECK(std::isnan(lane(exp2<3>(x), 0)));
+    CHECK(std::isnan(lane(exp2<5>(x), kLanes - 1)));
+    CHECK(std::isnan(lane(SoftCapped({1.f, 1.f, 50.f, 0.f, nullptr, 0, 0, 0, 0})(x), 0)));
+  }
+}
+
+// The error follows the score whatever the cap is, and what it is of the cap where the score is beyond it.
+void soft_caps() {
+  for (const float cap : {1e-3f, 1.f, 50.f, 1e8f, 1e20f}) {
+    const SoftCapped capped({1.f, 1.f, cap, 0.f, nullptr, 0, 0, 0, 0});
+    double of_score = 0, of_result = 0;
+    for (double x = 1e-9; x < 1e3; x *= 1.003) {
+      for (const float s : {float(x * cap), float(-x * cap)}) {
+        const double expected = cap * std::tanh(double(s) / cap),
+                     error = std::abs(lane(capped(broadcast(s)), 0) - expected);
+        of_score = std::max(of_score, error / std::abs(s));
+        of_result = std::max(of_result, error / std::abs(expected));
+      }
+    }
+    CHECK(of_score < 6 * 0x1p-24);
+    CHECK(of_result < 10 * 0x1p-24);
+    CHECK(lane(capped(zero()), 0) == 0);
+    CHECK(std::abs(lane(capped(broadcast(INFINITY)), 0) / cap - 1) < 5e-7);
+    CHECK(std::abs(lane(capped(broadcast(-INFINITY)), 0) / cap + 1) < 5e-7);
+  }
 }
 
 void selection() {
@@ -196,6 +230,8 @@ void vocabulary() {
   partial_rows<core::fp16>(test::Kind::fp16);
   partial_rows<core::bf16>(test::Kind::bf16);
   exponentials();
+  nans();
+  soft_caps();
   selection();
   transposes();
   random_blocks();

@@ -6,12 +6,28 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// What a new maximum m' does to the state: alpha = 2^(c (m - m')), l = alpha l, m = m'.  Returns c m'.
-TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c) {
-  alpha = exp2<5>(mul(sub(m, maximum), c));
+// P is 2^(c S - fl(c m)), one operation a score, and what rounds c m divides out. That holds as long as its rounding, half of the last
+// place of c m, is no number that 2 can not be raised to: beyond kFar, logits of 1e11 or the lowest bias, a pass more makes S
+// to c (S - m) first, which is 0 at the maximum.
+constexpr float kFar = 0x1p20f;
+TILEKILN_INLINE bool is_far(vf maximum, vf c) { return any_above(abs(mul(maximum, c)), broadcast(kFar)); }
+
+inline void subtract_maximum(float* s, int j0, int j1, int begin, int end, const vf* m, vf c) {
+  for (i64 key = begin; key < end; ++key) {
+    for (int j = j0; j < j1; ++j) {
+      float* p = s + key * kTileQ + j * kLanes;
+      store(p, mul(sub(load(p), m[j]), c));
+    }
+  }
+}
+
+// What a new maximum m' does to the state: alpha = 2^(c m - c m'), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
+TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c, bool far) {
+  const vf cm = mul(maximum, c);
+  alpha = exp2<5>(far ? mul(sub(m, maximum), c) : sub(mul(m, c), cm));
   l = mul(l, alpha);
   m = maximum;
-  return mul(maximum, c);
+  return far ? zero() : cm;
 }
 
 // How P is altered between its sum and its product with V: dropped, scaled by V's block scale, or both.

@@ -16,8 +16,9 @@ static_assert(kTileQ == 64 && kTileK == 64,
               "The keep bits of dropout and the Philox patches are laid out for 64 x 64.");
 
 constexpr float kLog2e = 1.44269504088896f, kLn2 = 0.69314718055995f;
-constexpr float kFloor = -1e30f;  // the running maximum never goes below it: no inf - inf
-constexpr float kInfinity = __builtin_inff();
+constexpr float kLowest =
+    -3.40282347e+38f;  // where a running maximum starts: no finite score is below it, and no inf - inf
+constexpr float kInfinity = __builtin_inff(), kNan = __builtin_nanf("");
 
 constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 

@@ -1,6 +1,7 @@
 """Attention forward in float64, one head of one sequence at a time: what every kernel must compute.
 
-Readable before fast. It shares no code with the kernels or the binding.
+Readable before fast. It shares no code with the kernels or the binding. What NaN, infinities and empty rows give:
+docs/reference/special-values.md; the arguments and their meaning: `Library.fmha_fwd`.
 """
 
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ class Result:
     out: Float  # layout and shape of the facade's out
     lse: Float  # (batch, nhead_q, seqlen_q) or (nhead_q, total_q), natural logarithm
     magnitude: Float  # shape of out: sum_j |p_ij v_jd|; rounding errors are relative to it
-    score_size: Float  # shape of lse: the largest scale sum_d |q_id k_jd| + |bias_ij| that a row sees
+    score_size: Float  # shape of lse: the largest size of a score that a row sees (see tolerance)
     touched: NDArray[np.bool_]  # shape of lse: False for padding rows and skipped sequences
     layout: str
+    gain: float  # the largest factor that sums meet last: 1 / (1 - dropout_p), times v_descale
     randval: NDArray[np.int16] | None  # bytes; (batch, nhead_q, seqlen_q, seqlen_k) or (nhead_q, total_q, max_seqlen_k)
 
 
+@np.errstate(invalid="ignore")  # NaN and infinities give what IEEE arithmetic says
 def head(
     q: Float,
     k: Float,
@@ -44,33 +47,49 @@ def head(
 ) -> tuple[Float, Float, Float, Float]:
     """One head of one sequence: q (m, d), k (n, d), v (n, dv) to out (m, dv), lse (m), magnitude, score_size (m).
 
-    A row that sees no key gives out = 0 and lse = -inf (lse = sink when there is a sink logit).
+    A row that sees no key gives out = 0 and lse = -inf (lse = sink when there is a sink logit). What k, v and bias hold
+    for a key that a row does not see takes no part in the row, NaN and infinities included.
     """
+    if sink == -np.inf:  # no sink
+        sink = None
     score = softmax_scale * (q @ k.T)
+    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
     if softcap > 0:
         score = softcap * np.tanh(score / softcap)
+        size = size + np.abs(score)
     if bias is not None:
-        score = score + bias
+        score, size = score + bias, size + np.abs(bias)
     score = np.where(visible, score, -np.inf)
 
     maximum = np.max(score, axis=1, initial=-np.inf if sink is None else sink)
-    with np.errstate(invalid="ignore"):  # an infinite score gives NaN in its row, as IEEE arithmetic says
-        weight = np.where(score == -np.inf, 0.0, np.exp(score - maximum[:, None]))
-        total = np.sum(weight, axis=1)
-        if sink is not None:
-            total = total + np.exp(sink - maximum)
+    weight = np.where(score == -np.inf, 0.0, np.exp(score - maximum[:, None]))
+    total = np.sum(weight, axis=1)
+    if sink is not None:
+        total = total + np.exp(sink - maximum)
     with np.errstate(divide="ignore"):
         lse = np.where(total == 0, -np.inf, maximum + np.log(total))
     probability = weight / np.where(total == 0, 1.0, total)[:, None]
     if keep is not None:
-        probability = np.where(keep, probability * keep_scale, 0.0)
-    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T) + (0.0 if bias is None else np.abs(bias))
+        probability = probability * (keep * keep_scale)
     return (
-        probability @ v,
+        _weighted(probability, v, visible),
         lse,
-        probability @ np.abs(v),
-        np.max(np.where(score > -np.inf, size, 0.0), axis=1, initial=0.0),
+        _weighted(probability, np.abs(v), visible),
+        np.max(np.where(score > -np.inf, size, 0.0), axis=1, initial=0.0 if sink is None else _finite(abs(sink))),
     )
+
+
+def _finite(x: float) -> float:
+    return x if np.isfinite(x) else 0.0
+
+
+def _weighted(probability: Float, v: Float, visible: NDArray[np.bool_]) -> Float:
+    """probability @ v, without 0 * NaN and 0 * inf of keys that a row does not see."""
+    finite = np.isfinite(v).all(axis=1)
+    result: Float = probability[:, finite] @ v[finite]
+    for j in np.flatnonzero(~finite):
+        result = result + np.where(visible[:, j, None], probability[:, j, None] * v[j], 0.0)
+    return result
 
 
 def forward(
@@ -132,6 +151,10 @@ def forward(
     score_size = np.full_like(lse, np.nan)
     touched = np.zeros(lse.shape, bool)
     randval = np.full((len(q), nhead_q, rows_q, columns), -1, np.int16) if dropout_p > 0 else None
+    keep_scale = 1.0 / (1.0 - float(np.float32(dropout_p)))
+    largest_descale = (
+        1.0 if v_descale is None else float(np.max(np.abs(np.asarray(v_descale, np.float64)), initial=0.0))
+    )
 
     for b in range(batch):
         m, n = side_q.lengths[b], side_k.lengths[b]
@@ -161,7 +184,7 @@ def forward(
                 softcap=softcap,
                 sink=None if sink is None else float(np.asarray(sink)[h]),
                 keep=keep,
-                keep_scale=1.0 / (1.0 - float(np.float32(dropout_p))),
+                keep_scale=keep_scale,
             )
             at = place, h, rows
             out[at], lse[at], magnitude[at], score_size[at] = result
@@ -169,7 +192,9 @@ def forward(
     if group:
         out, magnitude, lse, score_size, touched = out[0], magnitude[0], lse[0], score_size[0], touched[0]
         randval = None if randval is None else randval[0]
-    return Result(_as_heads(out, layout), lse, _as_heads(magnitude, layout), score_size, touched, layout, randval)
+    out, magnitude = _as_heads(out, layout), _as_heads(magnitude, layout)
+    gain = max(1.0, keep_scale * largest_descale)
+    return Result(out, lse, magnitude, score_size, touched, layout, gain, randval)
 
 
 def fmha_fwd(

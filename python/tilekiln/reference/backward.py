@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 from . import masks, philox, sequences
 from .attention import Float, _as_heads, _bias, forward
 
+LEAST_LSE = -float(np.finfo(np.float32).max) * float(np.log(2))
+"""Rows with an LSE below it have P = 0: those that see no key, and those whose every score is the lowest fp32 number,
+as a mask of finfo.min makes it. exp(S - LSE) of the latter would be 1 for each key, since LSE cannot hold its ln n."""
+
 
 @dataclass(frozen=True)
 class Gradient:
@@ -42,6 +46,7 @@ class Gradients:
     delta: Float  # D; shape of lse, NaN in untouched rows
 
 
+@np.errstate(invalid="ignore")  # NaN and infinities give what IEEE arithmetic says
 def head_backward(
     dout: Float,
     q: Float,
@@ -63,24 +68,30 @@ def head_backward(
     Each but delta has a first dimension of 4: value, magnitude, score, spread (see `Gradient`).
     """
     score = softmax_scale * (q @ k.T)
-    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T) + np.abs(np.where(np.isfinite(lse), lse, 0.0))[:, None]
+    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
     slope: Any = 1.0
+    bend: Any = 0.0  # the size of the slope's error
     if softcap > 0:
         tanh = np.tanh(score / softcap)
+        bend = 2 * np.abs(tanh) * (1 - tanh**2) / softcap * size
         score, slope = softcap * tanh, 1 - tanh**2
+        size = size + np.abs(score)
+    size = size + np.abs(np.where(np.isfinite(lse), lse, 0.0))[:, None]
     if bias is not None:
         score, size = score + bias, size + np.abs(bias)
-    sees = visible & (lse > -np.inf)[:, None]
-    p = np.exp(np.where(sees, score - np.where(np.isfinite(lse), lse, 0.0)[:, None], -np.inf))
+    seen = ~(lse < LEAST_LSE)  # a NaN is
+    sees = visible & seen[:, None]
+    p = np.exp(np.where(sees, score - np.where(seen, lse, 0.0)[:, None], -np.inf))
 
+    size, bend = np.where(sees, size, 0.0), np.where(sees, bend, 0.0)
     kept = 1.0 if keep is None else keep * keep_scale
     dp, dp_size = kept * (dout @ v.T), kept * (np.abs(dout) @ np.abs(v).T)
     delta, delta_size = np.sum(dout * out, axis=1), np.sum(np.abs(dout * out), axis=1)
-    ds = p * (dp - delta[:, None])
+    ds = np.where(sees, p * (dp - delta[:, None]), 0.0)
     spread = p * (dp_size + delta_size[:, None])
 
     # The slope multiplies ds, but an error of tanh is one of the slope whatever the slope is: so magnitude is without.
-    dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * size, spread * slope])
+    dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * (size + bend), spread * slope])
     dropped = p * kept
     weight = np.stack([dropped, dropped, dropped * size, dropped])
     q_sizes, k_sizes, dout_sizes = (np.stack([x, *[np.abs(x)] * 3]) for x in (q, k, dout))
@@ -94,7 +105,7 @@ def head_backward(
     }
     if sink is not None:
         at_sink = np.zeros(len(q))
-        np.exp(sink - lse, out=at_sink, where=np.isfinite(lse))
+        np.exp(sink - lse, out=at_sink, where=lse != -np.inf)
         finite = np.where(np.isfinite(lse), np.abs(lse), 0.0) + (abs(sink) if np.isfinite(sink) else 0.0)
         terms = [-at_sink * delta, at_sink * np.abs(delta), at_sink * np.abs(delta) * finite, at_sink * delta_size]
         result["d_sink"] = np.sum(np.stack(terms), axis=1)

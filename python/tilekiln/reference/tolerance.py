@@ -2,9 +2,11 @@
 
 A kernel sums p_ij v_jd, so its rounding errors are relative to magnitude = sum_j |p_ij v_jd|, not to the sum itself,
 which may cancel to nothing. A score is a sum too, of size score_size = scale sum_d |q_id k_jd| + |bias_ij|, and exp
-turns its absolute error into a relative one of p. `forward` returns both sizes. The bounds, per element:
+turns its absolute error into a relative one of p. A soft cap adds the size of its result, whose rounding is some u of
+it: the bound follows the score, not the cap. A sink logit is a score of size |sink|. `forward` returns both sizes. The
+bounds, per element:
 
-    |out - reference| <= out |reference| + (weight + score * score_size) magnitude + tiny
+    |out - reference| <= out |reference| + (weight + score * score_size) magnitude + tiny + flushed
     |lse - reference| <= lse + score * score_size + 2^-22 |reference|
 
 With u the unit roundoff, half the distance from 1 to the next number (2^-24 for fp32, 2^-11 for fp16, 2^-8 for bf16,
@@ -21,6 +23,8 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
 * lse: the relative error of the sum of exponentials is an absolute one of its logarithm. Rounding of p takes no part in
   it: 2^-20, and 2^-12 with the shorter exp.
 * tiny: the smallest subnormal of fp16, 2^-24; the smallest normal fp32 else, 2^-126, below which kernels may flush.
+* flushed = 2^-126 (gain - 1): sums are flushed before their last factor, gain = 1 / (1 - dropout_p) times the descale
+  of v, which multiplies what is missing too.
 
 A gradient is a sum of terms p dout (dv), dS k (dq), dS q (dk), or one dS (dbias), with dS = p (dP - D). `backward`
 returns three sizes of each (see `Gradient`), and the bound is
@@ -30,7 +34,8 @@ returns three sizes of each (see `Gradient`), and the bound is
 * weight: as above, exp of p, and for bf16 the one rounding of p or dS before it meets dout, k or q; the soft cap's
   slope 1 - tanh^2 errs by 2 |tanh| times the error of tanh. p = exp(s - lse) has no running sum: lse is given.
 * score magnitude: the sum over rows or keys and, for dk and dv, over the query heads of a group; fp32, in any order.
-* score score_size: the error of s and of s - lse, which exp makes relative to p, term by term.
+* score score_size: the error of s and of s - lse, which exp makes relative to p, term by term. Under a soft cap the
+  slope has it too: its derivative, 2 |tanh| (1 - tanh^2) / softcap, times the size of the score.
 * score spread: dP and D are sums over the head dim that are each as exact as their terms are large, and cancel.
 * d_sink sums exp(sink - lse) D in fp32: out of fp32 and, in place of weight, lse; the sizes as for the others.
 * tiny: as above, but 2^-100 for fp32 and bf16: what p loses below 2^-126 is multiplied with inputs and summed.
@@ -46,6 +51,7 @@ from .attention import Result
 from .backward import Gradient, Gradients
 
 SCORE = 2.0**-22
+FLUSHED = 2.0**-126  # the smallest normal fp32
 TINY_TERMS = 2.0**-100  # what flushed terms may add up to
 
 
@@ -62,7 +68,8 @@ class Tolerance:
         """The largest allowed |out - reference.out| of each element; NaN in untouched rows."""
         size = reference.score_size if reference.layout == "bhsd" else np.swapaxes(reference.score_size, -1, -2)
         weight = self.weight + SCORE * size[..., None]
-        return np.asarray(self.out * np.abs(reference.out) + weight * reference.magnitude + self.tiny)
+        tiny = self.tiny + FLUSHED * (reference.gain - 1)
+        return np.asarray(self.out * np.abs(reference.out) + weight * reference.magnitude + tiny)
 
     def lse_bound(self, reference: Result) -> NDArray[np.float64]:
         """The largest allowed |lse - reference.lse| of each element; infinite ones must be equal."""

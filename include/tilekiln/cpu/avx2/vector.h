@@ -49,21 +49,19 @@ TILEKILN_INLINE vf keep_if(lane_bits bits, vf a) { return {_mm256_and_ps(a.v, sp
 
 TILEKILN_INLINE vf reciprocal(vf a) { return {_mm256_div_ps(_mm256_set1_ps(1.f), a.v)}; }
 
-// 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 126; below -126 the result is exactly 0, so -inf gives 0;
-// NaN stays NaN. `whole` sits in the low mantissa bits of x + 1.5 2^23.
+// 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 127; below -126.5 the result is exactly 0, so -inf gives 0.
+// x + 1.5 2^23 + 127 holds in its low mantissa bits the exponent of 2^whole as an fp32 number has it, 0 for the number 0. The
+// product keeps every NaN; added to the bits of y instead, the exponent makes numbers of NaNs with low bits set.
 constexpr bool kFractionCentred = true;
-struct Split { vf whole, fraction, tiny; };
+struct Split { vf whole, fraction; };
 TILEKILN_INLINE Split split(vf x) {
-  const vf magic = broadcast(12582912.f);
-  const vf tiny = {_mm256_cmp_ps(x.v, _mm256_set1_ps(-126.f), _CMP_LT_OQ)};
-  x = max(broadcast(-126.f), x);
+  const vf magic = broadcast(12582912.f + 127.f);
+  x = max(broadcast(-127.f), x);
   const vf whole = add(x, magic);
-  return {whole, sub(x, sub(whole, magic)), tiny};
+  return {whole, sub(x, sub(whole, magic))};
 }
 TILEKILN_INLINE vf power(vf y, Split x) {
-  const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(x.whole.v), 23);
-  const __m256 scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(y.v), exponent));
-  return {_mm256_andnot_ps(x.tiny.v, scaled)};
+  return mul(y, {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(x.whole.v), 23))});
 }
 
 // 8 x 8 words, in registers.

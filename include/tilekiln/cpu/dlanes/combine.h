@@ -13,7 +13,8 @@ using fmha::CombineUnit;
 
 constexpr int kMaxSplits = 128;
 
-// w_s = exp(lse_s - L), L = m + ln sum_s exp(lse_s - m). Returns L; -inf with every w_s = 0 where no split saw a key.
+// w_s = exp(lse_s - L), L = m + ln sum_s exp(lse_s - m), and kUnseen for a split that saw no key. Returns L; -inf where none did.
+constexpr float kUnseen = -1.f;
 TILEKILN_INLINE float split_weights(const float* lse, i64 stride, int nsplits, float* w) {
   float m = -kInfinity;
   bool seen = false;
@@ -29,10 +30,12 @@ TILEKILN_INLINE float split_weights(const float* lse, i64 stride, int nsplits, f
     store(w + s, x);
     sum = add(sum, x);
   }
-  if (!seen) return -kInfinity;
   const float l = total(sum);
   for (int s = 0; s < nsplits; s += kLanes) store(w + s, mul(load(w + s), broadcast(1 / l)));
-  return m + __builtin_logf(l);
+  for (int s = 0; s < nsplits; ++s) {
+    if (lse[s * stride] == -kInfinity) w[s] = kUnseen;
+  }
+  return seen ? m + __builtin_logf(l) : -kInfinity;
 }
 
 template <class Out> void combine(const CombineProblem& a, const CombineUnit& u) {
@@ -47,7 +50,7 @@ template <class Out> void combine(const CombineProblem& a, const CombineUnit& u)
       vf sum = zero();
       for (int s = 0; s < a.nsplits; ++s) {
         // A split without a key has nothing to say, whatever its rows hold.
-        if (w[s] != 0) sum = fma(widen_some(o + s * a.o_acc_split + d, a.hdim_v - d), broadcast(w[s]), sum);
+        if (w[s] != kUnseen) sum = fma(widen_some(o + s * a.o_acc_split + d, a.hdim_v - d), broadcast(w[s]), sum);
       }
       narrow_some((Out*)out + d, mul(sum, broadcast(a.out_scale)), a.hdim_v - d);
     }

@@ -41,6 +41,7 @@ struct RowStorage {
 
 struct RowScratch {
   alignas(64) float s[kMaxStreamRows * kMostKeys], q[kMaxStreamRows * kMaxHdim], o[kMaxStreamRows * kMaxHdim];
+  alignas(64) float o_before[kMaxStreamRows * kMaxHdim];               // O, should V of a hidden key be no number
   alignas(64) float k[kMostKeys * kMaxHdim], v[kMostKeys * kMaxHdim];  // padded rows
   alignas(64) char k_rows[kMostKeys * kMaxHdim * 4],
       v_rows[kMostKeys * kMaxHdim * 4];  // rows of a vectorized page, as stored
@@ -143,12 +144,12 @@ class CachedRows {
 
 TILEKILN_INLINE RowStage row_stage_of(const KvProblem& a, const RowStorage& storage) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
-  if (a.features.bias == Bias::alibi) return score_row<RowAlibi>;
+  if (a.features.bias == Bias::alibi)
+    return a.features.softcap ? score_row<RowAlibi<SoftCapped>> : score_row<RowAlibi<Scaled>>;
   return a.features.softcap ? score_row<RowMap<SoftCapped>> : score_row<RowMap<Scaled>>;
 }
 
-// The rows of a unit between the products. Row r is query u.row + r / heads of head u.head + r % heads. In log2 units nothing
-// lies below kFloor.
+// The rows of a unit between the products. Row r is query u.row + r / heads of head u.head + r % heads.
 class RowState {
  public:
   RowState(const RowStorage& storage, const KvProblem& a, const KvUnit& u, const Descales& descales, RowScratch& w,
@@ -166,14 +167,12 @@ class RowState {
     for (int r = 0; r < rows_; ++r) {
       const i64 row = u.row + r / u.heads, head = u.head + r % u.heads;
       load_q(r, (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row));
-      score_[r] = {a.softmax_scale * descales.q * kLog2e, a.softcap, 0.f, nullptr, 0, 1, 0, 0};
+      score_[r] = {kLog2e, a.softmax_scale * descales.q * kLog2e, a.softcap * kLog2e, 0.f, nullptr, 0, 1, 0, 0};
       if (a.features.bias == Bias::alibi) score_[r].slope = -kLog2e * a.alibi_slopes[u.alibi_offset + head];
       bias_[r] = (const char*)a.bias + storage.bias_bytes * (u.bias_offset + head * a.bias_head + row * a.bias_row);
-      // A sink logit is one more key, seen first, whose V is 0.
-      const bool sink = a.features.sink && a.sink && a.sink[head] > -1e29f && u.first_split;
-      m_[r] = sink ? __builtin_ceilf(a.sink[head] * kLog2e) : kFloor;
+      m_[r] = kLowest;
       store(l_[r], zero());
-      if (sink) l_[r][0] = __builtin_exp2f(a.sink[head] * kLog2e - m_[r]);
+      if (a.features.sink && a.sink && u.first_split) start_with(r, a.sink[head]);
     }
     __builtin_memset(w.o, 0, rows_ * heads.o_width * sizeof(float));
     // The keys that some row sees: [begin, end), and those below the sink.
@@ -201,15 +200,16 @@ class RowState {
   void softmax(i64 key, int keys, bool pairs, float* alpha) {
     const float k_scale = descales_.blocked() ? descales_.k[descales_.at(key)] : 1.f;
     const float gain = descales_.blocked() ? descales_.v_blocks[descales_.at(key)] : 1.f;
+    hides_ = false;
     for (int r = 0; r < rows_; ++r) {
-      const auto clamp = [&](i64 x) { return int(x < 0 ? 0 : x > keys ? keys : x); };
       const i64 row = u_.row + window_.shift + r / u_.heads;
       Score x = score_[r];
       x.c *= k_scale;
       x.keys = keys;
       x.distance = row - key;
       x.bias = bias_[r] + storage_.bias_bytes * key;
-      const Seen seen{clamp(row - window_.left - key), clamp(row + window_.right + 1 - key), clamp(window_.sink - key)};
+      const Seen seen = seen_by(r, key, keys);
+      hides_ |= seen.last < keys || seen.first > seen.sink;
       float* s = w_.s + r * kMostKeys;
       const vf top = stage_(s, x, seen, m_[r]);
       alpha[r] = 1;
@@ -220,6 +220,38 @@ class RowState {
       }
       const vf sum = pairs ? probability_row<bf16>(s, keys, m_[r], gain) : probability_row<float>(s, keys, m_[r], gain);
       store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
+    }
+  }
+
+  // O = alpha O + P V of the keys, `v` being their addresses. What V of a key holds does not reach rows that do not see it: their P is
+  // 0, but 0 times NaN is not. Should O be no number afterwards, it is put back and the keys come one at a time.
+  void add_values(Values values, const char* const* v, const FetchRows* fetch, i64 key, int keys, bool pairs,
+                  const float* alpha) {
+    if (!hides_) return values(w_.o, v, fetch, keys, w_.s, alpha, heads_);
+    const int size = rows_ * heads_.o_width;
+    __builtin_memcpy(w_.o_before, w_.o, size * sizeof(float));
+    values(w_.o, v, fetch, keys, w_.s, alpha, heads_);
+    vf sum = zero();
+    for (int i = 0; i < size; i += kLanes) sum = fma(load(w_.o + i), zero(), sum);
+    if (!any_above(abs(sum), zero())) return;
+    __builtin_memcpy(w_.o, w_.o_before, size * sizeof(float));
+    values(w_.o, v, fetch, 0, w_.s, alpha, heads_);  // alpha O
+    float same[kMaxStreamRows];
+    for (int r = 0; r < rows_; ++r) {
+      same[r] = 1;
+      // P is read two keys at a time, the last one with what follows it.
+      if (pairs) __builtin_memset((bf16*)(w_.s + r * kMostKeys) + keys, 0, sizeof(bf16));
+    }
+    for (int i = 0; i < keys; ++i) {
+      __builtin_memcpy(w_.o_before, w_.o, size * sizeof(float));
+      const FetchRows nothing{u64(v[i]), 0};
+      const float* const p = pairs ? (const float*)((const bf16*)w_.s + i) : w_.s + i;
+      values(w_.o, v + i, &nothing, 1, p, same, heads_);
+      for (int r = 0; r < rows_; ++r) {
+        const Seen seen = seen_by(r, key, keys);
+        if (i < seen.last && (i < seen.sink || i >= seen.first)) continue;
+        __builtin_memcpy(w_.o + r * heads_.o_width, w_.o_before + r * heads_.o_width, heads_.o_width * sizeof(float));
+      }
     }
   }
 
@@ -237,6 +269,26 @@ class RowState {
   }
 
  private:
+  // Which of the keys [key, key + keys) row r sees.
+  Seen seen_by(int r, i64 key, int keys) const {
+    const auto clamp = [&](i64 x) { return int(x < 0 ? 0 : x > keys ? keys : x); };
+    const i64 row = u_.row + window_.shift + r / u_.heads;
+    return {clamp(row - window_.left - key), clamp(row + window_.right + 1 - key), clamp(window_.sink - key)};
+  }
+
+  // A sink logit is one more key, seen first, whose V is 0. One that is no number makes l none.
+  void start_with(int r, float sink) {
+    if (sink == -kInfinity) return;
+    if (!(__builtin_fabsf(sink) < kInfinity)) {
+      l_[r][0] = kNan;
+      return;
+    }
+    const float logit = sink * kLog2e, least = logit < kLowest ? kLowest : logit,
+                t = least > -kLowest ? -kLowest : least;
+    m_[r] = __builtin_ceilf(t);
+    l_[r][0] = __builtin_exp2f(t - m_[r]);
+  }
+
   // Twos of rows: half a register of the one, then half a register of the other.
   void load_q(int r, const void* from) {
     if (!twos_ || heads_.heads_k > 1 || (heads_.group % 2 && r == heads_.group - 1))
@@ -260,6 +312,7 @@ class RowState {
   const fmha::Window window_;
   const int rows_;
   i64 begin_, end_;
+  bool hides_ = false;  // some row does not see some key of the block
   float m_[kMaxStreamRows];
   alignas(64) float l_[kMaxStreamRows][kLanes];  // of which l is the sum
   Score score_[kMaxStreamRows];
@@ -333,9 +386,9 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
     for (int i = 2 * keys + next_keys; i < 2 * keys + distance + kFetchKeys; ++i) order[i] = order[i - 1];
     products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + distance, keys), keys, w.q, heads);
     state.softmax(key, keys, pairs, alpha);
-    (several ? products.values_of_several : products.values_of_one)(w.o, v_rows.usable(order + keys, copies, key, keys),
-                                                                    fetched(order + keys + distance, keys), keys, w.s,
-                                                                    alpha, heads);
+    state.add_values(several ? products.values_of_several : products.values_of_one,
+                     v_rows.usable(order + keys, copies, key, keys), fetched(order + keys + distance, keys), key, keys,
+                     pairs, alpha);
     __builtin_memmove(order, order + 2 * keys, next_keys * sizeof *order);
     key = next;
     keys = next_keys;

@@ -1,4 +1,4 @@
-// Scores of one row of a block, lanes along keys: into log2 units by a score variant, masked, with their maximum; then P.
+// Scores of one row of a block, lanes along keys: into logits in log2 units by a score variant, masked, with their maximum; then P.
 #pragma once
 
 #include "tilekiln/cpu/score.h"
@@ -40,21 +40,24 @@ template <class Lanewise> struct RowMap : Lanewise {
   TILEKILN_INLINE vf operator()(vf s, int) const { return Lanewise::operator()(s); }
 };
 
-struct RowAlibi {
+template <class Lanewise> struct RowAlibi {
   const Score& score;
-  explicit RowAlibi(const Score& score) : score(score) {}
+  const Lanewise variant;
+  explicit RowAlibi(const Score& score) : score(score), variant(score) {}
   TILEKILN_INLINE vf operator()(vf s, int key) const {
     const vf distance = sub(broadcast(float(score.distance - key)), iota());
-    return fma(abs(distance), broadcast(score.slope), mul(s, broadcast(score.c)));
+    return fma(abs(distance), broadcast(score.slope), variant(s));
   }
 };
 
+// A finite bias masks nothing: what passes the end of fp32 in log2 units stays there.
 template <class T> struct RowBias {
   const Score& score;
   explicit RowBias(const Score& score) : score(score) {}
   TILEKILN_INLINE vf operator()(vf s, int key) const {
     const vf bias = widen_some((const T*)score.bias + key, score.keys - key);
-    return fma(bias, broadcast(kLog2e), mul(s, broadcast(score.c)));
+    const vf least = min(broadcast(kLowest), bias);  // -inf where the bias is
+    return max(least, fma(bias, broadcast(score.unit), mul(s, broadcast(score.c))));
   }
 };
 

@@ -55,24 +55,18 @@ TILEKILN_INLINE vf keep_if(lane_bits bits, vf a) { return {(float4)((int4)a.v & 
 
 TILEKILN_INLINE vf reciprocal(vf a) { return {1.f / a.v}; }
 
-// 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 126; below -126 the result is exactly 0, so -inf gives 0;
-// NaN stays NaN. `whole` sits in the low mantissa bits of x + 1.5 2^23.
+// 2^x = power(2^fraction, x) with fraction in [-1/2, 1/2]. x <= 127; below -126.5 the result is exactly 0, so -inf gives 0.
+// x + 1.5 2^23 + 127 holds in its low mantissa bits the exponent of 2^whole as an fp32 number has it, 0 for the number 0. The
+// product keeps every NaN; added to the bits of y instead, the exponent makes numbers of NaNs with low bits set.
 constexpr bool kFractionCentred = true;
-struct Split {
-  vf whole, fraction;
-  int4 tiny;
-};
+struct Split { vf whole, fraction; };
 TILEKILN_INLINE Split split(vf x) {
-  const vf magic = broadcast(12582912.f);
-  const int4 tiny = x.v < -126.f;
-  x = max(broadcast(-126.f), x);
+  const vf magic = broadcast(12582912.f + 127.f);
+  x = max(broadcast(-127.f), x);
   const vf whole = add(x, magic);
-  return {whole, sub(x, sub(whole, magic)), tiny};
+  return {whole, sub(x, sub(whole, magic))};
 }
-TILEKILN_INLINE vf power(vf y, Split x) {
-  const int4 exponent = (int4)x.whole.v << 23;
-  return {(float4)(((int4)y.v + exponent) & ~x.tiny)};
-}
+TILEKILN_INLINE vf power(vf y, Split x) { return mul(y, {(float4)((int4)x.whole.v << 23)}); }
 
 // 4 x 4 words.
 TILEKILN_INLINE void transpose(vf* r) {

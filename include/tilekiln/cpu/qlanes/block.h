@@ -33,7 +33,7 @@ struct State {
 struct Block {
   Scratch& scratch;
   State& state;
-  float c;           // factor inside 2^x: 1 when a score stage has already made log2 units
+  float c;           // logits to log2 units; with a null stage, scores to log2 units
   ScoreStage stage;  // null: plain
   Score score;
   bool altered;

@@ -2,7 +2,7 @@
 // keys for just the vectors that see them; mask, softmax and O go one vector at a time over its own range.
 #pragma once
 
-#include "tilekiln/cpu/qlanes/block.h"
+#include "tilekiln/cpu/qlanes/hidden_values.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -82,6 +82,10 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     });
   }
 
+  const int v_words = (keys + Compute::kWord - 1) / Compute::kWord;
+  const bool finite = all_finite<Compute>(b.v, v_words, b.o_rows);
+  const ValueRows v = finite ? b.v : HiddenValues::cleaned<Compute>(b, v_words);
+
   for (int j = 0; j < vectors; ++j) {
     const Range& r = range[j];
     const int q = j * kLanes;
@@ -105,18 +109,24 @@ template <class Compute> void edge_block(const Block& b, int vectors, const Edge
     mask(r.begin, r.all_begin);
     mask(r.all_end, r.rounded_end);
 
-    // P = 2^(c S - c m)
+    // P = 2^(c (S - m))
     vf alpha;
-    const vf cm = raise_maximum(state.m[j], state.l[j], alpha, m, c);
+    const bool far = is_far(m, c);
+    const vf cm = raise_maximum(state.m[j], state.l[j], alpha, m, c, far), factor = far ? broadcast(1.f) : c;
+    if (far) subtract_maximum(w.s, j, j + 1, r.begin, r.rounded_end, state.m, c);
     if (b.altered)
-      probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
+      probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
     else
-      probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, c, &cm, state.l + j, b.alteration);
+      probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
 
     // O = alpha O + V^T P
     const int words_begin = r.begin / Compute::kWord, words_end = (r.end + Compute::kWord - 1) / Compute::kWord;
     const bool started = state.start(j, j + 1, w.o, b.o_rows);
-    value_block<Compute, 1>(w.s + q, b.v, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
+    value_block<Compute, 1>(w.s + q, v, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
+    if (!finite) {
+      HiddenValues::add<Compute>(b, q, words_begin, words_end,
+                                 [&](int key) { return key < keys ? edges.lanes(q, key) : lane_bits(0); });
+    }
   }
 }
 

@@ -1,6 +1,6 @@
 // Forward attention with lanes along queries. One tile of 64 queries against all the keys it sees:
 //
-//   S^T[key][query] = K Q^T     P = 2^(c S - c m)     O^T[d][query] = alpha O^T + V^T P
+//   S^T[key][query] = K Q^T     P = 2^(c (S - m))     O^T[d][query] = alpha O^T + V^T P
 //
 // Blocks of 64 keys are straight (no mask edge in them), edge blocks, or invisible and skipped. Everything an instance
 // chooses (head dims, mask, score variant, dropout, sink, LSE, scales) is decided here, per tile or per block: compiled once
@@ -17,29 +17,34 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using fmha::Bias;
 
-TILEKILN_INLINE ScoreStage stage_of(const FwdProblem& a, const Storage& storage, bool blocked_scales) {
+// Null: scores stay as the product left them, and scale is a factor inside 2^x. Not where it is 0, which must not hide a NaN, nor
+// where it is so small that a sink logit in units of the scores is no number.
+TILEKILN_INLINE ScoreStage stage_of(const FwdProblem& a, const Storage& storage, bool blocked_scales, float scale,
+                                    float sink) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
-  if (a.features.bias == Bias::alibi) return score_alibi;
+  if (a.features.bias == Bias::alibi) return a.features.softcap ? score_alibi<SoftCapped> : score_alibi<Scaled>;
   if (a.features.softcap) return score_map<SoftCapped>;
-  return blocked_scales ? score_map<Scaled> : nullptr;
+  const float size = __builtin_fabsf(scale);
+  const bool small = size < 1e-30f || __builtin_fabsf(sink) > 1e38f * size;
+  return blocked_scales || small ? score_map<Scaled> : nullptr;
 }
 
-// The fused maximum wants a factor > 0, so the sign of the scale, or a scale of 0, moves into Q. Returns the factor left.
+// The maximum of scores wants a factor > 0, so the sign of the scale moves into Q. Returns the factor left.
 template <class Compute> TILEKILN_INLINE float positive_scale(float scale, float* q, int words) {
   if (scale > 0) return scale;
   for (int i = 0; i < words * kTileQ; ++i) {
     uint32_t x;
     __builtin_memcpy(&x, q + i, sizeof x);
-    x = scale == 0 ? 0 : x ^ Compute::kSigns;
+    x ^= Compute::kSigns;
     __builtin_memcpy(q + i, &x, sizeof x);
   }
-  return scale == 0 ? 1.f : -scale;
+  return -scale;
 }
 
-// O = O^T / l, 0 for a row that sees no key;  LSE = ln(2) (c m + log2 l), then -inf. gain: a factor of V.
+// O = O^T / l, 0 for a row that sees no key;  LSE = scale m + ln l, then -inf. gain: a factor of V.
 template <class Stages, class Problem, class Unit, class Space>
 TILEKILN_INLINE void finish(const Stages& storage, const Problem& a, const Unit& u, Space& w, const State& state,
-                            int rows, float c, float gain) {
+                            int rows, float scale, float gain) {
   alignas(64) float factor[kTileQ], m[kTileQ], l[kTileQ];
   const int vectors = (rows + kLanes - 1) / kLanes;
   for (int j = 0; j < vectors; ++j) {
@@ -51,7 +56,7 @@ TILEKILN_INLINE void finish(const Stages& storage, const Problem& a, const Unit&
   for (int i = 0; i < vectors * kLanes; ++i) factor[i] = l[i] == 0 ? 0.f : gain / l[i];
   if (a.features.lse) {
     float* lse = a.lse + u.lse_offset + u.head * a.lse_head + u.row;
-    for (int i = 0; i < rows; ++i) lse[i] = l[i] == 0 ? -kInfinity : kLn2 * (c * m[i]) + __builtin_logf(l[i]);
+    for (int i = 0; i < rows; ++i) lse[i] = l[i] == 0 ? -kInfinity : scale * m[i] + __builtin_logf(l[i]);
   }
   char* out = (char*)a.out + storage.out_bytes * (u.out_offset + u.head * a.out_head + u.row * a.out_row);
   storage.store_out(out, a.out_row, w.o, factor, rows, a.hdim_v);
@@ -90,17 +95,18 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   storage.load_q(w.q, q, a.q_row, rows, a.hdim_q);
 
   const Descales descales = Source::descales(a, u, head_k);
-  const float scale = kLog2e * positive_scale<Compute>(a.softmax_scale * descales.q, w.q, q_words);
-  const ScoreStage stage = stage_of(a, storage, descales.blocked());
-  const float c = stage ? 1.f : scale;
+  const bool has_sink = a.features.sink && a.sink && Source::has_sink(u) && a.sink[u.head] != -kInfinity;
+  const float sink = has_sink ? a.sink[u.head] : 0.f;
+  float scale = a.softmax_scale * descales.q;
+  const ScoreStage stage = stage_of(a, storage, descales.blocked(), scale, sink);
+  if (!stage) scale = positive_scale<Compute>(scale, w.q, q_words);
+  const float unit = stage ? 1.f : scale;  // m is in logits, or in scores that unit makes logits
+  const float c = unit < -kLowest / kLog2e ? kLog2e * unit : -kLowest;
 
-  // m, l: a sink logit is one more key, seen first, whose V is 0. In log2 units nothing lies below kFloor.
+  // m, l: a sink logit is one more key, seen first, whose V is 0. One that is no number makes l none.
   State state;
-  float first_m = c > 1 ? kFloor / c : kFloor, first_l = 0;
-  if (a.features.sink && a.sink && a.sink[u.head] > -1e29f && Source::has_sink(u)) {
-    first_m = a.sink[u.head] * kLog2e / c;
-    first_l = 1;
-  }
+  const bool finite = __builtin_fabsf(sink) < kInfinity;
+  const float first_m = has_sink && finite ? sink / unit : kLowest, first_l = has_sink ? finite ? 1.f : kNan : 0.f;
   for (int j = 0; j < vectors; ++j) {
     state.m[j] = broadcast(first_m);
     state.l[j] = broadcast(first_l);
@@ -108,8 +114,8 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   }
 
   Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}};
-  b.score = {scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
-  if (a.features.bias == Bias::alibi) b.score.slope = -kLog2e * a.alibi_slopes[u.alibi_offset + u.head];
+  b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
+  if (a.features.bias == Bias::alibi) b.score.slope = -a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = nullptr;
   if (a.features.bias == Bias::elementwise)
     bias = (const char*)a.bias + storage.bias_bytes * (u.bias_offset + u.head * a.bias_head + u.row * a.bias_row);
@@ -142,7 +148,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
       edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
   }
 
-  finish(storage, a, u, w, state, rows, c, descales.v);
+  finish(storage, a, u, w, state, rows, unit, descales.v);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -22,9 +22,15 @@ template <class Compute> void straight_block(const Block& b, int vectors) {
     b.stage(w.s, 0, vectors, 0, keys, maximum, b.score);
   }
 
-  // P = 2^(c S - c m)
-  const vf c = broadcast(b.c);
-  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(state.m[j], state.l[j], alpha[j], maximum[j], c);
+  // P = 2^(c (S - m))
+  vf c = broadcast(b.c);
+  bool far = false;
+  for (int j = 0; j < vectors; ++j) far |= is_far(maximum[j], c);
+  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(state.m[j], state.l[j], alpha[j], maximum[j], c, far);
+  if (far) {
+    subtract_maximum(w.s, 0, vectors, 0, keys, state.m, c);
+    c = broadcast(1.f);
+  }
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     if (b.altered)
       probabilities<Compute, true, N>(w.s, j, 0, keys, c, cm + j, state.l + j, b.alteration);

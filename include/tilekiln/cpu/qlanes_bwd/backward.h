@@ -51,7 +51,7 @@ template <class Compute> BwdStrides strides_of(const BwdProblem& a) {
 
 inline ScoreStage bwd_stage_of(const BwdProblem& a, const BwdStorage& storage) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
-  if (a.features.bias == Bias::alibi) return score_alibi;
+  if (a.features.bias == Bias::alibi) return a.features.softcap ? score_alibi<SoftCapped> : score_alibi<Scaled>;
   return a.features.softcap ? score_map<SoftCapped> : nullptr;
 }
 
@@ -100,7 +100,7 @@ template <class Compute> class Backward {
     load_keys();
     BwdBlock b = block();
     for (int head = u_.head; head < u_.head_end; ++head) {
-      if (a_.features.bias == Bias::alibi) b.score.slope = -kLog2e * a_.alibi_slopes[u_.alibi_offset + head];
+      if (a_.features.bias == Bias::alibi) b.score.slope = -a_.alibi_slopes[u_.alibi_offset + head];
       for (int row = 0; row < u_.seqlen_q; row += kTileQ) tile(b, head, row);
     }
     for (int key = 0; key < keys_; key += kTileK) {
@@ -156,11 +156,11 @@ template <class Compute> class Backward {
 
   BwdBlock block() {
     const ScoreStage stage = bwd_stage_of(a_, storage_);
-    const float scale = kLog2e * a_.softmax_scale;
-    BwdBlock b{w_, t_, stage, {}, {}, a_.features.dropout, a_.features.softcap, ahead_, false, 0};
-    b.score = {scale, a_.softcap, 0.f, nullptr, a_.bias_row, 0, 0, 0};
-    b.gradients = {stage ? 1.f : scale, b.dropped ? 1 / (1 - a_.dropout_p) : 1.f,
-                   b.capped ? 1 / (a_.softcap * kLog2e) : 0.f, a_.features.dbias};
+    BwdBlock b{w_, t_, stage, {}, {}, a_.features.dropout, Cap::none, ahead_, false, 0};
+    if (a_.features.softcap) b.cap = a_.features.bias == Bias::alibi ? Cap::below_alibi : Cap::alone;
+    b.score = {1.f, a_.softmax_scale, a_.softcap, 0.f, nullptr, a_.bias_row, 0, 0, 0};
+    b.gradients = {stage ? kLog2e : kLog2e * a_.softmax_scale, b.dropped ? 1 / (1 - a_.dropout_p) : 1.f,
+                   a_.features.softcap ? 1 / a_.softcap : 0.f, a_.features.dbias};
     return b;
   }
 
@@ -174,7 +174,7 @@ template <class Compute> class Backward {
     storage_.load_transposed(w_.dout_t, dout, a_.dout_row, rows, a_.hdim_v);
     const i64 at = u_.lse_offset + head * a_.lse_head + row;
     for (int i = 0; i < kTileQ; ++i) {
-      const bool seen = i < rows && a_.lse[at + i] != -kInfinity;
+      const bool seen = i < rows && !(a_.lse[at + i] < kLeastLse);
       w_.lse[i] = seen ? a_.lse[at + i] * kLog2e : kInfinity;
       w_.delta[i] = seen ? a_.delta[at + i] : 0.f;
     }

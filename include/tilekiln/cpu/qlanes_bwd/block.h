@@ -23,7 +23,8 @@ struct BwdBlock {
   ScoreStage stage;  // null: plain
   Score score;
   Gradients gradients;
-  bool dropped, capped;
+  bool dropped;
+  Cap cap;
   Ahead& ahead;
   // Whether dQ of the tile, and dK and dV of each block of the chunk (a bit each), hold sums. What does not is overwritten.
   bool dq_begun;
@@ -32,16 +33,16 @@ struct BwdBlock {
 
 template <class Compute> void block_gradients(const BwdBlock& b, int j, const KeyRange& range, const Edges& edges) {
   BwdScratch& w = b.scratch;
-  if (b.dropped) {
-    if (b.capped)
-      gradients<Compute, true, true>(w, b.gradients, j, range, edges);
+  const auto of = [&]<Cap kCap>() {
+    if (b.dropped)
+      gradients<Compute, true, kCap>(w, b.gradients, b.score, j, range, edges);
     else
-      gradients<Compute, true, false>(w, b.gradients, j, range, edges);
-  } else {
-    if (b.capped)
-      gradients<Compute, false, true>(w, b.gradients, j, range, edges);
-    else
-      gradients<Compute, false, false>(w, b.gradients, j, range, edges);
+      gradients<Compute, false, kCap>(w, b.gradients, b.score, j, range, edges);
+  };
+  switch (b.cap) {
+    case Cap::none: return of.template operator()<Cap::none>();
+    case Cap::alone: return of.template operator()<Cap::alone>();
+    case Cap::below_alibi: return of.template operator()<Cap::below_alibi>();
   }
 }
 

@@ -1,20 +1,25 @@
 // The elementwise stage of a block, one vector of queries at a time: from S and dP to P and dS, in words for the products.
 //
-//   P = 2^(c S - LSE)     dS = P o (dP - D)
+//   P = 2^min(0, c S - LSE)     dS = P o (dP - D)
 //   dropped:  dP' = keep o dP / (1 - p) in place of dP, and P' = keep o P / (1 - p) goes into dV
-//   capped:   dS' = dS o (1 - (S' / softcap)^2), the derivative of S' = softcap tanh(S / softcap)
+//   capped:   dS' = dS o (1 - (S' / softcap)^2), the derivative of S' = softcap tanh(S / softcap), alibi taken off S' before
+//
+// The minimum matters where rounding LSE, or c S of logits of 1e9 and more, would make P infinite.
 #pragma once
 
 #include "tilekiln/cpu/compute.h"
 #include "tilekiln/cpu/qlanes_bwd/scratch.h"
 #include "tilekiln/cpu/qlanes_bwd/visible.h"
+#include "tilekiln/cpu/score.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+enum class Cap { none, alone, below_alibi };
+
 struct Gradients {
-  float c;        // factor inside 2^x: 1 when a score stage has already made log2 units
+  float c;        // logits, or with a null stage scores, to log2 units
   float gain;     // dropped: 1 / (1 - p)
-  float uncap;    // capped: from log2 units to S' / softcap
+  float uncap;    // capped: 1 / softcap
   bool store_ds;  // dS is wanted in fp32 too: dbias
 };
 
@@ -27,19 +32,26 @@ template <class Compute> struct BlockWords {
   static float* ds_keys(BwdScratch& w) { return kCopies ? w.ds_keys : w.dp; }
 };
 
-template <class Compute, bool Dropped, bool Capped>
-void gradients(BwdScratch& w, const Gradients& g, int j, const KeyRange& range, const Edges& edges) {
+template <class Compute, bool Dropped, Cap kCap>
+void gradients(BwdScratch& w, const Gradients& g, const Score& score, int j, const KeyRange& range,
+               const Edges& edges) {
   struct Pair { vf p, ds; };
   const int q = j * kLanes;
   const vf c = broadcast(g.c), lse = load(w.lse + q), delta = load(w.delta + q), gain = broadcast(g.gain);
-  const vf uncap = broadcast(g.uncap), minus_uncap = broadcast(-g.uncap);
+  const vf uncap = broadcast(g.uncap), slope = broadcast(-score.slope);
+  const vf distance = add(iota(), broadcast(float(score.distance + q)));  // to key 0
 
   const auto at = [&](i64 key, bool masked) __attribute__((always_inline)) -> Pair {
     const vf s = load(w.s + key * kTileQ + q);
-    vf p = exp2<Compute::kExp2Degree>(fms(s, c, lse)), dp = load(w.dp + key * kTileQ + q);
+    vf p = exp2<Compute::kExp2Degree>(min(zero(), fms(s, c, lse))), dp = load(w.dp + key * kTileQ + q);
     if constexpr (Dropped) dp = mul(keep_if(w.keep[j * kTileK + key], dp), gain);
     vf ds = mul(p, sub(dp, delta));
-    if constexpr (Capped) ds = mul(ds, fma(mul(s, minus_uncap), mul(s, uncap), broadcast(1.f)));
+    if constexpr (kCap != Cap::none) {
+      vf capped = s;
+      if constexpr (kCap == Cap::below_alibi) capped = fma(abs(sub(distance, broadcast(float(key)))), slope, s);
+      const vf tanh = mul(capped, uncap);
+      ds = mul(ds, sub(broadcast(1.f), mul(tanh, tanh)));
+    }
     if constexpr (Dropped) p = mul(keep_if(w.keep[j * kTileK + key], p), gain);
     if (masked) {
       const lane_bits lanes = key < edges.keys ? edges.lanes(q, int(key)) : lane_bits(0);

@@ -40,7 +40,7 @@ template <class T> float dot_do_o(const BwdProblem& a, const BwdRows& u) {
     vf delta = sum[0];
     for (int i = 1; i < kLanes; ++i) delta = add(delta, sum[i]);
     narrow_some(a.delta + at + row, delta, rows);
-    if (!(sink > -1e29f)) continue;  // what the forward takes for no sink
+    if (sink == -kInfinity) continue;
     for (int i = row; i < row + rows; ++i) share -= double(__builtin_expf(sink - a.lse[at + i])) * a.delta[at + i];
   }
   return float(share);

@@ -9,6 +9,10 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 constexpr int kChunk = 256;  // the most keys a unit
 static_assert(kChunk % (fmha::unit_parts * kTileK) == 0, "A part of a chunk is made of whole blocks.");
 
+// An LSE below it, -inf included, is that of a row without a key, or of one whose every score is the lowest number, as a mask of
+// finfo.min makes it: fp32 has no P for those, so they take no part in any gradient.
+constexpr float kLeastLse = kLowest / kLog2e;
+
 struct BwdScratch {
   // Of the chunk: K and V rows in words along the head dim, K in words along the keys, and the sums of dK and dV.
   alignas(64) float k[kChunk * kMaxHdim];
@@ -22,7 +26,8 @@ struct BwdScratch {
   alignas(64) float q[kTileQ * kMaxHdim];
   alignas(64) float dout[kTileQ * kMaxHdim];
   alignas(64) float dq[kTileQ * kMaxHdim];
-  alignas(64) float lse[kTileQ];  // in log2 units; +inf where P = 0: rows that saw no key, lanes without a row
+  alignas(
+      64) float lse[kTileQ];  // in log2 units; +inf where P = 0: rows with an LSE below kLeastLse, lanes without a row
   alignas(64) float delta[kTileQ];
   // Of the block: S^T then P^T, dP^T then dS^T [key][query] in fp32; where a word holds two, P and dS in words along the
   // queries [key][query / 2], and dS in words along the keys [key / 2][query].

@@ -1,0 +1,84 @@
+"""The stated tolerances hold for unusual data: far soft caps, sinks beside scores of 0, long sums, flushes."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tilekiln import reference
+
+from tests.python.every_isa import HEADS, OPERATORS, arrays, backward_on_every_isa, compare, run
+
+CAPS = [1e-3, 1.0, 50.0, 1e4, 1e8, 1e20]
+
+
+@pytest.fixture(scope="session")
+def libraries(load):
+    return {name: load(name, targets="all") for name in ("flash", "fp32", "fp8")}
+
+
+@pytest.mark.parametrize("operator", ["fmha_fwd", "fmha_fwd_pagedkv", "fmha_batch_prefill"])
+@pytest.mark.parametrize("cap", CAPS)
+def test_soft_caps(libraries, operator, cap):
+    """The bound follows the score: those of 1 to 3, and those of 1e-3, under any cap."""
+    how = OPERATORS[operator]
+    q, k, v = arrays(how.dtype)
+    for scale in (None, 1e-4):
+        expected = reference.forward(q, k, v, softcap=cap, softmax_scale=scale)
+        given = {} if scale is None else {"softmax_scale": scale}
+        compare(how.dtype, expected, run(libraries["flash"], operator, q, k, v, softcap=cap, **given))
+
+
+@pytest.mark.parametrize("cap", CAPS)
+def test_soft_caps_of_gradients(libraries, cap):
+    q, k, v = arrays(np.float32)
+    dout = np.random.default_rng(1).standard_normal(q.shape).astype(np.float32)
+    forward = reference.forward(q, k, v, softcap=cap)
+    out, lse = forward.out.astype(np.float32), forward.lse.astype(np.float32)
+    expected = reference.backward(dout, q, k, v, out, lse, softcap=cap)
+    for name, (dq, dk, dv) in backward_on_every_isa(libraries["flash"], dout, q, k, v, out, lse, softcap=cap):
+        assert reference.gradient_excess("fp32", expected, dq=dq, dk=dk, dv=dv) <= 1, name
+
+
+def test_the_bound_does_not_grow_with_the_cap():
+    q, k, v = arrays(np.float32)
+    bounds = []
+    for cap in (50.0, 1e20):
+        result = reference.forward(q, k, v, softcap=cap)
+        bounds.append(reference.TOLERANCE["fp32"].out_bound(result))
+    np.testing.assert_allclose(bounds[0], bounds[1], rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8fp32"])
+def test_sinks_beside_scores_of_zero(libraries, dtype):
+    """The sink is the only score with a rounding error."""
+    receipt, operator = {"fp32": ("fp32", "fmha_fwd"), "bf16": ("flash", "fmha_batch_prefill")}.get(
+        dtype, ("fp8", "fmha_fwd")
+    )
+    storage = {"fp32": np.float32, "bf16": ml_dtypes.bfloat16, "fp8fp32": ml_dtypes.float8_e4m3fn}[dtype]
+    q, k, v = arrays(storage)
+    q[...] = 0
+    extra = {"out_dtype": "fp32", "lse": False} if dtype == "fp8fp32" else {}
+    for first in (-9.3, 2.7, 11.9, 57.1):
+        sink = np.array([first, first / 3], np.float32)
+        expected = reference.forward(q, k, v, sink=sink)
+        compare(dtype, expected, run(libraries[receipt], operator, q, k, v, sink=sink, **extra))
+
+
+@pytest.mark.parametrize("hdim", [64, 128, 192, 256])
+def test_long_sums_of_large_scores(libraries, hdim):
+    random = np.random.default_rng(3)
+    q, k, v = (random.standard_normal((1, 200, HEADS, hdim)).astype(np.float32) for _ in range(3))
+    q *= 20
+    expected = reference.forward(q, k, v, causal=True)
+    compare(np.float32, expected, run(libraries["flash"], "fmha_fwd", q, k, v, causal=True))
+
+
+def test_results_that_flush(libraries):
+    """bf16 instructions take numbers below 2^-126 as 0 before dropout's 1 / (1 - p) raises them."""
+    q, k, v = arrays(ml_dtypes.bfloat16)
+    v = (v.astype(np.float32) * 2.0**-124).astype(ml_dtypes.bfloat16)
+    for p in (0.5, 0.75, 0.9):
+        options = {"dropout_p": p, "rng": (7, 8)}
+        expected = reference.forward(q, k, v, **options)
+        compare(ml_dtypes.bfloat16, expected, run(libraries["flash"], "fmha_fwd", q, k, v, **options))
