@@ -58,7 +58,9 @@ class BackwardWorkspace:
     total_w: int
     jobs_per_head: int  # batch deterministic
     jobs_per_worker: int
-    work: NDArray[np.int64]  # visible (query, key) pairs by logical worker; empty unless deterministic
+    work: NDArray[np.int64] = dataclasses.field(
+        repr=False
+    )  # visible (query, key) pairs by logical worker; empty unless deterministic
     worker_balance: float  # the most work of a worker over the mean of all
     thread_balance: float  # the most work of a thread over the mean, as the threads of a call claim workers, or chunks
     plain_balance: float  # the same for (batch, head, chunk) in plain order, cut into equal counts, one per thread

@@ -172,6 +172,7 @@ def test_a_plan_is_printed_without_its_bytes():
     plan = tk.plan_backward_workspace(seqstart_q=[0, 5], seqstart_k=[0, 5], nhead_q=2, hdim_q=32)
     assert len(plan.host_segment) == plan.host_bytes
     assert "host_segment" not in repr(plan)
+    assert "work=" not in repr(plan)
 
 
 # ---- launchers

@@ -17,6 +17,26 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+_PACKED = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
+_FORMS = {
+    "qkv": ("batch, seqlen, 3, nheads, headdim", "total, 3, nheads, headdim"),
+    "q": ("batch, seqlen_q, nheads, headdim", "total_q, nheads, headdim"),
+    "kv": ("batch, seqlen_k, 2, nheads_k, headdim", "total_k, 2, nheads_k, headdim"),
+    "k": ("batch, seqlen_k, nheads_k, headdim", "total_k, nheads_k, headdim"),
+    "v": ("batch, seqlen_k, nheads_k, headdim", "total_k, nheads_k, headdim"),
+}
+"""The shapes of an argument: alone, and of sequences packed one after another."""
+
+
+def check_dimensions(packed: tuple[Tensor, ...], varlen: bool) -> None:
+    """Raises FaceArgumentError for one of other dimensions. packed: (q, k, v), (q, kv) or (qkv,)."""
+    for name, tensor in zip(_PACKED[len(packed)], packed, strict=True):
+        form = _FORMS[name][varlen]
+        wanted = form.count(",") + 1
+        if tensor.ndim != wanted:
+            raise FaceArgumentError(f"{name}: had {tensor.ndim} dimensions, must have {wanted}: ({form})")
+
+
 def two_sides(window_size: Any) -> tuple[int, int]:
     """window_size, two integers or a tensor of them, as two ints."""
     try:

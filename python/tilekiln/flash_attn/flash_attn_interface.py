@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 from .._faces import FaceArgumentError, errors_as_upstream
 from ..torch import calls
 from . import attn_probs
-from ._arguments import keys_of_sequences, last_dense, mask, two_sides
+from ._arguments import check_dimensions, keys_of_sequences, last_dense, mask, two_sides
 from ._kvcache import flash_attn_with_kvcache, over_pages
 from ._packed import forward, split
 
@@ -47,7 +47,7 @@ __all__ = [
 
 def _attend(
     packed: tuple[Tensor, ...],
-    seqlen_k: int,
+    seqlen_k: int | None,
     sequences: dict[str, Tensor],
     dropout_p: float,
     softmax_scale: float | None,
@@ -58,7 +58,11 @@ def _attend(
     deterministic: bool,
     return_attn_probs: bool,
 ) -> Any:
-    """packed: (q, k, v), (q, kv) or (qkv,). seqlen_k: of the longest sequence. sequences: what says where they lie."""
+    """packed: (q, k, v), (q, kv) or (qkv,). seqlen_k: of the longest sequence; sequences: what says where they
+    lie. Without sequences each row is one, and seqlen_k is None.
+    """
+    check_dimensions(packed, bool(sequences))
+    seqlen_k = packed[-1].shape[1] if seqlen_k is None else seqlen_k
     packed = last_dense(*packed)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, window_size, seqlen_k), "softcap": softcap,
@@ -91,7 +95,7 @@ def flash_attn_func(
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
     return _attend(
-        (q, k, v), k.shape[1], {},
+        (q, k, v), None, {},
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -111,7 +115,7 @@ def flash_attn_kvpacked_func(
 ) -> Any:
     """flash_attn_func with k and v in kv (batch, seqlen_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     return _attend(
-        (q, kv), kv.shape[1], {},
+        (q, kv), None, {},
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -130,7 +134,7 @@ def flash_attn_qkvpacked_func(
 ) -> Any:
     """flash_attn_func with q, k and v in qkv (batch, seqlen, 3, nheads, headdim), whose gradient is one tensor too."""
     return _attend(
-        (qkv,), qkv.shape[1], {},
+        (qkv,), None, {},
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
