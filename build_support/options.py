@@ -74,7 +74,7 @@ OPTIONS = (
         "What to see",
         "'FAMILY SELECTION'",
         "",
-        ("is it in the receipt, and if not, why; builds nothing",),
+        ("is it in the receipt (exit status 0), and if not (1), why; builds nothing",),
     ),
 )
 
