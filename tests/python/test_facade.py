@@ -117,6 +117,19 @@ def test_what_is_not_there(here, monkeypatch):
         tk.load("/nowhere/libtilekiln_flash.so")
 
 
+def test_a_receipt_without_a_number(here, monkeypatch, tmp_path):
+    """It is known by name, and numbers do not stumble over it."""
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "receipts/mine.yaml").write_text("receipt: mine\nabout: Me.\n")
+    (tmp_path / "receipts/flash.yaml").write_text("receipt: flash\nnumber: 2\nabout: Others.\n")
+    monkeypatch.setattr("tilekiln.library.TREE", tmp_path)
+    monkeypatch.setattr("tilekiln.library.in_tree", lambda: True)
+    with pytest.raises(tk.NoKernelError, match="the library of receipt 'mine' is not built"):
+        tk.load("mine")
+    with pytest.raises(tk.ArgumentError, match=r"there is no receipt 7; there are: 2 flash$"):
+        tk.load(7)
+
+
 def test_instances_and_manifest(flash):
     everything = flash.instances()
     assert len(everything) == flash.instance_count == len(flash.manifest["instances"]["rows"])
