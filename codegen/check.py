@@ -45,10 +45,10 @@ def check(root: Tree) -> str:
     ]
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
     well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
-    return "\n".join([well, *_changed(root)])
+    return "\n".join([well, *changed(root)])
 
 
-def _changed(root: Tree) -> list[str]:
+def changed(root: Tree) -> list[str]:
     """The receipts that list more or less than the committed page says, a line each."""
     before, now = docs.recorded(root), docs.counts(root)
     if before is None or before == now:

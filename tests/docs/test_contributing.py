@@ -182,7 +182,7 @@ def test_what_is_added_by_hand_breaks_no_test(tmp_path: Path) -> None:
         for name in ("numbers_and_places_in_the_order_are_unique", "the_tree_is_well")
     ]
     # Not those that draw hundreds of cases, nor those that start processes.
-    slow = "verdict brute_force reads_back follow_a_narrowed exactly_the_combines pipe process heavy 32_bit".split()
+    slow = "verdict brute_force reads_back narrowed exactly_the_combines pipe process heavy 32_bit companion".split()
     said = tree.run(
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *files, "-k", f"not ({' or '.join(slow)})"
     )
