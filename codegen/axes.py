@@ -1,18 +1,23 @@
-"""A family as the generator works with it: axes with codes and bits, head dims and rules as clauses."""
+"""A family as the generator works with it: axes with codes and bits, tables and rules as clauses."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
 from codegen import schema, select
+from codegen.algorithms import FIXED, AlgorithmAxis
 from codegen.errors import SelectionError, nearest, no_such
 from codegen.select import Clause
 from codegen.yaml_io import Document
 
 BOOLEAN, ENUMERATED, INTEGER = 0, 1, 2  # tilekiln::Axis::kind
-_BITS = (1, 4, 10)
+ENUMERATED_MOST = 64  # tilekiln::Condition::allowed has a bit for each
+FEATURES = (1 << 64) - 1
+INTEGERS = 64  # shift of the integers in a packed signature: the first 64 bits are the other axes
+MOST_INTEGERS, MOST_SIZES = 6, 6  # tilekiln::Query
 _BOOLEAN_VALUES = ("no", "yes")
 _NO_MAIN = "only a companion (`companion_of`) has a main family"
 
@@ -31,9 +36,11 @@ class Axis:
         values: tuple[str, ...],
         word: str | list[str],
         shift: int,
+        holds: str = "",
     ) -> None:
         self.position, self.name, self.about, self.kind, self.values = position, name, about, kind, values
-        self.shift, self.bits = shift, _BITS[kind]
+        self.holds = holds  # of an integer: at_least, equal
+        self.shift, self.bits = shift, _bits(kind, values)
         self.field = (1 << self.bits) - 1  # the largest number that fits its bits
         self.all_codes = (1 << len(values)) - 1
         self.code_of = {value: code for code, value in enumerate(values)}
@@ -48,6 +55,14 @@ class Axis:
         numbers = [int(value) for value in values] if kind == INTEGER else range(len(values))
         self.packed = tuple(number << shift for number in numbers)
 
+    @property
+    def table_words(self) -> tuple[str, ...]:
+        """tilekiln::Axis::words: by code; of an integer what stands before and after its value."""
+        if self.kind != INTEGER:
+            return self.words
+        before, _, after = (str(self.word) or "_{}").partition("{}")
+        return before, after
+
     def json(self, code: int) -> Value:
         value = self.values[code]
         return code == 1 if self.kind == BOOLEAN else int(value) if value.isdecimal() else value
@@ -56,6 +71,41 @@ class Axis:
         """The code of this axis in a packed signature."""
         field = packed >> self.shift & self.field
         return self.code_of[str(field)] if self.kind == INTEGER else field
+
+
+def _bits(kind: int, values: tuple[str, ...]) -> int:
+    """The width of an axis in a signature, in steps, so that a further value seldom moves the axes after it.
+
+    Of an integer the highest bit stays 0 (tilekiln::Dispatcher compares all integers at once).
+    """
+    if kind == BOOLEAN:
+        return 1
+    if kind == ENUMERATED:
+        return 4 if len(values) <= 16 else 6
+    most = max(map(int, values), default=0)
+    return next(bits for bits in (10, 16, 22, 32) if bits == 32 or most < (1 << bits - 1) - 1)
+
+
+class Table(NamedTuple):
+    """Values of integer axes that exist together."""
+
+    name: str
+    by: Axis
+    columns: list[Axis]
+    rows: list[tuple[int, tuple[int, ...]]]  # (code of `by`, values of the columns), in listing order
+
+    @property
+    def title(self) -> str:
+        """As people say it: head dims."""
+        return self.name.replace("_", " ")
+
+    @property
+    def heading(self) -> str:
+        return " x ".join(axis.name for axis in self.columns)
+
+    def of(self, code: int) -> list[str]:
+        """The rows of a value of `by` as people write them."""
+        return ["x".join(map(str, row)) for by, row in self.rows if by == code]
 
 
 class Rule(NamedTuple):
@@ -75,10 +125,13 @@ class Family:
         self.document, self.main = document, main
         self.file = document.load(schema.FamilyFile)
         self.name, self.about = self.file.family, self.file.about
+        self.algorithm_axes = self._algorithm_axes()
         self.axes = self._axes()
         self.axis_of: Mapping[str, Axis] = {axis.name: axis for axis in self.axes}
         self.everything: Clause = tuple(axis.all_codes for axis in self.axes)
-        self.head_dims = self._head_dims()
+        self.integers = [axis for axis in self.axes if axis.kind == INTEGER]
+        self.table = self._table()
+        self.fits = self._fits()
         self.base = self.bind(self.file.base, ("base",)) if self.file.base else [self.everything]
         self.rules = [
             Rule(rule.name, rule.says, self.bind(rule.when, ("rules", index, "when")))
@@ -102,43 +155,119 @@ class Family:
                 raise self.document.error((part, index, "name"), f"'{name}' stands here twice")
 
     def _axes(self) -> list[Axis]:
-        file, axes, shift = self.file, list[Axis](), 0
+        file, axes, shift, integers = self.file, list[Axis](), 0, INTEGERS
         self._unique("axes", [axis.name for axis in file.axes])
-        from_table = [axis.name for axis in file.axes if axis.values == "head_dims"]
-        if file.axes[0].name != "dtype" or from_table != ([] if self.main else ["hdim_q", "hdim_v"]):
-            message = "the first axis must be 'dtype', and hdim_q and hdim_v alone take `values: head_dims`"
-            raise self.document.error(("axes",), message + (" (here: `values: main`)" if self.main else ""))
         for position, axis in enumerate(file.axes):
             values: tuple[str, ...] = _BOOLEAN_VALUES
-            about, word = axis.about, axis.word
+            about, word, holds = axis.about, axis.word, str(axis.holds or "")
             if axis.values == "main":
                 of = self._of_main(position, axis.name)
-                kind, values, about, word = of.kind, of.values, about or of.about, word or of.word
+                kind, values, about, word, holds = of.kind, of.values, about or of.about, word or of.word, of.holds
             elif axis.values is None:
                 kind = BOOLEAN
-            elif axis.values == "head_dims":
-                side = axis.name == "hdim_v"
-                numbers = {int(pair.split("x")[side]) for pairs in file.head_dims.values() for pair in pairs}
-                kind, values = INTEGER, tuple(str(number) for number in sorted(numbers))
+            elif isinstance(axis.values, str) or holds:
+                kind, values = INTEGER, self._integers(position, axis)
             else:
                 kind, values = ENUMERATED, tuple(map(str, axis.values))
-                if len(set(values)) != len(values) or len(values) > 1 << _BITS[ENUMERATED]:
-                    message = f"an axis has at most {1 << _BITS[ENUMERATED]} values, each once"
+                if len(set(values)) != len(values) or len(values) > ENUMERATED_MOST:
+                    message = f"an axis has at most {ENUMERATED_MOST} values, each once"
                     raise self.document.error(("axes", position, "values"), message)
-            if axis.name == "family":
-                raise self.document.error(("axes", position, "name"), "'family' means the family in selections")
+            if axis.name in ("family", *self._how_names):
+                what = "the family" if axis.name == "family" else "a part of the algorithm"
+                message = f"'{axis.name}' means {what} in selections"
+                raise self.document.error(("axes", position, "name"), message)
             if not about:
                 raise self.document.error(("axes", position), "'about' is missing here")
             if isinstance(word, list) and len(word) != len(values):
                 message = f"{len(word)} words for {len(values)} values: {', '.join(values)}"
                 raise self.document.error(("axes", position, "word"), message)
-            axes.append(Axis(position, axis.name, about, kind, values, word, shift))
-            shift += axes[-1].bits
+            at = integers if kind == INTEGER else shift
+            axes.append(Axis(position, axis.name, about, kind, values, word, at, holds))
+            if kind == INTEGER:
+                integers += axes[-1].bits
+            else:
+                shift += axes[-1].bits
             if len(set(axes[-1].words)) != len(values):
                 raise self.document.error(("axes", position, "word"), "this gives two values one word; {} is the value")
-        if shift > 64:
-            raise self.document.error(("axes",), f"the axes need {shift} bits; a signature has 64")
+        for what, bits in (("axes", shift), ("integer axes", integers - INTEGERS)):
+            if bits > 64:
+                raise self.document.error(("axes",), f"the {what} need {bits} bits; a signature has 64 for them")
+        if sum(axis.kind == INTEGER for axis in axes) > MOST_INTEGERS:
+            raise self.document.error(("axes",), f"a family has at most {MOST_INTEGERS} integer axes")
         return axes
+
+    @property
+    def _how_names(self) -> list[str]:
+        """What `target`, `pipeline`, algorithm axes and their numbers are called."""
+        return [*FIXED, *(name for axis in self.algorithm_axes for name in (axis.name, *axis.of))]
+
+    def _integers(self, position: int, axis: schema.AxisFile) -> tuple[str, ...]:
+        """The values of an integer axis, ascending: its own, or what the family's table has in its column."""
+        if isinstance(axis.values, str):
+            if axis.values not in self.file.tables:
+                message = no_such("table", axis.values, self.file.tables) + ": write main, the table or a list"
+                raise self.document.error(("axes", position, "values"), message)
+            if axis.holds is None:
+                message = "'holds' is missing here: at_least (an instance takes any problem up to its value) or equal"
+                raise self.document.error(("axes", position), message)
+            columns = [one.name for one in self.file.axes if one.values == axis.values]
+            numbers = set()
+            for by, listed in self.file.tables[axis.values].values.items():
+                for index, row in enumerate(listed):
+                    parts = str(row).split("x")
+                    if len(parts) != len(columns):
+                        message = f"'{row}' must be {len(columns)} numbers ({', '.join(columns)}) with x between them"
+                        raise self.document.error(("tables", axis.values, "values", by, index), message)
+                    numbers.add(int(parts[columns.index(axis.name)]))
+        else:
+            given = axis.values or []
+            if any(isinstance(value, str) for value in given) or len(set(given)) != len(given) or not given:
+                message = "an axis that holds problems has numbers, each once"
+                raise self.document.error(("axes", position, "values"), message)
+            numbers = {int(value) for value in given}
+        if max(numbers) >= (1 << 31) - 1:
+            raise self.document.error(("axes", position), f"{max(numbers)} is more than an integer axis holds")
+        return tuple(str(number) for number in sorted(numbers))
+
+    def _algorithm_axes(self) -> tuple[AlgorithmAxis, ...]:
+        self._unique("algorithm", [axis.name for axis in self.file.algorithm])
+        found, seen = list[AlgorithmAxis](), set(FIXED) | {"family"}
+        for index, file in enumerate(self.file.algorithm):
+            path = ("algorithm", index)
+            if file.of and file.values is not None:
+                raise self.document.error(path, "an algorithm axis has numbers (`of`) or `values`, not both")
+            axis = AlgorithmAxis(file)
+            if isinstance(file.word, list) and len(file.word) != len(axis.values):
+                message = f"{len(file.word)} words for {len(axis.values)} values: {', '.join(axis.values)}"
+                raise self.document.error((*path, "word"), message)
+            if axis.default is not None:
+                try:
+                    axis.default = axis.read(axis.default)
+                except ValueError as error:
+                    raise self.document.error((*path, "default"), str(error)) from error
+            for name in dict.fromkeys((axis.name, *axis.of)):
+                if name in seen:
+                    raise self.document.error((*path, "name"), f"'{name}' stands here twice")
+                seen.add(name)
+            found.append(axis)
+        return tuple(found)
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """The numbers of an algorithm, in the order in which the library holds them."""
+        return [field for axis in self.algorithm_axes for field in axis.fields]
+
+    def _fits(self) -> list[tuple[int, int]]:
+        """(index of a size, index of the field that covers it)."""
+        if len(self.file.sizes) > MOST_SIZES:
+            raise self.document.error(("sizes",), f"a family has at most {MOST_SIZES} sizes")
+        found = []
+        for size, field in (self.file.choice.fit if self.file.choice else {}).items():
+            for kind, word, known in (("size", size, self.file.sizes), ("number of the algorithm", field, self.fields)):
+                if word not in known:
+                    raise self.document.error(("choice", "fit", size), no_such(kind, word, known))
+            found.append((self.file.sizes.index(size), self.fields.index(field)))
+        return found
 
     def _of_main(self, position: int, name: str) -> Axis:
         if self.main is None:
@@ -160,49 +289,74 @@ class Family:
                 raise self.document.error(("pipelines", index, "name"), message)
         return engine_of.engine, engine_of.engine_family
 
-    def _head_dims(self) -> list[tuple[int, int, int]]:
-        """The legal (code of dtype, hdim_q, hdim_v), in listing order; 0 where the family has no such axis."""
+    def _table(self) -> Table | None:
+        """The family's table, or what a companion shares of its main family's."""
         if self.main:
-            if self.file.head_dims or self.file.base:
-                raise self.document.error((), f"head_dims and base of a companion are those of {self.main.name}")
-            q, v = "hdim_q" in self.axis_of, "hdim_v" in self.axis_of
-            return sorted({(d, hdim_q * q, hdim_v * v) for d, hdim_q, hdim_v in self.main.head_dims})
-        dtype, pairs = self.axes[0], list[tuple[int, int, int]]()
-        for name, listed in self.file.head_dims.items():
-            if name not in dtype.code_of:
-                near = ", ".join(nearest(name, dtype.values)) or ", ".join(dtype.values)
-                raise self.document.error(("head_dims", f"<{name}>"), f"no dtype '{name}'; nearest: {near}")
-            for index, pair in enumerate(listed):
-                if pair in listed[:index]:
-                    raise self.document.error(("head_dims", name, index), f"'{pair}' stands here twice")
-                hdim_q, hdim_v = map(int, pair.split("x"))
-                pairs.append((dtype.code_of[name], hdim_q, hdim_v))
-        return sorted(pairs)
+            if self.file.tables or self.file.base:
+                raise self.document.error((), f"tables and base of a companion are those of {self.main.name}")
+            table = self.main.table
+            columns = [axis.name for axis in table.columns if axis.name in self.axis_of] if table else []
+            if table is None or not columns or (table.by.name not in self.axis_of):
+                return None
+            kept = [at for at, axis in enumerate(table.columns) if axis.name in columns]
+            rows = sorted({(by, tuple(row[at] for at in kept)) for by, row in table.rows})
+            return Table(table.name, self.axis_of[table.by.name], [self.axis_of[name] for name in columns], rows)
+        for name, file in self.file.tables.items():
+            columns_ = [axis for axis, its in zip(self.axes, self.file.axes, strict=True) if its.values == name]
+            if not columns_:
+                raise self.document.error(("tables", f"<{name}>"), f"no axis has `values: {name}`")
+            by = self.axis_of.get(file.by)
+            if by is None or by.kind == INTEGER:
+                choices = [axis.name for axis in self.axes if axis.kind != INTEGER]
+                raise self.document.error(("tables", name, "by"), no_such("axis", file.by, choices))
+            found = list[tuple[int, tuple[int, ...]]]()
+            for value, listed in file.values.items():
+                if value not in by.code_of:
+                    near = ", ".join(nearest(value, by.values)) or ", ".join(by.values)
+                    message = f"no {by.name} '{value}'; nearest: {near}"
+                    raise self.document.error(("tables", name, "values", f"<{value}>"), message)
+                for index, row in enumerate(listed):
+                    if row in listed[:index]:
+                        message = f"'{row}' stands here twice"
+                        raise self.document.error(("tables", name, "values", value, index), message)
+                    found.append((by.code_of[value], tuple(map(int, str(row).split("x")))))
+            return Table(name, by, columns_, sorted(found))
+        return None
 
     @cached_property
-    def head_dim_axes(self) -> str:
-        return " x ".join(axis.name for axis in self.axes if axis.kind == INTEGER)
-
-    def head_dims_of(self, dtype: int) -> list[str]:
-        """The legal head dims of a dtype (its code) as people write them."""
-        return ["x".join(str(hdim) for hdim in hdims if hdim) for code, *hdims in self.head_dims if code == dtype]
+    def integers_name(self) -> str:
+        """What the integer axes are together, for people; "" without one."""
+        if self.table and len(self.table.columns) == len(self.integers):
+            return self.table.title
+        return " x ".join(axis.name for axis in self.integers)
 
     @cached_property
-    def head_dim_clauses(self) -> list[Clause]:
+    def table_clauses(self) -> list[Clause]:
+        """What the table allows."""
+        if self.table is None:
+            return [self.everything]
         clauses = []
-        for dtype, *hdims in self.head_dims:
+        for by, row in self.table.rows:
             clause = list(self.everything)
-            clause[0] = 1 << dtype
-            for name, hdim in zip(("hdim_q", "hdim_v"), hdims, strict=True):
-                if hdim:
-                    clause[self.axis_of[name].position] = 1 << self.axis_of[name].code_of[str(hdim)]
+            clause[self.table.by.position] = 1 << by
+            for axis, number in zip(self.table.columns, row, strict=True):
+                clause[axis.position] = 1 << axis.code_of[str(number)]
             clauses.append(tuple(clause))
         return clauses
 
     @cached_property
-    def hdim_fields(self) -> int:
-        """The bits of the head dims in a packed signature."""
-        return sum(axis.field << axis.shift for axis in self.axes if axis.kind == INTEGER)
+    def legal_integers(self) -> list[tuple[int, ...]]:
+        """Every combination of values of the integer axes, in listing order, after the code of the table's `by` (0
+        without a table)."""
+        rows: list[tuple[int, dict[str, int]]] = [(0, {})]
+        if self.table:
+            names = [axis.name for axis in self.table.columns]
+            rows = [(by, dict(zip(names, row, strict=True))) for by, row in self.table.rows]
+        result = []
+        for by, fixed in rows:
+            choices = [[fixed[a.name]] if a.name in fixed else [*map(int, a.values)] for a in self.integers]
+            result += [(by, *numbers) for numbers in itertools.product(*choices)]
+        return sorted(result)
 
     @cached_property
     def shared(self) -> list[tuple[Axis, Axis]]:

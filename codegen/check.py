@@ -68,10 +68,11 @@ def _plural(word: str, count: int) -> str:
 
 
 def _check_rules(root: Tree, family: Family) -> None:
-    endings = Sieve(family, {"head_dims": family.head_dim_clauses}, [[family.everything]]).endings()
+    endings = Sieve(family, {"table": family.table_clauses}, [[family.everything]]).endings()
     for index, rule in enumerate(family.rules):
         if (f"rule {rule.name}",) not in endings:
-            message = f"rule '{rule.name}' never applies: head dims and the other rules allow nothing that it forbids"
+            others = f"{family.table.title} and the other rules" if family.table else "the other rules"
+            message = f"rule '{rule.name}' never applies: {others} allow nothing that it forbids"
             raise family.document.error(("rules", index, "when"), message)
     for target in root.targets.values():
         root.algorithms(target, family)
@@ -85,7 +86,7 @@ def _check_base(family: Family) -> None:
 
 
 def _legal(family: Family, clause: select.Clause) -> bool:
-    lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses, "clause": [clause]}
+    lists: dict[str, Sequence[select.Clause]] = {"table": family.table_clauses, "clause": [clause]}
     return bool(Sieve(family, lists, [[family.everything]]).leaves())
 
 

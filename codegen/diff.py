@@ -11,7 +11,7 @@ import msgspec
 
 from codegen.errors import CodegenError
 from codegen.options import columns, wrapped
-from codegen.plan import ALGORITHM, resolve
+from codegen.plan import resolve
 from codegen.tree import Tree
 
 
@@ -19,6 +19,7 @@ class Side(NamedTuple):
     label: str
     rows: dict[str, dict[str, str]]  # by instance name: axis -> value as text
     facts: dict[str, str]  # of a manifest, what else can differ
+    how: frozenset[str]  # the axes of algorithms
 
 
 def _side(root: Tree, word: str, targets: Sequence[str]) -> Side:
@@ -29,7 +30,7 @@ def _side(root: Tree, word: str, targets: Sequence[str]) -> Side:
     for instance in plan.instances:
         values = {"family": instance.family, **instance.signature, **instance.algorithm}
         rows[instance.name] = {axis: _text(value) for axis, value in values.items()}
-    return Side(f"receipt {plan.receipt}", rows, {})
+    return Side(f"receipt {plan.receipt}", rows, {}, frozenset(plan.algorithm_axes()))
 
 
 def _manifest(path: str) -> Side:
@@ -41,6 +42,7 @@ def _manifest(path: str) -> Side:
         for row in data["instances"]["rows"]:
             values = dict(zip(columns_, row, strict=True))
             rows[values["name"]] = {a: _text(v) for a, v in values.items() if a != "name" and v is not None}
+        how = frozenset(axis for family in data["families"].values() for axis in family["algorithm"])
         facts = {key: _text(data[key]) for key in ("tilekiln", "abi", "mode", "where", "source_hash")}
         facts |= {f"sources of {folder}": digest for folder, digest in data["source_hashes"].items()}
         facts |= {f"toolchain {key}": _text(value) for key, value in data["toolchain"].items()}
@@ -48,7 +50,7 @@ def _manifest(path: str) -> Side:
         raise CodegenError(f"{path}: no such manifest; it lies beside the library") from error
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
         raise CodegenError(f"{path}: is no manifest of Tilekiln: {error!r}") from error
-    return Side(os.path.basename(path), rows, facts)
+    return Side(os.path.basename(path), rows, facts, how)
 
 
 def _text(value: object) -> str:
@@ -75,7 +77,7 @@ def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: boo
                 families.setdefault(side.rows[name]["family"], []).append(side.rows[name])
             for family, rows in families.items():
                 lines += [f"of {family}: {len(rows):,}"] if len(families) > 1 else []
-                lines.append(_counts(rows))
+                lines.append(_counts(rows, side.how))
     changed = [
         (key, f"{a.facts[key]} -> {b.facts[key]}")
         for key in a.facts.keys() & b.facts.keys()
@@ -86,11 +88,10 @@ def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: boo
     return "\n".join(lines), not (only_a or only_b or changed)
 
 
-def _counts(rows: Sequence[dict[str, str]]) -> str:
+def _counts(rows: Sequence[dict[str, str]], how: frozenset[str]) -> str:
     """By axis, how many instances have each value; axes on which all agree first, together."""
     axes = [axis for axis in rows[0] if axis != "family"]
-    plain = (*ALGORITHM, "kv_load")
-    same = [f"{axis}={rows[0][axis]}" for axis in axes if axis not in plain and len({r.get(axis) for r in rows}) == 1]
+    same = [f"{axis}={rows[0][axis]}" for axis in axes if axis not in how and len({r.get(axis) for r in rows}) == 1]
     table = []
     for axis in axes:
         counted = Counter(row.get(axis, "-") for row in rows)

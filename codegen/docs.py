@@ -93,13 +93,21 @@ def _receipts(root: Tree) -> str:
 
 def _family(root: Tree, family: Family) -> str:
     axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
-    dims = [[f"`{dtype}`", ", ".join(family.head_dims_of(code))] for code, dtype in enumerate(family.axes[0].values)]
     rules = [
         [f"`{rule.name}`", rule.says, " or ".join(f"`{select.text_of(family, clause)}`" for clause in rule.when)]
         for rule in family.rules
     ]
     pipelines = [[f"`{p.name}`", p.about] for p in family.file.pipelines]
-    name = f"{family.name}{''.join(axis.words[0] for axis in family.axes)}_PIPELINE_bTILE_TARGET"
+    how = "".join(axis.word(axis.name.upper()) for axis in family.algorithm_axes if axis.of)
+    name = f"{family.name}{''.join(axis.words[0] for axis in family.axes)}_PIPELINE{how}_TARGET"
+    integers = ""
+    if table := family.table:
+        rows = [[f"`{value}`", ", ".join(table.of(code))] for code, value in enumerate(table.by.values)]
+        heads = [table.by.name, table.title if family.main else "pairs"]
+        integers = (
+            f"## {table.title.capitalize()}\n\n{table.heading}, by {table.by.name}. "
+            f"An instance takes any {table.title} up to its own.\n\n{_table(heads, rows)}"
+        )
     base = ""
     if family.file.base:
         base = "## Base\n\nWhat `keep` in a receipt can mean. A receipt adds what it needs beyond, with its reason.\n\n"
@@ -115,8 +123,7 @@ def _family(root: Tree, family: Family) -> str:
         family.about,
         comes,
         "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
-        f"## Head dims\n\n{family.head_dim_axes}, by dtype. An instance takes any head dims up to its own.\n\n"
-        + _table(["dtype", "head dims" if family.main else "pairs"], dims),
+        integers,
         base,
         "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"
         + _table(["rule", "says", "selection"], rules)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from codegen.language import nearest
+
+__all__ = ["CodegenError", "SelectionError", "nearest", "no_such"]
+
 
 class CodegenError(Exception):
     """Something people wrote is wrong. str() is the whole message; programs exit with `code`."""
@@ -27,20 +31,6 @@ class SelectionError(CodegenError):
     def shown(self, source: str) -> CodegenError:
         """The same error for a text that people typed, with a mark under the word."""
         return CodegenError(f"{source}: {self.message}\n  {self.text}\n  {' ' * self.offset}^")
-
-
-def nearest(word: str, choices: Iterable[str], count: int = 1) -> list[str]:
-    """The choices that look most like `word`; for numbers, the closest ones. Empty when none is near."""
-    listed = list(choices)
-    if word.lstrip("-").isdigit() and listed and all(choice.isdigit() for choice in listed):
-        return sorted(listed, key=lambda choice: (abs(int(choice) - int(word)), int(choice)))[: max(count, 2)]
-    import difflib  # 8 ms, only when there is an error to show
-
-    folded = {choice.lower().replace("-", "_"): choice for choice in listed}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), folded, count, 0.5)
-    if not found:  # a part of a longer word is near too: 'deflt' is caught above, 'seqlen' is not
-        found = [choice for choice in folded if len(word) >= 3 and word.lower() in choice][:count]
-    return [folded[choice] for choice in found]
 
 
 def no_such(kind: str, word: str, choices: Iterable[str], plural: str = "") -> str:

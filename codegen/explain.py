@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from codegen import select
-from codegen.axes import Axis, Family
+from codegen.axes import INTEGER, Axis, Family, Table
 from codegen.errors import CodegenError, SelectionError
 from codegen.listing import clauses as clauses_text
 from codegen.options import wrapped
 from codegen.plan import pick_targets, sieve
 from codegen.receipts import Receipt
-from codegen.select import Clause
+from codegen.select import Clause, Selected
 from codegen.sieve import Leaf, Sieve
 from codegen.targets import Target
 from codegen.tree import Tree
@@ -33,24 +33,29 @@ def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> Explain
     questions, named = _questions(root, source, text)
     if named is not None and named not in chosen:
         chosen = [named]
-    answers = [_answer(root, source, family, query, chosen) for family, query in questions]
+    answers = [_answer(root, source, family, selected, chosen) for family, selected in questions]
     return Explained("\n\n".join(answers), any(answer.startswith("yes: ") for answer in answers))
 
 
-def _answer(root: Tree, source: Receipt, family: Family, query: Clause, chosen: list[Target]) -> str:
-    target = chosen[-1]
-    every = {t.name: sieve(root, source, family, t, [query]).leaves() for t in chosen}
-    asked = f"{family.name} {select.text_of(family, query)}"
+def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: list[Target]) -> str:
+    target, query = chosen[-1], selected.clause
+    every = {t.name: sieve(root, source, family, t, [selected]).leaves() for t in chosen}
+    asked = f"{family.name} {select.written(family, selected)}"
     if any(every.values()):
-        return _yes(root, source, family, query, chosen, every, asked)
+        return _yes(root, source, family, selected, chosen, every, asked)
     lines = [f"no: {source.name} does not list {asked}"]
+    if selected.how and any(sieve(root, source, family, t, [Selected(query)]).leaves() for t in chosen):
+        lines.append(f"  it lists {family.name} {select.text_of(family, query)}; the algorithms of this family are")
+        for t in chosen:
+            lines += [f"    {t.name} {how.pipeline} {how.shown}" for how in root.algorithms(t, family)]
+        return "\n".join(lines)
     illegal = _illegal(root, family, target, query)
     if family.main and not illegal:
         lines.append(f"  {family.name} comes with {family.main.name}, which is not listed either:")
         query, family = family.of_main(query), family.main
         illegal = _illegal(root, family, target, query)
     lines += [f"  {reason}" for reason in illegal or _dropped(root, source, family, target, query)]
-    near = _nearest(family, query, sieve(root, source, family, target, [family.everything]).leaves())
+    near = _nearest(family, query, sieve(root, source, family, target, [Selected(family.everything)]).leaves())
     if near:
         lines.append(f"nearest in {source.name}:")
         lines += [f"  {text}" for text in near]
@@ -58,26 +63,26 @@ def _answer(root: Tree, source: Receipt, family: Family, query: Clause, chosen: 
         elsewhere = [t.name for t in root.targets.values() if _legal(root, family, t, query).leaves()]
         lines.append(f"targets that can: {', '.join(elsewhere)}" if elsewhere else "No receipt can list it.")
         return "\n".join(lines)
-    others = [r for r in root.sound_receipts if sieve(root, r, family, target, [query]).leaves()]
+    others = [r for r in root.sound_receipts if sieve(root, r, family, target, [Selected(query)]).leaves()]
     if not others:
         lines.append("No receipt lists it yet: widen one in receipts/ by an `add:` with its reason.")
         return "\n".join(lines)
     lines.append(f"listed by: {', '.join(r.titled for r in others)}")
-    lines.append(f"build: {scons(root, others[0], family, query, chosen)}")
+    lines.append(f"build: {scons(root, others[0], family, Selected(query), chosen)}")
     return "\n".join(lines)
 
 
-def scons(root: Tree, source: Receipt, family: Family, query: Clause, chosen: Sequence[Target]) -> str:
-    """The command line that builds what a clause allows."""
+def scons(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: Sequence[Target]) -> str:
+    """The command line that builds what a clause of a selection allows."""
     words = ["scons", f"receipt={source.name}"]
     if [target.name for target in chosen] != [root.native().name]:
         words.append(f"target={','.join(target.name for target in chosen)}")
-    if query != family.everything:
-        words.append("where=" + shlex.quote(select.text_of(family, query)))
+    if selected != Selected(family.everything):
+        words.append("where=" + shlex.quote(select.written(family, selected)))
     return " ".join(words)
 
 
-def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Family, Clause]], Target | None]:
+def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Family, Selected]], Target | None]:
     """The clauses that a text asks about, and the target if it is the name of an instance.
 
     Without a family, of each that has these axes and values and is no companion.
@@ -87,7 +92,7 @@ def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Famil
         match = None if rest else _name_pattern(root, family).fullmatch(first)
         if match:
             clause = tuple(1 << axis.words.index(match[axis.name]) for axis in family.axes)
-            return [(family, clause)], next(t for t in root.targets.values() if t.word == match["target"])
+            return [(family, Selected(clause))], next(t for t in root.targets.values() if t.word == match["target"])
     if first and "=" not in first:
         families = [root.family(first)]
     else:
@@ -95,7 +100,7 @@ def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Famil
     try:
         if len(select.parse(rest)) > 1:
             raise SelectionError("explain takes one clause, without 'or'", rest, 0)
-        found = select.bind_any(families, rest, source.clauses)
+        found = select.bind_any(families, rest, root.hows, source.clauses)
     except SelectionError as error:
         raise error.shown("explain") from error
     questions = [(family, clause) for family in families for clause in found[family.name]]
@@ -113,7 +118,7 @@ def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
 
     targets = "|".join(re.escape(target.word) for target in root.targets.values())
     axes = "".join(map(group, family.axes))
-    how = f"(?:{'|'.join(family.pipelines)})_b[0-9]+(?:x[0-9]+)?(?:_small|_large)?"
+    how = f"(?:{'|'.join(family.pipelines)})(?:_[a-z0-9_]+)?"
     return re.compile(f"{family.name}{axes}_{how}_(?P<target>{targets})")
 
 
@@ -121,7 +126,7 @@ def _yes(
     root: Tree,
     source: Receipt,
     family: Family,
-    query: Clause,
+    selected: Selected,
     chosen: list[Target],
     every: dict[str, list[Leaf]],
     asked: str,
@@ -138,13 +143,13 @@ def _yes(
     lines += [f"  {name}" for name in names[:_SHOWN]]
     if len(names) > _SHOWN:
         lines.append(f"  and {len(names) - _SHOWN} more")
-    lines.append(f"build: {scons(root, source, family, query, chosen)}")
+    lines.append(f"build: {scons(root, source, family, selected, chosen)}")
     return "\n".join(lines)
 
 
 def _legal(root: Tree, family: Family, target: Target, query: Clause) -> Sieve:
     """What any receipt could list of a clause on a target."""
-    lists: dict[str, Sequence[Clause]] = {"head_dims": family.head_dim_clauses, "query": [query]}
+    lists: dict[str, Sequence[Clause]] = {"table": family.table_clauses, "query": [query]}
     return Sieve(family, lists, [algorithm.when for algorithm in root.algorithms(target, family)])
 
 
@@ -159,14 +164,20 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
     if not rules:  # none forbids all of it; several together do
         rules = [rule for rule in family.rules if f"rule {rule.name}" in endings]
     reasons += [f"rule {rule.name}: {rule.says}" for rule in rules]
-    if not any(all(q & c for q, c in zip(query, clause, strict=True)) for clause in family.head_dim_clauses):
-        dtypes = [value for code, value in enumerate(family.axes[0].values) if query[0] >> code & 1]
-        for name in dtypes:
-            pairs = " ".join(family.head_dims_of(family.axes[0].code_of[name]))
-            reasons.append(f"head dims: {name} has {pairs}; an instance takes any head dims up to its own")
+    table = family.table
+    if table and not any(all(q & c for q, c in zip(query, c, strict=True)) for c in family.table_clauses):
+        for code, value in enumerate(table.by.values):
+            if query[table.by.position] >> code & 1:
+                reasons.append(f"{table.title}: {value} has {' '.join(table.of(code))}{_takes(table)}")
     if "algorithms" in endings:
         reasons.append(f"target {target.name}: no algorithm of it answers this")
     return reasons
+
+
+def _takes(table: Table) -> str:
+    """What is said of problems between its values."""
+    at_least = all(axis.holds == "at_least" for axis in table.columns)
+    return f"; an instance takes any {table.title} up to its own" if at_least else ""
 
 
 def _dropped(root: Tree, source: Receipt, family: Family, target: Target, query: Clause) -> list[str]:
@@ -202,7 +213,7 @@ def _nearest(family: Family, query: Clause, leaves: Sequence[Leaf]) -> list[str]
             if not allowed >> code & 1:
                 asked = [c for c in range(len(axis.values)) if allowed >> c & 1]
                 gap = min(abs(code - c) + (0.5 if code < c else 0.0) for c in asked)
-                total += 1.0 + (gap / 100 if axis.name.startswith("hdim") else 0.0)
+                total += 1.0 + (gap / 100 if axis.kind == INTEGER else 0.0)
                 differing.append(f"{axis.name}={axis.values[code]}")
         return total, differing
 

@@ -91,7 +91,8 @@ def count(root: Tree, source: Receipt, target: str) -> int:
     """Of instances, without making them."""
     total = 0
     for family in root.families_of(source):
-        leaves = sieve(root, source, family, root.target(target), [family.everything]).leaves()
+        everything = [select.Selected(family.everything)]
+        leaves = sieve(root, source, family, root.target(target), everything).leaves()
         total += sum(leaf.algorithms.bit_count() for leaf in leaves)
     return total
 
@@ -177,8 +178,10 @@ def _axes(family: Family) -> str:
     for axis in family.axes:
         kind = "" if axis.kind != BOOLEAN else " (boolean)"
         rows.append((f"{axis.name}={'|'.join(axis.values)}{kind}", axis.about))
-    dims = [(dtype, " ".join(family.head_dims_of(code))) for code, dtype in enumerate(family.axes[0].values)]
-    lines = [f"{family.name}: {family.about}", columns(rows), f"head dims ({family.head_dim_axes})", columns(dims)]
+    lines = [f"{family.name}: {family.about}", columns(rows)]
+    if table := family.table:
+        listed = [(value, " ".join(table.of(code))) for code, value in enumerate(table.by.values)]
+        lines += [f"{table.title} ({table.heading})", columns(listed)]
     if family.file.base:
         lines.append("base: what `keep` in a receipt can mean; it adds what it needs beyond")
         lines += [f"  {'or ' if at else ''}{select.text_of(family, clause)}" for at, clause in enumerate(family.base)]

@@ -48,16 +48,17 @@ def walk(root: str, folder: str) -> list[str]:
 def _rows(plan: Plan, axes: list[str]) -> bytes:
     """Each row is three pieces of JSON; targets share that of the signature. null: no axis of the family."""
     pieces: dict[tuple[str, int], bytes] = {}
-    limited = "kv_load" in plan.algorithm_axes()
+    shown = plan.algorithm_axes()
+    hows: dict[tuple[str, int], bytes] = {}
     lines = []
     for instance in plan.instances:
         key = (instance.family_.name, instance.packed)
         if key not in pieces:
             pieces[key] = msgspec.json.encode([*map(instance.signature.get, axes)])[1:-1]
-        algorithm = f'"{instance.target.name}","{instance.how.pipeline}","{instance.how.tile}"'.encode()
-        if limited:
-            algorithm += f',"{instance.how.kv_load}"'.encode() if instance.how.kv_load else b",null"
-        lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], algorithm))
+        how = (instance.target.name, id(instance.how))
+        if how not in hows:
+            hows[how] = msgspec.json.encode([*map(instance.algorithm.get, shown)])[1:-1]
+        lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], hows[how]))
     return b",\n".join(lines)
 
 

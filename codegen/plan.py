@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from codegen import select
+from codegen.algorithms import FIXED, Algorithm
 from codegen.axes import Family, Value
 from codegen.errors import CodegenError
 from codegen.receipts import Receipt
 from codegen.sieve import Leaf, Sieve
-from codegen.targets import Algorithm, Target
+from codegen.targets import Target
 from codegen.tree import Tree, tree
 
-ALGORITHM = ("target", "pipeline", "tile")  # the keys of Instance.algorithm; kv_load on targets that limit it
-Where = Mapping[str, Sequence[select.Clause]]  # a selection, by family that is no companion
+Where = Mapping[str, Sequence[select.Selected]]  # a selection, by family that is no companion
 
 
 class Instance:
@@ -36,10 +36,8 @@ class Instance:
 
     @property
     def algorithm(self) -> dict[str, Value]:
-        how: dict[str, Value] = {"target": self.target.name, "pipeline": self.how.pipeline, "tile": self.how.tile}
-        if self.how.kv_load:
-            how["kv_load"] = self.how.kv_load
-        return how
+        """Target, pipeline, and the algorithm axes that are not at their default."""
+        return {"target": self.target.name, "pipeline": self.how.pipeline, **self.how.given}
 
 
 class Plan:
@@ -54,9 +52,12 @@ class Plan:
         self.targets = [target.name for target in targets]
 
     def algorithm_axes(self, family: Family | None = None) -> tuple[str, ...]:
-        """What tells the instances of a signature apart, of one family or of all."""
-        limited = any(i.how.kv_load for i in self.instances if family is None or i.family_ is family)
-        return (*ALGORITHM, "kv_load") if limited else ALGORITHM
+        """What tells the instances of a signature apart, of one family or of all: the axes that an instance shows."""
+        hows = {id(i.how): i.how for i in self.instances if family is None or i.family_ is family}
+        listed = self.tree.families.values() if family is None else [family]
+        declared = dict.fromkeys(axis.name for one in listed for axis in one.algorithm_axes)
+        shown = {axis for how in hows.values() for axis in how.given}
+        return (*FIXED, *(axis for axis in declared if axis in shown))
 
     @cached_property
     def digest(self) -> str:
@@ -84,20 +85,28 @@ def sieve(
     receipt: Receipt,
     family: Family,
     target: Target,
-    where: Sequence[select.Clause],
-    main_where: Sequence[select.Clause] | None = None,
+    where: Sequence[select.Selected],
+    main_where: Sequence[select.Selected] | None = None,
 ) -> Sieve:
     """What decides whether a signature of a family is in a receipt on a target.
 
     Of a companion: what the instances of its main family need, those that `main_where` leaves.
     """
-    lists: dict[str, Sequence[select.Clause]] = {"head_dims": family.head_dim_clauses}
+    lists: dict[str, Sequence[select.Clause]] = {"table": family.table_clauses}
     if family.main:
         lists["receipt"] = list(_needed(root, receipt, family, family.main, target, main_where).values())
     else:
         lists["receipt"] = receipt.clauses.get(family.name, [])
-    lists["where"] = where
-    return Sieve(family, lists, [a.when for a in root.algorithms(target, family)])
+    algorithms = root.algorithms(target, family)
+    if not any(selected.how for selected in where):
+        lists["where"] = [selected.clause for selected in where]
+        return Sieve(family, lists, [a.when for a in algorithms])
+    # A clause that asks for some algorithms narrows those alone.
+    narrowed = []
+    for algorithm in algorithms:
+        values = algorithm.selectable(target.name)
+        narrowed.append(select.both(algorithm.when, [s.clause for s in where if s.answers(values)]))
+    return Sieve(family, lists, narrowed)
 
 
 def _needed(
@@ -106,10 +115,10 @@ def _needed(
     family: Family,
     main: Family,
     target: Target,
-    main_where: Sequence[select.Clause] | None,
+    main_where: Sequence[select.Selected] | None,
 ) -> dict[int, select.Clause]:
     """What the instances of a companion's main family need of it: Family.needed."""
-    walk = sieve(root, receipt, main, target, [main.everything] if main_where is None else main_where)
+    walk = sieve(root, receipt, main, target, [select.Selected(main.everything)] if main_where is None else main_where)
     return family.needed(walk.projected([of.position for _, of in family.shared]))
 
 
@@ -121,7 +130,8 @@ def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where:
     if not family.main:
         return sieve(root, receipt, family, target, where[family.name]).leaves()
     narrowed = where[family.main.name]
-    leaves = sieve(root, receipt, family, target, [family.everything], narrowed).leaves()
+    everything = [select.Selected(family.everything)]
+    leaves = sieve(root, receipt, family, target, everything, narrowed).leaves()
     answered = {leaf.packed & family.shared_fields for leaf in leaves}
     for key, clause in _needed(root, receipt, family, family.main, target, narrowed).items():
         if key not in answered:
@@ -140,16 +150,16 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     where = " ".join(where.split())
     families = [root.family(family)] if family else root.families_of(source)
     of_receipt = [one.name for one in families]
-    narrowed = select.typed([f for f in root.families.values() if not f.main], where, "where", of_receipt)
+    own = [f for f in root.families.values() if not f.main]
+    narrowed = select.typed(own, where, "where", root.hows, of_receipt)
     instances: list[Instance] = []
     for one in families:
         for target in chosen:
-            algorithms = root.algorithms(target, one)
+            hows = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(root.algorithms(target, one))]
             for packed, words, alive in _leaves(root, source, one, target, narrowed):
-                for index, how in enumerate(algorithms):
-                    if alive >> index & 1:
-                        name = f"{one.name}{words}_{how.word}_{target.word}"
-                        instances.append(Instance(name, one, packed, target, how))
+                for bit, word, how in hows:
+                    if alive & bit:
+                        instances.append(Instance(f"{one.name}{words}{word}", one, packed, target, how))
     if not instances:
         narrow = f" where '{where}'" if where else ""
         raise CodegenError(

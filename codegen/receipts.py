@@ -69,7 +69,7 @@ class Receipt:
             message += f"to keep something else, write `without: [{family.name}]` as well"
             raise self.document.error((*path, "keep"), message)
         if file.keep is not None:
-            kept = _both(family.bind(file.keep, (*path, "keep"), self.document), family.base)
+            kept = select.both(family.bind(file.keep, (*path, "keep"), self.document), family.base)
             if not kept:
                 message = f"nothing of this is in the base of {family.name}; what is beyond it, a receipt adds (`add`)"
                 raise self.document.error((*path, "keep"), message)
@@ -78,7 +78,7 @@ class Receipt:
             raise self.document.error(path, f"receipt '{self.name}' keeps nothing of {family.name}: `keep` is missing")
         if file.only is not None:
             narrow = family.bind(file.only, (*path, "only"), self.document)
-            clauses = _both(clauses, narrow)
+            clauses = select.both(clauses, narrow)
             if not clauses:
                 raise self.document.error((*path, "only"), "this leaves nothing of what the receipt keeps")
         for index, addition in enumerate(file.add):
@@ -101,12 +101,6 @@ class Receipt:
         if result == clauses:
             raise self.document.error(path, f"'{text}' adds nothing: the receipt keeps it already")
         return result
-
-
-def _both(clauses: list[Clause], others: list[Clause]) -> list[Clause]:
-    """What meets a clause of each list."""
-    both = [tuple(a & b for a, b in zip(clause, other, strict=True)) for clause in clauses for other in others]
-    return [clause for clause in both if all(clause)]
 
 
 def receipt_names() -> list[str]:

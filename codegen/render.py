@@ -11,12 +11,11 @@ import msgspec
 
 from codegen import axes as axes_module
 from codegen import files, includes
-from codegen.axes import Axis, Family
+from codegen.axes import FEATURES, INTEGERS, Axis, Family
 from codegen.manifest import manifest, source_hashes
 from codegen.operators import render as operators
 from codegen.plan import Instance, Plan
-from codegen.tables import Batch, FamilyTable, TargetTable, initialisers, names
-from codegen.targets import KV_LOADS
+from codegen.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers, names
 from codegen.tree import Tree
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Generated(msgspec.Struct):
 
 
 def _c_type(axis: Axis) -> str:
-    return {axes_module.BOOLEAN: "bool", axes_module.INTEGER: "unsigned short"}.get(axis.kind, _camel(axis.name))
+    return {axes_module.BOOLEAN: "bool", axes_module.INTEGER: "unsigned"}.get(axis.kind, _camel(axis.name))
 
 
 def _camel(name: str) -> str:
@@ -116,10 +115,8 @@ class Renderer:
 
 
 def _row(instance: Instance) -> str:
-    how, pipeline = instance.how, instance.family_.pipelines.index(instance.how.pipeline)
-    load = KV_LOADS.index(how.kv_load)
-    tile = f"{how.tile_q}, {how.tile_k}"
-    return f"{{{instance.packed:#x}u, {tile}, {instance.target.index}, {pipeline}, {how.rank}, {load}}}"
+    features, integers = instance.packed & FEATURES, instance.packed >> INTEGERS
+    return f"{{{features:#x}u, {integers:#x}u, {instance.how.number}, {instance.target.index}}}"
 
 
 def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
@@ -168,6 +165,7 @@ def _table(
 ) -> bytes:
     families = _families(plan)
     engines = _engines(plan)
+    hows = AlgorithmTables()
     targets = [
         TargetTable(
             target,
@@ -175,6 +173,7 @@ def _table(
                 (family.name, [_address(engines.get((target.name, family.name, pipe))) for pipe in family.pipelines])
                 for family in families
             ],
+            [hows.entry(family, plan.tree.algorithms(target, family)) for family in families],
         )
         for target in plan.target_list
     ]
@@ -184,11 +183,15 @@ def _table(
         "library/table.cpp.jinja",
         plan=plan,
         families=families,
-        tables=[FamilyTable(plan, family, refs) for family in families],
+        tables=[FamilyTable(plan, family) for family in families],
         headers=list(dict.fromkeys(family.engine.header for family in families)),
         engines=types,
         batches=batches,
         targets=targets,
+        algorithm_numbers=list(hows.numbers),
+        size_ranges=list(hows.ranges),
+        size_clauses=list(hows.clauses),
+        algorithm_lists=list(hows.lists),
         plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
         names=text,
         name_offset=offsets,
@@ -257,7 +260,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         operator_headers = []
         for path, family in headers.items():
             if path not in contents:
-                add(path, renderer.text("library/key.h.jinja", family=family))
+                plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
+                add(path, renderer.text("library/key.h.jinja", family=family, plain=plain))
         for name, operator in plan.tree.operators.items():
             path = f"include/tilekiln/generated/operators/{name}.h"
             if path not in contents:

@@ -10,9 +10,11 @@ from msgspec import Meta, Struct
 Word = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]*$", description="a name (small letters, digits and _)")]
 TargetName = Annotated[str, Meta(pattern="^[a-z][a-z0-9_-]*$", description="a name (small letters, digits, _ and -)")]
 Text = Annotated[str, Meta(min_length=1)]
-Pair = Annotated[
-    str, Meta(pattern="^[1-9][0-9]{0,2}x[1-9][0-9]{0,2}$", description="two numbers from 1 to 999, as 64x64")
-]
+_NUMBERS = "^[1-9][0-9]*(x[1-9][0-9]*)*$"
+Numbers = (
+    Annotated[str, Meta(pattern=_NUMBERS, description="numbers with x between them, as 64x64")]
+    | Annotated[int, Meta(ge=1)]
+)
 Number = Annotated[int, Meta(ge=0)]
 Small = Annotated[int, Meta(ge=0, le=255)]
 Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
@@ -21,8 +23,34 @@ Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
 class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: Word
     about: str = ""  # of the main family if `values: main`, else it must be there
-    values: Annotated[list[Word | Number], Meta(min_length=1)] | Literal["head_dims", "main"] | None = None
+    # A text: main, or the table. No Word: msgspec 0.22 crashes over a second pattern in one union.
+    values: Annotated[list[Word | Number], Meta(min_length=1)] | str | None = None
+    holds: Literal["at_least", "equal"] | None = None  # of an integer axis: which problems an instance takes
     word: str | list[Word] = ""
+
+
+class TableFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Values of integer axes that exist together, `64x128`, by the value of another axis."""
+
+    by: Word
+    values: dict[str, list[Numbers]]
+
+
+class AlgorithmAxisFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """An axis of how instances answer: numbers (`of` names them), or `values`, or neither (yes and no)."""
+
+    name: Word
+    about: Text
+    of: Annotated[list[Word], Meta(min_length=1)] | None = None
+    values: Annotated[list[Word | Number], Meta(min_length=1)] | None = None
+    default: Word | Number | bool | None = None
+    word: str | list[Word] = ""
+
+
+class ChoiceFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What steers the choice between instances that all take a problem."""
+
+    fit: dict[str, Word] = {}  # a size of the problem and the number of the tile that covers it
 
 
 class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,16 +77,16 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     engine: EngineFile | Word  # main, or the family whose engines hold this one too
     batch_by: list[Word]
     companion_of: Word | None = None
-    head_dims: dict[str, list[Pair]] = {}
+    tables: Annotated[dict[str, TableFile], Meta(max_length=1)] = {}
+    algorithm: list[AlgorithmAxisFile] = []
+    sizes: list[Word] = []
+    choice: ChoiceFile | None = None
     base: Selection | None = None
     rules: list[RuleFile] = []
 
 
-class AlgorithmFile(Struct, frozen=True, forbid_unknown_fields=True):
-    pipeline: Word
-    tile: Pair | Annotated[int, Meta(ge=1, le=999)]  # queries x keys, or rows
-    when: Selection | None = None
-    rank: Small = 0
+# An entry of a target's algorithms; codegen.algorithms says what a family's may hold.
+Algorithm = dict[str, str | int | bool | list[str | int]]
 
 
 class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -70,9 +98,8 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     arch: Word
     flags: list[Text]
     cpuid: list[Text]
-    kv_offsets: Literal[32, 64] = 64  # bits of an offset into a paged KV cache
     extends: TargetName | None = None
-    algorithms: dict[str, list[AlgorithmFile]] | None = None
+    algorithms: dict[str, list[Algorithm]] | None = None
 
 
 class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):

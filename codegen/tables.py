@@ -1,4 +1,4 @@
-"""The plan as the numbers and texts that the table template prints: groups, references, clauses."""
+"""The plan as the numbers and texts that the table template prints: groups, references, clauses, algorithms."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from codegen import cpu
-from codegen.axes import INTEGER, Family
+from codegen.algorithms import Algorithm, SizeRule
+from codegen.axes import FEATURES, INTEGER, Family
 from codegen.plan import Instance, Plan
 from codegen.select import Clause
 from codegen.targets import Target
@@ -68,8 +69,9 @@ class ReceiptEntry(NamedTuple):
 class FamilyTable:
     """What namespace <family> of table.cpp holds."""
 
-    def __init__(self, plan: Plan, family: Family, refs: Sequence[tuple[int, int]]) -> None:
-        self.name, self.pipelines, self.head_dims = family.name, family.pipelines, family.head_dims
+    def __init__(self, plan: Plan, family: Family) -> None:
+        self.name, self.pipelines = family.name, family.pipelines
+        self.sizes, self.fits = family.file.sizes, family.fits
         self.axis_count = len(family.axes)
         conditions = Conditions(family)
         # A rule with several clauses is several entries of one name.
@@ -80,25 +82,62 @@ class FamilyTable:
             if family.name in receipt.clauses
         ]  # none for a companion: its main family's say it
         self.condition_lists, self.integers = list(conditions.lists), list(conditions.integers)
+        self.integers_name, self.by = family.integers_name, family.table.by.position if family.table else 255
+        legal = family.legal_integers
+        self.legal_count = len(legal)
+        self.legal = initialisers((number for row in legal for number in row), len(family.integers) + 1)
         position = {target.name: at for at, target in enumerate(plan.target_list)}
         entries = []
         for number, instance in enumerate(plan.instances):
             if instance.family_ is family:
                 packed = instance.packed
-                hdims = [packed >> axis.shift & axis.field for axis in family.axes if axis.kind == INTEGER]
+                integers = [packed >> axis.shift & axis.field for axis in family.integers]
                 order = (position[instance.target.name], instance.how.rank)
-                entries.append((packed & ~family.hdim_fields, *hdims, *order, number))
+                entries.append((packed & FEATURES, *integers, *order, number))
         entries.sort()
+        self.first, self.count = min(entry[-1] for entry in entries), len(entries)
         begins = [at for at, entry in enumerate(entries) if at == 0 or entry[0] != entries[at - 1][0]]
         ends = [*begins[1:], len(entries)]
         self.group_count = len(begins)
         self.groups = initialisers((f"{{{entries[b][0]:#x}u,{b},{e}}}" for b, e in zip(begins, ends, strict=True)), 4)
-        self.refs = initialisers(f"{{{refs[entry[-1]][0]},{refs[entry[-1]][1]}}}" for entry in entries)
         self.instance_of = initialisers(entry[-1] for entry in entries)
 
 
+class AlgorithmTables:
+    """The algorithms of targets as tilekiln::Algorithm; equal lists of numbers, ranges, clauses and algorithms are one
+    array each."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[int, ...], int] = {}
+        self.ranges: dict[tuple[tuple[int, int, int], ...], int] = {}
+        self.clauses: dict[tuple[tuple[int, int], ...], int] = {}
+        self.lists: dict[tuple[str, ...], int] = {}
+
+    def entry(self, family: Family, algorithms: Sequence[Algorithm]) -> str:
+        """A target's algorithms for a family, by Row::algorithm."""
+        listed = tuple(self._algorithm(family, how) for how in sorted(algorithms, key=lambda how: how.number))
+        if not listed:
+            return "{nullptr, 0}"
+        return f"{{algorithms_{self.lists.setdefault(listed, len(self.lists))}, {len(listed)}}}"
+
+    def _algorithm(self, family: Family, how: Algorithm) -> str:
+        numbers = tuple(how.numbers)
+        fields = f"fields_{self.numbers.setdefault(numbers, len(self.numbers))}" if numbers else "nullptr"
+        pipeline = family.pipelines.index(how.pipeline)
+        rules = f"{self._rule(how.needs)}, {self._rule(how.best)}"
+        return f'{{"{how.word}", {pipeline}, {how.rank}, {fields}, {rules}}}'
+
+    def _rule(self, rule: SizeRule) -> str:
+        if not rule.clauses:
+            return '{"", nullptr, 0}'
+        clauses = tuple((self.ranges.setdefault(ranges, len(self.ranges)), len(ranges)) for ranges in rule.clauses)
+        at = self.clauses.setdefault(clauses, len(self.clauses))
+        return f'{{"{rule.text}", size_clauses_{at}, {len(clauses)}}}'
+
+
 class TargetTable:
-    def __init__(self, target: Target, engines: list[tuple[str, list[str]]]) -> None:
+    def __init__(self, target: Target, engines: list[tuple[str, list[str]]], algorithms: list[str]) -> None:
+        self.algorithms = algorithms
         self.name, self.word, self.isa, self.arch = target.name, target.word, target.isa, target.arch
         self.index, self.order, self.engines = target.index, target.order, engines
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)

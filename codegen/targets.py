@@ -3,43 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from codegen import cpu, schema
-from codegen.errors import nearest, no_such
-from codegen.select import Clause
+from codegen.algorithms import SETTINGS, Algorithm, read_values, size_rule
+from codegen.errors import SelectionError, nearest, no_such
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
     from codegen.axes import Family
-
-
-KV_LOADS = ("", "small", "large")  # by tilekiln::KvLoad
-
-
-class Algorithm(NamedTuple):
-    """How an instance answers, apart from its target."""
-
-    pipeline: str
-    tile_q: int
-    tile_k: int  # 0: the tile is of rows only
-    rank: int
-    when: list[Clause]
-    kv_load: str = ""  # of KV_LOADS
-
-    @property
-    def word(self) -> str:
-        """As part of instance names."""
-        return f"{self.pipeline}_b{self.tile}" + (f"_{self.kv_load}" if self.kv_load else "")
-
-    @property
-    def shown(self) -> str:
-        """Tile and kv_load, as people are told them."""
-        return f"{self.tile} {self.kv_load}".strip()
-
-    @property
-    def tile(self) -> str:
-        return f"{self.tile_q}x{self.tile_k}" if self.tile_k else str(self.tile_q)
 
 
 class Target:
@@ -50,7 +22,7 @@ class Target:
         file = self.file = document.load(schema.TargetFile)
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
         self.isa, self.arch, self.flags, self.cpuid = file.isa, file.arch, list(file.flags), list(file.cpuid)
-        self.extends, self.kv_offsets = file.extends, file.kv_offsets
+        self.extends = file.extends
         self.own_algorithms = file.algorithms
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("target",), f"the file must be named {self.name}.yaml")
@@ -77,33 +49,55 @@ def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Ta
         if owner.extends is None:
             return []
         owner = all_targets[owner.extends]
-    result = []
-    for index, file in enumerate(owner.own_algorithms[family.name]):
+    result: list[Algorithm] = []
+    for index, entry in enumerate(owner.own_algorithms[family.name]):
         path = ("algorithms", family.name, index)
-        if file.pipeline not in family.pipelines:
-            message = no_such(f"pipeline of {family.name}", file.pipeline, family.pipelines).replace("\n", "; ")
-            raise owner.document.error((*path, "pipeline"), message)
-        when = family.bind(file.when, (*path, "when"), owner.document) if file.when else [family.everything]
-        tile_q, _, tile_k = str(file.tile).partition("x")
-        result.append(Algorithm(file.pipeline, int(tile_q), int(tile_k or 0), file.rank, when))
-        if any((a.pipeline, a.tile) == (file.pipeline, result[-1].tile) for a in result[:-1]):
-            raise owner.document.error(path, f"{file.pipeline} with tile {file.tile} stands here twice")
-    if target.kv_offsets == 32 and "page_size" in family.axis_of:
-        result = [load for algorithm in result for load in _loads(algorithm, family)]
+        result.append(_algorithm(owner.document, family, index, dict(entry), path))
+        if any((a.pipeline, a.values) == (result[-1].pipeline, result[-1].values) for a in result[:-1]):
+            shown = f"{result[-1].pipeline} {result[-1].shown}"
+            raise owner.document.error(path, f"{shown} stands here twice")
     return sorted(result, key=lambda algorithm: algorithm.rank)
 
 
-def _loads(algorithm: Algorithm, family: Family) -> list[Algorithm]:
-    """An algorithm on a target whose offsets have 32 bits, and its twin for caches beyond their reach.
+def _wrong(key: str, value: Any) -> str:
+    """What a setting must be when this is not; "" when it is."""
+    if key == "rank":
+        return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
+    texts = value if key == "when" and isinstance(value, list) else [value]
+    return "" if texts and all(isinstance(text, str) and text for text in texts) else "a text"
 
-    A key tile within one page has that page's address; only one that spans pages has one base for the whole cache.
-    """
-    axis = family.axis_of["page_size"]
-    spans = sum(1 << code for code, value in enumerate(axis.values) if int(value) < algorithm.tile_k)
-    at = axis.position
-    large = [(*when[:at], when[at] & spans, *when[at + 1 :]) for when in algorithm.when if when[at] & spans]
-    twin = [algorithm._replace(when=large, kv_load="large")] if large else []
-    return [algorithm._replace(kv_load="small"), *twin]
+
+def _algorithm(
+    document: Document, family: Family, number: int, entry: dict[str, Any], path: tuple[str | int, ...]
+) -> Algorithm:
+    """One entry, which is emptied."""
+    settings: dict[str, Any] = {}
+    for key in ("pipeline", *SETTINGS):
+        value = entry.pop(key, None)
+        if value is not None:
+            wanted = _wrong(key, value)
+            if wanted:
+                raise document.error((*path, key), f"'{value}' must be {wanted}")
+            settings[key] = value
+    if "pipeline" not in settings:
+        raise document.error(path, "'pipeline' is missing here")
+    if settings["pipeline"] not in family.pipelines:
+        message = no_such(f"pipeline of {family.name}", settings["pipeline"], family.pipelines).replace("\n", "; ")
+        raise document.error((*path, "pipeline"), message)
+    values = read_values(family.algorithm_axes, entry, document, path, family.name)
+    when = [family.everything]
+    if "when" in settings:
+        when = family.bind(settings["when"], (*path, "when"), document)
+    rules = {}
+    for key in ("needs", "best"):
+        try:
+            rules[key] = size_rule(settings.get(key, ""), family.file.sizes, family.name)
+        except SelectionError as error:
+            raise document.selection_error((*path, key), error) from error
+    rank = settings.get("rank", 0)
+    return Algorithm(
+        number, settings["pipeline"], family.algorithm_axes, values, rank, when, rules["needs"], rules["best"]
+    )
 
 
 def check_together(listed: Sequence[Target]) -> None:

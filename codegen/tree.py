@@ -6,10 +6,11 @@ import os
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from codegen.algorithms import Algorithm
 from codegen.axes import Family
 from codegen.errors import CodegenError, no_such, warn
 from codegen.receipts import Receipt
-from codegen.targets import Algorithm, Target, bind_algorithms, check_together
+from codegen.targets import Target, bind_algorithms, check_together
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -105,6 +106,21 @@ class Tree:
     @cache  # noqa: B019 (a tree lives as long as the process)
     def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
         return bind_algorithms(target, family, self.targets)
+
+    @cached_property
+    def hows(self) -> dict[str, dict[str, list[str]]]:
+        """By family, what its instances can have besides their signature, by axis: what selections may ask for."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for family in self.families.values():
+            own = found[family.name] = {"target": list(self.targets), "pipeline": list(family.pipelines)}
+            for axis in family.algorithm_axes:
+                own |= {name: [*axis.values] for name in (axis.name, *axis.of)}
+            for target in self.targets.values():
+                for algorithm in self.algorithms(target, family):
+                    for name, value in algorithm.selectable(target.name).items():
+                        if value not in own[name]:
+                            own[name].append(value)
+        return found
 
     @cached_property
     def receipt_names(self) -> list[str]:

@@ -423,7 +423,7 @@ def load(
 
 def _check_signature(operator: Operator, family: Family) -> None:
     """Every axis of the main stage that a caller can see is said, and nothing else."""
-    sizes = {axis.name for axis in family.axes if axis.name in ("hdim_q", "hdim_v")}
+    sizes = {axis.name for axis in family.integers}
     for axis in operator.file.signature:
         if axis not in family.axis_of:
             error = no_such(f"axis of {family.name}", axis, family.axis_of)

@@ -206,9 +206,9 @@ tilekiln_status check_fwd(const tilekiln_fmha_fwd_args& args, FwdCall* to) {
   TILEKILN_TRY(op::fmha_fwd::read(args, call));
   op::fmha_fwd::fill(args, call);
   to->query.features = tilekiln::fmha_fwd::pack(call.signature);
-  to->query.hdim_q = to->problem.hdim_q;
-  to->query.hdim_v = to->problem.hdim_v;
-  to->query.seqlen_q = to->seqlen_q;
+  to->query.wants[tilekiln::fmha_fwd::wants::hdim_q] = to->problem.hdim_q;
+  to->query.wants[tilekiln::fmha_fwd::wants::hdim_v] = to->problem.hdim_v;
+  to->query.sizes[tilekiln::fmha_fwd::sizes::seqlen_q] = to->seqlen_q;
   return TILEKILN_OK;
 }
 

@@ -36,9 +36,8 @@ class AppendCheck : AttentionCheck<tilekiln_fmha_fwd_appendkv_args, KvArrays, Ap
     TILEKILN_TRY(overlaps({&arrays_.k, &arrays_.v, rotates_q ? &arrays_.q : &none_, &arrays_.out, &arrays_.lse}));
     TILEKILN_TRY(where_to_run());
     set_appendkv_signature(&call_);
-    call_.query.hdim_q = problem_.hdim_q;
-    call_.query.hdim_v = problem_.hdim_v;
-    call_.query.seqlen_q = std::max(call_.seqlen_q, call_.seqlen_new);
+    call_.query.wants[want_hdim_q] = problem_.hdim_q;
+    call_.query.wants[want_hdim_v] = problem_.hdim_v;
     return args_.out != nullptr ? attention() : TILEKILN_OK;
   }
 
@@ -175,7 +174,6 @@ class AppendCheck : AttentionCheck<tilekiln_fmha_fwd_appendkv_args, KvArrays, Ap
       problem_.pages.layout = KvLayout::linear;
       problem_.pages.k_page = k.stride[0];
       problem_.pages.v_page = v.stride[0];
-      call_.query.cache = {k.shape[0], tokens, k.stride[0], dtype_bytes(k.dtype)};
     }
     return TILEKILN_OK;
   }

@@ -358,9 +358,9 @@ class AttentionCheck {
 
   // What the dispatcher asks for; the signature is already there.
   void set_query() {
-    call_.query.hdim_q = problem_.hdim_q;
-    call_.query.hdim_v = problem_.hdim_v;
-    call_.query.seqlen_q = call_.seqlen_q;
+    call_.query.wants[want_hdim_q] = problem_.hdim_q;
+    call_.query.wants[want_hdim_v] = problem_.hdim_v;
+    call_.query.sizes[size_seqlen_q] = call_.seqlen_q;
   }
 
   const Args& args_;

@@ -7,26 +7,39 @@
 
 namespace tilekiln {
 
-int64_t tile_cost(int64_t seqlen_q, int64_t tile_q) {
-  const int64_t rows = (seqlen_q + tile_q - 1) / tile_q * tile_q, forgiven = seqlen_q + seqlen_q / 4;
+namespace {
+
+bool holds(const SizeRule& rule, const Query& query) {
+  for (uint32_t i = 0; i < rule.clause_count; ++i) {
+    const SizeClause& clause = rule.clauses[i];
+    bool met = true;
+    for (uint32_t j = 0; j < clause.count; ++j) {
+      const SizeRange& range = clause.ranges[j];
+      const int64_t size = query.sizes[range.size];
+      met = met && range.least <= size && size <= range.most;
+    }
+    if (met) return true;
+  }
+  return rule.clause_count == 0;
+}
+
+}  // namespace
+
+int64_t tile_cost(int64_t size, int64_t tile) {
+  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
   return rows > forgiven ? rows : forgiven;
 }
 
 Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
     : table_(table), family_(table.families[family]), isa_(isa) {
-  for (uint32_t i = 0; i < family_.axis_count; ++i) {
-    const Axis& axis = family_.axes[i];
-    const int mask = (1 << axis.bits) - 1;
-    if (strcmp(axis.name, "hdim_q") == 0) shift_q_ = axis.shift, mask_q_ = mask;
-    if (strcmp(axis.name, "hdim_v") == 0) shift_v_ = axis.shift, mask_v_ = mask;
-  }
-  hdims_ = (static_cast<uint64_t>(mask_q_) << shift_q_) | (static_cast<uint64_t>(mask_v_) << shift_v_);
+  read_axes();
   const Target* limit = nullptr;
   for (uint32_t i = 0; i < table.target_count; ++i) {
     const Target& target = table.targets[i];
     Use& use = use_[target.index];
     use.target = &target;
     use.engines = target.engines[family];
+    use.algorithms = target.algorithms[family];
     use.supported = target.supported();
     use.order = target.order;
     if (strcmp(target.isa, isa) == 0 && use.supported) limit = &target;
@@ -41,13 +54,24 @@ Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
   make_index();
 }
 
+void Dispatcher::read_axes() {
+  for (uint32_t i = 0; i < family_.axis_count; ++i) {
+    const Axis& axis = family_.axes[i];
+    if (axis.kind != 2) continue;
+    const uint64_t guard = uint64_t(1) << (axis.bits - 1);
+    fields_[integer_count_++] = {axis.shift, axis.equal, static_cast<int64_t>(guard - 1)};
+    guards_ |= guard << axis.shift;
+    (axis.equal ? equal_ : at_least_) |= (axis.equal ? 2 * guard - 1 : guard) << axis.shift;
+  }
+}
+
 void Dispatcher::make_index() {
   int bits = 1;
   while ((uint32_t(1) << bits) < 2 * family_.group_count) ++bits;
   slots_.reset(size_t(1) << bits);
   for (Slot& slot : slots_) slot = {0, 0, 0};
   slot_shift_ = 64 - bits;
-  std::vector<Entry> entries, members;
+  std::vector<Entry> entries, members, kept;
   for (uint32_t g = 0; g < family_.group_count; ++g) {
     const Group& group = family_.groups[g];
     members.clear();
@@ -55,21 +79,24 @@ void Dispatcher::make_index() {
       if (refuse_here(row(ref)) == Refusal::chosen) members.push_back(entry(row(ref), ref));
     }
     if (members.empty()) continue;
-    const auto alike = [](const Entry& a, const Entry& b) {
-      return a.hdim_q == b.hdim_q && a.hdim_v == b.hdim_v && a.tile_q == b.tile_q && a.load == b.load &&
-             (a.load == KvLoad::any || a.tile_k == b.tile_k);
-    };
-    std::sort(members.begin(), members.end(), [](const Entry& a, const Entry& b) {
-      if (a.hdim_q + a.hdim_v != b.hdim_q + b.hdim_v) return a.hdim_q + a.hdim_v < b.hdim_q + b.hdim_v;
-      if (a.hdim_q != b.hdim_q) return a.hdim_q < b.hdim_q;
-      // The order of the choice for a problem of no size, in which all tiles fit.
-      const Score first = score({}, a), second = score({}, b);
-      if (compare(second, first) != Refusal::chosen) return true;
-      return compare(first, second) == Refusal::chosen && a.ref < b.ref;
+    // Of those that are alike but for target and rank, the one that always wins.
+    std::sort(members.begin(), members.end(), [&](const Entry& a, const Entry& b) {
+      if (a.held != b.held) return a.held < b.held;
+      if (a.integers != b.integers) return a.integers < b.integers;
+      if (a.order != b.order) return a.order > b.order;
+      return a.how->rank != b.how->rank ? a.how->rank < b.how->rank : a.ref < b.ref;
     });
-    members.erase(std::unique(members.begin(), members.end(), alike), members.end());
+    kept.clear();
+    for (const Entry& member : members) {
+      size_t at = kept.size();
+      while (at > 0 && kept[at - 1].integers == member.integers && !alike(kept[at - 1], member)) --at;
+      if (at == 0 || kept[at - 1].integers != member.integers) kept.push_back(member);
+    }
+    // A tie goes to the first of the plan's order.
+    std::sort(kept.begin(), kept.end(),
+              [](const Entry& a, const Entry& b) { return a.held != b.held ? a.held < b.held : a.ref < b.ref; });
     const auto begin = static_cast<uint32_t>(entries.size());
-    entries.insert(entries.end(), members.begin(), members.end());
+    entries.insert(entries.end(), kept.begin(), kept.end());
     size_t at = first_slot(group.features);
     while (slots_[at].begin != slots_[at].end) at = (at + 1) & (slots_.size() - 1);
     slots_[at] = {group.features, begin, static_cast<uint32_t>(entries.size())};
@@ -111,48 +138,73 @@ const Group* Dispatcher::group(uint64_t features) const {
 }
 
 Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
-  if (features(row) != query.features) return Refusal::other_features;
-  if (hdim_q(row) < query.hdim_q || hdim_v(row) < query.hdim_v) return Refusal::hdim_too_small;
-  if (static_cast<KvLoad>(row.kv_load) == KvLoad::small && needs_large_load(query.cache, row.tile_k)) {
-    return Refusal::cache_too_large;
+  if (row.features != query.features) return Refusal::other_features;
+  Refusal small = Refusal::chosen;
+  for (int i = 0; i < integer_count_; ++i) {
+    const int64_t have = integer(row, i);
+    if (fields_[i].equal && have != query.wants[i]) return Refusal::other_integers;
+    if (have < query.wants[i]) small = Refusal::integers_small;
   }
+  if (small != Refusal::chosen) return small;
+  if (!holds(how(row).needs, query)) return Refusal::sizes_unmet;
   return refuse_here(row);
 }
 
 Refusal Dispatcher::refuse_here(const Row& row) const {
   const Use& use = use_[row.target];
-  if (use.engines == nullptr || use.engines[row.pipeline] == nullptr) return Refusal::not_built;
+  if (use.engines == nullptr || use.engines[how(row).pipeline] == nullptr) return Refusal::not_built;
   if (!use.supported) return Refusal::machine_lacks;
   if (!use.usable) return Refusal::isa_forbidden;
   return Refusal::chosen;
 }
 
-Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
-  return {static_cast<uint16_t>(hdim_q(of)),
-          static_cast<uint16_t>(hdim_v(of)),
-          of.tile_q,
-          of.tile_k,
-          use_[of.target].order,
-          of.rank,
-          static_cast<KvLoad>(of.kv_load),
-          ref};
+int64_t Dispatcher::held(const Row& row) const {
+  int64_t sum = 0;
+  for (int i = 0; i < integer_count_; ++i) {
+    if (!fields_[i].equal) sum += integer(row, i);
+  }
+  return sum;
 }
 
-Dispatcher::Score Dispatcher::score(const Query& query, const Entry& entry) {
-  return {entry.hdim_q + entry.hdim_v - query.hdim_q - query.hdim_v,
-          tile_cost(query.seqlen_q, entry.tile_q),
-          -int64_t(entry.tile_q),
-          entry.load == KvLoad::large,
-          -int64_t(entry.order),
-          entry.rank};
+int64_t Dispatcher::waste(const Query& query, const Row& row) const {
+  int64_t sum = held(row);
+  for (int i = 0; i < integer_count_; ++i) {
+    if (!fields_[i].equal) sum -= query.wants[i];
+  }
+  return sum;
+}
+
+Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
+  return {of.integers, static_cast<uint32_t>(held(of)), ref, &how(of), use_[of.target].order};
+}
+
+bool Dispatcher::alike(const Entry& a, const Entry& b) const {
+  const Algorithm &first = *a.how, &second = *b.how;
+  if (&first == &second) return true;
+  for (uint32_t i = 0; i < family_.fit_count; ++i) {
+    if (first.fields[family_.fits[i].field] != second.fields[family_.fits[i].field]) return false;
+  }
+  return strcmp(first.needs.text, second.needs.text) == 0 && strcmp(first.best.text, second.best.text) == 0;
+}
+
+Dispatcher::Score Dispatcher::score(const Query& query, const Entry& entry) const {
+  const Algorithm& how = *entry.how;
+  Score result = {entry.held, 1, 1, 1, -int(entry.order), how.rank};
+  if (how.best.clause_count != 0) result.best = holds(how.best, query) ? 0 : 2;
+  for (uint32_t i = 0; i < family_.fit_count; ++i) {
+    const int64_t tile = how.fields[family_.fits[i].field];
+    result.fit *= static_cast<double>(tile_cost(query.sizes[family_.fits[i].size], tile));
+    result.tile *= static_cast<double>(tile);
+  }
+  return result;
 }
 
 Refusal Dispatcher::compare(const Score& a, const Score& b) {
-  if (a.hdim_waste != b.hdim_waste) return a.hdim_waste > b.hdim_waste ? Refusal::hdim_waste : Refusal::chosen;
-  if (a.tile_fit != b.tile_fit) return a.tile_fit > b.tile_fit ? Refusal::tile_fit : Refusal::chosen;
-  // Of two tiles that fit alike, the taller: it reads every key less often.
-  if (a.tile != b.tile) return a.tile > b.tile ? Refusal::tile_fit : Refusal::chosen;
-  if (a.load != b.load) return a.load > b.load ? Refusal::longer_loads : Refusal::chosen;
+  if (a.held != b.held) return a.held > b.held ? Refusal::integers_waste : Refusal::chosen;
+  if (a.best != b.best) return a.best > b.best ? Refusal::best_elsewhere : Refusal::chosen;
+  if (a.fit != b.fit) return a.fit > b.fit ? Refusal::tile_fit : Refusal::chosen;
+  // Of two tiles that fit alike, the taller.
+  if (a.tile != b.tile) return a.tile < b.tile ? Refusal::tile_fit : Refusal::chosen;
   if (a.order != b.order) return a.order > b.order ? Refusal::slower_target : Refusal::chosen;
   return a.rank > b.rank ? Refusal::rank : Refusal::chosen;
 }
@@ -162,24 +214,39 @@ Choice Dispatcher::find(const Query& query) const {
   size_t at = first_slot(query.features);
   while (slots_[at].begin != slots_[at].end && slots_[at].features != query.features)
     at = (at + 1) & (slots_.size() - 1);
+  uint64_t wants = 0;
+  for (int i = 0; i < integer_count_; ++i) {
+    const Field& field = fields_[i];
+    const int64_t want = query.wants[i];
+    wants |= static_cast<uint64_t>(want < 0 ? 0 : want > field.most ? field.most : want) << field.shift;
+  }
   const Entry* best = nullptr;
+  bool scored = false;
   Score best_score = {};
   for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
     const Entry& candidate = entries_[i];
-    if (candidate.hdim_q < query.hdim_q || candidate.hdim_v < query.hdim_v) continue;
-    if (candidate.load == KvLoad::small && needs_large_load(query.cache, candidate.tile_k)) continue;
-    // Entries come by their head dims: from here on all waste more.
-    if (best != nullptr && candidate.hdim_q + candidate.hdim_v > best->hdim_q + best->hdim_v) break;
+    // Of each field the guard is left where the row's value is no less than the problem's.
+    if ((((candidate.integers | guards_) - wants) & at_least_) != at_least_) continue;
+    if (((candidate.integers ^ wants) & equal_) != 0) continue;
+    if (candidate.how->needs.clause_count != 0 && !holds(candidate.how->needs, query)) continue;
+    if (best == nullptr) {
+      best = &candidate;
+      continue;
+    }
+    // Entries come by what they hold: from here on all waste more.
+    if (candidate.held > best->held) break;
+    if (!scored) best_score = score(query, *best);
+    scored = true;
     const Score candidate_score = score(query, candidate);
-    // A tie in everything goes to the first of the plan's order.
-    if (best != nullptr && compare(best_score, candidate_score) == Refusal::chosen) continue;
+    if (compare(best_score, candidate_score) == Refusal::chosen) continue;
     best = &candidate;
     best_score = candidate_score;
   }
   if (best == nullptr) return choice;
-  choice.row = &row(best->ref);
-  choice.engine = use_[choice.row->target].engines[choice.row->pipeline];
   choice.instance = instance(best->ref);
+  choice.row = &row_of(choice.instance);
+  choice.how = best->how;
+  choice.engine = use_[choice.row->target].engines[best->how->pipeline];
   return choice;
 }
 
@@ -194,16 +261,13 @@ Refusal Dispatcher::judge(const Query& query, uint32_t ref, const Choice& choice
 
 Choice Dispatcher::at(int64_t instance) const {
   Choice choice;
-  const Row& wanted = row(table_.plan[instance]);
-  const Group* found = group(features(wanted));
-  if (found == nullptr) return choice;
-  for (uint32_t ref = found->begin; ref < found->end; ++ref) {
-    if (this->instance(ref) != instance) continue;
-    choice.row = &wanted;
-    choice.instance = instance;
-    const Use& use = use_[wanted.target];
-    if (use.engines != nullptr) choice.engine = use.engines[wanted.pipeline];
-  }
+  const int64_t first = family_.first_instance;
+  if (instance < first || instance >= first + int64_t(family_.instance_count)) return choice;
+  choice.row = &row_of(instance);
+  choice.instance = instance;
+  choice.how = &how(*choice.row);
+  const Use& use = use_[choice.row->target];
+  if (use.engines != nullptr) choice.engine = use.engines[choice.how->pipeline];
   return choice;
 }
 

@@ -17,8 +17,6 @@ uint64_t code_of(const Axis& axis, uint64_t signature) {
   return (signature >> axis.shift) & ((uint64_t(1) << axis.bits) - 1);
 }
 
-bool is(const Axis& axis, const char* name) { return strcmp(axis.name, name) == 0; }
-
 void add_value(Text& text, const Axis& axis, uint64_t code) {
   if (axis.kind == enumerated && code < axis.value_count) {
     text.add("%s", axis.values[code]);
@@ -29,29 +27,28 @@ void add_value(Text& text, const Axis& axis, uint64_t code) {
   }
 }
 
-// `signature` with the head dims of `hdim_q` and `hdim_v`; for a problem they may be any, so they are passed beside it.
-void add_selection(Text& text, const Family& family, uint64_t features, int hdim_q, int hdim_v) {
+// What `values` has of the integer axes: of a problem, or of an instance.
+void add_selection(Text& text, const Family& family, uint64_t features, const int64_t* values) {
   for (uint32_t i = 0; i < family.axis_count; ++i) {
     const Axis& axis = family.axes[i];
     text.add("%s%s=", i == 0 ? "" : " ", axis.name);
-    if (is(axis, "hdim_q") || is(axis, "hdim_v")) {
-      text.add("%d", is(axis, "hdim_q") ? hdim_q : hdim_v);
+    if (axis.kind == integer) {
+      text.add("%lld", static_cast<long long>(*values++));
     } else {
       add_value(text, axis, code_of(axis, features));
     }
   }
 }
 
-bool holds(const Family& family, const Clause& clause, uint64_t features, const HeadDims& dims) {
+bool holds(const Family& family, const Clause& clause, uint64_t features, const int64_t* values) {
   for (uint32_t i = 0; i < clause.count; ++i) {
     const Condition& condition = clause.conditions[i];
     const Axis& axis = family.axes[condition.axis];
     bool met = false;
     if (axis.kind == integer) {
-      const uint64_t value = is(axis, "hdim_q")   ? dims.hdim_q
-                             : is(axis, "hdim_v") ? dims.hdim_v
-                                                  : code_of(axis, features);
-      for (uint32_t j = 0; j < condition.integer_count; ++j) met = met || condition.integers[j] == value;
+      int at = 0;
+      for (uint8_t before = 0; before < condition.axis; ++before) at += family.axes[before].kind == integer;
+      for (uint32_t j = 0; j < condition.integer_count; ++j) met = met || condition.integers[j] == values[at];
     } else {
       met = (condition.allowed >> code_of(axis, features)) & 1;
     }
@@ -60,69 +57,104 @@ bool holds(const Family& family, const Clause& clause, uint64_t features, const 
   return true;
 }
 
-const Rule* forbidding_rule(const Family& family, uint64_t features, const HeadDims& dims) {
+const Rule* forbidding_rule(const Family& family, uint64_t features, const int64_t* values) {
   for (uint32_t i = 0; i < family.rule_count; ++i) {
-    if (holds(family, family.rules[i].when, features, dims)) return &family.rules[i];
+    if (holds(family, family.rules[i].when, features, values)) return &family.rules[i];
   }
   return nullptr;
 }
 
-bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t features, const HeadDims& dims) {
+bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t features, const int64_t* values) {
   for (uint32_t i = 0; i < receipt.clause_count; ++i) {
-    if (holds(family, receipt.clauses[i], features, dims)) return true;
+    if (holds(family, receipt.clauses[i], features, values)) return true;
   }
   return false;
 }
 
 // The receipt that lists a signature: `own` if it does, else the first. Null when none does.
-const ReceiptInfo* listing_receipt(const Family& family, const char* own, uint64_t features, const HeadDims& dims) {
+const ReceiptInfo* listing_receipt(const Family& family, const char* own, uint64_t features, const int64_t* values) {
   const ReceiptInfo* found = nullptr;
   for (uint32_t i = 0; i < family.receipt_count; ++i) {
     const ReceiptInfo& receipt = family.receipts[i];
     const bool mine = strcmp(receipt.name, own) == 0;
-    if ((found == nullptr || mine) && lists(family, receipt, features, dims)) found = &receipt;
+    if ((found == nullptr || mine) && lists(family, receipt, features, values)) found = &receipt;
   }
   return found;
 }
 
-// The legal pairs of a dtype that hold a problem, by least waste, one after the other.
-class Pairs {
+// The legal values of the integer axes that hold a problem, by least waste, one combination after the other.
+class Legal {
  public:
-  Pairs(const Family& family, const Query& query) : family_(family), query_(query) {
-    for (uint32_t i = 0; i < family.axis_count; ++i) {
-      if (is(family.axes[i], "dtype")) dtype_ = code_of(family.axes[i], query.features);
+  Legal(const Dispatcher& dispatcher, const Query& query)
+      : integers_(dispatcher.family().integers), count_(dispatcher.integer_count()), query_(query) {
+    const Family& family = dispatcher.family();
+    if (integers_.by != 255) code_ = code_of(family.axes[integers_.by], query.features);
+    for (uint32_t i = 0, at = 0; i < family.axis_count; ++i) {
+      if (family.axes[i].kind == integer) equal_[at++] = family.axes[i].equal;
     }
   }
-  uint64_t dtype() const { return dtype_; }
-  // The next pair, null at the end.
-  const HeadDims* next() {
-    const HeadDims* best = nullptr;
-    for (uint32_t i = 0; i < family_.head_dim_count; ++i) {
-      const HeadDims& pair = family_.head_dims[i];
-      if (pair.dtype != dtype_ || pair.hdim_q < query_.hdim_q || pair.hdim_v < query_.hdim_v) continue;
-      if (last_ != nullptr && order(pair) <= order(*last_)) continue;
-      if (best == nullptr || order(pair) < order(*best)) best = &pair;
+  // The next values, null at the end.
+  const int64_t* next() {
+    uint32_t best = integers_.count;
+    for (uint32_t i = 0; i < integers_.count; ++i) {
+      if (!holds_query(i) || (any_ && !before(last_, i))) continue;
+      if (best == integers_.count || before(i, best)) best = i;
     }
-    return last_ = best;
+    if (best == integers_.count) return nullptr;
+    any_ = true;
+    last_ = best;
+    for (int i = 0; i < count_; ++i) values_[i] = row(best)[1 + i];
+    return values_;
+  }
+  // All of the signature's, as people write them: 64x64, 128x128.
+  void add_all(Text& text) const {
+    const char* separator = "";
+    for (uint32_t i = 0; i < integers_.count; ++i) {
+      if (row(i)[0] != code_) continue;
+      text.add("%s", separator);
+      for (int j = 0; j < count_; ++j) text.add("%s%u", j == 0 ? "" : "x", row(i)[1 + j]);
+      separator = ", ";
+    }
   }
 
  private:
-  static uint32_t order(const HeadDims& pair) { return (uint32_t(pair.hdim_q) + pair.hdim_v) << 16 | pair.hdim_q; }
-  const Family& family_;
+  const uint32_t* row(uint32_t i) const { return integers_.legal + i * static_cast<uint32_t>(1 + count_); }
+  bool holds_query(uint32_t i) const {
+    if (row(i)[0] != code_) return false;
+    for (int j = 0; j < count_; ++j) {
+      const int64_t have = row(i)[1 + j], want = query_.wants[j];
+      if (equal_[j] ? have != want : have < want) return false;
+    }
+    return true;
+  }
+  // By the sum of what they hold; equal sums by the first axis that differs.
+  bool before(uint32_t a, uint32_t b) const {
+    uint64_t first = 0, second = 0;
+    for (int j = 0; j < count_; ++j) first += row(a)[1 + j], second += row(b)[1 + j];
+    if (first != second) return first < second;
+    for (int j = 0; j < count_; ++j) {
+      if (row(a)[1 + j] != row(b)[1 + j]) return row(a)[1 + j] < row(b)[1 + j];
+    }
+    return false;
+  }
+  const Integers& integers_;
+  const int count_;
   const Query& query_;
-  const HeadDims* last_ = nullptr;
-  uint64_t dtype_ = 0;
+  uint64_t code_ = 0;
+  bool equal_[max_integers] = {}, any_ = false;
+  uint32_t last_ = 0;
+  int64_t values_[max_integers] = {};
 };
 
 void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
-  Pairs pairs(family, query);
-  while (const HeadDims* pair = pairs.next()) {
-    if (forbidding_rule(family, query.features, *pair) != nullptr) continue;
-    const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.features, *pair);
+  Legal legal(dispatcher, query);
+  while (const int64_t* values = legal.next()) {
+    if (forbidding_rule(family, query.features, values) != nullptr) continue;
+    const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.features, values);
     if (receipt == nullptr) continue;
     text.add("\n  this builds it: scons receipt=%s where='", receipt->name);
-    add_selection(text, family, query.features, pair->hdim_q, pair->hdim_v);
+    add_selection(text, family, query.features, values);
     text.add("'");
     return;
   }
@@ -132,14 +164,18 @@ void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query
 // The axes in which a row cannot answer the problem. Counts them; writes them when `text` is given.
 int differences(Text* text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
   const Family& family = dispatcher.family();
-  int count = 0;
+  int count = 0, at = 0;
   for (uint32_t i = 0; i < family.axis_count; ++i) {
     const Axis& axis = family.axes[i];
-    const bool hdim = is(axis, "hdim_q") || is(axis, "hdim_v");
-    const uint64_t have = code_of(axis, row.signature);
-    const uint64_t want =
-        !hdim ? code_of(axis, query.features) : static_cast<uint64_t>(is(axis, "hdim_q") ? query.hdim_q : query.hdim_v);
-    if (hdim ? have >= want : have == want) continue;
+    uint64_t have, want;
+    if (axis.kind == integer) {
+      have = static_cast<uint64_t>(dispatcher.integer(row, at));
+      want = static_cast<uint64_t>(query.wants[at++]);
+    } else {
+      have = code_of(axis, row.features);
+      want = code_of(axis, query.features);
+    }
+    if (axis.kind == integer && !axis.equal ? have >= want : have == want) continue;
     if (text != nullptr) {
       text->add("%s%s=", count == 0 ? "" : ", ", axis.name);
       add_value(*text, axis, have);
@@ -155,7 +191,9 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
 struct Near {
   const Row* row = nullptr;
   int64_t instance = -1;
-  int different = 0, waste = 0, order = 0;
+  int different = 0;
+  int64_t waste = 0;
+  int order = 0;
   bool before(const Near& other) const {
     if (row == nullptr || other.row == nullptr) return row != nullptr;
     if (different != other.different) return different < other.different;
@@ -169,12 +207,12 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Near nearest[near_count];
   for (uint32_t g = 0; g < family.group_count; ++g) {
-    // One line per group: other head dims, targets and tiles of the same features say nothing new.
+    // One line per group: other integers, targets and tiles of the same features say nothing new.
     Near best;
     for (uint32_t ref = family.groups[g].begin; ref < family.groups[g].end; ++ref) {
       const Row& row = dispatcher.row(ref);
       if (!dispatcher.usable(row)) continue;
-      const int waste = dispatcher.hdim_q(row) + dispatcher.hdim_v(row) - query.hdim_q - query.hdim_v;
+      const int64_t waste = dispatcher.waste(query, row);
       const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row),
                               waste < 0 ? -waste : waste, dispatcher.target(row)->order};
       if (candidate.before(best)) best = candidate;
@@ -188,7 +226,12 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   }
   for (const Near& near : nearest) {
     if (near.row == nullptr) continue;
-    text.add("\n  nearest: %s differs in ", dispatcher.name(near.instance));
+    text.add("\n  nearest: %s ", dispatcher.name(near.instance));
+    if (near.different == 0) {
+      text.add("needs %s", dispatcher.how(*near.row).needs.text);
+      continue;
+    }
+    text.add("differs in ");
     differences(&text, dispatcher, query, *near.row);
   }
 }
@@ -217,30 +260,52 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
   return any;
 }
 
-void add_head_dims(Text& text, const Family& family, uint64_t dtype) {
-  const char* separator = "";
-  for (uint32_t i = 0; i < family.head_dim_count; ++i) {
-    if (family.head_dims[i].dtype != dtype) continue;
-    text.add("%s%dx%d", separator, family.head_dims[i].hdim_q, family.head_dims[i].hdim_v);
-    separator = ", ";
+// The integers that a problem must have exactly.
+void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
+  const Family& family = dispatcher.family();
+  text.add("it takes only");
+  for (uint32_t i = 0, at = 0; i < family.axis_count; ++i) {
+    if (family.axes[i].kind != integer) continue;
+    const int64_t value = dispatcher.integer(row, static_cast<int>(at++));
+    if (family.axes[i].equal) text.add(" %s=%lld", family.axes[i].name, static_cast<long long>(value));
   }
+}
+
+// What tells tiles apart: the sizes that they cover.
+void add_fitted(Text& text, const Family& family) {
+  for (uint32_t i = 0; i < family.fit_count; ++i)
+    text.add("%s%s", i == 0 ? "" : " and ", family.sizes[family.fits[i].size]);
 }
 
 void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refusal refusal) {
   switch (refusal) {
     case Refusal::other_features: text.add("it answers another signature"); break;
-    case Refusal::hdim_too_small:
-      text.add("its head dims, %dx%d, are too small", dispatcher.hdim_q(row), dispatcher.hdim_v(row));
+    case Refusal::other_integers: add_exact(text, dispatcher, row); break;
+    case Refusal::integers_small:
+      text.add("its %s, ", dispatcher.family().integers.name);
+      for (int i = 0; i < dispatcher.integer_count(); ++i)
+        text.add("%s%lld", i == 0 ? "" : "x", static_cast<long long>(dispatcher.integer(row, i)));
+      text.add(", are too small");
       break;
+    case Refusal::sizes_unmet: text.add("it needs %s", dispatcher.how(row).needs.text); break;
     case Refusal::not_built: text.add("its engine is not in this library"); break;
     case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.target(row)->isa); break;
     case Refusal::isa_forbidden:
       text.add("TILEKILN_ISA=%s forbids %s", dispatcher.isa(), dispatcher.target(row)->isa);
       break;
-    case Refusal::hdim_waste: text.add("another wastes less of the head dims"); break;
-    case Refusal::tile_fit: text.add("another tile fits seqlen_q better"); break;
-    case Refusal::cache_too_large: text.add("its 32-bit offsets do not reach the whole cache"); break;
-    case Refusal::longer_loads: text.add("32-bit offsets reach the whole cache"); break;
+    case Refusal::integers_waste: text.add("another wastes less of the %s", dispatcher.family().integers.name); break;
+    case Refusal::best_elsewhere:
+      if (dispatcher.how(row).best.clause_count != 0) {
+        text.add("it is best for %s", dispatcher.how(row).best.text);
+      } else {
+        text.add("another is made for these sizes");
+      }
+      break;
+    case Refusal::tile_fit:
+      text.add("another tile fits ");
+      add_fitted(text, dispatcher.family());
+      text.add(" better");
+      break;
     case Refusal::slower_target: text.add("a faster target has it too"); break;
     case Refusal::rank: text.add("another ranks before it"); break;
     case Refusal::chosen: text.add("chosen"); break;
@@ -287,24 +352,30 @@ bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice&
 
 void describe(Text& text, const Dispatcher& dispatcher, const Query& query) {
   text.add("%s ", dispatcher.family().name);
-  add_selection(text, dispatcher.family(), query.features, query.hdim_q, query.hdim_v);
+  add_selection(text, dispatcher.family(), query.features, query.wants);
 }
 
 void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   text.add("no kernel in library %s for ", dispatcher.table().receipt);
   describe(text, dispatcher, query);
-  Pairs pairs(family, query);
-  const HeadDims* pair = pairs.next();
-  if (pair == nullptr) {
-    text.add("\n  no head dims of this dtype hold %dx%d; there are ", query.hdim_q, query.hdim_v);
-    add_head_dims(text, family, pairs.dtype());
+  Legal legal(dispatcher, query);
+  const int64_t* values = legal.next();
+  if (values == nullptr) {
+    const Integers& integers = family.integers;
+    text.add("\n  no %s", integers.name);
+    if (integers.by != 255) text.add(" of this %s", family.axes[integers.by].name);
+    text.add(" hold ");
+    for (int i = 0; i < dispatcher.integer_count(); ++i)
+      text.add("%s%lld", i == 0 ? "" : "x", static_cast<long long>(query.wants[i]));
+    text.add("; there are ");
+    legal.add_all(text);
     return;
   }
-  // A rule may forbid the tightest head dims and leave wider ones; the problem is illegal when all are forbidden.
-  const Rule* rule = forbidding_rule(family, query.features, *pair);
-  for (const HeadDims* other = pair; rule != nullptr && other != nullptr; other = pairs.next()) {
-    if (forbidding_rule(family, query.features, *other) == nullptr) rule = nullptr;
+  // A rule may forbid the tightest values and leave wider ones; the problem is illegal when all are forbidden.
+  const Rule* rule = forbidding_rule(family, query.features, values);
+  for (; rule != nullptr && values != nullptr; values = legal.next()) {
+    if (forbidding_rule(family, query.features, values) == nullptr) rule = nullptr;
   }
   if (rule != nullptr) {
     text.add("\n  rule %s forbids it: %s", rule->name, rule->says);
@@ -333,6 +404,8 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
   if (differences(nullptr, dispatcher, query, row) != 0) {
     text.add("does not fit the problem, it has ");
     differences(&text, dispatcher, query, row);
+  } else if (dispatcher.refuse(query, row) == Refusal::sizes_unmet) {
+    text.add("does not fit the problem, it needs %s", dispatcher.how(row).needs.text);
   } else if (!dispatcher.machine_has(row)) {
     text.add("needs %s, which this machine has not", dispatcher.target(row)->isa);
   } else if (!dispatcher.usable(row)) {

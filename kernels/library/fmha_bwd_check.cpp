@@ -32,7 +32,7 @@ class Check : AttentionCheck<tilekiln_fmha_bwd_args, BwdArrays, BwdCall> {
     TILEKILN_TRY(overlaps({&arrays_.dq, &arrays_.dk, &arrays_.dv, &arrays_.dbias, &arrays_.d_sink, &arrays_.delta,
                            &arrays_.randval, &arrays_.workspace}));
     TILEKILN_TRY(where_to_run());
-    set_bwd_queries({problem_.features, problem_.hdim_q, problem_.hdim_v, call_.seqlen_q}, call_.queries);
+    set_bwd_queries({problem_.features, problem_.hdim_q, problem_.hdim_v}, call_.queries);
     call_.physical_q = sq_;
     call_.physical_k = sk_;
     for (const Sequence& sequence : call_.sequences) {

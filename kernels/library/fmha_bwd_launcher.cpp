@@ -2,6 +2,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 #include "tilekiln/runtime/bwd_launcher.h"
 #include "tilekiln/runtime/stream.h"
 
@@ -60,7 +61,6 @@ BwdTraits traits_of(const tilekiln_fmha_bwd_problem& p) {
   features.deterministic = p.deterministic != 0;
   traits.hdim_q = p.hdim_q;
   traits.hdim_v = p.hdim_v;
-  traits.seqlen_q = p.seqlen_q;
   return traits;
 }
 
@@ -187,14 +187,14 @@ tilekiln_status BwdLauncher::create(const tilekiln_fmha_bwd_problem& problem, st
   TILEKILN_TRY(choose_bwd(-1, queries, plan->stages));
 
   BwdWorkspaceShape& shape = plan->shape;
-  const Row& row = *plan->stages[TILEKILN_BWD_DQ_DK_DV].row;
+  const uint32_t* const fields = plan->stages[TILEKILN_BWD_DQ_DK_DV].how->fields;
   shape.group = problem.group != 0;
   shape.deterministic = problem.deterministic != 0;
   shape.batch = problem.batch;
   shape.nhead_q = problem.nhead_q;
   shape.hdim_q = problem.hdim_q;
-  shape.kM0 = row.tile_q;
-  shape.kN0 = row.tile_k;
+  shape.kM0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
+  shape.kN0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
   if (!shape.group) {
     shape.seqlen_q = problem.seqlen_q;
     shape.seqlen_k = problem.seqlen_k;

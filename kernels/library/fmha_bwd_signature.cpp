@@ -38,6 +38,8 @@ TILEKILN_SAME(Bias, main_stage::Bias, none);
 TILEKILN_SAME(Bias, main_stage::Bias, elementwise);
 TILEKILN_SAME(Bias, main_stage::Bias, alibi);
 #undef TILEKILN_SAME
+static_assert(main_stage::wants::hdim_q == want_hdim_q && main_stage::wants::hdim_v == want_hdim_v &&
+              dot::wants::hdim_v == 0 && convert::wants::hdim_q == 0);
 
 }  // namespace
 
@@ -46,7 +48,7 @@ void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]
   dot::Signature first = {};
   first.dtype = static_cast<dot::Dtype>(features.dtype);
   first.mode = features.group ? dot::Mode::group : dot::Mode::batch;
-  queries[TILEKILN_BWD_DOT_DO_O] = {dot::pack(first), 0, traits.hdim_v, traits.seqlen_q};
+  queries[TILEKILN_BWD_DOT_DO_O] = {dot::pack(first), {traits.hdim_v}};
 
   main_stage::Signature main = {};
   main.dtype = static_cast<main_stage::Dtype>(features.dtype);
@@ -60,13 +62,13 @@ void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]
   main.softcap = features.softcap;
   main.sink = features.sink;
   main.deterministic = features.deterministic;
-  queries[TILEKILN_BWD_DQ_DK_DV] = {main_stage::pack(main), traits.hdim_q, traits.hdim_v, traits.seqlen_q};
+  queries[TILEKILN_BWD_DQ_DK_DV] = {main_stage::pack(main), {traits.hdim_q, traits.hdim_v}};
 
   convert::Signature last = {};
   last.dtype = static_cast<convert::Dtype>(features.dtype);
   last.mode = features.group ? convert::Mode::group : convert::Mode::batch;
   last.deterministic = features.deterministic;
-  queries[TILEKILN_BWD_CONVERT_DQ] = {convert::pack(last), traits.hdim_q, 0, traits.seqlen_q};
+  queries[TILEKILN_BWD_CONVERT_DQ] = {convert::pack(last), {traits.hdim_q}};
 }
 
 tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],

@@ -1,12 +1,13 @@
 // The workspace of a call: its shape and size.
 #include <memory>
 
+#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 #include "tilekiln/runtime/fmha_bwd.h"
 
 namespace tilekiln::fmha {
 
 BwdWorkspaceShape shape_of(const BwdCall& call) {
-  const Row& row = *call.stages[TILEKILN_BWD_DQ_DK_DV].row;
+  const uint32_t* const fields = call.stages[TILEKILN_BWD_DQ_DK_DV].how->fields;
   const BwdProblem& problem = call.problem;
   BwdWorkspaceShape shape;
   shape.group = problem.features.group;
@@ -14,8 +15,8 @@ BwdWorkspaceShape shape_of(const BwdCall& call) {
   shape.batch = call.batch;
   shape.nhead_q = problem.nhead_q;
   shape.hdim_q = problem.hdim_q;
-  shape.kM0 = row.tile_q;
-  shape.kN0 = row.tile_k;
+  shape.kM0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
+  shape.kN0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
   i64 rows = call.batch * call.physical_q, longest = call.physical_k;
   if (shape.group) {
     rows = 0;

@@ -6,6 +6,7 @@
 // shortest ones, and no thread is left waiting for a long one.
 #include <algorithm>
 
+#include "tilekiln/generated/fmha_fwd.h"
 #include "tilekiln/runtime/fmha_fwd.h"
 #include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/stream.h"
@@ -20,7 +21,7 @@ class Run {
         problem_(call.problem),
         engine_(*static_cast<const FwdEngine*>(call.choice.engine)),
         tile_(engine_.tile[static_cast<int>(call.problem.features.dtype)]),
-        tile_q_(call.choice.row->tile_q) {
+        tile_q_(call.choice.how->fields[fmha_fwd::fields::tile_q]) {
     if (call.uniform) {
       tiles_ = call.seqlen_q > call.min_seqlen_q ? tiles_of(call.seqlen_q) : 0;
       last_first_ = descending(call.seqlen_q, call.seqlen_k);

@@ -131,7 +131,8 @@ class KvCheck : protected AttentionCheck<Args, KvArrays, KvCall> {
     problem_.pages.layout = layout;
     problem_.pages.k_page = k_page;
     problem_.pages.v_page = v_page;
-    call_.query.cache = {cache_.pages, cache_.page_size, k_page, dtype_bytes(arrays_.k.dtype)};
+    call_.query.sizes[size_cache_bytes] = bytes_between(cache_.pages, k_page, dtype_bytes(arrays_.k.dtype));
+    call_.query.sizes[size_page_tokens] = cache_.page_size;
   }
 
   // One fp32 element, of an fp8 array named `of`.
@@ -180,15 +181,6 @@ class KvCheck : protected AttentionCheck<Args, KvArrays, KvCall> {
     if constexpr (requires { args_.dropout_p; }) features.dropout = args_.dropout_p > 0;
     features.qscale = arrays_.k.dtype == TILEKILN_FP8 ? Qscale::pertensor : Qscale::none;
     problem_.out_scale = 1;
-  }
-
-  // What the dispatcher asks for. Lanes along the head dim pay up to 8 queries a head: there they are 1.2 to 8 times as
-  // fast as lanes along queries (bf16 and fp32, with and without grouped heads), at 12 they have 0.8 to 0.96 of the speed
-  // (fp32 with grouped heads: 1.8 times, even at 16). More queries ask for whole tiles.
-  void set_query() {
-    Base::set_query();
-    constexpr int few = 8, whole = 64;
-    if (call_.seqlen_q > few) call_.query.seqlen_q = (i64(call_.seqlen_q) + whole - 1) / whole * whole;
   }
 
   Cache cache_ = {};

@@ -1,7 +1,9 @@
 // The instances of a call over a KV cache.
 #include <stdio.h>
-#include <string.h>
 
+#include "tilekiln/generated/fmha_batch_prefill.h"
+#include "tilekiln/generated/fmha_fwd_pagedkv.h"
+#include "tilekiln/generated/fmha_fwd_splitkv.h"
 #include "tilekiln/runtime/choose.h"
 #include "tilekiln/runtime/fmha_kv.h"
 #include "tilekiln/runtime/library.h"
@@ -12,6 +14,12 @@ const char* const kv_families[3] = {"fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmh
 const char* const combine_family = "fmha_fwd_splitkv_combine";
 const char* const append_family = "fmha_fwd_appendkv";
 
+// One engine holds the families, so they number its pipelines alike.
+static_assert(int(fmha_fwd_splitkv::Pipeline::dlanes) == int(fmha_fwd_pagedkv::Pipeline::dlanes) &&
+              int(fmha_fwd_splitkv::Pipeline::dlanes) == int(fmha_batch_prefill::Pipeline::dlanes));
+static_assert(fmha_fwd_splitkv::fields::tile_q == fmha_fwd_pagedkv::fields::tile_q &&
+              fmha_fwd_splitkv::fields::tile_q == fmha_batch_prefill::fields::tile_q);
+
 namespace {
 
 tilekiln_status choose_one(const char* family, int64_t instance, const Query& query, Choice* choice,
@@ -20,7 +28,7 @@ tilekiln_status choose_one(const char* family, int64_t instance, const Query& qu
   TILEKILN_TRY(find_dispatcher(family, &dispatcher));
   TILEKILN_TRY(choose(*dispatcher, instance, query, choice));
   if (shares_heads != nullptr)
-    *shares_heads = strcmp(dispatcher->family().pipelines[choice->row->pipeline], "dlanes") == 0;
+    *shares_heads = choice->how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::dlanes);
   return TILEKILN_OK;
 }
 

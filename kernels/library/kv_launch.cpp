@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "tilekiln/generated/fmha_fwd_splitkv.h"
 #include "tilekiln/runtime/fmha_kv.h"
 #include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/splits.h"
@@ -67,7 +68,8 @@ class Run {
         problem_(call.problem),
         engine_(*static_cast<const KvEngine*>(call.choice.engine)),
         splits_(call.num_splits > 0 ? call.num_splits : chosen_splits(call)) {
-    const i64 tile_q = call.choice.row->tile_q, group = problem_.nhead_q / problem_.nhead_k;
+    const i64 tile_q = call.choice.how->fields[fmha_fwd_splitkv::fields::tile_q],
+              group = problem_.nhead_q / problem_.nhead_k;
     // Heads of one key head go together, in chunks of about equal size.
     const i64 chunks = call.shares_heads ? (group + tile_q - 1) / tile_q : group;
     heads_ = (group + chunks - 1) / chunks;

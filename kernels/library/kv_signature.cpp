@@ -32,6 +32,13 @@ TILEKILN_SAME(Rope, appendkv, none);
 TILEKILN_SAME(Rope, appendkv, interleaved);
 TILEKILN_SAME(Rope, appendkv, half);
 #undef TILEKILN_SAME
+static_assert(splitkv::wants::hdim_q == want_hdim_q && splitkv::wants::hdim_v == want_hdim_v &&
+              pagedkv::wants::hdim_q == want_hdim_q && pagedkv::wants::hdim_v == want_hdim_v &&
+              appendkv::wants::hdim_q == want_hdim_q && appendkv::wants::hdim_v == want_hdim_v &&
+              prefill::wants::hdim_q == want_hdim_q && prefill::wants::hdim_v == want_hdim_v);
+static_assert(splitkv::sizes::seqlen_q == size_seqlen_q && pagedkv::sizes::seqlen_q == size_seqlen_q &&
+              prefill::sizes::seqlen_q == size_seqlen_q && prefill::sizes::cache_bytes == size_cache_bytes &&
+              prefill::sizes::page_tokens == size_page_tokens && combine::wants::hdim_v == 0);
 
 template <class Dtype>
 Dtype dtype_as(KvDtype dtype) {
@@ -74,7 +81,7 @@ void set_splitkv_signature(KvCall* call) {
   second.mode = call->problem.features.group ? combine::Mode::group : combine::Mode::batch;
   second.qscale = fp8 ? combine::Qscale::pertensor : combine::Qscale::none;
   second.lse = call->problem.features.lse;
-  call->combine_query = {combine::pack(second), 0, call->problem.hdim_v, call->query.seqlen_q};
+  call->combine_query = {combine::pack(second), {call->problem.hdim_v}};
 }
 
 void set_pagedkv_signature(KvCall* call) {

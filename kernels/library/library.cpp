@@ -54,7 +54,7 @@ int32_t tilekiln_instance_usable(int64_t instance) {
   if (instance < 0 || instance >= table.instance_count) return 0;
   try {
     const Dispatcher& dispatch = dispatcher(0);
-    return dispatch.usable(dispatch.row(table.plan[instance])) ? 1 : 0;
+    return dispatch.usable(dispatch.row_of(instance)) ? 1 : 0;
   } catch (...) {
     return static_cast<void>(fail_exception()), 0;
   }

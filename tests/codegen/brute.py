@@ -20,7 +20,10 @@ Pairs = dict[str, set[tuple[int, int]]]  # by dtype: hdim_q, hdim_v
 def head_dims(family: str) -> Pairs:
     """Those of a family's file."""
     data = yaml.safe_load((ROOT / "kernels" / family / "family.yaml").read_text())
-    return {dtype: {tuple(map(int, pair.split("x"))) for pair in listed} for dtype, listed in data["head_dims"].items()}
+    return {
+        dtype: {tuple(map(int, pair.split("x"))) for pair in listed}
+        for dtype, listed in data["tables"]["head_dims"]["values"].items()
+    }
 
 
 def sizes(pairs: Pairs, side: int) -> list[str]:

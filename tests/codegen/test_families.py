@@ -23,12 +23,17 @@ family: toy
 about: A family to test with.
 axes:
   - {name: dtype, values: [bf16, int8], about: Element type.}
-  - {name: hdim_q, values: head_dims, word: "_d{}", about: Head dim.}
-  - {name: hdim_v, values: head_dims, word: "x{}", about: Head dim.}
+  - {name: hdim_q, values: head_dims, holds: at_least, word: "_d{}", about: Head dim.}
+  - {name: hdim_v, values: head_dims, holds: at_least, word: "x{}", about: Head dim.}
   - {name: paged, about: Whether pages are used.}
-head_dims:
-  bf16: [64x64]
-  int8: [64x64, 72x72]
+tables:
+  head_dims:
+    by: dtype
+    values:
+      bf16: [64x64]
+      int8: [64x64, 72x72]
+algorithm:
+  - {name: tile, of: [rows, columns], word: "_b{}", about: A tile.}
 rules:
   - {name: paged_needs_bf16, when: dtype!=bf16 paged=yes, says: pages are for bf16}
 pipelines:
@@ -141,6 +146,8 @@ axes:
   - {name: lse, about: Whether the LSE is summed too.}
 rules:
   - {name: lse_without_int8, when: dtype=int8 lse=yes, says: int8 has no LSE}
+algorithm:
+  - {name: tile, of: [rows], word: "_b{}", about: A tile.}
 pipelines:
   - {name: sums, about: One row at a time.}
 engine:

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from codegen.axes import ENUMERATED
+from codegen.axes import ENUMERATED, FEATURES, INTEGERS
 from codegen.plan import resolve
 from codegen.render import generate
 from codegen.tree import tree
@@ -77,20 +77,22 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
                 fields.append(enum if isinstance(value, str) else f"{enum.partition('::')[0]}::_{value}")
             else:
                 fields.append(str(value).lower())
-        checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {instance.packed}u);")
-        checks.append(f"static_assert(pack(unpack({instance.packed}u)) == {instance.packed}u);")
+        features, integers = instance.packed & FEATURES, instance.packed >> INTEGERS
+        checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {features}u);")
+        checks.append(f"static_assert(pack_integers({{{', '.join(fields)}}}) == {integers}u);")
+        checks.append(f"static_assert(pack(unpack({features}u, {integers}u)) == {features}u);")
     source = tmp_path / "check.cpp"
     head = f'#include "tilekiln/generated/{family}.h"\nusing namespace tilekiln::{family};\n'
     source.write_text(head + "\n".join(checks))
     flags = ["-std=c++20", "-fsyntax-only", f"-I{ROOT / 'include'}", "-Iinclude"]
     done = subprocess.run([COMPILERS[0], *flags, source], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == ""
-    assert len(checks) == 2 * sum(instance.family == family for instance in plan.instances) > 0
+    assert len(checks) == 3 * sum(instance.family == family for instance in plan.instances) > 0
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) -> None:
-    """Read table.cpp back: plan -> row, refs -> plan, groups ascending and by features, names in place."""
+    """Read table.cpp back: plan -> row, instance_of, groups ascending and by features, names in place."""
     plan = resolve("flash", ["cpu-generic", "cpu-avx2"], WIDE)
     generated = generate([plan], tmp_path, golden.INFO)
     text = (tmp_path / "flash" / "table.cpp").read_text()
@@ -99,32 +101,33 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
     own = found[1]
 
     def numbers(name: str, text: str = text) -> list[list[int]]:
-        body = re.search(rf" {name}\[\] = {{\n(.*?)}};", text, re.DOTALL)
+        body = re.search(rf" {name}\[\] = {{(?:  //[^\n]*)?\n(.*?)}};", text, re.DOTALL)
         assert body
         found = re.findall(r"{([^{}]*)}|(\w+),", body[1])
         return [[int(word.rstrip("u"), 0) for word in (braced or single).split(",")] for braced, single in found]
 
     rows = {unit.path: (tmp_path / unit.path).read_text() for unit in generated.units if unit.kind == "rows"}
     batches = [
-        [(int(packed, 0), name) for packed, name in re.findall(r"{(0x\w+)u, .*// (\w+)", rows[unit.path])]
+        [
+            (int(features, 0) | int(integers, 0) << INTEGERS, name)
+            for features, integers, name in re.findall(r"{(0x\w+)u, (0x\w+)u, .*// (\w+)", rows[unit.path])
+        ]
         for unit in generated.units
         if unit.kind == "rows"
     ]
     listed = [batches[batch][index] for batch, index in numbers("plan")]
     assert listed == [(instance.packed, instance.name) for instance in plan.instances]
-    refs, instance_of = numbers("refs", own), [number for (number,) in numbers("instance_of", own)]
-    assert [batches[batch][index] for batch, index in refs] == [listed[number] for number in instance_of]
+    instance_of = [number for (number,) in numbers("instance_of", own)]
     assert sorted(instance_of) == [at for at, i in enumerate(plan.instances) if i.family == family]
     groups = numbers("groups", own)
     assert groups == sorted(groups)
     assert [begin for _, begin, _ in groups] == [0, *(end for _, _, end in groups[:-1])]
     axes = tree().family(family).axis_of
-    shifts = [axes[name].shift for name in ("hdim_q", "hdim_v") if name in axes]
-    hdims = sum(1023 << shift for shift in shifts)
+    integers = [axes[name] for name in ("hdim_q", "hdim_v") if name in axes]
     for features, begin, end in groups:
         members = [listed[number] for number in instance_of[begin:end]]
-        assert all(packed & ~hdims == features for packed, _ in members)
-        sizes = [[packed >> shift & 1023 for shift in shifts] for packed, _ in members]
+        assert all(packed & FEATURES == features for packed, _ in members)
+        sizes = [[packed >> axis.shift & axis.field for axis in integers] for packed, _ in members]
         order = [
             (*size, name.endswith("avx2"), "_dlanes_" in name) for size, (_, name) in zip(sizes, members, strict=True)
         ]

@@ -82,7 +82,7 @@ def test_algorithms() -> None:
     both = [("qlanes", "64x64", 0), ("dlanes", "16x64", 1)]
     for family, by_signature in found.items():
         for instances in by_signature.values():
-            how = [(i.how.pipeline, i.how.tile, i.how.rank) for i in instances]
+            how = [(i.how.pipeline, i.algorithm["tile"], i.how.rank) for i in instances]
             if family in ("fmha_fwd_appendkv", COMBINE):
                 assert how == [("dlanes", "64", 0)]
             else:
@@ -178,11 +178,16 @@ isa: limited
 arch: any
 flags: []
 cpuid: []
-kv_offsets: 32
 algorithms:
   fmha_batch_prefill:
-    - {pipeline: qlanes, tile: 128x128}
-    - {pipeline: dlanes, tile: 16x16, when: dropout=no page_size=1024 or dropout=no page_size=16 lookup=vllm, rank: 1}
+    - {pipeline: qlanes, tile: 128x128, kv_load: small, needs: cache_bytes<=2147483647 or page_tokens>=128}
+    - {pipeline: qlanes, tile: 128x128, kv_load: large, when: "page_size<=127"}
+    - pipeline: dlanes
+      tile: 16x16
+      kv_load: small
+      needs: cache_bytes<=2147483647 or page_tokens>=16
+      when: dropout=no page_size=1024 or dropout=no page_size=16 lookup=vllm
+      rank: 1
 """
 
 
@@ -199,7 +204,7 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     found = {}
     for i in plan.instances:
         key = (i.signature["page_size"], i.signature["layout"], i.signature["lookup"])
-        found.setdefault(key, []).append((i.how.pipeline, i.how.kv_load))
+        found.setdefault(key, []).append((i.how.pipeline, i.algorithm.get("kv_load")))
     tall = [("qlanes", "small"), ("qlanes", "large")]
     assert found == {
         (1, "linear", "sglang"): tall,
@@ -231,8 +236,10 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     assert loads == {("cpu-avx2", None), ("limited", "small"), ("limited", "large")}
     rows = "".join((tmp_path / unit.path).read_text() for unit in generated.units if unit.kind == "rows")
     for line in filter(lambda line: line.startswith("  {"), rows.splitlines()):
-        expected = 2 if "_large_" in line else 1 if "_small_" in line else 0  # tilekiln::KvLoad
-        assert line[line.index("{") : line.index("}")].endswith(f", {expected}")
+        number, target = map(int, line[line.index("{") + 1 : line.index("}")].split(", ")[2:])
+        how = both.tree.targets["limited" if target == 9 else "cpu-generic"].file.algorithms[PREFILL][number]
+        load = how.get("kv_load")
+        assert f"_{how['pipeline']}_b{how['tile']}{f'_{load}' if load else ''}_" in line
 
     table = listing.table([both])
     assert "kv_load" in table
@@ -244,7 +251,11 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
 def test_a_cpu_limits_nothing() -> None:
     plan = resolve("aiter_group", ["all"], f"family={PREFILL} dtype=bf16")
     assert plan.algorithm_axes() == ("target", "pipeline", "tile")
-    assert {(i.target.kv_offsets, i.how.kv_load) for i in plan.instances} == {(64, "")}
+    assert all(
+        not how.needs.clauses
+        for target in plan.target_list
+        for how in plan.tree.algorithms(target, plan.instances[0].family_)
+    )
 
 
 @pytest.mark.parametrize(
@@ -278,19 +289,13 @@ def test_a_cpu_limits_nothing() -> None:
             "kernels/fmha_batch_prefill/family.yaml",
             "values: [1, 16, 1024]",
             "values: [1, 16, 1024, 16]",
-            "an axis has at most 16 values, each once",
+            "an axis has at most 64 values, each once",
         ),
         (
             "kernels/fmha_batch_prefill/family.yaml",
             "values: [1, 16, 1024]",
             "values: [1, 16, 10.5]",
             "10.5 must be a name (small letters, digits and _), or a whole number from 0",
-        ),
-        (
-            "kernels/targets/cpu-generic.yaml",
-            "kv_offsets: 64",
-            "kv_offsets: 48",
-            "48 must be 32 or 64",
         ),
         (
             "receipts/flash.yaml",

@@ -12,6 +12,8 @@ from codegen.plan import resolve
 from codegen.tree import tree
 from tests.codegen.brute import AXES, has, nearest, selected, signatures
 
+HOW = "write axis=value[,value], axis!=value, axis>=number or axis<=number"
+
 
 @st.composite
 def clauses(draw: st.DrawFn, of: dict[str, list[str]] = AXES) -> str:
@@ -77,9 +79,13 @@ def test_a_clause_written_out_reads_back(text: str) -> None:
         ("lse=?", "axis 'lse' of fmha_fwd has no value '?'; values: no, yes", 4),
         ("mask=causal", "axis 'mask' of fmha_fwd has no value 'causal'; values: none, window", 5),
         ("dtype==bf16", "'==' is written '=': dtype=bf16", 0),
-        ("dtype", "'dtype' is no condition: write axis=value[,value] or axis!=value", 0),
-        ("=bf16", "'=bf16' is no condition: write axis=value[,value] or axis!=value", 0),
-        ("dtype<bf16", "'dtype<bf16' is no condition: write axis=value[,value] or axis!=value", 0),
+        ("dtype", f"'dtype' is no condition: {HOW}", 0),
+        ("=bf16", f"'=bf16' is no condition: {HOW}", 0),
+        ("hdim_q<64", "'<' is written '<=' and a number: 'hdim_q<64'", 0),
+        ("dtype>=16", "the values of axis 'dtype' have no order: write = or !=", 0),
+        ("hdim_q>=64,96", "'>=' takes one number, not '64,96'", 8),
+        ("hdim_q>=bf16", "'>=' takes one number, not 'bf16'", 8),
+        ("hdim_q>=257", "this leaves no value of axis 'hdim_q'", 0),
         ("dtype=", "'dtype=' lacks a value", 6),
         ("dtype=bf16,", "'dtype=bf16,' lacks a value", 6),
         ("dtype=bf16 and lse=yes", "'and' is not needed: conditions side by side must all hold", 11),

@@ -60,7 +60,9 @@ class Scratch(NamedTuple):
         (line,) = section("A head dimension")
         dtype = line.strip().partition(":")[0]
         path = self.root / FORWARD
-        text, replaced = re.subn(rf"^  {dtype}: \[.*\]$", f"  {line.strip()}", path.read_text(), count=1, flags=re.M)
+        text, replaced = re.subn(
+            rf"^      {dtype}: \[.*\]$", f"      {line.strip()}", path.read_text(), count=1, flags=re.M
+        )
         assert replaced == 1
         path.write_text(text)
 
@@ -70,7 +72,7 @@ class Scratch(NamedTuple):
         return name
 
     def add_target(self) -> str:
-        (block,) = section("A target")
+        block = section("A target")[0]
         name = block.partition("\n")[0].removeprefix("target: ")
         (self.root / "kernels/targets" / f"{name}.yaml").write_text(block)
         return name

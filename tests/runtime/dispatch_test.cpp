@@ -2,6 +2,7 @@
 #include <stdint.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <string>
 #include <vector>
@@ -15,19 +16,21 @@ namespace {
 
 const char* const dtypes[] = {"fp32", "bf16"};
 const char* const masks[] = {"none", "window"};
-const Axis axes[] = {{"dtype", 1, 0, 4, 2, dtypes},
-                     {"hdim_q", 2, 4, 10, 0, nullptr},
-                     {"hdim_v", 2, 14, 10, 0, nullptr},
-                     {"mask", 1, 24, 4, 2, masks},
-                     {"lse", 0, 28, 1, 2, nullptr}};
-constexpr uint64_t key(int dtype, int hdim_q, int hdim_v, int mask, int lse) {
-  return uint64_t(dtype) | uint64_t(hdim_q) << 4 | uint64_t(hdim_v) << 14 | uint64_t(mask) << 24 | uint64_t(lse) << 28;
+const char* const words[] = {"_a", "_b"};
+const char* const around[] = {"_d", ""};
+const Axis axes[] = {{"dtype", 1, 0, 4, 2, false, dtypes, words},
+                     {"hdim_q", 2, 0, 10, 0, false, nullptr, around},
+                     {"hdim_v", 2, 10, 10, 0, false, nullptr, around},
+                     {"mask", 1, 4, 4, 2, false, masks, words},
+                     {"lse", 0, 8, 1, 2, false, nullptr, words}};
+struct Key { uint64_t features, integers; };
+constexpr Key key(int dtype, int hdim_q, int hdim_v, int mask, int lse) {
+  return {uint64_t(dtype) | uint64_t(mask) << 4 | uint64_t(lse) << 8, uint64_t(hdim_q) | uint64_t(hdim_v) << 10};
 }
-constexpr uint64_t hdims = uint64_t(0xfffff) << 4;
 
 // lse needs fp32; bf16 has no window.
 const Condition bf16_lse[] = {{0, 0, 2, nullptr}, {4, 0, 2, nullptr}};
-const uint16_t only_192[] = {192};
+const uint32_t only_192[] = {192};
 const Condition wide_window[] = {{1, 1, 0, only_192}, {3, 0, 2, nullptr}};
 const Rule rules[] = {{"lse_fp32_only", "LSE is written for fp32 only", {bf16_lse, 2}},
                       {"no_192_window", "192x128 has no window", {wide_window, 2}}};
@@ -36,7 +39,10 @@ const Condition fp32_only[] = {{0, 0, 1, nullptr}};
 const Clause small_clauses[] = {{plain_only, 1}};
 const Clause full_clauses[] = {{fp32_only, 1}, {plain_only, 1}};
 const ReceiptInfo receipts[] = {{"full", full_clauses, 2}, {"small", small_clauses, 1}};
-const HeadDims head_dims[] = {{0, 64, 64}, {0, 128, 128}, {0, 192, 128}, {0, 256, 256}, {1, 128, 128}};
+const uint32_t head_dims[] = {0, 64, 64, 0, 128, 128, 0, 192, 128, 0, 256, 256, 1, 128, 128};
+const char* const sizes[] = {"seqlen_q", "cache_bytes", "page_tokens"};
+const Fit fits[] = {{0, 0}};
+constexpr SizeRule always = {"", nullptr, 0};
 
 const int engine_marker[2] = {};
 const void* const pipelines_built[] = {&engine_marker[0], &engine_marker[1]};
@@ -50,57 +56,53 @@ const char* const pipeline_names[] = {"qlanes", "decode"};
 // A table made of rows in plan order, as the generator would make it.
 struct World {
   std::vector<Row> rows;
-  std::vector<Target> targets = {{"cpu-generic", "generic", 0, 0, yes, built},
-                                 {"cpu-avx2", "avx2", 1, 10, yes, built},
-                                 {"cpu-avx512", "avx512", 2, 20, yes, built},
-                                 {"cpu-next", "next", 3, 30, no, built}};
+  std::vector<Target> targets = {{"cpu-generic", "generic", 0, 0, yes, built, nullptr},
+                                 {"cpu-avx2", "avx2", 1, 10, yes, built, nullptr},
+                                 {"cpu-avx512", "avx512", 2, 20, yes, built, nullptr},
+                                 {"cpu-next", "next", 3, 30, no, built, nullptr}};
+  std::deque<std::vector<uint32_t>> numbers;
+  std::vector<Algorithm> hows;  // every target has them all
+  Algorithms how;
   std::vector<Group> groups;
-  std::vector<RowRef> refs, plan;
+  std::vector<RowRef> plan;
   std::vector<uint32_t> instance_of, name_offset;
   std::string names;
   Batch batch;
-  Family family;
+  Family family = {"toy", axes, 5, pipeline_names, 2, rules,   2, receipts, 2, {"head dims", 0, head_dims, 5}, sizes,
+                   3,     fits, 1, nullptr,        0, nullptr, 0, 0};
   Table table;
 
-  void add(uint64_t signature, int target, int tile_q, int rank = 0, int pipeline = 0, KvLoad load = KvLoad::any,
-           int tile_k = 64) {
-    rows.push_back({signature, static_cast<unsigned short>(tile_q), static_cast<unsigned short>(tile_k),
-                    static_cast<unsigned char>(target), static_cast<unsigned char>(pipeline),
-                    static_cast<unsigned char>(rank), static_cast<unsigned char>(load)});
+  void add(Key key, int target, int tile_q, int rank = 0, int pipeline = 0, SizeRule needs = always,
+           SizeRule best = always) {
+    numbers.push_back({static_cast<uint32_t>(tile_q), 64});
+    hows.push_back(
+        {"tile", static_cast<uint8_t>(pipeline), static_cast<uint8_t>(rank), numbers.back().data(), needs, best});
+    rows.push_back(
+        {key.features, key.integers, static_cast<unsigned short>(hows.size() - 1), static_cast<unsigned char>(target)});
   }
+  int tile_q(const Row& row) const { return static_cast<int>(hows[row.algorithm].fields[0]); }
   Dispatcher make(const char* isa = "", const char* where = "") {
-    batch = {rows.data(), static_cast<uint32_t>(rows.size())};
-    std::map<uint64_t, std::vector<uint16_t>> by_features;
-    for (uint16_t i = 0; i < rows.size(); ++i) by_features[rows[i].signature & ~hdims].push_back(i);
+    const auto count = static_cast<uint32_t>(rows.size());
+    how = {hows.data(), static_cast<uint32_t>(hows.size())};
+    for (Target& target : targets) target.algorithms = &how;
+    batch = {rows.data(), count};
+    std::map<uint64_t, std::vector<uint32_t>> by_features;
+    for (uint32_t i = 0; i < count; ++i) by_features[rows[i].features].push_back(i);
     for (auto& [features, members] : by_features) {
-      const auto begin = static_cast<uint32_t>(refs.size());
-      for (uint16_t i : members) {
-        refs.push_back({0, i});
-        instance_of.push_back(i);
-      }
-      groups.push_back({features, begin, static_cast<uint32_t>(refs.size())});
+      const auto begin = static_cast<uint32_t>(instance_of.size());
+      for (uint32_t i : members) instance_of.push_back(i);
+      groups.push_back({features, begin, static_cast<uint32_t>(instance_of.size())});
     }
-    for (uint16_t i = 0; i < rows.size(); ++i) {
+    for (uint32_t i = 0; i < count; ++i) {
       plan.push_back({0, i});
       name_offset.push_back(static_cast<uint32_t>(names.size()));
       names += "row_" + std::to_string(i);
       names.push_back(0);
     }
-    family = {"toy",
-              axes,
-              5,
-              pipeline_names,
-              2,
-              rules,
-              2,
-              receipts,
-              2,
-              head_dims,
-              5,
-              groups.data(),
-              static_cast<uint32_t>(groups.size()),
-              refs.data(),
-              instance_of.data()};
+    family.groups = groups.data();
+    family.group_count = static_cast<uint32_t>(groups.size());
+    family.instance_of = instance_of.data();
+    family.instance_count = count;
     table = {"1.0",
              "small",
              where,
@@ -113,7 +115,7 @@ struct World {
              plan.data(),
              name_offset.data(),
              names.data(),
-             static_cast<uint32_t>(rows.size()),
+             count,
              "{}",
              2};
     return Dispatcher(table, 0, isa);
@@ -121,7 +123,7 @@ struct World {
 };
 
 Query query(int dtype, int hdim_q, int hdim_v, int mask = 0, int lse = 0, int64_t seqlen_q = 1000) {
-  return {key(dtype, 0, 0, mask, lse), hdim_q, hdim_v, seqlen_q};
+  return {key(dtype, 0, 0, mask, lse).features, {hdim_q, hdim_v}, {seqlen_q}};
 }
 
 void least_waste() {
@@ -153,7 +155,7 @@ void tile_fit() {
   w.add(key(0, 64, 64, 0, 0), 2, 64);
   w.add(key(0, 64, 64, 0, 0), 2, 128, 0, 1);
   const Dispatcher d = w.make();
-  const auto tile = [&](int64_t seqlen_q) { return d.find(query(0, 64, 64, 0, 0, seqlen_q)).row->tile_q; };
+  const auto tile = [&](int64_t seqlen_q) { return d.find(query(0, 64, 64, 0, 0, seqlen_q)).how->fields[0]; };
   CHECK(tile(1) == 16 && tile(16) == 16 && tile(17) == 16 && tile(32) == 16 && tile(48) == 16);
   CHECK(tile(52) == 64 && tile(64) == 64 && tile(65) == 16 && tile(104) == 128 && tile(128) == 128 &&
         tile(1000) == 128 && tile(100000) == 128);
@@ -168,36 +170,168 @@ void tile_fit() {
   CHECK(e.find(query(0, 64, 64, 0, 0, 64)).instance == 0);
 }
 
-// A target with 32-bit offsets has a twin with 64-bit loads wherever its key tile spans pages.
-void kv_load() {
+// What a target with 32-bit offsets says: this algorithm needs a cache within reach, or pages of a key tile or more.
+const SizeRange in_reach[] = {{1, INT64_MIN, INT32_MAX}}, whole_pages[] = {{2, 64, INT64_MAX}};
+const SizeClause small_cache[] = {{in_reach, 1}, {whole_pages, 1}};
+const SizeRule small = {"cache_bytes<=2147483647 or page_tokens>=64", small_cache, 2};
+
+void needs() {
   World w;
-  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small);
-  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::large);
-  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small, 128);
-  w.add(key(1, 64, 64, 0, 0), 2, 64, 0, 0, KvLoad::small);  // no twin
-  w.add(key(0, 128, 128, 0, 0), 2, 64);                     // no limit
-  w.add(key(1, 128, 128, 0, 0), 2, 64, 0, 0, KvLoad::large);
+  w.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, small);
+  w.add(key(0, 64, 64, 0, 0), 2, 64, 1);
+  w.add(key(1, 64, 64, 0, 0), 2, 64, 0, 0, small);  // no twin
+  w.add(key(0, 128, 128, 0, 0), 2, 64);             // no limit
+  w.add(key(1, 128, 128, 0, 0), 2, 64);
   const Dispatcher d = w.make();
-  const auto cached = [](Query asked, int64_t pages, int64_t page_size) {
-    asked.cache = {pages, page_size, page_size * 1024, 2};
+  const auto cached = [](Query asked, int64_t bytes, int64_t tokens) {
+    asked.sizes[1] = bytes;
+    asked.sizes[2] = tokens;
     return asked;
   };
-  const Query plain = query(0, 64, 64), fits = cached(plain, 65535, 16), exceeds = cached(plain, 65536, 16);
+  constexpr int64_t too_far = int64_t(1) << 31;
+  const Query plain = query(0, 64, 64), fits = cached(plain, too_far - 1, 16), exceeds = cached(plain, too_far, 16);
   CHECK(d.find(plain).instance == 0 && d.find(fits).instance == 0 && d.find(exceeds).instance == 1);
-  // Pages of a key tile of 64 have a base each; the tile of 128 spans two of them.
-  const Query wide = cached(plain, 1 << 20, 64);
-  CHECK(d.find(wide).instance == 0);
-  CHECK(d.judge(exceeds, 0, d.find(exceeds)) == Refusal::cache_too_large);
-  CHECK(d.judge(fits, 1, d.find(fits)) == Refusal::longer_loads);
-  CHECK(d.judge(wide, 2, d.find(wide)) == Refusal::cache_too_large);
-  // Nothing reaches it, but the next head dims, whose loads are long whatever the size.
-  CHECK(d.find(cached(query(1, 64, 64), 65535, 16)).instance == 3);
-  CHECK(d.find(cached(query(1, 64, 64), 65536, 16)).instance == 5);
-  CHECK(d.find(cached(query(0, 100, 100), 1 << 20, 16)).instance == 4);
+  CHECK(d.find(cached(plain, too_far, 64)).instance == 0);
+  CHECK(d.judge(exceeds, 0, d.find(exceeds)) == Refusal::sizes_unmet);
+  CHECK(d.judge(fits, 1, d.find(fits)) == Refusal::rank);
+  // Nothing reaches it, but the next head dims, which need nothing.
+  CHECK(d.find(cached(query(1, 64, 64), too_far - 1, 16)).instance == 2);
+  CHECK(d.find(cached(query(1, 64, 64), too_far, 16)).instance == 4);
   char text[1024];
   Text answer(text, sizeof(text));
   explain_choice(answer, d, exceeds, d.find(exceeds));
-  CHECK_HOLDS(text, "refused: row_0: its 32-bit offsets do not reach the whole cache");
+  CHECK_HOLDS(text, "refused: row_0: it needs cache_bytes<=2147483647 or page_tokens>=64");
+  Text unfit(text, sizeof(text));
+  explain_unfit(unfit, d, exceeds, d.at(0));
+  CHECK_TEXT(text, "row_0 does not fit the problem, it needs cache_bytes<=2147483647 or page_tokens>=64");
+  World alone;
+  alone.add(key(0, 64, 64, 0, 0), 2, 64, 0, 0, small);
+  const Dispatcher e = alone.make();
+  Text missing(text, sizeof(text));
+  explain_missing(missing, e, exceeds);
+  CHECK_HOLDS(text, "\n  nearest: row_0 needs cache_bytes<=2147483647 or page_tokens>=64\n");
+}
+
+// What an algorithm is best for comes before how its tile fits, and elsewhere those that are for any size do.
+void best_sizes() {
+  const SizeRange one_to_8[] = {{0, 1, 8}};
+  const SizeClause clause[] = {{one_to_8, 1}};
+  const SizeRule few = {"seqlen_q>=1 seqlen_q<=8", clause, 1};
+  World w;
+  w.add(key(0, 64, 64, 0, 0), 2, 64);
+  w.add(key(0, 64, 64, 0, 0), 2, 16, 1, 1, always, few);
+  w.add(key(1, 64, 64, 0, 0), 2, 16, 1, 1, always, few);
+  w.add(key(0, 128, 128, 0, 0), 2, 16, 0, 1, always, few);
+  const Dispatcher d = w.make();
+  for (int64_t rows : {0, 1, 2, 7, 8, 9, 12, 16, 17, 63, 64, 65, 100000})
+    CHECK(d.find(query(0, 64, 64, 0, 0, rows)).instance == (rows >= 1 && rows <= 8 ? 1 : 0));
+  CHECK(d.find(query(1, 64, 64, 0, 0, 1000)).instance == 2);  // nothing else has it
+  CHECK(d.find(query(0, 65, 64, 0, 0, 1000)).instance == 3);
+  const Query many = query(0, 64, 64, 0, 0, 1000), one = query(0, 64, 64, 0, 0, 1);
+  CHECK(d.judge(many, 1, d.find(many)) == Refusal::best_elsewhere);
+  CHECK(d.judge(one, 0, d.find(one)) == Refusal::best_elsewhere);
+  char text[1024];
+  Text first(text, sizeof(text));
+  explain_choice(first, d, many, d.find(many));
+  CHECK_HOLDS(text, "refused: row_1: it is best for seqlen_q>=1 seqlen_q<=8");
+  Text second(text, sizeof(text));
+  explain_choice(second, d, one, d.find(one));
+  CHECK_HOLDS(text, "refused: row_0: another is made for these sizes");
+}
+
+// A family of no attention: rows of up to so many columns, for a number of experts that must be the problem's, with tiles
+// of nine numbers and a fit in two sizes. Its first axis is no dtype.
+namespace norm {
+const char* const kinds[] = {"layer", "rms"};
+const char* const kind_words[] = {"_layer", "_rms"};
+const char* const column_words[] = {"_n", ""};
+const char* const expert_words[] = {"_e", ""};
+const Axis axes[] = {{"columns", 2, 0, 22, 0, false, nullptr, column_words},
+                     {"kind", 1, 0, 4, 2, false, kinds, kind_words},
+                     {"experts", 2, 22, 16, 0, true, nullptr, expert_words}};
+constexpr Key key(int kind, int64_t columns, int64_t experts) {
+  return {uint64_t(kind), uint64_t(columns) | uint64_t(experts) << 22};
+}
+const uint32_t legal[] = {0, 64, 1, 0, 64, 8, 0, 16384, 1, 0, 16384, 8, 0, 1048576, 1, 0, 1048576, 8};
+const char* const sizes[] = {"rows", "columns"};
+const Fit fits[] = {{0, 0}, {1, 8}};
+
+Query query(int kind, int64_t columns, int64_t experts, int64_t rows = 1000) {
+  return {uint64_t(kind), {columns, experts}, {rows, columns}};
+}
+}  // namespace norm
+
+void no_attention() {
+  World w;
+  w.family = {"norm",
+              norm::axes,
+              3,
+              pipeline_names,
+              2,
+              nullptr,
+              0,
+              nullptr,
+              0,
+              {"columns x experts", 255, norm::legal, 6},
+              norm::sizes,
+              2,
+              norm::fits,
+              2,
+              nullptr,
+              0,
+              nullptr,
+              0,
+              0};
+  for (int64_t columns : {64, 16384, 1048576}) {
+    for (int64_t experts : {1, 8}) w.add(norm::key(1, columns, experts), 2, 1);
+  }
+  const std::vector<uint32_t> nine = {4, 1, 1, 2, 2, 1, 1, 1, 256};
+  w.numbers.push_back(nine);
+  w.hows.push_back({"nine", 0, 0, w.numbers.back().data(), always, always});
+  w.rows.push_back({1, norm::key(1, 16384, 8).integers, static_cast<unsigned short>(w.hows.size() - 1), 2});
+  for (std::vector<uint32_t>& numbers : w.numbers) numbers.resize(9, 64);
+  for (size_t i = 0; i < w.hows.size(); ++i) w.hows[i].fields = w.numbers[i].data();
+  const Dispatcher d = w.make();
+  const auto found = [&](int64_t columns, int64_t experts, int64_t rows = 1000) {
+    return d.find(norm::query(1, columns, experts, rows)).instance;
+  };
+  CHECK(found(1, 1) == 0 && found(64, 1) == 0 && found(64, 8) == 1 && found(65, 1) == 2 && found(16385, 1) == 4);
+  CHECK(found(1048576, 8) == 5 && found(1048577, 8) == -1 && found(int64_t(1) << 40, 1) == -1);
+  CHECK(found(64, 2) == -1 && found(64, 0) == -1 && found(64, 9) == -1 && found(64, int64_t(1) << 22 | 8) == -1);
+  CHECK(d.find(norm::query(0, 64, 1)).row == nullptr);
+  // Tiles of 1 x 64 and 4 x 256 fit 1000 x 16384 alike: the larger. One row wastes three of the four.
+  CHECK(found(16384, 8) == 6 && d.find(norm::query(1, 16384, 8)).how->fields[8] == 256 && found(16384, 8, 1) == 3);
+  CHECK(d.judge(norm::query(1, 64, 8), 0, {}) == Refusal::other_integers);
+  CHECK(d.judge(norm::query(1, 65, 1), 0, {}) == Refusal::integers_small);
+  char text[1024];
+  Text answer(text, sizeof(text));
+  explain_missing(answer, d, norm::query(1, 2000000, 8));
+  CHECK_TEXT(text,
+             "no kernel in library small for norm columns=2000000 kind=rms experts=8\n"
+             "  no columns x experts hold 2000000x8; there are 64x1, 64x8, 16384x1, 16384x8, 1048576x1, 1048576x8");
+  Text none(text, sizeof(text));
+  explain_missing(none, d, norm::query(0, 60, 8));
+  CHECK_HOLDS(text, "\n  nearest: row_1 differs in kind=rms (problem: layer)\n");
+  Text choice(text, sizeof(text));
+  explain_choice(choice, d, norm::query(1, 16384, 8, 1), d.find(norm::query(1, 16384, 8, 1)));
+  CHECK_HOLDS(text, "refused: row_6: another tile fits rows and columns better");
+  CHECK_HOLDS(text, "refused: row_0: it takes only experts=1");
+  CHECK_HOLDS(text, "refused: row_1: its columns x experts, 64x8, are too small");
+  CHECK_HOLDS(text, "refused: row_5: another wastes less of the columns x experts");
+}
+
+// 50,000 instances of one target, and rows beyond what 16 bits count.
+void very_many() {
+  World w;
+  constexpr uint32_t count = 70000;
+  w.add(key(0, 64, 64, 0, 0), 2, 64);
+  w.rows.resize(count, w.rows[0]);
+  static const Axis wide[] = {{"number", 1, 0, 20, 0, false, nullptr, words}, axes[1], axes[2]};
+  w.family.axes = wide;
+  w.family.axis_count = 3;
+  for (uint32_t i = 0; i < count; ++i) w.rows[i].features = i;
+  const Dispatcher d = w.make();
+  for (uint32_t i = 0; i < count; i += 7) CHECK(d.find({i, {64, 64}, {1}}).instance == i && d.at(i).row == &w.rows[i]);
 }
 
 void target_and_rank() {
@@ -218,8 +352,8 @@ void target_and_rank() {
   CHECK(d.judge(query(0, 64, 64), 1, d.find(query(0, 64, 64))) == Refusal::machine_lacks);
   CHECK(d.judge(query(0, 64, 64), 0, d.find(query(0, 64, 64))) == Refusal::slower_target);
   CHECK(d.judge(query(0, 64, 64), 4, d.find(query(0, 64, 64))) == Refusal::rank);
-  CHECK(d.judge(query(0, 64, 64), 6, d.find(query(0, 64, 64))) == Refusal::hdim_waste);
-  CHECK(d.judge(query(0, 100, 64), 2, d.find(query(0, 100, 64))) == Refusal::hdim_too_small);
+  CHECK(d.judge(query(0, 64, 64), 6, d.find(query(0, 64, 64))) == Refusal::integers_waste);
+  CHECK(d.judge(query(0, 100, 64), 2, d.find(query(0, 100, 64))) == Refusal::integers_small);
   // Two shapes that waste alike: the target decides.
   World even;
   even.add(key(0, 128, 64, 0, 0), 1, 64);
@@ -230,8 +364,8 @@ void target_and_rank() {
   CHECK(e.find(query(0, 64, 64)).instance == 1 && e.find(query(0, 64, 64, 1)).instance == 3);
 
   World forced = w;
-  forced.groups.clear(), forced.refs.clear(), forced.plan.clear(), forced.instance_of.clear(),
-      forced.name_offset.clear(), forced.names.clear();
+  forced.groups.clear(), forced.plan.clear(), forced.instance_of.clear(), forced.name_offset.clear(),
+      forced.names.clear();
   World generic = forced, unknown = forced, absent = forced;
   const Dispatcher down = forced.make("avx2");
   CHECK(down.status() == TILEKILN_OK && strcmp(down.best()->isa, "avx2") == 0);
@@ -276,13 +410,13 @@ void many() {
   }
   const Dispatcher d = w.make();
   for (size_t i = 0; i < w.rows.size(); ++i) {
-    const int hdim = d.hdim_q(w.rows[i]);
-    CHECK(d.find({d.features(w.rows[i]), hdim, hdim, 64}).instance == static_cast<int64_t>(i));
-    CHECK(d.find({d.features(w.rows[i]), hdim - 31, hdim - 5, 64}).instance == static_cast<int64_t>(i));
+    const int64_t hdim = d.integer(w.rows[i], 0);
+    CHECK(d.find({w.rows[i].features, {hdim, hdim}, {64}}).instance == static_cast<int64_t>(i));
+    CHECK(d.find({w.rows[i].features, {hdim - 31, hdim - 5}, {64}}).instance == static_cast<int64_t>(i));
     CHECK(d.at(static_cast<int64_t>(i)).row == &w.rows[i]);
   }
-  CHECK(d.find({key(1, 0, 0, 1, 0), 32, 32, 64}).row == nullptr);
-  CHECK(d.find({~uint64_t(0) & ~hdims, 32, 32, 64}).row == nullptr);
+  CHECK(d.find({key(1, 0, 0, 1, 0).features, {32, 32}, {64}}).row == nullptr);
+  CHECK(d.find({~uint64_t(0), {32, 32}, {64}}).row == nullptr);
   World empty;
   CHECK(empty.make().find(query(0, 1, 1)).row == nullptr);
 }
@@ -347,6 +481,7 @@ void sentences() {
 
   World forced;
   forced.rows = w.rows;
+  forced.hows = w.hows;
   const Dispatcher down = forced.make("generic");
   CHECK_HOLDS(missing(down, query(0, 128, 128)),
               "the library has it for avx512, which TILEKILN_ISA=generic forbids: row_1");
@@ -359,7 +494,10 @@ void sentences() {
 int main() {
   least_waste();
   tile_fit();
-  kv_load();
+  needs();
+  best_sizes();
+  no_attention();
+  very_many();
   target_and_rank();
   not_built();
   many();

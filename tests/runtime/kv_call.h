@@ -31,10 +31,13 @@ int number_of_calls = 0;
 // Tiles of several heights, heads of a key head together or apart.
 template <class Launch>
 tilekiln_status choose(KvCall& call, Launch&& launch) {
-  static const Row rows[] = {{0, 16, 64, 0, 0, 0, 0}, {0, 4, 64, 0, 0, 0, 0}};
+  static const uint32_t tall[] = {16, 64}, flat[] = {4, 64};
+  static constexpr SizeRule always = {"", nullptr, 0};
+  static const Algorithm hows[] = {{"b16x64", 0, 0, tall, always, always}, {"b4x64", 0, 0, flat, always, always}};
+  static const Row rows[] = {{0, 0, 0, 0}, {0, 0, 1, 0}};
   static const KvEngine engines[] = {plain::engine(16), plain::engine(4)};
   const int which = number_of_calls++ % 2;
-  call.choice = call.combine = {&rows[which], &engines[which], 0};
+  call.choice = call.combine = {&rows[which], &engines[which], 0, &hows[which]};
   call.shares_heads = number_of_calls % 3 == 0;
   return launch();
 }

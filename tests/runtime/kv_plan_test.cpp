@@ -21,35 +21,75 @@ Signature main_signature() {
   return s;
 }
 // fp32, batch, head dims 64: two pipelines of the first stage, and the second with and without LSE.
-constexpr uint64_t hdims = uint64_t(64) << 4 | uint64_t(64) << 14, hdim = uint64_t(64) << 4;
+constexpr uint64_t hdims = uint64_t(64) | uint64_t(64) << 10, hdim = 64;
 const uint64_t first = fmha_fwd_splitkv::pack(main_signature<fmha_fwd_splitkv::Signature>());
 const uint64_t second = fmha_fwd_splitkv_combine::pack({}),
                second_lse = fmha_fwd_splitkv_combine::pack(main_signature<fmha_fwd_splitkv_combine::Signature>());
-const Row rows[] = {{first | hdims, 64, 64, 0, 0, 0, 0},
-                    {first | hdims, 16, 64, 0, 1, 1, 0},
-                    {second | hdim, 64, 0, 0, 0, 0, 0},
-                    {second_lse | hdim, 64, 0, 0, 0, 0, 0}};
+const Row rows[] = {{first, hdims, 0, 0}, {first, hdims, 1, 0}, {second, hdim, 0, 0}, {second_lse, hdim, 0, 0}};
 const Batch batches[] = {{rows, 4}};
 const RowRef plan[] = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
 const char* const main_pipelines[] = {"qlanes", "dlanes"};
 const char* const second_pipelines[] = {"dlanes"};
-const HeadDims dims[] = {{0, 64, 64}}, second_dims[] = {{0, 0, 64}};
+const uint32_t dims[] = {0, 64, 64}, second_dims[] = {0, 64};
 const Group main_groups[] = {{first, 0, 2}}, second_groups[] = {{second, 0, 1}, {second_lse, 1, 2}};
-const RowRef main_refs[] = {{0, 0}, {0, 1}}, second_refs[] = {{0, 2}, {0, 3}};
 const uint32_t main_instances[] = {0, 1}, second_instances[] = {2, 3};
+const char* const sizes[] = {"seqlen_q"};
+const Fit fits[] = {{0, 0}};
 const Family families[] = {
-    {"fmha_fwd_splitkv", fmha_fwd_splitkv::axes, 11, main_pipelines, 2, nullptr, 0, nullptr, 0, dims, 1, main_groups, 1,
-     main_refs, main_instances},
+    {"fmha_fwd_splitkv",
+     fmha_fwd_splitkv::axes,
+     11,
+     main_pipelines,
+     2,
+     nullptr,
+     0,
+     nullptr,
+     0,
+     {"head dims", 0, dims, 1},
+     sizes,
+     1,
+     fits,
+     1,
+     main_groups,
+     1,
+     main_instances,
+     0,
+     2},
     // Only LSE of the second stage is there: second_groups[0] is left out.
-    {"fmha_fwd_splitkv_combine", fmha_fwd_splitkv_combine::axes, 5, second_pipelines, 1, nullptr, 0, nullptr, 0,
-     second_dims, 1, second_groups + 1, 1, second_refs, second_instances},
+    {"fmha_fwd_splitkv_combine",
+     fmha_fwd_splitkv_combine::axes,
+     5,
+     second_pipelines,
+     1,
+     nullptr,
+     0,
+     nullptr,
+     0,
+     {"head dims", 0, second_dims, 1},
+     nullptr,
+     0,
+     nullptr,
+     0,
+     second_groups + 1,
+     1,
+     second_instances,
+     2,
+     2},
 };
 const KvEngine engine = {};
 const void* const main_engines[] = {&engine, &engine};
 const void* const second_engines[] = {&engine};
 const void* const* const engines[] = {main_engines, second_engines};
+const uint32_t tall[] = {64, 64}, flat[] = {16, 64};
+const SizeRange few[] = {{0, 1, 8}};
+const SizeClause few_queries[] = {{few, 1}};
+constexpr SizeRule always = {"", nullptr, 0};
+const Algorithm main_hows[] = {{"qlanes_b64x64", 0, 0, tall, always, always},
+                               {"dlanes_b16x64", 1, 1, flat, always, {"seqlen_q>=1 seqlen_q<=8", few_queries, 1}}};
+const Algorithm second_hows[] = {{"dlanes_b64", 0, 0, tall, always, always}};
+const Algorithms hows[] = {{main_hows, 2}, {second_hows, 1}};
 bool yes() { return true; }
-const Target targets[] = {{"cpu-generic", "generic", 0, 0, yes, engines}};
+const Target targets[] = {{"cpu-generic", "generic", 0, 0, yes, engines, hows}};
 const uint32_t name_offset[] = {0, 3, 6, 9};
 
 }  // namespace
@@ -68,8 +108,8 @@ KvCall call_of(bool lse, int64_t seqlen_q) {
   call.problem.dtype = KvDtype::fp32;
   call.problem.hdim_q = call.problem.hdim_v = 64;
   call.problem.features.lse = lse;
-  call.query.hdim_q = call.query.hdim_v = 64;
-  call.query.seqlen_q = seqlen_q;
+  call.query.wants[want_hdim_q] = call.query.wants[want_hdim_v] = 64;
+  call.query.sizes[size_seqlen_q] = seqlen_q;
   set_splitkv_signature(&call);
   return call;
 }
@@ -95,7 +135,7 @@ int main() {
               "split-KV has its first stage, but not the second: no kernel in library toy for "
               "fmha_fwd_splitkv_combine dtype=fp32 hdim_v=64 mode=batch qscale=none lse=no");
   KvCall other = call_of(true, 1);
-  other.query.hdim_q = 65;
+  other.query.wants[want_hdim_q] = 65;
   CHECK(choose_kv(-1, &other) == TILEKILN_NO_KERNEL);
   CHECK(strstr(error_text(), "second") == nullptr);
 

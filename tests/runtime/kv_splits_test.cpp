@@ -2,7 +2,7 @@
 #include <initializer_list>
 
 #include "check.h"
-#include "tilekiln/runtime/kv_load.h"
+#include "tilekiln/runtime/fmha_kv.h"
 #include "tilekiln/runtime/splits.h"
 
 using namespace tilekiln;
@@ -52,17 +52,12 @@ void ranges() {
   }
 }
 
-void loads() {
-  // Bytes of all pages of K, strictly beyond 2^31 - 1; pages of a key tile or more have a base each.
-  const int64_t page = 16 * 8 * 128;                                              // elements
-  const KvCacheSize fits = {65535, 16, page, 2}, exceeds = {65536, 16, page, 2};  // 2^31 - 32768 bytes and 2^31
-  CHECK(!needs_large_load(fits, 64) && needs_large_load(exceeds, 64));
-  CHECK(!needs_large_load({INT32_MAX, 1, 1, 1}, 64) && needs_large_load({int64_t(INT32_MAX) + 1, 1, 1, 1}, 64));
-  CHECK(needs_large_load({65536, 63, page, 2}, 64) && !needs_large_load({65536, 64, page, 2}, 64) &&
-        !needs_large_load({1 << 30, 1024, page, 2}, 64));
-  CHECK(needs_large_load({65536, 16, page, 2}, 17) && !needs_large_load({65536, 16, page, 2}, 16));
-  CHECK(!needs_large_load({}, 64) && needs_large_load({65536, 16, -page, 2}, 64));
-  CHECK(needs_large_load({INT64_MAX, 1, INT64_MAX, 4}, 64));
+// What a target with 32-bit offsets asks: a difference of addresses, so strictly beyond 2^31 - 1 bytes is too far.
+void bytes() {
+  constexpr int64_t page = 16 * 8 * 128;  // elements
+  CHECK(bytes_between(65535, page, 2) == INT32_MAX - 32767 && bytes_between(65536, page, 2) == int64_t(1) << 31);
+  CHECK(bytes_between(65536, -page, 2) == int64_t(1) << 31 && bytes_between(0, page, 2) == 0);
+  CHECK(bytes_between(INT64_MAX, INT64_MAX, 4) == INT64_MAX && bytes_between(1, INT64_MIN, 1) == INT64_MAX);
 }
 
 }  // namespace
@@ -70,6 +65,6 @@ void loads() {
 int main() {
   heuristic();
   ranges();
-  loads();
+  bytes();
   return check_result();
 }

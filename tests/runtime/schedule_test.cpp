@@ -27,7 +27,9 @@ void write_down(const FwdProblem&, const FwdUnit& unit, void* scratch) {
   seen.push_back(unit);
 }
 const FwdEngine engine = {{write_down, write_down, write_down, write_down, write_down}, 100, tile_q, 64};
-const Row row = {0, tile_q, 64, 0, 0, 0, 0};
+const uint32_t fields[] = {tile_q, 64};
+const Algorithm how = {"qlanes_b64x64", 0, 0, fields, {"", nullptr, 0}, {"", nullptr, 0}};
+const Row row = {0, 0, 0, 0};
 
 tilekiln_tensor tensor(void* data, int32_t dtype, std::vector<int64_t> shape) {
   tilekiln_tensor t = {};
@@ -51,7 +53,7 @@ std::vector<FwdUnit> units_of(const tilekiln_fmha_fwd_args& args) {
   seen.clear();
   FwdCall call;
   if (!CHECK(check_fwd(args, &call) == TILEKILN_OK)) fprintf(stderr, "%s\n", error_text());
-  call.choice = {&row, &engine, 0};
+  call.choice = {&row, &engine, 0, &how};
   CHECK(launch_fwd(call) == TILEKILN_OK);
   return seen;
 }

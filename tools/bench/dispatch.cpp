@@ -50,8 +50,11 @@ double lookup(const Dispatcher& dispatcher) {
     const Row& row = dispatcher.row(pick(refs));
     if (!dispatcher.usable(row)) continue;
     const int shorter = static_cast<int>(pick(8));
-    queries.push_back(
-        {dispatcher.features(row), dispatcher.hdim_q(row) - shorter, dispatcher.hdim_v(row) - shorter, 1 + pick(4096)});
+    Query query = {row.features};
+    for (int axis = 0; axis < dispatcher.integer_count(); ++axis)
+      query.wants[axis] = dispatcher.integer(row, axis) - shorter;
+    query.sizes[0] = 1 + pick(4096);
+    queries.push_back(query);
   }
   int64_t missing = 0;
   const double result = nanoseconds(static_cast<int>(queries.size()), [&](int i) {
@@ -63,22 +66,26 @@ double lookup(const Dispatcher& dispatcher) {
 
 // As the generator would write it: 4 targets x 8 head dims x 313 features, rows spread over units of 64.
 double made_up(int* instances) {
-  static const Axis axes[] = {
-      {"features", 2, 24, 10, 0, nullptr}, {"hdim_q", 2, 4, 10, 0, nullptr}, {"hdim_v", 2, 14, 10, 0, nullptr}};
+  static const Axis axes[] = {{"features", 1, 0, 16, 0, false, nullptr, nullptr},
+                              {"hdim_q", 2, 0, 10, 0, false, nullptr, nullptr},
+                              {"hdim_v", 2, 10, 10, 0, false, nullptr, nullptr}};
   static const int engine = 0;
   static const void* const pipelines[] = {&engine};
   static const void* const* const engines[] = {pipelines};
   static const auto here = [] { return true; };
-  static const Target targets[] = {{"a", "a", 0, 0, here, engines},
-                                   {"b", "b", 1, 10, here, engines},
-                                   {"c", "c", 2, 20, here, engines},
-                                   {"d", "d", 3, 30, here, engines}};
+  static const uint32_t tile[] = {64, 64};
+  static const Fit fits[] = {{0, 0}};
+  static const Algorithm algorithm = {"tile", 0, 0, tile, {"", nullptr, 0}, {"", nullptr, 0}};
+  static const Algorithms hows[] = {{&algorithm, 1}};
+  static const Target targets[] = {{"a", "a", 0, 0, here, engines, hows},
+                                   {"b", "b", 1, 10, here, engines, hows},
+                                   {"c", "c", 2, 20, here, engines, hows},
+                                   {"d", "d", 3, 30, here, engines, hows}};
   constexpr int features = 313, hdims = 8, count = features * hdims * 4;
   std::vector<Row> rows;
   for (uint64_t f = 0; f < features; ++f) {
     for (uint64_t h = 1; h <= hdims; ++h) {
-      for (unsigned char t = 0; t < 4; ++t)
-        rows.push_back({f * 3 << 24 | h * 32 << 4 | h * 32 << 14, 64, 64, t, 0, 0, 0});
+      for (unsigned char t = 0; t < 4; ++t) rows.push_back({f * 3, h * 32 | h * 32 << 10, 0, t});
     }
   }
   // Units hold the rows of one target and head dim, so neighbours in a group lie apart.
@@ -92,27 +99,29 @@ double made_up(int* instances) {
   }
   std::vector<Batch> batches;
   for (uint32_t i = 0; i < count; i += 64) batches.push_back({&stored[i], std::min<uint32_t>(64, count - i)});
-  std::vector<RowRef> refs;
+  std::vector<RowRef> plan;
   std::vector<uint32_t> instance_of;
   std::vector<Group> groups;
   for (uint32_t i = 0; i < count; ++i) {
-    refs.push_back({static_cast<uint16_t>(where[i] / 64), static_cast<uint16_t>(where[i] % 64)});
+    plan.push_back({where[i] / 64, where[i] % 64});
     instance_of.push_back(i);
   }
-  for (uint32_t f = 0; f < features; ++f) groups.push_back({uint64_t(f) * 3 << 24, f * hdims * 4, (f + 1) * hdims * 4});
+  for (uint32_t f = 0; f < features; ++f) groups.push_back({uint64_t(f) * 3, f * hdims * 4, (f + 1) * hdims * 4});
   Family family = {};
   family.name = "made_up";
   family.axes = axes;
   family.axis_count = 3;
   family.groups = groups.data();
   family.group_count = features;
-  family.refs = refs.data();
+  family.fits = fits;
+  family.fit_count = 1;
   family.instance_of = instance_of.data();
   Table table = {};
   table.targets = targets;
   table.target_count = 4;
   table.batches = batches.data();
   table.families = &family;
+  table.plan = plan.data();
   table.instance_count = count;
   *instances = count;
   return lookup(Dispatcher(table, 0, ""));

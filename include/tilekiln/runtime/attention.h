@@ -28,6 +28,9 @@ struct Sequence {
   i64 first_unit;
 };
 
+// Where the main stage of every operator has these in its Query; static_asserts compare them with the generated headers.
+constexpr int want_hdim_q = 0, want_hdim_v = 1, size_seqlen_q = 0;
+
 struct AttentionCall : Run {
   Query query = {};
   Choice choice;

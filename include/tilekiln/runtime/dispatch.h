@@ -1,31 +1,24 @@
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
-#include "tilekiln/runtime/kv_load.h"
+#include "tilekiln/runtime/query.h"
 #include "tilekiln/runtime/small_array.h"
 #include "tilekiln/runtime/status.h"
 #include "tilekiln/runtime/table.h"
 
 namespace tilekiln {
 
-// A problem as the dispatcher sees it.
-struct Query {
-  uint64_t features;       // the packed signature with hdim_q = hdim_v = 0
-  int hdim_q, hdim_v;      // of the problem; an instance holds them when its own are at least these
-  int64_t seqlen_q;        // of the longest sequence
-  KvCacheSize cache = {};  // of a problem with a paged cache
-};
-
 // Why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
 enum class Refusal : uint8_t {
   other_features,  // it answers another signature
-  hdim_too_small,
-  cache_too_large,  // for its 32-bit offsets
-  not_built,        // the library holds the row, not the engine
-  machine_lacks,    // this CPU has not its ISA
-  isa_forbidden,    // TILEKILN_ISA is below it
-  hdim_waste,       // another holds the problem with less padding of the head dims
-  tile_fit,         // another tile wastes fewer query rows
-  longer_loads,     // 64-bit offsets where 32 bits do
+  other_integers,  // a value that a problem must have exactly is another
+  integers_small,  // the problem is larger than the instance
+  sizes_unmet,     // its algorithm needs other sizes
+  not_built,       // the library holds the row, not the engine
+  machine_lacks,   // this machine has not its ISA
+  isa_forbidden,   // TILEKILN_ISA is below it
+  integers_waste,  // another holds the problem with less to spare
+  best_elsewhere,  // another is made for these sizes, or this one for others
+  tile_fit,        // another tile wastes less
   slower_target,
   rank,
   chosen,
@@ -35,6 +28,7 @@ struct Choice {
   const Row* row = nullptr;  // null: no instance answers
   const void* engine = nullptr;
   int64_t instance = -1;
+  const Algorithm* how = nullptr;  // of the row
 };
 
 // The choice among the instances of one family, for one table on one machine. Immutable after construction: any number
@@ -48,12 +42,14 @@ class Dispatcher {
   [[nodiscard]] tilekiln_status status() const;
   // The best instance for a problem; {} when there is none.
   Choice find(const Query& query) const;
-  // What find would do with one ref of the family (index into Family::refs) for this problem.
+  // What find would do with one of the family (index into Family::instance_of) for this problem.
   Refusal judge(const Query& query, uint32_t ref, const Choice& choice) const;
   // The instance of that number, whatever the problem; the row is null when it is of another family.
   Choice at(int64_t instance) const;
   // Whether an instance can answer a problem here, whether or not it is the best.
   bool fits(const Query& query, const Choice& choice) const { return refuse(query, *choice.row) == Refusal::chosen; }
+  // The refusal of a row that cannot run the problem at all; `chosen` when it can.
+  Refusal refuse(const Query& query, const Row& row) const;
   // Whether this machine has the ISA of a row, and whether TILEKILN_ISA allows it.
   bool machine_has(const Row& row) const { return use_[row.target].supported; }
   bool usable(const Row& row) const { return use_[row.target].usable; }
@@ -63,31 +59,49 @@ class Dispatcher {
   const Table& table() const { return table_; }
   const Family& family() const { return family_; }
   const char* isa() const { return isa_; }
-  const Row& row(uint32_t ref) const { return row(family_.refs[ref]); }
-  const Row& row(RowRef ref) const { return table_.batches[ref.batch].rows[ref.index]; }
+  const Row& row(uint32_t ref) const { return row_of(family_.instance_of[ref]); }
+  const Row& row_of(int64_t instance) const {
+    const RowRef at = table_.plan[instance];
+    return table_.batches[at.batch].rows[at.index];
+  }
   int64_t instance(uint32_t ref) const { return family_.instance_of[ref]; }
   const char* name(int64_t instance) const { return table_.names + table_.name_offset[instance]; }
   const Target* target(const Row& row) const { return use_[row.target].target; }
+  const Algorithm& how(const Row& row) const { return use_[row.target].algorithms.list[row.algorithm]; }
   // The group of these features, null when the library has none.
   const Group* group(uint64_t features) const;
-  int hdim_q(const Row& row) const { return static_cast<int>(row.signature >> shift_q_) & mask_q_; }
-  int hdim_v(const Row& row) const { return static_cast<int>(row.signature >> shift_v_) & mask_v_; }
-  uint64_t features(const Row& row) const { return row.signature & ~hdims_; }
+  // The value of the family's integer axis `at`, counted among the integers.
+  int64_t integer(const Row& row, int at) const {
+    return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
+  }
+  int integer_count() const { return integer_count_; }
+  // What a row holds beyond a problem, summed over the axes that hold problems up to their value; negative where it is
+  // too small.
+  int64_t waste(const Query& query, const Row& row) const;
 
  private:
   struct Use {
     const Target* target = nullptr;
     const void* const* engines = nullptr;  // by pipeline
+    Algorithms algorithms = {};
     bool supported = false, usable = false;
     uint8_t order = 0;
   };
-  // What the choice looks at, close together: the rows of one group lie in as many units as it has head dims and
+  // An integer axis in Row::integers. Its highest bit is 0 there: with it set in a row, the rows' fields are compared
+  // with those of a problem by one subtraction.
+  struct Field {
+    uint8_t shift;
+    bool equal;
+    int64_t most;  // what a problem's value is cut to; no row has it
+  };
+  // What the choice looks at, close together: the rows of one group lie in as many units as it has integers and
   // targets, and reading them there cost 150 ns a lookup.
   struct Entry {
-    uint16_t hdim_q, hdim_v, tile_q, tile_k;
-    uint8_t order, rank;
-    KvLoad load;
+    uint64_t integers;
+    uint32_t held;  // the sum over the axes that hold problems up to their value
     uint32_t ref;
+    const Algorithm* how;
+    uint8_t order;
   };
   // The entries of one combination of features.
   struct Slot {
@@ -95,16 +109,23 @@ class Dispatcher {
     uint32_t begin, end;  // equal: no combination lies here
   };
   // How well an instance fits, in the order of the choice; smaller is better in each.
-  struct Score { int64_t hdim_waste, tile_fit, tile, load, order, rank; };
-  // The refusal of a row that cannot run the problem at all; `chosen` when it can.
-  Refusal refuse(const Query& query, const Row& row) const;
+  struct Score {
+    int64_t held;
+    int best;          // 0: made for these sizes; 1: for any; 2: for others
+    double fit, tile;  // the cost of its tile, the taller of tiles that fit alike
+    int order, rank;
+  };
   // The refusal of a row that cannot run here, whatever the problem.
   Refusal refuse_here(const Row& row) const;
   Entry entry(const Row& row, uint32_t ref) const;
-  static Score score(const Query& query, const Entry& entry);
+  int64_t held(const Row& row) const;
+  Score score(const Query& query, const Entry& entry) const;
   // The first criterion in which a is worse than b; `chosen` when it is not worse in any.
   static Refusal compare(const Score& a, const Score& b);
+  // Whether two entries of equal integers differ for no problem but in their target and rank.
+  bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
+  void read_axes();
   void make_index();
 
   const Table& table_;
@@ -112,18 +133,21 @@ class Dispatcher {
   const char* isa_;
   const Target* best_ = nullptr;
   bool isa_known_ = true;
-  int shift_q_ = 0, shift_v_ = 0, mask_q_ = 0, mask_v_ = 0;
-  uint64_t hdims_ = 0;
-  Use use_[256];  // by Row::target
-  // Of the instances usable here: every group's entries, least head dims first, without those that another one of the
-  // same head dims and tile always beats; and where each group's entries lie, by features, with open addressing.
+  int integer_count_ = 0;
+  Field fields_[max_integers] = {};
+  uint64_t guards_ = 0;  // the highest bits of the integers
+  uint64_t at_least_ = 0,
+           equal_ = 0;  // the guards of those that hold problems up to their value, all bits of the others
+  Use use_[256];        // by Row::target
+  // Of the instances usable here: every group's entries, least integers first, without those that another one of the
+  // same integers and tile always beats; and where each group's entries lie, by features, with open addressing.
   SmallArray<Entry, 1> entries_;
   SmallArray<Slot, 1> slots_;
   int slot_shift_ = 0;
 };
 
-// The query rows a tile height costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which
-// reads each key less often) is given up only when it would waste more than that.
-int64_t tile_cost(int64_t seqlen_q, int64_t tile_q);
+// The rows a tile costs: whole tiles, with a quarter of the problem forgiven, so that a tall tile (which reads the other
+// operand less often) is given up only when it would waste more than that.
+int64_t tile_cost(int64_t size, int64_t tile);
 
 }  // namespace tilekiln

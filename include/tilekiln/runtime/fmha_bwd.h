@@ -62,7 +62,6 @@ enum class BwdLengths : unsigned char {
 struct BwdTraits {
   BwdFeatures features;
   int hdim_q, hdim_v;
-  i64 seqlen_q;
 };
 void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]);
 

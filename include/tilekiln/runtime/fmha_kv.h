@@ -35,6 +35,19 @@ struct KvSequence {
   i64 first_unit, first_combine;
 };
 
+// Where fmha_batch_prefill has these in its Query; the other families have no use for them.
+constexpr int size_cache_bytes = 1, size_page_tokens = 2;
+
+// The bytes that a base address must reach for `pages` pages, `step` elements from one to the next; INT64_MAX when they
+// are more.
+constexpr int64_t bytes_between(int64_t pages, int64_t step, int64_t element_bytes) {
+  const int64_t length = step == INT64_MIN ? INT64_MAX : step < 0 ? -step : step;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(pages, length, &bytes) || __builtin_mul_overflow(bytes, element_bytes, &bytes))
+    return INT64_MAX;
+  return bytes;
+}
+
 enum class KvFamily : unsigned char { splitkv, pagedkv, batch_prefill };
 
 struct KvCall : AttentionCall {

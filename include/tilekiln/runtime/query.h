@@ -1,0 +1,17 @@
+// A problem as the dispatcher sees it.
+#pragma once
+#include <stdint.h>
+
+namespace tilekiln {
+
+constexpr int max_integers = 6, max_sizes = 6;  // axes.py knows them too
+
+// The generated header of a family says which axis stands where: pack makes `features`, <family>::wants and
+// <family>::sizes are the indices.
+struct Query {
+  uint64_t features = 0;             // every axis but the integers
+  int64_t wants[max_integers] = {};  // by integer axis: what the problem has of it
+  int64_t sizes[max_sizes] = {};     // by size that the family declares
+};
+
+}  // namespace tilekiln
