@@ -153,7 +153,7 @@ def runs(request: Request) -> dict[str, Callable[..., int]]:
         return run
 
     return {
-        "demo": command("demo", "-m", "tilekiln.demo", *request.receipts),
+        "demo": command("demo", "tools/demo.py", *request.receipts),
         "test": command("tests", "-m", "pytest", "-n", "auto"),
         "bench": command("benchmarks", "tools/bench", "all"),
     }

@@ -44,7 +44,7 @@ def test_example(path, name, request):
 
 
 def test_demo(path):
-    done = run(path, "-m", "tilekiln.demo", "flash", "fp8")
+    done = run(path, "tools/demo.py", "flash", "fp8")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout, "plain when piped"
     assert f"flash: {len(resolve('flash', ['native']).instances):,} instances" in done.stdout
@@ -57,6 +57,27 @@ def test_demo(path):
         assert int(of_bound) <= 100
         assert float(milliseconds) > 0
         assert 0 < int(of_peak) <= 110
+
+
+def test_demo_of_the_package(path):
+    """Out of the tree nothing measures the peak, and nothing of the tree is imported."""
+    program = "import runpy, sys; sys.argv = ['demo', 'fp8']\n"
+    program += "try:\n    runpy.run_module('tilekiln.demo', run_name='__main__')\n"
+    program += "finally:\n    assert not any(name.partition('.')[0] == 'tools' for name in sys.modules)\n"
+    done = run(path, "-c", program)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Peak of this core: not measured" in done.stdout
+
+
+def test_demo_of_a_library_without_forward(build_library):
+    """It says what the receipt has instead, and that is no failure."""
+    library = build_library("fp32_min", mode="debug", where="family=fmha_bwd_dq_dk_dv hdim_q=64")
+    done = run(str(library.parent), "-m", "tilekiln.demo", str(library))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " ".join(done.stdout.split()).endswith(
+        "The demo computes forward attention (fmha_fwd), which this receipt leaves out. "
+        "It has fmha_bwd_convert_dq, fmha_bwd_dot_do_o, fmha_bwd_dq_dk_dv."
+    )
 
 
 def test_demo_refuses_what_is_not_there(path):
