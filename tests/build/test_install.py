@@ -13,7 +13,10 @@ from codegen.errors import CodegenError
 from codegen.flags import library_name, manifest_name
 from codegen.tree import tree
 
+ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
+    *(str(path.relative_to(ROOT)) for path in ROOT.glob("include/tilekiln/operators/*.h")),
+    "include/tilekiln/base.h",
     "include/tilekiln/kv.h",
     "include/tilekiln/tilekiln.h",
     "lib/cmake/tilekiln/tilekilnConfig.cmake",
