@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <array>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -332,8 +333,8 @@ void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Quer
       ++count;
     }
     text.add("\n  refused: %d: ", count);
-    if (refusal == Refusal::hdim_too_small) {
-      text.add("their head dims are too small");
+    if (refusal == Refusal::integers_small) {
+      text.add("their %s are too small", dispatcher.family().integers.name);
     } else {
       add_refusal(text, dispatcher, dispatcher.row(first), refusal);
     }
@@ -343,9 +344,9 @@ void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Quer
 // Has this choice for this problem been told before in this process?
 bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   static std::mutex mutex;
-  static std::set<std::tuple<const Family*, uint64_t, int, int, int64_t>> told;
+  static std::set<std::tuple<const Family*, uint64_t, std::array<int64_t, max_integers>, int64_t>> told;
   std::lock_guard lock(mutex);
-  return !told.insert({&dispatcher.family(), query.features, query.hdim_q, query.hdim_v, choice.instance}).second;
+  return !told.insert({&dispatcher.family(), query.features, std::to_array(query.wants), choice.instance}).second;
 }
 
 }  // namespace
