@@ -197,6 +197,12 @@ def test_colours_and_progress_on_a_terminal_only(built_tree):
     assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/library/status.cpp"
 
 
+def test_where_an_installation_goes_is_said_first(tree):
+    line = "install goes below /usr/local, as no prefix= was named"
+    assert tree.built("-n", "receipt=fp32_min", "install").lines[1] == line
+    assert line not in tree.built("-n", "receipt=fp32_min", "install", "prefix=/opt").lines
+
+
 def test_jobs_are_explained(tree):
     assert "jobs at once: -j" in tree.built("-n", "-j7", "receipt=fp32_min").out
     assert " at once: " in tree.built("-n", "receipt=fp32_min").lines[0]
