@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -33,13 +35,15 @@ def test_only_the_c_abi_is_exported(build_library, mode):
 def test_engines_share_no_symbol(build_library, mode):
     """Each engine object shows its engine symbols and nothing else: nothing is left that a link could merge."""
     library = build_library("fp32_min", targets=TARGETS[mode], mode=mode)
-    engines = sorted((library.parents[1] / "obj/engine").glob("*.o"))
-    assert len(engines) >= 2
-    seen: set[str] = set()
-    for engine in engines:
+    # The folder may hold joined objects of other receipts, which need more engines.
+    families, seen = ("fmha_bwd_dq_dk_dv", "fmha_fwd"), set[str]()
+    for target in json.loads(library.with_suffix(".json").read_text())["targets"]:
+        word = target["name"].replace("-", "_")
+        symbols = [f"tilekiln_{word}_{family}_qlanes" for family in families]
+        key = hashlib.sha256(" ".join(symbols).encode()).hexdigest()[:8]
+        engine = library.parents[1] / f"obj/engine/{target['name']}-{key}.o"
         shown = {name for letter, name in nm(engine, "--defined-only") if letter.isupper() or letter in "uvw"}
-        word = engine.stem.rpartition("-")[0].replace("-", "_")
-        assert shown == {f"tilekiln_{word}_{family}_qlanes" for family in ("fmha_bwd_dq_dk_dv", "fmha_fwd")}
+        assert shown == set(symbols)
         assert not shown & seen
         seen |= shown
         # A COMDAT group would be merged by its name, whatever its symbols are.
