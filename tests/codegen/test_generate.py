@@ -76,7 +76,11 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
         for isa in ("generic", "avx2")
         for pipeline in pipelines
     ]
-    assert generated.headers == [f"include/tilekiln/generated/{family}.h" for family in tree().families]
+    operators = [path.parent.name for path in sorted((ROOT / "kernels").glob("*/operator.yaml"))]
+    assert sorted(generated.headers) == sorted(
+        f"include/tilekiln/generated/{name}.h"
+        for name in [*tree().families, *(f"operators/{operator}" for operator in operators)]
+    )
 
 
 def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) -> None:

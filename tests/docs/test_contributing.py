@@ -49,7 +49,7 @@ class Scratch(NamedTuple):
         return int(self.codegen("list", *words, "--count"))
 
     def append_to_list(self, file: str, key: str, block: str) -> None:
-        """Put a block at the end of the topmost list `key:` of a YAML file, indented as the list is."""
+        """Put a block at the end of what stands below the topmost `key:` of a YAML file, indented as that is."""
         path = self.root / file
         found = re.search(rf"^{key}:\n((?: .*\n|\n)*? .*\n)(?=\n*\S)", path.read_text(), re.M)
         assert found
@@ -145,9 +145,11 @@ def test_receipts(scratch: Scratch) -> None:
 
 
 def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
-    (axis,) = section("An axis, or a value of an axis")
+    axis, asked = section("An axis, or a value of an axis")
     before = scratch.count("flash", "--family", "fmha_fwd")
     scratch.append_to_list(FORWARD, "axes", axis)
+    assert "axis 'relu' of fmha_fwd is missing here" in scratch.codegen("check", code=2)
+    scratch.append_to_list(FORWARD.replace("family", "operator"), "signature", asked)
     assert scratch.count("flash", "--family", "fmha_fwd") == 2 * before
     named = changed(scratch.codegen("check"))
     without = {path.stem for path in (ROOT / "receipts").glob("*.yaml")} - set(named)
