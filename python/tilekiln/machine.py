@@ -89,6 +89,8 @@ def _lines(value: Any, indent: str = "") -> list[str]:
             for entry in item:
                 first, *rest = _lines(entry, indent + "    ")
                 lines += [f"{indent}  - {first.strip()}", *rest]
+        elif key == "left_out" and item:  # sentences
+            lines += [f"{indent}{key}:", *(f"{indent}  - {sentence}" for sentence in item)]
         else:
             lines.append(f"{indent}{key}: {', '.join(map(str, item)) if isinstance(item, list) else item}".rstrip())
     return lines

@@ -12,6 +12,7 @@ import warnings
 
 import pytest
 import tilekiln as tk
+from tilekiln import machine
 
 WHERE = "dtype=fp32 hdim_q=64 mode=batch dropout=no softcap=no"
 BAD_JSON = ["{", "[]", "{}", '{"receipt": 3}', '{"receipt": {"number": []}}', "[" * 100_000, "\xff\xfe"]
@@ -85,6 +86,9 @@ def test_a_link_that_leads_nowhere_breaks_only_itself(flash, place):
     assert len(told) == 2
     left_out = tk.info()["left_out"]
     assert sorted(sentence.rpartition("libtilekiln_")[2] for sentence in left_out) == ["x.so'", "y.so'"]
+    assert [line for line in machine.text().splitlines() if line.startswith("  - [Errno")] == [
+        f"  - {sentence}" for sentence in left_out
+    ]
 
 
 @pytest.mark.parametrize("text", BAD_JSON, ids=range(len(BAD_JSON)))
@@ -128,6 +132,7 @@ def test_a_truncated_library_is_refused_before_the_loader_ends_the_process(flash
 
 SAY = """
 import tilekiln as tk
+from tilekiln import machine
 import numpy as np
 q = np.ones((1, 2, 1, 32), np.float32)
 for ask in (lambda: tk.load("flash"), tk.libraries, lambda: tk.attention(q, q, q)):
