@@ -1,0 +1,108 @@
+// Dropout's random bytes (the stream: include/tilekiln/core/philox.h) as bits in the layout of wgmma accumulators.
+//
+// One call of Philox serves one key and 16 query rows of a 32 x 32 patch: rows 16 g + 8 half + 0..7, g = 0, 1.
+#pragma once
+
+#include "kernels/backends/cuda/ptx.h"
+#include "tilekiln/core/philox.h"
+
+namespace tilekiln::cuda {
+
+// A call's dropout: a probability is dropped iff its byte > threshold, that is, iff byte + (255 - threshold) has a carry.
+struct Dropout {
+  uint64_t seed, offset;
+  uint32_t over;  // 255 - threshold in both halves of the word
+};
+
+struct RandomWords { uint32_t word[4]; };
+
+// core::philox, on the device. The key is the same for all calls of a kernel, so its rounds cost nothing.
+TILEKILN_DEVICE RandomWords philox(uint64_t seed, uint64_t counter, uint32_t row32, uint32_t key32) {
+  uint32_t c0 = uint32_t(counter), c1 = uint32_t(counter >> 32), c2 = row32, c3 = key32;
+  uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < core::kPhiloxRounds; ++round) {
+    const uint64_t x = uint64_t(c0) * core::kPhiloxMultiplier0, y = uint64_t(c2) * core::kPhiloxMultiplier1;
+    c0 = uint32_t(y >> 32) ^ c1 ^ k0;
+    c1 = uint32_t(y);
+    c2 = uint32_t(x >> 32) ^ c3 ^ k1;
+    c3 = uint32_t(x);
+    k0 += core::kPhiloxWeyl0;
+    k1 += core::kPhiloxWeyl1;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+// prmt with the sign of a byte replicated where a selector has 8.
+TILEKILN_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
+  uint32_t word;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(selector));
+  return word;
+}
+
+// Eight random bytes to eight bits, 1 = dropped: byte r to bit 8 (r % 4) + 4 (r / 4).
+TILEKILN_DEVICE uint32_t dropped_bits(uint32_t low, uint32_t high, uint32_t over) {
+  const uint32_t even_low = (low & 0x00ff00ffu) + over, odd_low = permute(low, 0, 0x4341) + over;
+  const uint32_t even_high = (high & 0x00ff00ffu) + over, odd_high = permute(high, 0, 0x4341) + over;
+  return permute(even_low, odd_low, 0x7351) +
+         (permute(even_high, odd_high, 0x7351) << 4);  // the carries are bits 8 and 24
+}
+
+// For S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the rows i and
+// i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i + 8 w, for all eight rows of either half, as eight nibbles;
+// transposing the nibbles over the eight lanes i gives each lane its own rows of j = 8 w .. 8 w + 7. A call of Philox serves the
+// 16 rows of two neighbouring warps, so each of them draws every other w and hands its neighbour the neighbour's half.
+template <int kBlocks> struct DroppedRows {
+  static constexpr int kWords = (kBlocks + 7) / 8;
+  uint32_t word[kWords];  // j, key parity e, half: bit 8 (j % 4) + 4 (j / 4 % 2) + 2 e + half of word j / 8
+
+  __device__ __forceinline__ void none() {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) word[w] = 0;
+  }
+
+  // head: batch nhead_q + head. row: the warp's first row in its sequence, a multiple of 16. exchange: kWords / 2 x 2 x 32 words
+  // of the two warps, not those of their last call; barrier: a named one of theirs.
+  __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key, uint32_t* exchange, int barrier) {
+    static_assert(kWords == 2, "one word for each of two warps");
+    const int lane = fresh_lane(), i = lane >> 2, c = lane & 3, group = row >> 4 & 1;
+    const uint64_t offset = d.offset + uint64_t(head) * 64;
+    uint32_t rows[2] = {0, 0};  // of either warp, j = i + 8 group
+#pragma unroll
+    for (int half = 1; half >= 0; --half) {
+#pragma unroll
+      for (int e = 1; e >= 0; --e) {
+        const int at = key + 8 * (i + 8 * group) + 2 * c + e;
+        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), row / 32, at / 32);
+        rows[0] += dropped_bits(r.word[0], r.word[1], d.over) << (2 * e + half);
+        rows[1] += dropped_bits(r.word[2], r.word[3], d.over) << (2 * e + half);
+      }
+    }
+    exchange[32 * group + lane] = transpose(group ? rows[0] : rows[1], lane);
+    const uint32_t own = transpose(group ? rows[1] : rows[0], lane);
+    named_sync(barrier, 64);
+    const uint32_t others = exchange[32 * (1 - group) + lane];
+    word[0] = group ? others : own;
+    word[1] = group ? own : others;
+  }
+
+  // Nibble r of lane i becomes nibble i of lane r.
+  static __device__ __forceinline__ uint32_t transpose(uint32_t bits, int lane) {
+    uint32_t other = __shfl_xor_sync(~0u, bits, 16);
+    const uint32_t kept = lane & 16 ? 0xf0f0f0f0u : 0x0f0f0f0fu;
+    bits = (bits & kept) | ((lane & 16 ? other >> 4 : other << 4) & ~kept);
+    other = __shfl_xor_sync(~0u, bits, 8);
+    bits = permute(bits, other, lane & 8 ? 0x3276 : 0x5410);
+    other = __shfl_xor_sync(~0u, bits, 4);
+    return permute(bits, other, lane & 4 ? 0x3715 : 0x6240);
+  }
+
+  // The packed pair of block j (keys e = 0, 1) and half: dropped ones become zero.
+  __device__ __forceinline__ uint32_t apply(uint32_t pair, int j, int half) const {
+    const int shift = 7 - 4 * (j / 4 % 2) - half, b = 8 | j % 4;
+    const uint32_t first = word[j / 8] << shift, second = word[j / 8] << (shift - 2);
+    return pair & ~permute(first, second, uint32_t(b | b << 4 | (b + 4) << 8 | (b + 4) << 12));
+  }
+};
+
+}  // namespace tilekiln::cuda

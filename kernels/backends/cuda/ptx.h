@@ -1,0 +1,203 @@
+// The PTX words of the CUDA kernels, one function an instruction: mbarriers, tensor copies, wgmma fences, barriers, arithmetic.
+//
+// Names follow the PTX ISA. An address of shared memory is a uint32_t (`shared_address`); a phase is a parity, 0 or 1.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#define TILEKILN_DEVICE static __device__ __forceinline__
+
+namespace tilekiln::cuda {
+
+constexpr float kInfinity = __builtin_huge_valf();
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+// A value that is the same in every lane, so that ptxas knows it. Without this, control flow and descriptors around wgmma
+// go through WARPSYNC and R2UR: 6 % (head dim 128) to 16 % (64) of the forward on an H100.
+TILEKILN_DEVICE int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
+// The lane, asked for anew: what is worked out from it takes no registers in loops that do not need it.
+TILEKILN_DEVICE int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+TILEKILN_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
+
+// mbarriers.
+TILEKILN_DEVICE void barrier_init(uint64_t& b, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&b)), "r"(arrivals));
+}
+TILEKILN_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;"); }
+TILEKILN_DEVICE void arrive_expecting(uint64_t& b, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&b)), "r"(bytes)
+               : "memory");
+}
+TILEKILN_DEVICE void arrive(uint64_t& b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&b)) : "memory");
+}
+TILEKILN_DEVICE void wait(uint64_t& b, uint32_t phase) {
+  asm volatile(
+      "{.reg .pred p; again%=: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra done%=; bra again%=; "
+      "done%=: }" ::"r"(shared_address(&b)),
+      "r"(phase)
+      : "memory");
+}
+// One arrival for the warp. __syncwarp: lane 0's arrival must also release what the other lanes have read.
+TILEKILN_DEVICE void warp_arrive(uint64_t& b, int lane) {
+  __syncwarp();
+  if (lane == 0) arrive(b);
+}
+
+// As warp_arrive, where `condition`. By a predicate: at a branch ptxas would wait for all products in flight.
+TILEKILN_DEVICE void warp_arrive_if(bool condition, uint64_t& b, int lane) {
+  __syncwarp();
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared::cta.b64 _, [%0];}" ::"r"(shared_address(&b)),
+      "r"(int(condition && lane == 0))
+      : "memory");
+}
+
+// Named barriers of `threads` threads; ids from 1 (0 is __syncthreads).
+TILEKILN_DEVICE void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+TILEKILN_DEVICE void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Copies by the tensor copy engine, global to shared memory; `b` counts the bytes.
+TILEKILN_DEVICE void tensor_load(uint32_t to, const CUtensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
+                                 int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "
+      "[%2];" ::"r"(to),
+      "l"(&map), "r"(shared_address(&b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+TILEKILN_DEVICE void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint64_t& b) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(shared_address(&b))
+               : "memory");
+}
+// Shared to global memory: a plain store, and an fp32 add.
+TILEKILN_DEVICE void bulk_store(void* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+               : "memory");
+}
+TILEKILN_DEVICE void bulk_add(float* to, uint32_t from, uint32_t bytes) {
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+               "r"(bytes)
+               : "memory");
+}
+TILEKILN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+TILEKILN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+TILEKILN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// What ordinary stores wrote is seen by wgmma and by the copy engine.
+TILEKILN_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
+TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128 bytes.
+TILEKILN_DEVICE uint64_t tile_descriptor(uint32_t address, int leading_bytes, int stride_bytes) {
+  constexpr uint64_t kSwizzle128 = 1ull << 62;
+  return uint64_t((address & 0x3FFFF) >> 4) | uint64_t(leading_bytes >> 4) << 16 | uint64_t(stride_bytes >> 4) << 32 |
+         kSwizzle128;
+}
+TILEKILN_DEVICE void product_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+TILEKILN_DEVICE void product_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kPending> TILEKILN_DEVICE void product_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps reads and writes of accumulators on their side of a wait: NVVM would hoist them.
+template <int N> TILEKILN_DEVICE void pin(float (&a)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(a[i])::"memory");
+}
+
+template <int kRegisters> TILEKILN_DEVICE void fewer_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters> TILEKILN_DEVICE void more_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// 16 bits from global memory, or zero. One predicated instruction: a branch each would triple a loop's size.
+TILEKILN_DEVICE uint16_t load_if(bool condition, const uint16_t* from) {
+  uint16_t bits;
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; mov.b16 %0, 0; @p ld.global.nc.b16 %0, [%1];}"
+               : "=h"(bits)
+               : "l"(from), "r"(int(condition)));
+  return bits;
+}
+
+// Arithmetic.
+TILEKILN_DEVICE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TILEKILN_DEVICE float log2_approx(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+TILEKILN_DEVICE float tanh_approx(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two values of the element type in a word, low half first; rounded to nearest even.
+#ifdef TILEKILN_FP16
+TILEKILN_DEVICE uint32_t pack(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(low), "=f"(high)
+      : "r"(word));
+}
+#else
+TILEKILN_DEVICE uint32_t pack(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
+  low = __uint_as_float(word << 16);
+  high = __uint_as_float(word & 0xffff0000u);
+}
+#endif
+TILEKILN_DEVICE float element(uint16_t bits) {
+  float low, high;
+  unpack(bits, low, high);
+  return low;
+}
+
+// Accumulators hold columns 8 j + 2 (lane % 4) + {0, 1}. Four such words of one row, of j .. j + 3, become the lane's eight
+// neighbours 8 (lane % 4) + 0..7 from column 8 j: a 4 x 4 transpose inside the lane quad.
+TILEKILN_DEVICE uint4 quad_transpose(int lane, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3) {
+  const bool odd = lane & 1, upper = lane & 2;
+  uint32_t u = __shfl_xor_sync(~0u, odd ? a0 : a1, 1), v = __shfl_xor_sync(~0u, odd ? a2 : a3, 1);
+  if (odd) {
+    a0 = u, a2 = v;
+  } else {
+    a1 = u, a3 = v;
+  }
+  u = __shfl_xor_sync(~0u, upper ? a0 : a2, 2), v = __shfl_xor_sync(~0u, upper ? a1 : a3, 2);
+  if (upper) {
+    a0 = u, a1 = v;
+  } else {
+    a2 = u, a3 = v;
+  }
+  return make_uint4(a0, a1, a2, a3);
+}
+
+template <int kValue> struct Constant { static constexpr int value = kValue; };
+
+}  // namespace tilekiln::cuda

@@ -1,0 +1,76 @@
+// The row of the CUDA forward: the one argument of the kernel, and what one build of it is made for.
+//
+// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace tilekiln::cuda::fmha_fwd {
+
+// Bits of Row::features. Each is uniform over a launch; soft cap, alibi, bias and dropout have loops of their own.
+enum Feature : int {
+  kMask = 1,   // left, right, sink_size
+  kGroup = 2,  // packed sequences: seqstart_q, seqstart_k, and seqlen_q, seqlen_k where they are padded
+  kSoftcap = 4,
+  kAlibi = 8,
+  kBias = 16,
+  kDropout = 32,
+  kBottomRight = 64,
+  kHeavyFirst = 128,  // query blocks from the last one, which sees the most keys under a causal mask
+};
+
+// Coordinates of the tensor maps: (head dim, row, sequence, batch, head).
+//   batch: (hdim, seqlen, 1, batch, nhead), a row at (row, 0, b).
+//   group: (hdim, kFar, 2 kFar, 2 kFar, nhead) with byte strides (s, s, 2^34 - s, head). A row of the sequence [start, start + n)
+//   lies at (kFar - n + row, start + n, kFar): kFar 2^34 is 2^64, so the address is that of start + row, and rows past
+//   n are outside of the map. The copy engine reads them as zero, so a neighbour's NaN stays a neighbour's.
+constexpr int kFar = 1 << 30;
+
+struct alignas(128) Row {
+  CUtensorMap q, k, v;
+  uint16_t* out;
+  float* lse;             // or null; [b lse_batch + h lse_head + row]
+  unsigned* next_tile;    // zero before the first launch; every launch leaves zero behind
+  const int* seqstart_q;  // (batch + 1), rows
+  const int* seqstart_k;
+  const int* seqlen_q;  // (batch), or null: seqstart's differences
+  const int* seqlen_k;
+  const float* alibi_slopes;             // [b alibi_batch + h]
+  const float* sink;                     // (nhead_q) logits, or null
+  const uint16_t* bias;                  // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
+  int64_t out_batch, out_head, out_row;  // strides in elements
+  int64_t lse_batch, lse_head;
+  int64_t alibi_batch;
+  int64_t bias_batch, bias_head, bias_row;
+  uint64_t dropout_seed, dropout_offset;
+  uint32_t dropout_over;  // 0x10001 (255 - threshold)
+  float keep_scale;       // 1 / (1 - p)
+  // Weights are 2^(score_scale_log2 s). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale log2(e) > 0; with one
+  // s = softcap tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = log2(e).
+  float score_scale_log2;
+  float softcap, softcap_inner;
+  float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
+  int batch, nhead_q, nhead_k;
+  int seqlen_q_most, seqlen_k_most;
+  int hdim_v;        // columns of out, a multiple of 8
+  int query_blocks;  // of a sequence of seqlen_q_most
+  int tiles;         // query_blocks nhead_q batch
+  int head_group;    // heads whose tiles are dealt out together, so that their keys and values stay in L2
+  int left, right;   // row i sees keys [i + shift - left, i + shift + right]
+  int sink_size;     // and keys below it
+  int features;
+};
+
+// What the host must know of a build; the cubin holds one as `fmha_fwd_build`.
+struct Build {
+  int hdim_q, hdim_v;  // the largest it takes, of any multiples of 8
+  int query_rows;      // of a tile
+  int query_box;       // rows of one tensor copy of q
+  int keys;            // of a tile: rows of one tensor copy of k or v
+  int threads;
+  int shared_bytes;
+};
+
+}  // namespace tilekiln::cuda::fmha_fwd

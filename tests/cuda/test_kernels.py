@@ -1,0 +1,125 @@
+"""The CUDA kernels without a GPU: they build, hold their gates, are reproducible; the host reads their rows right."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.gpu import builds, sass
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [build.name for build in builds.builds() if build.dtype == "bf16"] + ["fmha_fwd_d128-fp16"]
+
+
+@pytest.fixture(scope="module")
+def tools() -> tuple[Path, Path]:
+    """nvcc and cuobjdump."""
+    try:
+        return builds.find_nvcc(), builds.tool("cuobjdump")
+    except builds.GpuError as error:
+        if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def built(tools: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cuda")
+    builds.build(out, NAMES, 0)
+    return out
+
+
+@pytest.mark.xdist_group("cuda")
+def test_gates_hold(built: Path) -> None:
+    builds.gates(built, NAMES)
+
+
+@pytest.mark.xdist_group("cuda")
+def test_cubins_are_reproducible(built: Path, tools: tuple[Path, Path], tmp_path: Path) -> None:
+    (build,) = builds.builds(["fmha_fwd_d32-bf16"])
+    for part in ("kernels", "include"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    builds.render_wgmma(tmp_path)
+    subprocess.run(build.command(tools[0], tmp_path), cwd=tmp_path, check=True, capture_output=True)
+    assert build.cubin(tmp_path).read_bytes() == build.cubin(built).read_bytes()
+
+
+@pytest.mark.xdist_group("cuda")
+@pytest.mark.torch
+def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple[Path, Path]) -> None:
+    from tools.gpu import driver, forward
+
+    elf = subprocess.run(
+        [tools[1], "-elf", built / "fmha_fwd_d64-bf16.cubin"], capture_output=True, text=True, check=True
+    ).stdout
+    sizes = [int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)]
+    row = ctypes.sizeof(driver.structure(forward.HEADER, "Row"))
+    assert sizes == [-(-row // 128) * 128]
+
+
+def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to ..."
+    compiler = tmp_path / "nvcc"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = --version ]; then echo "release 13.0, V13.0.88"; exit; fi\n'
+        f'echo "{note}" >&2\n'
+        'while [ "$1" != -o ]; do shift; done\n: >"$2"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("NVCC", str(compiler))
+    with pytest.raises(builds.GpuError, match=r"fmha_fwd_d64-bf16: C7510\) Potential"):
+        builds.build(tmp_path, ["fmha_fwd_d64-bf16"], 1)
+    assert not (tmp_path / "fmha_fwd_d64-bf16.cubin").exists()
+
+
+LOOP = """
+\t\tFunction : kernel
+        /*0000*/                   HGMMA.64x128x16.F32.BF16 R24, gdesc[UR40], RZ, !UPT ;
+        /*0010*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0020*/                   LDL R1, [R2] ;
+        /*0030*/                   WARPSYNC R3 ;
+        /*0040*/                   FMNMX R5, R88, R89, !PT ;
+        /*0050*/              @P0  BRA 0x0 ;
+        /*0060*/                   EXIT ;
+"""
+
+
+def test_what_the_gate_sees_in_a_loop() -> None:
+    (loop,) = sass.find_loops(LOOP)
+    assert (loop.instructions, loop.products, loop.local, loop.warpsync, loop.r2ur, loop.covered) == (6, 1, 1, 1, 0, 1)
+    assert loop.complaints() == ["kernel, loop 0..50: 1 WARPSYNC, must be none"]
+    covered = LOOP.replace("/*0010*/                   WARPGROUP", "/*0045*/                   WARPGROUP")
+    assert sass.find_loops(covered)[0].covered == 1  # the order of the lines counts, not their addresses
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "tools/gpu", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def test_errors_are_sentences(tmp_path: Path) -> None:
+    said = run("build", "fmha_bwd_d7", "--out", str(tmp_path))
+    assert said.returncode == 1
+    assert said.stderr.startswith("tools/gpu: names: fmha_bwd_d7: no kernel's name begins so; there are: fmha_fwd_d32,")
+    other = tmp_path / "nvcc"
+    other.write_text('#!/bin/sh\necho "Cuda compilation tools, release 12.4, V12.4.131"\n')
+    other.chmod(0o755)
+    said = run("build", "--out", str(tmp_path), NVCC=str(other))
+    assert said.returncode == 1
+    assert said.stderr == (f"tools/gpu: nvcc: {other} is of CUDA 12.4, must be of 13.0: use tools/dev --with cuda\n")
+
+
+def test_help_says_that_no_library_has_these_kernels() -> None:
+    said = run("--help")
+    assert said.returncode == 0
+    assert "Nothing here is part of a Tilekiln library yet" in said.stdout

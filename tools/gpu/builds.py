@@ -1,0 +1,166 @@
+"""Compiles the kernels of kernels/backends/cuda/builds.yaml and holds the cubins against their gates. Needs no GPU."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tools.gpu import sass
+
+ROOT = Path(__file__).resolve().parents[2]
+CUDA = ROOT / "kernels" / "backends" / "cuda"
+TOOLKIT = "13.0"  # the oldest driver that loads its cubins is the one of CUDA 13.0
+DTYPES = {"bf16": (), "fp16": ("-DTILEKILN_FP16",)}
+WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)
+SERIALISED = re.compile(r"C75\d\d[^\n]*")
+"""ptxas's notes that wgmma is followed by a wait, each: right results at half the speed."""
+
+
+class GpuError(Exception):
+    """Something that the user must hear, as one sentence or a list of failures."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One cubin: an entry of builds.yaml and a dtype."""
+
+    name: str
+    source: str
+    define: dict[str, int]
+    dtype: str
+    kilobytes: int  # ceilings, as builds.yaml says
+    local: int
+    uncovered: int
+
+    def command(self, nvcc: Path, out: Path) -> list[str]:
+        """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""
+        defines = [f"-D{name}={value}" for name, value in self.define.items()]
+        flags = ["-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas=-v"]
+        include = ["-I.", "-Iinclude", f"-I{out / 'include'}", "-DTILEKILN_TARGET=cuda_sm90a"]
+        return [str(nvcc), *flags, *include, *defines, *DTYPES[self.dtype], self.source, "-o", str(self.cubin(out))]
+
+    def cubin(self, out: Path) -> Path:
+        return out / f"{self.name}.cubin"
+
+
+def builds(names: list[str] | None = None) -> list[Build]:
+    """Every build whose name begins with one of `names`; all without names."""
+    table: dict[str, dict[str, Any]] = yaml.safe_load((CUDA / "builds.yaml").read_text(encoding="utf-8"))
+    every = [Build(name=f"{key}-{dtype}", dtype=dtype, **entry) for key, entry in table.items() for dtype in DTYPES]
+    chosen = [build for build in every if not names or build.name.startswith(tuple(names))]
+    if not chosen:
+        raise GpuError(f"names: {', '.join(names or [])}: no kernel's name begins so; there are: {', '.join(table)}")
+    return chosen
+
+
+def tool(name: str) -> Path:
+    """nvcc or cuobjdump: $NVCC or $CUOBJDUMP, the wheels of `tools/dev --with cuda`, else PATH."""
+    wheels = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin"
+    for place in (os.environ.get(name.upper()), wheels / name, shutil.which(name)):
+        if place and Path(place).is_file():
+            return Path(place)
+    raise GpuError(f"{name} is not installed: use tools/dev --with cuda, or name it in {name.upper()}")
+
+
+def find_nvcc() -> Path:
+    nvcc = tool("nvcc")
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"release (\d+\.\d+)", said)
+    if version is None or version.group(1) != TOOLKIT:
+        have = version.group(1) if version else "unknown"
+        raise GpuError(f"nvcc: {nvcc} is of CUDA {have}, must be of {TOOLKIT}: use tools/dev --with cuda")
+    return nvcc
+
+
+def render_wgmma(out: Path) -> None:
+    """include/wgmma.h of the build folder."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    text = environment.from_string((CUDA / "wgmma.h.jinja").read_text(encoding="utf-8")).render(columns=WGMMA_COLUMNS)
+    (out / "include").mkdir(parents=True, exist_ok=True)
+    header = out / "include" / "wgmma.h"
+    if not header.exists() or header.read_text(encoding="utf-8") != text:
+        header.write_text(text, encoding="utf-8")
+
+
+def compile_one(build: Build, nvcc: Path, out: Path) -> dict[str, Any]:
+    """Compiles one; returns what ptxas says of it. Fails on any wgmma that waits."""
+    result = subprocess.run(build.command(nvcc, out), cwd=ROOT, capture_output=True, text=True, check=False)
+    said = result.stdout + result.stderr
+    if result.returncode != 0:
+        raise GpuError(f"{build.name}: nvcc failed\n{said}")
+    serialised = SERIALISED.search(said)
+    if serialised:
+        build.cubin(out).unlink()
+        raise GpuError(f"{build.name}: {serialised.group(0)}")
+    registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)]
+    return {"bytes": build.cubin(out).stat().st_size, "registers": registers}
+
+
+def build(out: Path, names: list[str], jobs: int) -> None:
+    """Compiles into `out`; a failure does not stop the others. Prints one line a kernel."""
+    chosen, nvcc = builds(names), find_nvcc()
+    render_wgmma(out)
+    failures = []
+    report = {}
+    with concurrent.futures.ThreadPoolExecutor(jobs or len(os.sched_getaffinity(0))) as pool:
+        waiting = {pool.submit(compile_one, each, nvcc, out): each for each in chosen}
+        try:
+            for done in concurrent.futures.as_completed(waiting):
+                each = waiting[done]
+                try:
+                    report[each.name] = done.result()
+                    print(f"built {each.name:24} {report[each.name]['bytes'] // 1000:4} kB", flush=True)
+                except GpuError as error:
+                    failures.append(str(error))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+    (out / "report.json").write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    if failures:
+        raise GpuError("\n".join(failures))
+
+
+def gates(out: Path, names: list[str]) -> None:
+    """Sizes and main loops of the cubins in `out`; raises with every gate that does not hold."""
+    cuobjdump, failures = tool("cuobjdump"), []
+    for each in builds(names):
+        cubin = each.cubin(out)
+        if not cubin.exists():
+            failures.append(f"{each.name}: {cubin} is missing: run python tools/gpu build")
+            continue
+        loops = sass.main_loops(cuobjdump, cubin)
+        size, local = cubin.stat().st_size / 1000, sum(loop.local for loop in loops)
+        uncovered = [loop for loop in loops if loop.covered < sass.LEAST_COVERED]
+        if size > each.kilobytes:
+            failures.append(f"{each.name}: the cubin has {size:.0f} kB, its ceiling is {each.kilobytes} kB")
+        if local > each.local:
+            failures.append(f"{each.name}: main loops access local memory {local} times, the ceiling is {each.local}")
+        if len(uncovered) > each.uncovered:
+            where = ", ".join(f"{loop.begin:x}..{loop.end:x} ({loop.covered})" for loop in uncovered)
+            failures.append(
+                f"{each.name}: {len(uncovered)} main loops wait for a product before their softmax: {where}"
+            )
+        if not loops:
+            failures.append(f"{each.name}: no main loop was found")
+        failures += [f"{each.name}: {complaint}" for loop in loops for complaint in loop.complaints()]
+        print(
+            f"gates {each.name:24} {size:4.0f} kB, {len(loops)} main loops: {local} local accesses, "
+            f"{len(uncovered)} uncovered",
+            flush=True,
+        )
+    if failures:
+        raise GpuError("\n".join(failures))

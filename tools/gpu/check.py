@@ -1,0 +1,83 @@
+"""Every kernel against `tilekiln.reference` (float64): fresh random inputs, poisoned outputs, bit-equal reruns."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from tilekiln.reference.tolerance import Tolerance
+
+from tools.gpu.builds import Build, builds
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# reference.tolerance says what the CPU's bounds are made of. Here P is rounded to the dtype in both (one u more for
+# fp16), and ex2.approx and lg2.approx are good to 2^-22.
+TOLERANCE = {
+    "bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
+    "fp16": Tolerance(out=2.0**-11, weight=2.0**-11 + 2.0**-16, lse=2.0**-18, tiny=2.0**-24),
+}
+TANH_ERROR = 2.0**-10.9  # tanh.approx.f32, relative: the soft cap errs by this times softcap
+
+
+def tolerance(dtype: str, softcap: float) -> Tolerance:
+    base, more = TOLERANCE[dtype], softcap * TANH_ERROR
+    return Tolerance(out=base.out, weight=base.weight + more, lse=base.lse + more, tiny=base.tiny)
+
+
+def numpy(tensor: torch.Tensor) -> Any:
+    return tensor.double().cpu().numpy()
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.full(shape, float("nan"), device="cuda", dtype=dtype)
+
+
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+class Report:
+    """Counts what failed; prints one line a case."""
+
+    def __init__(self) -> None:
+        self.cases = self.bad = 0
+
+    def case(self, name: str, excess: float, same: bool = True, note: str = "") -> None:
+        ok = excess <= 1 and same
+        self.cases += 1
+        self.bad += not ok
+        if not ok or note:
+            state = "ok " if ok else "BAD"
+            print(f"{state} {name}: {excess:.2f} of the bound{'' if same else ', reruns differ'} {note}", flush=True)
+
+
+def run(out: Path, names: list[str], small: bool) -> int:
+    """0 when every case holds."""
+    from tools.gpu import check_forward
+
+    seed = int(time.time())
+    torch.manual_seed(seed)
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, seed {seed}", flush=True)
+    report = Report()
+    families = {"fmha_fwd_": check_forward.check}
+    for build in builds(names):
+        check_one(families, build, out, report, small)
+    print(f"{report.cases} cases, {report.bad} bad", flush=True)
+    return int(report.bad > 0)
+
+
+def check_one(families: dict[str, Any], build: Build, out: Path, report: Report, small: bool) -> None:
+    before, begun = report.cases, time.monotonic()
+    bad = report.bad
+    for prefix, check in families.items():
+        if build.name.startswith(prefix):
+            try:
+                check(build, out, report, small)
+            except Exception as error:
+                report.bad += 1
+                print(f"BAD {build.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    seconds = time.monotonic() - begun
+    print(f"{build.name}: {report.cases - before} cases, {report.bad - bad} bad, {seconds:.1f} s", flush=True)

@@ -1,0 +1,91 @@
+"""What the machine code of a cubin says of its main loops: the innermost ones that hold wgmma.
+
+WARPSYNC and many R2UR mean that ptxas could not prove a value to be the same in all lanes (mend: `uniform`): 5 to
+16 % on an H100. Local memory in a main loop means that registers ran out. A wait for the last product right behind its
+issue means that ptxas moved the wait up, as it does at a branch, and that the softmax runs under nothing: 6 % of the
+forward of head dim 128.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+MOST_R2UR = 28
+LEAST_COVERED = 100
+"""Instructions of a softmax that must run under the product issued last."""
+PRODUCTS = re.compile(r"(^|\s)(HGMMA|QGMMA)\b")
+
+
+@dataclass(frozen=True)
+class Loop:
+    function: str
+    begin: int
+    end: int
+    instructions: int
+    products: int
+    local: int  # LDL and STL
+    warpsync: int
+    r2ur: int
+    covered: int  # those of them between the last product's issue and the wait for it
+
+    def complaints(self) -> list[str]:
+        where = f"{self.function}, loop {self.begin:x}..{self.end:x}"
+        said = []
+        if self.warpsync:
+            said.append(f"{where}: {self.warpsync} WARPSYNC, must be none")
+        if self.r2ur > MOST_R2UR:
+            said.append(f"{where}: {self.r2ur} R2UR, at most {MOST_R2UR} may be")
+        return said
+
+
+def disassemble(cuobjdump: Path, cubin: Path) -> str:
+    environment = {**os.environ, "PATH": f"{cuobjdump.parent}{os.pathsep}{os.environ.get('PATH', '')}"}  # for nvdisasm
+    result = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=False, env=environment)
+    if result.returncode != 0:
+        raise RuntimeError(f"{cuobjdump} -sass {cubin}: {result.stderr.strip()}")
+    return result.stdout
+
+
+def main_loops(cuobjdump: Path, cubin: Path) -> list[Loop]:
+    """The main loops of every function of `cubin`, in order."""
+    return find_loops(disassemble(cuobjdump, cubin))
+
+
+def find_loops(text: str) -> list[Loop]:
+    loops = []
+    for part in re.split(r"\n\s*Function : ", text)[1:]:
+        name = part.split(maxsplit=1)[0]
+        lines = [(int(m[1], 16), m[2]) for m in re.finditer(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", part, re.M)]
+        exits = [address for address, line in lines if re.search(r"\bEXIT\b", line)]
+        end = max(exits, default=0)  # behind the last EXIT lie cold stubs that jump back
+        back = []
+        for address, line in lines:
+            jump = re.search(r"\bBRA\S*\s+(?:.*,\s*)?0x([0-9a-f]+)", line)
+            if jump and int(jump[1], 16) < address < end:
+                back.append((int(jump[1], 16), address))
+        products = [address for address, line in lines if PRODUCTS.search(line)]
+        holding = [span for span in back if any(span[0] <= at <= span[1] for at in products)]
+        for low, high in holding:
+            if any(other != (low, high) and low <= other[0] and other[1] <= high for other in holding):
+                continue
+            body = [line for address, line in lines if low <= address <= high]
+
+            def count(word: str, body: list[str] = body) -> int:
+                return sum(re.search(rf"(^|\s){word}\b", line) is not None for line in body)
+
+            products_here = sum(PRODUCTS.search(line) is not None for line in body)
+            local = count("LDL") + count("STL")
+            words = (len(body), products_here, local, count("WARPSYNC"), count("R2UR"))
+            loops.append(Loop(name, low, high, *words, covered(body)))
+    return loops
+
+
+def covered(body: list[str]) -> int:
+    """Instructions between the last product's issue and the wait for all products, in the order of the loop's body."""
+    last = max(index for index, line in enumerate(body) if PRODUCTS.search(line))
+    waits = [i for i, line in enumerate(body) if i > last and re.search(r"WARPGROUP\.DEPBAR.*gsb0, 0x0", line)]
+    return (waits[0] if waits else len(body)) - last
