@@ -32,6 +32,10 @@ constexpr int kRowPad = 3;  // poisoned elements between rows of out
 // What no relative tolerance covers: half of the smallest subnormal of a narrow type.
 double absolute_error(Kind out) { return out == Kind::fp16 ? 0x1p-25 : out == Kind::fp8 ? 0x1p-10 : 1e-30; }
 
+float lowest_of(Kind kind) {
+  return kind == Kind::fp16 ? -65504.f : kind == Kind::bf16 ? -0x1.fep127f : -0x1.fffffep127f;
+}
+
 // Where things lie. The arithmetic is the border's, written down once more without its code.
 struct Place {
   Cache cache;
@@ -107,6 +111,9 @@ struct Arrays {
     for (Guarded* x : {&out, &lse, &o_acc, &lse_acc, &k, &v}) x->poison();
     for (Guarded* x : {&q, &bias}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, normal(random));
+    }
+    for (size_t i = 0; t.lowest_bias && i < bias.size; ++i) {
+      if (i / t.seqlen_k % 2 == 1) bias.set(i, lowest_of(bias.kind));
     }
     for (Guarded* x : {&descales, &k_scales, &v_scales}) {
       for (size_t i = 0; i < x->size; ++i) x->set(i, scale(random));

@@ -24,6 +24,7 @@ struct KvCase {
   float scale = 0, softcap = 0, dropout_p = 0, out_scale = 1;  // scale 0: 1 / sqrt(hdim_q)
   float sink_logit = 1;                                        // of head 0; of each further head 1 less
   Bias bias = Bias::none;
+  bool lowest_bias = false;  // every other row of the bias holds nothing but the lowest number of its type
 };
 
 std::string describe(const KvCase&, KvDtype);

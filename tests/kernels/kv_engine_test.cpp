@@ -178,6 +178,18 @@ void caps_and_sinks(int vec, const Visit& visit) {
   }
 }
 
+// A finite bias masks nothing: rows of the lowest number have equal weights. No LSE: in log2 units fp32 ends before that number.
+void lowest_biases(int vec, const Visit& visit) {
+  for (int seqlen_k : {70, 300}) {
+    KvCase t;
+    t.name = "lowest bias";
+    t.seqlen_q = 4, t.seqlen_k = seqlen_k, t.bias = Bias::elementwise, t.lowest_bias = true, t.lse = false;
+    on_caches(t, vec, visit);
+    t.window_right = 0, t.sink_size = 2, t.window_left = 50;
+    visit(t);
+  }
+}
+
 void prefills(int vec, const Visit& visit) {
   for (int seqlen_q : {64, 100, 130}) {
     for (int leftpad : {0, 3, 20}) {
@@ -259,6 +271,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
   splits(vec, visit);
   features(vec, pipeline, visit);
   caps_and_sinks(vec, visit);
+  if (dtype != KvDtype::fp16) lowest_biases(vec, visit);  // -65504 is no end of fp32, and leaves scores 8 bits
   if (pipeline == Pipeline::qlanes) prefills(vec, visit);
   randoms(vec, pipeline, visit);
   std::printf("%s %s %s: %d checks, %d failed; worst rms %.1e, element %.1e, lse %.1e\n", target.name, name,
