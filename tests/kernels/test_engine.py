@@ -15,6 +15,8 @@ KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
 TARGETS = [target.word for target in reversed(targets())]
+SANITIZED = TARGETS[1:]  # beside the native engines, which have tests of their own
+SANITIZED_BUILD = ",".join(target.name for target in reversed(targets()) if target.word in SANITIZED)
 MISSING = 77  # exit code: the machine cannot run that target
 
 
@@ -77,3 +79,13 @@ def test_append(build_program: Callable[..., Path], target: str) -> None:
 
 def test_native_append_under_sanitizers(build_program: Callable[..., Path]) -> None:
     run(build_program("kv_append_test", KV_RECEIPT, mode="sanitize"), "any")
+
+
+@pytest.mark.parametrize("target", SANITIZED)
+def test_engines_of_every_isa_under_sanitizers(build_program: Callable[..., Path], target: str) -> None:
+    """A 29th of the cases of every dtype: ASan and UBSan look at each engine, the other tests at its answers."""
+    for name, receipt in {"fwd": "fp32_min", "bwd": "fp32_min", "kv": KV_RECEIPT}.items():
+        program = build_program(f"{name}_engine_test", receipt, targets=SANITIZED_BUILD, mode="sanitize")
+        for dtype in {"fwd": DTYPES, "bwd": BWD_DTYPES, "kv": KV_DTYPES}[name]:
+            run(program, target, dtype, "few")
+    run(build_program("kv_append_test", KV_RECEIPT, targets=SANITIZED_BUILD, mode="sanitize"), target)
