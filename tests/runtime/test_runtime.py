@@ -53,8 +53,10 @@ def test_inside(build_program: Build, name: str, mode: str) -> None:
         ("fork", "release"),
         ("kv_library", "release"),
         ("kv_library", "sanitize"),
+        ("kv_library", "thread"),
         ("kv_bad_input", "release"),
         ("kv_bad_input", "sanitize"),
+        ("kv_bad_input", "thread"),
         ("kv_large", "release"),
     ],
 )
@@ -65,6 +67,10 @@ def test_through_the_abi(build_program: Build, name: str, mode: str) -> None:
 @pytest.mark.parametrize("receipt", ["fp8", "flash"])
 def test_fp8_caches(build_program: Build, receipt: str) -> None:
     passes(build_program(f"{receipt}/kv_fp8", receipt=receipt))
+
+
+def test_fp8_caches_without_races(build_program: Build) -> None:
+    passes(build_program("fp8/kv_fp8", receipt="fp8", mode="thread"))
 
 
 @pytest.mark.parametrize("mode", ["release", "thread"])
