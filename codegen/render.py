@@ -27,7 +27,7 @@ class Unit(msgspec.Struct, frozen=True):
 
     path: str
     digest: str
-    kind: str  # rows, table, manifest
+    kind: str  # rows, table, operators, manifest
     receipts: tuple[str, ...]
     instances: tuple[str, ...] = ()  # names, of a rows unit
     includes: tuple[str, ...] = ()  # the headers it names
@@ -73,6 +73,11 @@ def c_string(text: str) -> str:
     return f'"{"".join(inside)}"'
 
 
+def c_lines(text: str) -> str:
+    """A C++ string literal of several lines, one a line."""
+    return "\n".join(f"    {c_string(line)}" for line in text.splitlines(keepends=True))
+
+
 def raw_string(text: str) -> str:
     """A C++ raw string literal of it, ended by what the text does not hold."""
     delimiter, number = "manifest", 0
@@ -104,7 +109,12 @@ class Renderer:
         self.tree = root
         self.environment = environment(os.path.join(root.root, "kernels"))
         self.environment.filters.update(
-            camel=_camel, quoted=c_string, raw=raw_string, ctype=_c_type, enumerator=_enumerator
+            camel=_camel,
+            quoted=c_string,
+            quoted_lines=c_lines,
+            raw=raw_string,
+            ctype=_c_type,
+            enumerator=_enumerator,
         )
 
     def template(self, name: str) -> jinja2.Template:
@@ -263,10 +273,11 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
                 add(path, renderer.text("library/key.h.jinja", family=family, plain=plain))
         for name, operator in plan.tree.operators.items():
-            path = f"include/tilekiln/generated/operators/{name}.h"
-            if path not in contents:
-                add(path, renderer.text("library/operator.h.jinja", **operators.context(operator)))
-            operator_headers.append(path)
+            for file, context in (("operator", operators.context), ("operator_table", operators.table)):
+                path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
+                if path not in contents:
+                    add(path, renderer.text(f"library/{file}.h.jinja", **context(operator)))
+                operator_headers.append(path)
         batches, refs = _batches(plan)
         units = []
         for batch in batches:
@@ -280,6 +291,9 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
         code = renderer.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=text.decode())
         units.append(unit(table, "table", plan))
+        listed = renderer.text("library/operators.cpp.jinja", operators=list(plan.tree.operators))
+        operators_path = add(f"{plan.receipt}/operators.cpp", listed)
+        units.append(Unit(operators_path, digests[operators_path], "operators", (plan.receipt,)))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(unit(code_path, "manifest", plan))
         part = Generated(

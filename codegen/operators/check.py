@@ -42,6 +42,8 @@ class Check:
                 steps[step]()
             elif step.startswith("host "):
                 self._try(f"{step[5:]}(args, call)")
+            elif step.endswith(" together"):
+                self._together(operator.arguments[step[:-9]])
             elif step.endswith(" given"):
                 self._given(operator.arguments[step[:-6]])
             elif operator.arguments[step].is_array:
@@ -140,6 +142,15 @@ class Check:
             text = f"was given without {a.file.needs}, must be {must}: {a.file.says}"
             self._fail(f"{self._is_on(a.name)} && !({self._is_on(a.file.needs)})", a.name, text)
 
+    def _together(self, a: Argument) -> None:
+        """All of them or none."""
+        names = a.file.together or []
+        all_of = f"{', '.join(names[:-1])} and {names[-1]} go together"
+        for name in names:
+            others = " || ".join(f"args.{other} != nullptr" for other in names if other != name)
+            condition = f"args.{name} == nullptr && ({others})"
+            self._fail(condition, name, f"was null, must be given: {all_of}")
+
     # ---- arrays
     def _arrays(self) -> None:
         for a in self.operator.arrays:
@@ -174,11 +185,12 @@ class Check:
 
     # ---- the arrays that say the lengths
     def _main(self, arrays: Sequence[Argument]) -> None:
-        self._choose_form(arrays[0])
-        for a in arrays[1:]:
-            self._main_ndim(a, arrays[0])
+        self._choose_form()
         for a in arrays:
-            self._dtype(a)
+            if a not in self.operator.form_of:
+                self._main_ndim(a, arrays[0])
+        for a in arrays:
+            self._guarded(a, self._dtype)
         names = [a.name for a in arrays]
         for bracket in self.operator.symbol_order:
             for symbol in bracket:
@@ -189,32 +201,41 @@ class Check:
                     if name != symbol.file.of and name in names:
                         self._equal(symbol, name)
         for a in arrays:
-            self._try(f"check_contiguous(in.{a.name})")
+            self._guarded(a, lambda a: self._try(f"check_contiguous(in.{a.name})"))
 
-    def _choose_form(self, first: Argument) -> None:
-        """By the number of dimensions of the first array, and by what is given."""
-        forms = self.operator.forms
-        shown = {
-            len(self._shape(form, first)): self.operator.text(self._shape(form, first), short=True) for form in forms
-        }
-        if len(shown) == 1:
-            count, text = next(iter(shown.items()))
-            must = f"{count}: {text}"
-        else:
-            must = ", or ".join(f"{count}, {text}" for count, text in shown.items())
-        bad = " && ".join(f"in.{first.name}.ndim != {count}" for count in shown)
-        self._fail(bad, first.name, f"had %d dimensions, must have {must}", f"in.{first.name}.ndim")
-        words = list(dict.fromkeys(word for form in forms for word in form.given))
-        conditions = []
-        for form in forms:
-            parts = [f"in.{first.name}.ndim == {len(self._shape(form, first))}"] if len(shown) > 1 else []
-            parts += [f"args.{word} {'!=' if word in form.given else '=='} nullptr" for word in words]
-            conditions.append(" && ".join(parts))
+    def _guarded(self, a: Argument, put: Callable[[Argument], None]) -> None:
+        """What is asked of an array only when it is given."""
+        if not a.required:
+            self._put(f"if (in.{a.name}.given()) {{")
+        put(a)
+        if not a.required:
+            self._put("}")
+
+    def _choose_form(self) -> None:
+        """By the number of dimensions of some arrays, and by what is given."""
+        forms, conditions = self.operator.forms, list[list[str]]([] for _ in self.operator.forms)
+        for a in self.operator.form_of:
+            shown: dict[int, str] = {}
+            for form in forms:
+                shape = self._shape(form, a)
+                shown.setdefault(len(shape), self.operator.text(shape, short=True))
+            if len(shown) == 1:
+                count, text = next(iter(shown.items()))
+                must = f"{count}: {text}"
+            else:
+                must = ", or ".join(f"{count}, {text}" for count, text in shown.items())
+                for form, parts in zip(forms, conditions, strict=True):
+                    parts.append(f"in.{a.name}.ndim == {len(self._shape(form, a))}")
+            bad = " && ".join(f"in.{a.name}.ndim != {count}" for count in shown)
+            self._fail(bad, a.name, f"had %d dimensions, must have {must}", f"in.{a.name}.ndim")
+        for word in dict.fromkeys(word for form in forms for word in form.given):
+            for form, parts in zip(forms, conditions, strict=True):
+                parts.append(f"args.{word} {'!=' if word in form.given else '=='} nullptr")
         if len(forms) > 1:
-            chain = "".join(
-                f"{condition} ? Form::{form.name} : " for form, condition in zip(forms[:-1], conditions, strict=False)
-            )
-            self._put(f"call.form = {chain}Form::{forms[-1].name};")
+            chosen = [
+                f"{' && '.join(parts)} ? Form::{form.name}" for form, parts in zip(forms, conditions, strict=True)
+            ]
+            self._put(f"call.form = {' : '.join(chosen[:-1])} : Form::{forms[-1].name};")
 
     def _shape(self, form: Form, a: Argument, exchanged: bool = False) -> tuple[Dimension, ...]:
         shape = self.operator.shape(form, a.name, exchanged)
@@ -223,10 +244,14 @@ class Check:
         return shape
 
     def _main_ndim(self, a: Argument, first: Argument) -> None:
+        bases = {form.name: form for form in self.operator.forms}
+
         def text(form: Form, exchanged: bool) -> str:
             shape, like = self._shape(form, a, exchanged), self._shape(form, first, exchanged)
             short = [[self.operator.short(one) for one in each] for each in (shape, like)]
-            end = f" as {first.name}" if short[0] == short[1] else "".join(f" with {word}" for word in form.given)
+            end = f" as {first.name}" if short[0] == short[1] else ""
+            if shape != self._shape(bases[form.mode], a, exchanged):
+                end += "".join(f" with {word}" for word in form.given)
             return quoted(self.operator.text(shape, short=True) + end)
 
         counts = [len(self._shape(form, a)) for form in self.operator.forms]
@@ -241,7 +266,7 @@ class Check:
             "{" + ", ".join(text(form, exchanged) for exchanged in (False, True)) + "}" for form in self.operator.forms
         ]
         form_text = self._by_form("form_text", tuple(texts), texts, "char* const", "[2]")
-        self._try(f"check_ndim(in.{a.name}, {ndim}, {form_text}[call.exchanged])")
+        self._guarded(a, lambda a: self._try(f"check_ndim(in.{a.name}, {ndim}, {form_text}[call.exchanged])"))
 
     def _by_form(self, name: str, key: tuple[object, ...], values: Sequence[str], c_type: str, more: str = "") -> str:
         """A constant table by form, made once for equal values; what it holds for the form of the call."""
@@ -284,6 +309,8 @@ class Check:
         at = self.at(of, symbol.letter)  # its table stands before the `if`
         opened = self._when_forms(forms)
         letter, file = symbol.letter, symbol.file
+        if not of.required:
+            self._put(f"if (in.{of.name}.given()) {{")
         self._put(f"const int64_t {letter} = in.{of.name}.shape[{at}];")
         value = f"static_cast<long long>({letter})"
         if file.least is not None and file.most is not None:
@@ -302,7 +329,21 @@ class Check:
             text = f"{symbol.name} was %lld, must divide %lld, {whole.says()}"
             condition = f"{letter} < 1 || {whole.place} % {letter} != 0"
             self._fail(condition, of.name, text, value, f"static_cast<long long>({whole.place})")
+        if isinstance(file.multiple, str):
+            unit = self.operator.symbols[file.multiple]
+            text = f"{symbol.name} was %lld, must be a multiple of %lld, {unit.says()}"
+            condition = f"{letter} < 1 || {letter} % {unit.place} != 0"
+            self._fail(condition, of.name, text, value, f"static_cast<long long>({unit.place})")
+        elif file.multiple:
+            text = f"{symbol.name} was %lld, must be a multiple of {file.multiple}"
+            self._fail(f"{letter} % {file.multiple} != 0", of.name, text, value)
+        if file.power_of_two:
+            self._fail(
+                f"({letter} & ({letter} - 1)) != 0", of.name, f"{symbol.name} was %lld, must be a power of two", value
+            )
         self._put(f"{symbol.place} = static_cast<decltype({symbol.place})>({letter});")
+        if not of.required:
+            self._put("}")
         if opened:
             self._put("}")
 
@@ -312,7 +353,8 @@ class Check:
             return
         at = self.at(self.operator.arguments[name], symbol.letter)
         opened = self._when_forms(form for form, _ in places)
-        self._try(f"check_length(in.{name}, {at}, {quoted(symbol.name)}, {symbol.place}, {quoted(symbol.says())})")
+        check = f"check_length(in.{name}, {at}, {quoted(symbol.name)}, {symbol.place}, {quoted(symbol.says())})"
+        self._guarded(self.operator.arguments[name], lambda _: self._try(check))
         if opened:
             self._put("}")
 
@@ -321,16 +363,20 @@ class Check:
         if a.file.like:
             self._alike(a)
             return
-        if not a.required:
-            self._put(f"if (in.{a.name}.given()) {{")
+        self._guarded(a, self._array_given)
+
+    def _array_given(self, a: Argument) -> None:
+        for name, dtype in (a.file.only or {}).items():
+            self._fail(f"in.{name}.dtype != {code(dtype)}", a.name, f"was given, must be null unless {name} is {dtype}")
         self._dtype(a)
+        if a.file.one:
+            self._try(f"check_one_element(in.{a.name})")
+            return
         if a.shapes:
             self._own_shapes(a)
         else:
             self._form_shapes(a)
         self._try(f"check_contiguous(in.{a.name})")
-        if not a.required:
-            self._put("}")
 
     def _own_shapes(self, a: Argument) -> None:
         if len(a.shapes) == 1:
@@ -441,11 +487,11 @@ class Check:
             elif isinstance(said, str):
                 self._put(f"{to} = {self._says_yes(said)};")
             elif all(isinstance(value, (str, list)) for value in said.values()):
-                chain = ""
+                chain, known = "", self.operator.axes[axis]
                 for value, sources in said.items():
                     names = [sources] if isinstance(sources, str) else list(sources)
                     chain += f"{' || '.join(map(self._says_yes, names))} ? {type_}::{value} : "
-                self._put(f"{to} = {chain}{type_}::none;")
+                self._put(f"{to} = {chain}{type_}::{'none' if 'none' in known else known[0]};")
             else:
                 self._dtype_axis(to, said)
 

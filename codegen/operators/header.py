@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from codegen.operators.check import listed
 from codegen.operators.model import Argument, Operator
@@ -56,6 +57,20 @@ def text(operator: Operator) -> str:
     return "\n".join(lines) + "\n"
 
 
+def all_of(names: Iterable[str]) -> str:
+    """The header that includes every operator's."""
+    lines = [
+        f"/* operators.h - {MADE}: every operator of the tree. */",
+        "#ifndef TILEKILN_OPERATORS_H",
+        "#define TILEKILN_OPERATORS_H",
+        "",
+        *(f'#include "tilekiln/operators/{name}.h"' for name in names),
+        "",
+        "#endif",
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def _functions(operator: Operator, struct: str) -> list[str]:
     name, stages = f"tilekiln_{operator.name}", len(operator.file.stages)
     if stages == 1:
@@ -70,6 +85,14 @@ def _functions(operator: Operator, struct: str) -> list[str]:
         f"TILEKILN_API tilekiln_status {name}_find(const {struct}* args, {found});",
         *_comment(_WHY),
         f"TILEKILN_API tilekiln_status {name}_why(const {struct}* args, char* text, size_t capacity, size_t* length);",
+        *(
+            line
+            for number, file in operator.file.numbers.items()
+            for line in (
+                *_comment(file.about),
+                f"TILEKILN_API tilekiln_status {name}_{number}(const {struct}* args, {file.type}_t* {number});",
+            )
+        ),
     ]
 
 
@@ -104,8 +127,16 @@ def c_words(operator: Operator, a: Argument) -> str:
     elif a.kind == "flag":
         what.append("0 or 1")
     if a.file.about:
-        what.append(a.file.about[0].upper() + a.file.about[1:] if what else a.file.about)
+        what.append(capital(operator, a.file.about) if what else a.file.about)
     return ". ".join(what)
+
+
+def capital(operator: Operator, text: str) -> str:
+    """A text as a sentence, unless it begins with a name or a formula."""
+    first = text.partition(" ")[0]
+    known = {*operator.arguments, *(word for a in operator.arguments.values() if a.kind == "word" for word in a.value)}
+    plain = first.isalpha() and len(first) > 1 and first not in known
+    return text[0].upper() + text[1:] if plain else text
 
 
 def dtype_text(a: Argument) -> str:
@@ -120,6 +151,8 @@ def dtype_text(a: Argument) -> str:
 def shape_text(operator: Operator, a: Argument) -> str:
     """ " (batch, nhead_q), group: (nhead_q)", or nothing where only host.cpp knows."""
     ones = a.file.ones or []
+    if a.file.one:
+        return ""
     if a.shapes:
         return " " + " or ".join(operator.text(shape, ones=ones) for shape in a.shapes)
     shapes: dict[str, str] = {}

@@ -30,8 +30,9 @@ C_TYPES = {
 }
 NO_FIELD = ("threads", "instance", "stream", "executor")  # kinds that the generator knows by itself
 _WORDS = {  # which words a kind may have, besides `about`
-    "array": "place optional required form like shape ones when read not_with needs together says",
-    "result": "form like shape when chosen_by asked_by ask needs says",
+    "array": "place optional required form like shape one ones when only read written_with not_with needs together "
+    "says",
+    "result": "form like shape when chosen_by asked_by unless_said ask needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",
     "int": "least least_is most needs says",
@@ -152,6 +153,8 @@ class Form:
 class Operator:
     """One operator."""
 
+    axes: dict[str, tuple[str, ...]]  # of the main stage, with their values
+
     def __init__(self, document: Document, area: tuple[Document, schema.AreaFile]) -> None:
         self.document = document
         self.file = file = document.load(schema.OperatorFile)
@@ -170,6 +173,7 @@ class Operator:
         self.forms = self._forms()
         self.first = self._first()
         self._check_names()
+        self.form_of = [self.arguments[name] for name in self.file.form_of or [self.first.name]]
         self.symbol_order = self._symbol_order()
         self.order: list[str | list[str]] = list(file.order) if file.order else self._default_order()
         self._check_order()
@@ -291,7 +295,7 @@ class Operator:
     def _check_names(self) -> None:
         """Every name of an argument that stands in words of another leads to one."""
         for key, words in self.file.arguments.items():
-            for word in ("like", "not_with", "needs"):
+            for word in ("like", "not_with", "needs", "written_with", "unless_said"):
                 other = getattr(words, word, None)
                 if other is not None and other not in self.arguments:
                     raise self.document.error(("arguments", key, word), no_such("argument", other, self.arguments))
@@ -304,6 +308,18 @@ class Operator:
             for dtype in argument.dtypes:
                 if dtype not in schema.DTYPES:
                     raise self.document.error(at, no_such("dtype", dtype, schema.DTYPES))
+        for index, name in enumerate(self.file.form_of or []):
+            if name not in self.arguments:
+                raise self.document.error(("form_of", index), no_such("argument", name, self.arguments))
+        for key, words in self.file.arguments.items():
+            for index, name in enumerate((words.together or []) if words else []):
+                if name not in self.arguments:
+                    raise self.document.error(
+                        ("arguments", key, "together", index), no_such("argument", name, self.arguments)
+                    )
+            for name in (words.only or {}) if words else {}:
+                if name not in self.arguments:
+                    raise self.document.error(("arguments", key, "only"), no_such("argument", name, self.arguments))
         for form in self.forms:
             for other in form.given:
                 if other not in self.arguments:
@@ -319,7 +335,7 @@ class Operator:
         seen: dict[str, int] = {}
         for index, step in enumerate(self.order):
             for name in step if isinstance(step, list) else [step]:
-                bare = name.removesuffix(" given")
+                bare = name.removesuffix(" given").removesuffix(" together")
                 if name in seen:
                     raise self.document.error(("order", index), f"'{name}' stands here twice")
                 seen[name] = index
@@ -335,6 +351,11 @@ class Operator:
                 wanted = name
             if wanted not in seen and self._checks(argument):
                 raise self.document.error(("order",), f"'{wanted}' has no turn here")
+        if not any(isinstance(step, list) for step in self.order):
+            raise self.document.error(("order",), "no list of the arrays that say the form and the lengths")
+        for name, argument in self.arguments.items():
+            if argument.file.together and f"{name} together" not in seen:
+                raise self.document.error(("order",), f"'{name} together' has no turn here")
 
     @staticmethod
     def _checks(argument: Argument) -> bool:
@@ -417,7 +438,9 @@ def load(
             raise document.error(("stages", index), no_such("family", stage, families, "families"))
     if operator.file.main and operator.file.main not in operator.file.stages:
         raise document.error(("main",), no_such("stage", operator.file.main, operator.file.stages))
-    _check_signature(operator, families[operator.file.stages[operator.main]])
+    main = families[operator.file.stages[operator.main]]
+    operator.axes = {axis.name: axis.values for axis in main.axes}
+    _check_signature(operator, main)
     return operator
 
 

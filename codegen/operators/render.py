@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from codegen.operators.binding import Table
 from codegen.operators.check import Check
 from codegen.operators.model import Operator
+
+
+def table(operator: Operator) -> dict[str, Any]:
+    """What kernels/library/operator_table.h.jinja needs."""
+    return Table(operator).context()
 
 
 def context(operator: Operator) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class SymbolFile(Struct, frozen=True, forbid_unknown_fields=True):
     least: Whole | None = None
     most: Whole | None = None
     divides: Letter | None = None
+    multiple: Letter | Whole | None = None
+    power_of_two: bool = False
     equal: list[Word] | None = None  # the order in which arrays are asked for it
     says: Text | dict[str, Text] | None = None  # where the right length comes from, by form
 
@@ -71,12 +73,16 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     form: Word | None = None  # the entry of `forms` that says its shape; its own name unless said
     like: Word | None = None  # shape of another array
     shape: list[Shape] | Shape | None = None
+    one: bool = False  # of one element, whatever its dimensions
     ones: list[Letter] | None = None  # lengths that may be 1 instead
+    only: dict[Word, Dtype] | None = None  # given only where that array has this dtype
     when: dict[Dtype, list[Dtype]] | None = None  # other dtypes where `as` has this one
     chosen_by: Word | None = None  # the argument that names the dtype of a new result
     asked_by: Word | None = None  # the argument that asks for a result
+    unless_said: Word | None = None  # asked_by is absent: a result is asked for when this argument is given
     ask: bool = False  # True in place of the array asks for a new one
     read: Literal["host"] | None = None
+    written_with: Word | None = None  # an array that is read, and written too when that argument is given
     # presence
     not_with: Word | None = None
     needs: Word | None = None
@@ -117,6 +123,13 @@ class CallFile(Struct, frozen=True, forbid_unknown_fields=True):
     index: Text  # the struct of the arrays with `read: host`
 
 
+class NumberFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a library can say of a call, by a C function tilekiln_<operator>_<number>(args, type*)."""
+
+    type: Literal["int32", "uint64"]
+    about: Text
+
+
 class UntouchedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """When a call may leave rows of its results as they are; new ones are then zeroed."""
 
@@ -145,6 +158,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     stages: Annotated[list[Word], Meta(min_length=1)]
     forms: dict[Word, dict[Word, str]]
     arguments: dict[str, ArgumentFile | None]
+    form_of: list[Word] | None = None  # whose dimensions choose the form; the first array that names its dtypes
     main: Word | None = None  # the stage that `instance` is of; the first unless said
     order: Steps | None = None
     symbols: dict[Letter, SymbolFile] = {}
@@ -153,4 +167,5 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     untouched: UntouchedFile = UntouchedFile()
     work: list[Text] = []
     python_order: list[Word] | None = None
+    numbers: dict[Word, NumberFile] = {}
     defaults: str = ""  # the comment of the C function that makes the defaults

@@ -13,7 +13,8 @@ from codegen.operators.model import Operator
 
 def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
     """Text by path from the root of the tree."""
-    return {f"include/tilekiln/operators/{name}.h": header.text(one) for name, one in operators.items()}
+    headers = {f"include/tilekiln/operators/{name}.h": header.text(one) for name, one in operators.items()}
+    return {"include/tilekiln/operators.h": header.all_of(operators), **headers}
 
 
 def write(root: str, operators: Mapping[str, Operator]) -> str:

@@ -10,88 +10,20 @@
 #define TILEKILN_TILEKILN_H
 
 #include "tilekiln/base.h"
-#include "tilekiln/operators/fmha_fwd.h"
+#include "tilekiln/operator.h"
+#include "tilekiln/operators.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* ---- attention backward ------------------------------------------------------------------------------------------ */
+/* ---- the stages of operators, in the order they run: indices into what _find gives ---------------------------------- */
 
-/* Gradients of tilekiln_fmha_fwd. With S = softmax_scale q k^T (capped or biased, masked), P = exp(S - lse) (dropped as the forward did):
- *   dv = P^T dout, dS = P (dout v^T - delta) with delta = rowsum(dout out), dbias = dS, dk = softmax_scale dS^T q, dq = softmax_scale dS k,
- *   d_sink[h] = -sum over the rows of head h of exp(sink[h] - lse) delta.
- * (Dao et al., "FlashAttention-2", 2023, section 3.1.2.)
- *
- * Shapes, layouts and lengths are those of the forward; give the same masks, biases, scale, dropout_p, rng_seed and rng_offset as there.
- * dout has the shape of out; dq, dk and dv those of q, k and v. dk and dv are summed over the query heads of a group.
- * Gradients are written, not added to: every row below its sequence's logical length (dq of a sequence without keys, dk and dv of one without
- * queries are 0), and none beyond. They may not overlap any input or each other. The last dimension of every array is contiguous. */
-typedef struct tilekiln_fmha_bwd_args {
-  size_t size; /* sizeof(tilekiln_fmha_bwd_args): set by tilekiln_fmha_bwd_defaults */
-  const tilekiln_tensor* dout; /* dtype of q, shape of out */
-  const tilekiln_tensor* q; /* fp32, fp16 or bf16 */
-  const tilekiln_tensor* k; /* dtype of q, and so on as in the forward */
-  const tilekiln_tensor* v;
-  const tilekiln_tensor* out; /* as the forward wrote it */
-  const tilekiln_tensor* lse; /* fp32, as the forward wrote it: required */
-  const tilekiln_tensor* dq; /* dtype of q */
-  const tilekiln_tensor* dk;
-  const tilekiln_tensor* dv;
-  const tilekiln_tensor* dbias; /* null or, with a bias, dtype of q, never broadcast: (batch, nhead_q, seqlen_q, seqlen_k); group: (nhead_q, total_q, max_seqlen_k).
-                                   Pairs that the mask hides are written 0; columns from seqlen_k on are left as they were */
-  const tilekiln_tensor* d_sink; /* null or, with sink, fp32 (nhead_q): written, bit-reproducible */
-  const tilekiln_tensor* delta; /* null or fp32, shape and strides of lse: rowsum(dout out), for those who want it */
-  const tilekiln_tensor* bias; /* as in the forward: dtype of q */
-  const tilekiln_tensor* alibi_slopes;
-  const tilekiln_tensor* sink;
-  const tilekiln_tensor* seqstart_q; /* int32; these six as in the forward */
-  const tilekiln_tensor* seqstart_k;
-  const tilekiln_tensor* seqlen_q;
-  const tilekiln_tensor* seqlen_k;
-  const tilekiln_tensor* cu_seqlens_q;
-  const tilekiln_tensor* cu_seqlens_k;
-  const tilekiln_tensor* randval; /* uint8 or null: the random bytes of dropout are written here too, as in the forward */
-  const tilekiln_tensor* workspace; /* uint8 (bytes), contiguous, aligned to 16; contents arbitrary. Null: the call makes its own.
-                                       It needs tilekiln_fmha_bwd_workspace_size bytes and stays until the stream has run the call */
-  const float* softmax_scale; /* null: 1 / sqrt(hdim_q) */
-  float softcap;
-  float dropout_p;
-  uint64_t rng_seed, rng_offset;
-  int32_t causal;
-  int32_t window_left, window_right;
-  int32_t mask_origin;
-  int32_t sink_size;
-  int32_t layout;
-  int32_t deterministic; /* 1: the same bits every time, over any number of threads */
-  int32_t workers; /* logical workers of the deterministic schedule; part of the problem, because other workers sum in another order. 0: chosen from the sizes */
-  int32_t num_threads; /* as in the forward */
-  int64_t instance; /* of fmha_bwd_dq_dk_dv; -1: the dispatcher chooses. The other stages are always chosen */
-  tilekiln_stream* stream;
-  const tilekiln_executor* executor;
-} tilekiln_fmha_bwd_args;
-
-/* All fields absent, windows unbounded, instance -1. Then set dout, q, k, v, out, lse, dq, dk, dv and what else is wanted. */
-static inline tilekiln_fmha_bwd_args tilekiln_fmha_bwd_defaults(void) {
-  tilekiln_fmha_bwd_args args;
-  memset(&args, 0, sizeof(args));
-  args.size = sizeof(args);
-  args.window_left = -1;
-  args.window_right = -1;
-  args.instance = -1;
-  return args;
-}
-
-/* The stages of a backward call, in the order they run. */
 enum { TILEKILN_BWD_DOT_DO_O = 0, TILEKILN_BWD_DQ_DK_DV = 1, TILEKILN_BWD_CONVERT_DQ = 2, TILEKILN_BWD_STAGES = 3 };
-
-TILEKILN_API tilekiln_status tilekiln_fmha_bwd(const tilekiln_fmha_bwd_args* args);
-/* The instance of each stage; -1 for a stage the call does not need. Checks the arguments as tilekiln_fmha_bwd does, runs nothing. */
-TILEKILN_API tilekiln_status tilekiln_fmha_bwd_find(const tilekiln_fmha_bwd_args* args, int64_t instances[TILEKILN_BWD_STAGES]);
-/* As tilekiln_fmha_fwd_why, one paragraph a stage. */
-TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args* args, char* text, size_t capacity, size_t* length);
-/* The bytes of args->workspace that this very call needs. */
-TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* bytes);
+/* Planned together: one without the other is NO_KERNEL. */
+enum { TILEKILN_SPLITKV_SPLIT = 0, TILEKILN_SPLITKV_COMBINE = 1, TILEKILN_SPLITKV_STAGES = 2 };
+/* -1 for those of the attention when there is none. */
+enum { TILEKILN_APPENDKV_APPEND = 0, TILEKILN_APPENDKV_SPLIT = 1, TILEKILN_APPENDKV_COMBINE = 2, TILEKILN_APPENDKV_STAGES = 3 };
 
 /* ---- backward launcher: one workspace for many calls, prepared in stream order ------------------------------------- */
 
@@ -225,7 +157,5 @@ TILEKILN_API const char* tilekiln_last_error(void);
 #ifdef __cplusplus
 }
 #endif
-
-#include "tilekiln/kv.h" /* attention over KV caches: splitkv, pagedkv, appendkv, batch_prefill */
 
 #endif

@@ -32,6 +32,16 @@ tilekiln_status check_dtype_like(const Array& array, const Array& like) {
   return check_dtype(array, like.dtype, text);
 }
 
+tilekiln_status check_one_element(const Array& array) {
+  for (int i = 0; i < array.ndim; ++i) {
+    if (array.shape[i] != 1) {
+      return fail_argument(array.name, "dimension %d was %lld long, must have one element", i,
+                           static_cast<long long>(array.shape[i]));
+    }
+  }
+  return TILEKILN_OK;
+}
+
 tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run) {
   TILEKILN_TRY(thread_count(num_threads, &run->threads));
   if (executor == nullptr) return TILEKILN_OK;

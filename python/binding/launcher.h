@@ -2,11 +2,12 @@
 #ifndef TILEKILN_BINDING_LAUNCHER_H
 #define TILEKILN_BINDING_LAUNCHER_H
 
-#include "backward.h"
+#include "reader.h"
 
 typedef struct {
   PyObject ob_base;
-  Library* library; /* a strong reference */
+  Library* library;    /* a strong reference */
+  Operator* operator_; /* fmha_bwd as run() reads it: a strong reference */
   tilekiln_fmha_bwd_launcher* native;
   Stream* stream; /* the last one it prepared on, which must outlive it: a strong reference, or null */
 } Launcher;
@@ -16,6 +17,20 @@ static const char* const mode_words[] = {"batch", "group", NULL};
 static const char* const mask_words[] = {"none", "window", NULL};
 static const char* const bias_words[] = {"none", "elementwise", "alibi", NULL};
 static const char* const dropout_words[] = {"none", "apply", "store", NULL};
+
+/* What run() reads its arguments by, or null with an exception. */
+static Operator* launcher_operator(Library* library) {
+  int32_t count = 0;
+  const tilekiln_operator* const* tables = library->operators(&count);
+  for (int32_t i = 0; i < count; ++i) {
+    if (strcmp(tables[i]->name, "fmha_bwd")) continue;
+    Operator* self = operator_new(library, tables[i], DO_RUN, 0, "");
+    if (self) strcpy(self->name, "run");
+    return self;
+  }
+  PyErr_Format(NoKernelError, "the library of receipt %s has no operator fmha_bwd", library->receipt());
+  return NULL;
+}
 
 static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static char* names[] = {"library", "dtype",    "hdim_q",        "hdim_v",  "nhead_q", "nhead_k", "mode",
@@ -51,6 +66,10 @@ static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject*
   Launcher* self = (Launcher*)object_new(type);
   if (!self) return NULL;
   self->library = (Library*)Py_NewRef(library);
+  if (!(self->operator_ = launcher_operator(self->library))) {
+    Py_DECREF(self);
+    return NULL;
+  }
   const tilekiln_status status = self->library->fmha_bwd_launcher_create(&problem, &self->native);
   if (status == TILEKILN_OK) return (PyObject*)self;
   library_error(self->library, status);
@@ -62,6 +81,7 @@ static void launcher_dealloc(Launcher* self) {
   PyTypeObject* type = Py_TYPE(self);
   if (self->native) self->library->fmha_bwd_launcher_destroy(self->native); /* it never waits and never fails */
   Py_XDECREF(self->stream);
+  Py_XDECREF(self->operator_);
   Py_XDECREF(self->library);
   object_free(type, self);
 }
@@ -77,7 +97,7 @@ static PyObject* launcher_instances(Launcher* self, void* unused) {
   (void)unused;
   int64_t instances[TILEKILN_BWD_STAGES];
   const tilekiln_status status = self->library->fmha_bwd_launcher_find(self->native, instances);
-  return status == TILEKILN_OK ? stage_numbers(instances) : library_error(self->library, status);
+  return status == TILEKILN_OK ? stage_numbers(instances, TILEKILN_BWD_STAGES) : library_error(self->library, status);
 }
 
 static PyObject* launcher_library(Launcher* self, void* unused) {
@@ -125,14 +145,35 @@ end:
   return result;
 }
 
+static tilekiln_status launcher_run_native(const Library* library, void* native, const void* args) {
+  return library->fmha_bwd_launcher_run(native, args);
+}
+
 static PyObject* launcher_run(Launcher* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
-  BwdCall call;
+  OperatorCall call;
   PyObject* result = NULL;
-  if (bwd_call_begin(self->library, &call, values, positional, names, "run") == 0)
-    result = bwd_run(self->library, &call, self->native);
-  bwd_call_end(&call);
+  if (call_begin(self->operator_, &call, values, positional, names) == 0)
+    result = call_run(&call, launcher_run_native, self->native);
+  call_end(&call);
   return result;
 }
+
+static const char launcher_prepare_doc[] =
+    "prepare($self, workspace, seqstart_q=None, seqstart_k=None, stream=None)\n--\n\n"
+    "Write the host segment to the workspace and zero what the next run adds to. Each run needs its own.\n\n"
+    "workspace: uint8 (bytes), contiguous, aligned to 16, at least workspace_size. seqstart_q, seqstart_k: int32 "
+    "(batch + "
+    "1),\n"
+    "    contiguous, in group mode: the physical starts.\n"
+    "stream: a tilekiln.Stream: returns at once; the starts are read when the stream has come to it, so earlier work "
+    "of the\n"
+    "    stream may write them, and what is wrong with them is raised by synchronize().";
+
+static const char launcher_run_doc[] =
+    "run($self, dout, q, k, v, out, lse, **arguments)\n--\n\n"
+    "Library.fmha_bwd with a workspace that prepare has written. The arguments are of the launcher's problem; in group "
+    "mode\n"
+    "seqstart_q and seqstart_k as prepared.";
 
 static PyMethodDef launcher_methods[] = {
     {"prepare", (PyCFunction)(void (*)(void))launcher_prepare, METH_VARARGS | METH_KEYWORDS, launcher_prepare_doc},

@@ -10,25 +10,21 @@
 
 #include "arrays.h"
 
-/* Every function of the ABI, so that loading finds a missing one and not a call. */
-#define TILEKILN_FUNCTIONS(X)                                                                                       \
-  X(stream_create)                                                                                                  \
-  X(stream_destroy)                                                                                                 \
-  X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(fmha_fwd) X(fmha_fwd_find) X(fmha_fwd_why)          \
-      X(fmha_bwd) X(fmha_bwd_find) X(fmha_bwd_why) X(fmha_bwd_workspace_size) X(fmha_bwd_launcher_create)           \
-      X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find)                    \
-      X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run)                      \
-      X(fmha_fwd_splitkv) X(fmha_fwd_splitkv_find) X(fmha_fwd_splitkv_why) X(fmha_fwd_splitkv_num_splits)           \
-      X(fmha_fwd_pagedkv) X(fmha_fwd_pagedkv_find) X(fmha_fwd_pagedkv_why)                                          \
-      X(fmha_fwd_appendkv) X(fmha_fwd_appendkv_find) X(fmha_fwd_appendkv_why)                                       \
-      X(fmha_batch_prefill) X(fmha_batch_prefill_find) X(fmha_batch_prefill_why)                                    \
-      X(bwd_workspace_plan) X(staging_default)                                                                      \
-      X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa) \
+/* Every function that all libraries have, so that loading finds a missing one and not a call. */
+#define TILEKILN_FUNCTIONS(X)                                                                                         \
+  X(stream_create)                                                                                                    \
+  X(stream_destroy)                                                                                                   \
+  X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators)                             \
+      X(fmha_bwd_launcher_create) X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size)                    \
+      X(fmha_bwd_launcher_find) X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async)                       \
+      X(fmha_bwd_launcher_run) X(bwd_workspace_plan) X(staging_default)                                               \
+      X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
           X(num_threads) X(last_error)
 
 typedef struct {
   PyObject ob_base;
   PyObject* path; /* str */
+  PyObject* dict; /* the functions of its operators, and what Python code adds */
 #define X(name) __typeof__(&tilekiln_##name) name;
   TILEKILN_FUNCTIONS(X)
 #undef X
@@ -133,9 +129,20 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
   return NULL;
 }
 
+static int library_traverse(Library* self, visitproc visit, void* arg) {
+  Py_VISIT((PyObject*)Py_TYPE(self));
+  Py_VISIT(self->dict);
+  return 0;
+}
+static int library_clear(Library* self) {
+  Py_CLEAR(self->dict);
+  return 0;
+}
 static void library_dealloc(Library* self) {
   PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
   Py_XDECREF(self->path);
+  Py_XDECREF(self->dict);
   object_free(type, self);
 }
 

@@ -4,14 +4,8 @@ import difflib
 from typing import Any
 
 
-def unknown_argument(function: str, name: str) -> str:
+def unknown_argument(function: str, name: str, known: tuple[str, ...]) -> str:
     """The text of the TypeError for a keyword that does not exist."""
-    from ._binding import ARGUMENTS, BACKWARD_ARGUMENTS, KV_ARGUMENTS
-
-    known = BACKWARD_ARGUMENTS if "bwd" in function or function == "run" else ARGUMENTS
-    for family, its in KV_ARGUMENTS.items():
-        if function.startswith(family):
-            known = its
     near = difflib.get_close_matches(name, known, 3, 0.6)
     help_ = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(known)}"
     return f"{function}() has no argument {name!r}; {help_}"

@@ -10,7 +10,7 @@ import os
 import pathlib
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _binding, selection
@@ -33,10 +33,14 @@ class Instance(NamedTuple):
 class Library(_binding.Library):
     """One loaded library, libtilekiln_<receipt>.so. `tilekiln.load` makes these; a path does too.
 
-    `fmha_fwd`, `fmha_fwd_find` and `why` take the same arguments; see help(Library.fmha_fwd).
-    Over KV caches there are `fmha_fwd_splitkv`, `fmha_fwd_pagedkv`, `fmha_fwd_appendkv` and `fmha_batch_prefill`, each
-    with its `_find` and `_why`.
+    It has a function for each of its operators, such as `fmha_fwd`, and `_find` and `_why` of each, which take the same
+    arguments; see help(library.fmha_fwd).
     """
+
+    @property
+    def why(self) -> Callable[..., str]:
+        """`fmha_fwd_why` by its first name."""
+        return self.fmha_fwd_why
 
     def __repr__(self) -> str:
         isa = self.isa or "no ISA of this machine"

@@ -11,14 +11,11 @@ import pytest
 from build_support import install
 from codegen.errors import CodegenError
 from codegen.flags import library_name, manifest_name
+from codegen.sources import public_headers
 from codegen.tree import tree
 
-ROOT = Path(__file__).resolve().parents[2]
 SHARED = {
-    *(str(path.relative_to(ROOT)) for path in ROOT.glob("include/tilekiln/operators/*.h")),
-    "include/tilekiln/base.h",
-    "include/tilekiln/kv.h",
-    "include/tilekiln/tilekiln.h",
+    *(f"include/{header}" for header in public_headers(tree().root)),
     "lib/cmake/tilekiln/tilekilnConfig.cmake",
     "lib/cmake/tilekiln/tilekilnConfigVersion.cmake",
     "share/doc/tilekiln/LICENSE",

@@ -34,8 +34,8 @@ CASES = [
         FWD,
         "sink: {array: fp32, shape: H",
         "sink: {array: fp32, @least: 0, shape: H",
-        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, ones, when, read, "
-        "not_with, needs, together, says",
+        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, one, ones, when, "
+        "only, read, written_with, not_with, needs, together, says",
     ),
     (
         FWD,

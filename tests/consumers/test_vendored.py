@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from build_support.programs import read_programs
+from codegen.sources import public_headers
 from tests.consumers.conftest import ROOT, Vendored, run, shown
 
 # Through the C ABI alone, on a library with fp32 of every family.
@@ -53,7 +54,7 @@ def test_instruction_sets_are_apart(vendored: Vendored) -> None:
 
 
 def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
-    headers = "".join((vendored.tree / "include/tilekiln" / name).read_text() for name in ("tilekiln.h", "kv.h"))
+    headers = "".join((vendored.tree / "include" / name).read_text() for name in public_headers(str(vendored.tree)))
     declared = set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", headers))
     assert set(shown(vendored.library, "-D", "--defined-only")) == declared
     dynamic = run("readelf", "-dW", vendored.library)

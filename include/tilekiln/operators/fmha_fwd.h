@@ -33,9 +33,11 @@ typedef struct tilekiln_fmha_fwd_args {
      after the scale */
   const tilekiln_tensor* alibi_slopes; /* fp32 (nhead_q) or (batch, nhead_q); or null. Adds -slope |i + shift - j| */
   const tilekiln_tensor* sink; /* fp32 (nhead_q); or null. One more logit per head that takes part in the softmax and has no value */
-  const tilekiln_tensor* q_descale; /* fp32; or null. Of one element (pertensor, all three), or per block: (batch, nhead_q, ceil(seqlen_q / 128)), */
-  const tilekiln_tensor* k_descale; /* fp32; or null. K and v (batch, nhead_k, ceil(seqlen_k / 128)); group: (nhead, total blocks), with */
-  const tilekiln_tensor* v_descale; /* fp32; or null. Block_scale_seqstart_q and _k as the first block of each sequence */
+  const tilekiln_tensor* q_descale; /* fp32; or null. Of one element (pertensor, all three) or per block of 128 rows: (batch, nhead_q, blocks), group:
+     (nhead_q, total blocks) with block_scale_seqstart_q */
+  const tilekiln_tensor* k_descale; /* fp32; or null. Of one element, or (batch, nhead_k, blocks), group: (nhead_k, total blocks) with
+     block_scale_seqstart_k */
+  const tilekiln_tensor* v_descale; /* fp32; or null. As k_descale */
   const tilekiln_tensor* block_scale_seqstart_q; /* int32 (batch + 1); or null. The first block of each sequence in q_descale */
   const tilekiln_tensor* block_scale_seqstart_k; /* int32 (batch + 1); or null. The first block of each sequence in k_descale and v_descale */
   const tilekiln_tensor* seqstart_q; /* int32 (batch + 1); or null. Group mode: the physical start of each sequence in the total dimension */
@@ -51,9 +53,9 @@ typedef struct tilekiln_fmha_fwd_args {
   float softcap; /* s' = softcap tanh(s / softcap), not with a bias; 0: off */
   float dropout_p; /* the probability that a weight is dropped */
   uint64_t rng_seed, rng_offset; /* of dropout's Philox-4x32-7 */
-  int32_t causal; /* 0 or 1. Yes: window_right = 0 */
+  int32_t causal; /* 0 or 1. yes: window_right = 0 */
   int32_t window_left, window_right; /* row i sees keys [i + shift - left, i + shift + right]; -1: unbounded */
-  int32_t mask_origin; /* 0 (bottom_right) or 1 (top_left). Bottom_right: shift = seqlen_k - seqlen_q; top_left: shift = 0 */
+  int32_t mask_origin; /* 0 (bottom_right) or 1 (top_left). bottom_right: shift = seqlen_k - seqlen_q; top_left: shift = 0 */
   int32_t sink_size; /* the first keys that stay visible whatever the left window says */
   int32_t min_seqlen_q; /* sequences with seqlen_q <= min_seqlen_q are skipped, their outputs left untouched; 0: off */
   int32_t layout; /* 0 (bshd) or 1 (bhsd). The order of the two middle dimensions */

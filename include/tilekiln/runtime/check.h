@@ -27,6 +27,8 @@ class GivenArrays {
 // "fp16, the dtype of q"
 [[nodiscard]] tilekiln_status check_dtype_like(const Array& array, const Array& like);
 
+[[nodiscard]] tilekiln_status check_one_element(const Array& array);
+
 // The threads of a call: as many as num_threads asks for, or those of the executor.
 [[nodiscard]] tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run);
 

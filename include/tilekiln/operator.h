@@ -1,0 +1,98 @@
+/* operator.h - what a library says of its operators, so that a binding can call them all and name none. Include tilekiln.h. */
+#ifndef TILEKILN_OPERATOR_H
+#define TILEKILN_OPERATOR_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { TILEKILN_MAX_FORMS = 4, TILEKILN_MAX_POSITIONAL = 8, TILEKILN_MAX_STAGES = 3, TILEKILN_NOWHERE = 255 };
+
+/* What an argument is. Arrays come first in the list of an operator, those given by position before the others. */
+typedef enum tilekiln_kind {
+  TILEKILN_ARRAY,      /* const tilekiln_tensor*, read */
+  TILEKILN_RESULT,     /* const tilekiln_tensor*, written; a binding makes one that is not given */
+  TILEKILN_WRITTEN,    /* const tilekiln_tensor*, written when given */
+  TILEKILN_POINTER,    /* const float*; null when it is not given */
+  TILEKILN_FLOAT,      /* float */
+  TILEKILN_FLAG,       /* int32_t, 0 or 1 */
+  TILEKILN_INT,        /* int32_t */
+  TILEKILN_WORD,       /* int32_t, an index into words */
+  TILEKILN_PAIR_INT,   /* two int32_t */
+  TILEKILN_PAIR_ULONG, /* two uint64_t */
+  TILEKILN_STREAM,     /* tilekiln_stream* */
+  TILEKILN_INSTANCE,   /* int64_t */
+  TILEKILN_ASK,        /* no field: whether a result is made and returned */
+  TILEKILN_CHOOSE      /* no field: which of words is the dtype of a new result */
+} tilekiln_kind;
+
+typedef struct tilekiln_argument {
+  const char* name;
+  const char* const* words; /* WORD, CHOOSE: ended by null; pairs: what the two are, as one text */
+  uint16_t offset;          /* of the field in the struct of arguments */
+  uint8_t kind;             /* tilekiln_kind */
+  uint8_t written_with;     /* ARRAY: the argument that makes it be written; TILEKILN_NOWHERE: none */
+  int32_t least;            /* INT, PAIR_INT */
+} tilekiln_argument;
+
+/* Where a length stands: array << 4 | dimension. */
+typedef uint16_t tilekiln_place;
+
+typedef struct tilekiln_result {
+  uint8_t argument;  /* these are indices of arguments, or TILEKILN_NOWHERE */
+  uint8_t asked_by;  /* itself: True in place of the array asks for it. TILEKILN_NOWHERE: it is always made */
+  uint8_t unless;    /* asked_by is not given: it is asked for when this one is */
+  uint8_t chosen_by;
+  uint8_t dtype_of;
+  uint8_t needs;
+  int32_t dtype;       /* 0: that of dtype_of */
+  int32_t when;        /* a dtype of dtype_of with others to choose from; 0: none */
+  int32_t choices[2];  /* the first unless chosen_by says */
+  uint8_t ndim[TILEKILN_MAX_FORMS];
+  tilekiln_place shape[TILEKILN_MAX_FORMS][2][TILEKILN_MAX_NDIM]; /* by form and whether dimensions are exchanged */
+} tilekiln_result;
+
+/* One way that a call may be shaped. */
+typedef struct tilekiln_form {
+  uint64_t given;                                  /* bit i: argument i makes it this form */
+  uint8_t ndim[TILEKILN_MAX_POSITIONAL];           /* of the arrays by position; 0: any */
+  tilekiln_place work[2][TILEKILN_MAX_POSITIONAL]; /* lengths whose product says how long a call is; ended by 0xffff */
+} tilekiln_form;
+
+/* A number that a library knows of a call, such as the bytes of its workspace. */
+typedef struct tilekiln_number {
+  const char *name, *doc;
+  tilekiln_status (*ask)(const void* args, uint64_t* number);
+} tilekiln_number;
+
+typedef struct tilekiln_operator {
+  size_t size; /* sizeof(tilekiln_operator) */
+  const char *name, *doc;
+  const tilekiln_argument* arguments;
+  const tilekiln_result* results;
+  const tilekiln_form* forms;
+  const tilekiln_number* numbers;
+  const char* positional_text; /* "q, k and v" */
+  const int32_t* dtypes;       /* of the array at `first`; ended by 0 */
+  const void* defaults;        /* the struct of arguments, all absent */
+  uint32_t args_size;
+  uint16_t exchange; /* offset of the int32_t that exchanges dimensions when it is 1; 0: none */
+  uint8_t argument_count, array_count, positional, optional, result_count, form_count, number_count, stage_count;
+  uint8_t first;      /* the array by position whose dimensions and dtype say what the others must be */
+  uint8_t zero_forms; /* bit f: a call of this form may leave rows of its results as they are: new ones are zeroed */
+  uint64_t zero_given; /* bit i: a call with argument i may */
+  uint64_t any_given;  /* of all forms together */
+  tilekiln_status (*run)(const void* args);
+  tilekiln_status (*find)(const void* args, int64_t* instances);
+  tilekiln_status (*why)(const void* args, char* text, size_t capacity, size_t* length);
+} tilekiln_operator;
+
+/* The operators of this library, *count of them. */
+TILEKILN_API const tilekiln_operator* const* tilekiln_operators(int32_t* count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,12 @@
+/* operators.h - Made by `python -m codegen operators --write`: every operator of the tree. */
+#ifndef TILEKILN_OPERATORS_H
+#define TILEKILN_OPERATORS_H
+
+#include "tilekiln/operators/fmha_batch_prefill.h"
+#include "tilekiln/operators/fmha_bwd.h"
+#include "tilekiln/operators/fmha_fwd.h"
+#include "tilekiln/operators/fmha_fwd_appendkv.h"
+#include "tilekiln/operators/fmha_fwd_pagedkv.h"
+#include "tilekiln/operators/fmha_fwd_splitkv.h"
+
+#endif

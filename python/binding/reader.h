@@ -1,0 +1,570 @@
+/* One reader for every operator: Python arguments as the struct that the operator's table (tilekiln/operator.h) describes, and status
+ * codes as exceptions. It names no operator. The library checks the values; only what C cannot see is checked here. */
+#ifndef TILEKILN_BINDING_READER_H
+#define TILEKILN_BINDING_READER_H
+
+#include "library.h"
+#include "scalars.h"
+#include "stream.h"
+
+enum { MAX_ARGUMENTS = 64, MAX_ARRAYS = 32, MAX_POINTERS = 4, MAX_ARGS = 640 };
+
+/* What calling an operator's function does. */
+typedef enum { DO_RUN, DO_FIND, DO_WHY, DO_NUMBER } Doing;
+
+/* One function of one operator: what its PyCFunction is bound to. */
+typedef struct {
+  PyObject ob_base;
+  Library* library; /* a strong reference */
+  const tilekiln_operator* table;
+  Doing doing;
+  int number; /* DO_NUMBER: which */
+  char name[96];
+  PyMethodDef method;
+  PyObject* interned[MAX_ARGUMENTS];
+} Operator;
+
+/* One call. Only what `present` marks of given and tensor has a value. */
+typedef struct {
+  const Operator* operator_;
+  uint64_t present; /* bit i: argument i is given */
+  uint32_t asked;   /* bit r: result r is returned */
+  PyObject* given[MAX_ARGUMENTS];
+  Stream* stream;
+  uint16_t stream_offset;
+  int pointer_count, held_count, form, exchanged;
+  float pointer[MAX_POINTERS];
+  PyObject* made[MAX_RESULTS]; /* strong references */
+  Results results;
+  PyObject* held[MAX_ARRAYS]; /* capsules: strong references */
+  tilekiln_tensor tensor[MAX_ARRAYS];
+  char args[MAX_ARGS] __attribute__((aligned(16)));
+} OperatorCall;
+
+static void* field_of(OperatorCall* call, const tilekiln_argument* argument) { return call->args + argument->offset; }
+static inline int is_given(const OperatorCall* call, uint8_t index) {
+  return index != TILEKILN_NOWHERE && call->present >> index & 1;
+}
+
+/* ---- collecting ------------------------------------------------------------------------------------------------------ */
+
+static int unknown_argument(const Operator* self, PyObject* name) {
+  const int count = self->table->argument_count;
+  PyObject* known = PyTuple_New(count);
+  for (int i = 0; known && i < count; ++i) PyTuple_SetItem(known, i, Py_NewRef(self->interned[i]));
+  PyObject* text =
+      known && facade ? PyObject_CallMethod(facade, "unknown_argument", "sOO", self->name, name, known) : NULL;
+  if (text) PyErr_SetObject(PyExc_TypeError, text);
+  Py_XDECREF(known);
+  Py_XDECREF(text);
+  return -1;
+}
+
+/* The index of a keyword, or -1. Callers mostly name arguments in our order, so the search starts where the last one ended. */
+static inline int keyword_index(const Operator* self, PyObject* name, int start) {
+  const int count = self->table->argument_count;
+  for (int i = 0, at = start; i < count; ++i) {
+    if (self->interned[at] == name) return at;
+    if (++at == count) at = 0;
+  }
+  for (int i = 0; i < count; ++i)
+    if (PyUnicode_Compare(self->interned[i], name) == 0) return i;
+  return -1;
+}
+
+/* Puts each argument in its place; they are borrowed. None is absent. */
+static inline int collect(const Operator* self, OperatorCall* call, PyObject* const* values, Py_ssize_t positional,
+                          PyObject* names) {
+  const tilekiln_operator* table = self->table;
+  uint64_t present = 0;
+  if (positional > table->positional) {
+    PyErr_Format(PyExc_TypeError, "%s() takes %s by position and everything else by name; %zd were given by position",
+                 self->name, table->positional_text, positional);
+    return -1;
+  }
+  for (Py_ssize_t i = 0; i < positional; ++i) {
+    call->given[i] = values[i];
+    present |= (uint64_t)(values[i] != Py_None) << i;
+  }
+  const Py_ssize_t named = names ? PyTuple_Size(names) : 0;
+  for (Py_ssize_t i = 0, at = table->positional; i < named; ++i) {
+    PyObject* name = PyTuple_GetItem(names, i);
+    const int index = keyword_index(self, name, (int)at);
+    if (index < 0) return unknown_argument(self, name);
+    if (index < positional) {
+      PyErr_Format(PyExc_TypeError, "%s() got %s by position and by name", self->name, table->arguments[index].name);
+      return -1;
+    }
+    call->given[index] = values[positional + i];
+    present |= (uint64_t)(values[positional + i] != Py_None) << index;
+    at = index + 1 == table->argument_count ? 0 : index + 1;
+  }
+  const uint64_t needed = ((uint64_t)1 << table->positional) - 1;
+  const uint64_t missing = needed & ~(present | table->optional);
+  if (missing) {
+    PyErr_Format(PyExc_TypeError, "%s() needs the argument %s", self->name,
+                 table->arguments[__builtin_ctzll(missing)].name);
+    return -1;
+  }
+  call->present = present;
+  return 0;
+}
+
+/* ---- scalars --------------------------------------------------------------------------------------------------------- */
+
+static int read_pair_of(const tilekiln_argument* argument, PyObject* value, void* place) {
+  PyObject* pair;
+  if (read_pair(value, argument->name, argument->words[0], &pair) < 0) return -1;
+  int bad = 0;
+  for (int i = 0; i < 2 && !bad; ++i) {
+    PyObject* item = PyTuple_GetItem(pair, i);
+    bad = argument->kind == TILEKILN_PAIR_INT
+              ? read_int32(item, argument->name, argument->least, (int32_t*)place + i) < 0
+              : read_uint64(item, argument->name, (uint64_t*)place + i) < 0;
+  }
+  Py_DECREF(pair);
+  return bad ? -1 : 0;
+}
+
+static inline int read_scalar(OperatorCall* call, const tilekiln_argument* argument, PyObject* value) {
+  void* place = field_of(call, argument);
+  switch (argument->kind) {
+    case TILEKILN_POINTER: {
+      float* pointer = &call->pointer[call->pointer_count++];
+      *(const float**)place = pointer;
+      return read_float(value, argument->name, pointer);
+    }
+    case TILEKILN_FLOAT: return read_float(value, argument->name, place);
+    case TILEKILN_FLAG: return read_flag(value, argument->name, place);
+    case TILEKILN_INT: return read_int32(value, argument->name, argument->least, place);
+    case TILEKILN_WORD: return read_word(value, argument->name, argument->words, place);
+    case TILEKILN_PAIR_INT:
+    case TILEKILN_PAIR_ULONG: return read_pair_of(argument, value, place);
+    case TILEKILN_STREAM: call->stream_offset = argument->offset; return read_stream(value, &call->stream);
+    case TILEKILN_INSTANCE: return read_instance(call->operator_->library, value, place);
+    default: return 0; /* what asks for a result or chooses its dtype is read with it */
+  }
+}
+
+/* ---- results: which are asked for ------------------------------------------------------------------------------------ */
+
+/* Which results are returned. An array argument may be True, which asks for a new one, or False. */
+static inline int read_asks(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  for (int r = 0; r < table->result_count; ++r) {
+    const tilekiln_result* result = &table->results[r];
+    const char* name = table->arguments[result->argument].name;
+    int32_t asked = result->asked_by == TILEKILN_NOWHERE;
+    if (is_given(call, result->argument) && PyBool_Check(call->given[result->argument])) {
+      PyObject* flag = call->given[result->argument];
+      if (result->asked_by != result->argument)
+        return refuse(name, "was %R, must be an array, or None for a new one", flag);
+      asked = flag == Py_True;
+      call->present &= ~((uint64_t)1 << result->argument);
+    } else if (result->asked_by == result->argument) {
+      asked = is_given(call, result->argument);
+    } else if (is_given(call, result->asked_by)) {
+      const tilekiln_argument* by = &table->arguments[result->asked_by];
+      if (read_flag(call->given[result->asked_by], by->name, &asked) < 0) return -1;
+      if (!asked && result->unless != TILEKILN_NOWHERE && is_given(call, result->argument))
+        return refuse(name, "was given with %s=False, must be None", by->name);
+    } else if (result->unless != TILEKILN_NOWHERE)
+      asked = is_given(call, result->unless);
+    call->asked |= (uint32_t)asked << r;
+  }
+  for (int r = 0; r < table->result_count; ++r) { /* a result that needs another argument, or another result */
+    const tilekiln_result* result = &table->results[r];
+    if (result->needs == TILEKILN_NOWHERE || !(call->asked >> r & 1)) continue;
+    int there = is_given(call, result->needs);
+    for (int other = 0; other < table->result_count; ++other)
+      there |= table->results[other].argument == result->needs && (call->asked >> other & 1);
+    if (there || is_given(call, result->argument)) continue; /* the library speaks of an array that is given */
+    const char* const by = table->arguments[result->asked_by].name;
+    const char* const needs = table->arguments[result->needs].name;
+    if (result->needs == result->unless) return refuse(needs, "was None, must be given with %s", by);
+    return refuse(by, "was True without %s, must be False", needs);
+  }
+  return 0;
+}
+
+/* ---- arrays ---------------------------------------------------------------------------------------------------------- */
+
+static inline int read_array(OperatorCall* call, int i, int written, PyObject** held) {
+  const tilekiln_argument* argument = &call->operator_->table->arguments[i];
+  *(const tilekiln_tensor**)field_of(call, argument) = &call->tensor[i];
+  return view_array(call->given[i], &call->tensor[i], written, argument->name, held);
+}
+
+static inline int is_written(const OperatorCall* call, int i) {
+  const tilekiln_argument* argument = &call->operator_->table->arguments[i];
+  return argument->kind != TILEKILN_ARRAY || is_given(call, argument->written_with);
+}
+
+/* Makes views of the arrays. Last of all: other arguments may run Python code, which may change an array. */
+static inline int read_arrays(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  const uint64_t arrays = call->present & (((uint64_t)1 << table->array_count) - 1);
+  uint64_t exported = 0;
+  for (uint64_t left = arrays; left; left &= left - 1) {
+    const int i = __builtin_ctzll(left);
+    PyObject* held;
+    const int bad = read_array(call, i, is_written(call, i), &held);
+    if (held) {
+      call->held[call->held_count++] = held;
+      exported |= (uint64_t)1 << i;
+    }
+    if (bad < 0) return -1;
+  }
+  /* An exporter is Python code and may have changed another array: views of live objects are taken once more. */
+  for (uint64_t left = exported ? arrays & ~exported : 0; left; left &= left - 1) {
+    const int i = __builtin_ctzll(left);
+    PyObject* none;
+    if (read_array(call, i, is_written(call, i), &none) < 0) return -1;
+  }
+  return 0;
+}
+
+/* ---- results: what they are ------------------------------------------------------------------------------------------ */
+
+/* Can results be shaped after the arrays given by position? Sets the form of the call. */
+static inline int find_form(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  const tilekiln_tensor* first = &call->tensor[table->first];
+  if (!is_given(call, table->first) || first->device_type != TILEKILN_CPU) return 0;
+  const int32_t* dtype = table->dtypes;
+  while (*dtype && *dtype != first->dtype) ++dtype;
+  if (!*dtype) return 0;
+  for (int f = 0; f < table->form_count; ++f) {
+    const tilekiln_form* form = &table->forms[f];
+    int fits = (call->present & table->any_given) == form->given;
+    for (int i = 0; fits && i < table->positional; ++i)
+      fits = !(call->present >> i & 1) || form->ndim[i] == 0 || call->tensor[i].ndim == form->ndim[i];
+    if (!fits) continue;
+    call->form = f;
+    return 1;
+  }
+  return 0;
+}
+
+/* The dtype of a result that is made, or chosen although it is given; -1 with an error. */
+static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* result) {
+  const tilekiln_operator* table = call->operator_->table;
+  if (result->dtype) return result->dtype;
+  const int32_t like = call->tensor[result->dtype_of].dtype;
+  const int chosen = is_given(call, result->chosen_by);
+  const char* const name = table->arguments[result->argument].name;
+  const char* const of = table->arguments[result->dtype_of].name;
+  if (like != result->when || !result->when) {
+    if (!chosen) return like;
+    return refuse(table->arguments[result->chosen_by].name,
+                  "was %R, must be absent unless %s is %s: %s has the dtype of %s", call->given[result->chosen_by], of,
+                  result->when == TILEKILN_FP8 ? "fp8" : "bf8", name, of);
+  }
+  if (!chosen) return result->choices[0];
+  const tilekiln_argument* chooser = &table->arguments[result->chosen_by];
+  int32_t word = 0;
+  if (read_word(call->given[result->chosen_by], chooser->name, chooser->words, &word) < 0) return -1;
+  if (is_given(call, result->argument) && call->tensor[result->argument].dtype != result->choices[word])
+    return refuse(chooser->name, "was %R, must be the dtype of %s, or absent", call->given[result->chosen_by], name);
+  return result->choices[word];
+}
+
+/* Where a length stands is known, but not that the array there is given and has that many dimensions. */
+static inline int64_t length_at(const OperatorCall* call, tilekiln_place place) {
+  const int array = place >> 4, index = place & 15;
+  return (call->present >> array & 1) && index < call->tensor[array].ndim ? call->tensor[array].shape[index] : -1;
+}
+
+/* Describes what the caller did not give. Rows that a call leaves untouched read as zero. */
+static inline int describe_results(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  const int can = find_form(call);
+  if (table->exchange) call->exchanged = *(int32_t*)(call->args + table->exchange) == 1;
+  call->results.like = call->given[table->first & (MAX_ARGUMENTS - 1)]; /* the mask is for the compiler */
+  call->results.zero = (can && table->zero_forms >> call->form & 1) || (call->present & table->zero_given);
+  for (int r = 0; r < table->result_count; ++r) {
+    const tilekiln_result* result = &table->results[r];
+    const int given = is_given(call, result->argument);
+    if (given ? !is_given(call, result->chosen_by) : !(call->asked >> r & 1)) continue;
+    if (!is_given(call, result->dtype_of) && !result->dtype) continue; /* the library misses that array */
+    const int32_t dtype = result_dtype(call, result);
+    if (dtype < 0) return -1;
+    if (given) continue;
+    const tilekiln_argument* argument = &table->arguments[result->argument];
+    tilekiln_tensor* tensor = &call->tensor[result->argument];
+    *(const tilekiln_tensor**)field_of(call, argument) = tensor;
+    int shaped = can;
+    tensor->dtype = dtype;
+    tensor->ndim = can ? result->ndim[call->form] : is_given(call, table->first) ? call->tensor[table->first].ndim : 1;
+    for (int d = 0; can && d < tensor->ndim; ++d) {
+      tensor->shape[d] = length_at(call, result->shape[call->form][call->exchanged][d]);
+      shaped &= tensor->shape[d] >= 0;
+    }
+    if (shaped)
+      add_result(&call->results, argument->name, tensor, &call->made[r]);
+    else { /* the library refuses an array that it checks before this one, which is empty */
+      memset(tensor->shape, 0, sizeof(tensor->shape));
+      tensor->data = NULL;
+      tensor->ndim = tensor->ndim < 1 ? 1 : tensor->ndim;
+      tensor->device_type = TILEKILN_CPU;
+    }
+  }
+  return 0;
+}
+
+/* ---- a call ---------------------------------------------------------------------------------------------------------- */
+
+static inline int call_begin(const Operator* self, OperatorCall* call, PyObject* const* values, Py_ssize_t positional,
+                             PyObject* names) {
+  const tilekiln_operator* table = self->table;
+  call->operator_ = self;
+  call->asked = 0;
+  call->stream = NULL;
+  call->pointer_count = call->held_count = call->form = call->exchanged = 0;
+  for (int r = 0; r < table->result_count; ++r) call->made[r] = NULL;
+  call->results.count = 0;
+  call->results.bytes = 0;
+  if (collect(self, call, values, positional, names) < 0) return -1;
+  memcpy(call->args, table->defaults, table->args_size);
+  for (uint64_t left = call->present >> table->array_count << table->array_count; left; left &= left - 1) {
+    const int i = __builtin_ctzll(left);
+    if (read_scalar(call, &table->arguments[i], call->given[i]) < 0) return -1;
+  }
+  if (read_asks(call) < 0 || read_arrays(call) < 0) return -1;
+  return describe_results(call);
+}
+
+static void call_end(OperatorCall* call) {
+  for (int i = 0; i < call->held_count; ++i) Py_DECREF(call->held[i]);
+  for (int r = 0; r < call->operator_->table->result_count; ++r) Py_XDECREF(call->made[r]);
+}
+
+/* Everything a stream must keep: the arrays given and made, and the capsules. */
+static int hold_arrays(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  for (int i = 0; i < table->array_count; ++i)
+    if (call->present >> i & 1 && stream_hold(call->stream, call->given[i]) < 0) return -1;
+  for (int i = 0; i < call->held_count; ++i)
+    if (stream_hold(call->stream, call->held[i]) < 0) return -1;
+  for (int r = 0; r < table->result_count; ++r)
+    if (call->made[r] && stream_hold(call->stream, call->made[r]) < 0) return -1;
+  return 0;
+}
+
+/* Letting go of the GIL and taking it back costs some 50 ns, more than a tiny call may cost; a call of 2^18 multiplications takes
+ * about 10 us. */
+static inline int is_long(const OperatorCall* call) {
+  double work = 1;
+  const tilekiln_place* place = call->operator_->table->forms[call->form].work[call->exchanged];
+  for (; *place != 0xffff; ++place) work *= length_at(call, *place) > 0 ? (double)length_at(call, *place) : 1;
+  return work > (double)(1 << 18);
+}
+
+/* The results that were asked for: none, one, or a tuple of several. */
+static PyObject* results_of(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  PyObject *one[MAX_RESULTS], *like = call->given[table->first], *tuple;
+  int count = 0;
+  for (int r = 0; r < table->result_count; ++r) {
+    if (!(call->asked >> r & 1)) continue;
+    one[count] = call->made[r] ? adopt(like, call->made[r]) : Py_NewRef(call->given[table->results[r].argument]);
+    if (!one[count]) goto bad;
+    ++count;
+  }
+  if (count == 0) Py_RETURN_NONE;
+  if (count == 1) return one[0];
+  if (!(tuple = PyTuple_New(count))) goto bad;
+  for (int i = 0; i < count; ++i) PyTuple_SetItem(tuple, i, one[i]);
+  return tuple;
+bad:
+  while (count > 0) Py_DECREF(one[--count]);
+  return NULL;
+}
+
+/* How a call is run that is not run by its operator alone. */
+typedef tilekiln_status (*RunWith)(const Library* library, void* context, const void* args);
+
+/* Runs a call that has begun; `with` null: by its operator. */
+static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context) {
+  const Operator* self = call->operator_;
+  Library* library = self->library;
+  tilekiln_status status;
+  if (results_are_large(&call->results)) {
+    int64_t instances[TILEKILN_MAX_STAGES];
+    status = self->table->find(call->args, instances);
+    if (status != TILEKILN_OK) return library_error(library, status);
+  }
+  if (make_results(&call->results) < 0) return NULL;
+  if (call->stream) {
+    tilekiln_stream* native = stream_native(call->stream, library);
+    if (!native || hold_arrays(call) < 0) return NULL;
+    *(tilekiln_stream**)(call->args + call->stream_offset) = native;
+  }
+  PyThreadState* state = call->stream || !is_long(call) ? NULL : PyEval_SaveThread();
+  status = with ? with(library, context, call->args) : self->table->run(call->args);
+  if (state) PyEval_RestoreThread(state);
+  return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
+}
+
+/* One number, or a tuple of as many as there are stages. */
+static PyObject* stage_numbers(const int64_t* instances, int count) {
+  if (count == 1) return PyLong_FromLongLong(instances[0]);
+  PyObject* result = PyTuple_New(count);
+  for (int i = 0; result && i < count; ++i) {
+    PyObject* number = PyLong_FromLongLong(instances[i]);
+    if (!number)
+      Py_CLEAR(result);
+    else
+      PyTuple_SetItem(result, i, number);
+  }
+  return result;
+}
+
+static PyObject* call_find(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  int64_t instances[TILEKILN_MAX_STAGES];
+  const tilekiln_status status = table->find(call->args, instances);
+  return status == TILEKILN_OK ? stage_numbers(instances, table->stage_count)
+                               : library_error(call->operator_->library, status);
+}
+
+static PyObject* call_why(OperatorCall* call) {
+  const tilekiln_operator* table = call->operator_->table;
+  size_t length = 0;
+  PyObject* result = NULL;
+  tilekiln_status status = table->why(call->args, NULL, 0, &length);
+  char* text = status == TILEKILN_OK ? PyMem_Malloc(length + 1) : NULL;
+  if (text) status = table->why(call->args, text, length + 1, &length);
+  if (status != TILEKILN_OK)
+    library_error(call->operator_->library, status);
+  else
+    result = text ? PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict") : PyErr_NoMemory();
+  PyMem_Free(text);
+  return result;
+}
+
+static PyObject* call_number(OperatorCall* call) {
+  const Operator* self = call->operator_;
+  uint64_t number = 0;
+  const tilekiln_status status = self->table->numbers[self->number].ask(call->args, &number);
+  return status == TILEKILN_OK ? PyLong_FromUnsignedLongLong(number) : library_error(self->library, status);
+}
+
+static PyObject* operator_run(Operator* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
+  OperatorCall call;
+  PyObject* result = call_begin(self, &call, values, positional, names) == 0 ? call_run(&call, NULL, NULL) : NULL;
+  call_end(&call);
+  return result;
+}
+
+static PyObject* operator_ask(Operator* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
+  OperatorCall call;
+  PyObject* result = NULL;
+  if (call_begin(self, &call, values, positional, names) == 0)
+    result = self->doing == DO_FIND ? call_find(&call) : self->doing == DO_WHY ? call_why(&call) : call_number(&call);
+  call_end(&call);
+  return result;
+}
+
+/* ---- the functions of a library ---------------------------------------------------------------------------------------- */
+
+static int operator_traverse(Operator* self, visitproc visit, void* arg) {
+  Py_VISIT((PyObject*)Py_TYPE(self));
+  Py_VISIT((PyObject*)self->library);
+  return 0;
+}
+static int operator_clear(Operator* self) {
+  Py_CLEAR(self->library);
+  return 0;
+}
+static void operator_dealloc(Operator* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  PyObject_GC_UnTrack(self);
+  for (int i = 0; i < self->table->argument_count; ++i) Py_XDECREF(self->interned[i]);
+  Py_XDECREF(self->library);
+  object_free(type, (PyObject*)self);
+}
+static PyType_Slot operator_slots[] = {
+    {Py_tp_dealloc, operator_dealloc}, {Py_tp_traverse, operator_traverse}, {Py_tp_clear, operator_clear}, {0, NULL}};
+static PyType_Spec operator_spec = {"tilekiln._binding.Operator", sizeof(Operator), 0,
+                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, operator_slots};
+static PyTypeObject* OperatorType;
+
+static Operator* operator_new(Library* library, const tilekiln_operator* table, Doing doing, int number,
+                              const char* ending) {
+  Operator* self = (Operator*)object_new(OperatorType);
+  if (!self) return NULL;
+  self->library = (Library*)Py_NewRef((PyObject*)library);
+  self->table = table;
+  self->doing = doing;
+  self->number = number;
+  PyOS_snprintf(self->name, sizeof(self->name), "%s%s%s", table->name, *ending ? "_" : "", ending);
+  for (int i = 0; i < table->argument_count; ++i)
+    if (!(self->interned[i] = PyUnicode_InternFromString(table->arguments[i].name))) {
+      Py_DECREF(self);
+      return NULL;
+    }
+  return self;
+}
+
+/* Sets library.<operator>[_<ending>]. `says`: what the function does; null: the whole page of the operator. */
+static int add_function(Library* library, const tilekiln_operator* table, Doing doing, int number, const char* ending,
+                        const char* says) {
+  Operator* self = operator_new(library, table, doing, number, ending);
+  if (!self) return -1;
+  /* The text lives as long as the library, which is for ever: its handle is never closed. */
+  const char* page = strchr(table->doc, '\n');
+  const size_t signature = page ? (size_t)(page - table->doc) : 0;
+  const size_t size = strlen(self->name) + (says ? signature + strlen(says) + 8 : strlen(table->doc) + 1);
+  char* doc = PyMem_Malloc(size);
+  if (!doc) {
+    Py_DECREF(self);
+    PyErr_NoMemory();
+    return -1;
+  }
+  if (says)
+    PyOS_snprintf(doc, size, "%s%.*s\n--\n\n%s", self->name, (int)signature, table->doc, says);
+  else
+    PyOS_snprintf(doc, size, "%s%s", self->name, table->doc);
+  self->method = (PyMethodDef){self->name, NULL, METH_FASTCALL | METH_KEYWORDS, doc};
+  self->method.ml_meth = (PyCFunction)(void (*)(void))(doing == DO_RUN ? operator_run : operator_ask);
+  PyObject* function = PyCFunction_NewEx(&self->method, (PyObject*)self, NULL);
+  Py_DECREF(self);
+  const int bad = !function || PyObject_SetAttrString((PyObject*)library, self->name, function) < 0;
+  Py_XDECREF(function);
+  return bad ? -1 : 0;
+}
+
+static const char find_says[] =
+    "The number of the instance that the operator would use for the same arguments, or a tuple of one a stage (-1: not "
+    "needed).\nChecks them alike and runs nothing.";
+static const char why_says[] =
+    "Why the operator would use the instance it would use, or why there is none: the problem, the choice and what was "
+    "refused, or\n"
+    "the nearest instances, the axes that differ, the rule that forbids the problem and the command that builds it. "
+    "Runs\nnothing.";
+
+/* Gives a library a function for all that its operators can do. */
+static int add_operators(Library* library) {
+  int32_t count = 0;
+  const tilekiln_operator* const* tables = library->operators(&count);
+  for (int32_t i = 0; i < count; ++i) {
+    const tilekiln_operator* table = tables[i];
+    if (table->size != sizeof(*table) || table->argument_count > MAX_ARGUMENTS || table->array_count > MAX_ARRAYS ||
+        table->result_count > MAX_RESULTS || table->args_size > MAX_ARGS) {
+      PyErr_Format(PyExc_ImportError, "%S: its operator %s is larger than this binding reads", library->path,
+                   table->name);
+      return -1;
+    }
+    if (add_function(library, table, DO_RUN, 0, "", NULL) < 0 ||
+        add_function(library, table, DO_FIND, 0, "find", find_says) < 0 ||
+        add_function(library, table, DO_WHY, 0, "why", why_says) < 0)
+      return -1;
+    for (int number = 0; number < table->number_count; ++number)
+      if (add_function(library, table, DO_NUMBER, number, table->numbers[number].name, table->numbers[number].doc) < 0)
+        return -1;
+  }
+  return 0;
+}
+
+#endif
