@@ -10,6 +10,7 @@ from codegen.axes import Family
 from codegen.operators import written
 from codegen.options import columns
 from codegen.plan import resolve
+from codegen.receipts import Receipt
 from codegen.sieve import Sieve
 from codegen.tree import Tree
 
@@ -26,12 +27,7 @@ def check(root: Tree) -> str:
         names |= {instance.name for instance in plan.instances}
         total += len(plan.instances)
         for name, clauses in receipt.clauses.items():
-            family = root.families[name]
-            for index, clause in enumerate(clauses):
-                if not _legal(family, clause):
-                    text = select.text_of(family, clause)
-                    path = ("families", name, "keep", index)
-                    raise receipt.document.error(path, f"no legal signature of {name} has {text}")
+            _check_clauses(receipt, root.families[name], clauses)
     for family in root.families.values():
         _check_files(root, family)
     written.check(root.root, root.operators)
@@ -83,6 +79,20 @@ def _check_base(family: Family) -> None:
         if not _legal(family, clause):
             text = select.text_of(family, clause)
             raise family.document.error(("base", index), f"no legal signature of {family.name} has {text}")
+
+
+def _check_clauses(receipt: Receipt, family: Family, clauses: Sequence[select.Clause]) -> None:
+    """Each selection of `keep` has a legal signature, and so has what is left of all with `only`."""
+    path: tuple[str | int, ...] = ("families", family.name)
+    file = receipt.file.families.get(family.name)
+    keep = file.keep if file is not None and file.keep is not None else []
+    for index, text in enumerate([keep] if isinstance(keep, str) else keep):
+        kept = family.bind(text, (*path, "keep"), receipt.document)
+        if not any(_legal(family, clause) for clause in select.both(kept, family.base)):
+            written = " or ".join(select.text_of(family, clause) for clause in kept)
+            raise receipt.document.error((*path, "keep", index), f"no legal signature of {family.name} has {written}")
+    if not any(_legal(family, clause) for clause in clauses):
+        raise receipt.document.error(path, f"nothing that this keeps of {family.name} is legal")
 
 
 def _legal(family: Family, clause: select.Clause) -> bool:

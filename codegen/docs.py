@@ -81,7 +81,7 @@ def _receipts(root: Tree) -> str:
             lines += ["", f"[{name}]({name}.md) where", ""]
             lines += [f"* `{select.text_of(family, clause)}`" for clause in clauses]
             file = receipt.file.families.get(name)
-            added = [f"* `{addition.values}`: {addition.reason}" for addition in (file.add if file else [])]
+            added = [f"* `{addition.text}`: {addition.reason}" for addition in (file.add if file else [])]
             lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
         companions = [family for family in root.families_of(receipt) if family.main]
         if companions:

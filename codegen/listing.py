@@ -117,7 +117,7 @@ def clauses(root: Tree, source: Receipt) -> str:
         for at, clause in enumerate(listed):
             lines.append(f"  {'or ' if at else name + ' '}{wrapped(select.text_of(family, clause), 6, 20)}")
         file = source.file.families.get(name)
-        lines += [f"  added: {addition.values}, because {addition.reason}" for addition in (file.add if file else [])]
+        lines += [f"  added: {addition.text}, because {addition.reason}" for addition in (file.add if file else [])]
     lines += [f"  {f.name} what {f.main.name} needs" for f in root.families_of(source) if f.main]
     return "\n".join(lines)
 

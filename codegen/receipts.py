@@ -69,7 +69,7 @@ class Receipt:
             message += f"to keep something else, write `without: [{family.name}]` as well"
             raise self.document.error((*path, "keep"), message)
         if file.keep is not None:
-            kept = select.both(family.bind(file.keep, (*path, "keep"), self.document), family.base)
+            kept = select.apart(select.both(family.bind(file.keep, (*path, "keep"), self.document), family.base))
             if not kept:
                 message = f"nothing of this is in the base of {family.name}; what is beyond it, a receipt adds (`add`)"
                 raise self.document.error((*path, "keep"), message)
@@ -78,28 +78,36 @@ class Receipt:
             raise self.document.error(path, f"receipt '{self.name}' keeps nothing of {family.name}: `keep` is missing")
         if file.only is not None:
             narrow = family.bind(file.only, (*path, "only"), self.document)
-            clauses = select.both(clauses, narrow)
+            clauses = select.apart(select.both(clauses, narrow))
             if not clauses:
                 raise self.document.error((*path, "only"), "this leaves nothing of what the receipt keeps")
         for index, addition in enumerate(file.add):
-            clauses = self._add(family, clauses, addition.values, (*path, "add", index, "values"))
+            clauses = self._add(family, clauses, addition, (*path, "add", index))
         return clauses
 
-    def _add(self, family: Family, clauses: list[Clause], text: str, path: tuple[str | int, ...]) -> list[Clause]:
-        """An addition widens axes: its values multiply out with everything else a clause allows."""
+    def _add(
+        self, family: Family, clauses: list[Clause], addition: schema.AdditionFile, path: tuple[str | int, ...]
+    ) -> list[Clause]:
+        """An addition widens axes: its values multiply out with everything a clause allows, or with its `where`."""
+        text, path_of_values = addition.values, (*path, "values")
         try:
             parsed = select.parse(text)
             if len(parsed) != 1:
                 raise SelectionError("an addition has no 'or'; write two additions", text, 0)
             widened = [(c, select.bind_clause(family, [c], text)) for c in parsed[0]]
         except SelectionError as error:
-            raise self.document.selection_error(path, error) from error
+            raise self.document.selection_error(path_of_values, error) from error
         result = clauses
+        if addition.where is not None:
+            result = select.both(clauses, family.bind(addition.where, (*path, "where"), self.document))
+            if not result:
+                raise self.document.error((*path, "where"), "this is nothing of what the receipt keeps")
         for condition, clause in widened:
             at = family.axis_of[condition.axis].position
             result = [(*old[:at], old[at] | clause[at], *old[at + 1 :]) for old in result]
+        result = select.apart([*clauses, *result])
         if result == clauses:
-            raise self.document.error(path, f"'{text}' adds nothing: the receipt keeps it already")
+            raise self.document.error(path_of_values, f"'{text}' adds nothing: the receipt keeps it already")
         return result
 
 

@@ -105,6 +105,12 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
 class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):
     values: Text
     reason: Text
+    where: Selection | None = None  # what of the receipt is widened; all by default
+
+    @property
+    def text(self) -> str:
+        where = [self.where] if isinstance(self.where, str) else self.where
+        return self.values if where is None else f"{self.values} where {' or '.join(where)}"
 
 
 class ReceiptFamilyFile(Struct, frozen=True, forbid_unknown_fields=True):

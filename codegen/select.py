@@ -192,6 +192,19 @@ def both(clauses: Sequence[Clause], others: Sequence[Clause]) -> list[Clause]:
     return [clause for clause in made if all(clause)]
 
 
+def apart(clauses: Sequence[Clause]) -> list[Clause]:
+    """Without those that another one contains."""
+    kept: list[Clause] = []
+    for clause in clauses:
+        if not any(_contains(one, clause) for one in kept):
+            kept = [*(one for one in kept if not _contains(clause, one)), clause]
+    return kept
+
+
+def _contains(one: Clause, other: Clause) -> bool:
+    return all(a & b == b for a, b in zip(one, other, strict=True))
+
+
 def text_of(family: Family, clause: Clause) -> str:
     """A clause as people write it, with != where that is much shorter; `everything` when it has no condition."""
     words = []

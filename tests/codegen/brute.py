@@ -108,7 +108,7 @@ has, signatures, selected = FWD.has, FWD.signatures, FWD.selected
 def _legal() -> Mask:
     fp8 = has("dtype", "fp8bf16", "fp8fp32")
     big = has("hdim_q", "192") & has("hdim_v", "128")
-    illegal = has("softcap", "yes") & ~has("bias", "none")
+    illegal = has("softcap", "yes") & has("bias", "elementwise")
     illegal |= big & (~has("bias", "none") | has("dropout", "yes"))
     illegal |= fp8 & (
         ~has("bias", "none") | has("lse", "yes") | has("dropout", "yes") | has("skip_min_seqlen_q", "yes")
@@ -120,8 +120,18 @@ def _legal() -> Mask:
 FWD.legal = _legal()
 
 
+def without_capped_alibi(space: Space) -> Mask:
+    """What upstream has: alibi without a soft cap. Only flash adds the two together."""
+    return space.has("softcap", "no") | ~space.has("bias", "alibi")
+
+
+def _ck() -> Mask:
+    return ~has("dtype", "fp32") & without_capped_alibi(FWD)
+
+
 def _aiter() -> Mask:
-    return has("dtype", "fp16", "bf16") | has("dtype", "fp8bf16") & has("hdim_q", "128", "192")
+    dtypes = has("dtype", "fp16", "bf16") | has("dtype", "fp8bf16") & has("hdim_q", "128", "192")
+    return dtypes & without_capped_alibi(FWD)
 
 
 def _plain() -> Mask:
@@ -139,8 +149,8 @@ def _fp32_min() -> Mask:
 
 
 RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # number, meaning
-    "ck_default": (0, lambda: ~has("dtype", "fp32")),
-    "ck_extended": (1, lambda: ~has("dtype", "fp32")),
+    "ck_default": (0, _ck),
+    "ck_extended": (1, _ck),
     "flash": (
         2,  # widened by dtype fp32, soft cap and no LSE, multiplied out
         lambda: (
@@ -151,7 +161,7 @@ RECEIPTS: dict[str, tuple[int, Callable[[], Mask]]] = {  # number, meaning
             & has("sink", "no")
         ),
     ),
-    "ck_test": (3, _plain),
+    "ck_test": (3, lambda: _plain() & without_capped_alibi(FWD)),
     "pytorch": (4, lambda: _plain() & has("bias", "none", "elementwise") & has("softcap", "no")),
     "ck_bwd_fp16": (5, lambda: has("dtype", "fp16") & has("bias", "none") & has("dropout", "no") & FWD.square()),
     "aiter_batch": (100, lambda: _aiter() & has("mode", "batch")),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.codegen.brute import Mask, Space, head_dims, sizes
+from tests.codegen.brute import Mask, Space, head_dims, sizes, without_capped_alibi
 
 MAIN = "fmha_bwd_dq_dk_dv"
 COMPANIONS = {
@@ -31,9 +31,11 @@ AXES: dict[str, list[str]] = {
 BWD = Space(AXES)
 has, signatures, selected = BWD.has, BWD.signatures, BWD.selected
 
-# Soft cap only without a bias, the gradient of a bias only where there is one.
+# Soft cap only without an elementwise bias, the gradient of a bias only where there is one.
 BWD.legal = BWD.pairs(PAIRS)
-BWD.legal &= ~(has("softcap", "yes") & ~has("bias", "none")) & ~(has("dbias", "yes") & ~has("bias", "elementwise"))
+BWD.legal &= ~(has("softcap", "yes") & has("bias", "elementwise")) & ~(
+    has("dbias", "yes") & ~has("bias", "elementwise")
+)
 
 
 def _upstream() -> Mask:
@@ -62,8 +64,8 @@ def _everything() -> Mask:
 
 RECEIPTS: dict[str, Callable[[], Mask]] = {
     # widened by soft cap and sinks, multiplied out
-    "ck_default": lambda: _upstream() & has("dtype", "fp16", "bf16"),
-    "ck_extended": lambda: _upstream() & has("dtype", "fp16", "bf16"),
+    "ck_default": lambda: _upstream() & has("dtype", "fp16", "bf16") & without_capped_alibi(BWD),
+    "ck_extended": lambda: _upstream() & has("dtype", "fp16", "bf16") & without_capped_alibi(BWD),
     # widened by soft cap, sinks, fp32 and all head dims
     "flash": lambda: _everything() & has("bias", "none", "alibi") & has("dropout", "none", "apply"),
     "ck_test": lambda: _sixteen() & has("bias", "none", "alibi") & has("deterministic", "no"),
@@ -73,7 +75,8 @@ RECEIPTS: dict[str, Callable[[], Mask]] = {
     "ck_bwd_fp16": lambda: _base() & has("dtype", "fp16") & has("bias", "none") & has("dropout", "none") & BWD.square(),
     "aiter_bwd_batch": lambda: _applied("batch"),
     "aiter_bwd_group": lambda: _applied("group"),
-    "aiter": _everything,  # widened as flash is
+    # widened as flash is, but for alibi with a soft cap
+    "aiter": lambda: _everything() & without_capped_alibi(BWD),
     "transformer_engine": _sixteen,
     "fp32": lambda: _base() & has("dtype", "fp32"),
     "fp32_min": lambda: (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from tests.codegen.brute import Mask, Space, head_dims, sizes
+from tests.codegen.brute import Mask, Space, head_dims, sizes, without_capped_alibi
 
 _BOOL = ["no", "yes"]
 _MASK = ["none", "window"]
@@ -83,7 +83,7 @@ FAMILIES = {
 
 
 def _uncapped(space: Space) -> Mask:
-    return space.has("softcap", "no") | space.has("bias", "none")
+    return space.has("softcap", "no") | ~space.has("bias", "elementwise")
 
 
 def _scaled(space: Space, fp8: Mask) -> Mask:
@@ -115,12 +115,12 @@ _make_legal()
 
 def _split(dtypes: str, rest: str = "") -> Mask:
     """Without the additions: fp32 is one."""
-    return SPLITKV.selected(f"dtype={dtypes} {rest}")
+    return SPLITKV.selected(f"dtype={dtypes} {rest}") & without_capped_alibi(SPLITKV)
 
 
 def _paged(dtypes: str, rest: str = "") -> Mask:
     base = PAGEDKV.has("dtype", "fp8") | PAGEDKV.has("hdim_q", "128")
-    return PAGEDKV.selected(f"dtype={dtypes} {rest}") & base
+    return PAGEDKV.selected(f"dtype={dtypes} {rest}") & base & without_capped_alibi(PAGEDKV)
 
 
 def _append(dtypes: str) -> Mask:
@@ -128,11 +128,11 @@ def _append(dtypes: str) -> Mask:
 
 
 def _prefill(dtypes: str, rest: str = "") -> Mask:
-    return PREFILL.selected(f"dtype={dtypes} kv_dtype=same {rest}")
+    return PREFILL.selected(f"dtype={dtypes} kv_dtype=same {rest}") & without_capped_alibi(PREFILL)
 
 
 def _prefill_aiter() -> Mask:
-    return PREFILL.selected("dtype=fp16,bf16,fp8bf16")
+    return PREFILL.selected("dtype=fp16,bf16,fp8bf16") & without_capped_alibi(PREFILL)
 
 
 def _all() -> dict[str, Callable[[], Mask]]:
@@ -149,7 +149,9 @@ RECEIPTS: dict[str, dict[str, Callable[[], Mask]]] = {
     "ck_default": _all(),
     "ck_extended": _all(),
     "flash": {
-        "fmha_batch_prefill": lambda: PREFILL.selected("dtype=fp16,bf16 bias=none,alibi"),
+        "fmha_batch_prefill": lambda: (
+            PREFILL.selected("dtype=fp16,bf16 bias=none,alibi") & without_capped_alibi(PREFILL)
+        ),
         "fmha_fwd_appendkv": lambda: _append("fp32,fp16,bf16"),
         "fmha_fwd_pagedkv": lambda: PAGEDKV.selected("dtype!=fp8 hdim_q=64,128,256 bias=none,alibi sink=no"),
         "fmha_fwd_splitkv": lambda: _split("fp32,fp16,bf16", "bias=none,alibi softcap=no sink=no"),

@@ -47,12 +47,12 @@ def test_a_listed_signature() -> None:
 
 
 def test_a_rule_is_named_with_its_sentence() -> None:
-    assert ask("flash", "fmha_fwd dtype=bf16 hdim_q=128 bias=alibi softcap=yes").splitlines() == [
-        "no: flash does not list fmha_fwd dtype=bf16 hdim_q=128 bias=alibi softcap=yes",
-        "  rule softcap_without_bias: a soft cap is allowed only without a bias",
+    assert ask("flash", "fmha_fwd dtype=bf16 hdim_q=128 bias=elementwise softcap=yes").splitlines() == [
+        "no: flash does not list fmha_fwd dtype=bf16 hdim_q=128 bias=elementwise softcap=yes",
+        "  rule softcap_without_elementwise_bias: a soft cap is allowed only without an elementwise bias",
         "nearest in flash:",
         "  the same with bias=none",
-        "  the same with softcap=no",
+        "  the same with bias=alibi",
         "No receipt can list it.",
     ]
 
@@ -116,10 +116,11 @@ def test_a_companion_is_there_where_its_main_family_needs_it() -> None:
         "transformer_engine (700)",
         f"build: scons receipt=ck_default{target} where='dtype=bf16 hdim_q=64 mode=group deterministic=yes'",
     ]
-    assert ask("fp8", "fmha_bwd_dot_do_o dtype=fp16").splitlines()[1:4] == [
+    assert ask("fp8", "fmha_bwd_dot_do_o dtype=fp16").splitlines()[1:5] == [
         "  fmha_bwd_dot_do_o comes with fmha_bwd_dq_dk_dv, which is not listed either:",
         "  receipt fp8 has no fmha_bwd_dq_dk_dv:",
-        "    fmha_fwd dtype=fp8bf16,fp8fp32 hdim_q=128,192",
+        "    fmha_fwd dtype=fp8bf16,fp8fp32 hdim_q=128,192 softcap=no",
+        "    or dtype=fp8bf16,fp8fp32 hdim_q=128,192 bias=none,elementwise",
     ]
 
 

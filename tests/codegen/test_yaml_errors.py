@@ -49,6 +49,12 @@ CASES = [
     (FLASH, "values: lse=no", "values: @lse=no or sink=yes", "an addition has no 'or'; write two additions"),
     (
         FLASH,
+        "- values: lse=no\n",
+        "- values: lse=no\n        where: @bias=elementwise\n",
+        "this is nothing of what the receipt keeps",
+    ),
+    (
+        FLASH,
         "- values: lse=no\n        reason: inference",
         "- @values: lse=no\n        # inference",
         "'reason' is missing here",
@@ -88,8 +94,8 @@ CASES = [
         "'128*128' must be numbers with x between them, as 64x64, or a whole number from 1",
     ),
     (FAMILY, "fp8fp32: [", "fp8fp32: [@128, ", "'128' must be 2 numbers (hdim_q, hdim_v) with x between them"),
-    (FAMILY, "softcap=yes bias!=none", "softcap=yes @bais!=none", "no axis 'bais' in fmha_fwd; nearest: bias"),
-    (FAMILY, "softcap=yes bias!=none", "@softcap=yes,no", "this rule would forbid everything"),
+    (FAMILY, "softcap=yes bias=elementwise", "softcap=yes @bais!=none", "no axis 'bais' in fmha_fwd; nearest: bias"),
+    (FAMILY, "softcap=yes bias=elementwise", "@softcap=yes,no", "this rule would forbid everything"),
     (
         FAMILY,
         "dtype=fp8bf16,fp8fp32 lse=yes",

@@ -212,7 +212,8 @@ def test_no_kernel_text(load):
     assert lines[-1].startswith("  this builds it: scons receipt=flash ")
     assert "dtype=fp32 hdim_q=64 hdim_v=64" in lines[-1]
     with pytest.raises(
-        tk.NoKernelError, match="rule softcap_without_bias forbids it: a soft cap is allowed only without a bias"
+        tk.NoKernelError,
+        match="rule softcap_without_elementwise_bias forbids it: a soft cap is allowed only without an elementwise",
     ):
         library.fmha_fwd(*arrays(), softcap=1.0, bias=np.ones((1, 2, 5, 5), np.float32))
     scale = np.ones(1, np.float32)
@@ -291,18 +292,27 @@ def test_what_no_library_could_ever_do_is_told_once(load, monkeypatch):
             tk.attention(q, k, v, softcap=2.0, bias=bias)
         names = ", ".join(library.receipt for library in libraries)
         assert str(error.value).splitlines() == [
-            "a soft cap is allowed only without a bias",
-            f"  rule softcap_without_bias of every library ({names}); the problem: fmha_fwd dtype=fp32 hdim_q=64 "
-            "hdim_v=64 mode=batch mask=none bias=elementwise lse=no dropout=no softcap=yes skip_min_seqlen_q=no "
-            "sink=no qscale=none",
+            "a soft cap is allowed only without an elementwise bias",
+            f"  rule softcap_without_elementwise_bias of every library ({names}); the problem: fmha_fwd dtype=fp32 "
+            "hdim_q=64 hdim_v=64 mode=batch mask=none bias=elementwise lse=no dropout=no softcap=yes "
+            "skip_min_seqlen_q=no sink=no qscale=none",
         ]
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [fp8, fp32, flash])
     with pytest.raises(tk.NoKernelError) as error:
         tk.BackwardLauncher(
-            dtype="fp32", hdim_q=64, hdim_v=64, nhead_q=2, batch=1, seqlen_q=4, seqlen_k=4, softcap=True, bias="alibi"
+            dtype="fp32",
+            hdim_q=64,
+            hdim_v=64,
+            nhead_q=2,
+            batch=1,
+            seqlen_q=4,
+            seqlen_k=4,
+            softcap=True,
+            bias="elementwise",
         )
     assert str(error.value).startswith(
-        "a soft cap is allowed only without a bias\n  rule softcap_without_bias of every library (fp32, flash); "
+        "a soft cap is allowed only without an elementwise bias\n"
+        "  rule softcap_without_elementwise_bias of every library (fp32, flash); "
     )  # fp8 has no backward at all
 
 

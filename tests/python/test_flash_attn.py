@@ -222,11 +222,21 @@ def test_dtypes(face, dtype):
     upstream.judge_all(("out", "dq", "dk", "dv"), [out, *torch.autograd.grad(out, (q, k, v), dout)], exact, same)
 
 
-def test_softcap_and_alibi_exclude_each_other(face):
-    q, k, v = qkv(3, 3)
-    with pytest.raises(RuntimeError, match="a soft cap is allowed only without a bias") as raised:
-        face.flash_attn_func(q, k, v, softcap=3.0, alibi_slopes=torch.rand(2))
-    assert isinstance(raised.value, tk.NoKernelError)
+def test_a_soft_cap_comes_before_alibi(face):
+    """As CUDA's flash_attn: cap tanh(s / cap) - slope distance. A slope of 2 goes far beyond a cap of 1."""
+    q, k, v = qkv(9, 12, dtype=torch.float32, grad=True)
+    slopes = torch.tensor([2.0, 0.1])
+    out = face.flash_attn_func(q, k, v, softcap=1.0, alibi_slopes=slopes, causal=True)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    distance = torch.arange(12)[None] - torch.arange(9)[:, None] - 3
+    scores = torch.tanh(torch.einsum("bihd,bjhd->bhij", *wide[:2]) * 32**-0.5) - slopes[:, None, None] * distance.abs()
+    p = scores.masked_fill(distance > 0, -torch.inf).softmax(-1)
+    exact = torch.einsum("bhij,bjhd->bihd", p, wide[2])
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-5)
+    dout = torch.randn_like(out)
+    made, right = torch.autograd.grad(out, (q, k, v), dout), torch.autograd.grad(exact, wide, dout.double())
+    for mine, its in zip(made, right, strict=True):
+        torch.testing.assert_close(mine.double(), its, rtol=1e-5, atol=1e-5)
 
 
 def test_deterministic_reaches_the_kernel(face, monkeypatch):

@@ -144,14 +144,15 @@ void explanations() {
     CHECK_HOLDS(text, (std::string("chosen: ") + tilekiln_instance_name(instance)).c_str());
   }
   bad.args.softcap = 3;
-  bad.args.alibi_slopes = nullptr;
-  Tensor slopes;
-  slopes.shape({4}, TILEKILN_FP32);
-  bad.args.alibi_slopes = &slopes.view;
+  Tensor bias;
+  bias.shape({1, 1, 70, 131}, TILEKILN_FP32);
+  bad.args.bias = &bias.view;
   CHECK(tilekiln_fmha_bwd(&bad.args) == TILEKILN_NO_KERNEL);
-  CHECK_HOLDS(tilekiln_last_error(), "rule softcap_without_bias forbids it: a soft cap is allowed only without a bias");
+  CHECK_HOLDS(
+      tilekiln_last_error(),
+      "rule softcap_without_elementwise_bias forbids it: a soft cap is allowed only without an elementwise bias");
   CHECK(tilekiln_fmha_bwd_why(&bad.args, text, sizeof(text), nullptr) == TILEKILN_OK);
-  CHECK_HOLDS(text, "rule softcap_without_bias forbids it");
+  CHECK_HOLDS(text, "rule softcap_without_elementwise_bias forbids it");
   // An instance of another stage is none of the main one.
   bad.args = bad.p.args();
   bad.args.instance = instances[TILEKILN_BWD_DOT_DO_O];

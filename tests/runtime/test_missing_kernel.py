@@ -64,7 +64,9 @@ def test_a_narrowed_library_names_its_own_receipt(build_library: Callable[..., P
 
 def test_a_rule_is_told(minimal: tk.Library) -> None:
     text = missing(minimal, np.float32, 64, softcap=1.0, bias=np.ones((1, 1, 5, 5), np.float32))
-    assert text.endswith("\n  rule softcap_without_bias forbids it: a soft cap is allowed only without a bias")
+    assert text.endswith(
+        "\n  rule softcap_without_elementwise_bias forbids it: a soft cap is allowed only without an elementwise bias"
+    )
     assert "scons" not in text
 
 

@@ -9,7 +9,7 @@ dropout_p: 0 to below 1; its random bits come from torch's default generator.
 softmax_scale: None is 1 / sqrt(headdim).
 causal, window_size: row i sees keys [i + seqlen_k - seqlen_q - left, i + seqlen_k - seqlen_q + right]; a negative side,
     or one of seqlen_k and more, is unbounded; causal means right = 0. A row that sees no key gives 0, its lse is -inf.
-softcap: scores become softcap tanh(scores / softcap); 0 is off. Not with alibi_slopes.
+softcap: scores become softcap tanh(scores / softcap), before alibi; 0 is off.
 alibi_slopes: fp32 (nheads) or (batch, nheads): adds -slope |i + seqlen_k - seqlen_q - j|.
 deterministic: the backward gives the same bits every time. torch.use_deterministic_algorithms(True) asks for it too.
 return_attn_probs: return (out, softmax_lse, S_dmask). softmax_lse fp32 (batch, nheads, seqlen_q), varlen (nheads,
