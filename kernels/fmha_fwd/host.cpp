@@ -6,12 +6,12 @@
 
 #include <initializer_list>
 
+#include "../attention/problem.h"
+
 namespace tilekiln::op::fmha_fwd {
 namespace {
 
-using fmha::Bias;
 using fmha::Dtype;
-using fmha::max_seqlen;
 using fmha::Qscale;
 using fmha::scale_block;
 using Scales = decltype(tilekiln::fmha_fwd::Signature::qscale);
@@ -31,9 +31,6 @@ tilekiln_status check_block_scale(const Call& call, const Array& array, int64_t 
   return check_contiguous(array);
 }
 
-// Beyond max_seqlen a window is unbounded; cut there so that no sum of positions leaves an int.
-int cut(int32_t value) { return value > 2 * max_seqlen - 1 ? 2 * max_seqlen - 1 : value; }
-
 Dtype dtype_of(int32_t q, int32_t out) {
   switch (q) {
     case TILEKILN_FP32: return Dtype::fp32;
@@ -52,9 +49,7 @@ void fill(const Args& args, const Call& call) {
   const bool group = call.form == Form::group;
   problem.features = {
       dtype_of(in.q.dtype, in.out.dtype),
-      in.bias.given()           ? Bias::elementwise
-      : in.alibi_slopes.given() ? Bias::alibi
-                                : Bias::none,
+      fmha::bias_of(signature.bias),
       signature.qscale == Scales::none        ? Qscale::none
       : signature.qscale == Scales::pertensor ? Qscale::pertensor
                                               : Qscale::blockscale,
@@ -71,54 +66,22 @@ void fill(const Args& args, const Call& call) {
   problem.hdim_q = static_cast<int>(call.D);
   problem.hdim_v = static_cast<int>(call.Dv);
 
-  const int seq = group ? call.at_Tk : call.at_Sk;
-  const auto rows = [&](const Array& array, fmha::i64* row, fmha::i64* head, fmha::i64* step) {
-    *row = array.stride[seq];
-    *head = array.stride[call.at_H];
-    *step = group ? *row : array.stride[0];
-  };
+  const fmha::RowLayout layout(group, in.q.ndim, call.exchanged);
   problem.q = in.q.data;
   problem.k = in.k.data;
   problem.v = in.v.data;
   problem.out = in.out.data;
-  rows(in.q, &problem.q_row, &problem.q_head, &steps.q);
-  rows(in.k, &problem.k_row, &problem.k_head, &steps.k);
-  rows(in.v, &problem.v_row, &problem.v_head, &steps.v);
-  rows(in.out, &problem.out_row, &problem.out_head, &steps.out);
-  const auto scores = [&](const Array& array, fmha::i64* row, fmha::i64* head, fmha::i64* step) {
-    *head = array.stride[array.ndim - 3];
-    *row = array.stride[array.ndim - 2];
-    *step = group ? *row : array.stride[0];
-  };
-  if (in.lse.given()) {
-    problem.lse = reinterpret_cast<float*>(in.lse.data);
-    problem.lse_head = in.lse.stride[in.lse.ndim - 2];
-    steps.lse = group ? 1 : in.lse.stride[0];
-  }
-  if (in.bias.given()) {
-    problem.bias = in.bias.data;
-    scores(in.bias, &problem.bias_row, &problem.bias_head, &steps.bias);
-  }
-  if (in.randval.given()) {
-    problem.randval = reinterpret_cast<unsigned char*>(in.randval.data);
-    scores(in.randval, &problem.randval_row, &problem.randval_head, &steps.randval);
-  }
-  if (in.alibi_slopes.given()) {
-    problem.alibi_slopes = reinterpret_cast<const float*>(in.alibi_slopes.data);
-    steps.alibi = in.alibi_slopes.ndim == 2 ? in.alibi_slopes.stride[0] : 0;
-  }
-  if (in.sink.given()) problem.sink = reinterpret_cast<const float*>(in.sink.data);
-
-  problem.softmax_scale =
-      args.softmax_scale != nullptr ? *args.softmax_scale : 1 / __builtin_sqrtf(static_cast<float>(call.D));
+  layout.set(in.q, &problem.q_row, &problem.q_head, &steps.q);
+  layout.set(in.k, &problem.k_row, &problem.k_head, &steps.k);
+  layout.set(in.v, &problem.v_row, &problem.v_head, &steps.v);
+  layout.set(in.out, &problem.out_row, &problem.out_head, &steps.out);
+  fill_lse(in, layout, problem, steps);
+  fill_biases(in, layout, problem, steps);
+  fill_randval(in, layout, problem, steps);
+  problem.softmax_scale = fmha::scale_of(args, call.D);
   problem.softcap = args.softcap;
-  problem.dropout_p = args.dropout_p;
-  problem.rng_seed = args.rng_seed;
-  problem.rng_offset = args.rng_offset;
-  problem.window_left = cut(args.window_left);
-  problem.window_right = args.causal != 0 ? 0 : cut(args.window_right);
-  problem.top_left = args.mask_origin == TILEKILN_TOP_LEFT;
-  problem.sink_size = cut(args.sink_size);
+  fill_dropout(args, problem);
+  fill_mask(args, problem);
   call.to.min_seqlen_q = args.min_seqlen_q;
 
   if (signature.qscale == Scales::none) return;
@@ -165,8 +128,7 @@ tilekiln_status scale_kinds(const Args&, Call& call) {
 }
 
 tilekiln_status features(const Args& args, Call& call) {
-  // Sink columns change nothing when every key to the left is visible anyway.
-  call.signature.sink = args.sink != nullptr || (args.sink_size > 0 && args.window_left >= 0);
+  call.signature.sink = fmha::has_sink(args);
   return TILEKILN_OK;
 }
 

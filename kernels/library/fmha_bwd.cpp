@@ -1,6 +1,5 @@
 // The C ABI of fmha_bwd.
 #include "tilekiln/runtime/fmha_bwd.h"
-#include "tilekiln/generated/operators/fmha_bwd_table.h"
 #include "tilekiln/runtime/choose.h"
 #include "tilekiln/runtime/explain.h"
 #include "tilekiln/runtime/library.h"

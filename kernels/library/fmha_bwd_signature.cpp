@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 
+#include "../attention/problem.h"
 #include "tilekiln/generated/fmha_bwd_convert_dq.h"
 #include "tilekiln/generated/fmha_bwd_dot_do_o.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
@@ -21,23 +22,11 @@ namespace main_stage = tilekiln::fmha_bwd_dq_dk_dv;
 namespace convert = tilekiln::fmha_bwd_convert_dq;
 using MainDropout = main_stage::Dropout;
 
-// The engine's enums are written by hand, because engines include nothing generated.
-#define TILEKILN_SAME(type, family, value)                                        \
-  static_assert(static_cast<int>(type::value) == static_cast<int>(family::value), \
-                "fmha/fwd_engine.h and the backward families must number " #type "::" #value " alike")
-TILEKILN_SAME(Dtype, main_stage::Dtype, fp32);
-TILEKILN_SAME(Dtype, main_stage::Dtype, fp16);
-TILEKILN_SAME(Dtype, main_stage::Dtype, bf16);
-TILEKILN_SAME(Dtype, dot::Dtype, fp32);
-TILEKILN_SAME(Dtype, dot::Dtype, fp16);
-TILEKILN_SAME(Dtype, dot::Dtype, bf16);
-TILEKILN_SAME(Dtype, convert::Dtype, fp32);
-TILEKILN_SAME(Dtype, convert::Dtype, fp16);
-TILEKILN_SAME(Dtype, convert::Dtype, bf16);
-TILEKILN_SAME(Bias, main_stage::Bias, none);
-TILEKILN_SAME(Bias, main_stage::Bias, elementwise);
-TILEKILN_SAME(Bias, main_stage::Bias, alibi);
-#undef TILEKILN_SAME
+template <class To>
+To dtype_as(Dtype dtype) {
+  return dtype == Dtype::fp32 ? To::fp32 : dtype == Dtype::fp16 ? To::fp16 : To::bf16;
+}
+
 static_assert(main_stage::wants::hdim_q == want_hdim_q && main_stage::wants::hdim_v == want_hdim_v &&
               dot::wants::hdim_v == 0 && convert::wants::hdim_q == 0);
 
@@ -46,15 +35,15 @@ static_assert(main_stage::wants::hdim_q == want_hdim_q && main_stage::wants::hdi
 void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]) {
   const BwdFeatures& features = traits.features;
   dot::Signature first = {};
-  first.dtype = static_cast<dot::Dtype>(features.dtype);
+  first.dtype = dtype_as<dot::Dtype>(features.dtype);
   first.mode = features.group ? dot::Mode::group : dot::Mode::batch;
   queries[TILEKILN_BWD_DOT_DO_O] = {dot::pack(first), {traits.hdim_v}};
 
   main_stage::Signature main = {};
-  main.dtype = static_cast<main_stage::Dtype>(features.dtype);
+  main.dtype = dtype_as<main_stage::Dtype>(features.dtype);
   main.mode = features.group ? main_stage::Mode::group : main_stage::Mode::batch;
   main.mask = features.mask ? main_stage::Mask::window : main_stage::Mask::none;
-  main.bias = static_cast<main_stage::Bias>(features.bias);
+  main.bias = bias_as<main_stage::Bias>(features.bias);
   main.dbias = features.dbias;
   main.dropout = !features.dropout        ? MainDropout::none
                  : features.store_randval ? MainDropout::store
@@ -65,7 +54,7 @@ void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]
   queries[TILEKILN_BWD_DQ_DK_DV] = {main_stage::pack(main), {traits.hdim_q, traits.hdim_v}};
 
   convert::Signature last = {};
-  last.dtype = static_cast<convert::Dtype>(features.dtype);
+  last.dtype = dtype_as<convert::Dtype>(features.dtype);
   last.mode = features.group ? convert::Mode::group : convert::Mode::batch;
   last.deterministic = features.deterministic;
   queries[TILEKILN_BWD_CONVERT_DQ] = {convert::pack(last), {traits.hdim_q}};

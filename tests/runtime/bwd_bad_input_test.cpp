@@ -60,11 +60,11 @@ void arguments() {
   REFUSED(plain(), args.dv = nullptr, "dv: was null, must be given");
   REFUSED(plain(), args.deterministic = 2, "deterministic: was 2, must be 0 or 1");
   REFUSED(plain(), args.workers = 4,
-          "workers: was 4 without deterministic, must be 0: only the deterministic schedule has any");
+          "workers: was given without deterministic, must be 0: only the deterministic schedule has any");
   REFUSED(plain(), args.workers = -1, "workers: was -1, must be 0 (chosen from the sizes) or from 1 to 65536");
   REFUSED(plain(), args.causal = 7, "causal: was 7, must be 0 or 1");
   REFUSED(plain(), args.dbias = &bad.p.dq.view,
-          "dbias: was given without a bias, must be null: there is nothing it is the gradient of");
+          "dbias: was given without bias, must be null: there is nothing it is the gradient of");
   REFUSED(plain(), args.d_sink = &bad.p.dq.view,
           "d_sink: was given without sink, must be null: there is nothing it is the gradient of");
   REFUSED(plain(), bad.own(args.dq).shape[3] = 39, "dq: hdim was 39, must be 40, the hdim of q");
@@ -79,9 +79,9 @@ void arguments() {
   REFUSED(plain(), bad.own(args.dq).stride[1] = 0,
           "dq: strides put two elements at one address, must give each its own: pass an array that is not expanded");
   REFUSED(plain(), args.delta = args.lse, "delta: shares memory with lse, must have its own");
-  REFUSED(plain(), bad.own(args.lse).shape[2] = 60, "lse: last dimension was 60, must be 70, the seqlen of q");
+  REFUSED(plain(), bad.own(args.lse).shape[2] = 60, "lse: seqlen_q was 60, must be 70, the seqlen of q");
   REFUSED(plain(), args.randval = &bad.p.dq.view,
-          "randval: was given with dropout_p 0, must be null: there are no random bytes without dropout");
+          "randval: was given without dropout_p, must be null: there are no random bytes without dropout");
   REFUSED(plain(), args.workspace = &bad.p.dq.view, "workspace: dtype was fp32, must be uint8");
   REFUSED(plain(), args.num_threads = -1, "num_threads: was -1, must be 0 (the environment decides) or from 1 to 1024");
   REFUSED(plain(), args.instance = 1 << 30,

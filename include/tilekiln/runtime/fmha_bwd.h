@@ -9,17 +9,12 @@ namespace tilekiln::fmha {
 // The families of the stages, in the order they run; indices TILEKILN_BWD_...
 extern const char* const bwd_families[TILEKILN_BWD_STAGES];
 
-// Where logical workers become more than any schedule can use.
+// Where logical workers become more than any schedule can use; operator.yaml says it of calls.
 constexpr int max_workers = 1 << 16;
 
 constexpr Dtype dtype_of(int32_t dtype) {
   return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
 }
-
-// The arguments as arrays; those that are absent have no name.
-struct BwdArrays : IndexArrays {
-  Array dout, q, k, v, out, lse, dq, dk, dv, dbias, d_sink, delta, bias, alibi_slopes, sink, randval, workspace;
-};
 
 // Elements from one place of a sequence to the next.
 struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
@@ -31,24 +26,25 @@ enum class BwdMemory : unsigned char {
   prepared,  // the caller's, prepared by a launcher
 };
 
+// When the index arrays (seqstart, seqlen, cu_seqlens) are read.
+enum class BwdLengths : unsigned char {
+  now,
+  later,  // only their shapes are checked: `call` is not fit to be run
+};
+
 struct BwdCall : AttentionCall {
+  BwdLengths lengths = BwdLengths::now;
   BwdProblem problem = {};
   BwdSteps steps = {};
   Query queries[TILEKILN_BWD_STAGES] = {};
   Choice stages[TILEKILN_BWD_STAGES];
-  Array lse, delta;  // delta has no name when the caller does not want it
+  Array lse;
   float* d_sink = nullptr;
   i64 physical_q = 0, physical_k = 0;  // batch mode: rows of a sequence; group mode: of all, as the arrays have them
   i64 longest_k = 0;                   // group mode: the longest physical length
   int workers = 0;                     // 0: chosen from the sizes
   BwdMemory memory = BwdMemory::own;
   Array workspace;
-};
-
-// When the index arrays (seqstart, seqlen, cu_seqlens) are read.
-enum class BwdLengths : unsigned char {
-  now,
-  later,  // only their shapes are checked: `call` is not fit to be run
 };
 
 // Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing
