@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,32 @@ from codegen.axes import Family
 from codegen.plan import Plan
 
 FORMAT, ABI = 1, 1
+MARK = b"tilekiln manifest, zlib\n"  # with two lengths of 8 bytes tilekiln::manifest_mark
+assert len(MARK) == 24
+
+
+def deflated(text: bytes) -> bytes:
+    """A manifest as libraries hold it: MARK, the lengths of stream and text, the zlib stream."""
+    stream = zlib.compress(text, 9)
+    return MARK + len(stream).to_bytes(8, "little") + len(text).to_bytes(8, "little") + stream
+
+
+def inflated(data: bytes) -> list[bytes]:
+    """Every manifest in the bytes of a library. ValueError for a damaged one."""
+    found = []
+    at = data.find(MARK)
+    while at >= 0:
+        begin = at + len(MARK)
+        bytes_, length = (int.from_bytes(data[begin + 8 * i : begin + 8 * i + 8], "little") for i in range(2))
+        try:
+            text = zlib.decompress(data[begin + 16 : begin + 16 + bytes_])
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if len(text) != length:
+            raise ValueError(f"it has {len(text)} bytes, not {length}")
+        found.append(text)
+        at = data.find(MARK, begin)
+    return found
 
 
 def source_hashes(root: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from codegen import select
@@ -62,7 +62,12 @@ class Plan:
     @cached_property
     def digest(self) -> str:
         """Of the names in order."""
-        return hashlib.blake2b("\n".join(i.name for i in self.instances).encode(), digest_size=16).hexdigest()
+        return digest(i.name for i in self.instances)
+
+
+def digest(names: Iterable[str]) -> str:
+    """Of instance names in order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
 
 
 def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:

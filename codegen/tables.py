@@ -147,12 +147,3 @@ class TargetTable:
 
 def _supports(features: Sequence[str]) -> str:
     return " && ".join(f'__builtin_cpu_supports("{feature}")' for feature in features) or "true"
-
-
-def names(plan: Plan) -> tuple[str, str]:
-    """Every name as a C literal, and the offsets."""
-    offsets, at = [], 0
-    for instance in plan.instances:
-        offsets.append(at)
-        at += len(instance.name) + 1
-    return "\n".join(f'  "{instance.name}\\0"' for instance in plan.instances), initialisers(offsets)

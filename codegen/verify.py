@@ -11,11 +11,10 @@ import msgspec
 from codegen import elf
 from codegen.errors import CodegenError
 from codegen.flags import manifest_name
-from codegen.manifest import FORMAT, manifest, source_hashes
-from codegen.plan import Plan, resolve
+from codegen.manifest import FORMAT, MARK, inflated, manifest, source_hashes
+from codegen.plan import Plan, digest, resolve
 from codegen.tree import Tree
 
-_BEGIN, _END = b'{"format":', b"\n]}}\n\0"
 _SHOWN = 5
 
 
@@ -27,11 +26,13 @@ def embedded(path: str) -> tuple[bytes, bytes]:
         raise CodegenError(f"{path}: {error.strerror}") from error
     except (ValueError, struct.error):
         data = b""
-    begin = data.find(_BEGIN)
-    end = data.find(_END, begin)
-    if begin < 0 or end < 0:
+    try:
+        found = inflated(data)
+    except ValueError as error:
+        raise CodegenError(f"{path}: its manifest is of another version or damaged: {error}") from error
+    if not found:
         raise CodegenError(f"{path}: is no library of Tilekiln: it has no manifest inside")
-    return data, data[begin : end + len(_END) - 1]
+    return data, found[0]
 
 
 def verify(root: Tree, path: str) -> tuple[str, bool]:
@@ -85,9 +86,9 @@ def _sources(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
 def _library(path: str, data: bytes, text: bytes, receipt: str, names: list[str]) -> list[str]:
     """What of the library itself does not fit its manifest."""
     differs = []
-    if "\0".join(names).encode() + b"\0" not in data:
+    if digest(names).encode() + b"\0" not in data:
         differs.append("library: its table does not list the instances of its manifest")
-    if data.count(_BEGIN) > 1:
+    if data.count(MARK) > 1:
         differs.append("library: there are two manifests inside")
     beside = os.path.join(os.path.dirname(path), manifest_name(receipt))
     if os.path.exists(beside):

@@ -140,10 +140,12 @@ TILEKILN_API tilekiln_status tilekiln_bwd_workspace_plan(const tilekiln_bwd_work
 TILEKILN_API int32_t tilekiln_abi_version(void);
 TILEKILN_API const char* tilekiln_version(void);
 TILEKILN_API const char* tilekiln_receipt(void);
-/* The manifest: JSON, UTF-8, *length bytes. length may be null. */
+/* The manifest as the library holds it: a zlib stream (RFC 1950) of *bytes, whose JSON has *length. Either may be null. */
+TILEKILN_API const void* tilekiln_manifest_deflated(size_t* bytes, size_t* length);
+/* The manifest: JSON, UTF-8, *length bytes. length may be null. The first call inflates it, and it is kept; "" without memory. */
 TILEKILN_API const char* tilekiln_manifest(size_t* length);
 TILEKILN_API int64_t tilekiln_instance_count(void);
-/* The canonical name of an instance of the plan; null when out of range. */
+/* The canonical name of an instance of the plan; null when out of range. It stays as long as the process. */
 TILEKILN_API const char* tilekiln_instance_name(int64_t instance);
 /* 1 when this machine can run it and TILEKILN_ISA allows it, else 0. */
 TILEKILN_API int32_t tilekiln_instance_usable(int64_t instance);

@@ -14,8 +14,11 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
   }
   const Choice wanted = dispatcher.at(instance);
   if (wanted.row == nullptr) {
-    return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance),
-                         dispatcher.name(instance), dispatcher.family().name);
+    char name[name_capacity];
+    Text text(name, sizeof(name));
+    add_name(text, dispatcher.table(), instance);
+    return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance), name,
+                         dispatcher.family().name);
   }
   if (!dispatcher.fits(query, wanted)) {
     Text text(error_buffer(), error_capacity);

@@ -227,7 +227,9 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   }
   for (const Near& near : nearest) {
     if (near.row == nullptr) continue;
-    text.add("\n  nearest: %s ", dispatcher.name(near.instance));
+    text.add("\n  nearest: ");
+    add_name(text, dispatcher.table(), near.instance);
+    text.add(" ");
     if (near.different == 0) {
       text.add("needs %s", dispatcher.how(*near.row).needs.text);
       continue;
@@ -248,14 +250,13 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
     if (told[row.target]) continue;
     const char* isa = dispatcher.target(row)->isa;
     if (refusal == Refusal::machine_lacks) {
-      text.add("\n  the library has it for %s, which this machine has not: %s", isa,
-               dispatcher.name(dispatcher.instance(ref)));
+      text.add("\n  the library has it for %s, which this machine has not: ", isa);
     } else if (refusal == Refusal::isa_forbidden) {
-      text.add("\n  the library has it for %s, which TILEKILN_ISA=%s forbids: %s", isa, dispatcher.isa(),
-               dispatcher.name(dispatcher.instance(ref)));
+      text.add("\n  the library has it for %s, which TILEKILN_ISA=%s forbids: ", isa, dispatcher.isa());
     } else {
       continue;
     }
+    add_name(text, dispatcher.table(), dispatcher.instance(ref));
     any = told[row.target] = true;
   }
   return any;
@@ -388,20 +389,24 @@ void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& quer
 
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   describe(text, dispatcher, query);
-  text.add("\n  chosen: %s", dispatcher.name(choice.instance));
+  text.add("\n  chosen: ");
+  add_name(text, dispatcher.table(), choice.instance);
   const Group* group = dispatcher.group(query.features);
   if (group == nullptr) return;
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
     const Refusal refusal = dispatcher.judge(query, ref, choice);
     if (refusal == Refusal::chosen) continue;
-    text.add("\n  refused: %s: ", dispatcher.name(dispatcher.instance(ref)));
+    text.add("\n  refused: ");
+    add_name(text, dispatcher.table(), dispatcher.instance(ref));
+    text.add(": ");
     add_refusal(text, dispatcher, dispatcher.row(ref), refusal);
   }
 }
 
 void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   const Row& row = *choice.row;
-  text.add("%s ", dispatcher.name(choice.instance));
+  add_name(text, dispatcher.table(), choice.instance);
+  text.add(" ");
   if (differences(nullptr, dispatcher, query, row) != 0) {
     text.add("does not fit the problem, it has ");
     differences(&text, dispatcher, query, row);
@@ -422,7 +427,8 @@ void report(const Dispatcher& dispatcher, const Query& query, const Choice& choi
   text.add("tilekiln: dispatch: ");
   if (choice.row != nullptr) {
     describe(text, dispatcher, query);
-    text.add("\n  chosen: %s", dispatcher.name(choice.instance));
+    text.add("\n  chosen: ");
+    add_name(text, dispatcher.table(), choice.instance);
     if (!told_before(dispatcher, query, choice)) add_refusals_by_reason(text, dispatcher, query, choice);
   } else {
     explain_missing(text, dispatcher, query);

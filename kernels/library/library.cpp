@@ -1,11 +1,13 @@
 // The C ABI's questions about the library itself.
 #include "tilekiln/runtime/library.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include <vector>
 
 #include "tilekiln/runtime/environment.h"
+#include "tilekiln/runtime/inflate.h"
 
 namespace tilekiln {
 
@@ -28,6 +30,17 @@ tilekiln_status find_dispatcher(const char* family, const Dispatcher** found) {
   return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);
 }
 
+namespace {
+
+// Of the manifest's stream (0), of its JSON (1).
+size_t manifest_length(int which) {
+  const unsigned char* const at = table.manifest + manifest_lengths + 8 * which;
+  size_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | at[i];
+  return length;
+}
+
+}  // namespace
 }  // namespace tilekiln
 
 using namespace tilekiln;
@@ -38,16 +51,32 @@ const char* tilekiln_version(void) { return table.version; }
 
 const char* tilekiln_receipt(void) { return table.receipt; }
 
+const void* tilekiln_manifest_deflated(size_t* bytes, size_t* length) {
+  if (bytes != nullptr) *bytes = manifest_length(0);
+  if (length != nullptr) *length = manifest_length(1);
+  return table.manifest + manifest_mark;
+}
+
 const char* tilekiln_manifest(size_t* length) {
-  if (length != nullptr) *length = table.manifest_length;
-  return table.manifest;
+  static const char* const text = [] {
+    const size_t size = manifest_length(1);
+    char* const made = static_cast<char*>(malloc(size + 1));
+    if (made == nullptr || !inflate(table.manifest + manifest_mark, manifest_length(0), made, size)) {
+      free(made);
+      return static_cast<char*>(nullptr);
+    }
+    made[size] = 0;
+    return made;
+  }();
+  if (length != nullptr) *length = text == nullptr ? 0 : manifest_length(1);
+  return text == nullptr ? "" : text;
 }
 
 int64_t tilekiln_instance_count(void) { return table.instance_count; }
 
 const char* tilekiln_instance_name(int64_t instance) {
   if (instance < 0 || instance >= table.instance_count) return nullptr;
-  return table.names + table.name_offset[instance];
+  return lasting_name(table, instance);
 }
 
 int32_t tilekiln_instance_usable(int64_t instance) {

@@ -18,7 +18,7 @@
       X(fmha_bwd_launcher_create) X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size)                    \
       X(fmha_bwd_launcher_find) X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async)                       \
       X(fmha_bwd_launcher_run) X(bwd_workspace_plan) X(staging_default)                                               \
-      X(abi_version) X(version) X(receipt) X(manifest) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
+      X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
           X(num_threads) X(last_error)
 
 typedef struct {
@@ -176,9 +176,14 @@ static PyObject* library_instance_count(Library* self, void* unused) {
 }
 static PyObject* library_manifest_text(Library* self, PyObject* unused) {
   (void)unused;
-  size_t length = 0;
-  const char* text = self->manifest(&length);
-  return PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, "strict");
+  size_t bytes = 0, length = 0;
+  const void* stream = self->manifest_deflated(&bytes, &length);
+  PyObject* zlib = PyImport_ImportModule("zlib");
+  PyObject* data = zlib ? PyObject_CallMethod(zlib, "decompress", "y#", (const char*)stream, (Py_ssize_t)bytes) : NULL;
+  PyObject* text = data ? PyUnicode_DecodeUTF8(PyBytes_AsString(data), (Py_ssize_t)length, "strict") : NULL;
+  Py_XDECREF(data);
+  Py_XDECREF(zlib);
+  return text;
 }
 
 static PyObject* library_instance_name(Library* self, PyObject* number) {

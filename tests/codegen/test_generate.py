@@ -14,6 +14,7 @@ import pytest
 
 from codegen import files
 from codegen.inputs import prepare
+from codegen.manifest import inflated
 from codegen.plan import resolve
 from codegen.render import Generated, generate
 from codegen.tree import tree
@@ -62,7 +63,11 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
         assert [line.partition("// ")[2] for line in text.splitlines() if line.startswith("  {")] == list(
             unit.instances
         )
-    assert [unit.path for unit in generated.units if unit.kind != "rows"] == ["flash/table.cpp", "flash/manifest.cpp"]
+    assert [unit.path for unit in generated.units if unit.kind != "rows"] == [
+        "flash/table.cpp",
+        "flash/operators.cpp",
+        "flash/manifest.cpp",
+    ]
     assert [(engine.source, engine.target, engine.symbol, engine.receipts) for engine in generated.engines] == [
         (f"kernels/{family}/{pipeline}.cpp", f"cpu-{isa}", f"tilekiln_cpu_{isa}_{family}_{pipeline}", ("flash",))
         for family, pipelines in (
@@ -79,7 +84,7 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
     operators = [path.parent.name for path in sorted((ROOT / "kernels").glob("*/operator.yaml"))]
     assert sorted(generated.headers) == sorted(
         f"include/tilekiln/generated/{name}.h"
-        for name in [*tree().families, *(f"operators/{operator}" for operator in operators)]
+        for name in [*tree().families, *(f"operators/{o}{end}" for o in operators for end in ("", "_table"))]
     )
 
 
@@ -251,8 +256,8 @@ def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
     program = tmp_path / "shows.cpp"
     program.write_text(
         f'#include "{out}/fp32_min/manifest.cpp"\n#include "{out}/fp32_min/table.cpp"\n#include <cstdio>\n'
-        "int main() {\n  std::fputs(tilekiln::manifest_fp32_min, stdout);\n  std::putchar(0);\n"
-        "  for (const auto& rule : tilekiln::fmha_fwd_table::rules) std::puts(rule.says);\n}\n"
+        "int main() {\n  std::fwrite(tilekiln::manifest_fp32_min, 1, sizeof(tilekiln::manifest_fp32_min), stdout);\n"
+        "  std::putchar(10);\n  for (const auto& rule : tilekiln::fmha_fwd_table::rules) std::puts(rule.says);\n}\n"
     )
     include = [f"-I{copy.path}/include", f"-I{out}/include"]
     # The table's rows and engines are not linked: only what is shown is kept.
@@ -260,7 +265,7 @@ def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
     command = ["g++", *flags, *include, str(program), "-o", str(tmp_path / "shows")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    shown = subprocess.run([tmp_path / "shows"], capture_output=True, text=True, check=True).stdout
-    manifest, _, rules = shown.partition("\0")
+    shown = subprocess.run([tmp_path / "shows"], capture_output=True, check=True).stdout
+    (manifest,) = inflated(shown)
     assert json.loads(manifest)["receipt"]["about"] == about
-    assert says in rules.splitlines()
+    assert says in shown.decode(errors="replace").splitlines()

@@ -269,6 +269,9 @@ int main(void) {
   size_t length = 0;
   CHECK(tilekiln_abi_version() == TILEKILN_ABI_VERSION);
   CHECK(tilekiln_version()[0] != 0 && tilekiln_receipt()[0] != 0);
+  CHECK(tilekiln_manifest_deflated(NULL, &length) != NULL && length == strlen(tilekiln_manifest(NULL)));
+  size_t bytes = 0;
+  CHECK(tilekiln_manifest_deflated(&bytes, NULL) != NULL && bytes < length);
   CHECK(tilekiln_manifest(&length)[0] == '{' && length == strlen(tilekiln_manifest(NULL)));
   CHECK(tilekiln_instance_count() > 0);
   CHECK(tilekiln_instance_name(-1) == NULL && tilekiln_instance_name(tilekiln_instance_count()) == NULL);

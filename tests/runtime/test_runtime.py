@@ -6,8 +6,10 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -37,6 +39,20 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 )
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize"])
+def test_inflate(build_program: Build, tmp_path: Path, mode: str) -> None:
+    """Every kind of block that zlib writes; damaged streams are refused."""
+    program = build_program("runtime_inflate", mode=mode)
+    random = Random(1)
+    listing = "\n".join(f"fmha_fwd_{random.choice('abcd')}_d{random.randrange(256)}" for _ in range(20000)).encode()
+    for text in (b"", b"abc", random.randbytes(70000), listing):
+        for level in (0, 1, 6, 9):
+            stream, back = tmp_path / "stream", tmp_path / "back"
+            stream.write_bytes(zlib.compress(text, level))
+            passes(program, str(stream), str(len(text)), str(back))
+            assert back.read_bytes() == text
 
 
 @pytest.mark.parametrize(

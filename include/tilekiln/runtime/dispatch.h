@@ -1,5 +1,6 @@
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
+#include "tilekiln/runtime/names.h"
 #include "tilekiln/runtime/query.h"
 #include "tilekiln/runtime/small_array.h"
 #include "tilekiln/runtime/status.h"
@@ -60,12 +61,8 @@ class Dispatcher {
   const Family& family() const { return family_; }
   const char* isa() const { return isa_; }
   const Row& row(uint32_t ref) const { return row_of(family_.instance_of[ref]); }
-  const Row& row_of(int64_t instance) const {
-    const RowRef at = table_.plan[instance];
-    return table_.batches[at.batch].rows[at.index];
-  }
+  const Row& row_of(int64_t instance) const { return tilekiln::row_of(table_, instance); }
   int64_t instance(uint32_t ref) const { return family_.instance_of[ref]; }
-  const char* name(int64_t instance) const { return table_.names + table_.name_offset[instance]; }
   const Target* target(const Row& row) const { return use_[row.target].target; }
   const Algorithm& how(const Row& row) const { return use_[row.target].algorithms.list[row.algorithm]; }
   // The group of these features, null when the library has none.

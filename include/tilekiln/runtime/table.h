@@ -112,6 +112,10 @@ struct Target {
                                       // fmha_fwd: const fmha::FwdEngine*; fmha_bwd_*: const fmha::BwdEngine*, one object for the three
   const Algorithms* algorithms;  // by family, alike
 };
+// Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
+// bytes each, the lowest first.
+constexpr uint64_t manifest_lengths = 24, manifest_mark = 40;
+
 struct Table {
   const char* version;           // of Tilekiln
   const char* receipt;
@@ -123,11 +127,9 @@ struct Table {
   const Family* families;
   uint32_t family_count;
   const RowRef* plan;            // instance number -> row
-  const uint32_t* name_offset;   // instance number -> its name in names
-  const char* names;             // every name, each ended by 0
   uint32_t instance_count;
-  const char* manifest;          // JSON
-  uint64_t manifest_length;
+  const char* plan_hash;         // of the names in the order of the plan, as in the manifest
+  const unsigned char* manifest;  // JSON as a zlib stream, behind manifest_mark bytes
 };
 
 extern const Table table;        // defined by the generated table.cpp of the library
