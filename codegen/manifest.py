@@ -106,7 +106,12 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
         "source_hashes": sources,
         "plan_hash": plan.digest,
         "families": {
-            f.name: {"signature": list(f.axis_of), "algorithm": list(plan.algorithm_axes(f))} for f in families
+            f.name: {
+                "signature": list(f.axis_of),
+                "algorithm": list(plan.algorithm_axes(f)),
+                "numbers": {axis.name: list(axis.of) for axis in f.algorithm_axes if axis.of},
+            }
+            for f in families
         },
     }
     lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())

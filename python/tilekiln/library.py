@@ -59,7 +59,7 @@ class Library(_binding.Library):
         """
         manifest = self.manifest
         columns, rows = manifest["instances"]["columns"], manifest["instances"]["rows"]
-        keeps = selection.compile_where(where, columns, rows)
+        keeps = selection.compile_where(where, manifest)
         result = []
         for number, row in enumerate(rows):
             if keeps(row):

@@ -161,13 +161,25 @@ def test_instances_and_manifest(flash):
 @pytest.mark.parametrize(
     ("where", "text"),
     [
-        ("dtyp=bf16", "where: there is no axis 'dtyp'; nearest: dtype"),
-        ("dtype=bf61", "where: no instance of this library has dtype=bf61; nearest: bf16"),
-        ("hdim_q=100", "where: no instance of this library has hdim_q=100; it has: 32, 48, 64, 80, 96, 128, 192, 256"),
-        ("dtype", "where: 'dtype' is no condition; write axis=value[,value] or axis!=value"),
-        ("dtype==bf16", "where: 'dtype==bf16' is no condition; write axis=value[,value] or axis!=value"),
-        ("or dtype=bf16", "where: nothing stands before an 'or' in 'or dtype=bf16'"),
-        ("dtype=bf16 or", "where: nothing stands after the last 'or' in 'dtype=bf16 or'"),
+        ("dtyp=bf16", "where: no axis 'dtyp'; nearest: dtype\n  dtyp=bf16\n  ^"),
+        (
+            "lse=yes dtype=bf61",
+            "where: axis 'dtype' has no value 'bf61'; values: bf16, fp16, fp32\n  lse=yes dtype=bf61\n"
+            "                ^",
+        ),
+        (
+            "hdim_q=100",
+            "where: axis 'hdim_q' has no value '100'; nearest: 96, 80; values: 32, 48, 64, 80, 96, 128, 192, 256",
+        ),
+        ("tile=64x65", "where: axis 'tile' has no value '64x65'; nearest: 64x64; values: "),
+        ("tile>=64", "where: the values of axis 'tile' have no order: write = or !="),
+        (
+            "dtype",
+            "where: 'dtype' is no condition: write axis=value[,value], axis!=value, axis>=number or axis<=number",
+        ),
+        ("dtype==bf16", "where: '==' is written '=': dtype=bf16"),
+        ("or dtype=bf16", "where: nothing stands before this 'or'"),
+        ("dtype=bf16 or", "where: nothing stands after this 'or'"),
     ],
 )
 def test_selection_errors(flash, where, text):
@@ -181,7 +193,15 @@ def test_the_selection_language_is_the_generators(flash):
     from codegen.plan import resolve
 
     targets = [target["name"] for target in flash.manifest["targets"]]
-    for where in ("dtype=bf16,fp32 mask!=none", "lse=yes softcap=no or hdim_q=48", "mode=group dropout!=no bias=alibi"):
+    for where in (
+        "dtype=bf16,fp32 mask!=none",
+        "lse=yes softcap=no or hdim_q=48",
+        "mode=group dropout!=no bias=alibi",
+        "hdim_q>=100 hdim_v<=128 lse=yes",
+        "family=fmha_fwd_splitkv tile=16x64 or family=fmha_fwd tile_q>=64 hdim_q<=48",
+        f"pipeline!=qlanes target={targets[0]} dtype=bf16",
+        "tile_k<=64 page_size>=16 lse=no",
+    ):
         # To a plan come companions for what a selection keeps, whatever it says of them; here they are plain rows.
         plan = resolve("flash", targets, where)
         companions = {family.name for family in plan.tree.families.values() if family.main}
