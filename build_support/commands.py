@@ -87,17 +87,18 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
 def clean(request: Request, only_say: bool) -> None:
     """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind.
 
-    What other variants use stays: the Python extension until the last variant of its mode goes, and a
-    compile_commands.json of another one.
+    What other variants use stays: the Python extension and the executor until the last variant of their mode goes,
+    and a compile_commands.json of another one.
     """
     own = request.variant.directory
     _remove(own, only_say)
-    extension = request.variant.python_directory
-    if not request.variant.others() and os.path.isdir(extension):
+    for common in request.variant.shared_directories:
+        if request.variant.others() or not os.path.isdir(common):
+            continue
         if not only_say:
-            lock.take(extension)
+            lock.take(common)
         if not request.variant.others():  # one may have come while this waited
-            _remove(extension, only_say)
+            _remove(common, only_say)
     database = files.read("compile_commands.json")
     if database is not None and f'"{own}/'.encode() in database:
         _remove("compile_commands.json", only_say)

@@ -73,15 +73,20 @@ class Graph:
         self.made.append(node)
         return node
 
-    def shared(self, target: str, job: Job, sources: Sequence[str], include: Sequence[str]) -> Any:
-        """A file that all variants of a mode share. It is a node without a job while its stamp is right."""
+    def shared(
+        self, target: str, job: Job, sources: Sequence[str], include: Sequence[str], objects: Sequence[Any] = ()
+    ) -> Any:
+        """A file that all variants of a mode share. It is a node without a job while its stamp is right.
+
+        With `objects` the job takes them, which are made of `sources` as job.content says.
+        """
         node = self.env.File(self.node_path(target))
         places = [self.at(path) for path in (os.path.dirname(sources[0]), *include)]
         job.shared = shared.signature(job.digest, [self.at(source) for source in sources], places)
         if shared.current(node.abspath, job.shared):
             return node
         job.content = job.shared  # a cache knows it by that
-        return self.env.AlwaysBuild(self.step(target, job, sources))[0]
+        return self.env.AlwaysBuild(self.step(target, job, objects or sources))[0]
 
     def remake_damaged(self) -> None:
         """What was made once and is something else now is made again, whatever its inputs say."""

@@ -32,7 +32,7 @@ class Variant:
         return f"build/{self.name}"
 
     def others(self) -> list[str]:
-        """The directories of the other variants of this mode: they share what is in `python_directory`."""
+        """The directories of the other variants of this mode: they share `shared_directories`."""
         names = os.listdir("build") if os.path.isdir("build") else []
         same_mode = re.compile(rf"(?!python-|executor-).+-{self.mode}(-[0-9a-f]{{8}})?")
         return sorted(f"build/{name}" for name in names if same_mode.fullmatch(name) and name != self.name)
@@ -49,6 +49,15 @@ class Variant:
     @property
     def python_directory(self) -> str:
         return f"build/python-{self.mode}"
+
+    @property
+    def executor_directory(self) -> str:
+        return f"build/executor-{self.mode}"
+
+    @property
+    def shared_directories(self) -> tuple[str, ...]:
+        """What all variants of this mode have in common."""
+        return (self.python_directory, self.executor_directory)
 
 
 def variant(targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "") -> Variant:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 
 import pytest
+
+from tests.conftest import ROOT
 
 BUILD = ("receipt=fp32_min", "target=cpu-generic", "where=dtype=fp32 hdim_q=128")
 
@@ -213,4 +216,29 @@ def test_a_plan_that_cannot_be_writes_nothing(fake):
         said = fake.scons("receipt=fp32_min", f"where={where}")
         assert (said.code, said.out) == (2, "")
     assert fake.files() == before
+    assert not (fake.root / "build").exists()
+
+
+def test_the_executor_is_made_once_for_all_variants(fake):
+    """As the extension is: by a stamp beside it, and it goes with the last variant of its mode."""
+    shutil.copytree(ROOT / "tools/executor/amdgcn", fake.root / "tools/executor/amdgcn")
+    library = fake.root / "build/executor-release/libamdgcn.so"
+    here, there = ["receipt=fp32_min", "target=cpu-avx2"], ["receipt=fp32_min", "target=cpu-generic"]
+
+    def made(*arguments):
+        return [line for line in done(fake.built(*arguments, "executor")) if "executor" in line]
+
+    assert len(made(*here)) == 1 + len(list((fake.root / "tools/executor/amdgcn").glob("*.cpp")))
+    assert made(*here) == []
+    assert made(*there) == []
+    fake.append("tools/executor/amdgcn/memory.h", "// changed\n")
+    assert made(*there)[-1] == "link    build/executor-release/libamdgcn.so"
+    assert made(*here) == []  # although its own objects are old
+    first = library.read_bytes()
+    library.write_bytes(b"damaged")
+    assert made(*here)[-1] == "link    build/executor-release/libamdgcn.so"
+    assert library.read_bytes() == first
+    fake.built("-c", *here)
+    assert library.exists()
+    fake.built("-c", *there)
     assert not (fake.root / "build").exists()
