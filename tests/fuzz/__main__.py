@@ -19,7 +19,7 @@ import time
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tests.fuzz.calls import FAMILIES, KINDS, Case
-from tests.fuzz.worker import cases, libraries, run
+from tests.fuzz.worker import cases, describe, libraries, run
 
 ENDLESS = 10**12
 
@@ -153,20 +153,23 @@ def _report(case: str, wrong: str, call: str) -> str:
 def replay(asked: argparse.Namespace) -> int:
     """Runs one case in this process, so that a debugger sees it."""
     case = asked.replay
-    found = libraries([asked.receipt] if asked.receipt != "flash" else [case.receipt])
+    found = libraries(asked.receipt.split(","))
+    if case.receipt not in found:
+        found |= libraries([case.receipt])
     turns = list(cases(found, case.operator, case.kind))
     if not turns:
         print(f"the library of {case.receipt} has no {case.operator}", file=sys.stderr)
         return 2
-    wrong, call = run(found[case.receipt], case)
-    print(_report(str(case), wrong, call) if wrong else f"{case} holds")
+    print(describe(found[case.receipt], case), flush=True)  # before it runs: it may end the process
+    wrong, _ = run(found[case.receipt], case)
+    print(f"FAILED {case}\n  {wrong}" if wrong else f"{case} holds")
     return 1 if wrong else 0
 
 
 def main() -> int:
     asked = parse()
     try:
-        libraries(asked.receipt.split(",") if not asked.replay else [asked.replay.receipt])
+        libraries(asked.receipt.split(","))
     except (LookupError, OSError, ImportError, ValueError) as error:
         print(f"tests/fuzz: {error}", file=sys.stderr)
         return 2

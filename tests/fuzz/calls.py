@@ -60,7 +60,7 @@ def operators(library: tk.Library) -> list[str]:
     return [operator for operator, family in FAMILIES.items() if instances(library, family)]
 
 
-_INSTANCES: dict[tuple[str, str], list[tk.Instance]] = {}
+_INSTANCES: dict[tuple[str, str], list[Any]] = {}
 
 
 def instances(library: tk.Library, family: str) -> list[tk.Instance]:
@@ -121,6 +121,9 @@ class Call:
         result = function(**arguments, **self.options, stream=stream)
         stream.synchronize()
         return result
+
+    def prepare(self) -> None:
+        """Draws what is still open, so that the call can be shown."""
 
     def run(self) -> None:
         """Raises MismatchError, with what was wrong."""

@@ -31,6 +31,13 @@ def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tu
                         yield receipt, name, one
 
 
+def describe(library: tk.Library, case: Case) -> str:
+    """The call of a case, which is not made."""
+    call = (BadCall if case.kind == "arguments" else Call)(library, case)
+    call.prepare()
+    return str(call)
+
+
 def run(library: tk.Library, case: Case) -> tuple[str, str]:
     """What was wrong, "" for nothing; and the call. Whatever the facade raises for a right call is wrong too."""
     call = (BadCall if case.kind == "arguments" else Call)(library, case)
