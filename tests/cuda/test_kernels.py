@@ -15,7 +15,8 @@ import pytest
 from tools.gpu import builds, sass
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [build.name for build in builds.builds() if build.dtype == "bf16"] + ["fmha_fwd_d128-fp16"]
+NAMES = [build.name for build in builds.builds() if build.dtype == "bf16"]
+NAMES += ["fmha_fwd_d128-fp16", "fmha_bwd_d128-fp16"]
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +55,14 @@ def test_cubins_are_reproducible(built: Path, tools: tuple[Path, Path], tmp_path
 @pytest.mark.xdist_group("cuda")
 @pytest.mark.torch
 def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple[Path, Path]) -> None:
-    from tools.gpu import driver, forward
+    from tools.gpu import backward, driver, forward
 
-    elf = subprocess.run(
-        [tools[1], "-elf", built / "fmha_fwd_d64-bf16.cubin"], capture_output=True, text=True, check=True
-    ).stdout
-    sizes = [int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)]
-    row = ctypes.sizeof(driver.structure(forward.HEADER, "Row"))
-    assert sizes == [-(-row // 128) * 128]
+    for name, header in (("fmha_fwd_d64-bf16", forward.HEADER), ("fmha_bwd_d64-bf16", backward.HEADER)):
+        elf = subprocess.run(
+            [tools[1], "-elf", built / f"{name}.cubin"], capture_output=True, text=True, check=True
+        ).stdout
+        sizes = {int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)}
+        assert sizes == {-(-ctypes.sizeof(driver.structure(header, "Row")) // 128) * 128}
 
 
 def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,13 +56,13 @@ class Report:
 
 def run(out: Path, names: list[str], small: bool) -> int:
     """0 when every case holds."""
-    from tools.gpu import check_forward
+    from tools.gpu import check_backward, check_forward
 
     seed = int(time.time())
     torch.manual_seed(seed)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, seed {seed}", flush=True)
     report = Report()
-    families = {"fmha_fwd_": check_forward.check}
+    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check}
     for build in builds(names):
         check_one(families, build, out, report, small)
     print(f"{report.cases} cases, {report.bad} bad", flush=True)

@@ -83,6 +83,12 @@ TILEKILN_DEVICE void bulk_load(uint32_t to, const void* from, uint32_t bytes, ui
                "l"(from), "r"(bytes), "r"(shared_address(&b))
                : "memory");
 }
+// Four 8 x 8 matrices of a warp to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+TILEKILN_DEVICE void store_matrices(uint32_t to, const uint32_t (&word)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word[0]), "r"(word[1]),
+               "r"(word[2]), "r"(word[3])
+               : "memory");
+}
 // Shared to global memory: a plain store, and an fp32 add.
 TILEKILN_DEVICE void bulk_store(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)

@@ -1,0 +1,127 @@
+"""The backward's ordered adds, walked through without a GPU: every tile once, one team a slot, nobody waits for ever.
+
+The walk follows kernels/fmha_bwd_dq_dk_dv/cuda/order.h; the plan is the one that tools/gpu gives the kernel.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from tools.gpu.order import KEYS, TILE_ELEMENTS, Plan, plan
+
+FAR = 1 << 29
+
+
+class Shape:
+    def __init__(
+        self, heads: int, group: int, rows: int, keys: int, hdim: int, left: int, right: int, shift: int
+    ) -> None:
+        self.heads, self.group, self.keys, self.hdim = heads, group, keys, hdim
+        self.left, self.right, self.shift = left, right, shift
+        self.tile_rows = TILE_ELEMENTS // hdim
+        self.query_tiles, self.key_tiles = -(-rows // self.tile_rows), -(-keys // KEYS)
+        self.masked, self.paired = left < FAR or right < FAR, left == FAR and right < FAR
+
+    def plan(self, workers: int, team: int) -> Plan:
+        rows = self.group * self.query_tiles * self.tile_rows
+        return plan(
+            self.heads, rows, self.keys, self.hdim, masked=self.masked, paired=self.paired, workers=workers, team=team
+        )
+
+    def seen(self, n: int) -> tuple[int, int]:
+        """Query tiles that see key tile n."""
+        first, last = n * KEYS - self.shift - self.right, min(n * KEYS + KEYS, self.keys) - 1 - self.shift + self.left
+        begin = min(first // self.tile_rows, self.query_tiles) if first > 0 else 0
+        return begin, begin if last < 0 else max(min(last // self.tile_rows + 1, self.query_tiles), begin)
+
+    def steps(self, made: Plan, worker: int, lot: int, second: bool) -> list[tuple[int, int]]:
+        """(M, ideal arrival) of a list's tile, in the order of the walk."""
+        begin, end = self.seen(self.key_tiles - 1 - lot if second else lot)
+        width = end - begin
+        walk = [g * self.query_tiles + m for g in range(self.group) for m in range(begin, end)]
+        if not self.masked:
+            cut = (len(walk) - worker * len(walk) // made.team) % len(walk)
+            return [(at, order) for order, at in enumerate(walk[cut:] + walk[:cut])]
+        if not second:
+            return [(at, order) for order, at in enumerate(walk)]
+        before = self.seen(lot)
+        length = self.group * (before[1] - before[0]) + made.turn
+        return [(at, length + self.group * width - 1 - order) for order, at in reversed(list(enumerate(walk)))]
+
+
+def walk_through(shape: Shape, made: Plan) -> None:
+    work: list[list[tuple[int, int, int]]] = []  # per worker: (head, slot, M) in its order, with the add's key
+    adds: dict[tuple[int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    owner: dict[tuple[int, int], int] = {}
+    keys_of: list[list[tuple[int, int, int]]] = []
+    tiles = []
+    for cta in range(made.workers):
+        team, me = divmod(cta, made.team)
+        mine, keys = [], []
+        for unit in range(team * made.team_units, min(made.units, (team + 1) * made.team_units)):
+            head, turn = divmod(unit, made.passes)
+            lot, slot = me * made.passes + turn, team - head * made.passes // made.team_units
+            assert 0 <= slot < made.slots
+            if lot >= made.lists:
+                continue
+            for second in (False, True) if shape.paired else (False,):
+                tile = shape.key_tiles - 1 - lot if second else lot
+                if second and tile == lot:
+                    continue
+                tiles.append((head, tile))
+                assert owner.setdefault((head, slot), team) == team
+                for at, arrival in shape.steps(made, me, lot, second):
+                    mine.append((head, slot, at))
+                    keys.append((turn, arrival, tile))
+                    adds[head, slot, at].append((turn, arrival, tile))
+        work.append(mine)
+        keys_of.append(keys)
+    assert sorted(tiles) == [(head, tile) for head in range(shape.heads) for tile in range(shape.key_tiles)]
+    for waiting in adds.values():
+        waiting.sort(reverse=True)
+    place = [0] * len(work)
+    moved = True
+    while moved:
+        moved = False
+        for cta, mine in enumerate(work):
+            while place[cta] < len(mine) and adds[mine[place[cta]]][-1] == keys_of[cta][place[cta]]:
+                adds[mine[place[cta]]].pop()
+                place[cta] += 1
+                moved = True
+    assert not any(adds.values()), "workers wait for each other for ever"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_shapes(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(40):
+        rows, keys = draw.randint(1, 1200), draw.randint(1, 2000)
+        left, right = draw.choice([(FAR, FAR), (FAR, 0), (FAR, 100), (150, 0), (300, 200), (90, FAR)])
+        shape = Shape(
+            draw.randint(1, 6),
+            draw.choice([1, 1, 2, 4]),
+            rows,
+            keys,
+            draw.choice([64, 128]),
+            left,
+            right,
+            draw.choice([0, keys - rows]),
+        )
+        workers = draw.choice([1, 2, 7, 40, 132])
+        walk_through(shape, shape.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
+
+
+def test_an_order_that_workers_do_not_follow_hangs() -> None:
+    shape = Shape(1, 1, 1024, 512, 128, FAR, FAR, 0)
+    made = shape.plan(132, 0)
+
+    def steps(made: Plan, worker: int, lot: int, second: bool) -> list[tuple[int, int]]:
+        upwards = [(at, shape.query_tiles - at) for at in range(shape.query_tiles)]
+        return upwards if worker % 2 else [(at, at) for at, _ in reversed(upwards)]
+
+    shape.steps = steps  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match="wait for each other"):
+        walk_through(shape, made)
