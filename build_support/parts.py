@@ -229,7 +229,7 @@ def programs(
                 objects = [
                     graph.compile(
                         source,
-                        f"{variant.directory}/obj/programs/{place}/{os.path.basename(source)}.o",
+                        f"{variant.directory}/obj/programs/{place}/{'-'.join(source.split('/')[-2:])}.o",
                         "engine" if target else "runtime",
                         include,
                         flags=more,

@@ -260,10 +260,14 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
                 add(path, renderer.text("library/key.h.jinja", family=family, plain=plain))
         for name, operator in plan.tree.operators.items():
-            for file, context in (("operator", operators.context), ("operator_table", operators.table)):
+            known = {
+                "operator": operators.context(operator, plan.tree.operators),
+                "operator_table": operators.table(operator),
+            }
+            for file, context in known.items():
                 path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
-                    add(path, renderer.text(f"library/{file}.h.jinja", **context(operator)))
+                    add(path, renderer.text(f"library/{file}.h.jinja", **context))
                 operator_headers.append(path)
         batches, refs = _batches(plan)
         units = []

@@ -187,7 +187,7 @@ class Check:
     def _main(self, arrays: Sequence[Argument]) -> None:
         self._choose_form()
         for a in arrays:
-            if a not in self.operator.form_of:
+            if a not in self.operator.form_of or len({len(self._shape(f, a)) for f in self.operator.forms}) == 1:
                 self._main_ndim(a, arrays[0])
         for a in arrays:
             self._guarded(a, self._dtype)
@@ -220,12 +220,10 @@ class Check:
                 shape = self._shape(form, a)
                 shown.setdefault(len(shape), self.operator.text(shape, short=True))
             if len(shown) == 1:
-                count, text = next(iter(shown.items()))
-                must = f"{count}: {text}"
-            else:
-                must = ", or ".join(f"{count}, {text}" for count, text in shown.items())
-                for form, parts in zip(forms, conditions, strict=True):
-                    parts.append(f"in.{a.name}.ndim == {len(self._shape(form, a))}")
+                continue  # asked for with the form's own words
+            must = ", or ".join(f"{count}, {text}" for count, text in shown.items())
+            for form, parts in zip(forms, conditions, strict=True):
+                parts.append(f"in.{a.name}.ndim == {len(self._shape(form, a))}")
             bad = " && ".join(f"in.{a.name}.ndim != {count}" for count in shown)
             self._fail(bad, a.name, f"had %d dimensions, must have {must}", f"in.{a.name}.ndim")
         for word in dict.fromkeys(word for form in forms for word in form.given):
@@ -249,16 +247,18 @@ class Check:
         def text(form: Form, exchanged: bool) -> str:
             shape, like = self._shape(form, a, exchanged), self._shape(form, first, exchanged)
             short = [[self.operator.short(one) for one in each] for each in (shape, like)]
-            end = f" as {first.name}" if short[0] == short[1] else ""
+            end = f" as {first.name}" if short[0] == short[1] and a is not first else ""
             if shape != self._shape(bases[form.mode], a, exchanged):
-                end += "".join(f" with {word}" for word in form.given)
+                end = "".join(f" with {word}" for word in form.given)
             return quoted(self.operator.text(shape, short=True) + end)
 
         counts = [len(self._shape(form, a)) for form in self.operator.forms]
         same = all(
             len(self._shape(form, first)) == count for form, count in zip(self.operator.forms, counts, strict=True)
         )
-        if same:
+        if len(set(counts)) == 1:
+            ndim = str(counts[0])
+        elif same:
             ndim = f"in.{first.name}.ndim"
         else:
             ndim = self._by_form("ndim", (tuple(counts),), [str(count) for count in counts], "int")
@@ -463,8 +463,10 @@ class Check:
 
     def _overlaps(self) -> None:
         for a in self.operator.arrays:
-            if a.kind != "array":
-                condition = "" if a.required else f"if (in.{a.name}.given()) "
+            if a.kind != "array" or a.file.written_with:
+                parts = [] if a.required else [f"in.{a.name}.given()"]
+                parts += [self._is_on(a.file.written_with)] if a.file.written_with else []
+                condition = f"if ({' && '.join(parts)}) " if parts else ""
                 self._put(f"{condition}TILEKILN_TRY(given.check_own(in.{a.name}));")
 
     def _run(self) -> None:

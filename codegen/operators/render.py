@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from codegen.errors import no_such
 from codegen.operators.binding import Table
 from codegen.operators.check import Check
 from codegen.operators.model import Operator
@@ -14,12 +16,17 @@ def table(operator: Operator) -> dict[str, Any]:
     return Table(operator).context()
 
 
-def context(operator: Operator) -> dict[str, Any]:
+def context(operator: Operator, operators: Mapping[str, Operator]) -> dict[str, Any]:
     """What kernels/library/operator.h.jinja needs."""
     check = Check(operator)
     bound = [s.letter for bracket in operator.symbol_order for s in bracket if not s.file.host]
+    alike = operator.file.alike
+    if alike is not None and alike not in operators:
+        raise operator.document.error(("alike",), no_such("operator", alike, operators))
+    others = {field for a in operators[alike].arguments.values() for field in a.fields} if alike else set[str]()
     return {
         "operator": operator,
+        "alike": [field for a in operator.arguments.values() for field in a.fields if field in others],
         "main": operator.main,
         "letters": bound,
         "places": check.kept_places,

@@ -163,6 +163,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     order: Steps | None = None
     symbols: dict[Letter, SymbolFile] = {}
     symbol_order: list[Letter | list[Letter]] | None = None
+    alike: Word | None = None  # an operator whose arguments of the same names this one hands on
     signature: dict[Word, Axis] = {}
     untouched: UntouchedFile = UntouchedFile()
     work: list[Text] = []

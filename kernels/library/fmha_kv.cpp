@@ -1,9 +1,5 @@
 // The C ABI of the families over a KV cache.
 #include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/generated/operators/fmha_batch_prefill_table.h"
-#include "tilekiln/generated/operators/fmha_fwd_appendkv_table.h"
-#include "tilekiln/generated/operators/fmha_fwd_pagedkv_table.h"
-#include "tilekiln/generated/operators/fmha_fwd_splitkv_table.h"
 #include "tilekiln/runtime/choose.h"
 #include "tilekiln/runtime/explain.h"
 #include "tilekiln/runtime/library.h"

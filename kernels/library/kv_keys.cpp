@@ -24,7 +24,7 @@ tilekiln_status check_count(const Array& array, i64 i, i64 length, i64 room, con
 
 class Keys {
  public:
-  Keys(const KvArrays& arrays, const Cache& cache, bool group, bool is_gappy, KvCall& call)
+  Keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, KvCall& call)
       : arrays_(arrays), cache_(cache), group_(group), gappy_(is_gappy), call_(call) {}
 
   tilekiln_status run(i64 rows) {
@@ -186,7 +186,7 @@ class Keys {
     }
   }
 
-  const KvArrays& arrays_;
+  const KvIndexArrays& arrays_;
   const Cache& cache_;
   const bool group_, gappy_;
   KvCall& call_;
@@ -194,7 +194,7 @@ class Keys {
 
 }  // namespace
 
-tilekiln_status check_keys(const KvArrays& arrays, const Cache& cache, bool group, bool is_gappy, i64 rows,
+tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, i64 rows,
                            KvCall* call) {
   return Keys(arrays, cache, group, is_gappy, *call).run(rows);
 }

@@ -6,7 +6,7 @@ namespace {
 
 using ll = long long;
 
-tilekiln_status which(const KvArrays& arrays) {
+tilekiln_status which(const KvIndexArrays& arrays) {
   const Array* const list[] = {&arrays.kv_indptr, &arrays.kv_page_indices, &arrays.kv_last_page_lens};
   if (arrays.block_table.given()) {
     for (const Array* array : list) {
@@ -27,7 +27,7 @@ tilekiln_status which(const KvArrays& arrays) {
 }
 
 // Sets seqlen_k of every sequence from a block table's seqlen_k.
-tilekiln_status table_lengths(const KvArrays& arrays, const Cache& cache, KvCall* call) {
+tilekiln_status table_lengths(const KvIndexArrays& arrays, const Cache& cache, KvCall* call) {
   TILEKILN_TRY(check_block_table(arrays.block_table, call->batch));
   TILEKILN_TRY(check_index(arrays.seqlen_k, call->batch, "batch"));
   for (i64 i = 0; i < call->batch; ++i) {
@@ -43,7 +43,7 @@ tilekiln_status table_lengths(const KvArrays& arrays, const Cache& cache, KvCall
 }
 
 // The same from page counts and the lengths of the last pages.
-tilekiln_status list_lengths(const KvArrays& arrays, const Cache& cache, KvCall* call) {
+tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, KvCall* call) {
   const Array &starts = arrays.kv_indptr, &list = arrays.kv_page_indices, &last = arrays.kv_last_page_lens;
   TILEKILN_TRY(check_dtype(list, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(list, 1, "page indices of all sequences"));
@@ -77,7 +77,7 @@ tilekiln_status list_lengths(const KvArrays& arrays, const Cache& cache, KvCall*
 
 }  // namespace
 
-tilekiln_status check_prefill_keys(const KvArrays& arrays, const Cache& cache, i64 total_q, KvCall* call) {
+tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q, KvCall* call) {
   TILEKILN_TRY(which(arrays));
   if (!arrays.cu_seqlens_q.given()) return fail_argument("cu_seqlens_q", "was null, must be given");
   TILEKILN_TRY(check_queries(arrays, true, total_q, call));

@@ -92,7 +92,7 @@ def made(root: Tree) -> None:
     """Everything that is made from the operators."""
     written.contents(root.operators)
     for operator in root.operators.values():
-        render.context(operator)
+        render.context(operator, root.operators)
 
 
 @pytest.mark.parametrize("seed", range(2))

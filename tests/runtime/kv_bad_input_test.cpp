@@ -24,8 +24,8 @@ const Case split_cases[] = {
     CASE("k: was null, must be given", w.split.k = nullptr),
     CASE("v: was null, must be given", w.split.v = nullptr),
     CASE("out: was null, must be given", w.split.out = nullptr),
-    CASE("num_splits: was 129, must be from 1 to 128, or 0 (chosen from the sizes)", w.split.num_splits = 129),
-    CASE("num_splits: was -1, must be from 1 to 128, or 0 (chosen from the sizes)", w.split.num_splits = -1),
+    CASE("num_splits: was 129, must be 0 (chosen from the sizes) or from 1 to 128", w.split.num_splits = 129),
+    CASE("num_splits: was -1, must be 0 (chosen from the sizes) or from 1 to 128", w.split.num_splits = -1),
     CASE("is_gappy: was 2, must be 0 or 1", w.split.is_gappy = 2),
     CASE("is_gappy: was 1 without group mode, must be 0: gaps are of pages in group mode (q of 3 dimensions)",
          w.split.is_gappy = 1),
@@ -82,7 +82,7 @@ const Case split_cases[] = {
          w.split.cache_leftpad = &w.leftpad),
     CASE("cache_batch_idx: was given in group mode (q of 3 dimensions), must be null", w.pool(); w.group();
          w.split.cache_batch_idx = &w.batch_idx),
-    CASE("bias: last dimension was 49, must be at least 50, the longest seqlen_k", w.split.bias = &w.bias;
+    CASE("bias: max_seqlen_k was 49, must be at least 50, the longest seqlen_k", w.split.bias = &w.bias;
          w.bias = tensor(w.memory[0].data(), TILEKILN_FP32, {B, Hq, Sq, 49})),
     // Pages.
     CASE("k: had 3 dimensions, must have 4: (pages, page_size, nhead, hdim) with block_table", w.pool(); w.k.ndim = 3),
@@ -134,14 +134,15 @@ const Case append_cases[] = {
          w.append.size = 1),
     CASE("knew: was null, must be given", w.append.knew = nullptr),
     CASE("seqlen_k: was null, must be given", w.append.seqlen_k = nullptr),
-    CASE("q: was null, must be given with out", w.append.q = nullptr; w.append.out = &w.out),
-    CASE("lse: was given without out, must be null", w.append.lse = &w.lse),
+    CASE("out: was given without q, must be null: attention is of queries", w.append.q = nullptr;
+         w.append.out = &w.out),
+    CASE("lse: was given without out, must be null: it is of the attention", w.append.lse = &w.lse),
     CASE("rotary_sin: was null, must be given: rotary_cos and rotary_sin go together", w.append.rotary_cos = &w.cos),
     CASE("rotary_interleaved: was 2, must be 0 or 1", w.append.rotary_interleaved = 2),
     CASE("rotary_cos: dtype was fp16, must be fp32, the dtype of k", w.rope(); w.cos.dtype = TILEKILN_FP16),
     CASE("rotary_sin: dtype was bf16, must be fp32, the dtype of rotary_cos", w.rope(); w.sin.dtype = TILEKILN_BF16),
     CASE("rotary_cos: had 3 dimensions, must have 2: (positions, rotary_dim / 2)", w.rope(); w.cos.ndim = 3),
-    CASE("rotary_sin: last dimension was 4, must be 8, that of rotary_cos", w.rope(); w.sin.shape[1] = 4),
+    CASE("rotary_sin: rotary_dim / 2 was 4, must be 8, that of rotary_cos", w.rope(); w.sin.shape[1] = 4),
     CASE("rotary_cos: rotary_dim was 2 x 9, must be from 2 to 16, the hdim of q", w.rope();
          w.cos.shape[1] = w.sin.shape[1] = 9),
     CASE("rotary_cos: had 54 positions, must have 55: sequence 1 grows to that length", w.rope();
@@ -152,7 +153,7 @@ const Case append_cases[] = {
     CASE("vnew: hdim was 8, must be 16, the hdim of v", w.vnew.shape[3] = 8),
     CASE("q: nhead was 3, must be a multiple of 2, the nhead of k", w.q.shape[2] = 3),
     CASE("q: batch was 1, must be 2, the batch of knew", w.q.shape[0] = 1),
-    CASE("q: had 3 dimensions, must have 4: (batch, seqlen, nhead, hdim)", w.q.ndim = 3),
+    CASE("q: had 3 dimensions, must have 4: (batch, seqlen, nhead, hdim) as k", w.q.ndim = 3),
     CASE("seqlen_k: sequence 1 was 60 long and 5 keys more, must then be at most 64, the seqlen of k",
          w.set(1, {20, 60})),
     CASE("seqlen_k: entry 0 was -1, must be 0 or more", w.set(1, {-1, 0})),
@@ -169,7 +170,7 @@ const Case append_cases[] = {
     CASE("k: shares memory with v, must have its own", w.v.data = w.k.data),
     CASE("q: shares memory with rotary_cos, must have its own", w.rope(); w.cos.data = w.q.data),
     CASE("out: shares memory with vnew, must have its own", w.append.out = &w.out; w.vnew.data = w.out.data),
-    CASE("num_splits: was 200, must be from 1 to 128, or 0 (chosen from the sizes)", w.append.out = &w.out;
+    CASE("num_splits: was 200, must be 0 (chosen from the sizes) or from 1 to 128", w.append.out = &w.out;
          w.append.num_splits = 200),
     CASE("cache_leftpad: entry 0 was 26, must be from 0 to 25, the keys of its sequence", w.append.out = &w.out;
          w.append.cache_leftpad = &w.leftpad; w.set(5, {26, 0})),
@@ -184,21 +185,23 @@ const Case prefill_cases[] = {
          w.listed();
          w.prefill.size = 1),
     CASE("q: dtype was fp32, must be fp16, bf16 or fp8", w.listed(); w.q.dtype = TILEKILN_FP32),
-    CASE("k: dtype was fp16, must be bf16, the dtype of q, or fp8", w.listed(); w.k.dtype = TILEKILN_FP16),
+    CASE("k: dtype was fp16, must be bf16 or fp8 when q is bf16", w.listed(); w.k.dtype = TILEKILN_FP16),
     CASE("v: dtype was fp8, must be bf16, the dtype of k", w.listed(); w.v.dtype = TILEKILN_FP8),
     CASE("out: dtype was fp8, must be bf16 when q is fp8", w.listed();
          for (auto* t : {&w.q, &w.k, &w.v, &w.out}) t->dtype = TILEKILN_FP8),
-    CASE("q: had 4 dimensions, must have 3: (total_q, nhead, hdim)", w.listed();
+    CASE("q: had 4 dimensions, must have 3: (total, nhead, hdim)", w.listed();
          w.q = tensor(w.q.data, TILEKILN_BF16, {1, total, Hq, D})),
-    CASE("k: had 2 dimensions, must have 4, (pages, page_size, nhead, hdim), 5 (vectorized) or 3 (pages of one key)",
+    CASE("k: had 2 dimensions, must have 4, (pages, page_size, nhead, hdim), or 3, (pages, nhead, hdim), or 5, (pages, "
+         "nhead, hdim_q / vec, page_size, vec)",
          w.listed();
          w.k.ndim = 2),
-    CASE("v: had 3 dimensions, must have 4: as k", w.listed(); w.v.ndim = 3),
+    CASE("v: had 3 dimensions, must have 4: (pages, page_size, nhead, hdim)", w.listed(); w.v.ndim = 3),
     CASE("k: page size was 24, must be a power of two", w.listed();
          for (auto* t : {&w.k, &w.v})* t = tensor(t->data, TILEKILN_BF16, {Pages, 24, Hk, D})),
-    CASE("k: last dimension was 4, must be 8, the elements in 16 bytes", w.vectorized(); w.k.shape[4] = 4),
-    CASE("v: page size was 8, must be 16, the page size of k", w.vectorized(); w.v.shape[2] = 1),
-    CASE("k: hdim was 8, must be 16, the hdim of q", w.vectorized(); w.k.shape[2] = 1),
+    CASE("k: vec was 4, must be 8, the elements in 16 bytes", w.vectorized(); w.k.shape[4] = 4),
+    CASE("v: page size / vec was 1, must be 2, the page size of k by the elements in 16 bytes", w.vectorized();
+         w.v.shape[2] = 1),
+    CASE("k: hdim / vec was 1, must be 2, the hdim of q by the elements in 16 bytes", w.vectorized(); w.k.shape[2] = 1),
     CASE("k: page size was 4, must be a multiple of 8 in a vectorized cache", w.vectorized(); w.k.shape[3] = 4),
     CASE("k: the stride of dimension 3 was 16, must be 8: its vectors lie side by side", w.vectorized();
          w.k.stride[3] = 16),
@@ -237,7 +240,7 @@ const Case prefill_cases[] = {
          w.prefill.kv_block_descale = &w.block_scale),
     CASE("kv_block_descale: was given with pages of 16 keys, must be of pages of a multiple of 128", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.kv_block_descale = &w.block_scale),
-    CASE("kv_block_descale: page count was 9, must be 10, the page count of k", w.listed();
+    CASE("kv_block_descale: pages was 9, must be 10, the page count of k", w.listed();
          w.k.dtype = w.v.dtype = TILEKILN_FP8; w.prefill.kv_block_descale = &w.block_scale; w.block_scale.shape[0] = 9),
     CASE("dropout_p: was 1, must be at least 0 and below 1", w.listed(); w.prefill.dropout_p = 1),
 };

@@ -6,12 +6,9 @@
 
 namespace tilekiln::fmha {
 
-// The arguments of every family as arrays; those that are absent have no name.
-struct KvArrays : IndexArrays {
-  Array q, k, v, out, lse, bias, alibi_slopes, sink, randval, q_descale, k_descale, v_descale, out_scale,
-      kv_block_descale;
+// The index arrays of every operator over a cache; those that are absent have no name.
+struct KvIndexArrays : IndexArrays {
   Array block_table, cache_batch_idx, cache_leftpad, kv_indptr, kv_page_indices, kv_last_page_lens;
-  Array knew, vnew, rotary_cos, rotary_sin;
 };
 
 // Elements from one place of a sequence to the next (see Sequence).
@@ -92,16 +89,11 @@ struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all al
 
 // Their parts. The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
 // call->table.
-[[nodiscard]] tilekiln_status check_keys(const KvArrays& arrays, const Cache& cache, bool group, bool is_gappy,
+[[nodiscard]] tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy,
                                          i64 total_or_seqlen_q, KvCall* call);
-[[nodiscard]] tilekiln_status check_prefill_keys(const KvArrays& arrays, const Cache& cache, i64 total_q, KvCall* call);
-[[nodiscard]] tilekiln_status check_append_places(const KvArrays& arrays, const Cache& cache, AppendCall* call);
-
-// Problem -> signature: call->query.features and, for splitkv, call->combine_query.
-void set_splitkv_signature(KvCall* call);
-void set_pagedkv_signature(KvCall* call);
-void set_batch_prefill_signature(bool vectorized, bool block_table, bool block_scales, KvCall* call);
-void set_appendkv_signature(AppendCall* call);
+[[nodiscard]] tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q,
+                                                 KvCall* call);
+[[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, AppendCall* call);
 
 // Names of the families: by KvFamily, and the others.
 extern const char* const kv_families[3];
