@@ -187,26 +187,31 @@ bool Dispatcher::alike(const Entry& a, const Entry& b) const {
   return strcmp(first.needs.text, second.needs.text) == 0 && strcmp(first.best.text, second.best.text) == 0;
 }
 
-Dispatcher::Score Dispatcher::score(const Query& query, const Entry& entry) const {
-  const Algorithm& how = *entry.how;
-  Score result = {entry.held, 1, 1, 1, -int(entry.order), how.rank};
-  if (how.best.clause_count != 0) result.best = holds(how.best, query) ? 0 : 2;
+int Dispatcher::preference(const Query& query, const Algorithm& how) {
+  return how.best.clause_count == 0 ? 1 : holds(how.best, query) ? 0 : 2;
+}
+
+Dispatcher::Fitted Dispatcher::fitted(const Query& query, const Algorithm& how) const {
+  Fitted result = {1, 1};
   for (uint32_t i = 0; i < family_.fit_count; ++i) {
     const int64_t tile = how.fields[family_.fits[i].field];
-    result.fit *= static_cast<double>(tile_cost(query.sizes[family_.fits[i].size], tile));
+    result.cost *= static_cast<double>(tile_cost(query.sizes[family_.fits[i].size], tile));
     result.tile *= static_cast<double>(tile);
   }
   return result;
 }
 
-Refusal Dispatcher::compare(const Score& a, const Score& b) {
+Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) const {
   if (a.held != b.held) return a.held > b.held ? Refusal::integers_waste : Refusal::chosen;
-  if (a.best != b.best) return a.best > b.best ? Refusal::best_elsewhere : Refusal::chosen;
-  if (a.fit != b.fit) return a.fit > b.fit ? Refusal::tile_fit : Refusal::chosen;
-  // Of two tiles that fit alike, the taller.
-  if (a.tile != b.tile) return a.tile < b.tile ? Refusal::tile_fit : Refusal::chosen;
-  if (a.order != b.order) return a.order > b.order ? Refusal::slower_target : Refusal::chosen;
-  return a.rank > b.rank ? Refusal::rank : Refusal::chosen;
+  if (a.how != b.how) {
+    const int first = preference(query, *a.how), second = preference(query, *b.how);
+    if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
+    const Fitted fit = fitted(query, *a.how), other = fitted(query, *b.how);
+    if (fit.cost != other.cost) return fit.cost > other.cost ? Refusal::tile_fit : Refusal::chosen;
+    if (fit.tile != other.tile) return fit.tile < other.tile ? Refusal::tile_fit : Refusal::chosen;
+  }
+  if (a.order != b.order) return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
+  return a.how->rank > b.how->rank ? Refusal::rank : Refusal::chosen;
 }
 
 Choice Dispatcher::find(const Query& query) const {
@@ -221,26 +226,15 @@ Choice Dispatcher::find(const Query& query) const {
     wants |= static_cast<uint64_t>(want < 0 ? 0 : want > field.most ? field.most : want) << field.shift;
   }
   const Entry* best = nullptr;
-  bool scored = false;
-  Score best_score = {};
   for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
     const Entry& candidate = entries_[i];
     // Of each field the guard is left where the row's value is no less than the problem's.
     if ((((candidate.integers | guards_) - wants) & at_least_) != at_least_) continue;
     if (((candidate.integers ^ wants) & equal_) != 0) continue;
     if (candidate.how->needs.clause_count != 0 && !holds(candidate.how->needs, query)) continue;
-    if (best == nullptr) {
-      best = &candidate;
-      continue;
-    }
     // Entries come by what they hold: from here on all waste more.
-    if (candidate.held > best->held) break;
-    if (!scored) best_score = score(query, *best);
-    scored = true;
-    const Score candidate_score = score(query, candidate);
-    if (compare(best_score, candidate_score) == Refusal::chosen) continue;
-    best = &candidate;
-    best_score = candidate_score;
+    if (best != nullptr && candidate.held > best->held) break;
+    if (best == nullptr || compare(query, *best, candidate) != Refusal::chosen) best = &candidate;
   }
   if (best == nullptr) return choice;
   choice.instance = instance(best->ref);
@@ -255,7 +249,7 @@ Refusal Dispatcher::judge(const Query& query, uint32_t ref, const Choice& choice
   if (choice.row == &candidate) return Refusal::chosen;
   const Refusal refusal = refuse(query, candidate);
   if (refusal != Refusal::chosen || choice.row == nullptr) return refusal;
-  const Refusal worse = compare(score(query, entry(candidate, ref)), score(query, entry(*choice.row, ref)));
+  const Refusal worse = compare(query, entry(candidate, ref), entry(*choice.row, ref));
   return worse == Refusal::chosen ? Refusal::rank : worse;
 }
 

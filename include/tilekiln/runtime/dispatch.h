@@ -105,20 +105,17 @@ class Dispatcher {
     uint64_t features;
     uint32_t begin, end;  // equal: no combination lies here
   };
-  // How well an instance fits, in the order of the choice; smaller is better in each.
-  struct Score {
-    int64_t held;
-    int best;          // 0: made for these sizes; 1: for any; 2: for others
-    double fit, tile;  // the cost of its tile, the taller of tiles that fit alike
-    int order, rank;
-  };
   // The refusal of a row that cannot run here, whatever the problem.
   Refusal refuse_here(const Row& row) const;
   Entry entry(const Row& row, uint32_t ref) const;
   int64_t held(const Row& row) const;
-  Score score(const Query& query, const Entry& entry) const;
-  // The first criterion in which a is worse than b; `chosen` when it is not worse in any.
-  static Refusal compare(const Score& a, const Score& b);
+  // The first criterion in which a fits worse than b; `chosen` when it fits no worse in any.
+  Refusal compare(const Query& query, const Entry& a, const Entry& b) const;
+  // 0: made for these sizes; 1: for any; 2: for others.
+  static int preference(const Query& query, const Algorithm& how);
+  // What the tile of an algorithm costs, and the tile: the larger is better where the costs are equal.
+  struct Fitted { double cost, tile; };
+  Fitted fitted(const Query& query, const Algorithm& how) const;
   // Whether two entries of equal integers differ for no problem but in their target and rank.
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
