@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
@@ -108,6 +109,20 @@ class Table(NamedTuple):
         return ["x".join(map(str, row)) for by, row in self.rows if by == code]
 
 
+class Entry(NamedTuple):
+    """What of an engine answers some signatures: null there is an engine that lacks what its rows list."""
+
+    member: str  # of the engine's type, with {axis} for the value of `axis`
+    axis: Axis | None
+    when: list[Clause]  # empty: always
+
+    def members(self) -> list[str]:
+        """By code of the axis."""
+        if self.axis is None:
+            return [self.member]
+        return [self.member.replace(f"{{{self.axis.name}}}", value) for value in self.axis.values]
+
+
 class Rule(NamedTuple):
     name: str
     says: str
@@ -144,10 +159,20 @@ class Family:
         self.pipelines = tuple(pipeline.name for pipeline in self.file.pipelines)
         self._unique("pipelines", list(self.pipelines))
         self.engine, self.engine_family = self._engine(engine_of)
+        self.entries = [self._entry(index, entry) for index, entry in enumerate(self.file.entries)]
         for index, name in enumerate(self.file.batch_by):
             if name not in self.axis_of:
                 near = ", ".join(nearest(name, self.axis_of)) or ", ".join(self.axis_of)
                 raise document.error(("batch_by", index), f"no axis '{name}'; nearest: {near}")
+
+    def _entry(self, index: int, file: schema.EntryFile) -> Entry:
+        path = ("entries", index)
+        found = re.findall(r"{(\w*)}", file.member)
+        axis = self.axis_of.get(found[0]) if len(found) == 1 else None
+        if len(found) > 1 or (found and (axis is None or axis.kind == INTEGER)):
+            choices = [one.name for one in self.axes if one.kind != INTEGER]
+            raise self.document.error((*path, "member"), f"it may name one axis in braces: {', '.join(choices)}")
+        return Entry(file.member, axis, self.bind(file.when, (*path, "when")) if file.when else [])
 
     def _unique(self, part: str, names: list[str]) -> None:
         for index, name in enumerate(names):

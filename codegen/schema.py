@@ -69,6 +69,13 @@ class EngineFile(Struct, frozen=True, forbid_unknown_fields=True):
     type: Text
 
 
+class EntryFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """A member of the engine's type, a function for the signatures of `when`; {axis} is the value of that axis."""
+
+    member: Text
+    when: Selection | None = None
+
+
 class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     family: Word
     about: Text
@@ -81,6 +88,7 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     algorithm: list[AlgorithmAxisFile] = []
     sizes: list[Word] = []
     choice: ChoiceFile | None = None
+    entries: list[EntryFile] = []
     base: Selection | None = None
     rules: list[RuleFile] = []
 

@@ -86,6 +86,8 @@ class FamilyTable:
         legal = family.legal_integers
         self.legal_count = len(legal)
         self.legal = initialisers((number for row in legal for number in row), len(family.integers) + 1)
+        self.engine_type = family.engine.type
+        self.entries = [(entry, _condition(family, entry.when)) for entry in family.entries]
         position = {target.name: at for at, target in enumerate(plan.target_list)}
         entries = []
         for number, instance in enumerate(plan.instances):
@@ -101,6 +103,20 @@ class FamilyTable:
         self.group_count = len(begins)
         self.groups = initialisers((f"{{{entries[b][0]:#x}u,{b},{e}}}" for b, e in zip(begins, ends, strict=True)), 4)
         self.instance_of = initialisers(entry[-1] for entry in entries)
+
+
+def _condition(family: Family, clauses: Sequence[Clause]) -> str:
+    """Clauses over a Signature `s` as C++."""
+
+    def holds(clause: Clause) -> str:
+        parts = [
+            f"({allowed:#x}ull >> static_cast<int>(s.{axis.name}) & 1) != 0"
+            for axis, allowed in zip(family.axes, clause, strict=True)
+            if allowed != axis.all_codes
+        ]
+        return " && ".join(parts) or "true"
+
+    return "(" + " || ".join(map(holds, clauses)) + ")" if clauses else "true"
 
 
 class AlgorithmTables:

@@ -51,7 +51,26 @@ Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
     use.usable = use.supported && isa_known_ && (limit == nullptr || target.order <= limit->order);
     if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
   }
+  ask_engines();
   make_index();
+}
+
+void Dispatcher::ask_engines() {
+  if (family_.answers == nullptr) return;
+  for (uint32_t i = 0; i < family_.instance_count && unanswered_ < 0; ++i) {
+    const Choice one = at(int64_t(family_.first_instance) + i);
+    if (one.engine != nullptr && !family_.answers(one.engine, one.row->features)) unanswered_ = one.instance;
+  }
+}
+
+tilekiln_status Dispatcher::sound() const {
+  if (__builtin_expect(unanswered_ < 0, 1)) return TILEKILN_OK;
+  Text text(error_buffer(), error_capacity);
+  text.add("library %s lists ", table_.receipt);
+  add_name(text, table_, unanswered_);
+  text.add(", and the engine of %s for it has no such function (`entries` of kernels/%s/family.yaml)", family_.name,
+           family_.name);
+  return TILEKILN_INTERNAL;
 }
 
 void Dispatcher::read_axes() {

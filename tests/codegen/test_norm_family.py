@@ -175,6 +175,11 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         ),
         ("default: plain", "default: paper", "no load 'paper'; values: plain, bulk"),
         ("name: stages, of: [stages]", "name: stages, of: [block_m]", "'block_m' stands here twice"),
+        (
+            "batch_by:",
+            "entries: [{member: 'tile[int(Dtype::{dtpye})]'}]\nbatch_by:",
+            "it may name one axis in braces: ",
+        ),
         ("sizes: [rows, columns]", "sizes: [a, b, c, d, e, f, g]", "a family has at most 6 sizes"),
     ],
 )

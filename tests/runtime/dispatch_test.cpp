@@ -399,6 +399,31 @@ void not_built() {
   CHECK(d.judge(q, 0, choice) == Refusal::not_built && d.judge(q, 1, choice) == Refusal::chosen);
 }
 
+// An engine without a function for a listed dtype is told when the library is first asked, not met by a call.
+void unanswered() {
+  World w;
+  w.add(key(0, 64, 64, 0, 0), 2, 64);
+  CHECK(w.make().sound() == TILEKILN_OK);
+  World all, none;
+  all.add(key(0, 64, 64, 0, 0), 2, 64);
+  none.add(key(0, 64, 64, 0, 0), 2, 64);
+  none.add(key(1, 64, 64, 0, 0), 1, 64);
+  all.family.answers = none.family.answers = [](const void* engine, uint64_t features) {
+    return engine == &engine_marker[0] && (features & 15) == 0;
+  };
+  CHECK(all.make().sound() == TILEKILN_OK);
+  const Dispatcher d = none.make();
+  CHECK(d.sound() == TILEKILN_INTERNAL);
+  CHECK_TEXT(brief(error_text()),
+             "library small lists row_1, and the engine of toy for it has no such function (`entries` of "
+             "kernels/toy/family.yaml)");
+  World unbuilt;
+  unbuilt.targets[2].engines = half_built;
+  unbuilt.add(key(1, 64, 64, 0, 0), 2, 64);
+  unbuilt.family.answers = none.family.answers;
+  CHECK(unbuilt.make().sound() == TILEKILN_OK);
+}
+
 void many() {
   // Every signature of a larger table is found, and no other.
   World w;
@@ -504,6 +529,7 @@ int main() {
   very_many();
   target_and_rank();
   not_built();
+  unanswered();
   many();
   sentences();
   return check_result();

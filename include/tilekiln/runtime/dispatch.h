@@ -41,6 +41,8 @@ class Dispatcher {
 
   // OK, or that TILEKILN_ISA names no ISA that this library holds and this machine has.
   [[nodiscard]] tilekiln_status status() const;
+  // OK, or that an engine lacks what the plan lists of it.
+  [[nodiscard]] tilekiln_status sound() const;
   // The best instance for a problem; {} when there is none.
   Choice find(const Query& query) const;
   // What find would do with one of the family (index into Family::instance_of) for this problem.
@@ -120,6 +122,7 @@ class Dispatcher {
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
   void read_axes();
+  void ask_engines();
   void make_index();
 
   const Table& table_;
@@ -127,6 +130,7 @@ class Dispatcher {
   const char* isa_;
   const Target* best_ = nullptr;
   bool isa_known_ = true;
+  int64_t unanswered_ = -1;  // an instance whose engine has no function for it
   int integer_count_ = 0;
   Field fields_[max_integers] = {};
   uint64_t guards_ = 0;  // the highest bits of the integers

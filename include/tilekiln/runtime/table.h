@@ -101,6 +101,7 @@ struct Family {
   uint32_t group_count;
   const uint32_t* instance_of;   // by group, then integers, target, rank: the number of the instance in the plan
   uint32_t first_instance, instance_count;  // its instances in the plan, one after another
+  bool (*answers)(const void* engine, uint64_t features);  // whether an engine has a function for a signature; null: not asked
 };
 struct Target {
   const char* name;              // "cpu-avx512"
