@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from contextlib import suppress
 from random import Random
@@ -10,7 +11,7 @@ import pytest
 
 from codegen.check import check
 from codegen.errors import CodegenError
-from codegen.operators import render, written
+from codegen.operators import render, schema, written
 from codegen.tree import Tree
 from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
@@ -132,3 +133,13 @@ def test_check_says_which_file_is_out_of_date(copy: Copy) -> None:
     copy.edit("include/tilekiln/operators/fmha_fwd.h", "  float softcap;", "  double softcap;")
     with pytest.raises(CodegenError, match=r"^out of date: include/tilekiln/operators/fmha_fwd\.h\nwrite them: "):
         check(copy.tree())
+
+
+def test_the_page_explains_every_word(real: Tree) -> None:
+    page = (pathlib.Path(real.root) / "docs/explanation/operators.md").read_text()
+    kinds = (schema.OperatorFile, schema.AreaFile, schema.ArgumentFile, schema.SymbolFile, schema.CallFile)
+    for kind in (*kinds, schema.NumberFile, schema.UntouchedFile):
+        for word in kind.__struct_fields__:
+            assert re.search(rf"`{word}\b", page), f"{word} of {kind.__name__}"
+    for words in schema.RANGES:
+        assert f"`{words}`" in page
