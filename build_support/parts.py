@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen import includes
-from codegen.flags import EXPORTS, LIBRARY_LINK, RUNTIME, define
+from codegen.flags import EXPORTS, LIBRARY_LINK, define
 from codegen.tree import tree
 
 from . import budget, console, jobs
@@ -116,19 +116,23 @@ def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[An
     return found
 
 
-def runtime(graph: Graph, generated: str) -> list[Any]:
-    """What every library holds once: C ABI, registry, dispatch, threads."""
+def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
+    """By receipt: its host code, which is the C ABI, registry, dispatch, threads, and that of its operators."""
     directory = graph.request.variant.directory
-    return [
-        graph.compile(
+    objects = {
+        source: graph.compile(
             source,
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
             ["include", f"{generated}/include"],
         )
-        for pattern in RUNTIME
+        for pattern in dict.fromkeys(pattern for patterns in sources.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
-    ]
+    }
+    return {
+        receipt: [objects[source] for pattern in patterns for source in _written(graph, pattern)]
+        for receipt, patterns in sources.host.items()
+    }
 
 
 def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[Any]) -> Any:

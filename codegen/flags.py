@@ -21,7 +21,6 @@ WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 # could hide symbols of, and kernels count on infinities. Its warnings are for its own code.
 AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 
-RUNTIME = ("kernels/library/*.cpp", "kernels/*/host.cpp")
 EXPORTS = "kernels/library/exports.map"
 # No build id: it hashes paths in debug mode. Only libraries that are used. Pool threads sleep in the library's code:
 # a dlclose must not take it away.

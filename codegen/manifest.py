@@ -43,7 +43,10 @@ def inflated(data: bytes) -> list[bytes]:
 
 
 def source_hashes(root: str) -> dict[str, str]:
-    """Of everything a library is made from besides the plan, by folder: templates, engines, runtime, headers."""
+    """Of everything libraries are made from besides plans, by folder: templates, engines, runtime, headers.
+
+    `held.sources` says which of them one library is made from.
+    """
     states: dict[str, Any] = {}
     for folder in ("include", "kernels"):
         for path in walk(root, folder):

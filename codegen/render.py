@@ -13,6 +13,7 @@ from codegen import axes as axes_module
 from codegen import files, includes
 from codegen.axes import FEATURES, INTEGERS, Axis, Family
 from codegen.manifest import deflated, manifest, source_hashes
+from codegen.operators import held
 from codegen.operators import render as operators
 from codegen.plan import Instance, Plan
 from codegen.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
@@ -51,6 +52,7 @@ class Generated(msgspec.Struct):
     written: list[str] = []
     removed: list[str] = []
     size_budgets: dict[str, int] = {}  # bytes of a release library, by receipt
+    host: dict[str, list[str]] = {}  # the host code of a library, as patterns from the tree's root, by receipt
 
 
 def _c_type(axis: Axis) -> str:
@@ -251,7 +253,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         return Unit(path, digests[path], kind, (plan.receipt,), instances, tuple(includes.named(contents[path])))
 
     for plan in plans:
-        families = _families(plan)
+        families, holds = _families(plan), held.operators(plan)
         # Of every family: kernels/library is compiled for receipts that lack one just as well.
         headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
         operator_headers = []
@@ -276,13 +278,13 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 add(batch.path, _rows(renderer, batch))
             names_ = tuple(i.name for i in batch.instances)
             units.append(unit(batch.path, "rows", plan, names_))
-        text = manifest(plan, families, build_info, sources)
+        text = manifest(plan, families, build_info, held.sources(plan, sources))
         info = {"version": build_info["version"]}
         add(f"{plan.receipt}/manifest.json", text)
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
         code = renderer.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
         units.append(unit(table, "table", plan))
-        listed = renderer.text("library/operators.cpp.jinja", operators=list(plan.tree.operators))
+        listed = renderer.text("library/operators.cpp.jinja", operators=[one.name for one in holds])
         operators_path = add(f"{plan.receipt}/operators.cpp", listed)
         units.append(Unit(operators_path, digests[operators_path], "operators", (plan.receipt,)))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
@@ -291,6 +293,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             units,
             [*headers, *operator_headers],
             list({engine.symbol: engine for engine in _engines(plan).values()}.values()),
+            host={plan.receipt: held.host(holds)},
         )
         if plan.source.size_budget:
             part.size_budgets[plan.receipt] = plan.source.size_budget
@@ -337,4 +340,5 @@ def merged(parts: Sequence[Generated]) -> Generated:
             )
     headers = list(dict.fromkeys(header for part in parts for header in part.headers))
     budgets = {receipt: size for part in parts for receipt, size in part.size_budgets.items()}
-    return Generated(list(units.values()), headers, list(engines.values()), size_budgets=budgets)
+    host = {receipt: patterns for part in parts for receipt, patterns in part.host.items()}
+    return Generated(list(units.values()), headers, list(engines.values()), size_budgets=budgets, host=host)

@@ -81,7 +81,7 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
             contents[f"{GENERATED}/{path}"] = data
     groups = [
         Group("generated", _options("rows"), sorted(f"{GENERATED}/{unit.path}" for unit in generated.units)),
-        Group("runtime", _options("runtime"), runtime(root.root)),
+        Group("runtime", _options("runtime"), runtime(root.root, generated.host[plan.receipt])),
     ]
     for target in plan.target_list:
         engines = [engine for engine in generated.engines if engine.target == target.name]
@@ -117,9 +117,9 @@ def _read(root: str, path: str) -> bytes:
     return data
 
 
-def runtime(root: str) -> list[str]:
-    """What every library holds once, from the tree's root."""
-    found = [path for pattern in flags.RUNTIME for path in glob.glob(os.path.join(root, pattern))]
+def runtime(root: str, patterns: Sequence[str]) -> list[str]:
+    """The host code of a library (Generated.host), from the tree's root."""
+    found = [path for pattern in patterns for path in glob.glob(os.path.join(root, pattern))]
     return sorted(os.path.relpath(path, root) for path in found)
 
 

@@ -12,6 +12,7 @@ from codegen import elf
 from codegen.errors import CodegenError
 from codegen.flags import manifest_name
 from codegen.manifest import FORMAT, MARK, inflated, manifest, source_hashes
+from codegen.operators import held
 from codegen.plan import Plan, digest, resolve
 from codegen.tree import Tree
 
@@ -48,16 +49,18 @@ def verify(root: Tree, path: str) -> tuple[str, bool]:
         raise CodegenError(f"{path}: its manifest is of another version or damaged: {error!r}") from error
     differs = [] if claim["format"] == FORMAT else [f"the manifest's format is {claim['format']}, ours is {FORMAT}"]
     differs += _library(path, data, text, receipt, names)
-    here = source_hashes(root.root)
+    here, plan, planned = source_hashes(root.root), None, list[str]()
+    try:
+        plan = resolve(receipt, targets, where, root=root)
+        here = held.sources(plan, here)
+        planned = _plan(plan, names, plan_hash)
+    except CodegenError as error:
+        planned.append(f"plan: this tree cannot make it: {error}".partition("\n")[0])
+        here = {folder: digest for folder, digest in here.items() if folder in sources}
     differs += _sources(here, sources)
     if claim["tilekiln"] != root.version:
         differs.append(f"version: the library is of {claim['tilekiln']}, this tree is {root.version}")
-    plan = None
-    try:
-        plan = resolve(receipt, targets, where, root=root)
-        differs += _plan(plan, names, plan_hash)
-    except CodegenError as error:
-        differs.append(f"plan: this tree cannot make it: {error}".partition("\n")[0])
+    differs += planned
     if plan and not differs:
         families = [f for f in root.families.values() if any(i.family_ is f for i in plan.instances)]
         if manifest(plan, families, info, here) != text:

@@ -147,6 +147,7 @@ class AreaFile(Struct, frozen=True, forbid_unknown_fields=True):
     groups: dict[Word, dict[Word, ArgumentFile]]
     symbols: dict[Letter, SymbolFile] = {}
     exchange: dict[Word, Word] = {}
+    together: bool = False  # a library that holds one of its operators holds all
 
 
 class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,8 +5,8 @@
 
 #include <initializer_list>
 
+#include "../attention/index_arrays.h"
 #include "../attention/problem.h"
-#include "../library/index_arrays.h"
 
 namespace tilekiln::op::fmha_bwd {
 namespace {

@@ -206,6 +206,10 @@ static PyObject* library_workspace_plan(Library* self, PyObject* arguments, PyOb
   memset(&layout, 0, sizeof(layout));
   problem.size = sizeof(problem);
   layout.size = sizeof(layout);
+  if (!self->bwd_workspace_plan) {
+    PyErr_Format(NoKernelError, "the library of receipt %s has no operator fmha_bwd", self->receipt());
+    return NULL;
+  }
   Py_buffer starts[2] = {{0}, {0}};
   PyObject *result = NULL, *host = NULL, *map = NULL, *work = NULL;
   if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "iiiiiiiiiiz*z*ii:bwd_workspace_plan", names, &problem.group,

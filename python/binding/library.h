@@ -14,12 +14,15 @@
 #define TILEKILN_FUNCTIONS(X)                                                                                         \
   X(stream_create)                                                                                                    \
   X(stream_destroy)                                                                                                   \
-  X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators)                             \
-      X(fmha_bwd_launcher_create) X(fmha_bwd_launcher_destroy) X(fmha_bwd_launcher_workspace_size)                    \
-      X(fmha_bwd_launcher_find) X(fmha_bwd_launcher_prepare) X(fmha_bwd_launcher_prepare_async)                       \
-      X(fmha_bwd_launcher_run) X(bwd_workspace_plan) X(staging_default)                                               \
+  X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
           X(num_threads) X(last_error)
+/* Those of the backward's launcher and workspace: null in a library without the operator. */
+#define TILEKILN_BACKWARD_FUNCTIONS(X)                                                                                \
+  X(fmha_bwd_launcher_create)                                                                                         \
+  X(fmha_bwd_launcher_destroy)                                                                                        \
+  X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find) X(fmha_bwd_launcher_prepare)                          \
+      X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run) X(bwd_workspace_plan)
 
 typedef struct {
   PyObject ob_base;
@@ -27,6 +30,7 @@ typedef struct {
   PyObject* dict; /* the functions of its operators, and what Python code adds */
 #define X(name) __typeof__(&tilekiln_##name) name;
   TILEKILN_FUNCTIONS(X)
+  TILEKILN_BACKWARD_FUNCTIONS(X)
 #undef X
 } Library;
 
@@ -109,6 +113,9 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
 #define X(name) \
   if (!(*(void**)&self->name = dlsym(handle, "tilekiln_" #name))) missing = #name;
   TILEKILN_FUNCTIONS(X)
+#undef X
+#define X(name) *(void**)&self->name = dlsym(handle, "tilekiln_" #name);
+  TILEKILN_BACKWARD_FUNCTIONS(X)
 #undef X
 #define ONE_VERSION "install both in one version, or build both from one tree"
   if (!self->abi_version || !self->version)

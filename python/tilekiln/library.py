@@ -37,6 +37,15 @@ class Library(_binding.Library):
     arguments; see help(library.fmha_fwd).
     """
 
+    def __getattr__(self, name: str) -> Any:
+        operators = ", ".join(self.operators)
+        raise AttributeError(f"library {self.receipt} has no {name}; its operators: {operators}", name=name, obj=self)
+
+    @functools.cached_property
+    def operators(self) -> tuple[str, ...]:
+        """The names of its operators."""
+        return tuple(sorted(name.removesuffix("_find") for name in vars(self) if name.endswith("_find")))
+
     @property
     def why(self) -> Callable[..., str]:
         """`fmha_fwd_why` by its first name."""

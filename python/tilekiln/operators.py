@@ -176,6 +176,8 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
     best: tuple[int, Library] | None = None
     refusals = []
     for library in at_hand():
+        if operator not in library.operators:
+            continue
         try:
             found = getattr(library, operator + "_find")(*arrays, **arguments)
         except NoKernelError as refusal:
@@ -186,4 +188,9 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             best = size, library
     if best is not None:
         return best[1]
+    if not refusals:
+        names = ", ".join(library.receipt for library in at_hand())
+        raise NoKernelError(
+            f"no library at hand ({names}) has the operator {operator}\n  build one: {how_to_build('flash')}"
+        )
     raise NoKernelError(one_text(refusals))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._arguments import Array
-from ._native import ArgumentError
+from ._native import ArgumentError, NoKernelError
 from ._numbers import integer
 from .library import Library
 from .operators import at_hand
@@ -133,7 +133,10 @@ def plan_backward_workspace(
         if not group and len(length) > 1:
             raise ArgumentError(f"{name}: had sequences of {sorted(length)}, must have equal ones in batch mode")
         lengths.append(0 if group else length.pop())
-    library, *others = at_hand()
+    able = [library for library in at_hand() if "fmha_bwd" in library.operators]
+    if not able:
+        raise NoKernelError("no library at hand has the operator fmha_bwd")
+    library, *others = able
     tile: tuple[int, int] | None = (0, 0)
     if kM0 is None or kN0 is None:
         tile = next((found for one in (library, *others) if (found := _tile(one))), None)

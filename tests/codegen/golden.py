@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))  # for the command line above
 
 from codegen import listing  # noqa: E402
 from codegen.manifest import source_hash, source_hashes  # noqa: E402
+from codegen.operators import held  # noqa: E402
 from codegen.plan import resolve  # noqa: E402
 from codegen.render import generate  # noqa: E402
 from codegen.tree import tree  # noqa: E402
@@ -39,9 +40,10 @@ def plans() -> dict[str, str]:
 def sources() -> dict[str, str]:
     """sources/*.txt: everything generated for SAMPLES. The tree's hashes, which any edit changes, are zeroed."""
     hashes = source_hashes(str(ROOT))
-    real = re.compile("|".join([source_hash(hashes), *hashes.values()]).encode())
+    plans = [resolve(name, TARGETS, where) for name, where in SAMPLES.items()]
+    real = re.compile("|".join([*(source_hash(held.sources(p, hashes)) for p in plans), *hashes.values()]).encode())
     with tempfile.TemporaryDirectory() as folder:
-        generated = generate([resolve(name, TARGETS, where) for name, where in SAMPLES.items()], folder, INFO)
+        generated = generate(plans, folder, INFO)
         manifests = [f"{name}/manifest.json" for name in SAMPLES]
         paths = [*(unit.path for unit in generated.units if unit.kind != "manifest"), *generated.headers, *manifests]
         read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}

@@ -31,7 +31,7 @@ env["SHLINKCOM"] = "${{TEMPFILE('$SHLINK -o $TARGET $SHLINKFLAGS $SOURCES')}}"
 if "cache" in ARGUMENTS:
     CacheDir(ARGUMENTS["cache"])
 rows = [env.SharedObject(path) for path in Glob("gen/rows/*/*/*.cpp") + Glob("gen/flash/*.cpp")]
-runtime = [env.SharedObject(path, CXXFLAGS=settings["runtime"]) for path in Glob("kernels/library/*.cpp")]
+runtime = [env.SharedObject(path, CXXFLAGS=settings["runtime"]) for path in settings["host"]]
 engines = [
     env.SharedObject(target, source, CXXFLAGS=flags) for target, source, flags in settings["engines"]
 ]
@@ -92,6 +92,9 @@ class StockSCons:
         settings = {
             "rows": flags("/obj/rows/"),
             "runtime": flags("/obj/library/"),
+            "host": [
+                e["file"] for e in entries if e["file"].startswith("kernels/") and "/obj/engine/" not in e["output"]
+            ],
             "engines": [(target, source, flags(entry["output"])) for target, source, entry in engines],
             "link": ["-pthread", "-Wl,--build-id=none"],
         }

@@ -3,7 +3,7 @@
 
 #include <initializer_list>
 
-#include "../attention/problem.h"
+#include "problem.h"
 #include "tilekiln/generated/fmha_bwd_convert_dq.h"
 #include "tilekiln/generated/fmha_bwd_dot_do_o.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
