@@ -14,23 +14,11 @@ tilekiln_status check_and_choose(const tilekiln_fmha_bwd_args* args, BwdCall* ca
   return check_schedule(shape_of(*call), call->physical_k);
 }
 
-// One paragraph a stage; the main one alone when it has no instance, because the others follow it.
 tilekiln_status explain(const tilekiln_fmha_bwd_args& args, const BwdCall& call, Text& answer) {
-  for (int stage = 0; stage < TILEKILN_BWD_STAGES; ++stage) {
-    const Dispatcher* dispatcher = nullptr;
-    Choice choice;
-    tilekiln_status status = find_dispatcher(bwd_families[stage], &dispatcher);
-    const int64_t wanted = stage == TILEKILN_BWD_DQ_DK_DV ? args.instance : -1;
-    if (status == TILEKILN_OK) status = choose(*dispatcher, wanted, call.queries[stage], &choice);
-    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
-    if (stage > 0) answer.add("\n");
-    if (status == TILEKILN_OK) {
-      explain_choice(answer, *dispatcher, call.queries[stage], choice);
-    } else {
-      answer.add("%s", error_text());
-    }
-  }
-  return TILEKILN_OK;
+  Stage stages[TILEKILN_BWD_STAGES];
+  for (int stage = 0; stage < TILEKILN_BWD_STAGES; ++stage)
+    stages[stage] = {bwd_families[stage], &call.queries[stage], stage == TILEKILN_BWD_DQ_DK_DV ? args.instance : -1};
+  return explain_stages(answer, stages, TILEKILN_BWD_STAGES);
 }
 
 }  // namespace

@@ -63,13 +63,14 @@ void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]
 tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
                            Choice stages[TILEKILN_BWD_STAGES]) {
   // The main stage first: the others follow it, and its answer is the one that helps.
-  for (const int stage : {TILEKILN_BWD_DQ_DK_DV, TILEKILN_BWD_DOT_DO_O, TILEKILN_BWD_CONVERT_DQ}) {
-    const Dispatcher* dispatcher = nullptr;
-    TILEKILN_TRY(find_dispatcher(bwd_families[stage], &dispatcher));
-    const int64_t wanted = stage == TILEKILN_BWD_DQ_DK_DV ? instance : -1;
-    TILEKILN_TRY(choose(*dispatcher, wanted, queries[stage], &stages[stage]));
+  constexpr int order[] = {TILEKILN_BWD_DQ_DK_DV, TILEKILN_BWD_DOT_DO_O, TILEKILN_BWD_CONVERT_DQ};
+  Stage asked[TILEKILN_BWD_STAGES];
+  Choice* choices[TILEKILN_BWD_STAGES];
+  for (int i = 0; i < TILEKILN_BWD_STAGES; ++i) {
+    asked[i] = {bwd_families[order[i]], &queries[order[i]], i == 0 ? instance : -1};
+    choices[i] = &stages[order[i]];
   }
-  return TILEKILN_OK;
+  return choose_stages(asked, TILEKILN_BWD_STAGES, choices);
 }
 
 }  // namespace tilekiln::fmha

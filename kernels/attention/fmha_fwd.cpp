@@ -50,16 +50,9 @@ tilekiln_status tilekiln_fmha_fwd_why(const tilekiln_fmha_fwd_args* args, char* 
   try {
     fmha::FwdCall call;
     TILEKILN_TRY(fmha::check_fwd(*args, &call));
-    const Dispatcher* dispatcher = nullptr;
-    tilekiln_status status = find_dispatcher("fmha_fwd", &dispatcher);
-    if (status == TILEKILN_OK) status = choose(*dispatcher, args->instance, call.query, &call.choice);
-    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
     Text answer(text, capacity);
-    if (status == TILEKILN_OK) {
-      explain_choice(answer, *dispatcher, call.query, call.choice);
-    } else {
-      answer.add("%s", error_text());
-    }
+    const Stage stage = {"fmha_fwd", &call.query, args->instance};
+    TILEKILN_TRY(explain_stages(answer, &stage, 1));
     if (length != nullptr) *length = answer.length();
     return TILEKILN_OK;
   } catch (...) {

@@ -83,41 +83,17 @@ tilekiln_status find(const typename Family::Args* args, int64_t* instances, cons
   }
 }
 
-// A paragraph of the answer.
-class Answer {
- public:
-  Answer(char* text, size_t capacity) : text_(text, capacity) {}
+tilekiln_status explain(Text& text, const KvCall& call, int64_t instance) {
+  const Stage stages[] = {{kv_families[static_cast<int>(call.family)], &call.query, instance},
+                          {combine_family, &call.combine_query}};
+  return explain_stages(text, stages, call.family == KvFamily::splitkv ? 2 : 1);
+}
 
-  tilekiln_status stage(const char* family, int64_t instance, const Query& query) {
-    if (text_.length() != 0) text_.add("\n");
-    const Dispatcher* dispatcher = nullptr;
-    Choice choice;
-    tilekiln_status status = find_dispatcher(family, &dispatcher);
-    if (status == TILEKILN_OK) status = choose(*dispatcher, instance, query, &choice);
-    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
-    if (status == TILEKILN_OK) {
-      explain_choice(text_, *dispatcher, query, choice);
-    } else {
-      text_.add("%s", error_text());
-    }
-    return TILEKILN_OK;
-  }
-
-  tilekiln_status stages(const KvCall& call, int64_t instance) {
-    TILEKILN_TRY(stage(kv_families[static_cast<int>(call.family)], instance, call.query));
-    return call.family == KvFamily::splitkv ? stage(combine_family, -1, call.combine_query) : TILEKILN_OK;
-  }
-
-  tilekiln_status stages(const AppendCall& call, int64_t instance) {
-    TILEKILN_TRY(stage(append_family, instance, call.query));
-    return call.attends ? stages(call.attention, -1) : TILEKILN_OK;
-  }
-
-  size_t length() const { return text_.length(); }
-
- private:
-  Text text_;
-};
+tilekiln_status explain(Text& text, const AppendCall& call, int64_t instance) {
+  const Stage stage = {append_family, &call.query, instance};
+  TILEKILN_TRY(explain_stages(text, &stage, 1));
+  return call.attends ? explain(text, call.attention, -1) : TILEKILN_OK;
+}
 
 template <class Family>
 tilekiln_status why(const typename Family::Args* args, char* text, size_t capacity, size_t* length) {
@@ -127,8 +103,8 @@ tilekiln_status why(const typename Family::Args* args, char* text, size_t capaci
   try {
     typename Family::Call call;
     TILEKILN_TRY(Family::check(*args, &call));
-    Answer answer(text, capacity);
-    TILEKILN_TRY(answer.stages(call, args->instance));
+    Text answer(text, capacity);
+    TILEKILN_TRY(explain(answer, call, args->instance));
     if (length != nullptr) *length = answer.length();
     return TILEKILN_OK;
   } catch (...) {

@@ -22,24 +22,20 @@ static_assert(fmha_fwd_splitkv::fields::tile_q == fmha_fwd_pagedkv::fields::tile
 
 namespace {
 
-tilekiln_status choose_one(const char* family, int64_t instance, const Query& query, Choice* choice,
-                           bool* shares_heads) {
-  const Dispatcher* dispatcher = nullptr;
-  TILEKILN_TRY(find_dispatcher(family, &dispatcher));
-  TILEKILN_TRY(choose(*dispatcher, instance, query, choice));
-  if (shares_heads != nullptr)
-    *shares_heads = choice->how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::dlanes);
-  return TILEKILN_OK;
+tilekiln_status choose_one(const char* family, int64_t instance, const Query& query, Choice* choice) {
+  const Stage stage = {family, &query, instance};
+  return choose_stages(&stage, 1, &choice);
 }
 
 }  // namespace
 
 tilekiln_status choose_kv(int64_t instance, KvCall* call) {
   const char* const family = kv_families[static_cast<int>(call->family)];
-  TILEKILN_TRY(choose_one(family, instance, call->query, &call->choice, &call->shares_heads));
+  TILEKILN_TRY(choose_one(family, instance, call->query, &call->choice));
+  call->shares_heads = call->choice.how->pipeline == static_cast<uint8_t>(fmha_fwd_splitkv::Pipeline::dlanes);
   if (call->family != KvFamily::splitkv) return TILEKILN_OK;
   // A plan without its second stage does not exist, whatever num_splits is.
-  const tilekiln_status status = choose_one(combine_family, -1, call->combine_query, &call->combine, nullptr);
+  const tilekiln_status status = choose_one(combine_family, -1, call->combine_query, &call->combine);
   if (status != TILEKILN_NO_KERNEL) return status;
   char missing[error_capacity];
   snprintf(missing, sizeof(missing), "%s", error_text());
@@ -47,7 +43,7 @@ tilekiln_status choose_kv(int64_t instance, KvCall* call) {
 }
 
 tilekiln_status choose_append(int64_t instance, AppendCall* call) {
-  TILEKILN_TRY(choose_one(append_family, instance, call->query, &call->choice, nullptr));
+  TILEKILN_TRY(choose_one(append_family, instance, call->query, &call->choice));
   return call->attends ? choose_kv(-1, &call->attention) : TILEKILN_OK;
 }
 

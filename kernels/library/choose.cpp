@@ -2,6 +2,7 @@
 
 #include "tilekiln/runtime/environment.h"
 #include "tilekiln/runtime/explain.h"
+#include "tilekiln/runtime/library.h"
 
 namespace tilekiln {
 namespace {
@@ -20,6 +21,7 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
     return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance), name,
                          dispatcher.family().name);
   }
+  TILEKILN_TRY(dispatcher.sound());
   if (!dispatcher.fits(query, wanted)) {
     Text text(error_buffer(), error_capacity);
     text.add("instance: was %lld, must be one that fits the problem: ", static_cast<long long>(instance));
@@ -41,6 +43,32 @@ tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Que
   Text text(error_buffer(), error_capacity);
   explain_missing(text, dispatcher, query);
   return TILEKILN_NO_KERNEL;
+}
+
+tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices) {
+  for (int i = 0; i < count; ++i) {
+    const Dispatcher* dispatcher = nullptr;
+    TILEKILN_TRY(find_dispatcher(stages[i].family, &dispatcher));
+    TILEKILN_TRY(choose(*dispatcher, stages[i].instance, *stages[i].query, choices[i]));
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status explain_stages(Text& text, const Stage* stages, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Dispatcher* dispatcher = nullptr;
+    Choice choice;
+    tilekiln_status status = find_dispatcher(stages[i].family, &dispatcher);
+    if (status == TILEKILN_OK) status = choose(*dispatcher, stages[i].instance, *stages[i].query, &choice);
+    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
+    if (text.length() != 0) text.add("\n");
+    if (status == TILEKILN_OK) {
+      explain_choice(text, *dispatcher, *stages[i].query, choice);
+    } else {
+      text.add("%s", error_text());
+    }
+  }
+  return TILEKILN_OK;
 }
 
 }  // namespace tilekiln

@@ -52,6 +52,7 @@ Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
     if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
   }
   ask_engines();
+  fine_ = isa_known_ && unanswered_ < 0;
   make_index();
 }
 
@@ -124,8 +125,8 @@ void Dispatcher::make_index() {
   std::copy(entries.begin(), entries.end(), entries_.begin());
 }
 
-tilekiln_status Dispatcher::status() const {
-  if (__builtin_expect(isa_known_, 1)) return TILEKILN_OK;
+tilekiln_status Dispatcher::trouble() const {
+  if (isa_known_) return sound();
   Text text(error_buffer(), error_capacity);
   text.add("TILEKILN_ISA: was \"%s\"", isa_);
   int known = 0;

@@ -413,7 +413,7 @@ void unanswered() {
   };
   CHECK(all.make().sound() == TILEKILN_OK);
   const Dispatcher d = none.make();
-  CHECK(d.sound() == TILEKILN_INTERNAL);
+  CHECK(d.sound() == TILEKILN_INTERNAL && d.status() == TILEKILN_INTERNAL);
   CHECK_TEXT(brief(error_text()),
              "library small lists row_1, and the engine of toy for it has no such function (`entries` of "
              "kernels/toy/family.yaml)");

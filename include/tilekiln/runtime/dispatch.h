@@ -39,8 +39,8 @@ class Dispatcher {
   // `isa`: the best ISA allowed (TILEKILN_ISA), "" for any. Throws std::bad_alloc.
   Dispatcher(const Table& table, uint32_t family, const char* isa);
 
-  // OK, or that TILEKILN_ISA names no ISA that this library holds and this machine has.
-  [[nodiscard]] tilekiln_status status() const;
+  // OK, or that TILEKILN_ISA names no ISA that this library holds and this machine has; or what sound() says.
+  [[nodiscard]] tilekiln_status status() const { return __builtin_expect(fine_, 1) ? TILEKILN_OK : trouble(); }
   // OK, or that an engine lacks what the plan lists of it.
   [[nodiscard]] tilekiln_status sound() const;
   // The best instance for a problem; {} when there is none.
@@ -121,6 +121,7 @@ class Dispatcher {
   // Whether two entries of equal integers differ for no problem but in their target and rank.
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
+  [[nodiscard]] tilekiln_status trouble() const;
   void read_axes();
   void ask_engines();
   void make_index();
@@ -129,7 +130,7 @@ class Dispatcher {
   const Family& family_;
   const char* isa_;
   const Target* best_ = nullptr;
-  bool isa_known_ = true;
+  bool isa_known_ = true, fine_ = true;
   int64_t unanswered_ = -1;  // an instance whose engine has no function for it
   int integer_count_ = 0;
   Field fields_[max_integers] = {};
