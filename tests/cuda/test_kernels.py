@@ -55,14 +55,19 @@ def test_cubins_are_reproducible(built: Path, tools: tuple[Path, Path], tmp_path
 @pytest.mark.xdist_group("cuda")
 @pytest.mark.torch
 def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple[Path, Path]) -> None:
-    from tools.gpu import backward, driver, forward
+    from tools.gpu import backward, decode, driver, forward
 
-    for name, header in (("fmha_fwd_d64-bf16", forward.HEADER), ("fmha_bwd_d64-bf16", backward.HEADER)):
+    for family, header, alignment in (
+        ("fmha_fwd", forward.HEADER, 128),
+        ("fmha_bwd", backward.HEADER, 128),
+        ("fmha_decode", decode.HEADER, 8),
+    ):
+        name = f"{family}_d64-bf16"
         elf = subprocess.run(
             [tools[1], "-elf", built / f"{name}.cubin"], capture_output=True, text=True, check=True
         ).stdout
         sizes = {int(size, 16) for size in re.findall(r"Ordinal : 0x0\s.*Size\s+: (0x[0-9a-f]+)", elf)}
-        assert sizes == {-(-ctypes.sizeof(driver.structure(header, "Row")) // 128) * 128}
+        assert sizes == {-(-ctypes.sizeof(driver.structure(header, "Row")) // alignment) * alignment}
 
 
 def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from tilekiln import reference
 from tilekiln.reference.tolerance import Tolerance
 
 from tools.gpu.builds import Build, builds
@@ -45,6 +47,20 @@ class Report:
     def __init__(self) -> None:
         self.cases = self.bad = 0
 
+    @staticmethod
+    def excess(bound: Tolerance, expected: reference.Result, out: torch.Tensor, lse: torch.Tensor) -> float:
+        """The worst error as a share of its bound; NaN and wrong infinities give inf."""
+        touched, worst = expected.touched, 0.0
+        for result, value, limit in (
+            (numpy(out), expected.out, bound.out_bound(expected)),
+            (numpy(lse), expected.lse, bound.lse_bound(expected)),
+        ):
+            got, want, most = result[touched], value[touched], limit[touched]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                error = np.where(got == want, 0.0, np.abs(got - want) / most)
+            worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
+        return worst
+
     def case(self, name: str, excess: float, same: bool = True, note: str = "") -> None:
         ok = excess <= 1 and same
         self.cases += 1
@@ -56,13 +72,13 @@ class Report:
 
 def run(out: Path, names: list[str], small: bool) -> int:
     """0 when every case holds."""
-    from tools.gpu import check_backward, check_forward
+    from tools.gpu import check_backward, check_decode, check_forward
 
     seed = int(time.time())
     torch.manual_seed(seed)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, seed {seed}", flush=True)
     report = Report()
-    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check}
+    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check, "fmha_decode_": check_decode.check}
     for build in builds(names):
         check_one(families, build, out, report, small)
     print(f"{report.cases} cases, {report.bad} bad", flush=True)

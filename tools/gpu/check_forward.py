@@ -148,16 +148,7 @@ def judge(
         torch.cuda.synchronize()
         results.append((made.clone(), lse.clone()))
     bound = tolerance(build.dtype, more.get("softcap", 0.0))
-    touched = expected.touched
-    excess = 0.0
-    for result, value, limit in (
-        (numpy(made), expected.out, bound.out_bound(expected)),
-        (numpy(lse), expected.lse, bound.lse_bound(expected)),
-    ):
-        got, want, most = result[touched], value[touched], limit[touched]
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.where(got == want, 0.0, np.abs(got - want) / most)
-        excess = max(excess, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
+    excess = report.excess(bound, expected, *results[0])
     same = all(
         torch.equal(a.view(torch.uint8), b.view(torch.uint8))
         for other in results[1:]

@@ -59,7 +59,7 @@ def structure(header: str, name: str) -> type[ctypes.Structure]:
     if body is None:
         raise GpuError(f"{header}: there is no struct {name}")
     fields = []
-    for declaration in filter(None, (line.strip() for line in body[1].split(";"))):
+    for declaration in filter(None, (" ".join(line.split()) for line in body[1].split(";"))):
         match = re.fullmatch(r"(?:const )?(\w+)(\*?)\s+([\w, ]+)", declaration)
         if match is None or (not match[2] and match[1] not in C_TYPES):
             raise GpuError(f"{header}: {declaration!r} is no declaration that is understood")
