@@ -58,7 +58,7 @@ def _stores(architecture: str, snippet: Snippet) -> str:
     return "\n".join(lines)
 
 
-def source(architecture: str, snippets: Sequence[Snippet], lds_bytes: int = 0) -> str:
+def source(architecture: str, snippets: Sequence[Snippet], lds_bytes: int = 0, scratch_bytes: int = 0) -> str:
     """A whole assembly file with one kernel, `k`."""
     waves = "\n  .amdhsa_wavefront_size32 1" if architecture in RDNA else "\n  .amdhsa_accum_offset 256"
     body = "\n".join(f"{one.body}\n{wait(architecture)}\n{_stores(architecture, one)}" for one in snippets)
@@ -76,6 +76,7 @@ s_endpgm
 .p2align 6
 .amdhsa_kernel k
   .amdhsa_group_segment_fixed_size {lds_bytes}
+  .amdhsa_private_segment_fixed_size {scratch_bytes}
   .amdhsa_user_sgpr_kernarg_segment_ptr 1
   .amdhsa_next_free_vgpr 256
   .amdhsa_next_free_sgpr 96{waves}

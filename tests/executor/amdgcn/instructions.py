@@ -425,41 +425,50 @@ PAIRS = [  # {aa}, {bb}: pairs of registers, whose low words are the first two s
     ),
 ]
 
-RELATIONS = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal}
-NEGATED = {"nlt": np.less, "nle": np.less_equal, "ngt": np.greater, "nge": np.greater_equal, "neq": np.equal}
-
-
-def _compare(name: str, test: Callable[..., Any], sources: str, on: tuple[str, ...] = ALL) -> Case:
-    """1 where the lane's bit of the mask is set."""
-    return Case(
-        f"{name} {{vcc}}, {{a}}, {{b}}\nv_cndmask_b32 {{d}}, 0, 1, {{vcc}}",
-        lambda a, b: test(a, b).astype(U32),
-        on,
-        sources,
-    )
-
-
-COMPARES = [
-    *(
-        _compare(f"v_cmp_{name}_{kind}", lambda a, b, test=test, view=view: test(view(a), view(b)), "nn")
-        for name, test in (*RELATIONS.items(), ("ne", np.not_equal))
-        for kind, view in (("i32", i), ("u32", lambda x: x))
-    ),
-    *(
-        _compare(f"v_cmp_{name}_f32", lambda a, b, test=test: test(f(a), f(b)), "qq")
-        for name, test in RELATIONS.items()
-    ),
-    *(_compare(f"v_cmp_{name}_f32", lambda a, b, test=test: ~test(f(a), f(b)), "qq") for name, test in NEGATED.items()),
-    _compare("v_cmp_u_f32", lambda a, b: np.isnan(f(a)) | np.isnan(f(b)), "qq"),
-    _compare("v_cmp_o_f32", lambda a, b: ~(np.isnan(f(a)) | np.isnan(f(b))), "qq"),
-    _compare("v_cmp_lg_f32", lambda a, b: (f(a) < f(b)) | (f(a) > f(b)), "qq"),
-    _compare("v_cmp_lt_f16", lambda a, b: half(a) < half(b), "hh", GFX9),
-    _compare("v_cmp_gt_u16", lambda a, b: low(a) > low(b), "uu", GFX9),
-    _compare(
-        "v_cmp_le_i16",
-        lambda a, b: low(a).astype(np.uint16).view(np.int16) <= low(b).astype(np.uint16).view(np.int16),
-        "uu",
+OTHERS = [
+    *_two("v_max_f16", lambda a, b: low(np.fmax(half(a), half(b)).view(np.uint16)), "hh", GFX9),
+    *_two("v_min_f16", lambda a, b: low(np.fmin(half(a), half(b)).view(np.uint16)), "hh", GFX9),
+    *_two("v_sub_f16", lambda a, b: low((half(a) - half(b)).view(np.uint16)), "hh", GFX9),
+    *_two(
+        "v_pk_min_f16",
+        lambda a, b: halves(np.fmin(half(a), half(b)), np.fmin(half(a, True), half(b, True))),
+        "hh",
         GFX9,
+    ),
+    *_two(
+        "v_pk_max_num_f16",
+        lambda a, b: halves(np.fmax(half(a), half(b)), np.fmax(half(a, True), half(b, True))),
+        "hh",
+        ("gfx1201",),
+    ),
+    *_two(
+        "v_pk_lshrrev_b16", each(lambda a, b: ((b & 0xFFFF) >> (a & 15)) | ((b >> 16) >> (a >> 16 & 15)) << 16), "su"
+    ),
+    *_one("v_rcp_iflag_f32", lambda a: bits(1 / f(a).astype(F64)), "p", exact=False),
+    *_three("v_med3_num_f32", lambda a, b, c: bits(np.sort(np.stack([f(a), f(b), f(c)]), 0)[1]), "mmm", ("gfx1201",)),
+    *_three("v_min3_num_f32", lambda a, b, c: bits(np.fmin(np.fmin(f(a), f(b)), f(c))), "fff", ("gfx1201",)),
+    *_three("v_minmax_f32", lambda a, b, c: bits(np.fmax(np.fmin(f(a), f(b)), f(c))), "fff", ("gfx1100",)),
+    *_three("v_maxmin_num_f32", lambda a, b, c: bits(np.fmin(np.fmax(f(a), f(b)), f(c))), "fff", ("gfx1201",)),
+    Case(
+        "v_mov_b32 {d}, {c}\nv_fmac_f32 {d}, {a}, {b}",
+        lambda a, b, c: bits((f(a).astype(F64) * f(b) + f(c)).astype(F32)),
+        ALL,
+        "mmm",
+        exact=False,
+    ),
+    Case(
+        "v_fmamk_f32 {d}, {a}, 0x40200000, {b}",
+        lambda a, b: bits((f(a).astype(F64) * 2.5 + f(b)).astype(F32)),
+        ("gfx942", "gfx950", *RDNA),
+        "mm",
+        exact=False,
+    ),
+    Case(
+        "v_fmaak_f32 {d}, {a}, {b}, 0x40200000",
+        lambda a, b: bits((f(a).astype(F64) * f(b) + 2.5).astype(F32)),
+        ("gfx942", "gfx950", *RDNA),
+        "mm",
+        exact=False,
     ),
 ]
 
@@ -468,7 +477,7 @@ FP8_CONVERSIONS = [
     Case("v_mov_b32 {d}, 0\nv_cvt_pk_bf8_f32 {d}, {a}, {b}", lambda a, b: a, FP8, "88"),
 ]
 
-CASES = [*ONE_SOURCE, *TWO_SOURCES, *THREE_SOURCES, *MODIFIERS, *PAIRS, *COMPARES]
+CASES = [*ONE_SOURCE, *TWO_SOURCES, *THREE_SOURCES, *MODIFIERS, *PAIRS, *OTHERS]
 
 
 def fp8_expected(case: Case, architecture: str, a: Any, b: Any) -> Any:

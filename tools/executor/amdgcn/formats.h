@@ -70,4 +70,10 @@ float exp2_of(float x);
 float max_number(float a, float b);
 float min_number(float a, float b);
 
+/// Toward zero; what does not fit becomes the nearest that does, NaN becomes 0.
+inline u32 to_i32(float x) {
+  return x != x ? 0 : x >= 2147483648.f ? 0x7fffffff : x <= -2147483648.f ? 0x80000000 : u32(i32(x));
+}
+inline u32 to_u32(float x) { return !(x > 0) ? 0 : x >= 4294967296.f ? ~0u : u32(x); }
+
 }  // namespace amdgcn

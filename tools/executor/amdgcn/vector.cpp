@@ -87,11 +87,6 @@ u32 truth_table(u32 a, u32 b, u32 c, int table) {
   return r;
 }
 
-u32 to_i32(float x) {
-  return x != x ? 0 : x >= 2147483648.f ? 0x7fffffff : x <= -2147483648.f ? 0x80000000 : u32(i32(x));
-}
-u32 to_u32(float x) { return !(x > 0) ? 0 : x >= 4294967296.f ? ~0u : u32(x); }
-
 }  // namespace
 
 V1("v_mov_b32", Type::f32, a)
