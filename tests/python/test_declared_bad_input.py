@@ -1,0 +1,70 @@
+"""A library refuses what each operator.yaml declares wrong, in its words: cases drawn from the declarations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilekiln as tk
+
+from codegen.operators.cases import Array, Case, Drawn
+from codegen.tree import tree
+
+DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int32": np.int32, "uint8": np.uint8}
+# Every letter another length. Of a cache: as many sequences as the call has, all of them full.
+LENGTHS = {
+    "B": 2,
+    "Bc": 2,
+    "Sq": 5,
+    "Sk": 16,
+    "Tq": 7,
+    "H": 6,
+    "Hk": 3,
+    "D": 32,
+    "Dv": 64,
+    "Sn": 1,
+    "P": 4,
+    "Ps": 16,
+    "K": 16,
+}
+INDICES = {  # by operator: what its keys need
+    "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
+    "fmha_fwd_appendkv": {"seqlen_k": [3, 15]},
+    "fmha_batch_prefill": {"cu_seqlens_q": [0, 3, 7], "block_table": [[0], [1]], "seqlen_k": [16, 9]},
+}
+OPERATORS = tree().operators
+
+
+def drawn(name: str) -> Drawn:
+    operator = OPERATORS[name]
+    return Drawn(operator, operator.forms[0], LENGTHS, "fp16")
+
+
+def made(name: str, call: dict[str, Any]) -> dict[str, Any]:
+    """The arguments as a library takes them."""
+    indices = {key: np.array(value, np.int32) for key, value in INDICES.get(name, {}).items()}
+    arrays = {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in call.items()}
+    return indices | arrays
+
+
+CASES = [(name, case) for name in OPERATORS for case in drawn(name).cases()]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_drawn_call_is_good(flash: tk.Library, name: str) -> None:
+    getattr(flash, f"{name}_find")(**made(name, drawn(name).required))
+
+
+@pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case.about}" for name, case in CASES])
+def test_refused_in_the_declared_words(flash: tk.Library, name: str, case: Case) -> None:
+    arguments = made(name, drawn(name).required | case.changes)
+    with pytest.raises(tk.ArgumentError) as raised:
+        getattr(flash, name)(**arguments)
+    assert str(raised.value).startswith(case.sentence)
+
+
+def test_there_are_enough_cases() -> None:
+    assert len(CASES) >= 100
+    assert {name for name, _ in CASES} == set(OPERATORS)
