@@ -112,6 +112,7 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
             f.name: {
                 "signature": list(f.axis_of),
                 "algorithm": list(plan.algorithm_axes(f)),
+                "holds": [axis.name for axis in f.integers if axis.holds == "at_least"],
                 "numbers": {axis.name: list(axis.of) for axis in f.algorithm_axes if axis.of},
             }
             for f in families

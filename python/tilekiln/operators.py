@@ -139,11 +139,12 @@ def at_hand() -> list[Library]:
 
 
 @functools.cache
-def _head_dims(library: Library) -> list[int]:
-    """hdim_q + hdim_v of every instance; families without one count as 0."""
-    table = library.manifest["instances"]
-    q, v = table["columns"].index("hdim_q"), table["columns"].index("hdim_v")
-    return [(row[q] or 0) + (row[v] or 0) for row in table["rows"]]
+def _held(library: Library) -> list[int]:
+    """What every instance holds of the axes that take problems up to their value, as head dims: their sum."""
+    table, families = library.manifest["instances"], library.manifest["families"]
+    family = table["columns"].index("family")
+    columns = {name: [table["columns"].index(axis) for axis in of["holds"]] for name, of in families.items()}
+    return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
 FIRST = {"fmha_bwd": 1, "fmha_fwd_appendkv": 1}
@@ -183,7 +184,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         except NoKernelError as refusal:
             refusals.append(Refusal(library.receipt, str(refusal)))
             continue
-        size = _head_dims(library)[found if isinstance(found, int) else found[MAIN.get(operator, 0)]]
+        size = _held(library)[found if isinstance(found, int) else found[MAIN.get(operator, 0)]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:
