@@ -41,6 +41,7 @@ class Axis:
     ) -> None:
         self.position, self.name, self.about, self.kind, self.values = position, name, about, kind, values
         self.holds = holds  # of an integer: at_least, equal
+        self.apart: frozenset[int] = frozenset()  # codes of the values whose rows have units of their own
         self.shift, self.bits = shift, _bits(kind, values)
         self.field = (1 << self.bits) - 1  # the largest number that fits its bits
         self.all_codes = (1 << len(values)) - 1
@@ -208,6 +209,10 @@ class Family:
                 raise self.document.error(("axes", position, "word"), message)
             at = integers if kind == INTEGER else shift
             axes.append(Axis(position, axis.name, about, kind, values, word, at, holds))
+            for index, value in enumerate(map(str, axis.apart)):
+                if value not in values:
+                    raise self.document.error(("axes", position, "apart", index), no_such("value", value, values))
+            axes[-1].apart = frozenset(map(values.index, map(str, axis.apart)))
             if kind == INTEGER:
                 integers += axes[-1].bits
             else:
@@ -347,6 +352,11 @@ class Family:
                     found.append((by.code_of[value], tuple(map(int, str(row).split("x")))))
             return Table(name, by, columns_, sorted(found))
         return None
+
+    @cached_property
+    def axes_apart(self) -> list[Axis]:
+        """Those with values whose rows have units of their own, but for those that units are made by anyway."""
+        return [axis for axis in self.axes if axis.apart and axis.name not in self.file.batch_by]
 
     @cached_property
     def integers_name(self) -> str:

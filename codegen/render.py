@@ -127,15 +127,23 @@ def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
         name: sum(axis.field << axis.shift for axis in map(family.axis_of.__getitem__, family.file.batch_by))
         for name, family in plan.tree.families.items()
     }
-    grouped: dict[tuple[str, str, int], list[Instance]] = {}
-    numbers: dict[tuple[str, str, int], int] = {}
+    grouped: dict[tuple[str, str, int, str], list[Instance]] = {}
+    numbers: dict[tuple[str, str, int, str], int] = {}
     refs = []
     for instance in plan.instances:
-        key = (instance.family_.name, instance.target.name, instance.packed & masks[instance.family_.name])
+        family = instance.family_
+        apart = _apart(instance) if family.axes_apart else ""
+        key = (family.name, instance.target.name, instance.packed & masks[family.name], apart)
         members = grouped.setdefault(key, [])
         refs.append((numbers.setdefault(key, len(numbers)), len(members)))
         members.append(instance)
     return [_batch(members) for members in grouped.values()], refs
+
+
+def _apart(instance: Instance) -> str:
+    """The words of the values whose rows have units of their own."""
+    codes = ((axis, axis.code_in(instance.packed)) for axis in instance.family_.axes_apart)
+    return "".join(axis.words[code] for axis, code in codes if code in axis.apart)
 
 
 def _batch(members: list[Instance]) -> Batch:
@@ -144,7 +152,9 @@ def _batch(members: list[Instance]) -> Batch:
     family = first.family_
     words = [axis.words[axis.code_in(first.packed)] for axis in map(family.axis_of.__getitem__, family.file.batch_by)]
     content = "\n".join(f"{instance.name} {_row(instance)}" for instance in members)
-    key = "".join(words).strip("_") + "-" + hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    key = (
+        "".join([*words, _apart(first)]).strip("_") + "-" + hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    )
     symbol = f"{family.name}_{first.target.word}_{key.replace('-', '_')}"
     return Batch(f"rows/{family.name}/{first.target.name}/{key}.cpp", symbol, members)
 

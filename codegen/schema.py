@@ -27,6 +27,8 @@ class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     values: Annotated[list[Word | Number], Meta(min_length=1)] | str | None = None
     holds: Literal["at_least", "equal"] | None = None  # of an integer axis: which problems an instance takes
     word: str | list[Word] = ""
+    # Values that were appended: their rows have units of their own, so that the units of the others stay as they are.
+    apart: list[Word | Number] = []
 
 
 class TableFile(Struct, frozen=True, forbid_unknown_fields=True):

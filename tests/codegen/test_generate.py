@@ -167,6 +167,23 @@ def test_a_new_value_changes_only_the_units_concerned(
     }
 
 
+def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pathlib.Path) -> None:
+    """Without `apart` a further mode changes every unit of the family, whose rows it doubles."""
+    out, mode = tmp_path / "gen", "- name: mode\n    values: [batch, group"
+    make(copy, out, "fp8")
+    before = [path for path in content(out) if path.startswith("rows/")]
+    copy.edit("kernels/fmha_fwd/family.yaml", f"{mode}]", f"{mode}, nested]\n    apart: [nested]")
+    done = make(copy, out, "fp8")
+    written = [path for path in done.written if path.startswith("rows/")]
+    assert written
+    assert all(path.startswith("rows/fmha_fwd/") and "_nested-" in path for path in written)
+    assert done.removed == []
+    copy.edit("kernels/fmha_fwd/family.yaml", "\n    apart: [nested]", "")
+    done = make(copy, out, "fp8")
+    gone = {path for path in done.removed if "_nested-" not in path}
+    assert gone == {path for path in before if path.startswith("rows/fmha_fwd/")}
+
+
 def test_a_failed_write_leaves_the_old_file(
     copy: Copy, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
