@@ -7,14 +7,18 @@ from collections.abc import Mapping
 
 from codegen import files
 from codegen.errors import CodegenError
-from codegen.operators import header
+from codegen.operators import header, stubs
 from codegen.operators.model import Operator
 
 
 def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
     """Text by path from the root of the tree."""
     headers = {f"include/tilekiln/operators/{name}.h": header.text(one) for name, one in operators.items()}
-    return {"include/tilekiln/operators.h": header.all_of(operators), **headers}
+    made = {
+        "include/tilekiln/operators.h": header.all_of(operators),
+        "python/tilekiln/_declared.py": stubs.text(operators),
+    }
+    return made | headers
 
 
 def write(root: str, operators: Mapping[str, Operator]) -> str:

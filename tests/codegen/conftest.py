@@ -51,6 +51,8 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     shutil.copytree(ROOT / "receipts", root / "receipts")
     shutil.copytree(ROOT / "kernels", root / "kernels")
     shutil.copytree(ROOT / "include", root / "include")
+    (root / "python/tilekiln").mkdir(parents=True)
+    shutil.copy(ROOT / "python/tilekiln/_declared.py", root / "python/tilekiln")
     return Copy(root)
 
 

@@ -14,7 +14,16 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("codegen", "receipts", "kernels", "include", "docs/reference", "VERSION", "LICENSE")
+PARTS = (
+    "codegen",
+    "receipts",
+    "kernels",
+    "include",
+    "docs/reference",
+    "VERSION",
+    "LICENSE",
+    "python/tilekiln/_declared.py",
+)
 TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
 FORWARD = "kernels/fmha_fwd/family.yaml"
 
@@ -81,7 +90,8 @@ class Scratch(NamedTuple):
 def copied(root: Path, parts: tuple[str, ...]) -> Scratch:
     for part in parts:
         if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, root / part, ignore=shutil.ignore_patterns("__pycache__", "*.so", "build"))
+            ignored = shutil.ignore_patterns("__pycache__", "*.so", "build")
+            shutil.copytree(ROOT / part, root / part, ignore=ignored, dirs_exist_ok=True)
         else:
             (root / part).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / part, root / part)

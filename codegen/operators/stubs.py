@@ -1,0 +1,62 @@
+"""The arguments of operators for Python's type checkers: python/tilekiln/_declared.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codegen.operators.binding import Entry, entries
+from codegen.operators.model import Operator
+
+HEAD = '''"""The arguments of every operator past those by position, for type checkers.
+
+Made by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from ._native import Stream
+
+Array = Any
+"""A NumPy array, a torch tensor or any object with __dlpack__."""
+'''
+_TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "instance": "int | str"}
+
+
+def text(operators: Mapping[str, Operator]) -> str:
+    return HEAD + "".join(_class(operator) for operator in operators.values())
+
+
+def class_name(operator: Operator) -> str:
+    return "".join(part.capitalize() for part in operator.name.split("_")) + "Arguments"
+
+
+def _class(operator: Operator) -> str:
+    lines = [
+        "",
+        "",
+        f"class {class_name(operator)}(TypedDict, total=False):",
+        f'    """Everything that `Library.{operator.name}` takes by name; its docstring says what each one is."""',
+        "",
+    ]
+    places = {a.name for a in operator.positional}
+    lines += [f"    {entry.name}: {_type(entry)}" for entry in entries(operator) if entry.name not in places]
+    return "\n".join(lines) + "\n"
+
+
+def _type(entry: Entry) -> str:
+    a = entry.argument
+    words = ", ".join(f'"{word}"' for word in entry.words)
+    if a is None:
+        tri_state = entry.result is not None and entry.result.file.unless_said
+        return f"Literal[{words}] | None" if words else "bool | None" if tri_state else "bool"
+    if a.is_array:
+        return "Array | bool | None" if a.file.ask else "Array | None"
+    if a.kind == "word":
+        return f"Literal[{words}]"
+    if a.kind == "pair":
+        return "tuple[int, int]"
+    if a.kind == "stream":
+        return "Stream | None"
+    return "float | None" if a.is_pointer else _TYPES[a.kind]

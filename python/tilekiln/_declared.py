@@ -1,0 +1,222 @@
+"""The arguments of every operator past those by position, for type checkers.
+
+Made by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from ._native import Stream
+
+Array = Any
+"""A NumPy array, a torch tensor or any object with __dlpack__."""
+
+
+class FmhaBatchPrefillArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    lse: Array | None
+    randval: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
+    kv_block_descale: Array | None
+    cu_seqlens_q: Array | None
+    kv_indptr: Array | None
+    kv_page_indices: Array | None
+    kv_last_page_lens: Array | None
+    block_table: Array | None
+    seqlen_k: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    dropout_p: float
+    rng: tuple[int, int]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    return_lse: bool
+
+
+class FmhaBwdArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_bwd` takes by name; its docstring says what each one is."""
+
+    dq: Array | None
+    dk: Array | None
+    dv: Array | None
+    dbias: Array | bool | None
+    d_sink: Array | bool | None
+    delta: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    seqstart_q: Array | None
+    seqstart_k: Array | None
+    seqlen_q: Array | None
+    seqlen_k: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    randval: Array | None
+    workspace: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    dropout_p: float
+    rng: tuple[int, int]
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    deterministic: bool
+    workers: int
+
+
+class FmhaFwdArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_fwd` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    lse: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
+    block_scale_seqstart_q: Array | None
+    block_scale_seqstart_k: Array | None
+    seqstart_q: Array | None
+    seqstart_k: Array | None
+    seqlen_q: Array | None
+    seqlen_k: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    randval: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    dropout_p: float
+    rng: tuple[int, int]
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    min_seqlen_q: int
+    return_lse: bool
+    out_dtype: Literal["bf16", "fp32"] | None
+
+
+class FmhaFwdAppendkvArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_fwd_appendkv` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    lse: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
+    out_scale: Array | None
+    seqlen_k: Array | None
+    rotary_cos: Array | None
+    rotary_sin: Array | None
+    block_table: Array | None
+    cache_batch_idx: Array | None
+    cache_leftpad: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    rotary_interleaved: bool
+    num_splits: int
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    return_lse: bool
+    attend: bool | None
+
+
+class FmhaFwdPagedkvArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_fwd_pagedkv` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
+    out_scale: Array | None
+    seqstart_q: Array | None
+    seqstart_k: Array | None
+    seqlen_q: Array | None
+    seqlen_k: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    block_table: Array | None
+    cache_batch_idx: Array | None
+    cache_leftpad: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    is_gappy: bool
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+
+
+class FmhaFwdSplitkvArguments(TypedDict, total=False):
+    """Everything that `Library.fmha_fwd_splitkv` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    lse: Array | None
+    bias: Array | None
+    alibi_slopes: Array | None
+    sink: Array | None
+    q_descale: Array | None
+    k_descale: Array | None
+    v_descale: Array | None
+    out_scale: Array | None
+    seqstart_q: Array | None
+    seqstart_k: Array | None
+    seqlen_q: Array | None
+    seqlen_k: Array | None
+    cu_seqlens_q: Array | None
+    cu_seqlens_k: Array | None
+    block_table: Array | None
+    cache_batch_idx: Array | None
+    cache_leftpad: Array | None
+    softmax_scale: float | None
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: Literal["bottom_right", "top_left"]
+    sink_size: int
+    softcap: float
+    is_gappy: bool
+    num_splits: int
+    layout: Literal["bshd", "bhsd"]
+    stream: Stream | None
+    num_threads: int
+    instance: int | str
+    return_lse: bool
