@@ -276,6 +276,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 "operator": operators.context(operator, plan.tree.operators),
                 "operator_table": operators.table(operator),
             }
+            if operator.file.call.problem:
+                known["operator_entries"] = {"operator": operator}
             for file, context in known.items():
                 path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
@@ -296,7 +298,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         units.append(unit(table, "table", plan))
         listed = renderer.text("library/operators.cpp.jinja", operators=[one.name for one in holds])
         operators_path = add(f"{plan.receipt}/operators.cpp", listed)
-        units.append(Unit(operators_path, digests[operators_path], "operators", (plan.receipt,)))
+        units.append(unit(operators_path, "operators", plan))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
         units.append(unit(code_path, "manifest", plan))
         part = Generated(

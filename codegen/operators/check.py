@@ -467,7 +467,8 @@ class Check:
                 parts = [] if a.required else [f"in.{a.name}.given()"]
                 parts += [self._is_on(a.file.written_with)] if a.file.written_with else []
                 condition = f"if ({' && '.join(parts)}) " if parts else ""
-                self._put(f"{condition}TILEKILN_TRY(given.check_own(in.{a.name}));")
+                itself = f", &in.{a.file.in_place}" if a.file.in_place else ""
+                self._put(f"{condition}TILEKILN_TRY(given.check_own(in.{a.name}{itself}));")
 
     def _run(self) -> None:
         self._try("where_to_run(args, &call.to)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from codegen.operators.model import Operator
+from codegen.operators.model import COMMON, Operator
 from codegen.plan import Plan
 
 ALWAYS = "kernels/library/*.cpp"
@@ -24,7 +24,7 @@ def host(held: Iterable[Operator]) -> list[str]:
     """The host code of a library of these operators, as patterns from the tree's root."""
     held = list(held)
     areas = dict.fromkeys(f"kernels/{operator.file.area}/*.cpp" for operator in held)
-    return [ALWAYS, *areas, *(f"kernels/{operator.name}/host.cpp" for operator in held)]
+    return [*dict.fromkeys([ALWAYS, *areas]), *(f"kernels/{operator.name}/host.cpp" for operator in held)]
 
 
 def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
@@ -33,7 +33,7 @@ def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
     families = [instance.family_ for instance in {i.family: i for i in plan.instances}.values()]
     rooms = {operator.name for operator in plan.tree.operators.values()} | {*plan.tree.families}
     rooms |= {operator.file.area for operator in plan.tree.operators.values()}
-    own = {word for operator in held for word in (operator.name, operator.file.area, *operator.file.stages)}
+    own = {COMMON} | {word for operator in held for word in (operator.name, operator.file.area, *operator.file.stages)}
     own |= {word for family in families for word in (family.name, family.engine_family.name)}
     others = {f"kernels/{room}" for room in rooms - own}
     return {folder: digest for folder, digest in hashes.items() if folder not in others}

@@ -32,7 +32,7 @@ NO_FIELD = ("threads", "instance", "stream", "executor")  # kinds that the gener
 _WORDS = {  # which words a kind may have, besides `about`
     "array": "place optional required form like shape one ones when only read written_with not_with needs together "
     "says",
-    "result": "form like shape when chosen_by asked_by unless_said ask needs says",
+    "result": "form like shape when chosen_by asked_by unless_said ask in_place needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",
     "int": "least least_is most needs says",
@@ -155,11 +155,16 @@ class Operator:
 
     axes: dict[str, tuple[str, ...]]  # of the main stage, with their values
 
-    def __init__(self, document: Document, area: tuple[Document, schema.AreaFile]) -> None:
+    def __init__(
+        self, document: Document, area: tuple[Document, schema.AreaFile], common: tuple[Document, schema.AreaFile]
+    ) -> None:
         self.document = document
         self.file = file = document.load(schema.OperatorFile)
         self.name, self.about = file.operator, file.about
         self.area_document, self.area = area
+        self.groups = {
+            name: (group, source) for source, file_ in (common, area) for name, group in file_.groups.items()
+        }
         self.arguments = self._arguments()
         self.arrays = [a for a in self.arguments.values() if a.is_array]
         self.scalars = [a for a in self.arguments.values() if not a.is_array]
@@ -169,6 +174,12 @@ class Operator:
         self.exchange: tuple[str, str] | None = next(iter(self.area.exchange.items()), None)
         if self.exchange and self.exchange[0] not in self.arguments:
             self.exchange = None
+        if (file.call.type is None) == (file.call.problem is None):
+            raise document.error(("call",), "either 'type' or 'problem' says what is filled")
+        if file.call.problem and len(file.stages) > 1:
+            raise document.error(
+                ("call", "problem"), "an operator of several stages has a 'type' and functions of its own"
+            )
         self._check_shapes()
         self.forms = self._forms()
         self.first = self._first()
@@ -188,12 +199,10 @@ class Operator:
                 group = key[8:]
                 if words is not None:
                     raise self.document.error(path, f"'{key}' takes no words: the group stands in the area's file")
-                if group not in self.area.groups:
-                    raise self.document.error(path, no_such("group", group, self.area.groups))
-                members = {
-                    name: (one, self.area_document, ("groups", group, name))
-                    for name, one in self.area.groups[group].items()
-                }
+                if group not in self.groups:
+                    raise self.document.error(path, no_such("group", group, self.groups))
+                shared, source = self.groups[group]
+                members = {name: (one, source, ("groups", group, name)) for name, one in shared.items()}
             elif words is None:
                 raise self.document.error(path, f"'{key}' is of no kind; it may be one of {', '.join(schema.KINDS)}")
             else:
@@ -295,7 +304,7 @@ class Operator:
     def _check_names(self) -> None:
         """Every name of an argument that stands in words of another leads to one."""
         for key, words in self.file.arguments.items():
-            for word in ("like", "not_with", "needs", "written_with", "unless_said"):
+            for word in ("like", "not_with", "needs", "written_with", "unless_said", "in_place"):
                 other = getattr(words, word, None)
                 if other is not None and other not in self.arguments:
                     raise self.document.error(("arguments", key, word), no_such("argument", other, self.arguments))
@@ -419,6 +428,7 @@ class Operator:
         return f"({', '.join(words)})"
 
 
+COMMON = "library"  # the area whose groups every operator may include
 STEPS = ("arrays", "signature", "overlaps", "run")
 
 
@@ -430,7 +440,7 @@ def load(
     area = document.peek("area")
     if area is not None and area not in areas:
         raise document.error(("area",), no_such("area", area, areas))
-    operator = Operator(document, areas.get(area or "", next(iter(areas.values()))))
+    operator = Operator(document, areas[area or COMMON], areas[COMMON])
     if operator.name != name:
         raise document.error(("operator",), f"the operator in kernels/{name} must be named {name}")
     for index, stage in enumerate(operator.file.stages):

@@ -80,6 +80,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     chosen_by: Word | None = None  # the argument that names the dtype of a new result
     asked_by: Word | None = None  # the argument that asks for a result
     unless_said: Word | None = None  # asked_by is absent: a result is asked for when this argument is given
+    in_place: Word | None = None  # an array that it may be: its memory with its strides
     ask: bool = False  # True in place of the array asks for a new one
     read: Literal["host"] | None = None
     written_with: Word | None = None  # an array that is read, and written too when that argument is given
@@ -119,8 +120,14 @@ class CallFile(Struct, frozen=True, forbid_unknown_fields=True):
     """The C++ side that the functions of host.cpp take."""
 
     header: Text
-    type: Text  # what read() fills
-    index: Text  # the struct of the arrays with `read: host`
+    type: Text | None = None  # what read() fills
+    problem: Text | None = None  # instead: what the engine takes. host.cpp has fill and launch, all else is made
+    index: Text | None = None  # the struct of the arrays with `read: host`
+
+    @property
+    def filled(self) -> str:
+        """What read() fills: runtime/entry.h has the one around a problem."""
+        return self.type or f"StageCall<{self.problem}>"
 
 
 class NumberFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,11 +161,13 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     operator: Word
     about: Text
     details: Text  # for the header and the page: shapes, aliasing, what is read when
-    area: Word
     call: CallFile
     stages: Annotated[list[Word], Meta(min_length=1)]
     forms: dict[Word, dict[Word, str]]
     arguments: dict[str, ArgumentFile | None]
+    area: Word = (
+        "library"  # the folder whose arguments.yaml and host code it shares; that of every operator unless said
+    )
     form_of: list[Word] | None = None  # whose dimensions choose the form; the first array that names its dtypes
     main: Word | None = None  # the stage that `instance` is of; the first unless said
     order: Steps | None = None

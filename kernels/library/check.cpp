@@ -6,7 +6,17 @@
 
 namespace tilekiln::op {
 
-tilekiln_status GivenArrays::check_own(const Array& output) const {
+namespace {
+
+bool is_same(const Array& a, const Array& b) {
+  bool same = a.data == b.data && a.dtype == b.dtype && a.ndim == b.ndim;
+  for (int i = 0; same && i < a.ndim; ++i) same = a.shape[i] == b.shape[i] && a.stride[i] == b.stride[i];
+  return same;
+}
+
+}  // namespace
+
+tilekiln_status GivenArrays::check_own(const Array& output, const Array* in_place) const {
   if (overlaps_itself(output)) {
     return fail_argument(
         output.name,
@@ -14,7 +24,13 @@ tilekiln_status GivenArrays::check_own(const Array& output) const {
   }
   for (int i = 0; i < count_; ++i) {
     if (list_[i] == &output || !overlap(output, *list_[i])) continue;
-    return fail_argument(output.name, "shares memory with %s, must have its own", list_[i]->name);
+    if (list_[i] != in_place) {
+      return fail_argument(output.name, "shares memory with %s, must have its own", list_[i]->name);
+    }
+    if (!is_same(output, *in_place)) {
+      return fail_argument(output.name, "shares memory with %s, must have its own or be %s, with its strides",
+                           in_place->name, in_place->name);
+    }
   }
   return TILEKILN_OK;
 }

@@ -13,8 +13,9 @@ class GivenArrays {
     list_[count_++] = array;
     return check_array(name, tensor, array);
   }
-  // No output may share memory with another array, or hold two elements at one address.
-  [[nodiscard]] tilekiln_status check_own(const Array& output) const;
+  // No output may share memory with another array, or hold two elements at one address. `in_place`: the array that it
+  // may be, with its strides.
+  [[nodiscard]] tilekiln_status check_own(const Array& output, const Array* in_place = nullptr) const;
 
  private:
   const Array* list_[32];
