@@ -41,17 +41,21 @@ class Build:
     kilobytes: int  # ceilings, as builds.yaml says
     local: int = 0
     uncovered: int = 0
+    arch: str = "sm_90a"  # sm_80: a fatbin with its PTX, which newer GPUs compile on loading
     wgmma: bool = True  # false: mma.sync, which has no main loops to hold to account
 
     def command(self, nvcc: Path, out: Path) -> list[str]:
         """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""
         defines = [f"-D{name}={value}" for name, value in self.define.items()]
-        flags = ["-std=c++20", "-O3", "-cubin", "-gencode=arch=compute_90a,code=sm_90a", "-Xptxas=-v"]
-        include = ["-I.", "-Iinclude", f"-I{out / 'include'}", "-DTILEKILN_TARGET=cuda_sm90a"]
+        virtual = self.arch.replace("sm", "compute")
+        code = f"-gencode=arch={virtual},code="
+        kind = ["-cubin", code + self.arch] if self.arch == "sm_90a" else ["-fatbin", f"{code}[{self.arch},{virtual}]"]
+        flags = ["-std=c++20", "-O3", *kind, "-Xptxas=-v"]
+        include = ["-I.", "-Iinclude", f"-I{out / 'include'}", f"-DTILEKILN_TARGET=cuda_{self.arch.replace('_', '')}"]
         return [str(nvcc), *flags, *include, *defines, *DTYPES[self.dtype], self.source, "-o", str(self.cubin(out))]
 
     def cubin(self, out: Path) -> Path:
-        return out / f"{self.name}.cubin"
+        return out / f"{self.name}.{'cubin' if self.arch == 'sm_90a' else 'fatbin'}"
 
 
 def builds(names: list[str] | None = None) -> list[Build]:
