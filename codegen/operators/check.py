@@ -201,7 +201,10 @@ class Check:
                     if name != symbol.file.of and name in names:
                         self._equal(symbol, name)
         for a in arrays:
-            self._guarded(a, lambda a: self._try(f"check_contiguous(in.{a.name})"))
+            self._guarded(a, self._strides)
+
+    def _strides(self, a: Argument) -> None:
+        self._try(f"check_{'matrix' if a.file.strides else 'contiguous'}(in.{a.name})")
 
     def _guarded(self, a: Argument, put: Callable[[Argument], None]) -> None:
         """What is asked of an array only when it is given."""
@@ -376,7 +379,7 @@ class Check:
             self._own_shapes(a)
         else:
             self._form_shapes(a)
-        self._try(f"check_contiguous(in.{a.name})")
+        self._strides(a)
 
     def _own_shapes(self, a: Argument) -> None:
         if len(a.shapes) == 1:
@@ -457,7 +460,7 @@ class Check:
             self._try(f"check_length(in.{a.name}, {at}, {quoted(name)}, in.{like.name}.shape[{at}], {why})")
             if opened:
                 self._put("}")
-        self._try(f"check_contiguous(in.{a.name})")
+        self._strides(a)
         if not a.required:
             self._put("}")
 
@@ -487,6 +490,8 @@ class Check:
                     for mode in modes[:-1]
                 )
                 self._put(f"{to} = {chain}{type_}::{modes[-1]};")
+            elif isinstance(said, str) and self.operator.arguments[said].kind == "word":
+                self._put(f"{to} = static_cast<{type_}>(args.{said});")  # their words are those of the axis
             elif isinstance(said, str):
                 self._put(f"{to} = {self._says_yes(said)};")
             elif all(isinstance(value, (str, list)) for value in said.values()):

@@ -30,9 +30,9 @@ C_TYPES = {
 }
 NO_FIELD = ("threads", "instance", "stream", "executor")  # kinds that the generator knows by itself
 _WORDS = {  # which words a kind may have, besides `about`
-    "array": "place optional required form like shape one ones when only read written_with not_with needs together "
-    "says",
-    "result": "form like shape when chosen_by asked_by unless_said ask in_place needs says",
+    "array": "place optional required form like shape one ones when only read strides written_with not_with needs "
+    "together says",
+    "result": "form like shape when strides chosen_by asked_by unless_said ask in_place needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",
     "int": "least least_is most needs says",
@@ -470,6 +470,12 @@ def _check_signature(operator: Operator, family: Family) -> None:
         if isinstance(said, str):
             if said not in known and said not in ("host", "form"):
                 raise operator.document.error(at, no_such("argument", said, known))
+            words = (
+                operator.arguments[said].value if said in known and operator.arguments[said].kind == "word" else None
+            )
+            if words is not None and list(words) != list(family.axis_of[axis].values):
+                listed = ", ".join(family.axis_of[axis].values)
+                raise operator.document.error(at, f"the words of '{said}' must be the values of the axis: {listed}")
             continue
         values = family.axis_of[axis].values
         for value, source in said.items():

@@ -83,6 +83,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     in_place: Word | None = None  # an array that it may be: its memory with its strides
     ask: bool = False  # True in place of the array asks for a new one
     read: Literal["host"] | None = None
+    strides: Literal["either"] | None = None  # row- or column-major; unless said, the last dimension is contiguous
     written_with: Word | None = None  # an array that is read, and written too when that argument is given
     # presence
     not_with: Word | None = None

@@ -58,6 +58,14 @@ tilekiln_status check_one_element(const Array& array) {
   return TILEKILN_OK;
 }
 
+tilekiln_status check_matrix(const Array& array) {
+  if (array.empty() || array.shape[0] <= 1 || array.shape[1] <= 1) return TILEKILN_OK;
+  if (array.stride[0] == 1 || array.stride[1] == 1) return TILEKILN_OK;
+  return fail_argument(array.name,
+                       "strides were (%lld, %lld), one of them must be 1: pass a copy that is row- or column-major",
+                       static_cast<long long>(array.stride[0]), static_cast<long long>(array.stride[1]));
+}
+
 tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run) {
   TILEKILN_TRY(thread_count(num_threads, &run->threads));
   if (executor == nullptr) return TILEKILN_OK;

@@ -67,6 +67,7 @@ static int numpy_dtype(PyArrayObject* array, const char* argument) {
     case NPY_FLOAT: return TILEKILN_FP32;
     case NPY_HALF: return TILEKILN_FP16;
     case NPY_INT: return TILEKILN_INT32;
+    case NPY_BYTE: return TILEKILN_INT8;
     case NPY_UBYTE: return TILEKILN_UINT8;
     default: break;
   }
@@ -83,7 +84,7 @@ static int numpy_dtype(PyArrayObject* array, const char* argument) {
     if (PyDataType_ISFLOAT(descr) && bits <= 64) return TILEKILN_DTYPE(2, bits);
     if (PyDataType_ISCOMPLEX(descr) && bits <= 128) return TILEKILN_DTYPE(5, bits);
   }
-  return refuse(argument, "dtype was %S, must be fp32, fp16, bf16, fp8 (e4m3), int32 or uint8", descr);
+  return refuse(argument, "dtype was %S, must be fp32, fp16, bf16, fp8 (e4m3), int8, int32 or uint8", descr);
 }
 
 static int view_numpy(PyArrayObject* array, tilekiln_tensor* view, int written, const char* argument) {
@@ -328,7 +329,8 @@ static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
     if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
     return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : ml_dtypes.fp8_descr, zero);
   }
-  PyArray_Descr* descr = PyArray_DescrFromType(view->dtype == TILEKILN_FP16 ? NPY_HALF : NPY_FLOAT);
+  const int number = view->dtype == TILEKILN_FP16 ? NPY_HALF : view->dtype == TILEKILN_INT32 ? NPY_INT : NPY_FLOAT;
+  PyArray_Descr* descr = PyArray_DescrFromType(number);
   PyObject* array = new_numpy(view, descr, zero);
   Py_DECREF(descr);
   return array;

@@ -30,6 +30,9 @@ class GivenArrays {
 
 [[nodiscard]] tilekiln_status check_one_element(const Array& array);
 
+// Two dimensions, one of which is contiguous: row- or column-major.
+[[nodiscard]] tilekiln_status check_matrix(const Array& array);
+
 // The threads of a call: as many as num_threads asks for, or those of the executor.
 [[nodiscard]] tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run);
 
