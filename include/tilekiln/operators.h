@@ -8,5 +8,6 @@
 #include "tilekiln/operators/fmha_fwd_appendkv.h"
 #include "tilekiln/operators/fmha_fwd_pagedkv.h"
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
+#include "tilekiln/operators/gemm.h"
 
 #endif

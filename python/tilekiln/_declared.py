@@ -220,3 +220,17 @@ class FmhaFwdSplitkvArguments(TypedDict, total=False):
     num_threads: int
     instance: int | str
     return_lse: bool
+
+
+class GemmArguments(TypedDict, total=False):
+    """Everything that `Library.gemm` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    c: Array | None
+    bias: Array | None
+    alpha: float
+    beta: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None

@@ -17,6 +17,7 @@ from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
 
 FWD, AREA = "kernels/fmha_fwd/operator.yaml", "kernels/attention/arguments.yaml"
+GEMM = "kernels/gemm/operator.yaml"
 
 # What stands there, what a person makes of it (@ is where the error must point), the message.
 CASES = [
@@ -36,7 +37,7 @@ CASES = [
         "sink: {array: fp32, shape: H",
         "sink: {array: fp32, @least: 0, shape: H",
         "'least' is no word of kind array; it may have place, optional, required, form, like, shape, one, ones, when, "
-        "only, read, written_with, not_with, needs, together, says",
+        "only, read, strides, written_with, not_with, needs, together, says",
     ),
     (
         FWD,
@@ -66,6 +67,13 @@ CASES = [
     (FWD, "{elementwise: bias,", "{@element: bias,", "no value of bias 'element'; nearest: elementwise"),
     (FWD, "  qscale: host\n", "", "axis 'qscale' of fmha_fwd is missing here"),
     (FWD, "  - min_seqlen_q\n", "", "'min_seqlen_q' has no turn here"),
+    (GEMM, "in_place: c", "in_place: @d", "no argument 'd'"),
+    (
+        GEMM,
+        "gelu, gelu_tanh, silu], about",
+        "gelu, silu], about",
+        "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu",
+    ),
     (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),
     (
         AREA,

@@ -1,0 +1,62 @@
+/* gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/operator.yaml; change that. */
+#ifndef TILEKILN_OPERATORS_GEMM_H
+#define TILEKILN_OPERATORS_GEMM_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Matrix product: out = activation(alpha a b + beta c + bias).
+ *
+ * a (m, k), b (k, n), c and out (m, n), bias (n). Each of a, b, c and out is row- or column-major: one of its strides is 1, the
+ * other is anything, 0 and negative included (0 not of out). m, n and k may be 0; with k = 0 or alpha = 0 the product is 0 and a and b
+ * are not read. With beta = 0 c is not read.
+ *
+ * fp32, fp16 and bf16 are summed in fp32, in one order: the result has the same bits for any number of threads. It is rounded once,
+ * after the activation. int8 is summed in int32, modulo 2^32; alpha and beta must then be 1.
+ * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
+ * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh and silu of -infinity are 0.
+ *
+ * out may be c itself, element for element; else it may not overlap any other array, nor itself.
+ * The structs a pointer here names are read before the call returns; the data of the arrays must stay until the stream has run the call. */
+typedef struct tilekiln_gemm_args {
+  size_t size; /* sizeof(tilekiln_gemm_args): set by tilekiln_gemm_defaults */
+  const tilekiln_tensor* a; /* fp32, fp16, bf16 or int8 (m, k). The left matrix */
+  const tilekiln_tensor* b; /* dtype of a (k, n). The right matrix */
+  const tilekiln_tensor* out; /* dtype of a; of int8: int32 (m, n). The result */
+  const tilekiln_tensor* c; /* dtype of a (m, n); or null. added, beta times; not with int8 */
+  const tilekiln_tensor* bias; /* fp32 (n); or null. One number a column */
+  float alpha; /* what the product is multiplied by */
+  float beta; /* what c is multiplied by */
+  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu). gelu: by erf; gelu_tanh: by its approximation with tanh */
+  int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
+  int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
+  tilekiln_stream* stream; /* null: run now, in the caller */
+  const tilekiln_executor* executor; /* null: the library's own pool */
+} tilekiln_gemm_args;
+
+/* All fields absent, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
+static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
+  tilekiln_gemm_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.alpha = 1.0;
+  args.beta = 1.0;
+  args.instance = -1;
+  return args;
+}
+
+TILEKILN_API tilekiln_status tilekiln_gemm(const tilekiln_gemm_args* args);
+/* The instance the dispatcher would choose; checks the arguments as tilekiln_gemm does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_gemm_find(const tilekiln_gemm_args* args, int64_t* instance);
+/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
+ * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
+ * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+TILEKILN_API tilekiln_status tilekiln_gemm_why(const tilekiln_gemm_args* args, char* text, size_t capacity, size_t* length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,133 @@
+"""Matrix products in float64, with how far a kernel may be from them.
+
+A kernel sums fp32 in one order, k terms, and rounds once to the dtype of out. With u = 2^-24 and magnitude =
+|alpha| sum_k |a_ik b_kj| + |beta c_ij| + |bias_j|, per element of out = activation(alpha a b + beta c + bias):
+
+    |out - reference| <= rounding |reference| + (sums + factors) magnitude + function |x| + tiny
+
+* rounding = u of the dtype of out (2^-24 fp32, 2^-11 fp16, 2^-8 bf16): the result is rounded once, to nearest even.
+* sums = u min(k, 6 sqrt(k)): k rounding errors of at most u of a partial sum add up to k u at worst; of random signs,
+  to a few sqrt(k) u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). Products of
+  bf16 and fp16 are exact in fp32; those of fp32 are fused into their sum.
+* factors = 4 u: alpha, beta, c and the bias round once each. The slope of every activation is at most 1.13, in it.
+* function, 0 without one: exp2 (7.5e-8), erf (1.5e-7) and the products around them: 2^-20 of the argument |x|, twice
+  the size of the result at most where it matters; tails below 2^-100 may be flushed.
+* tiny: half the smallest subnormal of fp16, 2^-25; k 2^-126 else, since a bf16 dot product flushes subnormal numbers.
+
+int8 is exact modulo 2^32: the bound is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Float = NDArray[np.float64]
+
+U = 2.0**-24
+SLOPE = 1.13
+"""The largest slope of an activation, that of gelu; silu's is 1.10."""
+ROUNDING = {"fp32": U, "fp16": 2.0**-11, "bf16": 2.0**-8}
+LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.3961775292304957e38}
+"""What rounds to infinity, by dtype."""
+
+
+class Result(NamedTuple):
+    """Of `gemm`: the product and, per element, how far a kernel may be from it. int8: int32 and 0."""
+
+    out: Array
+    bound: Float
+
+
+def _erf(x: Float) -> Float:
+    import math
+
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+def _sigmoid(x: Float) -> Float:
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _tail(f: Callable[[Float], Float]) -> Callable[[Float], Float]:
+    """f, and 0 at -infinity, where x times 0 would be NaN."""
+
+    def g(x: Float) -> Float:
+        return np.where(np.isneginf(x), 0.0, f(np.where(np.isneginf(x), 0.0, x)))
+
+    return g
+
+
+ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "gelu": _tail(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2.0)))),
+    "gelu_tanh": _tail(lambda x: x * _sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": _tail(lambda x: x * _sigmoid(x)),
+}
+
+
+def gemm(
+    a: Array,
+    b: Array,
+    c: Array | None = None,
+    bias: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: str = "none",
+    dtype: str | None = None,
+) -> Result:
+    """activation(alpha a b + beta c + bias): a (m, k), b (k, n), c (m, n), bias (n), in float64.
+
+    dtype: of out, which decides how it is rounded; None is that of a. Arrays of int8 give their int32 product, modulo
+    2^32. With alpha = 0 a and b are not looked at, with beta = 0 c is not. Raises KeyError for an unknown activation.
+    """
+    name = dtype or {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[str(a.dtype)]
+    m, n, k = a.shape[0], b.shape[1], a.shape[1]
+    if name == "int8":
+        exact = a.astype(np.int64) @ b.astype(np.int64)
+        return Result(exact.astype(np.int32), np.zeros((m, n)))
+    x, magnitude = np.zeros((m, n)), np.zeros((m, n))
+    with np.errstate(all="ignore"):
+        if alpha != 0:
+            wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            alpha = float(np.float32(alpha))
+            x += alpha * (wide_a @ wide_b)
+            magnitude += abs(alpha) * (np.abs(wide_a) @ np.abs(wide_b))
+        if c is not None and beta != 0:
+            beta = float(np.float32(beta))
+            x += beta * c.astype(np.float64)
+            magnitude += np.abs(beta * c.astype(np.float64))
+        if bias is not None:
+            x += bias.astype(np.float64)
+            magnitude += np.abs(bias.astype(np.float64))
+        out = ACTIVATIONS[activation](x)
+        sums = U * (min(k, 6 * np.sqrt(k)) + 4)
+        function = 0.0 if activation in ("none", "relu") else 2.0**-20
+        tiny = 2.0**-25 if name == "fp16" else 2.0**-100 if function else (k + 1) * 2.0**-126
+        bound = ROUNDING[name] * np.abs(out) + SLOPE * sums * magnitude + function * np.abs(x) + tiny
+        out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
+    return Result(out, bound)
+
+
+def faults(result: Array, reference: Result) -> str:
+    """Where a kernel's result is further from the reference than it may be; "" when it is nowhere.
+
+    NaN and infinity must stand where the reference has them, but next to the largest number, where either will do.
+    """
+    got = np.asarray(result).astype(np.float64)
+    want = reference.out.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        good = np.abs(got - want) <= reference.bound
+    good |= (got == want) | (np.isnan(got) & np.isnan(want))
+    if good.all():
+        return ""
+    at = tuple(int(i) for i in np.argwhere(~good)[0])
+    count = int((~good).sum())
+    return f"{count} of {got.size} wrong; [{at}] was {got[at]!r}, must be {want[at]!r} within {reference.bound[at]:.3g}"

@@ -1,0 +1,278 @@
+"""gemm against float64: every ISA, dtype, layout and edge, with its rules for special values, memory and threads."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln.reference import gemm as reference
+
+from tests.python.guard import guarded
+
+DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int8": np.int8}
+TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16")
+ACTIVATIONS = tuple(reference.ACTIVATIONS)
+# Register blocks are 4 or 6 rows and 8, 16 or 64 columns, tiles 240 x 256 x 128 words; primes and neighbours of each.
+SHAPES = [
+    (1, 1, 1), (1, 64, 3), (2, 1, 7), (3, 7, 2), (4, 8, 5), (5, 9, 4), (6, 16, 1), (7, 17, 6), (12, 64, 9), (13, 65, 8),
+    (16, 63, 127), (17, 31, 128), (31, 13, 129), (239, 5, 33), (240, 6, 17), (241, 3, 65), (1, 255, 255), (2, 256, 256),
+    (3, 257, 257), (11, 300, 513), (6, 40, 1031), (485, 70, 19), (1, 100, 50), (100, 1, 50), (3, 2, 4500),
+]  # fmt: skip
+EMPTY = [(0, 3, 4), (3, 0, 4), (3, 4, 0), (0, 0, 0), (1, 1, 0), (70, 300, 0)]
+
+
+@pytest.fixture(scope="module")
+def library(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("gemm_default", targets="all")
+
+
+def draw(random: np.random.Generator, rows: int, columns: int, dtype: str, column_major: bool) -> np.ndarray:
+    if dtype == "int8":
+        made = random.integers(-128, 128, (rows, columns)).astype(np.int8)
+    else:
+        made = random.standard_normal((rows, columns)).astype(DTYPES[dtype])
+    return np.asfortranarray(made) if column_major else np.ascontiguousarray(made)
+
+
+def out_like(m: int, n: int, dtype: str, column_major: bool) -> np.ndarray:
+    return np.full((m, n), 77, np.int32 if dtype == "int8" else DTYPES[dtype], order="F" if column_major else "C")
+
+
+_kernels: dict[tuple[str, tuple[Any, ...]], int] = {}
+_signatures: dict[int, tuple[Any, ...]] = {}
+
+
+def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: Any) -> int:
+    """The instance of a target that answers a call."""
+    found = library.gemm_find(*arrays, **arguments)
+    if not _kernels:
+        for one in library.instances("family=gemm"):
+            _kernels[one.algorithm["target"], tuple(one.signature.values())] = one.number
+            _signatures[one.number] = tuple(one.signature.values())
+    number = _kernels[target, _signatures[found]]
+    if not library.instance_usable(number):
+        pytest.skip(f"this machine has no {target}")
+    return number
+
+
+def check(library: tk.Library, target: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, **arguments: Any) -> None:
+    number = kernel(library, target, a, b, out=out, **arguments)
+    extra = {name: arguments.get(name) for name in ("c", "bias")}
+    numbers = {name: arguments[name] for name in ("alpha", "beta", "activation") if name in arguments}
+    expected = reference.gemm(a, b, **extra, **numbers)  # before out, which may be c
+    made = library.gemm(a, b, out=out, instance=number, **arguments)
+    assert made is out
+    fault = reference.faults(out, expected)
+    assert not fault, f"{target} {a.shape} {b.shape} {a.dtype} {numbers}: {fault}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_shape_and_layout(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(1)
+    layouts = itertools.cycle(itertools.product((False, True), repeat=3))
+    for m, n, k in [shape for shape in [*SHAPES, *EMPTY] for _ in range(3)]:
+        of_a, of_b, of_out = next(layouts)
+        a, b = draw(random, m, k, dtype, of_a), draw(random, k, n, dtype, of_b)
+        check(library, target, a, b, out_like(m, n, dtype, of_out))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "int8"])
+@pytest.mark.parametrize("target", TARGETS)
+def test_epilogues(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(2)
+    shapes = itertools.cycle([(7, 65, 20), (13, 17, 300), (1, 70, 9), (50, 1, 8), (3, 5, 0)])
+    for activation, with_c, with_bias, of_out in itertools.product(ACTIVATIONS, *[(False, True)] * 3):
+        m, n, k = next(shapes)
+        extra: dict[str, Any] = {"activation": activation, "alpha": float(random.choice([1, -0.5, 3]))}
+        if with_c:
+            extra |= {"c": draw(random, m, n, dtype, not of_out), "beta": float(random.choice([1, 0.25, -2]))}
+        if with_bias:
+            extra["bias"] = random.standard_normal(n).astype(np.float32)
+        a, b = draw(random, m, k, dtype, with_c), draw(random, k, n, dtype, with_bias)
+        check(library, target, a, b, out_like(m, n, dtype, of_out), **extra)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_strides_and_what_lies_between_rows(library: tk.Library, dtype: str) -> None:
+    random = np.random.default_rng(3)
+    m, n, k = 19, 70, 37
+    wide_a, wide_b = draw(random, 2 * m, k + 5, dtype, False), draw(random, k + 3, 2 * n, dtype, True)
+    for a in (wide_a[::2, 2 : 2 + k], wide_a[::-1][:m, :k], np.broadcast_to(wide_a[:1, :k], (m, k))):
+        for b in (wide_b[:k, ::2], wide_b[:k, ::-1][:, :n]):
+            for column_major in (False, True):
+                whole = out_like(2 * m, 2 * n, dtype, column_major)
+                out = whole[:m, ::2] if column_major else whole[::2, :n]
+                for target in TARGETS:
+                    check(library, target, a, b, out)
+                untouched = np.ones(whole.shape, bool)
+                untouched[(slice(m), slice(None, None, 2)) if column_major else (slice(None, None, 2), slice(n))] = 0
+                assert (whole[untouched] == 77).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_guard_pages(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(4)
+    layouts = itertools.product(
+        ("before", "after"), [(1, 1, 1), (7, 65, 33), (13, 63, 129), (5, 130, 3)], (0, 1), (0, 1)
+    )
+    for where, (m, n, k), of_a, of_b in layouts:
+        a = (
+            guarded(draw(random, k, m, dtype, False), where).T
+            if of_a
+            else guarded(draw(random, m, k, dtype, False), where)
+        )
+        b = (
+            guarded(draw(random, n, k, dtype, False), where).T
+            if of_b
+            else guarded(draw(random, k, n, dtype, False), where)
+        )
+        extra = {}
+        if dtype != "int8":
+            extra = {"c": guarded(draw(random, m, n, dtype, False), where)}
+            extra["bias"] = guarded(random.standard_normal(n).astype(np.float32), where)
+        check(library, target, a, b, guarded(out_like(m, n, dtype, False), where), **extra)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_and_streams_give_the_same_bits(library: tk.Library, dtype: str) -> None:
+    random = np.random.default_rng(5)
+    a, b = draw(random, 1111, 301, dtype, False), draw(random, 301, 530, dtype, True)
+    one = library.gemm(a, b, num_threads=1).tobytes()
+    for threads in (2, 3, 16):
+        assert library.gemm(a, b, num_threads=threads).tobytes() == one
+    stream = tk.Stream()
+    later = library.gemm(a, b, stream=stream)
+    stream.synchronize()
+    assert later.tobytes() == one
+
+
+def test_out_may_be_c(library: tk.Library) -> None:
+    random = np.random.default_rng(6)
+    a, b, c = (draw(random, *shape, "fp32", False) for shape in ((33, 20), (20, 70), (33, 70)))
+    apart = library.gemm(a, b, c=c, beta=0.5, activation="silu")
+    for order in ("C", "F"):
+        both = np.array(c, order=order)
+        library.gemm(a, b, c=both, out=both, beta=0.5, activation="silu")
+        assert not reference.faults(both, reference.gemm(a, b, c, beta=0.5, activation="silu"))
+    assert np.array_equal(apart, library.gemm(a, b, c=np.asfortranarray(c), beta=0.5, activation="silu"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_special_values(library: tk.Library, target: str) -> None:
+    """NaN and infinity stay in their rows and columns; a dtype too small overflows to infinity."""
+    random = np.random.default_rng(7)
+    for dtype, (m, n, k) in itertools.product([d for d in DTYPES if d != "int8"], [(7, 70, 33), (13, 65, 4)]):
+        for value in (np.nan, np.inf, -np.inf):
+            for activation in ACTIVATIONS:
+                a, b = draw(random, m, k, dtype, False), draw(random, k, n, dtype, False)
+                a[1, 2], b[3, 5] = value, value
+                check(library, target, a, b, out_like(m, n, dtype, False), activation=activation)
+        a, b = draw(random, m, k, dtype, False), draw(random, k, n, dtype, False)
+        a[2] = b[:, 3] = np.finfo(DTYPES[dtype]).max if dtype != "bf16" else ml_dtypes.finfo(DTYPES[dtype]).max
+        made = library.gemm(a, b, instance=kernel(library, target, a, b))
+        assert np.isposinf(made[2, 3].astype(np.float32))
+
+
+def test_zero_alpha_and_beta_read_nothing(library: tk.Library) -> None:
+    nan = np.full((5, 5), np.nan, np.float32)
+    one = np.eye(5, dtype=np.float32)
+    assert (library.gemm(nan, nan, alpha=0.0) == 0).all()
+    assert np.array_equal(library.gemm(one, one, c=nan, beta=0.0), one)
+    assert np.array_equal(library.gemm(nan, nan, c=one, alpha=0.0, beta=2.0), 2 * one)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_int8_wraps(library: tk.Library, target: str) -> None:
+    """Sums beyond int32 wrap; -128 * -128 and rows of one sign are exact."""
+    for k, x, y in ((1 << 18, -128, -128), (3001, -128, 127), (3002, 127, 127)):
+        a, b = np.full((7, k), x, np.int8), np.full((k, 3), y, np.int8)
+        check(library, target, a, b, out_like(7, 3, "int8", False))
+        check(library, target, np.asfortranarray(a), np.asfortranarray(b), out_like(7, 3, "int8", True))
+
+
+def test_torch(library: tk.Library) -> None:
+    torch = pytest.importorskip("torch")
+    x, weight = torch.randn(9, 33).bfloat16(), torch.randn(70, 33).bfloat16()
+    made = library.gemm(x, weight.T, bias=torch.zeros(70), activation="gelu")
+    assert made.dtype == torch.bfloat16
+    expected = torch.nn.functional.gelu(x.double() @ weight.double().T)
+    assert torch.allclose(made.double(), expected, rtol=2**-7, atol=2**-12)
+    whole = torch.randint(-128, 128, (5, 9), dtype=torch.int8)
+    assert torch.equal(library.gemm(whole, whole.T), whole.int() @ whole.int().T)
+
+
+F32 = np.float32
+BAD = [
+    ({"a": np.zeros((2, 3, 4), F32)}, "a: had 3 dimensions, must have 2: (m, k)"),
+    ({"a": np.zeros((2, 3), np.float64)}, "a: dtype was float64, must be fp32, fp16, bf16 or int8"),
+    ({"b": np.zeros((3, 4), np.float16)}, "b: dtype was fp16, must be fp32, the dtype of a"),
+    ({"b": np.zeros((5, 4), F32)}, "b: k was 5, must be 3, the k of a"),
+    ({"b": np.zeros(3, F32)}, "b: had 1 dimensions, must have 2: (k, n)"),
+    ({"a": np.zeros((4, 6), F32)[::2, ::2]}, "a: strides were (12, 2), one of them must be 1"),
+    ({"out": np.zeros((2, 5), F32)}, "out: n was 5, must be 4, the n of b"),
+    ({"out": np.zeros((3, 4), F32)}, "out: m was 3, must be 2, the m of a"),
+    ({"out": np.zeros((2, 4), np.float16)}, "out: dtype was fp16, must be fp32, the dtype of a"),
+    ({"c": np.zeros((2, 3), F32)}, "c: n was 3, must be 4, the n of b"),
+    ({"bias": np.zeros(2, F32)}, "bias: n was 2, must be 4, the n of b"),
+    ({"bias": np.zeros(4, np.float16)}, "bias: dtype was fp16, must be fp32"),
+    ({"alpha": float("nan")}, "alpha: was nan, must be finite"),
+    ({"beta": float("inf")}, "beta: was inf, must be finite"),
+    ({"activation": "tanh"}, "activation: was 'tanh', must be 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'"),
+    ({"out": np.broadcast_to(np.zeros((1, 4), F32), (2, 4))}, "out: "),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[text.partition(",")[0] for _, text in BAD])
+def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> None:
+    call: dict[str, Any] = {"a": np.zeros((2, 3), F32), "b": np.zeros((3, 4), F32), **change}
+    with pytest.raises(tk.ArgumentError) as error:
+        library.gemm(call.pop("a"), call.pop("b"), **call)
+    assert str(error.value).startswith(text), str(error.value)
+
+
+def test_bad_memory(library: tk.Library) -> None:
+    a = np.zeros((4, 4), F32)
+    with pytest.raises(tk.ArgumentError, match="out: shares memory with a, must have its own"):
+        library.gemm(a, np.zeros((4, 4), F32), out=a)
+    with pytest.raises(
+        tk.ArgumentError, match="out: shares memory with c, must have its own or be c, with its strides"
+    ):
+        library.gemm(a, a, c=(c := np.zeros((4, 4), F32)), out=c.T)
+
+
+def test_int8_takes_no_epilogue(library: tk.Library) -> None:
+    a = np.zeros((4, 4), np.int8)
+    with pytest.raises(tk.NoKernelError, match="int8 takes no activation"):
+        library.gemm(a, a, activation="relu")
+    with pytest.raises(tk.NoKernelError, match="int8 takes neither c nor bias"):
+        library.gemm(a, a, bias=np.zeros(4, F32))
+    with pytest.raises(tk.ArgumentError, match="alpha: was 2, must be 1 when a is int8"):
+        library.gemm(a, a, alpha=2.0)
+    with pytest.raises(tk.ArgumentError, match="out: dtype was fp32, must be int32 when a is int8"):
+        library.gemm(a, a, out=np.zeros((4, 4), F32))
+
+
+def test_the_bound_sees_one_step_too_many() -> None:
+    """The bound fails a result that is two steps of its dtype away, a lost term, and an infinity that is none."""
+    random = np.random.default_rng(8)
+    for dtype in ("fp32", "fp16", "bf16"):
+        a, b = draw(random, 5, 20, dtype, False), draw(random, 20, 9, dtype, False)
+        expected = reference.gemm(a, b)
+        right = expected.out.astype(DTYPES[dtype])
+        assert not reference.faults(right, expected)
+        size = np.abs(right[2, 3].astype(np.float64))
+        wrong = right.copy()
+        wrong[2, 3] += np.asarray(size * 2.0**-6 if dtype != "fp32" else size * 2.0**-12, DTYPES[dtype])
+        assert reference.faults(wrong, expected)
+        lost = (a[:, :-1].astype(np.float64) @ b[:-1].astype(np.float64)).astype(DTYPES[dtype])
+        assert reference.faults(lost, expected)
+        wrong = right.copy()
+        wrong[0, 0] = np.inf
+        assert reference.faults(wrong, expected)
