@@ -1,4 +1,4 @@
-"""tools/executor: what runs GPU code objects on a CPU, for tests: a library that all variants of a mode share."""
+"""tools/executor: what runs GPU code objects on a CPU, for tests: libraries that all variants of a mode share."""
 
 from __future__ import annotations
 
@@ -10,34 +10,56 @@ from . import console, jobs
 if TYPE_CHECKING:
     from .graph import Graph
 
-SOURCES = "tools/executor/amdgcn"
+EXECUTOR, HIPSIM = "tools/executor/amdgcn", "tools/executor/hipsim"
 FLAGS = ("-O3", "-fno-math-errno")  # -O2 takes 1.3 times as long to run a kernel
 
 
-def amdgcn(graph: Graph) -> Any:
-    """The library, or None in a tree without the sources. Its objects lie in the variant that is first to need it."""
-    folder = graph.env.Dir(graph.node_path(SOURCES)).abspath
-    if not os.path.isdir(folder):
-        return None
-    variant, tools = graph.request.variant, graph.request.toolchain
-    sources = [f"{SOURCES}/{name}" for name in sorted(os.listdir(folder)) if name.endswith(".cpp")]
-    objects = [
+def libraries(graph: Graph) -> list[Any]:
+    """The executor, and the HIP runtime over it under the name that programs look for.
+
+    Nothing in a tree without the sources. Objects lie in the variant that is first to need them.
+    """
+    if not os.path.isdir(_folder(graph, EXECUTOR)):
+        return []
+    executor = _objects(graph, EXECUTOR)
+    made = [_library(graph, "libamdgcn.so", [EXECUTOR], executor)]
+    if os.path.isdir(_folder(graph, HIPSIM)):
+        objects = [*executor, *_objects(graph, HIPSIM)]
+        made.append(_library(graph, "hipsim/libamdhip64.so", [EXECUTOR, HIPSIM], objects))
+    return made
+
+
+def _folder(graph: Graph, folder: str) -> str:
+    return str(graph.env.Dir(graph.node_path(folder)).abspath)
+
+
+def _sources(graph: Graph, folder: str) -> list[str]:
+    return [f"{folder}/{name}" for name in sorted(os.listdir(_folder(graph, folder))) if name.endswith(".cpp")]
+
+
+def _objects(graph: Graph, folder: str) -> list[Any]:
+    place = f"{graph.request.variant.directory}/obj/executor/{os.path.basename(folder)}"
+    return [
         graph.compile(
             source,
-            f"{variant.directory}/obj/executor/{os.path.basename(source).removesuffix('.cpp')}.o",
+            f"{place}/{os.path.basename(source).removesuffix('.cpp')}.o",
             "runtime",
-            [SOURCES],
+            [EXECUTOR],
             flags=FLAGS,
         )
-        for source in sources
+        for source in _sources(graph, folder)
     ]
-    target = f"{variant.executor_directory}/libamdgcn.so"
+
+
+def _library(graph: Graph, name: str, folders: list[str], objects: list[Any]) -> Any:
+    tools, target = graph.request.toolchain, f"{graph.request.variant.executor_directory}/{name}"
     job = jobs.Job(
         "link",
         target,
         [[*tools.link(True), "-o", jobs.OUT, jobs.INPUTS, "-pthread"]],
         tools.identity,
-        content=" ".join(tools.compile(SOURCES, "runtime", [SOURCES], FLAGS)),  # of the objects
+        content=" ".join(tools.compile(EXECUTOR, "runtime", [EXECUTOR], FLAGS)),  # of the objects
         summary=f"{console.line('built', target)}: @size@",
     )
-    return graph.shared(target, job, sources, [SOURCES], objects)
+    sources = [source for folder in folders for source in _sources(graph, folder)]
+    return graph.shared(target, job, sources, folders, objects)

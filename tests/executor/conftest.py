@@ -12,6 +12,6 @@ from tools.executor.amdgcn.code_object import LLVM
 @pytest.fixture(scope="session", autouse=True)
 def executor(scons: Scons) -> None:
     need(*(f"{tool}-{LLVM}" for tool in ("clang", "llvm-mc", "llvm-objdump", "ld.lld")))
-    path = "build/executor-release/libamdgcn.so"
-    scons("receipt=fp32_min", path)
-    assert (ROOT / path).exists()
+    paths = [f"build/executor-release/{name}" for name in ("libamdgcn.so", "hipsim/libamdhip64.so")]
+    scons("receipt=fp32_min", *paths)
+    assert all((ROOT / path).exists() for path in paths)

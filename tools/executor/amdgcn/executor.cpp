@@ -66,6 +66,16 @@ uint64_t amdgcn_block(amdgcn_machine* machine, void* memory, uint64_t bytes, int
 
 void amdgcn_clear(amdgcn_machine* machine) { machine->blocks.clear(); }
 
+void amdgcn_set_defined(amdgcn_machine* machine, uint64_t address, const uint8_t* defined) {
+  Block& block = machine->blocks[(address >> SLOT_SHIFT) - 1];
+  block.defined.assign(defined, defined + block.size);
+}
+
+void amdgcn_get_defined(const amdgcn_machine* machine, uint64_t address, uint8_t* defined) {
+  const Block& block = machine->blocks[(address >> SLOT_SHIFT) - 1];
+  std::copy(block.defined.begin(), block.defined.end(), defined);
+}
+
 int amdgcn_launch(amdgcn_machine* machine, const amdgcn_dispatch* d, const amdgcn_options* options, char* error,
                   size_t capacity) {
   machine->options = {options->seed, options->ignore_waits != 0, options->permute_k != 0, options->races != 0};
