@@ -92,7 +92,11 @@ inline void finish_int32(const matrix::Problem& p, const float* sums, const int*
     uint32_t words[kPanel];
     __builtin_memcpy(words, sums, sizeof words);
     for (int j = 0; j < kPanel; ++j) words[j] -= less;
-    __builtin_memcpy((int32_t*)p.out + (m + r) * p.out_row + n, words, cols * sizeof *words);
+    int32_t* const out = (int32_t*)p.out + (m + r) * p.out_row + n;
+    if (cols == kPanel)  // a length that the compiler knows: no call
+      __builtin_memcpy(out, words, sizeof words);
+    else
+      __builtin_memcpy(out, words, cols * sizeof *words);
   }
 }
 
