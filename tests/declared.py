@@ -1,0 +1,19 @@
+"""What the public headers declare for the libraries of a receipt."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from codegen.operators import held
+from codegen.plan import resolve
+from codegen.sources import public_headers
+
+
+def functions(root: Path, receipt: str) -> set[str]:
+    """The C functions that its libraries export: none of operators that they do not hold."""
+    operators = {operator.name for operator in held.operators(resolve(receipt, ["cpu-generic"]))}
+    headers = [Path(header) for header in public_headers(str(root))]
+    kept = [h for h in headers if h.parent.name != "operators" or h.stem in operators]
+    text = "".join((root / "include" / header).read_text() for header in kept)
+    return set(re.findall(r"TILEKILN_API [\w* ]*?\*?\s*(tilekiln_\w+)\(", text))
