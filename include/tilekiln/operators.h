@@ -9,5 +9,6 @@
 #include "tilekiln/operators/fmha_fwd_pagedkv.h"
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
 #include "tilekiln/operators/gemm.h"
+#include "tilekiln/operators/rmsnorm2d.h"
 
 #endif

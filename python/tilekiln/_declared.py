@@ -234,3 +234,18 @@ class GemmArguments(TypedDict, total=False):
     num_threads: int
     instance: int | str
     stream: Stream | None
+
+
+class Rmsnorm2dArguments(TypedDict, total=False):
+    """Everything that `Library.rmsnorm2d` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    residual: Array | None
+    residual_out: Array | None
+    inv_rms: Array | None
+    epsilon: float
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    return_residual: bool
+    return_inv_rms: bool
