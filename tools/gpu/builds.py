@@ -71,7 +71,8 @@ def builds(names: list[str] | None = None) -> list[Build]:
 def tool(name: str) -> Path:
     """nvcc or cuobjdump: $NVCC or $CUOBJDUMP, the wheels of `tools/dev --with cuda`, else PATH."""
     wheels = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin"
-    for place in (os.environ.get(name.upper()), wheels / name, shutil.which(name)):
+    named = {"nvcc": os.environ.get("NVCC"), "cuobjdump": os.environ.get("CUOBJDUMP")}
+    for place in (named[name], wheels / name, shutil.which(name)):
         if place and Path(place).is_file():
             return Path(place)
     raise GpuError(f"{name} is not installed: use tools/dev --with cuda, or name it in {name.upper()}")
