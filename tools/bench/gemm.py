@@ -73,9 +73,7 @@ def main(argv: list[str]) -> int:
     for dtype in dtypes:
         if dtype not in KINDS:
             parser.error(f"--dtypes: was {dtype!r}, must be of {', '.join(KINDS)}")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ.setdefault(name, "1")
+    os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     library = tk.load("gemm_default")
     print(f"{library.isa}; share of the peak of the moment, and the peer's time over ours (1.5: we take two thirds)")
