@@ -51,8 +51,8 @@ template <class Compute> BwdStrides strides_of(const BwdProblem& a) {
 
 inline ScoreStage bwd_stage_of(const BwdProblem& a, const BwdStorage& storage) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
-  if (a.features.bias == Bias::alibi) return a.features.softcap ? score_alibi<SoftCapped> : score_alibi<Scaled>;
-  return a.features.softcap ? score_map<SoftCapped> : nullptr;
+  if (a.features.softcap) return score_map<SoftCapped>;  // alibi comes later: gradients.h
+  return a.features.bias == Bias::alibi ? score_alibi<Scaled> : nullptr;
 }
 
 // A spin lock over one tile of dq_acc: it is held for the time of a copy, some 1 % of a tile's work.

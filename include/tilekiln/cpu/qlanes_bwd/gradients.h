@@ -2,7 +2,8 @@
 //
 //   P = 2^min(0, c S - LSE)     dS = P o (dP - D)
 //   dropped:  dP' = keep o dP / (1 - p) in place of dP, and P' = keep o P / (1 - p) goes into dV
-//   capped:   dS' = dS o (1 - (S' / softcap)^2), the derivative of S' = softcap tanh(S / softcap), alibi taken off S' before
+//   capped:   dS' = dS o (1 - (S' / softcap)^2), the derivative of S' = softcap tanh(S / softcap); alibi is added to S' in the
+//             exponent only, as a cap far below it would not come back by a subtraction
 //
 // The minimum matters where rounding LSE, or c S of logits of 1e9 and more, would make P infinite.
 #pragma once
@@ -38,18 +39,18 @@ void gradients(BwdScratch& w, const Gradients& g, const Score& score, int j, con
   struct Pair { vf p, ds; };
   const int q = j * kLanes;
   const vf c = broadcast(g.c), lse = load(w.lse + q), delta = load(w.delta + q), gain = broadcast(g.gain);
-  const vf uncap = broadcast(g.uncap), slope = broadcast(-score.slope);
+  const vf uncap = broadcast(g.uncap), slope = broadcast(score.slope);
   const vf distance = add(iota(), broadcast(float(score.distance + q)));  // to key 0
 
   const auto at = [&](i64 key, bool masked) __attribute__((always_inline)) -> Pair {
     const vf s = load(w.s + key * kTileQ + q);
-    vf p = exp2<Compute::kExp2Degree>(min(zero(), fms(s, c, lse))), dp = load(w.dp + key * kTileQ + q);
+    vf t = s;
+    if constexpr (kCap == Cap::below_alibi) t = fma(abs(sub(distance, broadcast(float(key)))), slope, s);
+    vf p = exp2<Compute::kExp2Degree>(min(zero(), fms(t, c, lse))), dp = load(w.dp + key * kTileQ + q);
     if constexpr (Dropped) dp = mul(keep_if(w.keep[j * kTileK + key], dp), gain);
     vf ds = mul(p, sub(dp, delta));
     if constexpr (kCap != Cap::none) {
-      vf capped = s;
-      if constexpr (kCap == Cap::below_alibi) capped = fma(abs(sub(distance, broadcast(float(key)))), slope, s);
-      const vf tanh = mul(capped, uncap);
+      const vf tanh = mul(s, uncap);
       ds = mul(ds, sub(broadcast(1.f), mul(tanh, tanh)));
     }
     if constexpr (Dropped) p = mul(keep_if(w.keep[j * kTileK + key], p), gain);
