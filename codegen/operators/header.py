@@ -43,7 +43,7 @@ def text(operator: Operator) -> str:
         f"  {struct} args;",
         "  memset(&args, 0, sizeof(args));",
         "  args.size = sizeof(args);",
-        *(f"  args.{f} = {value};" for a in operator.arguments.values() for f, value in a.c_defaults),
+        *(f"  args.{f} = {_c_number(value)};" for a in operator.arguments.values() for f, value in a.c_defaults),
         "  return args;",
         "}",
         "",
@@ -69,6 +69,11 @@ def all_of(names: Iterable[str]) -> str:
         "#endif",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _c_number(value: float) -> str:
+    """A literal of the field's own type: a float is none of double, which hosts may warn of."""
+    return f"{value!r}f" if isinstance(value, float) else str(value)
 
 
 def _functions(operator: Operator, struct: str) -> list[str]:

@@ -42,8 +42,8 @@ static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
   tilekiln_gemm_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
-  args.alpha = 1.0;
-  args.beta = 1.0;
+  args.alpha = 1.0f;
+  args.beta = 1.0f;
   args.instance = -1;
   return args;
 }

@@ -36,7 +36,7 @@ static inline tilekiln_rmsnorm2d_args tilekiln_rmsnorm2d_defaults(void) {
   tilekiln_rmsnorm2d_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
-  args.epsilon = 1e-06;
+  args.epsilon = 1e-06f;
   args.instance = -1;
   return args;
 }
