@@ -120,7 +120,7 @@ def test_killed_beside_others_is_tried_again(built_tree, script, tmp_path):
 
 def test_one_that_does_not_fit_alone(built_tree, script):
     """A real limit of address space, too small for the compiler itself."""
-    launcher = script("launcher", ["ulimit -v 80000", 'exec "$@"'])
+    launcher = script("launcher", ["ulimit -v 40000", 'exec "$@"'])
     name = remove_objects(built_tree, 1)[0]
     said = built_tree.scons(*built_tree.SMALL, f"launcher={launcher}")
     assert said.code == 2

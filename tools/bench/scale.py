@@ -47,8 +47,8 @@ def widen(tree: pathlib.Path, count: int) -> int:
     dims = max(1, round(count / PER_HEAD_DIM))
     family = tree / "kernels/fmha_fwd/family.yaml"
     lines = family.read_text().splitlines(keepends=True)
-    at = next(i for i, line in enumerate(lines) if line.startswith("  bf16: ["))
-    lines[at] = f"  bf16: [{', '.join(f'{1 + d}x{1 + d}' for d in range(dims))}]\n"
+    at = next(i for i, line in enumerate(lines) if line.startswith("      bf16: ["))
+    lines[at] = f"      bf16: [{', '.join(f'{1 + d}x{1 + d}' for d in range(dims))}]\n"
     family.write_text("".join(lines))
     # Only this receipt: the others name head dims that are gone.
     for path in (tree / "receipts").glob("*.yaml"):
