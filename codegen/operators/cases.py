@@ -70,7 +70,9 @@ class Drawn:
             if a.name in self.operator.order:  # of those of the main step a length is bound, not compared
                 yield from self._lengths(a, array, extra)
             if a.dtypes:
-                text = f"{a.name}: dtype was int32, must be {listed(a.dtypes)}"
+                # Of arrays that go together host.cpp may allow another dtype, and then says so.
+                must = "" if extra.keys() & self._together(a) else listed(a.dtypes)
+                text = f"{a.name}: dtype was int32, must be {must}"
                 yield Case(f"{a.name} of int32", extra | {a.name: array._replace(dtype="int32")}, text)
             more = array._replace(shape=(*array.shape, 1))
             known = [*a.shapes, *(self.operator.shape(form, a.name) or () for form in self.operator.forms)]
@@ -82,6 +84,10 @@ class Drawn:
         """What must be given for `a` to be allowed; None where that is not known here."""
         if a.file.only:
             return None
+        others = self._together(a)
+        if others:
+            arrays = {name: self.array(self.operator.arguments[name]) for name in sorted(others)}
+            return None if None in arrays.values() else arrays
         if a.file.needs is None:
             return {}
         needed = self.operator.arguments[a.file.needs]
@@ -89,6 +95,11 @@ class Drawn:
             return {needed.name: 0.5}
         array = self.array(needed)
         return {needed.name: array} if array is not None and needed.kind == "array" else None
+
+    def _together(self, a: Argument) -> set[str]:
+        """The arguments that are given where `a` is."""
+        groups = (one.file.together for one in self.operator.arguments.values())
+        return {name for group in groups if group and a.name in group for name in group} - {a.name}
 
     def _presence(self, a: Argument, array: Array) -> Iterator[Case]:
         file = a.file

@@ -315,9 +315,9 @@ def test_a_workspace_of_ones_own(load):
 def test_launchers_that_are_refused(load):
     _, sizes = problem_for("group")
     with pytest.raises(
-        tk.NoKernelError, match=r"^a soft cap is allowed only without a bias\n.*aiter.*fmha_bwd_dq_dk_dv"
+        tk.NoKernelError, match=r"^a soft cap is allowed only without an elementwise bias\n.*aiter.*fmha_bwd_dq_dk_dv"
     ):
-        tk.BackwardLauncher(**{**sizes, "softcap": True, "bias": "alibi"})
+        tk.BackwardLauncher(**{**sizes, "softcap": True, "bias": "elementwise"})
     for name, value in (("dtype", "fp8"), ("mode", "varlen"), ("mask", "causal"), ("hdim_q", 0), ("nhead_k", 3),
                         ("workers", -1), ("batch", 2.5), ("dropout", True)):  # fmt: skip
         with pytest.raises(tk.ArgumentError, match=f"^{name}: .*must"):

@@ -52,11 +52,14 @@ def library(load: Callable[..., tk.Library], name: str) -> tk.Library:
     return load("flash" if "flash" in receipts else receipts[0])
 
 
-def made(name: str, call: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as a library takes them."""
+def made(name: str, call: dict[str, Any], changes: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments as a library takes them: those of a call, index arrays that make sense, and what is changed."""
     indices = {key: np.array(value, np.int32) for key, value in INDICES.get(name, {}).items()}
-    arrays = {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in call.items()}
-    return indices | arrays
+
+    def arrays(of: dict[str, Any]) -> dict[str, Any]:
+        return {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in of.items()}
+
+    return arrays(call) | indices | arrays(changes or {})
 
 
 CASES = [(name, case) for name in OPERATORS for case in drawn(name).cases()]
@@ -69,7 +72,7 @@ def test_a_drawn_call_is_good(library: tk.Library, name: str) -> None:
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name} {case.about}" for name, case in CASES])
 def test_refused_in_the_declared_words(library: tk.Library, name: str, case: Case) -> None:
-    arguments = made(name, drawn(name).required | case.changes)
+    arguments = made(name, drawn(name).required, case.changes)
     with pytest.raises(tk.ArgumentError) as raised:
         getattr(library, name)(**arguments)
     assert str(raised.value).startswith(case.sentence)

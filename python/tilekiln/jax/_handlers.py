@@ -51,11 +51,12 @@ def add(library: Library) -> str:
 
 
 def add_all() -> None:
-    """All libraries at hand, for programs that another process has traced."""
+    """All libraries at hand that hold an operator of ours, for programs that another process has traced."""
     _loaded()
     try:
         for library in operators.at_hand():
-            add(library)
+            if all(operator in library.operators for operator in OPERATORS):
+                add(library)
     except NoKernelError:  # none is built: the first call says so
         pass
 
