@@ -21,9 +21,6 @@ FAMILIES = {  # by operator: the family whose instances it is called with
 }
 
 
-# Open: where a cap is so far below the scores that its slope is 0 but for rounding, dq can exceed its bound.
-LEAST_CAP = 0.0  # 10^0, of backward calls
-
 KINDS = ("values", "arguments")  # right calls, whose values are compared; and wrong ones, which must be refused
 
 
@@ -99,7 +96,7 @@ class Call:
             if signature["deterministic"]:
                 self.options |= {"deterministic": True, "workers": draw.often(0, 1, 3)}
             sizes = attention_sizes(draw, signature)
-            return gradients.make(signature, sizes, seed, lambda inputs: change_values(draw, inputs, LEAST_CAP))
+            return gradients.make(signature, sizes, seed, lambda inputs: change_values(draw, inputs))
         if self.case.operator == "fmha_fwd":
             problem: Any = problems.make(signature, attention_sizes(draw, signature), seed)
         else:

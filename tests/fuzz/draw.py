@@ -96,14 +96,14 @@ def cache_sizes(draw: Draw) -> kv_problems.Sizes:
     )
 
 
-def change_values(draw: Draw, inputs: dict[str, Any], least_cap: float = -3) -> None:
-    """Takes values away from 1, in place: scores from tiny to large, caps from 10^least_cap to 1e20, sinks far off."""
+def change_values(draw: Draw, inputs: dict[str, Any]) -> None:
+    """Takes values away from 1, in place: scores from tiny to large, caps from 1e-3 to 1e20, sinks far off."""
     factor = draw.often(1.0, 1e-3, 0.1, 4.0)
     if factor != 1.0:
         q = inputs["q"]
         q[...] = (q.astype(np.float32) * np.float32(factor)).astype(q.dtype)
     if "softcap" in inputs:
-        inputs["softcap"] = draw.often(draw.decades(least_cap, 20), 1.5, 30.0, 50.0)
+        inputs["softcap"] = draw.often(draw.decades(-3, 20), 1.5, 30.0, 50.0)
     if "sink" in inputs:
         inputs["sink"] = (inputs["sink"] * draw.often(1.0, 10.0) + draw.often(0.0, -30.0, -4.0, 5.0)).astype(np.float32)
     if "bias" in inputs:

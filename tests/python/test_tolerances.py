@@ -40,6 +40,20 @@ def test_soft_caps_of_gradients(libraries, cap):
         assert reference.gradient_excess("fp32", expected, dq=dq, dk=dk, dv=dv) <= 1, name
 
 
+def test_gradients_of_one_key_under_a_cap_it_saturates(libraries):
+    """dP - D is 0 but for rounding where a row sees one key only; the slope is 0 but for rounding where tanh is 1."""
+    q, k, v = arrays(np.float32)
+    q, k, v = (np.abs(q), np.abs(k[:, :1]), v[:, :1])
+    dout = np.random.default_rng(1).standard_normal(q.shape).astype(np.float32)
+    for cap in (1e-3, 5e-3, 0.1):
+        forward = reference.forward(q, k, v, softcap=cap)
+        out, lse = forward.out.astype(np.float32), forward.lse.astype(np.float32)
+        expected = reference.backward(dout, q, k, v, out, lse, softcap=cap)
+        for name, (dq, dk, dv) in backward_on_every_isa(libraries["flash"], dout, q, k, v, out, lse, softcap=cap):
+            assert reference.gradient_excess("fp32", expected, dq=dq, dk=dk, dv=dv) <= 1, name
+        assert np.max(reference.TOLERANCE["fp32"].gradient_bound(expected.dq)) < 1e-10, "two roundings, multiplied"
+
+
 def test_the_bound_does_not_grow_with_the_cap():
     q, k, v = arrays(np.float32)
     bounds = []

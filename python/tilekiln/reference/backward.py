@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from . import masks, philox, sequences
 from .attention import Float, _as_heads, _bias, forward
 
+SLOPE_ERROR = 2.0**-20
+"""Of 1 - tanh^2 in fp32: 2 |tanh| times the error of tanh, which is at most 8 units of 2^-24."""
+
 LEAST_LSE = -float(np.finfo(np.float32).max) * float(np.log(2))
 """Rows with an LSE below it have P = 0: those that see no key, and those whose every score is the lowest fp32 number,
 as a mask of finfo.min makes it. exp(S - LSE) of the latter would be 1 for each key, since LSE cannot hold its ln n."""
@@ -70,11 +73,13 @@ def head_backward(
     score = softmax_scale * (q @ k.T)
     size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
     slope: Any = 1.0
+    most_slope: Any = 1.0  # with its own error, which an error of dP - D meets where slope is nearly 0 too
     bend: Any = 0.0  # the size of the slope's error
     if softcap > 0:
         tanh = np.tanh(score / softcap)
         bend = 2 * np.abs(tanh) * (1 - tanh**2) / softcap * size
         score, slope = softcap * tanh, 1 - tanh**2
+        most_slope = slope + SLOPE_ERROR
         size = size + np.abs(score)
     size = size + np.abs(np.where(np.isfinite(lse), lse, 0.0))[:, None]
     if bias is not None:
@@ -91,7 +96,7 @@ def head_backward(
     spread = p * (dp_size + delta_size[:, None])
 
     # The slope multiplies ds, but an error of tanh is one of the slope whatever the slope is: so magnitude is without.
-    dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * (size + bend), spread * slope])
+    dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * (size + bend), spread * most_slope])
     dropped = p * kept
     weight = np.stack([dropped, dropped, dropped * size, dropped])
     q_sizes, k_sizes, dout_sizes = (np.stack([x, *[np.abs(x)] * 3]) for x in (q, k, dout))

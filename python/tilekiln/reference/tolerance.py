@@ -36,7 +36,8 @@ returns three sizes of each (see `Gradient`), and the bound is
 * score magnitude: the sum over rows or keys and, for dk and dv, over the query heads of a group; fp32, in any order.
 * score score_size: the error of s and of s - lse, which exp makes relative to p, term by term. Under a soft cap the
   slope has it too: its derivative, 2 |tanh| (1 - tanh^2) / softcap, times the size of the score.
-* score spread: dP and D are sums over the head dim that are each as exact as their terms are large, and cancel.
+* score spread: dP and D are sums over the head dim that are each as exact as their terms are large, and cancel. Under a
+  soft cap what is left of them is multiplied with the slope as fp32 has it, 2^-20 more than it is (SLOPE_ERROR).
 * d_sink sums exp(sink - lse) D in fp32: out of fp32 and, in place of weight, lse; the sizes as for the others.
 * tiny: as above, but 2^-100 for fp32 and bf16: what p loses below 2^-126 is multiplied with inputs and summed.
 """
