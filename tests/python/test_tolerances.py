@@ -88,6 +88,17 @@ def test_long_sums_of_large_scores(libraries, hdim):
     compare(np.float32, expected, run(libraries["flash"], "fmha_fwd", q, k, v, causal=True))
 
 
+def test_weights_that_flush(libraries):
+    """A weight below 2^-126 may be 0, however large the value is that it would have met."""
+    q, k, v = arrays(np.float32)
+    q[...], k[...], k[:, 0], v[...], v[:, 0] = 1, 0, 1, v * 8, 0
+    for first in (87.2, 87.4, 88.0):
+        expected = reference.forward(q, k, v, softmax_scale=first / q.shape[-1])
+        made = run(libraries["flash"], "fmha_fwd", q, k, v, softmax_scale=first / q.shape[-1])
+        compare(np.float32, expected, made)
+        assert np.max(reference.TOLERANCE["fp32"].out_bound(expected)) < 1e-34, "as small as what is lost"
+
+
 def test_results_that_flush(libraries):
     """bf16 instructions take numbers below 2^-126 as 0 before dropout's 1 / (1 - p) raises them."""
     q, k, v = arrays(ml_dtypes.bfloat16)

@@ -27,7 +27,7 @@ class Result:
     score_size: Float  # shape of lse: the largest size of a score that a row sees (see tolerance)
     touched: NDArray[np.bool_]  # shape of lse: False for padding rows and skipped sequences
     layout: str
-    gain: float  # the largest factor that sums meet last: 1 / (1 - dropout_p), times v_descale
+    flushed: Float  # shape of out: gain (1 + sum_j |v_jd|), what flushing terms to 0 may cost (see tolerance)
     randval: NDArray[np.int16] | None  # bytes; (batch, nhead_q, seqlen_q, seqlen_k) or (nhead_q, total_q, max_seqlen_k)
 
 
@@ -147,6 +147,7 @@ def forward(
 
     out = np.full((len(q), nhead_q, rows_q, hdim_v), np.nan)
     magnitude = np.full_like(out, np.nan)
+    flushed = np.full_like(out, np.nan)
     lse = np.full((len(q), nhead_q, rows_q), np.nan)
     score_size = np.full_like(lse, np.nan)
     touched = np.zeros(lse.shape, bool)
@@ -174,10 +175,11 @@ def forward(
                 byte = philox.random_bytes(rng[0], rng[1], b * nhead_q + h, m, n)
                 randval[place, h, rows, :n] = byte
                 keep = byte <= philox.keep_threshold(dropout_p)
+            v_head = v[place, h_k, keys] * v_scale
             result = head(
                 q[place, h, rows] * q_scale,
                 k[place, h_k, keys] * k_scale,
-                v[place, h_k, keys] * v_scale,
+                v_head,
                 softmax_scale=softmax_scale,
                 visible=visible,
                 bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask_origin),
@@ -188,13 +190,15 @@ def forward(
             )
             at = place, h, rows
             out[at], lse[at], magnitude[at], score_size[at] = result
+            flushed[at] = keep_scale * (max(1.0, largest_descale) + _weighted(visible * 1.0, np.abs(v_head), visible))
             touched[at] = True
     if group:
-        out, magnitude, lse, score_size, touched = out[0], magnitude[0], lse[0], score_size[0], touched[0]
+        out, magnitude, flushed, lse, score_size, touched = (
+            array[0] for array in (out, magnitude, flushed, lse, score_size, touched)
+        )
         randval = None if randval is None else randval[0]
-    out, magnitude = _as_heads(out, layout), _as_heads(magnitude, layout)
-    gain = max(1.0, keep_scale * largest_descale)
-    return Result(out, lse, magnitude, score_size, touched, layout, gain, randval)
+    out, magnitude, flushed = (_as_heads(array, layout) for array in (out, magnitude, flushed))
+    return Result(out, lse, magnitude, score_size, touched, layout, flushed, randval)
 
 
 def fmha_fwd(

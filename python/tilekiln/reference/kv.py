@@ -214,7 +214,9 @@ def splitkv(
     if np.asarray(q).dtype == ml_dtypes.float8_e4m3fn:
         scale = 1.0 if out_scale is None else float(np.asarray(out_scale).reshape(()))
         out = np.clip(result.out * scale, -FP8_MAX, FP8_MAX)
-        result = replace(result, out=out, magnitude=result.magnitude * abs(scale))
+        result = replace(
+            result, out=out, magnitude=result.magnitude * abs(scale), flushed=result.flushed * max(1.0, abs(scale))
+        )
     return result
 
 

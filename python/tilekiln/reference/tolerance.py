@@ -23,8 +23,8 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
 * lse: the relative error of the sum of exponentials is an absolute one of its logarithm. Rounding of p takes no part in
   it: 2^-20, and 2^-12 with the shorter exp.
 * tiny: the smallest subnormal of fp16, 2^-24; the smallest normal fp32 else, 2^-126, below which kernels may flush.
-* flushed = 2^-126 (gain - 1): sums are flushed before their last factor, gain = 1 / (1 - dropout_p) times the descale
-  of v, which multiplies what is missing too.
+* flushed = 2^-126 gain (1 + sum_j |v_jd|) over the keys that the row sees: weights and sums below 2^-126 may become 0
+  before their last factor, gain = 1 / (1 - dropout_p) times the descale of v, which multiplies what is missing too.
 
 A gradient is a sum of terms p dout (dv), dS k (dq), dS q (dk), or one dS (dbias), with dS = p (dP - D). `backward`
 returns three sizes of each (see `Gradient`), and the bound is
@@ -69,7 +69,7 @@ class Tolerance:
         """The largest allowed |out - reference.out| of each element; NaN in untouched rows."""
         size = reference.score_size if reference.layout == "bhsd" else np.swapaxes(reference.score_size, -1, -2)
         weight = self.weight + SCORE * size[..., None]
-        tiny = self.tiny + FLUSHED * (reference.gain - 1)
+        tiny = self.tiny + FLUSHED * reference.flushed
         return np.asarray(self.out * np.abs(reference.out) + weight * reference.magnitude + tiny)
 
     def lse_bound(self, reference: Result) -> NDArray[np.float64]:
