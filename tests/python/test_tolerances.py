@@ -88,6 +88,22 @@ def test_long_sums_of_large_scores(libraries, hdim):
     compare(np.float32, expected, run(libraries["flash"], "fmha_fwd", q, k, v, causal=True))
 
 
+@pytest.mark.parametrize("operator", ["fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_pagedkv"])
+def test_sums_of_like_terms(libraries, operator):
+    """Thousands of keys of one score and value: rounding errors of one sign. One key is heavier, so that p is not 1."""
+    keys = 4096
+    q, k, v = np.ones((1, 5, HEADS, 64), np.float32), np.ones((1, keys, 1, 64), np.float32), None
+    k *= np.float32(0.013)
+    k[:, 0] *= 3
+    v = np.broadcast_to(np.linspace(0.3, 0.8, 64, dtype=np.float32), k.shape).copy()
+    expected = reference.forward(q, k, v)
+    drift = (64 + keys / 64) * 2.0**-25
+    for name, out, lse in run(libraries["flash"], operator, q, k, v):
+        assert np.all(np.abs(out.reshape(q.shape) - expected.out) <= drift * expected.magnitude), name
+        if lse is not None:
+            assert np.all(np.abs(lse.reshape(expected.lse.shape) - expected.lse) <= drift), name
+
+
 def test_weights_that_flush(libraries):
     """A weight below 2^-126 may be 0, however large the value is that it would have met."""
     q, k, v = arrays(np.float32)

@@ -117,17 +117,13 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
 }
 
-// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet.
+// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet. The words are summed
+// from 0 and O is added last: a sum of thousands of like terms, one by one, drifts by some u a term.
 template <class Compute, int R, int N>
 TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int begin, int end, float* o,
                                 const vf* alpha) {
   vf sum[R][N];
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
-  if (alpha) {
-    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
-      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = mul(load(o + r * kTileQ + j * kLanes), alpha[j]);
-    }
-  }
   v.each_run(begin, end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
     row += d;
     TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += v.stride) {
@@ -139,6 +135,12 @@ TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int b
       }
     }
   });
+  if (alpha) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8)
+      for (int j = 0; j < N; ++j) sum[r][j] = fma(load(o + r * kTileQ + j * kLanes), alpha[j], sum[r][j]);
+    }
+  }
   TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store(o + r * kTileQ + j * kLanes, sum[r][j]);
   }

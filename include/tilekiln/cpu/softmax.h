@@ -45,7 +45,7 @@ TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, c
   vf shift[N], sum[N];
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
     shift[j] = cm[j];
-    sum[j] = l[j];
+    sum[j] = zero();
   }
   const vf gain = broadcast(alteration.gain);
   const lane_bits* keep = alteration.keep + j0 * kTileK;
@@ -85,7 +85,7 @@ TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, c
       }
     }
   }
-  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) l[j] = sum[j];
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) l[j] = add(l[j], sum[j]);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -4,6 +4,7 @@ Readable before fast. It shares no code with the kernels or the binding. What Na
 docs/reference/special-values.md; the arguments and their meaning: `Library.fmha_fwd`.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,11 @@ class Result:
     randval: NDArray[np.int16] | None  # bytes; (batch, nhead_q, seqlen_q, seqlen_k) or (nhead_q, total_q, max_seqlen_k)
 
 
+def sum_error(terms: int) -> float:
+    """How far a sum of so many products may be off in fp32, in units of 2^-22 of its terms' size (see tolerance)."""
+    return max(1.0, 0.5 + math.sqrt(terms) / 8)
+
+
 @np.errstate(invalid="ignore")  # NaN and infinities give what IEEE arithmetic says
 def head(
     q: Float,
@@ -53,7 +59,7 @@ def head(
     if sink == -np.inf:  # no sink
         sink = None
     score = softmax_scale * (q @ k.T)
-    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
+    size = sum_error(q.shape[1]) * abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
     if softcap > 0:
         score = softcap * np.tanh(score / softcap)
         size = size + np.abs(score)
@@ -190,7 +196,8 @@ def forward(
             )
             at = place, h, rows
             out[at], lse[at], magnitude[at], score_size[at] = result
-            flushed[at] = keep_scale * (max(1.0, largest_descale) + _weighted(visible * 1.0, np.abs(v_head), visible))
+            seen_values = _weighted(visible.astype(np.float64), np.abs(v_head), visible)
+            flushed[at] = keep_scale * (max(1.0, largest_descale) + seen_values)
             touched[at] = True
     if group:
         out, magnitude, flushed, lse, score_size, touched = (

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import masks, philox, sequences
-from .attention import Float, _as_heads, _bias, forward
+from .attention import Float, _as_heads, _bias, forward, sum_error
 
 SLOPE_ERROR = 2.0**-20
 """Of 1 - tanh^2 in fp32: 2 |tanh| times the error of tanh, which is at most 8 units of 2^-24."""
@@ -71,7 +71,7 @@ def head_backward(
     Each but delta has a first dimension of 4: value, magnitude, score, spread (see `Gradient`).
     """
     score = softmax_scale * (q @ k.T)
-    size = abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
+    size = sum_error(q.shape[1]) * abs(softmax_scale) * (np.abs(q) @ np.abs(k).T)
     slope: Any = 1.0
     most_slope: Any = 1.0  # with its own error, which an error of dP - D meets where slope is nearly 0 too
     bend: Any = 0.0  # the size of the slope's error
@@ -93,7 +93,7 @@ def head_backward(
     dp, dp_size = kept * (dout @ v.T), kept * (np.abs(dout) @ np.abs(v).T)
     delta, delta_size = np.sum(dout * out, axis=1), np.sum(np.abs(dout * out), axis=1)
     ds = np.where(sees, p * (dp - delta[:, None]), 0.0)
-    spread = p * (dp_size + delta_size[:, None])
+    spread = sum_error(v.shape[1]) * p * (dp_size + delta_size[:, None])
 
     # The slope multiplies ds, but an error of tanh is one of the slope whatever the slope is: so magnitude is without.
     dbias = np.stack([ds * slope, np.abs(ds), np.abs(ds) * (size + bend), spread * most_slope])

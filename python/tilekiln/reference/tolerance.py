@@ -13,12 +13,17 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
 2^-4 for e4m3):
 
 * out = u of the dtype of out: the result is rounded once, to nearest even.
-* score = 2^-22 = 4 u_fp32: scores are summed in fp32 whatever the input. The error of a sum of hdim products grows like
-  sqrt(hdim) u at most of its terms' size, and is below u times their sum in all practice; scaling, subtracting the
-  maximum and the rounding of the maximum itself add u |s| each.
+* score = 2^-22 = 4 u_fp32: scores are summed in fp32 whatever the input; scaling, subtracting the maximum and the
+  rounding of the maximum itself add u |s| each. A sum of hdim products counts (4 + sqrt(hdim)) / 8 times its terms'
+  size where that is more: rounding errors of random signs add up to 0.23 sqrt(hdim) u of a sum whose terms are alike,
+  as a row's largest scores are, and two such sums meet in s - m (Higham and Mary 2019, "A new approach to
+  probabilistic rounding error analysis").
 * weight = what else makes p wrong. fp32 and fp16: exp (7.5e-8), the running sum and the rescaling by exp(m - m') of
   earlier blocks, some u each: 2^-20 = 16 u_fp32. fp8fp32 too. bf16 and fp8bf16 round p to bf16 before it meets v,
   u_bf16 each, all to the same side at worst, and use a shorter exp (7.5e-5 = 2^-13.7): 2^-8 + 2^-12.
+  Not in it: errors of one sign. Kernels sum 64 keys at a time, so that n keys whose weights and values are all alike
+  drift by at most (64 + n / 64) u / 2 more, not by n u / 2 as a sum one by one does. (A decode of several key heads
+  at once sums 1 to 8 at a time.)
 * fp8 (e4m3 out of KV-cache kernels): as fp8bf16, with u = 2^-4 and tiny = 2^-10, half its smallest number.
 * lse: the relative error of the sum of exponentials is an absolute one of its logarithm. Rounding of p takes no part in
   it: 2^-20, and 2^-12 with the shorter exp.

@@ -82,7 +82,7 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
         float* const to = o + row * a.o_width + i * 2 * kLanes;
         vf sum[R][2 * N];
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) sum[r][j] = load(to + r * a.o_width + j * kLanes);
+          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) sum[r][j] = zero();
         }
         const i64 offset = h * a.v_head + i * kPairBytes;
         const FetchRows* ahead = first;
@@ -91,7 +91,10 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
                              end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) store(to + r * a.o_width + j * kLanes, sum[r][j]);
+          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) {
+            float* const at = to + r * a.o_width + j * kLanes;
+            store(at, add(load(at), sum[r][j]));  // last: see value_rows of microkernel.h
+          }
         }
       };
       const auto rows_from = [&]<int R, int N>(int r) __attribute__((always_inline)) {
