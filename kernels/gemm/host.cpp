@@ -93,7 +93,7 @@ tilekiln_status launch(StageCall<Problem>& call) {
   // Four units a thread, so that none waits long for the last; results do not depend on where out is cut.
   const i64 wanted = call.threads > 1 ? divide_up(4 * i64(call.threads), across) : 1;
   constexpr i64 least_rows = 48;
-  const i64 down = std::max<i64>(divide_up(p.m, engine.most_rows), std::min<i64>(wanted, p.m / least_rows));
+  const i64 down = std::clamp<i64>(p.m / least_rows, 1, wanted);
   const i64 rows = divide_up(p.m, down);
   const i64 count = divide_up(p.m, rows);
   const auto unit = engine.run[static_cast<int>(p.dtype)];

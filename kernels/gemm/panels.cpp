@@ -12,10 +12,11 @@ constexpr Stages kFp32{pack_lanes_fp32<float>,
                        pack_lanes_fp32<float>,
                        sizeof(float),
                        true,
+                       true,
                        true};
 template <class T>
 constexpr Stages kWidened{
-    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), false, false};
+    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), false, false, false};
 
 void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
   run_unit<ComputeFp32>(kFp32, finish_of<float>(p), p, u, *(GemmScratch*)scratch);
@@ -26,7 +27,7 @@ void fp16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_PAIRS
   static constexpr Stages stages{
-      pack_lanes_bf16, pack_rows<bf16, Bf16Words>, copy_rows_bf16, pack_lanes_bf16, sizeof(bf16), true, false};
+      pack_lanes_bf16, pack_rows<bf16, Bf16Words>, copy_rows_bf16, pack_lanes_bf16, sizeof(bf16), true, false, true};
   run_unit<ComputeBf16>(stages, finish_of<bf16>(p), p, u, *(GemmScratch*)scratch);
 #else
   run_unit<ComputeFp32>(kWidened<bf16>, finish_of<bf16>(p), p, u, *(GemmScratch*)scratch);
@@ -40,8 +41,9 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int8<false>,
                                  sizeof(int8),
                                  true,
-                                 false};
-  run_unit<ComputeInt8>(stages, finish_int32, p, u, *(GemmScratch*)scratch);
+                                 false,
+                                 true};
+  run_unit<ComputeInt8>(stages, Finish{finish_words, true}, p, u, *(GemmScratch*)scratch);
 #else
   static constexpr Stages stages{pack_lanes_int16<int8>,
                                  pack_rows<int8, Int16Words>,
@@ -49,8 +51,9 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int16<int8>,
                                  sizeof(int8),
                                  false,
-                                 false};
-  run_unit<ComputeInt16>(stages, finish_int32, p, u, *(GemmScratch*)scratch);
+                                 false,
+                                 true};
+  run_unit<ComputeInt16>(stages, Finish{finish_words, true}, p, u, *(GemmScratch*)scratch);
 #endif
 }
 
@@ -64,5 +67,4 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_unit, tilekiln::cpu::fp16_unit, tilekiln::cpu::bf16_unit, tilekiln::cpu::int8_unit},
     sizeof(tilekiln::cpu::GemmScratch),
-    tilekiln::cpu::kUnitRows,
     tilekiln::cpu::kUnitColumns};

@@ -82,6 +82,17 @@ def test_every_shape_and_layout(library: tk.Library, target: str, dtype: str) ->
         check(library, target, a, b, out_like(m, n, dtype, of_out))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_long_sums_of_many_rows(library: tk.Library, target: str, dtype: str) -> None:
+    """More words along k than are packed at once, and more rows than wait for the next of them."""
+    random = np.random.default_rng(9)
+    m, n, k = 971, 67, {"fp32": 2060, "fp16": 2060, "bf16": 4110, "int8": 8203}[dtype]
+    check(
+        library, target, draw(random, m, k, dtype, False), draw(random, k, n, dtype, True), out_like(m, n, dtype, False)
+    )
+
+
 @pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "int8"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_epilogues(library: tk.Library, target: str, dtype: str) -> None:

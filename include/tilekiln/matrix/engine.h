@@ -39,7 +39,7 @@ struct Unit { int m0, m1, n0, n1; };
 struct Engine {
   void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype
   u64 scratch_bytes;
-  int most_rows, most_columns;  // of a unit
+  int most_columns;  // of a unit
 };
 
 }  // namespace tilekiln::matrix

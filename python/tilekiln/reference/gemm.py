@@ -91,8 +91,8 @@ def gemm(
     name = dtype or {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[str(a.dtype)]
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
     if name == "int8":
-        exact = a.astype(np.int64) @ b.astype(np.int64)
-        return Result(exact.astype(np.int32), np.zeros((m, n)))
+        exact = a.astype(np.float64) @ b.astype(np.float64)  # below 2^53 for any k below 2^39
+        return Result(exact.astype(np.int64).astype(np.int32), np.zeros((m, n)))
     x, magnitude = np.zeros((m, n)), np.zeros((m, n))
     with np.errstate(all="ignore"):
         if alpha != 0:

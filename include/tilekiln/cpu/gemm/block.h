@@ -3,6 +3,7 @@
 #pragma once
 
 #include "tilekiln/cpu/compute.h"
+#include "tilekiln/cpu/load.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -16,7 +17,7 @@ struct ComputeInt16 {
 
 #if TILEKILN_QUADS
 // Quads of int8. B is packed with 128 added to each byte, since the product takes one unsigned factor: what is too much,
-// 128 times the sum of a row of A, is taken off by the epilogue.
+// 128 times the sum of a row of A, is taken off before: sums start there.
 struct ComputeInt8 {
   static constexpr int kWord = 4;
   static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_quad(sum, b, a); }
@@ -35,13 +36,22 @@ struct Operands {
   i64 words;
   const float* from;  // accumulators to go on from; null: zero
   i64 from_row;
-  float* to;
-  i64 to_row;
+  void* to;
+  i64 to_row;         // elements
+  bool as_bf16;       // what is stored, of pairs of bf16 alone; else sums as they are
+  const int* starts;  // where the sums of each row begin, without `from`: quads of int8 alone
 };
 
 template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const Operands& o) {
   vf sum[R][N];
   TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  if constexpr (Compute::kWord == 4) {
+    if (o.starts) {
+      TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+        TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = broadcast_word(o.starts + r);
+      }
+    }
+  }
   if (o.from) {
     TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = load(o.from + r * o.from_row + j * kLanes);
@@ -62,9 +72,18 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
     TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
     b += b_word;
   }
-  TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store(o.to + r * o.to_row + j * kLanes, sum[r][j]);
+  const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + r * o.to_row + j * kLanes, sum[r][j]);
+    }
+  };
+#if TILEKILN_PAIRS
+  if (Compute::kWord == 2 && o.as_bf16) {
+    store_block((bf16*)o.to, [](bf16* p, vf x) __attribute__((always_inline)) { narrow(p, x); });
+    return;
   }
+#endif
+  store_block((float*)o.to, [](float* p, vf x) __attribute__((always_inline)) { store_unaligned(p, x); });
 }
 
 // `rows` in [1, kRows].

@@ -6,9 +6,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// `sums` is rows x cols, kPanel floats a row; (m, n) is where it lies in out. `too_much`: of each row, int8 only.
-using Epilogue = void (*)(const matrix::Problem&, const float* sums, const int* too_much, int m, int n, int rows,
-                          int cols);
+// `sums` is rows x cols, kPanel floats a row; (m, n) is where it lies in out.
+using Epilogue = void (*)(const matrix::Problem&, const float* sums, int m, int n, int rows, int cols);
 
 // 1 / (1 + exp(-x)). Cut where it is 0 or 1 to fp32; NaN stays.
 TILEKILN_INLINE vf sigmoid(vf x) {
@@ -63,7 +62,7 @@ template <class T> TILEKILN_INLINE vf load_c(const T* p, matrix::i64 step, int l
 
 // Plain: alpha is 1, and there is neither c nor bias.
 template <class T, class Activation, bool Plain>
-void finish(const matrix::Problem& p, const float* sums, const int*, int m, int n, int rows, int cols) {
+void finish(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
   for (int r = 0; r < rows; ++r, sums += kPanel) {
     T* out = (T*)p.out + (m + r) * p.out_row + n;
     const T* c = p.c ? (const T*)p.c + (m + r) * p.c_row + n * p.c_column : nullptr;
@@ -84,29 +83,25 @@ void finish(const matrix::Problem& p, const float* sums, const int*, int m, int 
   }
 }
 
-// int32 results: the sums, less what is too much.
-inline void finish_int32(const matrix::Problem& p, const float* sums, const int* too_much, int m, int n, int rows,
-                         int cols) {
-  for (int r = 0; r < rows; ++r, sums += kPanel) {
-    const uint32_t less = too_much ? uint32_t(too_much[r]) : 0;
-    uint32_t words[kPanel];
-    __builtin_memcpy(words, sums, sizeof words);
-    for (int j = 0; j < kPanel; ++j) words[j] -= less;
-    int32_t* const out = (int32_t*)p.out + (m + r) * p.out_row + n;
-    if (cols == kPanel)  // a length that the compiler knows: no call
-      __builtin_memcpy(out, words, sizeof words);
-    else
-      __builtin_memcpy(out, words, cols * sizeof *words);
-  }
+// The sums as they are, fp32 or int32: a part of a panel.
+inline void finish_words(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
+  for (int r = 0; r < rows; ++r, sums += kPanel)
+    __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-template <class T> Epilogue finish_of(const matrix::Problem& p) {
+// What becomes of the sums. as_they_are: they are out, but for their rounding to the dtype of out.
+struct Finish {
+  Epilogue block;
+  bool as_they_are;
+};
+template <class T> Finish finish_of(const matrix::Problem& p) {
   static constexpr Epilogue plain[] = {finish<T, None, true>, finish<T, Relu, true>, finish<T, Gelu, true>,
                                        finish<T, GeluTanh, true>, finish<T, Silu, true>};
   static constexpr Epilogue full[] = {finish<T, None, false>, finish<T, Relu, false>, finish<T, Gelu, false>,
                                       finish<T, GeluTanh, false>, finish<T, Silu, false>};
   static_assert(sizeof plain / sizeof *plain == matrix::kActivations && sizeof full == sizeof plain);
-  return (p.alpha == 1 && !p.c && !p.bias ? plain : full)[(int)p.activation];
+  const bool alone = p.alpha == 1 && !p.c && !p.bias;
+  return {(alone ? plain : full)[(int)p.activation], alone && p.activation == matrix::Activation::none};
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -14,43 +14,45 @@ struct Stages {
   int bytes;        // an element
   bool a_in_place;  // its elements are those of words
   bool b_in_place;  // B's rows are words
+  bool direct;      // registers of sums can be stored as out
 };
 
 // fp32 and bf16 lose 1 to 7 % at 512 with other sizes and nothing at 1024: tuning is flat.
-constexpr int kUnitRows = 960, kUnitColumns = 256;
+constexpr int kUnitColumns = 256;
 constexpr int kTileRows = 240;             // their words of A and accumulators share L2 with a panel
 constexpr int kTileWords = 128;            // a panel of them lies in L1
-constexpr int kChunkWords = 1024;          // packed at once for all tiles of a unit
+constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
+constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next chunk
 constexpr int kCopyRow = kTileWords + 16;  // words
 
 struct GemmScratch {
   alignas(64) float b[kChunkWords * kUnitColumns];
-  alignas(64) float sums[kUnitRows * kUnitColumns];
+  alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
   alignas(64) float block[kRows * kPanel];
-  int too_much[kUnitRows];  // 128 times the sums of A's rows so far
+  int starts[kTileRows];  // -128 times the sums of A's rows
 };
 
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
 
 #if TILEKILN_QUADS
-// sums[i] += 128 sum of row m0 + i over [k0, k1), modulo 2^32
-inline void add_row_sums(int* sums, const matrix::Problem& p, int m0, int m1, i64 k0, i64 k1) {
+// starts[i] = -128 sum of row m0 + i, modulo 2^32
+inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
   const int8* a = (const int8*)p.a;
   if (!p.a_columns) {
-    for (int m = m0; m < m1; ++m)
-      sums[m - m0] = int(uint32_t(sums[m - m0]) + 128u * uint32_t(total_bytes(a + m * p.lda + k0, k1 - k0)));
+    for (int m = m0; m < m1; ++m) starts[m - m0] = int(-128u * uint32_t(total_bytes(a + m * p.lda, p.k)));
     return;
   }
-  for (i64 k = k0; k < k1; ++k) {
+  __builtin_memset(starts, 0, (m1 - m0) * sizeof *starts);
+  for (i64 k = 0; k < p.k; ++k) {
     const int8* row = a + k * p.lda + m0;
-    for (int i = 0; i < m1 - m0; ++i) sums[i] = int(uint32_t(sums[i]) + 128u * uint32_t(int(row[i])));
+    for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - 128u * uint32_t(int(row[i])));
   }
 }
 #endif
 
 template <class Compute>
-void run_unit(const Stages& s, Epilogue finish, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+void run_unit(const Stages& s, Finish finish, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
   const auto words_of = [](i64 k) { return (k + W - 1) / W; };
@@ -68,79 +70,87 @@ void run_unit(const Stages& s, Epilogue finish, const matrix::Problem& p, const 
     else
       s.b_lanes(to, b + (k0 * p.ldb + n) * s.bytes, p.ldb, lanes, k1 - k0);
   };
-  i64 chunk = 0;
-  do {
-    const i64 chunk_end = least<i64>(p.k, chunk + kChunkWords * W);
-    const i64 panel = words_of(chunk_end - chunk) * kPanel;
-    if (packed) {
-      for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) pack(x.b + i * panel, n, chunk, chunk_end);
-    }
-    for (int m0 = u.m0; m0 < u.m1; m0 += tile_rows) {
-      const int m1 = least(u.m1, m0 + tile_rows);
-      int* const too_much = x.too_much + (m0 - u.m0);
-#if TILEKILN_QUADS
-      if constexpr (kFlipped) {
-        if (chunk == 0) __builtin_memset(too_much, 0, (m1 - m0) * sizeof *too_much);
-        add_row_sums(too_much, p, m0, m1, chunk, chunk_end);
+  // With more than one chunk, sums of a group's tiles wait for the next; with one they are those of one tile.
+  const bool waiting = p.k > i64(kChunkWords) * W;
+  const int group_rows = waiting ? kGroupRows / tile_rows * tile_rows : unit_rows;
+  for (int g0 = u.m0; g0 < u.m1; g0 += group_rows) {
+    const int g1 = least(u.m1, g0 + group_rows);
+    i64 chunk = 0;
+    do {
+      const i64 chunk_end = least<i64>(p.k, chunk + kChunkWords * W);
+      const i64 panel = words_of(chunk_end - chunk) * kPanel;
+      if (packed) {
+        for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) pack(x.b + i * panel, n, chunk, chunk_end);
       }
+      for (int m0 = g0; m0 < g1; m0 += tile_rows) {
+        const int m1 = least(g1, m0 + tile_rows), kept = waiting ? m0 - g0 : 0;
+#if TILEKILN_QUADS
+        if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
 #endif
-      i64 k0 = chunk;
-      do {
-        const i64 k1 = least<i64>(chunk_end, k0 + kTileWords * W);
-        const bool first = k0 == 0, last = k1 == p.k;
-        Operands o;
-        o.words = words_of(k1 - k0);
-        const char* a = (const char*)x.a;
-        i64 a_group = 0;  // bytes from one panel of A to the next, where A is panels
-        if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
-          a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
-        } else if (!p.a_columns) {
-          o.a_row = kCopyRow * 4, o.a_word = 4;
-          s.a_rows(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
-        } else if (s.a_in_place && W == 1) {
-          a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
-        } else {
-          o.a_row = 4, o.a_word = kPanel * 4, a_group = o.words * kPanel * 4;
-          for (int m = m0, i = 0; m < m1; m += kPanel, ++i) {
-            const char* from = (const char*)p.a + (k0 * p.lda + m) * s.bytes;
-            s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);
-          }
-        }
-        for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
-          const int columns = least(u.n1 - n, kPanel);
-          o.b_word = kPanel;
-          if (packed) {
-            o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
-          } else if (in_place && columns == kPanel) {
-            o.b = (const float*)p.b + k0 * p.ldb + n, o.b_word = p.ldb;
+        i64 k0 = chunk;
+        do {
+          const i64 k1 = least<i64>(chunk_end, k0 + kTileWords * W);
+          const bool first = k0 == 0, last = k1 == p.k;
+          Operands o;
+          o.words = words_of(k1 - k0);
+          const char* a = (const char*)x.a;
+          i64 a_group = 0;  // bytes from one panel of A to the next, where A is panels
+          if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
+            a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
+          } else if (!p.a_columns) {
+            o.a_row = kCopyRow * 4, o.a_word = 4;
+            s.a_rows(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
+          } else if (s.a_in_place && W == 1) {
+            a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
           } else {
-            pack(x.b, n, k0, k1), o.b = x.b;
-          }
-          int blocks = (m1 - m0 + kRows - 1) / kRows;
-          for (int m = m0; m < m1; --blocks) {
-            int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
-            o.a = a + (m - m0) * o.a_row;
-            if (a_group) {
-              const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
-              if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
-              o.a = a + group * a_group + inside * 4;
+            o.a_row = 4, o.a_word = kPanel * 4, a_group = o.words * kPanel * 4;
+            for (int m = m0, i = 0; m < m1; m += kPanel, ++i) {
+              const char* from = (const char*)p.a + (k0 * p.lda + m) * s.bytes;
+              s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);
             }
-            float* const sums = x.sums + i64(m - u.m0) * kUnitColumns + (n - u.n0);
-            o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
-            o.to = last ? x.block : sums, o.to_row = last ? kPanel : kUnitColumns;
-            if (rows == kRows)
-              block_product<Compute, kRows, kBlockVectors>(o);
-            else
-              rows_product<Compute>(o, rows);
-            if (last) finish(p, x.block, kFlipped ? too_much + (m - m0) : nullptr, m, n, rows, columns);
-            m += rows;
           }
-        }
-        k0 = k1;
-      } while (k0 < chunk_end);
-    }
-    chunk = chunk_end;
-  } while (chunk < p.k);
+          for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
+            const int columns = least(u.n1 - n, kPanel);
+            o.b_word = kPanel;
+            if (packed) {
+              o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
+            } else if (in_place && columns == kPanel) {
+              o.b = (const float*)p.b + k0 * p.ldb + n, o.b_word = p.ldb;
+            } else {
+              pack(x.b, n, k0, k1), o.b = x.b;
+            }
+            int blocks = (m1 - m0 + kRows - 1) / kRows;
+            for (int m = m0; m < m1; --blocks) {
+              int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
+              o.a = a + (m - m0) * o.a_row;
+              if (a_group) {
+                const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
+                if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
+                o.a = a + group * a_group + inside * 4;
+              }
+              float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
+              o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
+              const bool direct = last && s.direct && finish.as_they_are && columns == kPanel;
+              o.starts = kFlipped && first ? x.starts + (m - m0) : nullptr;
+              o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && s.bytes == 2;
+              if (direct)
+                o.to = (char*)p.out + (m * p.out_row + n) * (s.bytes == 2 ? 2 : 4), o.to_row = p.out_row;
+              else if (last)
+                o.to = x.block, o.to_row = kPanel;
+              if (rows == kRows)
+                block_product<Compute, kRows, kBlockVectors>(o);
+              else
+                rows_product<Compute>(o, rows);
+              if (last && !direct) finish.block(p, x.block, m, n, rows, columns);
+              m += rows;
+            }
+          }
+          k0 = k1;
+        } while (k0 < chunk_end);
+      }
+      chunk = chunk_end;
+    } while (chunk < p.k);
+  }
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
