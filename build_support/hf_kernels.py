@@ -8,12 +8,18 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from .options import UsageError
 from .wheels import Wheel
+
+if TYPE_CHECKING:
+    from codegen.targets import Target
 
 # Nothing here links torch; the faces are written for, and tested with, this version and later ones.
 TORCH = (2, 13)
-MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, on the CPU.
+MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, for {backend}.
 
 `library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
 is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too. Like other
@@ -45,29 +51,45 @@ def __getattr__(name):
 '''
 
 
-def variant_name() -> str:
-    """Any torch from TORCH on, this machine's architecture, the CPU."""
-    return f"torch-stable-abi{TORCH[0]}{TORCH[1]}-cpu-{os.uname().machine}-linux"
+def hub_name(targets: Sequence[Target]) -> str:
+    """What the Hub calls the backend of a library with these targets: the device's where it has one beside the host.
+
+    UsageError when the Hub has no name for it.
+    """
+    backends = list({target.backend: target.backend_ for target in targets}.values())
+    devices = [backend for backend in backends if not backend.host] or backends
+    if len(devices) > 1 or devices[0].hub is None:
+        names = " and ".join(backend.name for backend in devices)
+        raise UsageError(
+            f"target hf-kernels: Hugging Face's kernels has no variant for {names} (`hub` of backend.yaml). "
+            "Name targets of one backend that it has."
+        )
+    return devices[0].hub
 
 
-def contents(receipt: str, facade: Wheel, kernels: Wheel) -> dict[str, bytes]:
+def variant_name(backend: str) -> str:
+    """Any torch from TORCH on, this machine's architecture, a backend as the Hub calls it."""
+    return f"torch-stable-abi{TORCH[0]}{TORCH[1]}-{backend}-{os.uname().machine}-linux"
+
+
+def contents(receipt: str, backend: str, facade: Wheel, kernels: Wheel) -> dict[str, bytes]:
     """The files of a variant, metadata.json among them."""
     files = dict(facade.files)
     for name, data in kernels.files.items():
         if name.endswith((".so", ".json")):
             files[os.path.basename(name)] = data
     library = next(os.path.basename(name) for name in kernels.files if name.endswith(".so"))
-    files["__init__.py"] = MODULE.format(receipt=receipt, library=library).encode()
+    files["__init__.py"] = MODULE.format(receipt=receipt, library=library, backend=backend).encode()
     files["LICENSE"] = kernels.licence
     digests = {name: hashlib.sha256(data).digest() for name, data in sorted(files.items())}
     whole = hashlib.sha256(b"".join(name.encode() + b"\0" + digest for name, digest in digests.items())).hexdigest()
     metadata = {
         "name": kernels.name,
-        "id": f"{kernels.name.replace('-', '_')}_cpu_{whole[:12]}",
+        "id": f"{kernels.name.replace('-', '_')}_{backend}_{whole[:12]}",
         "version": int(kernels.version.partition(".")[0]),
         "license": "MIT",
         "python-depends": [],
-        "backend": {"type": "cpu"},
+        "backend": {"type": backend},
         "digest": {
             "algorithm": "sha256",
             "files": {name: base64.b64encode(digest).decode() for name, digest in digests.items()},
@@ -76,14 +98,14 @@ def contents(receipt: str, facade: Wheel, kernels: Wheel) -> dict[str, bytes]:
     return {**files, "metadata.json": (json.dumps(metadata, indent=2) + "\n").encode()}
 
 
-def write(directory: str, receipt: str, facade: Wheel, kernels: Wheel) -> None:
+def write(directory: str, receipt: str, backend: str, facade: Wheel, kernels: Wheel) -> None:
     """The repository at `directory`, whole: what was there before is replaced at the end."""
     parent = os.path.dirname(directory)
     os.makedirs(parent, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=parent) as scratch:
         new = os.path.join(scratch, "new")
-        for name, data in contents(receipt, facade, kernels).items():
-            path = os.path.join(new, "build", variant_name(), name)
+        for name, data in contents(receipt, backend, facade, kernels).items():
+            path = os.path.join(new, "build", variant_name(backend), name)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             with open(path, "wb") as file:
                 file.write(data)

@@ -27,6 +27,10 @@ def check(targets: Sequence[str], request: Request) -> None:
             f"target {asked[0]} with mode={request.variant.mode}: a plain Python cannot load a sanitized library. "
             "Use mode=release."
         )
+    if "hf-kernels" in asked:
+        from . import hf_kernels
+
+        hf_kernels.hub_name([tree().target(name) for name in request.variant.targets])
 
 
 def needs(build: Build) -> list[Any]:
@@ -37,6 +41,7 @@ def needs(build: Build) -> list[Any]:
 def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..., int]]:
     """What the targets do once everything is built."""
     # Imported when they run: a build that packs nothing does not wait for them.
+    targets = [tree(root).target(name) for name in request.variant.targets]
 
     def facade() -> Wheel:
         from . import wheels
@@ -64,10 +69,11 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
     def write_hf_kernels(target: Any, source: Any, env: Any) -> int:
         from . import hf_kernels
 
+        backend = hf_kernels.hub_name(targets)
         for receipt in build.libraries:
             wheel = kernels(receipt)
             path = f"{request.variant.directory}/hf-kernels/{wheel.name}"
-            hf_kernels.write(path, receipt, facade(), wheel)
+            hf_kernels.write(path, receipt, backend, facade(), wheel)
             console.block(console.line("built", path))
         return 0
 

@@ -15,7 +15,7 @@ from codegen import includes
 from codegen.flags import EXPORTS, LIBRARY_LINK, define
 from codegen.tree import tree
 
-from . import budget, console, jobs
+from . import budget, console, jobs, toolchains
 from .programs import read_programs
 from .toolchain import Toolchain
 
@@ -53,26 +53,17 @@ class Engines:
     """
 
     def __init__(self, graph: Graph, sources: Generated) -> None:
-        from codegen.targets import targets
-
         self._graph, self._engines = graph, sorted(sources.engines, key=lambda engine: engine.symbol)
         self._place = f"{graph.request.variant.directory}/obj/engine"
         self._objects: dict[str, Any] = {}  # by symbol
         self._joined: dict[str, Any] = {}  # by path
-        flags = {target.name: list(target.flags) for target in targets()}
+        self._targets = {name: tree().target(name) for name in {engine.target for engine in self._engines}}
         for engine in self._engines:
-            family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
-            suffix = f"_{engine.target.replace('-', '_')}"  # names end with their target
+            target = self._targets[engine.target]
+            suffix = f"_{target.word}"  # names end with their target
             names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
-            self._objects[engine.symbol] = graph.compile(
-                engine.source,
-                f"{self._place}/{engine.target}/{family}-{pipeline}.o",
-                "engine",
-                ["include"],
-                flags=flags[engine.target],
-                defines=[define(engine.target)],
-                label=f"{engine.source} for {engine.target}",
-                instances=names,
+            self._objects[engine.symbol] = toolchains.of(target).compile_engine(
+                graph, engine, target, self._place, names
             )
 
     def of(self, receipts: Collection[str]) -> dict[str, Any]:
@@ -87,7 +78,8 @@ class Engines:
         path = f"{self._place}/{target}-{hashlib.sha256(' '.join(symbols).encode()).hexdigest()[:8]}.o"
         if path not in self._joined:
             objects = [self._objects[symbol] for symbol in symbols]
-            self._joined[path] = self._graph.join(path, objects, symbols, f"engines for {target}")
+            of = self._targets[target]
+            self._joined[path] = toolchains.of(of).join_engines(self._graph, path, objects, symbols, of)
         return self._joined[path]
 
 

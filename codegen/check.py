@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from codegen import docs, select
 from codegen.axes import Family
+from codegen.errors import no_such
 from codegen.operators import written
 from codegen.options import columns
 from codegen.plan import resolve
@@ -18,6 +19,11 @@ from codegen.tree import Tree
 def check(root: Tree) -> str:
     """Load all, resolve all. CodegenError at the first thing that is wrong; else what was checked."""
     receipts, names = root.all_receipts(), set[str]()
+    for target in root.targets.values():
+        for key, named in (("algorithms", target.own_algorithms or {}), ("refuses", target.file.refuses)):
+            for name in named:
+                if name not in root.families:
+                    raise target.document.error((key, f"<{name}>"), no_such("family", name, root.families, "families"))
     for family in root.families.values():
         _check_rules(root, family)
         _check_base(family)
@@ -71,7 +77,13 @@ def _check_rules(root: Tree, family: Family) -> None:
             message = f"rule '{rule.name}' never applies: {others} allow nothing that it forbids"
             raise family.document.error(("rules", index, "when"), message)
     for target in root.targets.values():
-        root.algorithms(target, family)
+        hows = [algorithm.when for algorithm in root.algorithms(target, family)]
+        refusals = root.refusals(target, family)
+        endings = Sieve(family, {"table": family.table_clauses}, hows, refusals).endings() if refusals else set()
+        for index, refusal in enumerate(target.file.refuses.get(family.name, [])):
+            if (f"rule {refusal.name}",) not in endings:
+                message = f"'{refusal.name}' never applies: {target.name} answers nothing that it forbids"
+                raise target.document.error(("refuses", family.name, index, "when"), message)
 
 
 def _check_base(family: Family) -> None:

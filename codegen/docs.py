@@ -140,7 +140,8 @@ def _targets(root: Tree) -> str:
     for target in root.targets.values():
         flags = " ".join(f"`{flag}`" for flag in target.flags) or "none"
         cpuid = " ".join(f"`{feature}`" for feature in target.cpuid) or "nothing"
-        rows.append([f"`{target.name}`", f"`{target.isa}`", target.arch, flags, cpuid, target.about])
+        isa = f"`{target.isa}`" if target.isa else "none"
+        rows.append([f"`{target.name}`", target.backend, isa, target.arch, flags, cpuid, target.about])
         for family in root.families.values():
             for how in root.algorithms(target, family):
                 when = " or ".join(f"`{select.text_of(family, clause)}`" for clause in how.when)
@@ -151,7 +152,7 @@ def _targets(root: Tree) -> str:
         "Targets",
         "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
         "one down.",
-        _table(["target", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
+        _table(["target", "backend", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
         "## Algorithms\n\nEach gives one instance per signature that its selection allows; of several that fit, the "
         "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
     )

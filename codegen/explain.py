@@ -150,7 +150,8 @@ def _yes(
 def _legal(root: Tree, family: Family, target: Target, query: Clause) -> Sieve:
     """What any receipt could list of a clause on a target."""
     lists: dict[str, Sequence[Clause]] = {"table": family.table_clauses, "query": [query]}
-    return Sieve(family, lists, [algorithm.when for algorithm in root.algorithms(target, family)])
+    hows = [algorithm.when for algorithm in root.algorithms(target, family)]
+    return Sieve(family, lists, hows, root.refusals(target, family))
 
 
 def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[str]:
@@ -160,10 +161,14 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
         return []
     reasons: list[str] = []
     endings = {reason for together in legal.endings() for reason in together}
-    rules = [r for r in family.rules if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
+    own = root.refusals(target, family)
+    every = [*family.rules, *own]
+    rules = [r for r in every if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
     if not rules:  # none forbids all of it; several together do
-        rules = [rule for rule in family.rules if f"rule {rule.name}" in endings]
-    reasons += [f"rule {rule.name}: {rule.says}" for rule in rules]
+        rules = [rule for rule in every if f"rule {rule.name}" in endings]
+    for rule in rules:
+        of = f" of target {target.name}" if rule in own else ""
+        reasons.append(f"rule {rule.name}{of}: {rule.says}")
     table = family.table
     if table and not any(all(q & c for q, c in zip(query, c, strict=True)) for c in family.table_clauses):
         for code, value in enumerate(table.by.values):

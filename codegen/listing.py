@@ -150,11 +150,12 @@ def targets(root: Tree) -> str:
     for target in root.targets.values():
         runs = "the native target here" if target is native else "runs here" if target.usable else "does not run here"
         lines.append(f"{target.name}  ({runs})\n  {wrapped(target.about, 2)}")
-        facts = [("isa", target.isa), ("machine", target.arch)]
+        facts = [("backend", target.backend), ("isa", target.isa or "none"), ("machine", target.arch)]
         facts += [("flags", " ".join(target.flags) or "none"), ("cpuid", " ".join(target.cpuid) or "nothing")]
         for family in root.families.values():
             algorithms = root.algorithms(target, family)
             facts.append((family.name, ", ".join(f"{a.pipeline} {a.shown}" for a in algorithms) or "no algorithm"))
+            facts += [("refuses", f"{rule.name}: {rule.says}") for rule in root.refusals(target, family)]
         lines.append(columns(facts, 4))
     return "\n".join(lines)
 

@@ -103,7 +103,10 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
         "receipt": {"name": plan.source.name, "number": plan.source.number, "about": plan.source.about},
         "where": plan.where,
         "mode": build_info["mode"],
-        "targets": [{"name": target.name, "isa": target.isa, "order": target.order} for target in plan.target_list],
+        "targets": [
+            {"name": target.name, "backend": target.backend, "isa": target.isa, "order": target.order}
+            for target in plan.target_list
+        ],
         "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
         "source_hash": source_hash(sources),
         "source_hashes": sources,

@@ -105,13 +105,13 @@ def sieve(
     algorithms = root.algorithms(target, family)
     if not any(selected.how for selected in where):
         lists["where"] = [selected.clause for selected in where]
-        return Sieve(family, lists, [a.when for a in algorithms])
+        return Sieve(family, lists, [a.when for a in algorithms], root.refusals(target, family))
     # A clause that asks for some algorithms narrows those alone.
     narrowed = []
     for algorithm in algorithms:
         values = algorithm.selectable(target.name)
         narrowed.append(select.both(algorithm.when, [s.clause for s in where if s.answers(values)]))
-    return Sieve(family, lists, narrowed)
+    return Sieve(family, lists, narrowed, root.refusals(target, family))
 
 
 def _needed(

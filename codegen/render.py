@@ -186,6 +186,7 @@ def _table(
                 for family in families
             ],
             [hows.entry(family, plan.tree.algorithms(target, family)) for family in families],
+            any(plan.tree.refusals(target, family) for family in families),
         )
         for target in plan.target_list
     ]

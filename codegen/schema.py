@@ -99,17 +99,36 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
 Algorithm = dict[str, str | int | bool | list[str | int]]
 
 
+class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
+    backend: Word
+    about: Text
+    device: Small
+    machine: Word
+    toolchain: Word
+    hub: Word | None = None  # what Hugging Face's kernels calls it
+
+
+class RefusalFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Signatures that a target does not answer, and why, as a sentence."""
+
+    name: Word
+    when: Selection
+    says: Text
+
+
 class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     target: TargetName
+    backend: Word
     about: Text
     index: Small
     order: Small
-    isa: Word
     arch: Word
     flags: list[Text]
-    cpuid: list[Text]
+    isa: Word | None = None
+    cpuid: list[Text] = []
     extends: TargetName | None = None
     algorithms: dict[str, list[Algorithm]] | None = None
+    refuses: dict[str, list[RefusalFile]] = {}
 
 
 class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from codegen.axes import Family
+from codegen.axes import Family, Rule
 from codegen.select import Clause
 
 
@@ -30,10 +30,17 @@ class Leaf(NamedTuple):
 
 
 class Sieve:
-    """`lists` by name; `algorithms[i]` are the clauses under which algorithm i exists (one of them must hold)."""
+    """`lists` by name; `algorithms[i]` are the clauses under which algorithm i exists (one of them must hold).
+
+    `refusals` are rules of the target, beside those of the family.
+    """
 
     def __init__(
-        self, family: Family, lists: dict[str, Sequence[Clause]], algorithms: Sequence[Sequence[Clause]]
+        self,
+        family: Family,
+        lists: dict[str, Sequence[Clause]],
+        algorithms: Sequence[Sequence[Clause]],
+        refusals: Sequence[Rule] = (),
     ) -> None:
         self.family = family
         count = len(family.axes)
@@ -52,8 +59,9 @@ class Sieve:
             satisfied = self._always()
             self.fields.append(Field(name, (1 << self._bit) - (1 << first), satisfied))
             self.start |= (1 << self._bit - 1) - (1 << first)
+        self.rules: list[Rule] = [*family.rules, *refusals]
         self.rule_of: dict[int, int] = {}  # bit -> index of the rule
-        for index, rule in enumerate(family.rules):
+        for index, rule in enumerate(self.rules):
             for clause in rule.when:
                 bit, last = self._clause(clause)
                 self.closing[last] |= bit
@@ -105,9 +113,7 @@ class Sieve:
     def why(self, axis: int, code: int, state: int) -> list[str]:
         """What ends the walk when this axis is decided so: `rule NAME`s, names of lists left empty, `algorithms`."""
         state &= self.keep[axis][code]
-        reasons = [
-            f"rule {self.family.rules[i].name}" for bit, i in self.rule_of.items() if state & self.closing[axis] & bit
-        ]
+        reasons = [f"rule {self.rules[i].name}" for bit, i in self.rule_of.items() if state & self.closing[axis] & bit]
         reasons += [field.name for field in self.fields if not state & field.mask]
         return reasons if state & self.any_algorithm else [*reasons, "algorithms"]
 

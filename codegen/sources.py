@@ -84,6 +84,9 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
         Group("runtime", _options("runtime"), runtime(root.root, generated.host[plan.receipt])),
     ]
     for target in plan.target_list:
+        if target.backend_.toolchain != "cxx":
+            how = f"target {target.name} is compiled by toolchain '{target.backend_.toolchain}'"
+            raise CodegenError(f"{how}, and a source tree is for a C++ compiler alone: leave it out of the targets")
         engines = [engine for engine in generated.engines if engine.target == target.name]
         more = [*flags.ENGINE, *target.flags, f"-D{flags.define(target.name)}"]
         if engines:

@@ -81,6 +81,14 @@ class FamilyTable:
             for receipt in plan.tree.sound_receipts
             if family.name in receipt.clauses
         ]  # none for a companion: its main family's say it
+        self.refusals = {
+            target.word: [
+                RuleEntry(rule.name, rule.says, conditions.clause(clause))
+                for rule in plan.tree.refusals(target, family)
+                for clause in rule.when
+            ]
+            for target in plan.target_list
+        }
         self.condition_lists, self.integers = list(conditions.lists), list(conditions.integers)
         self.integers_name, self.by = family.integers_name, family.table.by.position if family.table else 255
         legal = family.legal_integers
@@ -152,8 +160,10 @@ class AlgorithmTables:
 
 
 class TargetTable:
-    def __init__(self, target: Target, engines: list[tuple[str, list[str]]], algorithms: list[str]) -> None:
-        self.algorithms = algorithms
+    def __init__(
+        self, target: Target, engines: list[tuple[str, list[str]]], algorithms: list[str], refuses: bool
+    ) -> None:
+        self.algorithms, self.refuses = algorithms, refuses
         self.name, self.word, self.isa, self.arch = target.name, target.word, target.isa, target.arch
         self.index, self.order, self.engines = target.index, target.order, engines
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)

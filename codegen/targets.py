@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen import cpu, schema
+from codegen import schema
 from codegen.algorithms import SETTINGS, Algorithm, read_values, size_rule
-from codegen.errors import SelectionError, nearest, no_such
+from codegen.axes import Rule
+from codegen.backends import Backend
+from codegen.errors import SelectionError, no_such
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -17,19 +19,26 @@ if TYPE_CHECKING:
 class Target:
     """One kernels/targets/*.yaml. Attributes are those of the file; `flags` and `cpuid` are lists of text."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, backends: Mapping[str, Backend]) -> None:
         self.document = document
         file = self.file = document.load(schema.TargetFile)
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
-        self.isa, self.arch, self.flags, self.cpuid = file.isa, file.arch, list(file.flags), list(file.cpuid)
+        self.isa, self.arch, self.flags, self.cpuid = file.isa or "", file.arch, list(file.flags), list(file.cpuid)
         self.extends = file.extends
         self.own_algorithms = file.algorithms
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("target",), f"the file must be named {self.name}.yaml")
-        for index, feature in enumerate(self.cpuid):
-            if feature not in cpu.KNOWN:
-                near = nearest(feature, cpu.KNOWN, 3) or sorted(cpu.KNOWN)
-                raise document.error(("cpuid", index), f"no CPU feature '{feature}'; nearest: {', '.join(near)}")
+        if file.backend not in backends:
+            what = f"no backend '{file.backend}': nothing here compiles or runs its targets"
+            raise document.error(("backend",), f"{what}; backends: {', '.join(backends)}")
+        self.backend_ = backends[file.backend]
+        if not self.name.startswith(f"{self.backend}-"):
+            raise document.error(("target",), f"the name must begin with that of its backend: {self.backend}-")
+        self.backend_.machine.check(self)
+
+    @property
+    def backend(self) -> str:
+        return self.backend_.name
 
     @property
     def word(self) -> str:
@@ -39,7 +48,23 @@ class Target:
     @property
     def usable(self) -> bool:
         """Whether this machine can run it."""
-        return cpu.has(self.arch, self.cpuid)
+        return self.backend_.machine.has(self)
+
+
+def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Rule]:
+    """What a target does not answer of a family, by itself or as those do that it extends: rules of its own."""
+    found: list[Rule] = []
+    known = {rule.name for rule in family.rules}
+    owner: Target | None = target
+    while owner is not None:
+        for index, file in enumerate(owner.file.refuses.get(family.name, [])):
+            path = ("refuses", family.name, index)
+            if file.name in known:
+                raise owner.document.error((*path, "name"), f"{family.name} has a rule '{file.name}' already")
+            known.add(file.name)
+            found.append(Rule(file.name, file.says, family.bind(file.when, (*path, "when"), owner.document)))
+        owner = all_targets[owner.extends] if owner.extends else None
+    return found
 
 
 def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Algorithm]:
@@ -104,17 +129,21 @@ def check_together(listed: Sequence[Target]) -> None:
     """What no target can know alone: unique numbers, and `extends` that leads somewhere."""
     by_name = {target.name: target for target in listed}
     for field in ("index", "order", "isa"):
-        seen: dict[int | str, str] = {}
+        seen: dict[tuple[str, int | str], str] = {}
         for target in listed:
             value = getattr(target, field)
-            if value in seen:
-                raise target.document.error((field,), f"{field} {value} is taken by {seen[value]}")
-            seen[value] = target.name
+            key = ("" if field == "index" else target.backend, value)
+            if value != "" and key in seen:
+                raise target.document.error((field,), f"{field} {value} is taken by {seen[key]}")
+            seen[key] = target.name
     for target in listed:
         base, chain = target, [target.name]
         while base.extends is not None:
             if base.extends not in by_name:
                 raise base.document.error(("extends",), no_such("target", base.extends, by_name))
+            if by_name[base.extends].backend != base.backend:
+                of = f"'{base.extends}' is of backend {by_name[base.extends].backend}"
+                raise base.document.error(("extends",), f"{of}, must be of {base.backend} as '{base.name}' is")
             base = by_name[base.extends]
             if base.name in chain:
                 raise target.document.error(("extends",), f"'{target.name}' extends itself")

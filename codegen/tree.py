@@ -7,10 +7,11 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from codegen.algorithms import Algorithm
-from codegen.axes import Family
+from codegen.axes import Family, Rule
+from codegen.backends import Backend
 from codegen.errors import CodegenError, no_such, warn
 from codegen.receipts import Receipt
-from codegen.targets import Target, bind_algorithms, check_together
+from codegen.targets import Target, bind_algorithms, bind_refusals, check_together
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -84,12 +85,25 @@ class Tree:
         return self.families[name]
 
     @cached_property
+    def backends(self) -> dict[str, Backend]:
+        """By name, the host's first. What has no backend.yaml is none: kernels alone cannot be built or run."""
+        folder = os.path.join(self.root, "kernels", "backends")
+        names = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "backend.yaml"))]
+        listed = [Backend(Document(self.root, f"kernels/backends/{name}/backend.yaml")) for name in sorted(names)]
+        devices: dict[int, str] = {}
+        for backend in listed:
+            if devices.setdefault(backend.device, backend.name) != backend.name:
+                taken = f"device {backend.device} is taken by {devices[backend.device]}"
+                raise backend.document.error(("device",), taken)
+        return {backend.name: backend for backend in sorted(listed, key=lambda backend: backend.device)}
+
+    @cached_property
     def targets(self) -> dict[str, Target]:
-        """By name, slowest first."""
+        """By name, those of the host first, slowest first."""
         paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
-        listed = [Target(Document(self.root, path)) for path in paths]
+        listed = [Target(Document(self.root, path), self.backends) for path in paths]
         check_together(listed)
-        return {target.name: target for target in sorted(listed, key=lambda target: target.order)}
+        return {one.name: one for one in sorted(listed, key=lambda one: (one.backend_.device, one.order))}
 
     def target(self, name: str) -> Target:
         if name not in self.targets:
@@ -97,8 +111,8 @@ class Tree:
         return self.targets[name]
 
     def native(self) -> Target:
-        """The best target of this machine."""
-        usable = [target for target in self.targets.values() if target.usable]
+        """The best target of this machine's own processors."""
+        usable = [target for target in self.targets.values() if target.backend_.host and target.usable]
         if not usable:
             raise CodegenError("no target runs on this machine")
         return usable[-1]
@@ -106,6 +120,10 @@ class Tree:
     @cache  # noqa: B019 (a tree lives as long as the process)
     def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
         return bind_algorithms(target, family, self.targets)
+
+    @cache  # noqa: B019
+    def refusals(self, target: Target, family: Family) -> list[Rule]:
+        return bind_refusals(target, family, self.targets)
 
     @cached_property
     def hows(self) -> dict[str, dict[str, list[str]]]:

@@ -58,11 +58,14 @@ bool holds(const Family& family, const Clause& clause, uint64_t features, const 
   return true;
 }
 
-const Rule* forbidding_rule(const Family& family, uint64_t features, const int64_t* values) {
-  for (uint32_t i = 0; i < family.rule_count; ++i) {
-    if (holds(family, family.rules[i].when, features, values)) return &family.rules[i];
+const Rule* forbidding_rule(const Family& family, Rules rules, uint64_t features, const int64_t* values) {
+  for (uint32_t i = 0; i < rules.count; ++i) {
+    if (holds(family, rules.list[i].when, features, values)) return &rules.list[i];
   }
   return nullptr;
+}
+const Rule* forbidding_rule(const Family& family, uint64_t features, const int64_t* values) {
+  return forbidding_rule(family, {family.rules, family.rule_count}, features, values);
 }
 
 bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t features, const int64_t* values) {
@@ -273,6 +276,22 @@ void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
   }
 }
 
+// What the library's targets refuse by rules of their own. True when each of them does: another build of it is no help.
+bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
+  const Table& table = dispatcher.table();
+  const Family& family = dispatcher.family();
+  const auto at = &family - table.families;
+  bool every = true;
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    const Rule* const rule =
+        target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.features, values);
+    every = every && rule != nullptr;
+    if (rule != nullptr) text.add("\n  rule %s of target %s forbids it: %s", rule->name, target.name, rule->says);
+  }
+  return every;
+}
+
 // What tells tiles apart: the sizes that they cover.
 void add_fitted(Text& text, const Family& family) {
   for (uint32_t i = 0; i < family.fit_count; ++i)
@@ -383,6 +402,7 @@ void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& quer
     text.add("\n  rule %s forbids it: %s", rule->name, rule->says);
     return;
   }
+  if (add_target_refusals(text, dispatcher, query, values)) return;
   if (!add_unusable(text, dispatcher, query)) add_nearest(text, dispatcher, query);
   add_build_line(text, dispatcher, query);
 }

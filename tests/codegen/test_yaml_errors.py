@@ -20,6 +20,7 @@ FAMILY, GENERIC, AVX2 = (
     "kernels/targets/cpu-generic.yaml",
     "kernels/targets/cpu-avx2.yaml",
 )
+CPU = "kernels/backends/cpu/backend.yaml"
 BWD = "fmha_bwd_dq_dk_dv"
 BWD_FAMILY, DOT = f"kernels/{BWD}/family.yaml", "kernels/fmha_bwd_dot_do_o/family.yaml"
 RECEIPTS = ("flash", "aiter", "aiter_batch", "fp32", "fp32_min", "fp8")
@@ -218,6 +219,26 @@ CASES = [
         "axis 'lse' of fmha_fwd has no value 'sometimes'; values: no, yes",
     ),
     (AVX2, "extends: cpu-generic", "extends: @cpu-generix", "no target 'cpu-generix'; nearest: cpu-generic"),
+    (
+        AVX2,
+        "backend: cpu",
+        "backend: @cuda",
+        "no backend 'cuda': nothing here compiles or runs its targets; backends: cpu",
+    ),
+    (CPU, "machine: cpuid", "machine: @cpuld", "no machine 'cpuld'; nearest: cpuid"),
+    (CPU, "backend: cpu", "backend: @xpu", "the file must lie in kernels/backends/xpu"),
+    (
+        AVX2,
+        "flags: [-march",
+        "refuses:\n  @fmha_fwt:\n    - {name: no_fp8, when: dtype=fp8bf16, says: it has none}\nflags: [-march",
+        "no family 'fmha_fwt'; nearest: fmha_fwd",
+    ),
+    (
+        AVX2,
+        "flags: [-march",
+        "refuses:\n  fmha_fwd:\n    - {name: no_fp8, when: dtype=@fp9, says: it has none}\nflags: [-march",
+        "axis 'dtype' of fmha_fwd has no value 'fp9'; nearest: fp32; values: fp32, fp16, bf16, fp8bf16, fp8fp32",
+    ),
     (AVX2, "[x86-64-v3]\n", "[@x86-64-v5]\n", "no CPU feature 'x86-64-v5'; nearest: x86-64-v4, x86-64-v3, x86-64-v2"),
 ]
 

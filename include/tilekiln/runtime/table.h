@@ -38,6 +38,10 @@ struct Rule {                    // a signature that meets `when` is illegal, fo
   const char* says;
   Clause when;
 };
+struct Rules {
+  const Rule* list;
+  uint32_t count;
+};
 struct ReceiptInfo {             // a signature that meets one clause is listed by this receipt
   const char* name;
   const Clause* clauses;
@@ -112,6 +116,7 @@ struct Target {
   const void* const* const* engines;  // by family as in Table::families, then by pipeline; null: not built.
                                       // fmha_fwd: const fmha::FwdEngine*; fmha_bwd_*: const fmha::BwdEngine*, one object for the three
   const Algorithms* algorithms;  // by family, alike
+  const Rules* refusals;         // by family, alike: rules of this target alone; null: it has none
 };
 // Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
 // bytes each, the lowest first.

@@ -1,0 +1,32 @@
+"""Engines in C++, by the compiler of the build with the flags of their target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from codegen.flags import define
+
+if TYPE_CHECKING:
+    from codegen.render import Engine
+    from codegen.targets import Target
+
+    from ..graph import Graph
+
+
+def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, instances: Sequence[str]) -> Any:
+    family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
+    return graph.compile(
+        engine.source,
+        f"{place}/{target.name}/{family}-{pipeline}.o",
+        "engine",
+        ["include"],
+        flags=list(target.flags),
+        defines=[define(target.name)],
+        label=f"{engine.source} for {target.name}",
+        instances=instances,
+    )
+
+
+def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
+    return graph.join(path, objects, symbols, f"engines for {target.name}")

@@ -1,0 +1,28 @@
+"""Backends: how targets of one kind are recognised and compiled. One kernels/backends/<name>/backend.yaml each."""
+
+from __future__ import annotations
+
+from codegen import schema
+from codegen.errors import no_such
+from codegen.machines import MACHINES
+from codegen.yaml_io import Document
+
+
+class Backend:
+    """Attributes are those of the file; `machine` is the entry of codegen.machines."""
+
+    def __init__(self, document: Document) -> None:
+        self.document = document
+        file = document.load(schema.BackendFile)
+        self.name, self.about, self.device, self.hub = file.backend, file.about, file.device, file.hub
+        self.toolchain = file.toolchain
+        if document.shown.split("/")[-2] != self.name:
+            raise document.error(("backend",), f"the file must lie in kernels/backends/{self.name}")
+        if file.machine not in MACHINES:
+            raise document.error(("machine",), no_such("machine", file.machine, MACHINES).replace("\n", "; "))
+        self.machine = MACHINES[file.machine]
+
+    @property
+    def host(self) -> bool:
+        """Whether its memory is the host's own."""
+        return self.device == 1
