@@ -10,5 +10,6 @@
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
 #include "tilekiln/operators/gemm.h"
 #include "tilekiln/operators/rmsnorm2d.h"
+#include "tilekiln/operators/softmax.h"
 
 #endif

@@ -249,3 +249,12 @@ class Rmsnorm2dArguments(TypedDict, total=False):
     stream: Stream | None
     return_residual: bool
     return_inv_rms: bool
+
+
+class SoftmaxArguments(TypedDict, total=False):
+    """Everything that `Library.softmax` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None

@@ -172,6 +172,43 @@ def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     assert "flash" not in changed(scratch.codegen("check"))
 
 
+def test_an_operator(scratch: Scratch) -> None:
+    """The files that the page names for softmax are all that it takes: without them the tree is well and speaks of no
+    softmax, and with them all that is generated for it comes back."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    files = re.findall(r"^   \| `([^`]+)` \|", text[text.index("## An operator\n") :], re.M)
+    shared = [name for name in files if "softmax" not in name]
+    assert shared == ["kernels/targets/cpu-generic.yaml", "receipts/norm_default.yaml"]
+    pages = ("include/tilekiln/operators.h", "python/tilekiln/_declared.py", "docs/reference/receipts.md")
+    made = {name: (ROOT / name).read_bytes() for name in (*pages, "include/tilekiln/operators/softmax.h")}
+
+    def write() -> None:
+        scratch.codegen("operators", "--write")
+        scratch.codegen("docs", "--write", "docs/reference")
+
+    taken = {name: (scratch.root / name).read_text() for name in files if (scratch.root / name).exists()}
+    for name, content in taken.items():
+        if name in shared:
+            path = scratch.root / name
+            path.write_text(re.sub(r"^  softmax:\n    .*\n", "", content, flags=re.M))
+            assert path.read_text() != content
+        else:
+            (scratch.root / name).unlink()
+    (scratch.root / "include/tilekiln/operators/softmax.h").unlink()
+    (scratch.root / "docs/reference/softmax.md").unlink()
+    (scratch.root / "kernels/softmax").rmdir()
+    write()
+    scratch.codegen("check")
+    assert "softmax" not in scratch.codegen("list", "norm_default")
+    assert not any(b"tilekiln_softmax" in (scratch.root / name).read_bytes() for name in pages)
+    for name, content in taken.items():
+        (scratch.root / name).parent.mkdir(exist_ok=True)
+        (scratch.root / name).write_text(content)
+    write()
+    scratch.codegen("check")
+    assert made == {name: (scratch.root / name).read_bytes() for name in made}
+
+
 def test_a_target(scratch: Scratch) -> None:
     name = scratch.add_target()
     scratch.codegen("check")
