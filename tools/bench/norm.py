@@ -1,0 +1,156 @@
+"""norm: row-wise operators in GB/s beside a copy of the same place, PyTorch eager and torch.compile, one core.
+
+GB/s of the bytes that must move: inputs once, results once. Each round times ours, a copy of x, and each peer in turn, in
+one process, by thread CPU time, pinned; medians of the ratios are shown. The peers compute what their users write: the
+models' own formulas (Transformers' for rmsnorm2d), one operation after another. Wants the receipt norm_default built for
+this machine. --threads 2 shows instead the wall time of one thread over that of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import tilekiln as tk
+import torch
+from torch import Tensor
+
+Call = Callable[[], Any]
+DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+class Case(NamedTuple):
+    ours: Call
+    peer: Callable[..., Any]  # of these tensors; torch.compile takes it too
+    tensors: tuple[Tensor, ...]
+    results: tuple[Tensor, ...]  # ours, written into
+
+
+def _hf_rms(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> Tensor:
+    """Transformers' LlamaRMSNorm."""
+    wide = x.float()
+    return gamma * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + epsilon)).to(x.dtype)
+
+
+def _rms(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    y = torch.empty_like(x)
+    return Case(lambda: library.rmsnorm2d(x, gamma, y=y, num_threads=threads), _hf_rms, (x, gamma), (y,))
+
+
+def _add_rms(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    residual, y, total = torch.randn_like(x), torch.empty_like(x), torch.empty_like(x)
+
+    def peer(x: Tensor, residual: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor]:
+        both = x + residual
+        return _hf_rms(both, gamma), both
+
+    def ours() -> None:
+        library.rmsnorm2d(x, gamma, y=y, residual=residual, residual_out=total, num_threads=threads)
+
+    return Case(ours, peer, (x, residual, gamma), (y, total))
+
+
+CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
+    "rmsnorm2d": _rms,
+    "add_rmsnorm2d": _add_rms,
+}
+
+
+def _once(call: Call, clock: Callable[[], float], least: float) -> float:
+    """Seconds of one call, over as many as take `least`."""
+    count, start = 0, clock()
+    while True:
+        call()
+        count += 1
+        spent = clock() - start
+        if spent >= least:
+            return spent / count
+
+
+def _keep_pages() -> None:
+    """Freed memory stays in the process, so that no peer pays for page faults of its results (glibc)."""
+    libc = ctypes.CDLL(None)
+    for parameter, value in ((-1, 2**31 - 1), (-2, 2**29), (-4, 0)):  # M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX
+        libc.mallopt(parameter, value)
+
+
+def _row(case: Case, compiled: bool, repeat: int) -> str:
+    x = case.tensors[0]
+    to = torch.empty_like(x)
+    calls: dict[str, Call] = {"ours": case.ours, "copy": lambda: to.copy_(x)}
+    calls["eager"] = lambda: case.peer(*case.tensors)
+    if compiled:
+        torch._dynamo.reset()
+        fused = torch.compile(case.peer, dynamic=False)
+        calls["compile"] = lambda: fused(*case.tensors)
+    moved = sum(one.numel() * one.element_size() for one in (*case.tensors, *case.results))
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    with torch.no_grad():
+        for call in calls.values():
+            call()
+        for _ in range(repeat):
+            for name, call in calls.items():
+                samples[name].append(_once(call, time.thread_time, 0.01))
+    rates = {name: moved / statistics.median(all_) / 1e9 for name, all_ in samples.items() if name != "copy"}
+    copy = 2 * x.numel() * x.element_size() / statistics.median(samples["copy"]) / 1e9
+
+    def times(name: str) -> float:
+        return statistics.median(b / a for a, b in zip(samples["ours"], samples[name], strict=True))
+
+    # Both move their own bytes: the share of a copy's rate.
+    share = statistics.median(
+        (moved / a) / (2 * x.numel() * x.element_size() / b)
+        for a, b in zip(samples["ours"], samples["copy"], strict=True)
+    )
+    text = f"{rates['ours']:6.1f} GB/s, {statistics.median(samples['ours']) * 1e6:9.1f} us; copy {copy:6.1f} ({share:4.2f})"
+    for name in ("eager", "compile"):
+        if name in rates:
+            text += f"; {name} {rates[name]:5.1f} ({times(name):5.2f}x)"
+    return text
+
+
+def _scaling(one: Case, more: Case, repeat: int) -> str:
+    ratios = []
+    for call in (one.ours, more.ours):
+        call()
+    for _ in range(repeat):
+        first = _once(one.ours, time.perf_counter, 0.01)
+        ratios.append(first / _once(more.ours, time.perf_counter, 0.01))
+    return f"{statistics.median(ratios):4.2f}x, best {max(ratios):4.2f}x"
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/bench norm", description=__doc__)
+    parser.add_argument("--operators", default=",".join(CASES), help="[%(default)s]")
+    parser.add_argument("--sizes", default="1x4096,64x8192,1024x4096,8192x4096", help="rows x columns [%(default)s]")
+    parser.add_argument("--dtypes", default="bf16,fp32", help="[%(default)s]; fp16 too")
+    parser.add_argument("--repeat", type=int, default=9, help="rounds [%(default)s]")
+    parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
+    parser.add_argument("--no-compile", action="store_true", help="without torch.compile, which takes seconds a row")
+    given = parser.parse_args(argv)
+    for name, values, known in (("--operators", given.operators, CASES), ("--dtypes", given.dtypes, DTYPES)):
+        for value in values.split(","):
+            if value not in known:
+                parser.error(f"{name}: was {value!r}, must be of {', '.join(known)}")
+    _keep_pages()
+    torch.set_num_threads(1)
+    if given.threads == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    library = tk.load("norm_default")
+    print(f"{library.isa}; in brackets: our share of a copy's rate, and a peer's time over ours")
+    for dtype in given.dtypes.split(","):
+        for size in given.sizes.split(","):
+            rows, columns = (int(part) for part in size.split("x"))
+            x, gamma = torch.randn(rows, columns).to(DTYPES[dtype]), torch.randn(columns).to(DTYPES[dtype])
+            for name in given.operators.split(","):
+                if given.threads == 1:
+                    text = _row(CASES[name](library, x, gamma, 1), not given.no_compile, given.repeat)
+                else:
+                    text = _scaling(*(CASES[name](library, x, gamma, n) for n in (1, given.threads)), given.repeat)
+                print(f"{dtype} {size:>10} {name:14}: {text}", flush=True)
+    return 0
