@@ -9,6 +9,7 @@
 #include "tilekiln/operators/fmha_fwd_pagedkv.h"
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
 #include "tilekiln/operators/gemm.h"
+#include "tilekiln/operators/layernorm2d.h"
 #include "tilekiln/operators/rmsnorm2d.h"
 #include "tilekiln/operators/softmax.h"
 

@@ -236,6 +236,23 @@ class GemmArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class Layernorm2dArguments(TypedDict, total=False):
+    """Everything that `Library.layernorm2d` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    residual: Array | None
+    residual_out: Array | None
+    mean: Array | None
+    inv_std: Array | None
+    epsilon: float
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    return_residual: bool
+    return_mean: bool
+    return_inv_std: bool
+
+
 class Rmsnorm2dArguments(TypedDict, total=False):
     """Everything that `Library.rmsnorm2d` takes by name; its docstring says what each one is."""
 
@@ -244,6 +261,7 @@ class Rmsnorm2dArguments(TypedDict, total=False):
     residual_out: Array | None
     inv_rms: Array | None
     epsilon: float
+    rounding: Literal["pytorch", "transformers"]
     num_threads: int
     instance: int | str
     stream: Stream | None

@@ -67,7 +67,7 @@ families:
 @pytest.fixture
 def norms(copy: Copy) -> Tree:
     folder = copy.path / "kernels/norm"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     (folder / "family.yaml").write_text(FAMILY)
     (folder / "rows.cpp").write_text("")
     (copy.path / "receipts/norms.yaml").write_text(RECEIPT)

@@ -1,8 +1,8 @@
 """norm: row-wise operators in GB/s beside a copy of the same place, PyTorch eager and torch.compile, one core.
 
-GB/s of the bytes that must move: inputs once, results once. Each round times ours, a copy of x, and each peer in turn, in
-one process, by thread CPU time, pinned; medians of the ratios are shown. The peers compute what their users write: the
-models' own formulas (Transformers' for rmsnorm2d), one operation after another. Wants the receipt norm_default built for
+GB/s of the bytes that must move: inputs once, results once. Each round times ours, a copy of x, and each peer in
+turn, in one process, by thread CPU time, pinned; medians of the ratios are shown. The peers compute what their users
+write: the models' own formulas (Transformers' for rmsnorm2d), one operation after another. Wants norm_default built for
 this machine. --threads 2 shows instead the wall time of one thread over that of two.
 """
 
@@ -55,9 +55,33 @@ def _add_rms(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Cas
     return Case(ours, peer, (x, residual, gamma), (y, total))
 
 
+def _layer(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    beta, y = torch.randn_like(gamma), torch.empty_like(x)
+
+    def peer(x: Tensor, gamma: Tensor, beta: Tensor) -> Tensor:
+        return torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta)
+
+    return Case(lambda: library.layernorm2d(x, gamma, beta, y=y, num_threads=threads), peer, (x, gamma, beta), (y,))
+
+
+def _add_layer(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    beta, residual, y, total = torch.randn_like(gamma), torch.randn_like(x), torch.empty_like(x), torch.empty_like(x)
+
+    def peer(x: Tensor, residual: Tensor, gamma: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+        both = x + residual
+        return torch.nn.functional.layer_norm(both, gamma.shape, gamma, beta), both
+
+    def ours() -> None:
+        library.layernorm2d(x, gamma, beta, y=y, residual=residual, residual_out=total, num_threads=threads)
+
+    return Case(ours, peer, (x, residual, gamma, beta), (y, total))
+
+
 CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
     "rmsnorm2d": _rms,
     "add_rmsnorm2d": _add_rms,
+    "layernorm2d": _layer,
+    "add_layernorm2d": _add_layer,
 }
 
 
@@ -107,7 +131,8 @@ def _row(case: Case, compiled: bool, repeat: int) -> str:
         (moved / a) / (2 * x.numel() * x.element_size() / b)
         for a, b in zip(samples["ours"], samples["copy"], strict=True)
     )
-    text = f"{rates['ours']:6.1f} GB/s, {statistics.median(samples['ours']) * 1e6:9.1f} us; copy {copy:6.1f} ({share:4.2f})"
+    spent = statistics.median(samples["ours"]) * 1e6
+    text = f"{rates['ours']:6.1f} GB/s, {spent:9.1f} us; copy {copy:6.1f} ({share:4.2f})"
     for name in ("eager", "compile"):
         if name in rates:
             text += f"; {name} {rates[name]:5.1f} ({times(name):5.2f}x)"
@@ -152,5 +177,5 @@ def main(argv: list[str]) -> int:
                     text = _row(CASES[name](library, x, gamma, 1), not given.no_compile, given.repeat)
                 else:
                     text = _scaling(*(CASES[name](library, x, gamma, n) for n in (1, given.threads)), given.repeat)
-                print(f"{dtype} {size:>10} {name:14}: {text}", flush=True)
+                print(f"{dtype} {size:>10} {name:15}: {text}", flush=True)
     return 0

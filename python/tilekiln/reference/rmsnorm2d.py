@@ -3,11 +3,12 @@
     y = v / sqrt(mean(v^2) + epsilon) gamma    over the last dimension; v = x, or x + residual rounded to x's dtype
 
 (Zhang and Sennrich, Root Mean Square Layer Normalization, 2019, equation 4, with epsilon as PyTorch's rms_norm has it.)
-With u = 2^-24, fp32's unit roundoff, a kernel sums n squares in fp32 in at least four parts: the relative error of the
-sum is below (n / 4 + 4) u, that of 1 / sqrt(..) half of it and two roundings, and each of two products adds one. With
-out, the unit roundoff of the dtype, and tiny, what may be lost near 0:
+With u, out and tiny as in `rows`: the sum of squares errs by (n / 4 + 4) u, 1 / sqrt(..) by half of that and two
+roundings, and each of two products adds one:
 
     |y - reference| <= (out + (n / 8 + 6) u) |reference| + tiny
+
+A kernel that rounds v / sqrt(..) to the dtype of x before it is multiplied (rounding="transformers") has 2 out.
 """
 
 from typing import NamedTuple
@@ -15,9 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FP32 = 2.0**-24
-OUT = {"float32": (2.0**-24, 2.0**-126), "float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-126)}
-"""By dtype: the unit roundoff, and tiny: half the smallest number of fp16, the smallest normal one of fp32 and bf16."""
+from . import rows
 
 
 class Normalised(NamedTuple):
@@ -36,18 +35,13 @@ def rmsnorm2d(
 ) -> Normalised:
     """x, residual (rows, columns), gamma (columns); epsilon is taken as fp32 has it."""
     with np.errstate(all="ignore"):
-        total = None if residual is None else (x.astype(np.float32) + residual.astype(np.float32)).astype(x.dtype)
+        total = rows.with_residual(x, residual)
         v = (x if total is None else total).astype(np.float64)
         inverse = 1 / np.sqrt((v * v).mean(axis=1) + np.float64(np.float32(epsilon)))
         return Normalised(v * inverse[:, None] * gamma.astype(np.float64), total, inverse)
 
 
-def excess(y: NDArray[np.generic], reference: NDArray[np.float64]) -> float:
+def excess(y: NDArray[np.generic], reference: NDArray[np.float64], rounding: str = "pytorch") -> float:
     """The largest error over its bound; at most 1 is right. Infinite where one is finite and the other is not."""
-    out, tiny = OUT[y.dtype.name]
-    got, columns = y.astype(np.float64), y.shape[1]
-    if not (np.isfinite(got) == np.isfinite(reference)).all():
-        return float("inf")
-    good = np.isfinite(reference)
-    bound = (out + (columns / 8 + 6) * FP32) * np.abs(reference[good]) + tiny
-    return float((np.abs(got[good] - reference[good]) / bound).max(initial=0.0))
+    error = (y.shape[1] / 8 + 6) * rows.FP32 * np.abs(reference)
+    return rows.excess(y, reference, error, 2 if rounding == "transformers" else 1)

@@ -1,0 +1,35 @@
+"""What the references of operators over rows share: roundoff by dtype, the sum with a residual, distances.
+
+u = 2^-24 is fp32's unit roundoff. A kernel sums the n elements of a row in fp32 in at least four parts, so the relative
+error of a sum of magnitudes is below (n / 4 + 4) u.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+FP32 = 2.0**-24
+OUT = {"float32": (2.0**-24, 2.0**-126), "float16": (2.0**-11, 2.0**-25), "bfloat16": (2.0**-8, 2.0**-126)}
+"""By dtype: the unit roundoff, and tiny: half the smallest number of fp16, the smallest normal one of fp32 and bf16."""
+
+
+def with_residual(x: NDArray[np.generic], residual: NDArray[np.generic] | None) -> NDArray[np.generic] | None:
+    """x + residual, rounded to the dtype of x; None without a residual."""
+    if residual is None:
+        return None
+    return (x.astype(np.float32) + residual.astype(np.float32)).astype(x.dtype)
+
+
+def excess(y: NDArray[np.generic], reference: NDArray[np.float64], error: NDArray[np.float64], out: float = 1) -> float:
+    """The largest |y - reference| / (out roundoffs of y's dtype |reference| + error + tiny); at most 1 is right.
+
+    error, shape of y: what arithmetic in fp32 may lose. Infinite where one is finite and the other is not.
+    """
+    roundoff, tiny = OUT[y.dtype.name]
+    got = y.astype(np.float64)
+    if not (np.isfinite(got) == np.isfinite(reference)).all():
+        return float("inf")
+    good = np.isfinite(reference)
+    bound = out * roundoff * np.abs(reference[good]) + error[good] + tiny
+    return float((np.abs(got[good] - reference[good]) / bound).max(initial=0.0))
