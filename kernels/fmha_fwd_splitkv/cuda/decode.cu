@@ -39,8 +39,10 @@ TILEKILN_DEVICE Sequence sequence_of(const Row& p, int b) {
 
 // Where piece `piece` of row `row` lies in a swizzled tile of rows of kHdim elements.
 TILEKILN_DEVICE uint32_t place(int row, int piece) { return row * kHdim * 2 + ((piece ^ (row & 7)) << 4); }
-// Of vectorized V: row = head dim, two pieces of eight keys.
-TILEKILN_DEVICE uint32_t place_transposed(int dim, int piece) { return dim * 32 + ((piece ^ (dim >> 2 & 1)) << 4); }
+// Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
+// eight keys][head dim], 16 bytes each.
+TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + key) * 16; }
+TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + dim) * 16; }
 
 // Chunks of 16 keys of K and V to shared memory; keys past the end are read as zero (in vectorized V: groups of eight past it).
 // A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of eight
@@ -79,7 +81,7 @@ template <bool kVectorized> struct Loader {
         from_k = k + here * p.k_page + (key & mask) * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0);
         if (!kVectorized) from_v = v + here * p.v_page + (key & mask) * p.v_key;
       }
-      copy_async(to + place(at, of), from_k, inside);
+      copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside);
       if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside);
       key_row += kVectorized ? 2 * p.k_chunk : kRows * p.k_key;
       value_row += kRows * p.v_key;
@@ -93,7 +95,7 @@ template <bool kVectorized> struct Loader {
       const uint16_t* from = v + here * p.v_page + ((key & mask) >> 3) * p.v_chunk;
 #pragma unroll
       for (int i = 0; i < kHdim / 32; ++i)
-        copy_async(to + kBytes + place_transposed(lane + 32 * i, group), from + 32 * i * p.v_key, inside);
+        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + 32 * i * p.v_key, inside);
     }
   }
 };
@@ -109,7 +111,8 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
   for (int i = 0; i < kHdim / 16; ++i) {  // score (16 rows, 16 keys) = q k^T
     uint32_t k[4];
     const int row = (lane & 7) + (lane >> 4 << 3);
-    load_matrices(k, from + place(row, i * 2 + (lane >> 3 & 1)));
+    const int piece = i * 2 + (lane >> 3 & 1);
+    load_matrices(k, from + (kVectorized ? place_k(row, piece) : place(row, piece)));
     multiply_add(score[0], q[i], k[0], k[1]);
     multiply_add(score[1], q[i], k[2], k[3]);
   }
@@ -151,7 +154,7 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
   for (int d = 0; d < kHdim / 16; ++d) {  // out += weight v
     uint32_t v[4];
     if constexpr (kVectorized) {
-      load_matrices(v, from + kBytes + place_transposed(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
+      load_matrices(v, from + kBytes + place_v(d * 16 + (lane & 7) + (lane >> 4 << 3), lane >> 3 & 1));
 #pragma unroll
       for (int j = 0; j < 4; ++j) v[j] &= keep[j & 1];
     } else {
