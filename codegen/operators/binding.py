@@ -9,7 +9,7 @@ from codegen.operators.check import code
 from codegen.operators.model import Argument, Form, Operator
 
 NOWHERE = "TILEKILN_NOWHERE"
-MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, NDIM = 4, 8, 64, 5
+MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, MOST_CHOICES, NDIM = 4, 8, 64, 6, 5
 _KINDS = {"int": "INT", "threads": "INT", "int32": "PAIR_INT", "uint64": "PAIR_ULONG"}
 
 
@@ -31,7 +31,11 @@ class Entry(NamedTuple):
             return list(self.argument.value) if self.argument.kind == "word" else []
         assert self.result is not None
         return (
-            [] if self.asks else [str(dtype) for dtypes in (self.result.file.when or {}).values() for dtype in dtypes]
+            []
+            if self.asks
+            else list(
+                dict.fromkeys(str(dtype) for dtypes in (self.result.file.when or {}).values() for dtype in dtypes)
+            )
         )
 
 
@@ -135,7 +139,10 @@ class Table:
                     places.append(place)
                 dims.append(places)
             shape.append(dims)
-        when, choices = next(iter((file.when or {}).items()), (None, []))
+        choices = [(code(when), [code(dtype) for dtype in dtypes]) for when, dtypes in (file.when or {}).items()]
+        if max([len(choices), *(len(dtypes) for _, dtypes in choices)]) > MOST_CHOICES:
+            where = ("arguments", result.name, "when")
+            raise operator.document.error(where, f"has more than {MOST_CHOICES} dtypes; bindings know no more")
         return {
             "argument": self._index(result.name),
             "asked_by": self._index(result.name if file.ask else file.asked_by),
@@ -144,8 +151,7 @@ class Table:
             "dtype_of": self._index(result.dtype_of),
             "needs": self._index(file.needs),
             "dtype": 0 if result.dtype_of else code(result.dtypes[0]),
-            "when": code(when) if when else 0,
-            "choices": [code(dtype) for dtype in choices][:2],
+            "choices": choices,
             "ndim": [len(dims[0]) for dims in shape],
             "shape": shape,
         }

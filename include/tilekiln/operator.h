@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-enum { TILEKILN_MAX_FORMS = 4, TILEKILN_MAX_POSITIONAL = 8, TILEKILN_MAX_STAGES = 3, TILEKILN_NOWHERE = 255 };
+enum { TILEKILN_MAX_FORMS = 4, TILEKILN_MAX_POSITIONAL = 8, TILEKILN_MAX_STAGES = 3, TILEKILN_MAX_CHOICES = 6, TILEKILN_NOWHERE = 255 };
 
 /* What an argument is. Arrays come first in the list of an operator, those given by position before the others. */
 typedef enum tilekiln_kind {
@@ -40,6 +40,12 @@ typedef struct tilekiln_argument {
 /* Where a length stands: array << 4 | dimension. */
 typedef uint16_t tilekiln_place;
 
+/* The dtypes that a result may have where dtype_of has the dtype `when`. 0: none. */
+typedef struct tilekiln_choice {
+  int32_t when;
+  int32_t dtypes[TILEKILN_MAX_CHOICES]; /* the first unless chosen_by says */
+} tilekiln_choice;
+
 typedef struct tilekiln_result {
   uint8_t argument;  /* these are indices of arguments, or TILEKILN_NOWHERE */
   uint8_t asked_by;  /* itself: True in place of the array asks for it. TILEKILN_NOWHERE: it is always made */
@@ -47,9 +53,8 @@ typedef struct tilekiln_result {
   uint8_t chosen_by;
   uint8_t dtype_of;
   uint8_t needs;
-  int32_t dtype;       /* 0: that of dtype_of */
-  int32_t when;        /* a dtype of dtype_of with others to choose from; 0: none */
-  int32_t choices[2];  /* the first unless chosen_by says */
+  int32_t dtype;  /* 0: that of dtype_of */
+  tilekiln_choice choices[TILEKILN_MAX_CHOICES + 1]; /* ended by one without `when` */
   uint8_t ndim[TILEKILN_MAX_FORMS];
   tilekiln_place shape[TILEKILN_MAX_FORMS][2][TILEKILN_MAX_NDIM]; /* by form and whether dimensions are exchanged */
 } tilekiln_result;

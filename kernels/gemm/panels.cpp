@@ -6,31 +6,24 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
 // Storage types over what multiplies them: only these tables know.
-constexpr Stages kFp32{pack_lanes_fp32<float>,
-                       pack_rows<float, Fp32Words>,
-                       copy_rows_fp32<float>,
-                       pack_lanes_fp32<float>,
-                       sizeof(float),
-                       true,
-                       true,
-                       true};
-template <class T>
-constexpr Stages kWidened{
-    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), false, false, false};
-
-void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
-  run_unit<ComputeFp32>(kFp32, finish_of<float>(p), p, u, *(GemmScratch*)scratch);
+template <class T, bool kInPlace>
+constexpr Stages kFp32Words{
+    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), kInPlace, kInPlace};
+template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
+  run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
-void fp16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
-  run_unit<ComputeFp32>(kWidened<fp16>, finish_of<fp16>(p), p, u, *(GemmScratch*)scratch);
-}
-void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
+template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_PAIRS
-  static constexpr Stages stages{
-      pack_lanes_bf16, pack_rows<bf16, Bf16Words>, copy_rows_bf16, pack_lanes_bf16, sizeof(bf16), true, false, true};
-  run_unit<ComputeBf16>(stages, finish_of<bf16>(p), p, u, *(GemmScratch*)scratch);
+  static constexpr Stages stages{pack_lanes_bf16<T>,
+                                 pack_rows<T, Bf16Words>,
+                                 copy_rows_bf16<T>,
+                                 pack_lanes_bf16<T>,
+                                 sizeof(T),
+                                 sizeof(T) == sizeof(bf16),
+                                 false};
+  run_unit<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
 #else
-  run_unit<ComputeFp32>(kWidened<bf16>, finish_of<bf16>(p), p, u, *(GemmScratch*)scratch);
+  fp32_unit<T>(p, u, scratch);
 #endif
 }
 void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
@@ -41,9 +34,8 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int8<false>,
                                  sizeof(int8),
                                  true,
-                                 false,
-                                 true};
-  run_unit<ComputeInt8>(stages, Finish{finish_words, true}, p, u, *(GemmScratch*)scratch);
+                                 false};
+  run_unit<ComputeInt8>(stages, p, u, *(GemmScratch*)scratch);
 #else
   static constexpr Stages stages{pack_lanes_int16<int8>,
                                  pack_rows<int8, Int16Words>,
@@ -51,9 +43,8 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int16<int8>,
                                  sizeof(int8),
                                  false,
-                                 false,
-                                 true};
-  run_unit<ComputeInt16>(stages, Finish{finish_words, true}, p, u, *(GemmScratch*)scratch);
+                                 false};
+  run_unit<ComputeInt16>(stages, p, u, *(GemmScratch*)scratch);
 #endif
 }
 
@@ -65,6 +56,8 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 
 // In the order of Dtype.
 extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    {tilekiln::cpu::fp32_unit, tilekiln::cpu::fp16_unit, tilekiln::cpu::bf16_unit, tilekiln::cpu::int8_unit},
+    {tilekiln::cpu::fp32_unit<float>, tilekiln::cpu::fp32_unit<tilekiln::cpu::fp16>,
+     tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
+     tilekiln::cpu::bf16_unit<tilekiln::cpu::fp8>, tilekiln::cpu::bf16_unit<tilekiln::cpu::bf8>},
     sizeof(tilekiln::cpu::GemmScratch),
     tilekiln::cpu::kUnitColumns};

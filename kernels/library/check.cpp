@@ -59,11 +59,12 @@ tilekiln_status check_one_element(const Array& array) {
 }
 
 tilekiln_status check_matrix(const Array& array) {
-  if (array.empty() || array.shape[0] <= 1 || array.shape[1] <= 1) return TILEKILN_OK;
-  if (array.stride[0] == 1 || array.stride[1] == 1) return TILEKILN_OK;
+  const int row = array.ndim - 2, column = array.ndim - 1;  // of the last two dimensions
+  if (array.empty() || array.shape[row] <= 1 || array.shape[column] <= 1) return TILEKILN_OK;
+  if (array.stride[row] == 1 || array.stride[column] == 1) return TILEKILN_OK;
   return fail_argument(array.name,
                        "strides were (%lld, %lld), one of them must be 1: pass a copy that is row- or column-major",
-                       static_cast<long long>(array.stride[0]), static_cast<long long>(array.stride[1]));
+                       static_cast<long long>(array.stride[row]), static_cast<long long>(array.stride[column]));
 }
 
 tilekiln_status check_run(int32_t num_threads, const tilekiln_executor* executor, Run* run) {

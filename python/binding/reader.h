@@ -246,27 +246,50 @@ static inline int find_form(OperatorCall* call) {
   return 0;
 }
 
+/* What a result may be where the array that it follows has a dtype; null: that dtype. */
+static inline const int32_t* result_choices(const tilekiln_result* result, int32_t like) {
+  for (const tilekiln_choice* choice = result->choices; choice->when; ++choice)
+    if (choice->when == like) return choice->dtypes;
+  return NULL;
+}
+
 /* The dtype of a result that is made, or chosen although it is given; -1 with an error. */
 static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* result) {
   const tilekiln_operator* table = call->operator_->table;
   if (result->dtype) return result->dtype;
   const int32_t like = call->tensor[result->dtype_of].dtype;
   const int chosen = is_given(call, result->chosen_by);
+  const int32_t* const choices = result_choices(result, like);
+  if (!chosen) return choices ? choices[0] : like;
   const char* const name = table->arguments[result->argument].name;
   const char* const of = table->arguments[result->dtype_of].name;
-  if (like != result->when || !result->when) {
-    if (!chosen) return like;
-    return refuse(table->arguments[result->chosen_by].name,
-                  "was %R, must be absent unless %s is %s: %s has the dtype of %s", call->given[result->chosen_by], of,
-                  result->when == TILEKILN_FP8 ? "fp8" : "bf8", name, of);
-  }
-  if (!chosen) return result->choices[0];
   const tilekiln_argument* chooser = &table->arguments[result->chosen_by];
+  PyObject* const said = call->given[result->chosen_by];
+  if (!choices) {
+    const char* when[TILEKILN_MAX_CHOICES + 1];
+    int count = 0;
+    for (; result->choices[count].when; ++count) when[count] = dtype_name(result->choices[count].when);
+    return count == 1 ? refuse(chooser->name, "was %R, must be absent unless %s is %s: %s has the dtype of %s", said,
+                               of, when[0], name, of)
+                      : refuse(chooser->name, "was %R, must be absent when %s is %s: %s has its dtype", said, of,
+                               dtype_name(like), name);
+  }
   int32_t word = 0;
-  if (read_word(call->given[result->chosen_by], chooser->name, chooser->words, &word) < 0) return -1;
-  if (is_given(call, result->argument) && call->tensor[result->argument].dtype != result->choices[word])
-    return refuse(chooser->name, "was %R, must be the dtype of %s, or absent", call->given[result->chosen_by], name);
-  return result->choices[word];
+  if (read_word(said, chooser->name, chooser->words, &word) < 0) return -1;
+  int32_t dtype = 0;
+  for (int i = 0; i < TILEKILN_MAX_CHOICES && choices[i]; ++i)
+    if (strcmp(dtype_name(choices[i]), chooser->words[word]) == 0) dtype = choices[i];
+  if (!dtype) {
+    char names[TILEKILN_MAX_CHOICES * 9] = "";
+    for (int i = 0; i < TILEKILN_MAX_CHOICES && choices[i]; ++i) {
+      if (i) strcat(names, i + 1 < TILEKILN_MAX_CHOICES && choices[i + 1] ? ", " : " or ");
+      strcat(names, dtype_name(choices[i]));
+    }
+    return refuse(chooser->name, "was %R, must be %s when %s is %s", said, names, of, dtype_name(like));
+  }
+  if (is_given(call, result->argument) && call->tensor[result->argument].dtype != dtype)
+    return refuse(chooser->name, "was %R, must be the dtype of %s, or absent", said, name);
+  return dtype;
 }
 
 /* Where a length stands is known, but not that the array there is given and has that many dimensions. */

@@ -62,6 +62,19 @@ static int read_flag(PyObject* value, const char* name, int32_t* result) {
   return 0;
 }
 
+static inline const char* dtype_name(int32_t dtype) {
+  switch (dtype) {
+    case TILEKILN_FP32: return "fp32";
+    case TILEKILN_FP16: return "fp16";
+    case TILEKILN_BF16: return "bf16";
+    case TILEKILN_FP8: return "fp8";
+    case TILEKILN_BF8: return "bf8";
+    case TILEKILN_INT8: return "int8";
+    case TILEKILN_INT32: return "int32";
+    default: return "another dtype";
+  }
+}
+
 static int read_word(PyObject* value, const char* name, const char* const* words, int32_t* result) {
   if (!value) return 0;
   for (int32_t i = 0; words[i]; ++i)

@@ -228,12 +228,15 @@ class GemmArguments(TypedDict, total=False):
     out: Array | None
     c: Array | None
     bias: Array | None
+    row_scale: Array | None
+    column_scale: Array | None
     alpha: float
     beta: float
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
     num_threads: int
     instance: int | str
     stream: Stream | None
+    out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 
 
 class Layernorm2dArguments(TypedDict, total=False):

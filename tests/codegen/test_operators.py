@@ -70,9 +70,9 @@ CASES = [
     (GEMM, "in_place: c", "in_place: @d", "no argument 'd'"),
     (
         GEMM,
-        "gelu, gelu_tanh, silu], about",
-        "gelu, silu], about",
-        "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu",
+        "  include activation:\n",
+        "  activation: {word: [none, relu], about: what is last}\n",
+        "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu, sigmoid",
     ),
     (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),
     (

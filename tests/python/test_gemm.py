@@ -15,6 +15,9 @@ from tilekiln.reference import gemm as reference
 from tests.python.guard import guarded
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int8": np.int8}
+FP8: dict[str, Any] = {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2}
+NUMPY = DTYPES | FP8 | {"int32": np.int32}
+OUT = {**{name: name for name in DTYPES}, "int8": "int32", "fp8": "fp16", "bf8": "fp16"}
 TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16")
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 # Register blocks are 4 or 6 rows and 8, 16 or 64 columns, tiles 240 x 256 x 128 words; primes and neighbours of each.
@@ -31,30 +34,41 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
     return load("gemm_default", targets="all")
 
 
+@pytest.fixture(scope="module")
+def fp8(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("gemm_fp8", targets="all")
+
+
+@pytest.fixture(scope="module")
+def linear(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("gemm_linear", targets="all")
+
+
 def draw(random: np.random.Generator, rows: int, columns: int, dtype: str, column_major: bool) -> np.ndarray:
     if dtype == "int8":
         made = random.integers(-128, 128, (rows, columns)).astype(np.int8)
     else:
-        made = random.standard_normal((rows, columns)).astype(DTYPES[dtype])
+        made = random.standard_normal((rows, columns)).astype(np.float32).astype(NUMPY[dtype])
     return np.asfortranarray(made) if column_major else np.ascontiguousarray(made)
 
 
 def out_like(m: int, n: int, dtype: str, column_major: bool) -> np.ndarray:
-    return np.full((m, n), 77, np.int32 if dtype == "int8" else DTYPES[dtype], order="F" if column_major else "C")
+    return np.full((m, n), 77, NUMPY[OUT.get(dtype, dtype)], order="F" if column_major else "C")
 
 
-_kernels: dict[tuple[str, tuple[Any, ...]], int] = {}
-_signatures: dict[int, tuple[Any, ...]] = {}
+_kernels: dict[str, dict[tuple[str, tuple[Any, ...]], int]] = {}
+_signatures: dict[str, dict[int, tuple[Any, ...]]] = {}
 
 
 def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: Any) -> int:
     """The instance of a target that answers a call."""
     found = library.gemm_find(*arrays, **arguments)
-    if not _kernels:
+    kernels, signatures = _kernels.setdefault(library.path, {}), _signatures.setdefault(library.path, {})
+    if not kernels:
         for one in library.instances("family=gemm"):
-            _kernels[one.algorithm["target"], tuple(one.signature.values())] = one.number
-            _signatures[one.number] = tuple(one.signature.values())
-    number = _kernels[target, _signatures[found]]
+            kernels[one.algorithm["target"], tuple(one.signature.values())] = one.number
+            signatures[one.number] = tuple(one.signature.values())
+    number = kernels[target, signatures[found]]
     if not library.instance_usable(number):
         pytest.skip(f"this machine has no {target}")
     return number
@@ -62,9 +76,10 @@ def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: A
 
 def check(library: tk.Library, target: str, a: np.ndarray, b: np.ndarray, out: np.ndarray, **arguments: Any) -> None:
     number = kernel(library, target, a, b, out=out, **arguments)
-    extra = {name: arguments.get(name) for name in ("c", "bias")}
+    extra = {name: arguments.get(name) for name in ("c", "bias", "row_scale", "column_scale")}
     numbers = {name: arguments[name] for name in ("alpha", "beta", "activation") if name in arguments}
-    expected = reference.gemm(a, b, **extra, **numbers)  # before out, which may be c
+    to = next(name for name, dtype in NUMPY.items() if out.dtype == dtype)
+    expected = reference.gemm(a, b, **extra, **numbers, dtype=to)  # before out, which may be c
     made = library.gemm(a, b, out=out, instance=number, **arguments)
     assert made is out
     fault = reference.faults(out, expected)
@@ -151,6 +166,65 @@ def test_guard_pages(library: tk.Library, target: str, dtype: str) -> None:
         check(library, target, a, b, guarded(out_like(m, n, dtype, False), where), **extra)
 
 
+@pytest.mark.parametrize("dtype", FP8)
+@pytest.mark.parametrize("target", TARGETS)
+def test_fp8(fp8: tk.Library, target: str, dtype: str) -> None:
+    """Every bit pattern, every layout, every dtype of out, with and without scales."""
+    random = np.random.default_rng(10)
+    bits = np.arange(256, dtype=np.uint8).view(NUMPY[dtype])
+    one = np.ones((1, 1), NUMPY[dtype])
+    for a, b in ((bits[:, None], one), (one, bits[None, :])):
+        check(fp8, target, a, b, out_like(a.shape[0], b.shape[1], "fp32", False))
+    layouts = itertools.cycle(itertools.product(OUT_OF_FP8, *[(False, True)] * 4))
+    for m, n, k in [*SHAPES, *EMPTY]:
+        to, of_a, of_b, of_out, scaled = next(layouts)
+        a, b = draw(random, m, k, dtype, of_a), draw(random, k, n, dtype, of_b)
+        extra: dict[str, Any] = {"activation": "silu", "bias": random.standard_normal(n).astype(np.float32)}
+        if scaled:
+            extra |= {"row_scale": random.random(m, np.float32), "column_scale": random.random(n, np.float32)}
+        check(fp8, target, a, b, out_like(m, n, to, of_out), **extra)
+    a = guarded(draw(random, 7, 65, dtype, False), "after")
+    b = guarded(draw(random, 65, 33, dtype, False), "after")
+    scale = guarded(random.random(33, np.float32), "after")
+    check(fp8, target, a, b, guarded(out_like(7, 33, "bf16", False), "after"), column_scale=scale)
+
+
+OUT_OF_FP8 = ("fp32", "fp16", "bf16")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scaled_int8(linear: tk.Library, target: str) -> None:
+    random = np.random.default_rng(11)
+    for (m, n, k), to in zip([(7, 70, 33), (1, 64, 700), (50, 3, 8), (3, 5, 0)], itertools.cycle(OUT_OF_FP8)):
+        a, b = draw(random, m, k, "int8", False), draw(random, k, n, "int8", True)
+        rows, columns = random.random(m, np.float32) / 99, random.random(n, np.float32) / 99
+        bias = random.standard_normal(n).astype(np.float32)
+        for extra in ({"row_scale": rows}, {"column_scale": columns}, {"row_scale": rows, "column_scale": columns}):
+            check(linear, target, a, b, out_like(m, n, to, False), bias=bias, activation="gelu", alpha=0.5, **extra)
+
+
+def test_dtypes_of_out(fp8: tk.Library, linear: tk.Library) -> None:
+    a = np.zeros((2, 3), NUMPY["fp8"])
+    assert fp8.gemm(a, a.T).dtype == np.float16
+    for to in OUT_OF_FP8:
+        assert fp8.gemm(a, a.T, out_dtype=to).dtype == NUMPY[to]
+    one = np.ones(2, np.float32)
+    whole = np.zeros((2, 3), np.int8)
+    assert linear.gemm(whole, whole.T, row_scale=one, out_dtype="bf16").dtype == NUMPY["bf16"]
+    with pytest.raises(tk.ArgumentError, match="out_dtype: was 'int32', must be fp16, bf16 or fp32 when a is fp8"):
+        fp8.gemm(a, a.T, out_dtype="int32")
+    with pytest.raises(
+        tk.ArgumentError, match="out_dtype: was 'fp16', must be absent when a is fp32: out has its dtype"
+    ):
+        fp8.gemm(a.astype(np.float32), a.T.astype(np.float32), out_dtype="fp16")
+    with pytest.raises(
+        tk.NoKernelError, match="products of int8 are int32 unless row_scale or column_scale makes them"
+    ):
+        linear.gemm(whole, whole.T, out_dtype="bf16")
+    with pytest.raises(tk.ArgumentError, match="row_scale: m was 3, must be 2, the m of a"):
+        linear.gemm(whole, whole.T, row_scale=np.ones(3, np.float32), out_dtype="bf16")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_threads_and_streams_give_the_same_bits(library: tk.Library, dtype: str) -> None:
     random = np.random.default_rng(5)
@@ -222,7 +296,7 @@ def test_torch(library: tk.Library) -> None:
 F32 = np.float32
 BAD = [
     ({"a": np.zeros((2, 3, 4), F32)}, "a: had 3 dimensions, must have 2: (m, k)"),
-    ({"a": np.zeros((2, 3), np.float64)}, "a: dtype was float64, must be fp32, fp16, bf16 or int8"),
+    ({"a": np.zeros((2, 3), np.float64)}, "a: dtype was float64, must be fp32, fp16, bf16, int8, fp8 or bf8"),
     ({"b": np.zeros((3, 4), np.float16)}, "b: dtype was fp16, must be fp32, the dtype of a"),
     ({"b": np.zeros((5, 4), F32)}, "b: k was 5, must be 3, the k of a"),
     ({"b": np.zeros(3, F32)}, "b: had 1 dimensions, must have 2: (k, n)"),
@@ -230,12 +304,17 @@ BAD = [
     ({"out": np.zeros((2, 5), F32)}, "out: n was 5, must be 4, the n of b"),
     ({"out": np.zeros((3, 4), F32)}, "out: m was 3, must be 2, the m of a"),
     ({"out": np.zeros((2, 4), np.float16)}, "out: dtype was fp16, must be fp32, the dtype of a"),
+    ({"row_scale": np.zeros(3, F32)}, "row_scale: m was 3, must be 2, the m of a"),
+    ({"column_scale": np.zeros(3, F32)}, "column_scale: n was 3, must be 4, the n of b"),
     ({"c": np.zeros((2, 3), F32)}, "c: n was 3, must be 4, the n of b"),
     ({"bias": np.zeros(2, F32)}, "bias: n was 2, must be 4, the n of b"),
     ({"bias": np.zeros(4, np.float16)}, "bias: dtype was fp16, must be fp32"),
     ({"alpha": float("nan")}, "alpha: was nan, must be finite"),
     ({"beta": float("inf")}, "beta: was inf, must be finite"),
-    ({"activation": "tanh"}, "activation: was 'tanh', must be 'none', 'relu', 'gelu', 'gelu_tanh' or 'silu'"),
+    (
+        {"activation": "tanh"},
+        "activation: was 'tanh', must be 'none', 'relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid' or 'hardswish'",
+    ),
     ({"out": np.broadcast_to(np.zeros((1, 4), F32), (2, 4))}, "out: "),
 ]
 
@@ -264,10 +343,10 @@ def test_int8_takes_no_epilogue(library: tk.Library) -> None:
         library.gemm(a, a, activation="relu")
     with pytest.raises(tk.NoKernelError, match="int8 takes neither c nor bias"):
         library.gemm(a, a, bias=np.zeros(4, F32))
-    with pytest.raises(tk.ArgumentError, match="alpha: was 2, must be 1 when a is int8"):
+    with pytest.raises(tk.ArgumentError, match="alpha: was 2, must be 1 when a is int8 and no scale is given"):
         library.gemm(a, a, alpha=2.0)
-    with pytest.raises(tk.ArgumentError, match="out: dtype was fp32, must be int32 when a is int8"):
-        library.gemm(a, a, out=np.zeros((4, 4), F32))
+    with pytest.raises(tk.ArgumentError, match="out: dtype was fp8, must be int32, fp32, fp16 or bf16 when a is int8"):
+        library.gemm(a, a, out=np.zeros((4, 4), NUMPY["fp8"]))
 
 
 def test_the_bound_sees_one_step_too_many() -> None:

@@ -1,7 +1,7 @@
-// The border between the host side and the CPU engines of gemm: plain data, no ISA, no std header, no inline function.
+// The border between the host side and the CPU engines of matrix products: plain data, no ISA, no std header, no inline function.
 //
-// The host side (kernels/gemm/host.cpp) checks the arguments, turns a column-major out into a row-major one of the transposed
-// problem, picks an instance and hands out units; an engine (kernels/gemm/panels.cpp) computes one unit.
+// The host side (kernels/<operator>/host.cpp, kernels/matrix) checks the arguments, turns a column-major out into a row-major one of the
+// transposed problem, picks an instance and hands out units; an engine (kernels/gemm/panels.cpp) computes one unit.
 #pragma once
 
 namespace tilekiln::matrix {
@@ -10,24 +10,37 @@ using i64 = long long;
 using u64 = unsigned long long;
 
 // By name as the axes in kernels/gemm/family.yaml.
-enum class Dtype : unsigned char { fp32, fp16, bf16, int8 };
-constexpr int kDtypes = 4;
-enum class Activation : unsigned char { none, relu, gelu, gelu_tanh, silu };
-constexpr int kActivations = 5;
+enum class Dtype : unsigned char { fp32, fp16, bf16, int8, fp8, bf8 };  // of a and b
+constexpr int kDtypes = 6;
+enum class OutDtype : unsigned char { fp32, fp16, bf16, int32 };
+enum class Activation : unsigned char {
+#define ACTIVATION(name, x) name,
+#include "tilekiln/matrix/activations.inc"
+#undef ACTIVATION
+};
 
-// out = activation(alpha a b + beta c + bias): m x n, a m x k, b k x n. Strides are in elements, signed; out[i][j] is at
-// out + i out_row + j. Of the two strides of a and of b one is 1.
+// One more matrix that the epilogue reads, of the dtype of out; strides are in elements, any.
+struct Extra {
+  const void* data;
+  i64 row, column;
+};
+
+// out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.
+// Strides are in elements, signed; out[i][j] is at out + i out_row + j. Of the two strides of a and of b one is 1.
 struct Problem {
   Dtype dtype;
+  OutDtype out_dtype;
   Activation activation;
   bool a_columns, b_columns;  // the stride that is 1 is that from row to row
   bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
+  bool multiply;              // what op is: a product; else a sum
   int m, n, k;
-  const void *a, *b, *c;  // c: null without one
+  const void *a, *b;
   void* out;
   i64 lda, ldb;  // the stride that is not 1
-  i64 c_row, c_column, out_row;
-  const float* bias;  // null without one
+  i64 out_row;
+  Extra c, d[2];                                 // data null: without
+  const float *bias, *row_scale, *column_scale;  // null: without
   float alpha, beta;
 };
 

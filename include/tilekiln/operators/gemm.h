@@ -10,27 +10,32 @@ extern "C" {
 
 /* Matrix product: out = activation(alpha a b + beta c + bias).
  *
- * a (m, k), b (k, n), c and out (m, n), bias (n). Each of a, b, c and out is row- or column-major: one of its strides is 1, the
- * other is anything, 0 and negative included (0 not of out). m, n and k may be 0; with k = 0 or alpha = 0 the product is 0 and a and b
- * are not read. With beta = 0 c is not read.
+ * a (m, k), b (k, n), c and out (m, n), bias and column_scale (n), row_scale (m). Each of a, b, c and out is row- or column-major: one of
+ * its strides is 1, the other is anything, 0 and negative included (0 not of out). m, n and k may be 0; with k = 0 or alpha = 0 the
+ * product is 0 and a and b are not read. With beta = 0 c is not read. A product with scales is alpha row_scale column_scale a b.
  *
- * fp32, fp16 and bf16 are summed in fp32, in one order: the result has the same bits for any number of threads. It is rounded once,
- * after the activation. int8 is summed in int32, modulo 2^32; alpha and beta must then be 1.
+ * fp32, fp16, bf16, fp8 (e4m3) and bf8 (e5m2) are summed in fp32, in one order: the result has the same bits for any number of threads. It
+ * is rounded once, after the activation. int8 is summed in int32, modulo 2^32: without scales out is those sums, and alpha and beta must
+ * be 1; with row_scale or column_scale they become fp32 first.
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
- * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh and silu of -infinity are 0.
+ * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh, silu and hardswish of -infinity are 0.
  *
  * out may be c itself, element for element; else it may not overlap any other array, nor itself.
  * The structs a pointer here names are read before the call returns; the data of the arrays must stay until the stream has run the call. */
 typedef struct tilekiln_gemm_args {
   size_t size; /* sizeof(tilekiln_gemm_args): set by tilekiln_gemm_defaults */
-  const tilekiln_tensor* a; /* fp32, fp16, bf16 or int8 (m, k). The left matrix */
+  const tilekiln_tensor* a; /* fp32, fp16, bf16, int8, fp8 or bf8 (m, k). The left matrix */
   const tilekiln_tensor* b; /* dtype of a (k, n). The right matrix */
-  const tilekiln_tensor* out; /* dtype of a; of int8: int32 (m, n). The result */
-  const tilekiln_tensor* c; /* dtype of a (m, n); or null. added, beta times; not with int8 */
+  const tilekiln_tensor* out; /* dtype of a; of fp16: fp16 or fp32; of bf16: bf16 or fp32; of int8: int32, fp32, fp16 or bf16; of fp8: fp16, bf16 or
+     fp32; of bf8: fp16, bf16 or fp32 (m, n). The result */
+  const tilekiln_tensor* c; /* dtype of out (m, n); or null. added, beta times; not to int32 */
   const tilekiln_tensor* bias; /* fp32 (n); or null. One number a column */
   float alpha; /* what the product is multiplied by */
   float beta; /* what c is multiplied by */
-  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh) or 4 (silu). gelu: by erf; gelu_tanh: by its approximation with tanh */
+  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid) or 6 (hardswish). gelu: by erf; gelu_tanh: by its
+     approximation with tanh */
+  const tilekiln_tensor* row_scale; /* fp32 (m); or null. One factor a row of the product, before c and bias */
+  const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */

@@ -1,20 +1,22 @@
 """Matrix products in float64, with how far a kernel may be from them.
 
 A kernel sums fp32 in one order, k terms, and rounds once to the dtype of out. With u = 2^-24 and magnitude =
-|alpha| sum_k |a_ik b_kj| + |beta c_ij| + |bias_j|, per element of out = activation(alpha a b + beta c + bias):
+|alpha row_i column_j| sum_k |a_ik b_kj| + |beta c_ij| + |bias_j|, per element of
+out = activation(alpha row_i column_j a b + beta c + bias), where row and column are the scales:
 
-    |out - reference| <= rounding |reference| + (sums + factors) magnitude + function |x| + tiny
+    |out - reference| <= rounding |reference| + (sums + factors) magnitude + function (|x| + |reference|) + tiny
 
 * rounding = u of the dtype of out (2^-24 fp32, 2^-11 fp16, 2^-8 bf16): the result is rounded once, to nearest even.
 * sums = u min(k, 6 sqrt(k)): k rounding errors of at most u of a partial sum add up to k u at worst; of random signs,
   to a few sqrt(k) u (Higham and Mary 2019, "A new approach to probabilistic rounding error analysis"). Products of
-  bf16 and fp16 are exact in fp32; those of fp32 are fused into their sum.
-* factors = 4 u: alpha, beta, c and the bias round once each. The slope of every activation is at most 1.13, in it.
+  bf16, fp16, fp8 and bf8 are exact in fp32; those of fp32 are fused into their sum.
+* factors = 6 u: alpha, both scales, beta, c and the bias round once each. The slope of every activation is at most
+  1.13, in it.
 * function, 0 without one: exp2 (7.5e-8), erf (1.5e-7) and the products around them: 2^-20 of the argument |x|, twice
   the size of the result at most where it matters; tails below 2^-100 may be flushed.
 * tiny: half the smallest subnormal of fp16, 2^-25; k 2^-126 else, since a bf16 dot product flushes subnormal numbers.
 
-int8 is exact modulo 2^32: the bound is 0.
+int32 is exact modulo 2^32: the bound is 0. Scaled products of int8 are rounded to fp32 first, one of the factors.
 """
 
 from __future__ import annotations
@@ -29,6 +31,15 @@ Array = NDArray[Any]
 Float = NDArray[np.float64]
 
 U = 2.0**-24
+OUT_DTYPE = {
+    "float32": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+    "int8": "int32",
+    "float8_e4m3fn": "fp16",
+    "float8_e5m2": "fp16",
+}
+"""The dtype of out by that of a, unless it is said."""
 SLOPE = 1.13
 """The largest slope of an activation, that of gelu; silu's is 1.10."""
 ROUNDING = {"fp32": U, "fp16": 2.0**-11, "bf16": 2.0**-8}
@@ -37,7 +48,7 @@ LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.39617752923
 
 
 class Result(NamedTuple):
-    """Of `gemm`: the product and, per element, how far a kernel may be from it. int8: int32 and 0."""
+    """Of `gemm`: the product and, per element, how far a kernel may be from it. int32: 0."""
 
     out: Array
     bound: Float
@@ -69,6 +80,8 @@ ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
     "gelu": _tail(lambda x: 0.5 * x * (1 + _erf(x / np.sqrt(2.0)))),
     "gelu_tanh": _tail(lambda x: x * _sigmoid(2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "silu": _tail(lambda x: x * _sigmoid(x)),
+    "sigmoid": _sigmoid,
+    "hardswish": _tail(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
 }
 
 
@@ -81,16 +94,19 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
     activation: str = "none",
+    row_scale: Array | None = None,
+    column_scale: Array | None = None,
     dtype: str | None = None,
 ) -> Result:
     """activation(alpha a b + beta c + bias): a (m, k), b (k, n), c (m, n), bias (n), in float64.
 
-    dtype: of out, which decides how it is rounded; None is that of a. Arrays of int8 give their int32 product, modulo
-    2^32. With alpha = 0 a and b are not looked at, with beta = 0 c is not. Raises KeyError for an unknown activation.
+    row_scale (m), column_scale (n): factors of the product. dtype: of out, which decides how it is rounded; None is
+    that of a, fp16 for fp8 and bf8. "int32", None for int8, is the product of int8, modulo 2^32. With alpha = 0 a and b
+    are not looked at, with beta = 0 c is not. Raises KeyError for an unknown activation.
     """
-    name = dtype or {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[str(a.dtype)]
+    name = dtype or OUT_DTYPE[str(a.dtype)]
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
-    if name == "int8":
+    if name == "int32":
         exact = a.astype(np.float64) @ b.astype(np.float64)  # below 2^53 for any k below 2^39
         return Result(exact.astype(np.int64).astype(np.int32), np.zeros((m, n)))
     x, magnitude = np.zeros((m, n)), np.zeros((m, n))
@@ -98,8 +114,10 @@ def gemm(
         if alpha != 0:
             wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
             alpha = float(np.float32(alpha))
-            x += alpha * (wide_a @ wide_b)
-            magnitude += abs(alpha) * (np.abs(wide_a) @ np.abs(wide_b))
+            rows = 1.0 if row_scale is None else row_scale.astype(np.float64)[:, None]
+            columns = 1.0 if column_scale is None else column_scale.astype(np.float64)
+            x += alpha * rows * columns * (wide_a @ wide_b)
+            magnitude += np.abs(alpha * rows * columns) * (np.abs(wide_a) @ np.abs(wide_b))
         if c is not None and beta != 0:
             beta = float(np.float32(beta))
             x += beta * c.astype(np.float64)
@@ -108,10 +126,10 @@ def gemm(
             x += bias.astype(np.float64)
             magnitude += np.abs(bias.astype(np.float64))
         out = ACTIVATIONS[activation](x)
-        sums = U * (min(k, 6 * np.sqrt(k)) + 4)
+        sums = U * (min(k, 6 * np.sqrt(k)) + 6)
         function = 0.0 if activation in ("none", "relu") else 2.0**-20
         tiny = 2.0**-25 if name == "fp16" else 2.0**-100 if function else (k + 1) * 2.0**-126
-        bound = ROUNDING[name] * np.abs(out) + SLOPE * sums * magnitude + function * np.abs(x) + tiny
+        bound = ROUNDING[name] * np.abs(out) + SLOPE * sums * magnitude + function * (np.abs(x) + np.abs(out)) + tiny
         out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
     return Result(out, bound)
 

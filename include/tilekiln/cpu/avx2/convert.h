@@ -7,6 +7,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using core::bf16;
+using core::bf8;
 using core::fp16;
 using core::fp8;
 
@@ -24,6 +25,11 @@ TILEKILN_INLINE vf widen_fp8(__m128i bytes) {
   const __m256 nan = _mm256_castsi256_ps(_mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f)));
   const __m256 f = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(magnitude, 20)), _mm256_set1_ps(0x1p120f));
   return {_mm256_or_ps(_mm256_or_ps(f, nan), sign)};
+}
+// e5m2 is the upper byte of fp16.
+TILEKILN_INLINE vf widen(const bf8* p) {
+  const __m128i x = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i*)p));
+  return {_mm256_cvtph_ps(_mm_slli_epi16(x, 8))};
 }
 TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadl_epi64((const __m128i*)p)); }
 

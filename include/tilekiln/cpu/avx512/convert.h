@@ -7,6 +7,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using core::bf16;
+using core::bf8;
 using core::fp16;
 using core::fp8;
 
@@ -25,6 +26,11 @@ TILEKILN_INLINE vf widen_fp8(__m128i bytes) {
   const __m512 f = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)), _mm512_set1_ps(0x1p120f));
   const __m512i y = _mm512_mask_mov_epi32(_mm512_castps_si512(f), nan, _mm512_set1_epi32(0x7fc00000));
   return {_mm512_castsi512_ps(_mm512_or_si512(y, sign))};
+}
+// e5m2 is the upper byte of fp16.
+TILEKILN_INLINE vf widen(const bf8* p) {
+  const __m256i x = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i*)p));
+  return {_mm512_cvtph_ps(_mm256_slli_epi16(x, 8))};
 }
 TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadu_si128((const __m128i*)p)); }
 

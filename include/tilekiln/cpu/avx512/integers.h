@@ -5,6 +5,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+TILEKILN_INLINE vf from_int32(vf a) { return {_mm512_cvtepi32_ps(_mm512_castps_si512(a.v))}; }
+
 // int32 lanes: sum + even a even b + odd a odd b, modulo 2^32
 TILEKILN_INLINE vf dot_int16(vf sum, vf a, vf b) {
   const __m512i x = _mm512_madd_epi16(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v));

@@ -67,6 +67,14 @@ TILEKILN_INLINE vh load_halves(const fp8* p, int n) {
 }
 TILEKILN_INLINE vh load_halves(const fp8* p) { return halves_of_fp8(_mm256_loadu_si256((const __m256i*)p)); }
 
+// e5m2 -> bf16 is exact, by fp16.
+TILEKILN_INLINE vh load_halves(const bf8* p, int n) {
+  const __m256i bytes = _mm256_maskz_loadu_epi8(n >= 32 ? ~0u : (1u << n) - 1, p);
+  const __m512i halves = _mm512_slli_epi16(_mm512_cvtepu8_epi16(bytes), 8);
+  return both({_mm512_cvtph_ps(_mm512_castsi512_si256(halves))},
+              {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))});
+}
+
 TILEKILN_INLINE vh zero_halves() { return {_mm512_setzero_si512()}; }
 TILEKILN_INLINE void store_halves(bf16* p, vh a) { _mm512_store_si512(p, a.v); }
 

@@ -24,6 +24,11 @@ struct ComputeInt8 {
 };
 #endif
 
+template <class Compute> constexpr bool kPairsOfBf16 = false;
+#if TILEKILN_PAIRS
+template <> constexpr bool kPairsOfBf16<ComputeBf16> = true;
+#endif
+
 // 24 accumulators of 32 registers, or 12 or 8 of 16: Zen 5 wants 8 (fp32) or 12 (bf16) in flight.
 constexpr int kRows = kLanes == 16 ? 6 : block_rows(kBlockVectors);
 constexpr int kPanel = kBlockVectors * kLanes;  // columns of B that lie together
@@ -78,7 +83,7 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
     }
   };
 #if TILEKILN_PAIRS
-  if (Compute::kWord == 2 && o.as_bf16) {
+  if (kPairsOfBf16<Compute> && o.as_bf16) {
     store_block((bf16*)o.to, [](bf16* p, vf x) __attribute__((always_inline)) { narrow(p, x); });
     return;
   }

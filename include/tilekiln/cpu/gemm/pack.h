@@ -78,8 +78,8 @@ struct Int16Words {
 #if TILEKILN_PAIRS
 // ---- bf16 pairs ------------------------------------------------------------------------------------------------------
 
-inline void pack_lanes_bf16(float* to, const void* from, i64 stride, int lanes, i64 elements) {
-  const bf16* p = (const bf16*)from;
+template <class T> void pack_lanes_bf16(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
   for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += kPanel) {
     for (int j = 0; j < kPanel; j += 2 * kLanes) {
       const int n = lanes - j < 0 ? 0 : lanes - j;
@@ -89,16 +89,16 @@ inline void pack_lanes_bf16(float* to, const void* from, i64 stride, int lanes, 
     }
   }
 }
-inline void copy_rows_bf16(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
+template <class T> void copy_rows_bf16(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
   for (int i = 0; i < rows; ++i) {
-    const bf16* p = (const bf16*)from + i * stride;
+    const T* p = (const T*)from + i * stride;
     bf16* q = (bf16*)((char*)to + i * to_row);
     for (i64 k = 0; k < elements; k += 32) store_halves(q + k, load_halves(p + k, at_most(elements - k, 32)));
   }
 }
 struct Bf16Words {
   static constexpr int kWord = 2;
-  static TILEKILN_INLINE vf get(const bf16* p, int elements) { return words(load_halves(p, elements)); }
+  template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return words(load_halves(p, elements)); }
 };
 #endif
 

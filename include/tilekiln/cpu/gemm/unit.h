@@ -14,7 +14,6 @@ struct Stages {
   int bytes;        // an element
   bool a_in_place;  // its elements are those of words
   bool b_in_place;  // B's rows are words
-  bool direct;      // registers of sums can be stored as out
 };
 
 // fp32 and bf16 lose 1 to 7 % at 512 with other sizes and nothing at 1024: tuning is flat.
@@ -52,10 +51,15 @@ inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
 #endif
 
 template <class Compute>
-void run_unit(const Stages& s, Finish finish, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+  const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
   const auto words_of = [](i64 k) { return (k + W - 1) / W; };
+  // Whether registers of sums can be stored as out.
+  const bool as_bf16 = kPairsOfBf16<Compute> && p.out_dtype == matrix::OutDtype::bf16;
+  const bool words = p.out_dtype == matrix::OutDtype::fp32 || p.out_dtype == matrix::OutDtype::int32;
+  const bool storable = finish.as_they_are && (as_bf16 || words);
   const int unit_rows = u.m1 - u.m0;
   // Tiles of like height, a multiple of the register block.
   const int tiles = (unit_rows + kTileRows - 1) / kTileRows;
@@ -130,11 +134,11 @@ void run_unit(const Stages& s, Finish finish, const matrix::Problem& p, const ma
               }
               float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
               o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
-              const bool direct = last && s.direct && finish.as_they_are && columns == kPanel;
+              const bool direct = last && storable && columns == kPanel;
               o.starts = kFlipped && first ? x.starts + (m - m0) : nullptr;
-              o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && s.bytes == 2;
+              o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
               if (direct)
-                o.to = (char*)p.out + (m * p.out_row + n) * (s.bytes == 2 ? 2 : 4), o.to_row = p.out_row;
+                o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
               else if (last)
                 o.to = x.block, o.to_row = kPanel;
               if (rows == kRows)

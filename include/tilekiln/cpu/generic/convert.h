@@ -7,6 +7,7 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 using core::bf16;
+using core::bf8;
 using core::fp16;
 using core::fp8;
 

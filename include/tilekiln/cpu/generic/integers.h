@@ -7,6 +7,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+TILEKILN_INLINE vf from_int32(vf a) { return {__builtin_convertvector((int4)a.v, float4)}; }
+
 // int32 lanes: sum + even a even b + odd a odd b, modulo 2^32
 TILEKILN_INLINE vf dot_int16(vf sum, vf a, vf b) {
   typedef uint32_t uint4 __attribute__((vector_size(16)));

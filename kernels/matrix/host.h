@@ -1,0 +1,102 @@
+// What the operators of matrix products do alike: layouts, the problem of the engines, and its units.
+#pragma once
+#include <algorithm>
+#include <utility>
+
+#include "tilekiln/matrix/engine.h"
+#include "tilekiln/runtime/array.h"
+#include "tilekiln/runtime/parallel.h"
+
+namespace tilekiln::matrix {
+
+// Signatures name dtypes and activations as family.yaml does; the problem has them in the order of engine.h.
+template <class Dtypes, class OutDtypes, class Activations>
+constexpr void check_names() {
+  static_assert(static_cast<int>(Dtypes::fp32) == static_cast<int>(Dtype::fp32) &&
+                static_cast<int>(Dtypes::fp16) == static_cast<int>(Dtype::fp16) &&
+                static_cast<int>(Dtypes::bf16) == static_cast<int>(Dtype::bf16));
+  static_assert(static_cast<int>(OutDtypes::fp32) == static_cast<int>(OutDtype::fp32) &&
+                static_cast<int>(OutDtypes::fp16) == static_cast<int>(OutDtype::fp16) &&
+                static_cast<int>(OutDtypes::bf16) == static_cast<int>(OutDtype::bf16));
+#define ACTIVATION(name, x) static_assert(static_cast<int>(Activations::name) == static_cast<int>(Activation::name));
+#include "tilekiln/matrix/activations.inc"
+#undef ACTIVATION
+}
+
+// A matrix in the last two dimensions of an array. One of one element has no stride to look at: it is of both layouts.
+struct Matrix {
+  explicit Matrix(const Array& array)
+      : data(static_cast<char*>(array.data)),
+        rows(array.shape[array.ndim - 2]),
+        columns(array.shape[array.ndim - 1]),
+        row(array.stride[array.ndim - 2]),
+        column(array.stride[array.ndim - 1]) {}
+  [[nodiscard]] bool may_be_row() const { return column == 1 || columns <= 1; }
+  [[nodiscard]] bool may_be_column() const { return row == 1 || rows <= 1; }
+  [[nodiscard]] Matrix transposed() const {
+    Matrix other = *this;
+    std::swap(other.rows, other.columns);
+    std::swap(other.row, other.column);
+    return other;
+  }
+  // Row-major where it may be either, unless its one column is contiguous: lanes run along rows.
+  [[nodiscard]] bool is_row_out() const { return may_be_row() && !(columns == 1 && rows > 1 && may_be_column()); }
+
+  char* data;
+  i64 rows, columns, row, column;
+};
+
+// The operands of p and its sizes. Its out is row-major, so a column-major one is that of the transposed problem, b^T a^T.
+inline bool fill_operands(const Matrix& a, const Matrix& b, const Matrix& out, Problem* p) {
+  const bool transposed = !out.is_row_out();
+  const Matrix left = transposed ? b.transposed() : a, right = transposed ? a.transposed() : b;
+  const Matrix to = transposed ? out.transposed() : out;
+  p->m = static_cast<int>(to.rows);
+  p->n = static_cast<int>(to.columns);
+  p->k = static_cast<int>(left.columns);
+  p->a = left.data;
+  p->b = right.data;
+  p->a_columns = !left.may_be_row();
+  p->b_columns = !right.may_be_row();
+  p->lda = p->a_columns ? left.column : left.row;
+  p->ldb = p->b_columns ? right.column : right.row;
+  p->out = to.data;
+  p->out_row = to.row;
+  return transposed;
+}
+
+// A matrix that epilogues read, and an array of one number a row or column.
+inline Extra extra(const Matrix& matrix, bool transposed) {
+  return {matrix.data, transposed ? matrix.column : matrix.row, transposed ? matrix.row : matrix.column};
+}
+inline const float* numbers(const Array& array) {
+  return array.given() ? reinterpret_cast<const float*>(array.data) : nullptr;
+}
+
+inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
+
+// How out is cut into units. Results do not depend on it.
+struct Cut {
+  // For so many threads, which have so many further products to do.
+  Cut(const Problem& p, const Engine& engine, int threads, i64 products) : columns(engine.most_columns) {
+    across = divide_up(p.n, columns);
+    // Four units a thread, so that none waits long for the last.
+    const i64 wanted = threads > 1 ? divide_up(4 * i64(threads), std::max<i64>(1, across * products)) : 1;
+    constexpr i64 least_rows = 48;
+    rows = divide_up(p.m, std::clamp<i64>(p.m / least_rows, 1, wanted));
+    down = rows == 0 ? 0 : divide_up(p.m, rows);
+  }
+  [[nodiscard]] i64 units() const { return down * across; }
+  [[nodiscard]] Unit unit(const Problem& p, i64 number) const {
+    // Down first: neighbours share their columns of b.
+    const i64 m = number % down * rows, n = number / down * columns;
+    return {static_cast<int>(m), static_cast<int>(std::min<i64>(m + rows, p.m)), static_cast<int>(n),
+            static_cast<int>(std::min<i64>(n + columns, p.n))};
+  }
+
+  i64 rows, columns, down, across;
+};
+
+inline double work_of(const Problem& p) { return static_cast<double>(p.m) * p.n * (p.k + 1.0); }
+
+}  // namespace tilekiln::matrix
