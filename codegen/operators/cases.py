@@ -72,8 +72,9 @@ class Drawn:
             if a.dtypes:
                 # Of arrays that go together host.cpp may allow another dtype, and then says so.
                 must = "" if extra.keys() & self._together(a) else listed(a.dtypes)
-                text = f"{a.name}: dtype was int32, must be {must}"
-                yield Case(f"{a.name} of int32", extra | {a.name: array._replace(dtype="int32")}, text)
+                wrong = "int32" if "int32" not in a.dtypes else "fp16"
+                text = f"{a.name}: dtype was {wrong}, must be {must}"
+                yield Case(f"{a.name} of {wrong}", extra | {a.name: array._replace(dtype=wrong)}, text)
             more = array._replace(shape=(*array.shape, 1))
             known = [*a.shapes, *(self.operator.shape(form, a.name) or () for form in self.operator.forms)]
             if len(more.shape) not in map(len, known):

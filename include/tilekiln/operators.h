@@ -2,6 +2,7 @@
 #ifndef TILEKILN_OPERATORS_H
 #define TILEKILN_OPERATORS_H
 
+#include "tilekiln/operators/batched_gemm.h"
 #include "tilekiln/operators/fmha_batch_prefill.h"
 #include "tilekiln/operators/fmha_bwd.h"
 #include "tilekiln/operators/fmha_fwd.h"
@@ -9,6 +10,8 @@
 #include "tilekiln/operators/fmha_fwd_pagedkv.h"
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
 #include "tilekiln/operators/gemm.h"
+#include "tilekiln/operators/gemm_multi_d.h"
+#include "tilekiln/operators/grouped_gemm.h"
 #include "tilekiln/operators/layernorm2d.h"
 #include "tilekiln/operators/rmsnorm2d.h"
 #include "tilekiln/operators/softmax.h"

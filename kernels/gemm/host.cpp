@@ -56,13 +56,6 @@ void fill(const Args& args, Call& call) {
   sizes[tilekiln::gemm::sizes::k] = call.K;
 }
 
-tilekiln_status launch(StageCall<Problem>& call) {
-  const Problem& p = call.problem;
-  const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
-  const matrix::Cut cut(p, engine, call.threads, 1);
-  const auto run = engine.run[static_cast<int>(p.dtype)];
-  return run_units(call, cut.units(), matrix::work_of(p), engine.scratch_bytes,
-                   [&](matrix::i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
-}
+tilekiln_status launch(StageCall<Problem>& call) { return matrix::run_product(call, call.choice, call.problem); }
 
 }  // namespace tilekiln::op::gemm

@@ -5,6 +5,7 @@
 
 #include "tilekiln/matrix/engine.h"
 #include "tilekiln/runtime/array.h"
+#include "tilekiln/runtime/choose.h"
 #include "tilekiln/runtime/parallel.h"
 
 namespace tilekiln::matrix {
@@ -46,22 +47,28 @@ struct Matrix {
   i64 rows, columns, row, column;
 };
 
-// The operands of p and its sizes. Its out is row-major, so a column-major one is that of the transposed problem, b^T a^T.
+// The operands of p and its sizes, out being row-major.
+inline void fill_rows(const Matrix& a, const Matrix& b, const Matrix& out, Problem* p) {
+  p->m = static_cast<int>(out.rows);
+  p->n = static_cast<int>(out.columns);
+  p->k = static_cast<int>(a.columns);
+  p->a = a.data;
+  p->b = b.data;
+  p->a_columns = !a.may_be_row();
+  p->b_columns = !b.may_be_row();
+  p->lda = p->a_columns ? a.column : a.row;
+  p->ldb = p->b_columns ? b.column : b.row;
+  p->out = out.data;
+  p->out_row = out.row;
+}
+
+// The same for out of either layout: a column-major one is that of the transposed problem, b^T a^T. Returns whether it is.
 inline bool fill_operands(const Matrix& a, const Matrix& b, const Matrix& out, Problem* p) {
   const bool transposed = !out.is_row_out();
-  const Matrix left = transposed ? b.transposed() : a, right = transposed ? a.transposed() : b;
-  const Matrix to = transposed ? out.transposed() : out;
-  p->m = static_cast<int>(to.rows);
-  p->n = static_cast<int>(to.columns);
-  p->k = static_cast<int>(left.columns);
-  p->a = left.data;
-  p->b = right.data;
-  p->a_columns = !left.may_be_row();
-  p->b_columns = !right.may_be_row();
-  p->lda = p->a_columns ? left.column : left.row;
-  p->ldb = p->b_columns ? right.column : right.row;
-  p->out = to.data;
-  p->out_row = to.row;
+  if (transposed)
+    fill_rows(b.transposed(), a.transposed(), out.transposed(), p);
+  else
+    fill_rows(a, b, out, p);
   return transposed;
 }
 
@@ -98,5 +105,17 @@ struct Cut {
 };
 
 inline double work_of(const Problem& p) { return static_cast<double>(p.m) * p.n * (p.k + 1.0); }
+
+inline const void* moved(const void* data, i64 bytes) { return static_cast<const char*>(data) + bytes; }
+inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + bytes; }
+
+// One product, by the engine that was chosen.
+[[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& p) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  const Cut cut(p, engine, call.threads, 1);
+  const auto run = engine.run[static_cast<int>(p.dtype)];
+  return run_units(call, cut.units(), work_of(p), engine.scratch_bytes,
+                   [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
+}
 
 }  // namespace tilekiln::matrix

@@ -13,6 +13,18 @@ Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
 
 
+class BatchedGemmArguments(TypedDict, total=False):
+    """Everything that `Library.batched_gemm` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    bias: Array | None
+    alpha: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class FmhaBatchPrefillArguments(TypedDict, total=False):
     """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
 
@@ -237,6 +249,30 @@ class GemmArguments(TypedDict, total=False):
     instance: int | str
     stream: Stream | None
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
+
+
+class GemmMultiDArguments(TypedDict, total=False):
+    """Everything that `Library.gemm_multi_d` takes by name; its docstring says what each one is."""
+
+    d1: Array | None
+    out: Array | None
+    elementwise: Literal["add", "multiply"]
+    alpha: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class GroupedGemmArguments(TypedDict, total=False):
+    """Everything that `Library.grouped_gemm` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    bias: Array | None
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
 
 
 class Layernorm2dArguments(TypedDict, total=False):

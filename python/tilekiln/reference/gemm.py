@@ -134,6 +134,32 @@ def gemm(
     return Result(out, bound)
 
 
+def gemm_multi_d(
+    a: Array,
+    b: Array,
+    ds: list[Array],
+    *,
+    elementwise: str = "add",
+    alpha: float = 1.0,
+    activation: str = "none",
+) -> Result:
+    """activation(alpha a b op d0 op d1), op "add" or "multiply"; each d has shape (m, n), (1, n), (m, 1) or (1, 1)."""
+    product = gemm(a, b, alpha=alpha, dtype="fp32")
+    name = OUT_DTYPE[str(a.dtype)]
+    x, error = product.out.astype(np.float64), product.bound
+    with np.errstate(all="ignore"):
+        for d in (d.astype(np.float64) for d in ds):
+            x = x * d if elementwise == "multiply" else x + d
+            error = error * np.abs(d) if elementwise == "multiply" else error
+            error = error + U * np.abs(x) + U * np.abs(d)
+        out = ACTIVATIONS[activation](x)
+        function = 0.0 if activation in ("none", "relu") else 2.0**-20
+        bound = ROUNDING[name] * np.abs(out) + SLOPE * error + function * (np.abs(x) + np.abs(out))
+        bound += 2.0**-25 if name == "fp16" else 2.0**-100
+        out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
+    return Result(out, bound)
+
+
 def faults(result: Array, reference: Result) -> str:
     """Where a kernel's result is further from the reference than it may be; "" when it is nowhere.
 

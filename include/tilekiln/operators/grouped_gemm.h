@@ -1,0 +1,58 @@
+/* grouped_gemm.h - Made by `python -m codegen operators --write` from kernels/grouped_gemm/operator.yaml; change that. */
+#ifndef TILEKILN_OPERATORS_GROUPED_GEMM_H
+#define TILEKILN_OPERATORS_GROUPED_GEMM_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Matrix products of groups of rows, as of the experts of a layer: rows [starts[g], starts[g + 1]) of out = activation(those of a times b[g] +
+ * bias[g]).
+ *
+ * a (rows, k), b (groups, k, n), starts (groups + 1) int32, out (rows, n), bias (groups, n). starts begins at 0 or above, never falls and
+ * ends at rows or below; a group without rows costs nothing, and rows of no group are left as they are (a new out has zeros there).
+ * a and out have contiguous rows; of the last two dimensions of b one stride is 1; other strides are anything, and 0 of b's groups shares
+ * one matrix. Any length may be 0.
+ *
+ * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm of each group. Special values
+ * as in gemm. out may not overlap any other array, nor itself.
+ * The structs a pointer here names are read before the call returns, and so is starts; the data of the other arrays must stay until the
+ * stream has run the call. */
+typedef struct tilekiln_grouped_gemm_args {
+  size_t size; /* sizeof(tilekiln_grouped_gemm_args): set by tilekiln_grouped_gemm_defaults */
+  const tilekiln_tensor* a; /* fp32, fp16 or bf16 (rows, k). The rows, group after group */
+  const tilekiln_tensor* b; /* dtype of a (groups, k, n). a matrix a group */
+  const tilekiln_tensor* starts; /* int32 (groups + 1). The first row of each group, and the end of the last */
+  const tilekiln_tensor* out; /* dtype of a (rows, n). The results */
+  const tilekiln_tensor* bias; /* fp32 (groups, n); or null. One number a column and group */
+  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid) or 6 (hardswish). gelu: by erf; gelu_tanh: by its
+     approximation with tanh */
+  int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
+  int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
+  tilekiln_stream* stream; /* null: run now, in the caller */
+  const tilekiln_executor* executor; /* null: the library's own pool */
+} tilekiln_grouped_gemm_args;
+
+/* All fields absent, instance -1. Then set a, b, starts, out and what else is wanted. */
+static inline tilekiln_grouped_gemm_args tilekiln_grouped_gemm_defaults(void) {
+  tilekiln_grouped_gemm_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.instance = -1;
+  return args;
+}
+
+TILEKILN_API tilekiln_status tilekiln_grouped_gemm(const tilekiln_grouped_gemm_args* args);
+/* The instance the dispatcher would choose; checks the arguments as tilekiln_grouped_gemm does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_grouped_gemm_find(const tilekiln_grouped_gemm_args* args, int64_t* instance);
+/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
+ * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
+ * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+TILEKILN_API tilekiln_status tilekiln_grouped_gemm_why(const tilekiln_grouped_gemm_args* args, char* text, size_t capacity, size_t* length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,173 @@
+"""gemm_multi_d, batched_gemm and grouped_gemm against float64, on every ISA, with what is theirs alone."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln.reference import gemm as reference
+
+from tests.python.guard import guarded
+from tests.python.test_gemm import DTYPES, TARGETS, draw, out_like
+
+F32 = np.float32
+FLOATS = [dtype for dtype in DTYPES if dtype != "int8"]
+
+
+@pytest.fixture(scope="module")
+def library(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("gemm_default", targets="all")
+
+
+@pytest.fixture(scope="module")
+def multi_d(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("gemm_multi_d", targets="all")
+
+
+@functools.cache
+def instances(library: tk.Library, operator: str) -> dict[int, Any]:
+    return {one.number: one for one in library.instances(f"family={operator}")}
+
+
+def kernel(library: tk.Library, operator: str, target: str, *arrays: np.ndarray, **arguments: Any) -> int:
+    """The instance of a target that answers a call."""
+    every = instances(library, operator)
+    found = every[getattr(library, f"{operator}_find")(*arrays, **arguments)]
+    of_target = (one for one in every.values() if one.algorithm["target"] == target)
+    number = next(one.number for one in of_target if one.signature == found.signature)
+    if not library.instance_usable(number):
+        pytest.skip(f"this machine has no {target}")
+    return number
+
+
+def check(out: np.ndarray, expected: reference.Result) -> None:
+    fault = reference.faults(out, expected)
+    assert not fault, fault
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_multi_d(multi_d: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(1)
+    layouts = itertools.cycle(itertools.product((False, True), repeat=4))
+    for (m, n, k), count, op in itertools.product([(7, 70, 33), (13, 64, 300), (3, 5, 0)], (1, 2), ("add", "multiply")):
+        of_a, of_b, of_out, of_d = next(layouts)
+        a, b = draw(random, m, k, dtype, of_a), draw(random, k, n, dtype, of_b)
+        for shape in ((m, n), (1, n), (m, 1)):
+            ds = [draw(random, *shape, dtype, of_d), draw(random, m, n, dtype, not of_d)][:count]
+            call = {"elementwise": op, "activation": "silu", "alpha": 0.5, **({"d1": ds[1]} if count == 2 else {})}
+            out = out_like(m, n, dtype, of_out)
+            number = kernel(multi_d, "gemm_multi_d", target, a, b, ds[0], out=out, **call)
+            expected = reference.gemm_multi_d(a, b, ds, elementwise=op, activation="silu", alpha=0.5)
+            assert multi_d.gemm_multi_d(a, b, ds[0], out=out, instance=number, **call) is out
+            check(out, expected)
+
+
+def test_multi_d_in_place_and_guarded(multi_d: tk.Library) -> None:
+    random = np.random.default_rng(2)
+    a, b, row = (guarded(draw(random, *shape, "bf16", False), "after") for shape in ((7, 33), (33, 70), (1, 70)))
+    d = guarded(draw(random, 7, 70, "bf16", False), "after")
+    expected = reference.gemm_multi_d(a, b, [d, row])
+    assert multi_d.gemm_multi_d(a, b, d, d1=row, out=d) is d
+    check(d, expected)
+    with pytest.raises(tk.ArgumentError, match="out: shares memory with d1"):
+        multi_d.gemm_multi_d(a, b, d, d1=d, out=d)
+    with pytest.raises(tk.ArgumentError, match="d0: n was 7, must be 70, the n of b, or 1"):
+        multi_d.gemm_multi_d(a, b, d[:, :7])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
+def test_batched(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(3)
+    layouts = itertools.cycle(itertools.product((False, True), repeat=3))
+    for batch, m, n, k in [(3, 7, 70, 33), (2, 1, 64, 5), (5, 33, 3, 129), (0, 2, 3, 4), (2, 0, 3, 4), (2, 3, 4, 0)]:
+        of_a, of_b, of_out = next(layouts)
+
+        def several(count: int, rows: int, columns: int, column_major: bool) -> np.ndarray:
+            one = draw(random, count * rows, columns, dtype, False).reshape(count, rows, columns)
+            return one.transpose(0, 2, 1).copy().transpose(0, 2, 1) if column_major else one
+
+        a, b = several(batch, m, k, of_a), several(batch, k, n, of_b)
+        whole = (
+            np.stack([out_like(m, n, dtype, of_out)] * (2 * batch)) if batch else out_like(m, n, dtype, False)[None][:0]
+        )
+        out = whole[::2]
+        extra = {} if dtype == "int8" else {"bias": random.standard_normal(n).astype(F32), "activation": "relu"}
+        for x, y in ((a, b), (np.broadcast_to(a[:1], a.shape), b), (a, np.broadcast_to(b[:1], b.shape))):
+            number = kernel(library, "batched_gemm", target, x, y, out=out, **extra)
+            assert library.batched_gemm(x, y, out=out, instance=number, **extra) is out
+            for i in range(batch):
+                check(out[i], reference.gemm(x[i], y[i], **extra))
+            assert (whole[1::2] == 77).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_grouped(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(4)
+    for sizes, n, k in [([3, 0, 7, 50], 70, 33), ([1], 5, 64), ([0, 0], 5, 64), ([2] * 100, 6, 3), ([], 4, 4)]:
+        rows, groups = 1 + sum(sizes) + 2, len(sizes)
+        starts = np.cumsum([1, *sizes], dtype=np.int32)
+        a, b = draw(random, rows, k, dtype, False), draw(random, groups * k, n, dtype, False).reshape(groups, k, n)
+        if k == 64:
+            b = b.transpose(0, 2, 1).copy().transpose(0, 2, 1)
+        bias = random.standard_normal((groups, n)).astype(F32)
+        out = out_like(rows, n, dtype, False)
+        number = kernel(library, "grouped_gemm", target, a, b, starts, out=out, bias=bias, activation="gelu")
+        library.grouped_gemm(a, b, starts, out=out, bias=bias, activation="gelu", instance=number)
+        for g in range(groups):
+            rows_of = slice(starts[g], starts[g + 1])
+            check(out[rows_of], reference.gemm(a[rows_of], b[g], bias=bias[g], activation="gelu"))
+        assert (np.concatenate([out[:1], out[starts[-1] :]]) == 77).all()
+        made = library.grouped_gemm(a, b, starts, bias=bias, activation="gelu")
+        assert (np.concatenate([made[:1], made[starts[-1] :]]) == 0).all()
+
+
+def test_same_bits_for_any_threads(library: tk.Library) -> None:
+    random = np.random.default_rng(5)
+    a, b = (draw(random, 6 * 130, size, "bf16", False).reshape(6, 130, size) for size in (130, 300))
+    one = library.batched_gemm(a, b, num_threads=1)
+    starts = np.array([0, 400, 401, 401, 600, 700, 780], np.int32)
+    grouped = library.grouped_gemm(a.reshape(780, 130), b, starts, num_threads=1)
+    for threads in (2, 5):
+        assert library.batched_gemm(a, b, num_threads=threads).tobytes() == one.tobytes()
+        again = library.grouped_gemm(a.reshape(780, 130), b, starts, num_threads=threads)
+        assert again.tobytes() == grouped.tobytes()
+    stream = tk.Stream()
+    later = library.grouped_gemm(a.reshape(780, 130), b, starts, stream=stream)
+    starts[:] = 0  # read before the call returned
+    stream.synchronize()
+    assert later.tobytes() == grouped.tobytes()
+
+
+STARTS = [
+    ([0, 2], "starts: groups + 1 was 2, must be 3, the group count of b and 1"),
+    ([-1, 2, 3], "starts: entry 0 was -1, must be at least 0, the first row"),
+    ([0, 3, 2], "starts: entry 2 was 2, must be at least 3, the one before"),
+    ([0, 3, 9], "starts: entry 2 was 9, must be at most 5, the row count of a"),
+]
+
+
+@pytest.mark.parametrize(("starts", "text"), STARTS, ids=[str(starts) for starts, _ in STARTS])
+def test_bad_starts(library: tk.Library, starts: list[int], text: str) -> None:
+    with pytest.raises(tk.ArgumentError) as error:
+        library.grouped_gemm(np.zeros((5, 4), F32), np.zeros((2, 4, 3), F32), np.array(starts, np.int32))
+    assert str(error.value) == text
+
+
+def test_bad_batches(library: tk.Library) -> None:
+    a = np.zeros((2, 4, 4), F32)
+    with pytest.raises(tk.ArgumentError, match="b: batch was 3, must be 2, the batch of a"):
+        library.batched_gemm(a, np.zeros((3, 4, 4), F32))
+    with pytest.raises(tk.ArgumentError, match=r"a: strides were \(\d+, 2\), one of them must be 1"):
+        library.batched_gemm(np.zeros((2, 8, 8), F32)[:, ::2, ::2], a)
+    with pytest.raises(tk.ArgumentError, match="out: "):
+        library.batched_gemm(a, a, out=np.broadcast_to(np.zeros((1, 4, 4), F32), (2, 4, 4)))
+    with pytest.raises(tk.ArgumentError, match="alpha: was 2, must be 1 when a is int8"):
+        library.batched_gemm(a.astype(np.int8), a.astype(np.int8), alpha=2.0)
