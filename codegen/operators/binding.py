@@ -51,6 +51,20 @@ def entries(operator: Operator) -> list[Entry]:
     return [Entry(a.name, a) for a in arrays] + sorted(others, key=lambda entry: order.index(entry.name))
 
 
+def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: str | None) -> tuple[str, int] | None:
+    """Which array says a length, and where; one by position if any does, else `like`, the array of that shape."""
+    of = operator.symbols[letter].file.of
+    for a in sorted(operator.positional, key=lambda a: a.name != of):
+        for index, one in enumerate(operator.shape(form, a.name, exchanged) or ()):
+            if one.letter == letter and not one.at_least:
+                return a.name, index
+    if like is not None:
+        for index, one in enumerate(operator.shape(form, like, exchanged) or ()):
+            if one.letter == letter:
+                return like, index
+    return None
+
+
 class Table:
     """The context of kernels/library/operator_table.h.jinja."""
 
@@ -111,18 +125,8 @@ class Table:
         }
 
     def _place(self, form: Form, exchanged: bool, letter: str, like: str | None) -> int | None:
-        """Which array says a length, and where; one by position if any does, else `like`, the array of that shape."""
-        operator = self.operator
-        of = operator.symbols[letter].file.of
-        for a in sorted(self.positional, key=lambda a: a.name != of):
-            for index, one in enumerate(operator.shape(form, a.name, exchanged) or ()):
-                if one.letter == letter and not one.at_least:
-                    return self.names.index(a.name) << 4 | index
-        if like is not None:
-            for index, one in enumerate(operator.shape(form, like, exchanged) or ()):
-                if one.letter == letter:
-                    return self.names.index(like) << 4 | index
-        return None
+        found = place(self.operator, form, exchanged, letter, like)
+        return self.names.index(found[0]) << 4 | found[1] if found else None
 
     def _result(self, result: Argument) -> dict[str, Any]:
         operator, file = self.operator, result.file

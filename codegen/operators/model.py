@@ -154,6 +154,7 @@ class Operator:
     """One operator."""
 
     axes: dict[str, tuple[str, ...]]  # of the main stage, with their values
+    held: list[str]  # its axes whose instances take lengths up to their own, as head dims
 
     def __init__(
         self, document: Document, area: tuple[Document, schema.AreaFile], common: tuple[Document, schema.AreaFile]
@@ -338,6 +339,22 @@ class Operator:
             for index, name in enumerate(names):
                 if name not in known:
                     raise self.document.error((part, index), no_such("argument", name, known))
+        self._check_other_languages()
+
+    def _check_other_languages(self) -> None:
+        independent, torch = self.file.independent, self.file.torch
+        if independent is not None and independent.length not in self.symbols:
+            error = no_such("length", independent.length, self.symbols)
+            raise self.document.error(("independent", "length"), error)
+        named: list[tuple[tuple[str | int, ...], str]] = [
+            *((("independent", "unless", i), name) for i, name in enumerate(independent.unless if independent else [])),
+            *((("torch", "asks", flag), name) for flag, name in torch.asks.items()),
+            *((("torch", "without", i), name) for i, name in enumerate(torch.without)),
+            *((("torch", "contiguous", i), name) for i, name in enumerate(torch.contiguous)),
+        ]
+        for at, name in named:
+            if name not in self.arguments:
+                raise self.document.error(at, no_such("argument", name, self.arguments))
 
     def _check_order(self) -> None:
         """Every argument that has a check has its turn, once."""
@@ -450,6 +467,7 @@ def load(
         raise document.error(("main",), no_such("stage", operator.file.main, operator.file.stages))
     main = families[operator.file.stages[operator.main]]
     operator.axes = {axis.name: axis.values for axis in main.axes}
+    operator.held = [axis.name for axis in main.integers]
     _check_signature(operator, main)
     return operator
 

@@ -145,6 +145,22 @@ class UntouchedFile(Struct, frozen=True, forbid_unknown_fields=True):
     given: list[Word] = []
 
 
+class IndependentFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Along which length a call is as good as one call for each index: results and arrays begin with it, or lack it."""
+
+    length: Letter
+    unless: list[Word] = []  # arguments that, given and not 0, tie the indices together
+
+
+class TorchFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What its operator of PyTorch has that the arguments do not say."""
+
+    backward: Word | None = None  # the operator of its derivative
+    asks: dict[Word, Word] = {}  # a flag, and the `written` array that it makes one more result
+    without: list[Word] = []  # arguments that it has not
+    contiguous: list[Word] = []  # arrays by position that are copied when their last dimension is not contiguous
+
+
 Axis = Word | dict[str, Word | list[Word] | dict[str, Word | dict[str, dict[str, Word]]]]
 Steps = list[Text | list[Word]]
 
@@ -180,4 +196,6 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     work: list[Text] = []
     python_order: list[Word] | None = None
     numbers: dict[Word, NumberFile] = {}
+    independent: IndependentFile | None = None
+    torch: TorchFile = TorchFile()
     defaults: str = ""  # the comment of the C function that makes the defaults

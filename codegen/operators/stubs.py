@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from codegen.operators import torch_schema
 from codegen.operators.binding import Entry, entries
 from codegen.operators.model import Operator
 
@@ -21,11 +22,53 @@ from ._native import Stream
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
 '''
+TORCH_HEAD = '''"""The arguments of the operators that have derivatives in PyTorch, past those by position.
+
+What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made
+by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from torch import Tensor
+'''
 _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "instance": "int | str"}
 
 
 def text(operators: Mapping[str, Operator]) -> str:
     return HEAD + "".join(_class(operator) for operator in operators.values())
+
+
+def torch_text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/torch/_declared.py."""
+    text = TORCH_HEAD
+    for operator in operators.values():
+        backward = operators.get(operator.file.torch.backward or "")
+        if backward is not None:
+            flags = torch_schema.backward_flags(operator, backward)
+            text += _torch_class(operator, flags) + _torch_class(backward, flags)
+    return text
+
+
+def _torch_class(operator: Operator, flags: list[str]) -> str:
+    lines = ["", "", f"class {class_name(operator)}(TypedDict, total=False):"]
+    lines += [f'    """What `Library.{operator.name}` takes by name; its docstring says what each one is."""', ""]
+    twin = torch_schema.twin(operator)
+    without = {*flags, *operator.file.torch.without, *(a.name for a in operator.positional)}
+    for entry in entries(operator):
+        a = entry.argument
+        if entry.name in without or entry.asks or (a and a.kind == "stream"):
+            continue
+        if a is None or not (a.is_array or a.value == "uint64"):
+            kind = _type(entry)
+            optional = " | None" if a and a.kind == "instance" else ""
+            lines.append(f"    {entry.name}: {kind}{optional}")
+        elif a.kind == "array" or a.name == twin or a.value == "uint64":
+            name = torch_schema.state(a) if a.value == "uint64" else a.name
+            lines.append(f"    {name}: Tensor | None")
+    return "\n".join(lines) + "\n"
 
 
 def class_name(operator: Operator) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from codegen import files
 from codegen.errors import CodegenError
-from codegen.operators import header, stubs
+from codegen.operators import header, python_table, stubs
 from codegen.operators.model import Operator
 
 
@@ -17,6 +17,8 @@ def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
     made = {
         "include/tilekiln/operators.h": header.all_of(operators),
         "python/tilekiln/_declared.py": stubs.text(operators),
+        "python/tilekiln/torch/_declared.py": stubs.torch_text(operators),
+        "python/tilekiln/_tables.py": python_table.text(operators),
     }
     return made | headers
 

@@ -50,8 +50,8 @@ class FmhaBatchPrefillArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
-    dropout_p: float
     rng: tuple[int, int]
+    dropout_p: float
     stream: Stream | None
     num_threads: int
     instance: int | str
@@ -78,14 +78,14 @@ class FmhaBwdArguments(TypedDict, total=False):
     cu_seqlens_k: Array | None
     randval: Array | None
     workspace: Array | None
+    rng: tuple[int, int]
+    dropout_p: float
     softmax_scale: float | None
     causal: bool
     window: tuple[int, int]
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
-    dropout_p: float
-    rng: tuple[int, int]
     layout: Literal["bshd", "bhsd"]
     stream: Stream | None
     num_threads: int
@@ -114,21 +114,21 @@ class FmhaFwdArguments(TypedDict, total=False):
     cu_seqlens_q: Array | None
     cu_seqlens_k: Array | None
     randval: Array | None
+    rng: tuple[int, int]
+    dropout_p: float
     softmax_scale: float | None
     causal: bool
     window: tuple[int, int]
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
-    dropout_p: float
-    rng: tuple[int, int]
+    min_seqlen_q: int
     layout: Literal["bshd", "bhsd"]
+    out_dtype: Literal["bf16", "fp32"] | None
     stream: Stream | None
     num_threads: int
     instance: int | str
-    min_seqlen_q: int
     return_lse: bool
-    out_dtype: Literal["bf16", "fp32"] | None
 
 
 class FmhaFwdAppendkvArguments(TypedDict, total=False):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
-from ._arguments import Array, DecodeArguments
 from ._memory import aligned_zeros
 from ._native import ArgumentError
 from ._numbers import integer
 from .library import Library
 from .operators import _call
+
+if TYPE_CHECKING:
+    from ._arguments import Array, DecodeArguments
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 

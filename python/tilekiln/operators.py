@@ -5,12 +5,15 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from ._arguments import Array, AttentionArguments, BackwardArguments
 from ._native import Launcher, NoKernelError
 from ._refusals import Refusal, one_text
+from ._tables import OPERATORS
 from .library import Library, how_to_build, libraries, looked_in
+
+if TYPE_CHECKING:
+    from ._arguments import Array, AttentionArguments, BackwardArguments
 
 _served: dict[Any, Callable[..., Any]] = {}
 """What served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
@@ -147,15 +150,12 @@ def _held(library: Library) -> list[int]:
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
-FIRST = {"fmha_bwd": 1, "fmha_fwd_appendkv": 1}
-"""Where q, k, v begin in the arrays of an operator; of an append, where the cache does, whose q may be None."""
-MAIN = {"fmha_bwd": 1}
-"""Which of the instances of an operator, when it has several, is the one whose head dims count."""
+LOOKS = {name: table.looks for name, table in OPERATORS.items()}
 
 
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
-    first = FIRST.get(operator, 0)
-    q, v = arrays[first], arrays[first + (1 if operator == "fmha_fwd_appendkv" else 2)]
+    one, other = LOOKS[operator]
+    q, v = arrays[one], arrays[other]
     look: tuple[Any, ...] | None
     try:
         look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
@@ -184,7 +184,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         except NoKernelError as refusal:
             refusals.append(Refusal(library.receipt, str(refusal)))
             continue
-        size = _held(library)[found if isinstance(found, int) else found[MAIN.get(operator, 0)]]
+        size = _held(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:

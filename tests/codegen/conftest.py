@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
+from codegen.operators import written
 from codegen.tree import Tree, tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -51,8 +52,9 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     shutil.copytree(ROOT / "receipts", root / "receipts")
     shutil.copytree(ROOT / "kernels", root / "kernels")
     shutil.copytree(ROOT / "include", root / "include")
-    (root / "python/tilekiln").mkdir(parents=True)
-    shutil.copy(ROOT / "python/tilekiln/_declared.py", root / "python/tilekiln")
+    for made in written.contents(tree().operators):  # from the declarations
+        (root / made).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / made, root / made)
     return Copy(root)
 
 

@@ -74,6 +74,10 @@ CASES = [
         "  activation: {word: [none, relu], about: what is last}\n",
         "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu, sigmoid",
     ),
+    (GEMM, "length: M}", "length: @MM}", "no length 'MM'; nearest: M"),
+    (GEMM, "independent: {length: M}", "independent: {length: @N}", "out does not begin with N in form plain"),
+    (FWD, "backward: fmha_bwd", "backward: @fmha_bdw", "no operator 'fmha_bdw'; nearest: fmha_bwd"),
+    (FWD, "return_randval: randval", "return_randval: @randvall", "no argument 'randvall'; nearest: randval"),
     (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),
     (
         AREA,
@@ -146,7 +150,7 @@ def test_check_says_which_file_is_out_of_date(copy: Copy) -> None:
 def test_the_page_explains_every_word(real: Tree) -> None:
     page = (pathlib.Path(real.root) / "docs/explanation/operators.md").read_text()
     kinds = (schema.OperatorFile, schema.AreaFile, schema.ArgumentFile, schema.SymbolFile, schema.CallFile)
-    for kind in (*kinds, schema.NumberFile, schema.UntouchedFile):
+    for kind in (*kinds, schema.NumberFile, schema.UntouchedFile, schema.IndependentFile, schema.TorchFile):
         for word in kind.__struct_fields__:
             assert re.search(rf"`{word}\b", page), f"{word} of {kind.__name__}"
     for words in schema.RANGES:

@@ -23,6 +23,8 @@ PARTS = (
     "VERSION",
     "LICENSE",
     "python/tilekiln/_declared.py",
+    "python/tilekiln/_tables.py",
+    "python/tilekiln/torch/_declared.py",
 )
 TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
 FORWARD = "kernels/fmha_fwd/family.yaml"
@@ -179,7 +181,8 @@ def test_an_operator(scratch: Scratch) -> None:
     files = re.findall(r"^   \| `([^`]+)` \|", text[text.index("## An operator\n") :], re.M)
     shared = [name for name in files if "softmax" not in name]
     assert shared == ["kernels/targets/cpu-generic.yaml", "receipts/norm_default.yaml"]
-    pages = ("include/tilekiln/operators.h", "python/tilekiln/_declared.py", "docs/reference/receipts.md")
+    python = ("python/tilekiln/_declared.py", "python/tilekiln/_tables.py")
+    pages = ("include/tilekiln/operators.h", *python, "docs/reference/receipts.md")
     made = {name: (ROOT / name).read_bytes() for name in (*pages, "include/tilekiln/operators/softmax.h")}
 
     def write() -> None:

@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import ml_dtypes
-import numpy as np
 import pytest
 import tilekiln as tk
 
-from codegen.operators.cases import Array, Case, Drawn
-from codegen.tree import tree
-
-DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int32": np.int32, "uint8": np.uint8}
-# Every letter another length. Of a cache: as many sequences as the call has, all of them full.
-LENGTHS = {
-    "B": 2,
-    "Bc": 2,
-    "Sq": 5,
-    "Sk": 16,
-    "Tq": 7,
-    "H": 6,
-    "Hk": 3,
-    "D": 32,
-    "Dv": 64,
-    "Sn": 1,
-    "P": 4,
-    "Ps": 16,
-    "K": 16,
-}
-INDICES = {  # by operator: what its keys need
-    "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
-    "fmha_fwd_appendkv": {"seqlen_k": [3, 15]},
-    "fmha_batch_prefill": {"cu_seqlens_q": [0, 3, 7], "block_table": [[0], [1]], "seqlen_k": [16, 9]},
-}
-OPERATORS = tree().operators
-
-
-def drawn(name: str) -> Drawn:
-    operator = OPERATORS[name]
-    others = [letter for letter in operator.symbols if letter not in LENGTHS]
-    return Drawn(operator, operator.forms[0], LENGTHS | {one: 40 + i for i, one in enumerate(others)}, "fp16")
+from codegen.operators.cases import Case
+from tests.python.drawn import OPERATORS, drawn, made, receipt
 
 
 @pytest.fixture
 def library(load: Callable[..., tk.Library], name: str) -> tk.Library:
-    """flash, or the first receipt that has the operator."""
-    stages = OPERATORS[name].file.stages
-    receipts = [receipt.name for receipt in tree().all_receipts() if not receipt.clauses.keys().isdisjoint(stages)]
-    return load("flash" if "flash" in receipts else receipts[0])
-
-
-def made(name: str, call: dict[str, Any], changes: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments as a library takes them: those of a call, index arrays that make sense, and what is changed."""
-    indices = {key: np.array(value, np.int32) for key, value in INDICES.get(name, {}).items()}
-
-    def arrays(of: dict[str, Any]) -> dict[str, Any]:
-        return {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in of.items()}
-
-    return arrays(call) | indices | arrays(changes or {})
+    return load(receipt(name))
 
 
 CASES = [(name, case) for name in OPERATORS for case in drawn(name).cases()]

@@ -1,4 +1,4 @@
-"""Rules of vmap: what batch mode can take goes in one call, with the mapped dimension folded into batch."""
+"""Rules of vmap: one call, longer along the dimension that its declaration calls independent, or one for each index."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from tilekiln._tables import OPERATORS
 
 from . import operators
 
@@ -30,38 +32,44 @@ def one_by_one(call: Call, size: int, given: dict[str, Any], dims: dict[str, Any
     return results, tuple(None if result is None else 0 for result in results)
 
 
-def _folds(given: dict[str, Any], dims: dict[str, Any]) -> bool:
-    """Only q, k, v and bias are mapped, nothing counts sequences, and dropout, which counts heads, is off."""
-    q = given["q"]
-    if q.dim() - (dims["q"] is not None) != 4 or given.get("dropout_p"):
-        return False
-    if any(dim is not None for name, dim in dims.items() if name not in ("q", "k", "v", "bias")):
-        return False
-    slopes = given.get("alibi_slopes")
-    by_sequence = (given.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "q_descale", "k_descale", "v_descale"))
-    return (slopes is None or slopes.dim() == 1) and all(one is None for one in by_sequence)
-
-
-def forward(call: Call, size: int, given: dict[str, Any], dims: dict[str, Any]) -> tuple[Any, Any]:
-    """(results, their mapped dimensions) of fmha_fwd."""
-    if not _folds(given, dims):
-        return one_by_one(call, size, given, dims)
-    batch = given["q"].shape[1 if dims["q"] == 0 else 0]
-    folded = {}
-    for name in ("q", "k", "v", "bias"):
-        tensor, dim = given.get(name), dims.get(name)
-        if tensor is None:
+def _leading(name: str, given: dict[str, Any], dims: dict[str, Any]) -> list[str]:
+    """The arrays that a call of all indices takes longer; none where there can be no such call."""
+    independent = OPERATORS[name].independent
+    if independent is None or any(given.get(argument) for argument in independent.unless):
+        return []
+    found = []
+    for argument, value in given.items():
+        mapped = dims.get(argument) is not None
+        if not isinstance(value, Tensor):
             continue
+        ndim = value.dim() - mapped
+        if independent.leading.get(argument) == ndim:
+            found.append(argument)
+        elif mapped or independent.apart.get(argument) != ndim:
+            return []
+    return found
+
+
+def folded(name: str, call: Call, size: int, given: dict[str, Any], dims: dict[str, Any]) -> tuple[Any, Any]:
+    """(results, their mapped dimensions) of an operator: of one call where its declaration allows that."""
+    leading = _leading(name, given, dims)
+    if not leading:
+        return one_by_one(call, size, given, dims)
+    first = given[leading[0]]
+    length = first.shape[0 if dims.get(leading[0]) is None else 1 if dims[leading[0]] == 0 else 0]
+    longer = {}
+    for argument in leading:
+        tensor, dim = given[argument], dims.get(argument)
         tensor = tensor.expand(size, *tensor.shape) if dim is None else _first(tensor, dim)
-        if name == "bias":
-            tensor = tensor.expand(size, batch, *tensor.shape[2:])
-        folded[name] = tensor.flatten(0, 1)
-    results = call({**given, **folded})
+        longer[argument] = tensor.expand(size, length, *tensor.shape[2:]).flatten(0, 1)
+    made = call({**given, **longer})
+    results = made if isinstance(made, tuple) else (made,)
+    mapped = [one is not None and one.dim() > 0 and one.shape[0] == size * length for one in results]
     unfolded = tuple(
-        None if result is None else result if result.dim() < 2 else result.unflatten(0, (size, batch))
-        for result in results
+        one.unflatten(0, (size, length)) if is_mapped else one for one, is_mapped in zip(results, mapped, strict=True)
     )
-    return unfolded, tuple(None if result is None or result.dim() < 2 else 0 for result in unfolded)
+    out_dims = tuple(0 if is_mapped else None for is_mapped in mapped)
+    return (unfolded, out_dims) if isinstance(made, tuple) else (unfolded[0], out_dims[0])
 
 
 def _register(name: str) -> None:
@@ -71,12 +79,11 @@ def _register(name: str) -> None:
         given = {argument: values[i] if i < len(values) else default for i, (argument, default) in enumerate(arguments)}
         dims = {argument: dim for (argument, _), dim in zip(arguments, in_dims, strict=False) if dim is not None}
         function = getattr(torch.ops.tilekiln, name)
-        fold = forward if name == "fmha_fwd" else one_by_one
-        return fold(lambda named: function(**named), info.batch_size, given, {"q": None, **dims})
+        return folded(name, lambda named: function(**named), info.batch_size, given, dims)
 
     torch.library.register_vmap(f"tilekiln::{name}", rule)
 
 
-for _name in operators.ARGUMENTS:
-    if _name != "fmha_fwd_appendkv":  # writes to its caches
+for _name, _table in OPERATORS.items():
+    if not _table.written:
         _register(_name)

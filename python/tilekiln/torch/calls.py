@@ -7,71 +7,19 @@ grad goes there through autograd; a traced one (torch.compile, torch.export, fak
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
 from torch import Tensor
 
 from tilekiln._native import ArgumentError
+from tilekiln._tables import OPERATORS
 from tilekiln.operators import _call
 
 from . import operators
 
-
-class ForwardArguments(TypedDict, total=False):
-    """What `forward` takes by name beyond its own arguments; `Library.fmha_fwd` says what each is. None is absent."""
-
-    bias: Tensor | None
-    alibi_slopes: Tensor | None
-    sink: Tensor | None
-    q_descale: Tensor | None
-    k_descale: Tensor | None
-    v_descale: Tensor | None
-    block_scale_seqstart_q: Tensor | None
-    block_scale_seqstart_k: Tensor | None
-    seqstart_q: Tensor | None
-    seqstart_k: Tensor | None
-    seqlen_q: Tensor | None
-    seqlen_k: Tensor | None
-    cu_seqlens_q: Tensor | None
-    cu_seqlens_k: Tensor | None
-    softmax_scale: float | None
-    causal: bool
-    window: tuple[int, int]
-    mask_origin: Literal["bottom_right", "top_left"]
-    sink_size: int
-    softcap: float
-    min_seqlen_q: int
-    layout: Literal["bshd", "bhsd"]
-    out: Tensor | None
-    out_dtype: Literal["bf16", "fp32"] | None
-    num_threads: int
-    instance: str | None
-
-
-class BackwardArguments(TypedDict, total=False):
-    """What `backward` takes by name beyond its own arguments; `Library.fmha_bwd` says what each is. None is absent."""
-
-    bias: Tensor | None
-    alibi_slopes: Tensor | None
-    sink: Tensor | None
-    seqstart_q: Tensor | None
-    seqstart_k: Tensor | None
-    seqlen_q: Tensor | None
-    seqlen_k: Tensor | None
-    cu_seqlens_q: Tensor | None
-    cu_seqlens_k: Tensor | None
-    softmax_scale: float | None
-    causal: bool
-    window: tuple[int, int]
-    mask_origin: Literal["bottom_right", "top_left"]
-    sink_size: int
-    softcap: float
-    dropout_p: float
-    rng_state: Tensor | None
-    layout: Literal["bshd", "bhsd"]
-    num_threads: int
-
+if TYPE_CHECKING:
+    from ._declared import FmhaBwdArguments, FmhaFwdArguments
 
 _keys = torch._C._dispatch_keys
 _included = torch._C._dispatch_tls_local_include_set
@@ -130,12 +78,10 @@ def forward(
     k: Tensor,
     v: Tensor,
     *,
-    dropout_p: float = 0.0,
-    rng_state: Tensor | None = None,
     return_lse: bool = True,
     return_randval: bool = False,
     deterministic: bool | None = None,
-    **arguments: Unpack[ForwardArguments],
+    **arguments: Unpack[FmhaFwdArguments],
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(out, lse, randval, rng_state) of `Library.fmha_fwd`, differentiable in q, k, v, bias and sink.
 
@@ -149,9 +95,9 @@ def forward(
         q, k, v, bias = autocast(q, k, v, others.get("bias"))
         if bias is not None:
             others["bias"] = bias
-    if dropout_p:
-        rng_state = draw_rng_state() if rng_state is None else rng_state
-        others["dropout_p"], others["rng_state"] = dropout_p, rng_state
+    rng_state = others.pop("rng_state", None)
+    if others.get("dropout_p"):
+        rng_state = others["rng_state"] = draw_rng_state() if rng_state is None else rng_state
     else:
         rng_state = None
     if return_randval:
@@ -162,10 +108,19 @@ def forward(
         return *watched(q, k, v, others, deterministic, return_lse), rng_state
     if return_lse:
         others["return_lse"] = True
-    out, lse, randval = operators.run_forward(q, k, v, operators.facade_arguments(others))
+    out, lse, randval = run_forward(q, k, v, operators.facade_arguments(others))
     if "out" in others:
         operators.written(out)
     return out, lse, randval, rng_state
+
+
+def run_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """(out, lse or None, randval or None) through the facade, with its arguments and return_randval."""
+    if arguments.get("return_randval"):
+        return operators.run("fmha_fwd", (q, k, v), arguments)
+    arguments.pop("return_randval", None)
+    made = _call("fmha_fwd", (q, k, v), arguments)
+    return (*made, None) if arguments.get("return_lse") else (made, None, None)
 
 
 def _requires_grad(q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any]) -> bool:
@@ -212,7 +167,7 @@ def backward(
     dbias: bool = False,
     d_sink: bool = False,
     deterministic: bool | None = False,
-    **arguments: Unpack[BackwardArguments],
+    **arguments: Unpack[FmhaBwdArguments],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
     """(dq, dk, dv, dbias, d_sink) of `Library.fmha_bwd`; the last two are None unless asked for with True.
 
@@ -234,7 +189,7 @@ def backward(
     direct = untouched(*arrays, others.get("bias"), others.get("sink"), dq, dk, dv)
     records = torch.is_grad_enabled() and not places and any(one.requires_grad for one in arrays)
     if direct and not records:
-        made = operators.run_backward(arrays, {**operators.facade_arguments(others), **places})
+        made = operators.run("fmha_bwd", arrays, {**operators.facade_arguments(others), **places})
         operators.written(*places.values())
         return made
     if direct or _transformed():
@@ -254,12 +209,12 @@ def backward(
 
 def splitkv(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
     """out, or (out, lse) with return_lse, of `Library.fmha_fwd_splitkv`; no result has a gradient."""
-    return _without_grad("fmha_fwd_splitkv", (q, k, v), arguments)
+    return without_grad("fmha_fwd_splitkv", (q, k, v), arguments)
 
 
 def pagedkv(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Tensor:
     """out of `Library.fmha_fwd_pagedkv`; it has no gradient."""
-    made: Tensor = _without_grad("fmha_fwd_pagedkv", (q, k, v), arguments)
+    made: Tensor = without_grad("fmha_fwd_pagedkv", (q, k, v), arguments)
     return made
 
 
@@ -268,7 +223,7 @@ def appendkv(q: Tensor | None, k: Tensor, v: Tensor, knew: Tensor, vnew: Tensor,
 
     Writes k and v, and rotates q in place when rotary_cos and rotary_sin are given.
     """
-    return _without_grad("fmha_fwd_appendkv", (q, k, v, knew, vnew), arguments)
+    return without_grad("fmha_fwd_appendkv", (q, k, v, knew, vnew), arguments)
 
 
 def batch_prefill(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
@@ -278,35 +233,42 @@ def batch_prefill(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
     """
     if arguments.get("dropout_p") and arguments.get("rng_state") is None:
         arguments["rng_state"] = draw_rng_state()
-    return _without_grad("fmha_batch_prefill", (q, k, v), arguments)
+    return without_grad("fmha_batch_prefill", (q, k, v), arguments)
 
 
-def _without_grad(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+def without_grad(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+    """The results of any operator as `Library.<name>` gives them; none has a gradient."""
+    table = OPERATORS[name]
     if untouched(*arrays):
         made = _call(name, arrays, operators.facade_arguments(arguments))
-        if name == "fmha_fwd_appendkv":
-            operators.written(arrays[0] if arguments.get("rotary_cos") is not None else None, *arrays[1:3])
-        operators.written(arguments.get("out"), arguments.get("lse"))
+        operators.written(*operators.changed(table, arrays, arguments))
+        operators.written(*(arguments.get(one.name) for one in table.results))
         return made
-    lse = arguments.pop("lse", None)
-    wants_lse = arguments.get("return_lse", False) or lse is not None
-    attends = name != "fmha_fwd_appendkv" or (arrays[0] is not None and arguments.get("attend") is not False)
-    results = _traced(name, arrays, {**arguments, "return_lse": wants_lse} if wants_lse else arguments)
-    if name == "fmha_fwd_pagedkv":
-        return results
-    if not attends:
-        return None
-    made_lse = results[1] if lse is None else lse.copy_(results[1])
-    return (results[0], made_lse) if arguments.get("return_lse") else results[0]
+    arrays_by_name = dict(zip(table.arrays, arrays, strict=True))
+    asked = table.asked({**arrays_by_name, **arguments})
+    places = {
+        one.name: arguments.pop(one.name)
+        for one in table.results
+        if one.name != table.twin and arguments.get(one.name) is not None
+    }
+    asks = {one.asked_by: True for one in table.results if one.name in places and one.asked_by}
+    made = []
+    for one, wanted, result in zip(table.results, asked, _traced(name, arrays, arguments | asks), strict=True):
+        place = places.get(one.name)
+        copied = result if place is None else place.copy_(result)
+        if wanted:
+            made.append(copied)
+    return tuple(made) if len(made) > 1 else made[0] if made else None
 
 
-def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-    """Through the custom operator."""
+def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:
+    """All results, through the custom operator."""
+    table = OPERATORS[name]
     given = {argument: value for argument, value in arguments.items() if value is not None}
-    if "window" in given:
-        left, right = given.pop("window")
-        given["window_left"], given["window_right"] = left, right
-    out = given.pop("out", None)
+    for pair, fields in table.pairs.items():
+        if pair in given:
+            given |= {field: value for (field, _), value in zip(fields, given.pop(pair), strict=True)}
+    out = given.pop(table.twin, None) if table.twin else None
     known = [argument for argument, _ in operators.ARGUMENTS[name]]
     for argument in given:
         if argument not in known:
@@ -314,10 +276,7 @@ def _traced(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> An
                 f"{argument}: was given, must be absent while the call is traced: tilekiln::{name} has no such argument"
             )
     if out is None:
-        return getattr(torch.ops.tilekiln, name)(*arrays, **given)
-    if name not in operators.OUT_TWINS:
-        raise ArgumentError("out: was given, must be absent while the call is traced: copy the result")
+        made = getattr(torch.ops.tilekiln, name)(*arrays, **given)
+        return made if isinstance(made, tuple) else (made,)
     others = getattr(torch.ops.tilekiln, name + "_out")(out, *arrays, **given)
-    if name == "fmha_fwd_pagedkv":
-        return out
-    return (out, *others) if isinstance(others, tuple) else (out, others)
+    return (out, *others) if isinstance(others, tuple) else (out,) if others is None else (out, others)

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from tilekiln._native import ArgumentError
+from tilekiln._tables import OPERATORS
 
 from . import batching, calls, operators
 
 KEEPS_ORDER = "keeps_order"
 """With the arguments of `Attention`: results lie in memory as the arrays they belong to, heads inside tokens or not."""
-FORWARD_ONLY = ("out", "lse", "randval", "out_dtype", "return_lse", "return_randval", "min_seqlen_q", "instance")
+_FORWARD, _BACKWARD = ({name for name, _ in operators.ARGUMENTS[operator]} for operator in ("fmha_fwd", "fmha_bwd"))
+FORWARD_ONLY = {"instance", *(one.name for one in OPERATORS["fmha_fwd"].results), *(_FORWARD - _BACKWARD)}
 """Arguments of the forward that its backward does not take."""
 INPUTS = ("q", "k", "v", "bias", "sink")
 """What has a gradient."""
@@ -110,7 +112,7 @@ class TransformedAttention(Attention):
         arguments = operators.facade_arguments({**rest, "bias": bias, "sink": sink, "return_lse": True})
         if arguments.pop(KEEPS_ORDER, False):
             arguments["out"] = torch.empty_like(q)
-        return operators.run_forward(q, k, v, arguments)
+        return calls.run_forward(q, k, v, arguments)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -132,7 +134,7 @@ class TransformedAttention(Attention):
             others = {name: value for name, value in arguments.items() if name not in INPUTS}
             return TransformedAttention.apply(*(arguments[name] for name in INPUTS), deterministic, others)
 
-        return batching.forward(call, info.batch_size, {**given, **rest}, {**dims, **rest_dims})
+        return batching.folded("fmha_fwd", call, info.batch_size, {**given, **rest}, {**dims, **rest_dims})
 
 
 NO_SECOND = (
@@ -146,7 +148,7 @@ class AttentionBackward(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> Any:
-        return operators.run_backward(inputs[:6], operators.facade_arguments(inputs[6]))
+        return operators.run("fmha_bwd", inputs[:6], operators.facade_arguments(inputs[6]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -195,10 +197,13 @@ def _register() -> None:
 
     torch.library.register_autograd("tilekiln::fmha_fwd", differentiate, setup_context=save)
     torch.library.register_autograd("tilekiln::fmha_bwd", no_second)
-    for name in ("fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_batch_prefill"):
+    have = [name for name, table in OPERATORS.items() if table.backward]
+    for name, table in OPERATORS.items():
+        if name in have or name in [OPERATORS[one].backward for one in have] or table.written:
+            continue
 
         def no_backward(ctx: Any, *_: Any, name: str = name) -> Any:
-            raise NotImplementedError(f"tilekiln::{name} has no backward: use tilekiln::fmha_fwd for training")
+            raise NotImplementedError(f"tilekiln::{name} has no backward; operators that have one: {', '.join(have)}")
 
         torch.library.register_autograd(f"tilekiln::{name}", no_backward)
 

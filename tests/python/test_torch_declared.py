@@ -1,0 +1,136 @@
+"""Every operator in PyTorch, as its declaration makes it: opcheck, twins, tracing, one call for a whole vmap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import tilekiln as tk
+import tilekiln.operators
+from tilekiln._shapes import Operator
+
+from codegen.operators.cases import Array
+from tests.python.drawn import OPERATORS, drawn, receipt
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+# Those of attention are called with all that they take in test_torch_operators.py.
+NAMES = [name for name, operator in OPERATORS.items() if operator.file.area != "attention"]
+
+
+@pytest.fixture
+def table(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, name: str) -> Operator:
+    from tilekiln.torch import operators
+
+    library = load(receipt(name))
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    return operators.OPERATORS[name]
+
+
+def tensor(array: Array) -> Any:
+    return torch.randn(array.shape).to({"fp32": torch.float32, "fp16": torch.float16}[array.dtype])
+
+
+def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any]]]:
+    """With the required arrays, then with as many others, and their results, as have kernels, from either end."""
+    call, find = drawn(name), getattr(tilekiln.operators._at_hand()[0], f"{name}_find")
+    required = {one: tensor(array) for one, array in call.required.items()}
+    others = {a.name: call.array(a) for a in OPERATORS[name].arrays if a.kind == "array" and a.name not in required}
+    for order in ([], list(others), list(others)[::-1]):
+        given = {one: required.get(one) for one in table.arrays}
+        for one in order:
+            array = others[one]
+            with suppress(tk.NoKernelError):
+                if array is not None and find(**given | {one: tensor(array)}) is not None:
+                    given[one] = tensor(array)
+        asks = {one.asked_by: True for one in table.results if one.asked_by and (not one.needs or one.needs in given)}
+        yield [given.pop(one) for one in table.arrays], given | (asks if order else {})
+
+
+def results(made: Any) -> tuple[Any, ...]:
+    return made if isinstance(made, tuple) else () if made is None else (made,)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck_and_what_the_library_gives(load: Callable[..., tk.Library], table: Operator, name: str) -> None:
+    library = load(receipt(name))
+    for arrays, named in calls(name, table):
+        ours = results(getattr(torch.ops.tilekiln, name)(*arrays, **named))
+        expected = list(results(getattr(library, name)(*arrays, **named)))
+        for one, mine in zip(table.results, ours, strict=True):
+            if not one.asked_by or named.get(one.asked_by):
+                assert torch.equal(mine, expected.pop(0)), one.name
+            else:
+                assert mine.numel() == 0
+        assert not expected
+        torch.library.opcheck(getattr(torch.ops.tilekiln, name), arrays, named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twin_writes_in_place(table: Operator, name: str) -> None:
+    assert table.twin
+    twin = getattr(torch.ops.tilekiln, f"{name}_out")
+    for arrays, named in calls(name, table):
+        first, *others = results(getattr(torch.ops.tilekiln, name)(*arrays, **named))
+        place = torch.empty_like(first)
+        before = place._version
+        also = results(twin(place, *arrays, **named))
+        assert place._version > before
+        for mine, its in zip((place, *also), (first, *others), strict=True):
+            assert torch.equal(mine, its)
+        torch.library.opcheck(twin, [torch.empty_like(first), *arrays], named)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(table: Operator, name: str) -> None:
+    operator = getattr(torch.ops.tilekiln, name)
+    for arrays, named in calls(name, table):
+        compiled = torch.compile(lambda *x: operator(*x, **named), backend="aot_eager", fullgraph=True)  # noqa: B023
+        for mine, its in zip(results(compiled(*arrays)), results(operator(*arrays, **named)), strict=True):
+            assert torch.equal(mine, its)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if OPERATORS[name].file.independent])
+@pytest.mark.parametrize("dim", [0, 1, -1])
+def test_vmap_is_one_call(table: Operator, name: str, dim: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilekiln.torch import operators
+
+    operator, count = getattr(torch.ops.tilekiln, name), []
+    run = operators._call
+    monkeypatch.setattr(operators, "_call", lambda *call: count.append(1) or run(*call))
+    assert table.independent
+    for arrays, named in calls(name, table):
+        folds = [one in table.independent.leading for one in table.arrays]
+        mapped = [torch.stack([x, -x, x + 1], dim) if fold else x for x, fold in zip(arrays, folds, strict=True)]
+        count.clear()
+        together = torch.vmap(lambda *x: operator(*x, **named), tuple(dim if fold else None for fold in folds))(*mapped)  # noqa: B023
+        assert len(count) == 1
+        for i in range(3):
+            alone = operator(
+                *(x.select(dim, i).contiguous() if fold else x for x, fold in zip(mapped, folds, strict=True)), **named
+            )
+            for mine, its in zip(results(together), results(alone), strict=True):
+                assert torch.equal(mine[i], its)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_has_no_derivative_says_so(table: Operator, name: str) -> None:
+    arrays, named = next(calls(name, table))
+    first = results(
+        getattr(torch.ops.tilekiln, name)(*(x if x is None else x.requires_grad_() for x in arrays), **named)
+    )[0]
+    with pytest.raises(
+        NotImplementedError, match=f"tilekiln::{name} has no backward; operators that have one: fmha_fwd"
+    ):
+        first.float().sum().backward()
+
+
+def test_a_call_of_no_form_is_refused_while_traced() -> None:
+    from tilekiln.torch import operators  # noqa: F401
+
+    x = torch.empty(2, 3, 4, device="meta")
+    with pytest.raises(tk.ArgumentError, match=r"^x: had dimensions x of 3, must be x of 2$"):
+        torch.ops.tilekiln.softmax(x)
