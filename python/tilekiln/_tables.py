@@ -10,6 +10,28 @@ from __future__ import annotations
 from ._shapes import Form, Independent, Operator, Result
 
 OPERATORS: dict[str, Operator] = {
+    'batched_gemm': Operator(
+        arrays=('a', 'b'),
+        optional=(),
+        written={},
+        forms=(
+            Form(name='batch', ndim={'a': 3}, given=()),
+        ),
+        exchange=('', ''),
+        results=(
+            Result(name='out', shapes={'batch': ((('a', 0), ('a', 1), ('b', 2)), (('a', 0), ('a', 1), ('b', 2)))}, dtype_of='a', when={'int8': ('int32',)}),
+        ),
+        pairs={},
+        states={},
+        schema="(Tensor a, Tensor b, Tensor? bias=None, float alpha=1.0, str activation='none', SymInt num_threads=0, str? instance=None) -> Tensor",
+        twin='out',
+        contiguous=(),
+        backward='',
+        backward_flags=(),
+        main=0,
+        looks=(0, 0),
+        independent=Independent(leading={'a': 3, 'b': 3}, apart={'bias': 1}, unless=()),
+    ),
     'fmha_batch_prefill': Operator(
         arrays=('q', 'k', 'v'),
         optional=(),
@@ -181,6 +203,50 @@ OPERATORS: dict[str, Operator] = {
         main=0,
         looks=(0, 0),
         independent=Independent(leading={'a': 2, 'c': 2, 'row_scale': 1}, apart={'b': 2, 'bias': 1, 'column_scale': 1}, unless=()),
+    ),
+    'gemm_multi_d': Operator(
+        arrays=('a', 'b', 'd0'),
+        optional=(),
+        written={},
+        forms=(
+            Form(name='plain', ndim={'a': 2}, given=()),
+        ),
+        exchange=('', ''),
+        results=(
+            Result(name='out', shapes={'plain': ((('a', 0), ('b', 1)), (('a', 0), ('b', 1)))}, dtype_of='a'),
+        ),
+        pairs={},
+        states={},
+        schema="(Tensor a, Tensor b, Tensor d0, Tensor? d1=None, str elementwise='add', float alpha=1.0, str activation='none', SymInt num_threads=0, str? instance=None) -> Tensor",
+        twin='out',
+        contiguous=(),
+        backward='',
+        backward_flags=(),
+        main=0,
+        looks=(0, 0),
+        independent=Independent(leading={'a': 2, 'd0': 2, 'd1': 2}, apart={'b': 2}, unless=()),
+    ),
+    'grouped_gemm': Operator(
+        arrays=('a', 'b', 'starts'),
+        optional=(),
+        written={},
+        forms=(
+            Form(name='groups', ndim={'a': 2}, given=()),
+        ),
+        exchange=('', ''),
+        results=(
+            Result(name='out', shapes={'groups': ((('a', 0), ('b', 2)), (('a', 0), ('b', 2)))}, dtype_of='a'),
+        ),
+        pairs={},
+        states={},
+        schema="(Tensor a, Tensor b, Tensor starts, Tensor? bias=None, str activation='none', SymInt num_threads=0, str? instance=None) -> Tensor",
+        twin='out',
+        contiguous=(),
+        backward='',
+        backward_flags=(),
+        main=0,
+        looks=(0, 0),
+        independent=None,
     ),
     'layernorm2d': Operator(
         arrays=('x', 'gamma', 'beta'),
