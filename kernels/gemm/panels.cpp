@@ -10,6 +10,10 @@ template <class T, bool kInPlace>
 constexpr Stages kFp32Words{
     pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), kInPlace, kInPlace};
 template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
+#if TILEKILN_DOTS
+  if (sizeof(T) == sizeof(float) && is_dots(p))
+    return run_dots<ComputeFp32>(sizeof(float), p, u, *(GemmScratch*)scratch);
+#endif
   run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
 template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
@@ -21,6 +25,9 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
                                  sizeof(T),
                                  sizeof(T) == sizeof(bf16),
                                  false};
+#if TILEKILN_DOTS
+  if (sizeof(T) == sizeof(bf16) && is_dots(p)) return run_dots<ComputeBf16>(sizeof(bf16), p, u, *(GemmScratch*)scratch);
+#endif
   run_unit<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
 #else
   fp32_unit<T>(p, u, scratch);
@@ -35,6 +42,9 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  sizeof(int8),
                                  true,
                                  false};
+#if TILEKILN_DOTS
+  if (is_dots(p)) return run_dots<ComputeInt8>(sizeof(int8), p, u, *(GemmScratch*)scratch);
+#endif
   run_unit<ComputeInt8>(stages, p, u, *(GemmScratch*)scratch);
 #else
   static constexpr Stages stages{pack_lanes_int16<int8>,

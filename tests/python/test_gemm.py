@@ -99,6 +99,17 @@ def test_every_shape_and_layout(library: tk.Library, target: str, dtype: str) ->
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
+def test_few_rows_of_linear_layers(library: tk.Library, target: str, dtype: str) -> None:
+    """b column-major: 1 to 17 rows, every remainder of columns that are done together, lengths around a register."""
+    random = np.random.default_rng(12)
+    columns, lengths = itertools.cycle([1, 3, 4, 7, 8, 15, 63, 64, 65, 261]), itertools.cycle([1, 15, 16, 33, 64, 129])
+    for m in [*range(1, 18), 40]:
+        a, b = draw(random, m, k := next(lengths), dtype, False), draw(random, k, next(columns), dtype, True)
+        check(library, target, guarded(a, "after"), guarded(b.T, "after").T, out_like(m, b.shape[1], dtype, m % 5 == 0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_long_sums_of_many_rows(library: tk.Library, target: str, dtype: str) -> None:
     """More words along k than are packed at once, and more rows than wait for the next of them."""
     random = np.random.default_rng(9)

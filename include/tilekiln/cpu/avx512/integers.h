@@ -45,6 +45,22 @@ TILEKILN_INLINE int total_bytes(const signed char* p, long long n) {
   return _mm512_reduce_add_epi32(sum);
 }
 
+// 16 registers -> lane i is the sum over the int32 lanes of r[i], modulo 2^32. Clobbers r.
+TILEKILN_INLINE vf int32_totals(vf* r) {
+  __m512i x[16];
+  for (int i = 0; i < 16; ++i) x[i] = _mm512_castps_si512(r[i].v);
+  for (int i = 0; i < 8; ++i)
+    x[i] =
+        _mm512_add_epi32(_mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
+  for (int i = 0; i < 4; ++i)
+    x[i] =
+        _mm512_add_epi32(_mm512_unpacklo_epi64(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_epi64(x[2 * i], x[2 * i + 1]));
+  const auto halves = [](__m512i a, __m512i b) __attribute__((always_inline)) {
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+  };
+  return {_mm512_castsi512_ps(halves(halves(x[0], x[1]), halves(x[2], x[3])))};
+}
+
 // Four rows of 64 bytes -> 64 words of one byte of each, in order.
 TILEKILN_INLINE void interleave_bytes(float* to, const vf* rows) {
   __m512i r[4];

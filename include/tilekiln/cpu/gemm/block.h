@@ -42,9 +42,12 @@ struct Operands {
   const float* from;  // accumulators to go on from; null: zero
   i64 from_row;
   void* to;
-  i64 to_row;         // elements
-  bool as_bf16;       // what is stored, of pairs of bf16 alone; else sums as they are
-  const int* starts;  // where the sums of each row begin, without `from`: quads of int8 alone
+  i64 to_row;    // elements
+  bool as_bf16;  // what is stored, of pairs of bf16 alone; else sums as they are
+  // What is wanted next, asked for a line with each word: 8 lines, then as many of the next row.
+  const char* ahead;
+  i64 ahead_line, ahead_row;  // bytes
+  const int* starts;          // where the sums of each row begin, without `from`: quads of int8 alone
 };
 
 template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const Operands& o) {
@@ -67,7 +70,7 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
   TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
   const i64 row = o.a_row, a_word = o.a_word, b_word = o.b_word;
   const float* b = o.b;
-  TILEKILN_UNROLL(4) for (i64 w = o.words; w > 0; --w) {
+  const auto word = [&]() __attribute__((always_inline)) {
     vf x[N];
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load_unaligned(b + j * kLanes);
     TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
@@ -76,7 +79,19 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
     }
     TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
     b += b_word;
+  };
+  i64 w = o.words;
+  if (o.ahead) {
+    const char* ahead = o.ahead;
+    for (; w >= 8; w -= 8, ahead += o.ahead_row) {
+      const char* line = ahead;
+      TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
+        __builtin_prefetch(line, 0, 2);
+        word();
+      }
+    }
   }
+  TILEKILN_UNROLL(4) for (; w > 0; --w) word();
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
     TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + r * o.to_row + j * kLanes, sum[r][j]);
@@ -91,19 +106,18 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
   store_block((float*)o.to, [](float* p, vf x) __attribute__((always_inline)) { store_unaligned(p, x); });
 }
 
-// `rows` in [1, kRows].
+// `rows` in [1, kRows): a whole block is spelled out where it is called.
 template <class Compute> void rows_product(const Operands& o, int rows) {
   static_assert(kRows == 4 || kRows == 6, "Numbers of rows are spelled out for 4 and 6.");
   switch (rows) {
     case 1: return block_product<Compute, 1, kBlockVectors>(o);
     case 2: return block_product<Compute, 2, kBlockVectors>(o);
     case 3: return block_product<Compute, 3, kBlockVectors>(o);
-    case 4: return block_product<Compute, 4, kBlockVectors>(o);
-    case 5:
-      if constexpr (kRows == 6) return block_product<Compute, 5, kBlockVectors>(o);
+    case 4:
+      if constexpr (kRows == 6) return block_product<Compute, 4, kBlockVectors>(o);
       break;
     default:
-      if constexpr (kRows == 6) return block_product<Compute, 6, kBlockVectors>(o);
+      if constexpr (kRows == 6) return block_product<Compute, 5, kBlockVectors>(o);
   }
 }
 

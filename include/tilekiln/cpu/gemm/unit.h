@@ -2,7 +2,7 @@
 // the unit and the tile it lies in: results do not depend on how out is cut.
 #pragma once
 
-#include "tilekiln/cpu/gemm/epilogue.h"
+#include "tilekiln/cpu/gemm/dots.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
@@ -15,40 +15,6 @@ struct Stages {
   bool a_in_place;  // its elements are those of words
   bool b_in_place;  // B's rows are words
 };
-
-// fp32 and bf16 lose 1 to 7 % at 512 with other sizes and nothing at 1024: tuning is flat.
-constexpr int kUnitColumns = 256;
-constexpr int kTileRows = 240;             // their words of A and accumulators share L2 with a panel
-constexpr int kTileWords = 128;            // a panel of them lies in L1
-constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
-constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next chunk
-constexpr int kCopyRow = kTileWords + 16;  // words
-
-struct GemmScratch {
-  alignas(64) float b[kChunkWords * kUnitColumns];
-  alignas(64) float sums[kGroupRows * kUnitColumns];
-  alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
-  alignas(64) float block[kRows * kPanel];
-  int starts[kTileRows];  // -128 times the sums of A's rows
-};
-
-template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
-
-#if TILEKILN_QUADS
-// starts[i] = -128 sum of row m0 + i, modulo 2^32
-inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
-  const int8* a = (const int8*)p.a;
-  if (!p.a_columns) {
-    for (int m = m0; m < m1; ++m) starts[m - m0] = int(-128u * uint32_t(total_bytes(a + m * p.lda, p.k)));
-    return;
-  }
-  __builtin_memset(starts, 0, (m1 - m0) * sizeof *starts);
-  for (i64 k = 0; k < p.k; ++k) {
-    const int8* row = a + k * p.lda + m0;
-    for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - 128u * uint32_t(int(row[i])));
-  }
-}
-#endif
 
 template <class Compute>
 void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
@@ -124,6 +90,15 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
               pack(x.b, n, k0, k1), o.b = x.b;
             }
             int blocks = (m1 - m0 + kRows - 1) / kRows;
+            // The rows of B that the next panel is packed from, spread over the blocks of this one.
+            o.ahead = nullptr;
+            const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
+            const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
+            if (!packed && p.b_columns && m1 - m0 > kRows && next_k < chunk_end) {
+              o.ahead = (const char*)p.b + (next * p.ldb + next_k) * s.bytes;
+              o.ahead_line = 64, o.ahead_row = p.ldb * s.bytes;
+            }
+            int ahead_rows = o.ahead ? least(u.n1 - next, kPanel) : 0;
             for (int m = m0; m < m1; --blocks) {
               int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
               o.a = a + (m - m0) * o.a_row;
@@ -146,6 +121,10 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
               else
                 rows_product<Compute>(o, rows);
               if (last && !direct) finish.block(p, x.block, m, n, rows, columns);
+              if (o.ahead) {
+                ahead_rows -= int(o.words / 8);
+                o.ahead = ahead_rows > 0 ? o.ahead + o.words / 8 * o.ahead_row : nullptr;
+              }
               m += rows;
             }
           }
