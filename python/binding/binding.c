@@ -52,6 +52,7 @@ static PyType_Slot library_slots[] = {
     {Py_tp_dealloc, library_dealloc},
     {Py_tp_traverse, library_traverse},
     {Py_tp_clear, library_clear},
+    {Py_tp_getattro, library_attribute},
     {Py_tp_methods, library_methods},
     {Py_tp_getset, library_properties},
     {Py_tp_members, library_members},

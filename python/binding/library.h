@@ -153,6 +153,27 @@ static void library_dealloc(Library* self) {
   object_free(type, self);
 }
 
+/* Attributes as of any object; the class has the words for one that is missing. (A __getattr__ of the class costs every call of an
+ * operator 25 ns: Python then looks for two more functions at each attribute.) */
+static PyObject* library_attribute(PyObject* self, PyObject* name) {
+  PyObject* found = PyObject_GenericGetAttr(self, name);
+  if (found || !PyErr_ExceptionMatches(PyExc_AttributeError)) return found;
+  PyObject *type, *value, *trace, *word = PyUnicode_FromString("_missing");
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject* missing = word ? PyObject_GenericGetAttr(self, word) : NULL;
+  Py_XDECREF(word);
+  if (!missing) {
+    PyErr_Restore(type, value, trace);
+    return NULL;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  found = PyObject_CallFunctionObjArgs(missing, name, NULL);
+  Py_DECREF(missing);
+  return found;
+}
+
 static PyObject* library_path(Library* self, void* unused) {
   (void)unused;
   return Py_NewRef(self->path);

@@ -11,7 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from . import _binding, selection
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
@@ -37,7 +37,12 @@ class Library(_binding.Library):
     arguments; see help(library.fmha_fwd).
     """
 
-    def __getattr__(self, name: str) -> Any:
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def _missing(self, name: str) -> NoReturn:
+        """What the binding calls for an attribute that there is not."""
         operators = ", ".join(self.operators)
         raise AttributeError(f"library {self.receipt} has no {name}; its operators: {operators}", name=name, obj=self)
 
