@@ -44,7 +44,7 @@ def entries(operator: Operator) -> list[Entry]:
     arrays = sorted(operator.arrays, key=lambda a: not a.file.place)
     others = [Entry(a.name, a) for a in operator.scalars if a.kind != "executor"]
     others += [Entry(name, None, result) for name, result in operator.asks.items()]
-    order = operator.file.python_order or [entry.name for entry in others]
+    order = operator.python_order or [entry.name for entry in others]
     missing = [entry.name for entry in others if entry.name not in order]
     if missing:
         raise operator.document.error(("python_order",), f"'{missing[0]}' is missing here")

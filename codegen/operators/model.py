@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -187,8 +187,10 @@ class Operator:
         self._check_names()
         self.form_of = [self.arguments[name] for name in self.file.form_of or [self.first.name]]
         self.symbol_order = self._symbol_order()
-        self.order: list[str | list[str]] = list(file.order) if file.order else self._default_order()
-        self._check_order()
+        self.python_order = [name for _, name in self._spread("python_order", file.python_order or [])]
+        places = self._spread("order", file.order) if file.order else list(enumerate(self._default_order()))
+        self.order: list[str | list[str]] = [step for _, step in places]
+        self._check_order(places)
 
     # ---- reading
     def _arguments(self) -> dict[str, Argument]:
@@ -302,6 +304,19 @@ class Operator:
         others = [a.name for a in self.arrays if not a.required and a.file.read != "host"]
         return [*words, *given, "arrays", main, *others, "signature", "overlaps", "run"]
 
+    def _spread(self, part: str, steps: Sequence[str | list[str]]) -> list[tuple[int, str | list[str]]]:
+        """The steps and where each stands, with the arguments of GROUP in place of `include GROUP`."""
+        spread: list[tuple[int, str | list[str]]] = []
+        for index, step in enumerate(steps):
+            if not isinstance(step, str) or not step.startswith("include "):
+                spread.append((index, step))
+                continue
+            if step not in self.file.arguments:
+                included = [key[8:] for key in self.file.arguments if key.startswith("include ")]
+                raise self.document.error((part, index), no_such("included group", step[8:], included))
+            spread += [(index, name) for name in self.groups[step[8:]][0]]
+        return spread
+
     def _check_names(self) -> None:
         """Every name of an argument that stands in words of another leads to one."""
         for key, words in self.file.arguments.items():
@@ -337,7 +352,7 @@ class Operator:
         for part, names in (("work", self.file.work), ("python_order", self.file.python_order or [])):
             known = {*self.arguments, *(self.symbols if part == "work" else self.asks)}
             for index, name in enumerate(names):
-                if name not in known:
+                if name not in known and not name.startswith("include "):
                     raise self.document.error((part, index), no_such("argument", name, known))
         self._check_other_languages()
 
@@ -356,10 +371,10 @@ class Operator:
             if name not in self.arguments:
                 raise self.document.error(at, no_such("argument", name, self.arguments))
 
-    def _check_order(self) -> None:
+    def _check_order(self, places: Iterable[tuple[int, str | list[str]]]) -> None:
         """Every argument that has a check has its turn, once."""
         seen: dict[str, int] = {}
-        for index, step in enumerate(self.order):
+        for index, step in places:
             for name in step if isinstance(step, list) else [step]:
                 bare = name.removesuffix(" given").removesuffix(" together")
                 if name in seen:
