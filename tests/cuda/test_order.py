@@ -24,6 +24,7 @@ class Shape:
         self.tile_rows = TILE_ELEMENTS // hdim
         self.query_tiles, self.key_tiles = -(-rows // self.tile_rows), -(-keys // KEYS)
         self.masked, self.paired = left < FAR or right < FAR, left == FAR and right < FAR
+        self.lists = -(-self.key_tiles // 2) if self.paired else self.key_tiles
 
     def plan(self, workers: int, team: int) -> Plan:
         rows = self.group * self.query_tiles * self.tile_rows
@@ -43,7 +44,7 @@ class Shape:
         width = end - begin
         walk = [g * self.query_tiles + m for g in range(self.group) for m in range(begin, end)]
         if not self.masked:
-            cut = (len(walk) - worker * len(walk) // made.team) % len(walk)
+            cut = (len(walk) - worker * len(walk) // made.team) % max(len(walk), 1)
             return [(at, order) for order, at in enumerate(walk[cut:] + walk[:cut])]
         if not second:
             return [(at, order) for order, at in enumerate(walk)]
@@ -52,7 +53,8 @@ class Shape:
         return [(at, length + self.group * width - 1 - order) for order, at in reversed(list(enumerate(walk)))]
 
 
-def walk_through(shape: Shape, made: Plan) -> None:
+def walk_through(shapes: list[Shape], made: Plan) -> None:
+    """shapes: of each key head; packed sequences are shorter than what the plan was made for."""
     work: list[list[tuple[int, int, int]]] = []  # per worker: (head, slot, M) in its order, with the add's key
     adds: dict[tuple[int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
     owner: dict[tuple[int, int], int] = {}
@@ -65,7 +67,8 @@ def walk_through(shape: Shape, made: Plan) -> None:
             head, turn = divmod(unit, made.passes)
             lot, slot = me * made.passes + turn, team - head * made.passes // made.team_units
             assert 0 <= slot < made.slots
-            if lot >= made.lists:
+            shape = shapes[head]
+            if lot >= shape.lists:
                 continue
             for second in (False, True) if shape.paired else (False,):
                 tile = shape.key_tiles - 1 - lot if second else lot
@@ -79,7 +82,7 @@ def walk_through(shape: Shape, made: Plan) -> None:
                     adds[head, slot, at].append((turn, arrival, tile))
         work.append(mine)
         keys_of.append(keys)
-    assert sorted(tiles) == [(head, tile) for head in range(shape.heads) for tile in range(shape.key_tiles)]
+    assert sorted(tiles) == [(head, tile) for head, shape in enumerate(shapes) for tile in range(shape.key_tiles)]
     for waiting in adds.values():
         waiting.sort(reverse=True)
     place = [0] * len(work)
@@ -111,7 +114,24 @@ def test_random_shapes(seed: int) -> None:
             draw.choice([0, keys - rows]),
         )
         workers = draw.choice([1, 2, 7, 40, 132])
-        walk_through(shape, shape.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
+        walk_through([shape] * shape.heads, shape.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_packed_sequences_shorter_than_the_plan(seed: int) -> None:
+    draw = random.Random(100 + seed)
+    for _ in range(40):
+        rows, keys, hdim = draw.randint(1, 1200), draw.randint(1, 2000), draw.choice([64, 128])
+        left, right = draw.choice([(FAR, FAR), (FAR, 0), (FAR, 100), (150, 0), (300, 200), (90, FAR)])
+        heads, group, bottom_right = draw.randint(1, 6), draw.choice([1, 1, 2, 4]), draw.random() < 0.5
+        shapes = []
+        for _ in range(heads):
+            lengths = draw.choice([(rows, keys), (draw.randint(0, rows), draw.randint(0, keys))])
+            shift = lengths[1] - lengths[0] if bottom_right else 0
+            shapes.append(Shape(heads, group, *lengths, hdim, left, right, shift))
+        longest = Shape(heads, group, rows, keys, hdim, left, right, 0)
+        workers = draw.choice([1, 2, 7, 40, 132])
+        walk_through(shapes, longest.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
 
 
 def test_an_order_that_workers_do_not_follow_hangs() -> None:
@@ -124,4 +144,4 @@ def test_an_order_that_workers_do_not_follow_hangs() -> None:
 
     shape.steps = steps  # type: ignore[method-assign]
     with pytest.raises(AssertionError, match="wait for each other"):
-        walk_through(shape, made)
+        walk_through([shape], made)

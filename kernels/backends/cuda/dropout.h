@@ -105,4 +105,56 @@ template <int kBlocks> struct DroppedRows {
   }
 };
 
+// For S^T = k q^T, 16 keys of a warp x 8 kBlocks rows from `row`. Lane (i, c) holds the keys i and i + 8 (half = 0, 1) and the rows
+// 8 j + 2 c + {0, 1}. The four lanes of a quad need the bytes of the same calls of Philox: each makes a quarter of them, for key i +
+// 8 (c % 2), and hands the bits round.
+template <int kBlocks> struct DroppedKeys {
+  static constexpr int kWords = kBlocks / 8;
+  // Block j, half, row parity e: bit 16 (j / 4 % 2) + 8 e + 4 half + (j / 2 % 2) + 2 (j % 2) of word j / 8.
+  uint32_t word[kWords];
+
+  static __device__ constexpr int bit_of(int j, int half) { return 4 * half + j / 2 % 2 + 2 * (j % 2); }  // of a byte
+
+  __device__ __forceinline__ void none() {
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) word[w] = 0;
+  }
+
+  // head: batch nhead_q + head. row: a multiple of 32 in its sequence. key: the warp's first, a multiple of 16.
+  __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key) {
+    static_assert(kBlocks % 8 == 0, "two patches of 32 rows a word");
+    const int lane = fresh_lane(), i = lane >> 2, c = lane & 3, at = key + i + 8 * (c & 1);
+    const uint64_t offset = d.offset + uint64_t(head) * 64 + uint64_t(at % 32);
+#pragma unroll
+    for (int w = 0; w < kWords; ++w) {
+      const uint32_t patch = row / 32 + 2 * w + (c >> 1);
+      uint32_t bits = 0;
+#pragma unroll
+      for (int half = 1; half >= 0; --half) {  // rows 8 half + 0..7 and 16 + 8 half + 0..7 of the patch
+        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half), patch, at / 32);
+        bits += (dropped_bits(r.word[0], r.word[1], d.over) + (dropped_bits(r.word[2], r.word[3], d.over) << 1))
+                << (2 * half);
+      }
+      word[w] = 0;
+#pragma unroll
+      for (int other = 0; other < 4;
+           ++other) {  // whose rows 2 c and 2 c + 1 of eight are at 16 (c % 2) + 4 (c / 2) and + 8
+        const uint32_t theirs = __shfl_sync(~0u, bits, (lane & ~3) | other) >> (16 * (c & 1) + 4 * (c >> 1));
+        word[w] |= (theirs & 0x0f0fu) << (16 * (other >> 1) + 4 * (other & 1));
+      }
+    }
+  }
+
+  // The packed pair of block j (rows e = 0, 1) and half: dropped ones become zero.
+  __device__ __forceinline__ uint32_t apply(uint32_t pair, int j, int half) const {
+    const uint32_t b = 8 | 2 * (j / 4 % 2);
+    return pair & ~permute(word[j / 8] << (7 - bit_of(j, half)), 0, b | b << 4 | (b + 1) << 8 | (b + 1) << 12);
+  }
+
+  // x of block j, half, row parity e: zero if dropped, else times `keep_scale`.
+  __device__ __forceinline__ void scale(float& x, int j, int half, int e, float keep_scale) const {
+    x = word[j / 8] >> (16 * (j / 4 % 2) + 8 * e + bit_of(j, half)) & 1 ? 0.f : x * keep_scale;
+  }
+};
+
 }  // namespace tilekiln::cuda

@@ -11,7 +11,7 @@
 
 namespace tilekiln::cuda {
 
-constexpr float kInfinity = __builtin_huge_valf();
+constexpr float kInfinity = __builtin_huge_valf(), kLargest = 3.402823466e38f;
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // A value that is the same in every lane, so that ptxas knows it. Without this, control flow and descriptors around wgmma
@@ -123,6 +123,12 @@ template <int N> TILEKILN_DEVICE void pin(float (&a)[N]) {
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(a[i])::"memory");
 }
 
+// Operands in registers are there before the fence: NVVM would work them out behind it.
+TILEKILN_DEVICE void pin(uint32_t (&word)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(word[i])::"memory");
+}
+
 template <int kRegisters> TILEKILN_DEVICE void fewer_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
@@ -137,6 +143,13 @@ TILEKILN_DEVICE uint16_t load_if(bool condition, const uint16_t* from) {
                : "=h"(bits)
                : "l"(from), "r"(int(condition)));
   return bits;
+}
+
+// The low 16 bits of a word to global memory, by a predicate.
+TILEKILN_DEVICE void store_if(bool condition, uint16_t* to, uint32_t word) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %2, 0; @p st.global.b16 [%0], %1;}" ::"l"(to), "h"(uint16_t(word)),
+               "r"(int(condition))
+               : "memory");
 }
 
 // Arithmetic.

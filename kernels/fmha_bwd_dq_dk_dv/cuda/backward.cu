@@ -2,6 +2,9 @@
 //
 //     P = exp(S - lse),  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - delta),  dK = scale dS^T Q,  dQ = scale dS K
 //
+// With dropout P of dV and dP are dropped and scaled; with a soft cap dS is multiplied with the cap's slope 1 - tanh^2. The loop over
+// query tiles has a copy for each, one for neither, and one that asks the features (`Extras`).
+//
 // A CTA holds a tile of 128 keys, 64 in each of two warpgroups, and walks over the query tiles that see it. S^T and dP^T have keys
 // for rows, so P^T stays in registers as the first operand of dV; dS^T goes through shared memory and is the first operand of
 // dK as it lies and of dQ transposed. dK and dQ of step m - 1 run under the softmax of step m. dQ leaves through shared
@@ -11,17 +14,16 @@
 // All CTAs must be resident together: a writer waits for adds of others.
 //
 // -D: HDIM (64 or 128), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order).
-#include "kernels/fmha_bwd_dq_dk_dv/cuda/order.h"
+#include "kernels/backends/cuda/dropout.h"
+#include "kernels/fmha_bwd_dq_dk_dv/cuda/passes.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kHdim = HDIM, kKeys = 128, kQueryRows = 8192 / kHdim, kStages = 2, kThreads = 384;
-constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
-constexpr int kTileBytes =
-    kQueryRows * kHdim * 4;          // of dQ: 32 KB; a warpgroup makes a 64 x 64 block, by rows (64) or columns (128)
 constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a hang would take the device along
-using Tiles = Order<kQueryRows, kKeys>;
+
+// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
+enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
 
 struct Shared {
   uint16_t k[kKeys * kHdim], v[kKeys * kHdim];
@@ -43,14 +45,18 @@ TILEKILN_DEVICE void jitter(uint32_t x) {
 #endif
 }
 
-TILEKILN_DEVICE void load_panels(const CUtensorMap& map, const void* to, int rows, uint64_t& full, int row, int b,
-                                 int h) {
+// The coordinates of a sequence's row 0 in a tensor map (row.h).
+struct Place { int row, sequence, batch; };
+
+TILEKILN_DEVICE void load_panels(const CUtensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
+                                 const Place& at) {
 #pragma unroll
-  for (int i = 0; i < kPanels; ++i) tensor_load(shared_address(to) + i * rows * 128, map, full, 64 * i, row, 0, b, h);
+  for (int i = 0; i < kPanels; ++i)
+    tensor_load(shared_address(to) + i * rows * 128, map, full, 64 * i, at.row + row, at.sequence, at.batch, h);
 }
 
-TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
-  const Tiles order(p);
+template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
+  const Order<kQueryRows, kKeys, kPacked> order(p);
   uint32_t step = 0, turns = 0;
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
@@ -59,8 +65,13 @@ TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
       const int b = t.head / p.nhead_k, head_k = t.head - b * p.nhead_k;
       wait(s.kv_empty, (turns & 1) ^ 1);
       arrive_expecting(s.kv_full, 2 * kKeys * kHdim * 2);
-      load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, b, head_k);
-      load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, b, head_k);
+      Place keys{0, 0, b}, queries{0, 0, b};
+      if constexpr (kPacked) {
+        keys = {kFar - t.of.seqlen_k, p.seqstart_k[b] + t.of.seqlen_k, kFar};
+        queries = {kFar - t.of.seqlen_q, p.seqstart_q[b] + t.of.seqlen_q, kFar};
+      }
+      load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
+      load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
       int g, m;
       order.first_step(t, g, m);
       for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
@@ -70,11 +81,11 @@ TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
         jitter(step);
         wait(s.q_empty[slot], phase);
         arrive_expecting(s.q_full[slot], bytes);
-        load_panels(p.q, s.q[slot], kQueryRows, s.q_full[slot], m * kQueryRows, b, head);
+        load_panels(p.q, s.q[slot], kQueryRows, s.q_full[slot], m * kQueryRows, head, queries);
         bulk_load(shared_address(s.lse[slot]), p.lse_log2 + rows, kQueryRows * 4, s.q_full[slot]);
         wait(s.dout_empty[slot], phase);
         arrive_expecting(s.dout_full[slot], bytes);
-        load_panels(p.dout, s.dout[slot], kQueryRows, s.dout_full[slot], m * kQueryRows, b, head);
+        load_panels(p.dout, s.dout[slot], kQueryRows, s.dout_full[slot], m * kQueryRows, head, queries);
         bulk_load(shared_address(s.delta[slot]), p.delta + rows, kQueryRows * 4, s.dout_full[slot]);
       }
     }
@@ -84,8 +95,8 @@ TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
 }
 
 // Writer u owns shared buffer u, the dQ of every other step: one waits for its add to complete while the other works.
-TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
-  const Tiles order(p);
+template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
+  const Order<kQueryRows, kKeys, kPacked> order(p);
   uint32_t step = 0;
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
@@ -128,22 +139,8 @@ TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
   }
 }
 
-// Four column groups of one row, packed and transposed, to `to` + column.
-template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int hdim, int lane, const float (&a)[N],
-                                                int half, float scale) {
-#pragma unroll
-  for (int d = 0; d < N / 4; d += 4) {
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      word[i] = pack(a[(d + i) * 4 + 2 * half] * scale, a[(d + i) * 4 + 2 * half + 1] * scale);
-    const uint4 line = quad_transpose(lane, word[0], word[1], word[2], word[3]);
-    if (inside && d * 8 + (lane & 3) * 8 < hdim) *reinterpret_cast<uint4*>(to + d * 8 + (lane & 3) * 8) = line;
-  }
-}
-
 TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
-  const Tiles order(p);
+  const Order<kQueryRows, kKeys, true> order(p);
   const int lane = thread & 31, warp = thread >> 5, c2 = (lane & 3) * 2;
   float dk[kHdim / 2], dv[kHdim / 2], score[kQueryRows / 2], dq[32];
   uint32_t weight[kQueryRows / 16][4];
@@ -186,51 +183,123 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   };
 
   // One query tile. `first` is a template argument: a product in a branch makes ptxas wait for all of them.
-  const auto query_tile = [&](auto first, int g, int m) {
+  const auto query_tile = [&](auto first, auto extras, int g, int m) {
+    constexpr bool kDrops = extras.value == kDropped || extras.value == kGeneral;
+    constexpr bool kBends = extras.value == kCapped || extras.value == kGeneral;
     const int slot = step % kStages;
     const uint32_t phase = step / kStages & 1;
     wait(s.q_full[slot], phase);
     issue_scores(k, shared_address(s.q[slot]));
+    if constexpr (!first.value) issue_dk_dq(step - 1);
+    const int first_key = t.tile * kKeys + w * 64, key = first_key + warp * 16 + (lane >> 2), row = m * kQueryRows + c2;
+    const auto sequence = [&] { return t.head / p.nhead_k; };
+    const auto head = [&] { return t.head % p.nhead_k * order.group + g; };
+    const auto start_q = [&] { return p.features & kGroup ? p.seqstart_q[sequence()] : 0; };
+    DroppedKeys<kQueryRows / 8> dropped;
+    if constexpr (kDrops) {
+      if (extras.value == kDropped || p.features & kDropout) {
+        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        dropped.draw(d, sequence() * p.nhead_q + head(), m * kQueryRows, first_key + warp * 16);
+      } else {
+        dropped.none();
+      }
+    }
     if constexpr (!first.value) {
-      issue_dk_dq(step - 1);
       product_wait<2>();
     } else {
       product_wait<0>();
     }
     pin(score);
-    const int first_key = t.tile * kKeys + w * 64, key = first_key + warp * 16 + (lane >> 2), row = m * kQueryRows + c2;
-    if (p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
-      const int b = t.head / p.nhead_k, h = (t.head - b * p.nhead_k) * order.group + g;
-      const float slope = p.alibi_slopes[b * p.alibi_batch + h] * p.alibi_scale;
-      const float distance = float(row + p.shift - key);
-#pragma unroll
-      for (int j = 0; j < kQueryRows / 2; ++j)
-        score[j] -= slope * fabsf(distance + float((j >> 2) * 8 + (j & 1) - (j >> 1 & 1) * 8));
-    }
+    const int low = m * kQueryRows + t.of.shift, high = low + kQueryRows - 1;  // the diagonal of this tile's rows
     const float2* lse = reinterpret_cast<const float2*>(s.lse[slot] + c2);
-#pragma unroll
-    for (int j = 0; j < kQueryRows / 8; ++j) {
-      const float2 l = lse[j * 4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        score[4 * j + i] = exp2_approx(__fmaf_rn(score[4 * j + i], p.score_scale_log2, i & 1 ? -l.y : -l.x));
-    }
-    const int low = m * kQueryRows + p.shift, high = low + kQueryRows - 1;  // the diagonal of this tile's rows
-    if (first_key + 63 > low + p.right || first_key < high - p.left || first_key + 64 > p.seqlen_k) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = key + 8 * half, centre = low + c2;
-        // row column j is seen iff at - right <= centre + column <= at + left
-        const int begin = at < p.seqlen_k ? at - p.right - centre : kQueryRows, end = at + p.left - centre;
+    // Row column j is seen iff begin <= column <= end, by half.
+    const auto seen_from = [&](int half) {
+      const int at = key + 8 * half;
+      return at < t.of.seqlen_k ? at - p.right - low - c2 : kQueryRows;
+    };
+    const auto seen_until = [&](int half) {
+      const int at = key + 8 * half;
+      return at < p.sink_size ? kQueryRows : at + p.left - low - c2;
+    };
+    uint32_t share[extras.value == kPlain ? 1 : kQueryRows / 16][4];  // of dS: undropped, times the slope
+    if constexpr (!kBends) {
+      if (extras.value == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
+        const float slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        const float distance = float(row + t.of.shift - key);
 #pragma unroll
         for (int j = 0; j < kQueryRows / 2; ++j)
-          if ((j >> 1 & 1) == half && ((j >> 2) * 8 + (j & 1) < begin || (j >> 2) * 8 + (j & 1) > end)) score[j] = 0.f;
+          score[j] -= slope * fabsf(distance + float((j >> 2) * 8 + (j & 1) - (j >> 1 & 1) * 8));
       }
+#pragma unroll
+      for (int j = 0; j < kQueryRows / 8; ++j) {
+        const float2 l = lse[j * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          score[4 * j + i] = exp2_approx(__fmaf_rn(score[4 * j + i], p.score_scale_log2, i & 1 ? -l.y : -l.x));
+      }
+      if (first_key + 63 > low + p.right || first_key < high - p.left || first_key + 64 > t.of.seqlen_k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int begin = seen_from(half), end = seen_until(half);
+#pragma unroll
+          for (int j = 0; j < kQueryRows / 2; ++j)
+            if ((j >> 1 & 1) == half && ((j >> 2) * 8 + (j & 1) < begin || (j >> 2) * 8 + (j & 1) > end))
+              score[j] = 0.f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
+          if constexpr (kDrops) {
+            share[i][u] = weight[i][u];
+            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+          }
+        }
+    } else {
+      if (extras.value == kGeneral && p.features & kBias) {
+        const uint16_t* from =
+            p.bias + sequence() * p.bias_batch + head() * p.bias_head + (start_q() + row) * p.bias_row + key;
+#pragma unroll
+        for (int j = 0; j < kQueryRows / 2; ++j) {
+          const int at = row + (j >> 2) * 8 + (j & 1), half = j >> 1 & 1;
+          const bool inside = at < t.of.seqlen_q && key + 8 * half < t.of.seqlen_k;
+          score[j] += p.bias_scale * element(load_if(inside, from + ((j >> 2) * 8 + (j & 1)) * p.bias_row + 8 * half));
+        }
+      }
+      float slope = 0.f, distance = 0.f;
+      if (extras.value == kGeneral && p.features & kAlibi) {
+        slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        distance = float(row + t.of.shift - key);
+      }
+      const bool capped = extras.value == kCapped || p.features & kSoftcap;
+      const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const float2 l = lse[(2 * i + u / 2) * 4];
+          float made[2], bent[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int column = (2 * i + u / 2) * 8 + e, half = u % 2;
+            float x = score[8 * i + 2 * u + e], rest = 1.f;
+            if constexpr (kBends) {
+              const float tanh = tanh_approx(x * p.softcap_inner);  // without a cap: 0
+              x = capped ? tanh * p.softcap : x;
+              rest = __fmaf_rn(-tanh, tanh, 1.f);
+            }
+            if (extras.value == kGeneral) x -= slope * fabsf(distance + float(column - half * 8));
+            x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, e ? -l.y : -l.x));
+            made[e] = column < begin[half] || column > end[half] ? 0.f : x;
+            bent[e] = made[e] * rest;
+          }
+          weight[i][u] = pack(made[0], made[1]);
+          share[i][u] = pack(bent[0], bent[1]);
+          if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+        }
     }
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-#pragma unroll
-      for (int u = 0; u < 4; ++u) weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
     if constexpr (!first.value) {
       product_wait<0>();
       pin(dk);
@@ -239,6 +308,10 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     }
     wait(s.dout_full[slot], phase);
     const uint32_t dout = shared_address(s.dout[slot]);
+    if constexpr (kDrops) {
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i) pin(weight[i]);
+    }
     issue_scores(v, dout);  // dP^T
     product_fence();
 #pragma unroll
@@ -251,6 +324,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const float2* delta = reinterpret_cast<const float2*>(s.delta[slot] + c2);
     const int quarter = lane >> 3, to_row = w * 64 + warp * 16 + (quarter & 1) * 8 + (lane & 7);
     const uint32_t ds = shared_address(s.ds[step & 1]) + to_row * 128;
+    uint16_t* dbias = nullptr;
+    if constexpr (extras.value == kGeneral)
+      dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q() + row) * p.dbias_row + key;
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
       const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
@@ -258,8 +334,19 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 #pragma unroll
       for (int u = 0; u < 4; ++u) {
         float low_p, high_p;
-        unpack(weight[i][u], low_p, high_p);
+        unpack(extras.value == kPlain ? weight[i][u] : share[extras.value == kPlain ? 0 : i][u], low_p, high_p);
+        if constexpr (kDrops) {
+          dropped.scale(score[8 * i + 2 * u], 2 * i + u / 2, u % 2, 0, p.keep_scale);
+          dropped.scale(score[8 * i + 2 * u + 1], 2 * i + u / 2, u % 2, 1, p.keep_scale);
+        }
         word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
+        if (extras.value == kGeneral) {
+          const int at = row + (2 * i + u / 2) * 8;
+          const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k;
+          store_if(inside && at < t.of.seqlen_q, dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
+          store_if(inside && at + 1 < t.of.seqlen_q, dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
+                   word[u] >> 16);
+        }
       }
       store_matrices(ds + i / 4 * kKeys * 128 + ((i % 4 * 2 + (quarter >> 1)) ^ (to_row & 7)) * 16, word);
     }
@@ -284,10 +371,21 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       int g, m;
       order.first_step(t, g, m);
       g = uniform(g), m = uniform(m);
-      query_tile(Constant<1>{}, g, m);
-      for (int c = 1; c < t.length; ++c) {
-        order.next_step(t, g, m);
-        query_tile(Constant<0>{}, g, m);
+      const auto walk = [&](auto extras) {
+        pin(dk);
+        pin(dv);
+        query_tile(Constant<1>{}, extras, g, m);
+        for (int c = 1; c < t.length; ++c) {
+          order.next_step(t, g, m);
+          query_tile(Constant<0>{}, extras, g, m);
+        }
+      };
+      switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+        case 0:
+        case kAlibi: walk(Constant<kPlain>{}); break;
+        case kSoftcap: walk(Constant<kCapped>{}); break;
+        case kDropout: walk(Constant<kDropped>{}); break;
+        default: walk(Constant<kGeneral>{});
       }
       issue_dk_dq(step - 1);
       product_wait<0>();
@@ -299,76 +397,16 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     } else {
       warp_arrive(s.kv_empty, lane);
     }
-    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k;
+    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = p.features & kGroup ? p.seqstart_k[b] : 0;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = t.tile * kKeys + w * 64 + warp * 16 + (lane >> 2) + 8 * half;
-      const bool inside = key < p.seqlen_k;
-      store_row(p.dv + b * p.dv_batch + h * p.dv_head + key * p.dv_row, inside, p.hdim, lane, dv, half, 1.f);
-      store_row(p.dk + b * p.dk_batch + h * p.dk_head + key * p.dk_row, inside, p.hdim, lane, dk, half,
+      const bool inside = key < t.of.seqlen_k;
+      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row, inside, p.hdim, lane, dv, half,
+                p.keep_scale);
+      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row, inside, p.hdim, lane, dk, half,
                 p.softmax_scale);
     }
-  }
-}
-
-// delta, log2(e) lse, and counters at zero. Grid (query_tiles, batch nhead_q), a warp a row.
-TILEKILN_DEVICE void prepare(const Row& p) {
-  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31, m = blockIdx.x;
-  constexpr int kEach = kHdim / 32;  // columns a lane
-  for (int i = threadIdx.x >> 5; i < kQueryRows; i += 8) {
-    const int row = m * kQueryRows + i, column = lane * kEach;
-    float sum = 0.f;
-    if (row < p.seqlen_q && column < p.hdim) {
-      const uint16_t* out = p.out + b * p.out_batch + h * p.out_head + row * p.out_row + column;
-      const uint16_t* dout = p.dout_rows + b * p.dout_batch + h * p.dout_head + row * p.dout_row + column;
-#pragma unroll
-      for (int j = 0; j < kEach; j += 2) {
-        float x[2], y[2];
-        unpack(*reinterpret_cast<const uint32_t*>(out + j), x[0], x[1]);
-        unpack(*reinterpret_cast<const uint32_t*>(dout + j), y[0], y[1]);
-        sum += x[0] * y[0] + x[1] * y[1];
-      }
-    }
-#pragma unroll
-    for (int distance = 16; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (lane == 0) {
-      const int64_t at = (int64_t(head) * p.query_tiles + m) * kQueryRows + i;
-      const float lse = row < p.seqlen_q ? p.lse[int64_t(head) * p.seqlen_q + row] : -kInfinity;
-      p.delta[at] = sum;
-      p.lse_log2[at] = lse == -kInfinity ? kInfinity : lse * kLog2E;
-    }
-  }
-  const int group = p.nhead_q / p.nhead_k, g = h % group;
-  for (int slot = threadIdx.x; slot < p.slots; slot += 256)
-    p.counters[((int64_t(b) * p.nhead_k + h / group) * p.slots + slot) * group * p.query_tiles + g * p.query_tiles +
-               m] = 0;
-}
-
-// dq = scale times the slots' sums, in their order; a slot that nobody added to holds nothing. Grid as prepare's.
-TILEKILN_DEVICE void convert(const Row& p) {
-  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, m = blockIdx.x;
-  const int w = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31, group = p.nhead_q / p.nhead_k;
-  const unsigned* counters = p.counters + (int64_t(b) * p.nhead_k + h / group) * p.slots * group * p.query_tiles +
-                             h % group * p.query_tiles + m;
-  float a[32];
-#pragma unroll
-  for (int i = 0; i < 32; ++i) a[i] = 0.f;
-  for (int slot = 0; slot < p.slots; ++slot) {
-    if (counters[int64_t(slot) * group * p.query_tiles] == 0) continue;
-    const int64_t tile = (int64_t(head) * p.query_tiles + m) * p.slots + slot;
-    const float4* from = reinterpret_cast<const float4*>(p.dq_sums + (tile * 2 + w) * (kTileBytes / 8)) + thread;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 v = from[i * 128];
-      a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
-    }
-  }
-  const int column = kHdim == 64 ? 0 : w * 64;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
-    store_row(p.dq + b * p.dq_batch + h * p.dq_head + row * p.dq_row + column, row < p.seqlen_q, p.hdim - column, lane,
-              a, half, p.softmax_scale);
   }
 }
 
@@ -405,8 +443,13 @@ extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
     const int warp = uniform(threadIdx.x >> 5);
-    if (warp == 0) fmha_bwd::load(p, s, thread & 31);
-    if (warp == 1 || warp == 2) fmha_bwd::write_dq(p, s, warp - 1, thread & 31);
+    if (p.features & fmha_bwd::kGroup) {
+      if (warp == 0) fmha_bwd::load<true>(p, s, thread & 31);
+      if (warp == 1 || warp == 2) fmha_bwd::write_dq<true>(p, s, warp - 1, thread & 31);
+    } else {
+      if (warp == 0) fmha_bwd::load<false>(p, s, thread & 31);
+      if (warp == 1 || warp == 2) fmha_bwd::write_dq<false>(p, s, warp - 1, thread & 31);
+    }
   } else {
     more_registers<REGISTERS>();
     fmha_bwd::compute(p, s, warpgroup - 1, thread);

@@ -10,6 +10,8 @@
 // starts j / team of the way round; a pair's first tile goes upwards from its diagonal, its second downwards; else upwards. The
 // adds to M go in the order (unit, arrival, key tile). `rank` = how many go before; a counter says how many are done. The order is
 // a total one that every worker follows, so nobody waits for ever; it depends on the shape and the plan, never on time.
+//
+// Packed sequences are planned by the longest one; a shorter sequence has fewer tiles and lists of them, in the same order.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
@@ -17,8 +19,12 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
+// One sequence: its tiles, its lists, and the key under row 0 of the diagonal.
+struct Extent { int seqlen_q, seqlen_k, query_tiles, key_tiles, lists, shift; };
+
 // A key tile's turn. It walks the query tiles [begin, end) of `group` heads.
 struct Turn {
+  Extent of;
   int head;                // b nhead_k + h_k
   int tile, list, worker;  // key tile; its list; the worker's place in the team
   int pass, first_pass;    // the head's units first_pass .. pass - 1 have added into this slot before
@@ -26,20 +32,42 @@ struct Turn {
   int begin, end, start, length, direction;  // start: the first step of a circle
 };
 
-template <int kQueryRows, int kKeys> struct Order {
+// The extent of sequence b, whatever the mode.
+template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Row& p, int b) {
+  if (!(p.features & kGroup)) return {p.seqlen_q, p.seqlen_k, p.query_tiles, p.key_tiles, p.lists, p.shift};
+  Extent e;
+  e.seqlen_q = p.seqlens_q ? p.seqlens_q[b] : p.seqstart_q[b + 1] - p.seqstart_q[b];
+  e.seqlen_k = p.seqlens_k ? p.seqlens_k[b] : p.seqstart_k[b + 1] - p.seqstart_k[b];
+  e.query_tiles = (e.seqlen_q + kQueryRows - 1) / kQueryRows;
+  e.key_tiles = (e.seqlen_k + kKeys - 1) / kKeys;
+  e.lists = p.features & kPaired ? (e.key_tiles + 1) / 2 : e.key_tiles;
+  e.shift = p.features & kBottomRight ? e.seqlen_k - e.seqlen_q : 0;
+  return e;
+}
+
+// kPacked: sequences may be packed; without it their extents are fields of the row, which take no registers.
+template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   const Row& p;
   int group;  // query heads that share a key head
 
   __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.nhead_k) {}
 
-  // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right.
-  __device__ __forceinline__ int begin_of(int n) const {
-    const int row = n * kKeys - p.shift - p.right;
-    return row > 0 ? min(row / kQueryRows, p.query_tiles) : 0;
+  __device__ __forceinline__ int query_tiles(const Turn& t) const { return kPacked ? t.of.query_tiles : p.query_tiles; }
+  __device__ __forceinline__ int key_tiles(const Turn& t) const { return kPacked ? t.of.key_tiles : p.key_tiles; }
+  __device__ __forceinline__ int lists(const Turn& t) const { return kPacked ? t.of.lists : p.lists; }
+  __device__ __forceinline__ int shift(const Turn& t) const { return kPacked ? t.of.shift : p.shift; }
+  __device__ __forceinline__ int seqlen_k(const Turn& t) const { return kPacked ? t.of.seqlen_k : p.seqlen_k; }
+
+  // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right. Keys below
+  // sink_size are seen from any distance.
+  __device__ __forceinline__ int begin_of(const Turn& t, int n) const {
+    const int row = n * kKeys - shift(t) - p.right;
+    return row > 0 ? min(row / kQueryRows, query_tiles(t)) : 0;
   }
-  __device__ __forceinline__ int end_of(int n) const {
-    const int row = min(n * kKeys + kKeys, p.seqlen_k) - 1 - p.shift + p.left;
-    return row < 0 ? begin_of(n) : max(min(row / kQueryRows + 1, p.query_tiles), begin_of(n));
+  __device__ __forceinline__ int end_of(const Turn& t, int n) const {
+    if (n * kKeys < p.sink_size) return query_tiles(t);
+    const int row = min(n * kKeys + kKeys, seqlen_k(t)) - 1 - shift(t) + p.left, begin = begin_of(t, n);
+    return row < 0 ? begin : max(min(row / kQueryRows + 1, query_tiles(t)), begin);
   }
 
   __device__ __forceinline__ int turns() const {
@@ -52,19 +80,24 @@ template <int kQueryRows, int kKeys> struct Order {
     const bool paired = p.features & kPaired;
     const int team = blockIdx.x / p.team, unit = team * p.team_units + (paired ? x >> 1 : x);
     t.head = uniform(unit / p.passes);
+    if constexpr (kPacked) {
+      const Extent e = extent_of<kQueryRows, kKeys>(p, t.head / p.nhead_k);
+      t.of = {uniform(e.seqlen_q),  uniform(e.seqlen_k), uniform(e.query_tiles),
+              uniform(e.key_tiles), uniform(e.lists),    uniform(e.shift)};
+    }
     t.pass = uniform(unit - t.head * p.passes);
     t.worker = uniform(blockIdx.x - team * p.team);
     t.list = uniform(t.worker * p.passes + t.pass);
     t.first_pass = uniform(max(team * p.team_units, t.head * p.passes) - t.head * p.passes);
     t.slot = uniform(team - t.head * p.passes / p.team_units);
     const bool second = paired && x & 1;
-    t.tile = uniform(second ? p.key_tiles - 1 - t.list : t.list);
-    t.begin = uniform(begin_of(t.tile));
-    t.end = uniform(end_of(t.tile));
+    t.tile = uniform(second ? key_tiles(t) - 1 - t.list : t.list);
+    t.begin = uniform(begin_of(t, t.tile));
+    t.end = uniform(end_of(t, t.tile));
     t.length = uniform(group * (t.end - t.begin));
     t.direction = uniform(second ? -1 : 1);
     t.start = uniform(p.features & kMask ? 0 : (t.length - t.worker * t.length / p.team) % max(t.length, 1));
-    return t.list < p.lists && !(second && t.tile == t.list);
+    return t.list < lists(t) && !(second && t.tile == t.list);
   }
 
   // The head in group and the query tile of a turn's first step, and of the next one.
@@ -87,37 +120,39 @@ template <int kQueryRows, int kKeys> struct Order {
   __device__ __forceinline__ int upwards(int begin, int end, int g, int m) const {
     return g * (end - begin) + m - begin;
   }
-  __device__ __forceinline__ int downwards(int length, int low, int g, int m) const {
-    return length + p.turn + (group - 1 - g) * (p.query_tiles - low) + p.query_tiles - 1 - m;
+  __device__ __forceinline__ int downwards(const Turn& t, int length, int low, int g, int m) const {
+    return length + p.turn + (group - 1 - g) * (query_tiles(t) - low) + query_tiles(t) - 1 - m;
   }
 
   // Workers with a list in a unit.
-  __device__ __forceinline__ int workers(int unit) const { return (p.lists - unit + p.passes - 1) / p.passes; }
+  __device__ __forceinline__ int workers(const Turn& t, int unit) const {
+    return max(0, lists(t) - unit + p.passes - 1) / p.passes;
+  }
 
   // How many adds into (slot, g, m) go before this turn's. The whole warp.
   __device__ __forceinline__ int rank(const Turn& t, int g, int m, int lane) const {
     if (!(p.features & kMask)) {
       // Worker j comes to M at (M + j round / team) mod round: those from `first` on, who start behind M, before the others.
-      const int round = group * p.query_tiles, at = g * p.query_tiles + m, here = workers(t.pass);
+      const int round = group * query_tiles(t), at = g * query_tiles(t) + m, here = workers(t, t.pass);
       const int first = min(here, at > 0 ? ((round - at) * p.team + round - 1) / round : p.team);
       int count = t.worker >= first ? t.worker - first : here - first + t.worker;
-      for (int unit = t.first_pass; unit < t.pass; ++unit) count += workers(unit);
+      for (int unit = t.first_pass; unit < t.pass; ++unit) count += workers(t, unit);
       return count;
     }
     int count = 0;
     if (p.features & kPaired) {  // a warp has about a step's time for this: no division, nothing worked out twice
-      const int tiles = p.query_tiles, begin = begin_of(t.list);
+      const int tiles = query_tiles(t), begin = begin_of(t, t.list);
       const int mine =
-          t.direction > 0 ? upwards(begin, tiles, g, m) : downwards(group * (tiles - begin), t.begin, g, m);
+          t.direction > 0 ? upwards(begin, tiles, g, m) : downwards(t, group * (tiles - begin), t.begin, g, m);
       for (int unit = t.first_pass; unit <= t.pass; ++unit) {
         const bool earlier = unit < t.pass;
-        for (int j = lane, i = j * p.passes + unit; i < p.lists && j < p.team; j += 32, i += 32 * p.passes) {
-          const int from = begin_of(i), n = p.key_tiles - 1 - i, low = begin_of(n);
+        for (int j = lane, i = j * p.passes + unit; i < lists(t) && j < p.team; j += 32, i += 32 * p.passes) {
+          const int from = begin_of(t, i), n = key_tiles(t) - 1 - i, low = begin_of(t, n);
           if (from > m) continue;
           const int at = upwards(from, tiles, g, m);
           count += earlier || at < mine || (at == mine && i < t.tile);
           if (n <= i || low > m) continue;
-          const int then = downwards(group * (tiles - from), low, g, m);
+          const int then = downwards(t, group * (tiles - from), low, g, m);
           count += earlier || then < mine || (then == mine && n < t.tile);
         }
       }
@@ -125,8 +160,8 @@ template <int kQueryRows, int kKeys> struct Order {
     }
     const int mine = upwards(t.begin, t.end, g, m);
     for (int unit = t.first_pass; unit <= t.pass; ++unit) {
-      for (int j = lane, i = j * p.passes + unit; i < p.lists && j < p.team; j += 32, i += 32 * p.passes) {
-        const int from = begin_of(i), until = end_of(i), at = upwards(from, until, g, m);
+      for (int j = lane, i = j * p.passes + unit; i < lists(t) && j < p.team; j += 32, i += 32 * p.passes) {
+        const int from = begin_of(t, i), until = end_of(t, i), at = upwards(from, until, g, m);
         count += m >= from && m < until && (unit < t.pass || at < mine || (at == mine && i < t.tile));
       }
     }
