@@ -7,7 +7,8 @@
 //
 // A CTA holds a tile of 128 keys, 64 in each of two warpgroups, and walks over the query tiles that see it. S^T and dP^T have keys
 // for rows, so P^T stays in registers as the first operand of dV; dS^T goes through shared memory and is the first operand of
-// dK as it lies and of dQ transposed. dK and dQ of step m - 1 run under the softmax of step m. dQ leaves through shared
+// dK as it lies and of dQ transposed. dK and dQ of step m - 1 run under the softmax of step m, and a warpgroup waits for the
+// other's dS only before dQ, so that they drift apart and one computes under the other's products. dQ leaves through shared
 // memory: two writer warps add a tile each to its sum in L2, in the order of order.h.
 //
 // Warpgroup 0: warp 0 loads, warps 1 and 2 write dQ. The other two compute.
@@ -159,12 +160,14 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   };
   const auto issue_dk_dq = [&](uint32_t at) {  // dk += dS^T q; dq = dS k
     const uint32_t q = shared_address(s.q[at % kStages]), ds = shared_address(s.ds[at & 1]);
+    named_sync(5 + w, 128);  // this warpgroup's dS is there, all that dk needs
     product_fence();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i)
       Product<kHdim, 0, 1>::shared(dk, tile_descriptor(ds + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
                                    tile_descriptor(q + i * 2048, kQueryRows * 128, 1024), 1);
     product_commit();
+    named_sync(2 - w + 2 * (at & 1), 256);  // and the other's
     const uint32_t block_rows = kHdim == 64 ? w * kKeys * 128 : 0, block_columns = kHdim == 64 ? 0 : w * kKeys * 128;
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
@@ -354,7 +357,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     product_wait<0>();
     pin(dv);
     warp_arrive(s.dout_empty[slot], lane);
-    named_sync(1, 256);  // dS of both warpgroups is there
+    named_arrive(1 + w + 2 * (step & 1), 256);  // dS is there; by parity, for the other may be a step behind
     ++step;
   };
 
