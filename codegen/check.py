@@ -47,7 +47,7 @@ def check(root: Tree) -> str:
     ]
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
     well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
-    return "\n".join([well, *changed(root)])
+    return "\n".join([well, *changed(root), *mixed(root)])
 
 
 def changed(root: Tree) -> list[str]:
@@ -59,6 +59,29 @@ def changed(root: Tree) -> list[str]:
     rows = [(name, text) for name, text in rows if before.get(name) != now.get(name)]
     head = f"since {docs.FOLDER}/receipts.md was written, instances on one target have changed:"
     return [head, columns(rows), f"if that is meant: python -m codegen docs --write {docs.FOLDER}"]
+
+
+def mixed(root: Tree) -> list[str]:
+    """Values that the committed pages do not have and whose rows stand in units among others, a line each."""
+    lines = []
+    for family in root.families.values():
+        before = docs.recorded_axes(root, family.name)
+        if before is None:
+            continue
+        for axis in family.axes:
+            if axis.name in family.file.batch_by:
+                continue
+            values = list(map(str, axis.values))
+            # Of a new axis the first value is what there was.
+            known = before.get(axis.name, values[:1])
+            new = [value for code, value in enumerate(values) if value not in known and code not in axis.apart]
+            if new:
+                words = ", ".join(f'"{value}"' if value in ("yes", "no") else value for value in new)
+                lines.append(
+                    f"{family.document.shown}: {axis.name}={','.join(new)} is new, and every unit of rows that a "
+                    f"receipt with it has is compiled again. `apart: [{words}]` gives its rows units of their own"
+                )
+    return lines
 
 
 def _counted(counts: Mapping[str, int], name: str) -> str:

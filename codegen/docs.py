@@ -49,6 +49,16 @@ def recorded(root: Tree) -> dict[str, int] | None:
     return {name: int(counted.replace(",", "")) for name, counted in rows}
 
 
+def recorded_axes(root: Tree, family: str) -> dict[str, list[str]] | None:
+    """The axes of a family with their values, as its page has them; None without that page."""
+    page = files.read(os.path.join(root.root, FOLDER, f"{family}.md"))
+    if page is None:
+        return None
+    table = page.decode().partition("## Axes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ((?:`[^`]+` ?)+)\|", table, re.MULTILINE)
+    return {name: re.findall("`([^`]+)`", values) for name, values in rows}
+
+
 def _page(title: str, *parts: str) -> str:
     return "\n\n".join([f"# {title}", _MADE, *(part for part in parts if part)]) + "\n"
 

@@ -13,6 +13,7 @@ import sys
 import pytest
 
 from codegen import files
+from codegen.check import mixed
 from codegen.inputs import prepare
 from codegen.manifest import inflated
 from codegen.plan import resolve
@@ -175,14 +176,19 @@ def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pa
     """Without `apart` a further mode changes every unit of the family, whose rows it doubles."""
     out, mode = tmp_path / "gen", "- name: mode\n    values: [batch, group"
     make(copy, out, "fp8")
+    shutil.copytree(ROOT / "docs/reference", copy.path / "docs/reference")
     before = [path for path in content(out) if path.startswith("rows/")]
     copy.edit("kernels/fmha_fwd/family.yaml", f"{mode}]", f"{mode}, nested]\n    apart: [nested]")
+    assert mixed(copy.tree()) == []
     done = make(copy, out, "fp8")
     written = [path for path in done.written if path.startswith("rows/")]
     assert written
     assert all(path.startswith("rows/fmha_fwd/") and "_nested-" in path for path in written)
     assert done.removed == []
     copy.edit("kernels/fmha_fwd/family.yaml", "\n    apart: [nested]", "")
+    (line,) = mixed(copy.tree())
+    assert line.startswith("kernels/fmha_fwd/family.yaml: mode=nested is new, and every unit of rows")
+    assert "`apart: [nested]`" in line
     done = make(copy, out, "fp8")
     gone = {path for path in done.removed if "_nested-" not in path}
     assert gone == {path for path in before if path.startswith("rows/fmha_fwd/")}

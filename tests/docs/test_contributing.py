@@ -163,7 +163,9 @@ def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     assert "axis 'relu' of fmha_fwd is missing here" in scratch.codegen("check", code=2)
     scratch.append_to_list(FORWARD.replace("family", "operator"), "signature", asked)
     assert scratch.count("flash", "--family", "fmha_fwd") == 2 * before
-    named = changed(scratch.codegen("check"))
+    said = scratch.codegen("check")
+    assert "relu=yes is new, and every unit of rows that a receipt with it has is compiled again" in said
+    named = changed(said)
     without = {path.stem for path in (ROOT / "receipts").glob("*.yaml")} - set(named)
     assert all(" fmha_fwd " not in scratch.codegen("receipts", name) for name in without)
     path = scratch.root / "receipts/flash.yaml"
