@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import NamedTuple
 
-from codegen import schema, select
+from codegen import rooms, schema, select
 from codegen.algorithms import FIXED, AlgorithmAxis
 from codegen.errors import SelectionError, nearest, no_such
 from codegen.select import Clause
@@ -131,7 +131,7 @@ class Rule(NamedTuple):
 
 
 class Family:
-    """One kernels/<family>/family.yaml, checked.
+    """One family.yaml of a room, checked.
 
     A companion is a family that exists for another, its `main`: it has a signature exactly where an instance of `main`
     needs it, which is what that instance's values of the axes they share say.
@@ -141,6 +141,7 @@ class Family:
         self.document, self.main = document, main
         self.file = document.load(schema.FamilyFile)
         self.name, self.about = self.file.family, self.file.about
+        self.room = rooms.folder_of(document)
         self.algorithm_axes = self._algorithm_axes()
         self.axes = self._axes()
         self.axis_of: Mapping[str, Axis] = {axis.name: axis for axis in self.axes}

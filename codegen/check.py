@@ -139,9 +139,13 @@ def _check_files(root: Tree, family: Family) -> None:
     """What the family names must be there."""
     if family.engine_family is not family:
         return
-    folder = f"kernels/{family.name}"
     named: list[tuple[str, tuple[str | int, ...]]] = [(f"include/{family.engine.header}", ("engine", "header"))]
-    named += [(f"{folder}/{name}.cpp", ("pipelines", index, "name")) for index, name in enumerate(family.pipelines)]
+    used = {
+        (target.backend, how.pipeline) for target in root.targets.values() for how in root.algorithms(target, family)
+    }
+    for index, name in enumerate(family.pipelines):
+        backends = [backend for backend in root.backends if (backend, name) in used] or [*root.backends][:1]
+        named += [(f"{family.room}/{backend}/{name}.cpp", ("pipelines", index, "name")) for backend in backends]
     for file, path in named:
         if not os.path.isfile(os.path.join(root.root, file)):
             raise family.document.error(path, f"{file} is missing")

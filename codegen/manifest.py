@@ -14,6 +14,7 @@ from codegen.axes import Family
 from codegen.plan import Plan
 
 FORMAT, ABI = 1, 1
+DECLARATIONS = ("operator.yaml", "family.yaml", "arguments.yaml")  # what makes a folder a room or an area
 MARK = b"tilekiln manifest, zlib\n"  # with two lengths of 8 bytes tilekiln::manifest_mark
 assert len(MARK) == 24
 
@@ -45,13 +46,18 @@ def inflated(data: bytes) -> list[bytes]:
 def source_hashes(root: str) -> dict[str, str]:
     """Of everything libraries are made from besides plans, by folder: templates, engines, runtime, headers.
 
+    Rooms and areas are folders of their own; what lies in no room counts for the folder below kernels/.
+
     `held.sources` says which of them one library is made from.
     """
     states: dict[str, Any] = {}
     for folder in ("include", "kernels"):
-        for path in walk(root, folder):
-            parts = path.split("/")
-            part = "/".join(parts[: 2 if folder == "kernels" and len(parts) > 2 else 1])
+        paths = walk(root, folder)
+        rooms = {os.path.dirname(path) for path in paths if os.path.basename(path) in DECLARATIONS}
+        for path in paths:
+            part = os.path.dirname(path) if folder == "kernels" else folder
+            while part not in rooms and part.count("/") > 1:
+                part = os.path.dirname(part)
             state = states.setdefault(part, hashlib.blake2b(digest_size=16))
             with open(os.path.join(root, path), "rb") as file:
                 data = file.read()

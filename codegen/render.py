@@ -165,9 +165,9 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
     for instance in plan.instances:
         key = (instance.target.name, instance.family_.name, instance.how.pipeline)
         if key not in found:
-            owner = instance.family_.engine_family.name
-            symbol = f"tilekiln_{instance.target.word}_{owner}_{instance.how.pipeline}"
-            source = f"kernels/{owner}/{instance.how.pipeline}.cpp"
+            owner, pipeline = instance.family_.engine_family, instance.how.pipeline
+            symbol = f"tilekiln_{instance.target.word}_{owner.name}_{pipeline}"
+            source = f"{owner.room}/{instance.target.backend}/{pipeline}.cpp"
             found[key] = Engine(source, instance.target.name, symbol, (plan.receipt,))
     return found
 

@@ -6,6 +6,7 @@ import os
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
+from codegen import rooms
 from codegen.algorithms import Algorithm
 from codegen.axes import Family, Rule
 from codegen.backends import Backend
@@ -39,9 +40,8 @@ class Tree:
 
     @cached_property
     def families(self) -> dict[str, Family]:
-        folder = os.path.join(self.root, "kernels")
-        found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "family.yaml")))
-        documents = {name: Document(self.root, f"kernels/{name}/family.yaml") for name in found}
+        documents = rooms.found(self.root, "family.yaml")
+        found = list(documents)
         mains = {name: document.peek("companion_of") for name, document in documents.items()}
         engines = {name: document.peek("engine") for name, document in documents.items()}
         families: dict[str, Family] = {}
@@ -56,24 +56,17 @@ class Tree:
                 choices = [other for other in found if mains[other] is None and engines[other] is None]
                 raise document.error(("engine",), no_such("family with engines of its own", engine, choices))
             family = Family(document, families.get(main or ""), families.get(owner or ""))
-            if family.name != name:
-                raise document.error(("family",), f"the family in kernels/{name} must be named {name}")
             families[name] = family
         return {name: families[name] for name in found}
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
-        """What kernels/*/operator.yaml declare, by name."""
+        """What the operator.yaml of all rooms declare, by name."""
         from codegen.operators import model, schema
 
-        folder = os.path.join(self.root, "kernels")
-        areas = {}
-        for name in sorted(os.listdir(folder)):
-            if os.path.isfile(os.path.join(folder, name, "arguments.yaml")):
-                document = Document(self.root, f"kernels/{name}/arguments.yaml")
-                areas[name] = document, document.load(schema.AreaFile)
-        found = sorted(n for n in os.listdir(folder) if os.path.isfile(os.path.join(folder, n, "operator.yaml")))
-        return {name: model.load(self.root, name, areas, self.families) for name in found}
+        areas = {folder: (one, one.load(schema.AreaFile)) for folder, one in rooms.areas(self.root).items()}
+        documents = rooms.found(self.root, "operator.yaml")
+        return {name: model.load(document, areas, self.families) for name, document in documents.items()}
 
     def families_of(self, receipt: Receipt) -> list[Family]:
         """Those that a receipt lists instances of: the ones it names and their companions."""

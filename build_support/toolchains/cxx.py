@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, instances: Sequence[str]) -> Any:
-    family, pipeline = engine.source.removesuffix(".cpp").split("/")[-2:]
+    name = engine.symbol.removeprefix(f"tilekiln_{target.word}_")
     return graph.compile(
         engine.source,
-        f"{place}/{target.name}/{family}-{pipeline}.o",
+        f"{place}/{target.name}/{name}.o",
         "engine",
         ["include"],
         flags=list(target.flags),

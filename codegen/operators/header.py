@@ -20,7 +20,7 @@ def text(operator: Operator) -> str:
     name, struct = operator.name, f"tilekiln_{operator.name}_args"
     guard = f"TILEKILN_OPERATORS_{name.upper()}_H"
     lines = [
-        f"/* {name}.h - {MADE} from kernels/{name}/operator.yaml; change that. */",
+        f"/* {name}.h - {MADE} from {operator.room}/operator.yaml; change that. */",
         f"#ifndef {guard}",
         f"#define {guard}",
         "",

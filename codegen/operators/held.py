@@ -16,24 +16,25 @@ def operators(plan: Plan) -> list[Operator]:
     families = {instance.family for instance in plan.instances}
     every = plan.tree.operators.values()
     used = [operator for operator in every if not families.isdisjoint(operator.file.stages)]
-    whole = {operator.file.area for operator in used if operator.area.together}
-    return [operator for operator in every if operator in used or operator.file.area in whole]
+    whole = {operator.area_room for operator in used if operator.area.together}
+    return [operator for operator in every if operator in used or operator.area_room in whole]
 
 
 def host(held: Iterable[Operator]) -> list[str]:
     """The host code of a library of these operators, as patterns from the tree's root."""
     held = list(held)
-    areas = dict.fromkeys(f"kernels/{operator.file.area}/*.cpp" for operator in held)
-    return [*dict.fromkeys([ALWAYS, *areas]), *(f"kernels/{operator.name}/host.cpp" for operator in held)]
+    areas = [f"{operator.area_room}/*.cpp" for operator in held]
+    return [*dict.fromkeys([ALWAYS, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
 
 
 def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
     """Of the hashes of the tree's folders, those of what the library is made from."""
     held = operators(plan)
     families = [instance.family_ for instance in {i.family: i for i in plan.instances}.values()]
-    rooms = {operator.name for operator in plan.tree.operators.values()} | {*plan.tree.families}
-    rooms |= {operator.file.area for operator in plan.tree.operators.values()}
-    own = {COMMON} | {word for operator in held for word in (operator.name, operator.file.area, *operator.file.stages)}
-    own |= {word for family in families for word in (family.name, family.engine_family.name)}
-    others = {f"kernels/{room}" for room in rooms - own}
-    return {folder: digest for folder, digest in hashes.items() if folder not in others}
+    every, all_families = plan.tree.operators.values(), plan.tree.families
+    rooms = {operator.room for operator in every} | {family.room for family in all_families.values()}
+    rooms |= {operator.area_room for operator in every}
+    own = {COMMON} | {room for operator in held for room in (operator.room, operator.area_room)}
+    own |= {all_families[stage].room for operator in held for stage in operator.file.stages}
+    own |= {room for family in families for room in (family.room, family.engine_family.room)}
+    return {folder: digest for folder, digest in hashes.items() if folder not in rooms - own}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from codegen import rooms
 from codegen.axes import Family
 from codegen.errors import no_such
 from codegen.operators import schema
@@ -162,6 +164,8 @@ class Operator:
         self.document = document
         self.file = file = document.load(schema.OperatorFile)
         self.name, self.about = file.operator, file.about
+        self.room = rooms.folder_of(document)
+        self.area_room = rooms.folder_of(area[0])
         self.area_document, self.area = area
         self.groups = {
             name: (group, source) for source, file_ in (common, area) for name, group in file_.groups.items()
@@ -460,21 +464,16 @@ class Operator:
         return f"({', '.join(words)})"
 
 
-COMMON = "library"  # the area whose groups every operator may include
+COMMON = "kernels/library"  # the area whose groups every operator may include
 STEPS = ("arrays", "signature", "overlaps", "run")
 
 
 def load(
-    root: str, name: str, areas: Mapping[str, tuple[Document, schema.AreaFile]], families: Mapping[str, Family]
+    document: Document, areas: Mapping[str, tuple[Document, schema.AreaFile]], families: Mapping[str, Family]
 ) -> Operator:
-    """The operator that kernels/<name>/operator.yaml declares."""
-    document = Document(root, f"kernels/{name}/operator.yaml")
-    area = document.peek("area")
-    if area is not None and area not in areas:
-        raise document.error(("area",), no_such("area", area, areas))
-    operator = Operator(document, areas[area or COMMON], areas[COMMON])
-    if operator.name != name:
-        raise document.error(("operator",), f"the operator in kernels/{name} must be named {name}")
+    """The operator that an operator.yaml declares, with what its area and COMMON have."""
+    area = os.path.dirname(rooms.folder_of(document))
+    operator = Operator(document, areas.get(area, areas[COMMON]), areas[COMMON])
     for index, stage in enumerate(operator.file.stages):
         if stage not in families:
             raise document.error(("stages", index), no_such("family", stage, families, "families"))

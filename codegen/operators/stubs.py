@@ -10,7 +10,7 @@ from codegen.operators.model import Operator
 
 HEAD = '''"""The arguments of every operator past those by position, for type checkers.
 
-Made by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+Made by `python -m codegen operators --write` from the rooms' operator.yaml; change those.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def test_a_header_of_the_rows(built_tree):
 def test_a_header_of_the_engine(built_tree):
     built_tree.append("include/tilekiln/cpu/tile.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")
-    assert [label for label in compiled if label.startswith("kernels/fmha_fwd/qlanes.cpp for ")]
+    assert [label for label in compiled if label.startswith("kernels/attention/fmha_fwd/cpu/qlanes.cpp for ")]
     assert not [label for label in compiled if label.startswith(("rows/", "kernels/library/"))]
 
 
@@ -55,7 +55,7 @@ def test_one_more_value(built_tree):
     objects = f"build/{built_tree.variant}/obj"
     built_tree.built("receipt=fp32", "mode=debug")
     before = built_tree.files(objects)
-    built_tree.edit("kernels/fmha_fwd/family.yaml", "fp32: [32x32, 48x48", "fp32: [32x32, 40x40, 48x48")
+    built_tree.edit("kernels/attention/fmha_fwd/family.yaml", "fp32: [32x32, 48x48", "fp32: [32x32, 40x40, 48x48")
     said = built_tree.built("receipt=fp32", "mode=debug")
     compiled = said.actions("compile")
     rows = [label for label in compiled if label.startswith("rows/")]
@@ -140,7 +140,9 @@ def test_compiledb(built_tree):
     said = built_tree.built(*built_tree.SMALL, "compiledb")
     assert said.actions("compile") == []
     entries = json.loads((built_tree.root / "compile_commands.json").read_text())
-    assert {"kernels/library/dispatch.cpp", "kernels/fmha_fwd/qlanes.cpp"} <= {entry["file"] for entry in entries}
+    assert {"kernels/library/dispatch.cpp", "kernels/attention/fmha_fwd/cpu/qlanes.cpp"} <= {
+        entry["file"] for entry in entries
+    }
     entry = next(entry for entry in entries if entry["file"] == "kernels/library/status.cpp")
     assert os.path.realpath(entry["directory"]) == os.path.realpath(built_tree.root)
     command = [*entry["arguments"], "-fsyntax-only"]

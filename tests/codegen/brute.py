@@ -19,7 +19,8 @@ Pairs = dict[str, set[tuple[int, int]]]  # by dtype: hdim_q, hdim_v
 
 def head_dims(family: str) -> Pairs:
     """Those of a family's file."""
-    data = yaml.safe_load((ROOT / "kernels" / family / "family.yaml").read_text())
+    every = (yaml.safe_load(path.read_text()) for path in ROOT.glob("kernels/**/family.yaml"))
+    data = next(data for data in every if data["family"] == family)
     return {
         dtype: {tuple(map(int, pair.split("x"))) for pair in listed}
         for dtype, listed in data["tables"]["head_dims"]["values"].items()

@@ -20,10 +20,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def what_there_is(root: pathlib.Path) -> str:
     """How `codegen check` counts the YAML files of a tree."""
-    families = [yaml.safe_load(path.read_text()) for path in root.glob("kernels/*/family.yaml")]
+    families = [yaml.safe_load(path.read_text()) for path in root.glob("kernels/**/family.yaml")]
     counts = [
         (len(list(root.glob("receipts/*.yaml"))), "receipts"),
-        (len(list(root.glob("kernels/*/operator.yaml"))), "operators"),
+        (len(list(root.glob("kernels/**/operator.yaml"))), "operators"),
         (len(families), "families"),
         (sum(len(family.get("rules", [])) for family in families), "rules"),
         (len(list(root.glob("kernels/targets/*.yaml"))), "targets"),

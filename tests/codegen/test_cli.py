@@ -34,8 +34,8 @@ UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" 
 NUMBERS = [str(number) for number, _ in NUMBERED]
 RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMBERED), *UNNUMBERED])}"
 TARGETS = [file["target"] for file in sorted(loaded("kernels/targets/*.yaml"), key=lambda file: file["order"])]
-FAMILIES = [file["family"] for file in loaded("kernels/*/family.yaml")]
-WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/*/family.yaml") if "head_dims" in file.get("tables", {})]
+FAMILIES = sorted(file["family"] for file in loaded("kernels/**/family.yaml"))
+WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/**/family.yaml") if "head_dims" in file.get("tables", {})]
 HDIMS = sizes(
     {f"{family} {dtype}": pairs for family in WITH_HEAD_DIMS for dtype, pairs in head_dims(family).items()}, 0
 )

@@ -59,7 +59,8 @@ def both(copy: Copy) -> Tree:
     folder = copy.path / "kernels" / "toy"
     folder.mkdir()
     (folder / "family.yaml").write_text(FAMILY)
-    (folder / "rows.cpp").write_text("")
+    (folder / "cpu").mkdir()
+    (folder / "cpu/rows.cpp").write_text("")
     (copy.path / "receipts/both.yaml").write_text(RECEIPT)
     algorithms = "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}\n"
     copy.edit(
@@ -164,7 +165,8 @@ def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
     folder = copy.path / "kernels/toy_sum"
     folder.mkdir()
     (folder / "family.yaml").write_text(COMPANION)
-    (folder / "sums.cpp").write_text("")
+    (folder / "cpu").mkdir()
+    (folder / "cpu/sums.cpp").write_text("")
     copy.edit("kernels/targets/cpu-generic.yaml", "  toy:\n", "  toy_sum:\n    - {pipeline: sums, tile: 8}\n  toy:\n")
     root = copy.tree()
     assert check(root).startswith(f"all is well: {what_there_is(copy.path)}; ")
@@ -183,5 +185,5 @@ def test_a_companion_multiplies_what_is_needed_with_its_own_axes(
     )
     generated = generate([plan], tmp_path / "gen", golden.INFO)
     assert [(engine.source, engine.symbol) for engine in generated.engines] == [
-        ("kernels/toy_sum/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own
+        ("kernels/toy_sum/cpu/sums.cpp", "tilekiln_cpu_avx2_toy_sum_sums")  # it has an engine of its own
     ]

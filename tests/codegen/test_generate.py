@@ -70,19 +70,17 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
         "flash/manifest.cpp",
     ]
     assert [(engine.source, engine.target, engine.symbol, engine.receipts) for engine in generated.engines] == [
-        (f"kernels/{family}/{pipeline}.cpp", f"cpu-{isa}", f"tilekiln_cpu_{isa}_{family}_{pipeline}", ("flash",))
-        for family, pipelines in (
-            (
-                "fmha_fwd_splitkv",
-                ("qlanes", "dlanes"),
-            ),  # of all five families over a KV cache, in the order of the first
-            ("fmha_bwd_dq_dk_dv", ("qlanes",)),
-            ("fmha_fwd", ("qlanes",)),
+        (f"kernels/{room}/cpu/{pipeline}.cpp", f"cpu-{isa}", f"tilekiln_cpu_{isa}_{family}_{pipeline}", ("flash",))
+        for family, room, pipelines in (
+            # of all five families over a KV cache, in the order of the first
+            ("fmha_fwd_splitkv", "attention/fmha_fwd_splitkv", ("qlanes", "dlanes")),
+            ("fmha_bwd_dq_dk_dv", "attention/fmha_bwd/dq_dk_dv", ("qlanes",)),
+            ("fmha_fwd", "attention/fmha_fwd", ("qlanes",)),
         )
         for isa in ("generic", "avx2")
         for pipeline in pipelines
     ]
-    operators = [path.parent.name for path in sorted((ROOT / "kernels").glob("*/operator.yaml"))]
+    operators = [path.parent.name for path in sorted((ROOT / "kernels").glob("**/operator.yaml"))]
     assert sorted(generated.headers) == sorted(
         f"include/tilekiln/generated/{name}.h"
         for name in [
@@ -146,7 +144,7 @@ def test_what_a_receipt_no_longer_needs_goes_and_nothing_else(copy: Copy, tmp_pa
 @pytest.mark.parametrize(
     ("file", "old", "new", "touched"),
     [
-        ("kernels/fmha_fwd/family.yaml", "fp8fp32: [", "fp8fp32: [248x248, ", "fp8fp32_d248x248"),
+        ("kernels/attention/fmha_fwd/family.yaml", "fp8fp32: [", "fp8fp32: [248x248, ", "fp8fp32_d248x248"),
         ("receipts/fp8.yaml", "hdim_q=128,192", "hdim_q=128,192,64", "_d64x64"),
     ],
 )
@@ -178,16 +176,16 @@ def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pa
     make(copy, out, "fp8")
     shutil.copytree(ROOT / "docs/reference", copy.path / "docs/reference")
     before = [path for path in content(out) if path.startswith("rows/")]
-    copy.edit("kernels/fmha_fwd/family.yaml", f"{mode}]", f"{mode}, nested]\n    apart: [nested]")
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", f"{mode}]", f"{mode}, nested]\n    apart: [nested]")
     assert mixed(copy.tree()) == []
     done = make(copy, out, "fp8")
     written = [path for path in done.written if path.startswith("rows/")]
     assert written
     assert all(path.startswith("rows/fmha_fwd/") and "_nested-" in path for path in written)
     assert done.removed == []
-    copy.edit("kernels/fmha_fwd/family.yaml", "\n    apart: [nested]", "")
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "\n    apart: [nested]", "")
     (line,) = mixed(copy.tree())
-    assert line.startswith("kernels/fmha_fwd/family.yaml: mode=nested is new, and every unit of rows")
+    assert line.startswith("kernels/attention/fmha_fwd/family.yaml: mode=nested is new, and every unit of rows")
     assert "`apart: [nested]`" in line
     done = make(copy, out, "fp8")
     gone = {path for path in done.removed if "_nested-" not in path}
@@ -270,11 +268,11 @@ def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith("about:"))
     lines[at] = f"about: {json.dumps(about, ensure_ascii=False)}"
     receipt.write_text("\n".join(lines) + "\n")
-    family = copy.path / "kernels/fmha_fwd/family.yaml"
+    family = copy.path / "kernels/attention/fmha_fwd/family.yaml"
     rule, *_ = [line for line in family.read_text().splitlines() if line.strip().startswith("says: ")]
     says = 'a tab\t1 and "quotes" \\ \U0001f642 ??/'
     copy.edit(
-        "kernels/fmha_fwd/family.yaml",
+        "kernels/attention/fmha_fwd/family.yaml",
         rule,
         rule.partition("says: ")[0] + f"says: {json.dumps(says, ensure_ascii=False)}",
     )

@@ -155,7 +155,7 @@ def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
     header = (tmp_path / f"include/tilekiln/generated/{PREFILL}.h").read_text()
     assert "enum class PageSize : unsigned char { _1, _16, _1024 };" in header
     assert [(e.source, e.symbol) for e in generated.engines] == [
-        (f"kernels/fmha_fwd_splitkv/{pipeline}.cpp", f"tilekiln_cpu_avx2_fmha_fwd_splitkv_{pipeline}")
+        (f"kernels/attention/fmha_fwd_splitkv/cpu/{pipeline}.cpp", f"tilekiln_cpu_avx2_fmha_fwd_splitkv_{pipeline}")
         for pipeline in ("qlanes", "dlanes")
     ]
 
@@ -170,10 +170,11 @@ def test_families_share_engines() -> None:
 
 # What a GPU would be: 32-bit offsets, key tiles of 128.
 LIMITED = """
-target: limited
+target: cpu-limited
 about: A target to test with.
 index: 9
 order: 90
+backend: cpu
 isa: limited
 arch: any
 flags: []
@@ -193,14 +194,14 @@ algorithms:
 
 @pytest.fixture
 def limited(copy: Copy) -> Tree:
-    (copy.path / "kernels/targets/limited.yaml").write_text(LIMITED)
+    (copy.path / "kernels/targets/cpu-limited.yaml").write_text(LIMITED)
     return copy.tree()
 
 
 def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited: Tree, tmp_path: pathlib.Path) -> None:
     check(limited)
     where = f"family={PREFILL} dtype=bf16 hdim_q=128 mask=none bias=none softcap=no lse=no dropout=no sink=no"
-    plan = resolve("ck_default", ["limited"], where, root=limited)
+    plan = resolve("ck_default", ["cpu-limited"], where, root=limited)
     found = {}
     for i in plan.instances:
         key = (i.signature["page_size"], i.signature["layout"], i.signature["lookup"])
@@ -223,21 +224,24 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     assert len(set(names)) == len(names) == 2 * 2 + 2 * 2 + 2 * 3 + 4 * 2
     words = "d128x128_group_ps16_linear_vllm_nmask_nbias_nsoftcap_nlse_ndropout_nsink_nqscale"
     name = f"fmha_batch_prefill_bf16_kvsame_{words}"
-    assert names[names.index(f"{name}_qlanes_b128x128_small_limited") + 1] == f"{name}_qlanes_b128x128_large_limited"
-    assert explain(limited, "ck_default", f"{name}_qlanes_b128x128_large_limited", ["cpu-avx2"]).text.startswith(
+    assert (
+        names[names.index(f"{name}_qlanes_b128x128_small_cpu_limited") + 1]
+        == f"{name}_qlanes_b128x128_large_cpu_limited"
+    )
+    assert explain(limited, "ck_default", f"{name}_qlanes_b128x128_large_cpu_limited", ["cpu-avx2"]).text.startswith(
         "yes: "
     )
 
-    both = resolve("ck_default", ["cpu-avx2", "limited"], where, root=limited)
+    both = resolve("ck_default", ["cpu-avx2", "cpu-limited"], where, root=limited)
     generated = generate([both], tmp_path, golden.INFO)
     manifest = json.loads((tmp_path / "ck_default/manifest.json").read_text())
     assert manifest["families"][PREFILL]["algorithm"] == ["target", "pipeline", "tile", "kv_load"]
     loads = {(row[-4], row[-1]) for row in manifest["instances"]["rows"]}
-    assert loads == {("cpu-avx2", None), ("limited", "small"), ("limited", "large")}
+    assert loads == {("cpu-avx2", None), ("cpu-limited", "small"), ("cpu-limited", "large")}
     rows = "".join((tmp_path / unit.path).read_text() for unit in generated.units if unit.kind == "rows")
     for line in filter(lambda line: line.startswith("  {"), rows.splitlines()):
         number, target = map(int, line[line.index("{") + 1 : line.index("}")].split(", ")[2:])
-        how = both.tree.targets["limited" if target == 9 else "cpu-generic"].file.algorithms[PREFILL][number]
+        how = both.tree.targets["cpu-limited" if target == 9 else "cpu-generic"].file.algorithms[PREFILL][number]
         load = how.get("kv_load")
         assert f"_{how['pipeline']}_b{how['tile']}{f'_{load}' if load else ''}_" in line
 
@@ -262,37 +266,37 @@ def test_a_cpu_limits_nothing() -> None:
     ("file", "old", "new", "message"),
     [
         (
-            "kernels/fmha_fwd_pagedkv/family.yaml",
+            "kernels/attention/fmha_fwd_pagedkv/family.yaml",
             "engine: fmha_fwd_splitkv",
             "engine: fmha_fwd_splitk",
             "no family with engines of its own 'fmha_fwd_splitk'; nearest: fmha_fwd_splitkv",
         ),
         (
-            "kernels/fmha_fwd_pagedkv/family.yaml",
+            "kernels/attention/fmha_fwd_pagedkv/family.yaml",
             "engine: fmha_fwd_splitkv",
             "engine: fmha_fwd_appendkv",
             "no family with engines of its own 'fmha_fwd_appendkv'; near",
         ),
         (
-            "kernels/fmha_fwd_pagedkv/family.yaml",
+            "kernels/attention/fmha_fwd_pagedkv/family.yaml",
             "engine: fmha_fwd_splitkv",
             "engine: main",
             "only a companion (`companion_of`) has a main family",
         ),
         (
-            "kernels/fmha_fwd_appendkv/family.yaml",
+            "kernels/attention/fmha_fwd_appendkv/family.yaml",
             "name: dlanes",
             "name: elanes",
             "no pipeline of fmha_fwd_splitkv 'elanes'; nearest: ",
         ),
         (
-            "kernels/fmha_batch_prefill/family.yaml",
+            "kernels/attention/fmha_batch_prefill/family.yaml",
             "values: [1, 16, 1024]",
             "values: [1, 16, 1024, 16]",
             "an axis has at most 64 values, each once",
         ),
         (
-            "kernels/fmha_batch_prefill/family.yaml",
+            "kernels/attention/fmha_batch_prefill/family.yaml",
             "values: [1, 16, 1024]",
             "values: [1, 16, 10.5]",
             "10.5 must be a name (small letters, digits and _), or a whole number from 0",

@@ -66,10 +66,11 @@ families:
 
 @pytest.fixture
 def norms(copy: Copy) -> Tree:
-    folder = copy.path / "kernels/norm"
-    folder.mkdir(exist_ok=True)
+    folder = copy.path / "kernels/test/norm"
+    folder.mkdir(parents=True)
     (folder / "family.yaml").write_text(FAMILY)
-    (folder / "rows.cpp").write_text("")
+    (folder / "cpu").mkdir()
+    (folder / "cpu/rows.cpp").write_text("")
     (copy.path / "receipts/norms.yaml").write_text(RECEIPT)
     copy.edit("kernels/targets/cpu-generic.yaml", "algorithms:\n", "algorithms:\n" + ALGORITHMS)
     return copy.tree()
@@ -184,11 +185,11 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
     ],
 )
 def test_mistakes_of_a_family_are_told(copy: Copy, norms: Tree, old: str, new: str, message: str) -> None:
-    copy.edit("kernels/norm/family.yaml", old, new)
+    copy.edit("kernels/test/norm/family.yaml", old, new)
     with pytest.raises(CodegenError) as raised:
         check(copy.tree())
     where, _, told = str(raised.value).partition(": ")
-    assert where.startswith("kernels/norm/family.yaml:")
+    assert where.startswith("kernels/test/norm/family.yaml:")
     assert told.startswith(message)
 
 

@@ -16,13 +16,17 @@ from codegen.tree import Tree
 from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
 
-FWD, AREA = "kernels/fmha_fwd/operator.yaml", "kernels/attention/arguments.yaml"
-GEMM = "kernels/gemm/operator.yaml"
+FWD, AREA = "kernels/attention/fmha_fwd/operator.yaml", "kernels/attention/arguments.yaml"
+GEMM = "kernels/gemm/gemm/operator.yaml"
 
 # What stands there, what a person makes of it (@ is where the error must point), the message.
 CASES = [
-    (FWD, "operator: fmha_fwd", "operator: @fmha_forward", "the operator in kernels/fmha_fwd must be named fmha_fwd"),
-    (FWD, "area: attention", "area: @atention", "no area 'atention'; nearest: attention"),
+    (
+        FWD,
+        "operator: fmha_fwd",
+        "operator: @fmha_forward",
+        "the operator in kernels/attention/fmha_fwd must be named fmha_fwd",
+    ),
     (FWD, "stages: [fmha_fwd]", "stages: [@fmha_fwb]", "no family 'fmha_fwb'; nearest: fmha_fwd"),
     (
         FWD,

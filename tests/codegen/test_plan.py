@@ -152,7 +152,9 @@ def test_where_narrows_a_plan_and_an_empty_one_is_an_error() -> None:
 
 
 def test_a_second_algorithm_is_a_second_instance_where_its_selection_holds(copy: Copy) -> None:
-    copy.edit("kernels/fmha_fwd/family.yaml", "engine:\n", "  - {name: decode, about: Few queries.}\nengine:\n")
+    copy.edit(
+        "kernels/attention/fmha_fwd/family.yaml", "engine:\n", "  - {name: decode, about: Few queries.}\nengine:\n"
+    )
     copy.edit(
         "kernels/targets/cpu-generic.yaml",
         "  fmha_fwd:\n    - {pipeline: qlanes, tile: 64x64}\n",
@@ -185,7 +187,7 @@ def test_a_new_value_head_dim_and_rule_are_one_edit_each(copy: Copy, real: Tree)
         return len(resolve("ck_default", ["cpu-generic"], family="fmha_fwd", root=root).instances)
 
     before = count(real)
-    family = "kernels/fmha_fwd/family.yaml"
+    family = "kernels/attention/fmha_fwd/family.yaml"
     copy.edit(family, "  fp8fp32: [", "  fp8fp32: [184x184, ")
     assert count(copy.tree()) == before + 48
     copy.edit(family, "values: [none, window]", "values: [none, window, tree]")

@@ -76,8 +76,10 @@ def test_a_receipt_that_is_wrong_stops_no_other(copy: Copy, capsys: pytest.Captu
 
 
 def test_what_is_wrong_with_a_family_is_no_receipts_fault(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
-    copy.edit("kernels/fmha_fwd/family.yaml", "batch_by: [dtype,", "batch_by: [dtyp,")
-    with pytest.raises(CodegenError, match=r"^kernels/fmha_fwd/family\.yaml:\d+:12: no axis 'dtyp'; nearest: dtype$"):
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "batch_by: [dtype,", "batch_by: [dtyp,")
+    with pytest.raises(
+        CodegenError, match=r"^kernels/attention/fmha_fwd/family\.yaml:\d+:12: no axis 'dtyp'; nearest: dtype$"
+    ):
         copy.tree().receipt("2")
     assert capsys.readouterr().err == ""
 
@@ -101,7 +103,7 @@ def test_check_names_the_receipts_that_have_changed(copy: Copy) -> None:
     docs.write(copy.tree(), str(copy.path / docs.FOLDER))
     assert changed(copy.tree()) == []
     before = docs.counts(copy.tree())
-    copy.edit("kernels/fmha_fwd/family.yaml", "fp8fp32: [", "fp8fp32: [184x184, ")
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "fp8fp32: [", "fp8fp32: [184x184, ")
     add(copy, "small", SMALL)
     (copy.path / "receipts/aiter_bwd_group.yaml").unlink()
     lines = [" ".join(line.split()) for text in changed(copy.tree()) for line in text.splitlines()]

@@ -61,7 +61,7 @@ def test_the_description_names_every_source_once_and_the_plan_is_whole() -> None
     source = sources.sources("fp32_min", TARGETS)
     answer = json.loads(sources.record(source, source.contents))
     named = [path for group in answer["groups"] for path in group["sources"]]
-    engines = {"kernels/fmha_fwd/qlanes.cpp", "kernels/fmha_bwd_dq_dk_dv/qlanes.cpp"}
+    engines = {"kernels/attention/fmha_fwd/cpu/qlanes.cpp", "kernels/attention/fmha_bwd/dq_dk_dv/cpu/qlanes.cpp"}
     assert sorted(named) == sorted([*(p for p in source.contents if p.endswith(".cpp")), *engines])  # for two targets
     assert {*answer["files"]} == {*source.contents}
     assert {*answer["headers"]} <= {*answer["files"]}
@@ -95,7 +95,9 @@ def test_writing_again_changes_only_what_changed(tmp_path: pathlib.Path) -> None
     after = tree_of(folder)
     gone = before.keys() - after.keys()
     assert gone
-    assert all(path.startswith(("generated/rows/", "kernels/fmha_bwd", "include/tilekiln/cpu/")) for path in gone)
+    assert all(
+        path.startswith(("generated/rows/", "kernels/attention/fmha_bwd/", "include/tilekiln/cpu/")) for path in gone
+    )
     assert not (folder / "generated/rows/fmha_bwd_dq_dk_dv").exists()  # no folder stays empty
     changed = {path for path in after if after[path] != before.get(path)}
     assert changed == {

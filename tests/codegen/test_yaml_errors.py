@@ -16,13 +16,13 @@ from tests.codegen.brute import AXES, nearest
 from tests.codegen.conftest import ROOT, Copy, what_there_is
 
 FAMILY, GENERIC, AVX2 = (
-    "kernels/fmha_fwd/family.yaml",
+    "kernels/attention/fmha_fwd/family.yaml",
     "kernels/targets/cpu-generic.yaml",
     "kernels/targets/cpu-avx2.yaml",
 )
 CPU = "kernels/backends/cpu/backend.yaml"
 BWD = "fmha_bwd_dq_dk_dv"
-BWD_FAMILY, DOT = f"kernels/{BWD}/family.yaml", "kernels/fmha_bwd_dot_do_o/family.yaml"
+BWD_FAMILY, DOT = "kernels/attention/fmha_bwd/dq_dk_dv/family.yaml", "kernels/attention/fmha_bwd/dot_do_o/family.yaml"
 RECEIPTS = ("flash", "aiter", "aiter_batch", "fp32", "fp32_min", "fp8")
 FLASH, AITER, AITER_BATCH, FP32, FP32_MIN, FP8 = (f"receipts/{name}.yaml" for name in RECEIPTS)
 
@@ -287,10 +287,11 @@ def test_a_missing_field_points_at_its_mapping(copy: Copy) -> None:
 
 
 def test_a_missing_pipeline_is_found(copy: Copy) -> None:
-    source = copy.path / "kernels/fmha_fwd/qlanes.cpp"
+    source = copy.path / "kernels/attention/fmha_fwd/cpu/qlanes.cpp"
     source.unlink(missing_ok=True)
     with pytest.raises(
-        CodegenError, match=r"^kernels/fmha_fwd/family\.yaml:\d+:11: kernels/fmha_fwd/qlanes\.cpp is missing$"
+        CodegenError,
+        match=r"^kernels/attention/fmha_fwd/family\.yaml:\d+:11: kernels/\S*/fmha_fwd/cpu/qlanes\.cpp is missing$",
     ):
         check(copy.tree())
 

@@ -1,6 +1,6 @@
 """The backward's ordered adds, walked through without a GPU: every tile once, one team a slot, nobody waits for ever.
 
-The walk follows kernels/fmha_bwd_dq_dk_dv/cuda/order.h; the plan is the one that tools/gpu gives the kernel.
+The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is the one that tools/gpu gives the kernel.
 """
 
 from __future__ import annotations

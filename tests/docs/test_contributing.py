@@ -27,7 +27,7 @@ PARTS = (
     "python/tilekiln/torch/_declared.py",
 )
 TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
-FORWARD = "kernels/fmha_fwd/family.yaml"
+FORWARD = "kernels/attention/fmha_fwd/family.yaml"
 
 
 def section(title: str) -> list[str]:
@@ -201,7 +201,8 @@ def test_an_operator(scratch: Scratch) -> None:
             (scratch.root / name).unlink()
     (scratch.root / "include/tilekiln/operators/softmax.h").unlink()
     (scratch.root / "docs/reference/softmax.md").unlink()
-    (scratch.root / "kernels/softmax").rmdir()
+    for folder in ("cpu", ""):
+        (scratch.root / "kernels/norm/softmax" / folder).rmdir()
     write()
     scratch.codegen("check")
     assert "softmax" not in scratch.codegen("list", "norm_default")

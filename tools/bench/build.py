@@ -133,7 +133,7 @@ def measure(bench: Bench, quick: bool) -> None:
     report("no-op receipt=ck_default", bench.no_op("receipt=ck_default"), 0.5)
 
     # A value more on one axis: bf16 gets head dims 40x40, which ck_default keeps.
-    family = bench.tree / "kernels/fmha_fwd/family.yaml"
+    family = bench.tree / "kernels/attention/fmha_fwd/family.yaml"
     text = family.read_text()
     changed = text.replace("bf16: [32x32,", "bf16: [32x32, 40x40,")
     if changed == text:

@@ -45,7 +45,7 @@ families:
 def widen(tree: pathlib.Path, count: int) -> int:
     """Gives the tree a receipt `scale` of about `count` instances a target; how many it is."""
     dims = max(1, round(count / PER_HEAD_DIM))
-    family = tree / "kernels/fmha_fwd/family.yaml"
+    family = tree / "kernels/attention/fmha_fwd/family.yaml"
     lines = family.read_text().splitlines(keepends=True)
     at = next(i for i, line in enumerate(lines) if line.startswith("      bf16: ["))
     lines[at] = f"      bf16: [{', '.join(f'{1 + d}x{1 + d}' for d in range(dims))}]\n"

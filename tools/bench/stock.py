@@ -156,7 +156,7 @@ class Ninja:
 
 def one_more(tree: pathlib.Path) -> None:
     """Another head dim for bf16."""
-    family = tree / "kernels/fmha_fwd/family.yaml"
+    family = tree / "kernels/attention/fmha_fwd/family.yaml"
     family.write_text(family.read_text().replace("bf16: [32x32,", "bf16: [32x32, 40x40,"))
 
 

@@ -11,7 +11,7 @@ import torch
 from tools.gpu import driver, order
 from tools.gpu.forward import LOG2E, UNBOUNDED
 
-HEADER = "kernels/fmha_bwd_dq_dk_dv/cuda/row.h"
+HEADER = "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 MASK, PAIRED, ALIBI, GROUP, SOFTCAP, BIAS, DROPOUT, BOTTOM_RIGHT = (1 << bit for bit in range(8))
 
 

@@ -11,7 +11,7 @@ import torch
 from tools.gpu import driver
 from tools.gpu.forward import LOG2E
 
-HEADER = "kernels/fmha_fwd_splitkv/cuda/row.h"
+HEADER = "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 
 
 class Decode:

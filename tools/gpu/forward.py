@@ -10,7 +10,7 @@ import torch
 
 from tools.gpu import driver
 
-HEADER = "kernels/fmha_fwd/cuda/row.h"
+HEADER = "kernels/attention/fmha_fwd/cuda/row.h"
 MASK, GROUP, SOFTCAP, ALIBI, BIAS, DROPOUT, BOTTOM_RIGHT, HEAVY_FIRST = (1 << bit for bit in range(8))
 LOG2E = 1.4426950408889634
 UNBOUNDED = 1 << 29  # further than any key; twice it fits an int

@@ -1,4 +1,4 @@
-"""The plan of the backward's ordered adds (kernels/fmha_bwd_dq_dk_dv/cuda/order.h): teams, units and slots."""
+"""Teams, units and slots of the backward's ordered adds: those of kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ struct BwdUnit {
   const BwdUnit* next;           // the unit that this thread will probably run after this one, whose keys are worth fetching; or null
 };
 
-// What one target offers: kernels/fmha_bwd_dq_dk_dv/qlanes.cpp holds all three stages of a target.
+// What one target offers: kernels/attention/fmha_bwd/dq_dk_dv/cpu/qlanes.cpp holds all three stages of a target.
 struct BwdEngine {
   // D into problem.delta. Also returns -sum exp(sink - LSE) D over the rows (0 without a sink): this unit's share of d_sink.
   float (*dot_do_o[kDtypes])(const BwdProblem&, const BwdRows&);

@@ -1,7 +1,7 @@
 // The border between the host side and the CPU engines of matrix products: plain data, no ISA, no std header, no inline function.
 //
-// The host side (kernels/<operator>/host.cpp, kernels/matrix) checks the arguments, turns a column-major out into a row-major one of the
-// transposed problem, picks an instance and hands out units; an engine (kernels/gemm/panels.cpp) computes one unit.
+// The host side (kernels/gemm/<operator>/host.cpp, kernels/gemm/gemm/host.h) checks the arguments, turns a column-major out into a row-major one of the
+// transposed problem, picks an instance and hands out units; an engine (kernels/gemm/gemm/cpu/panels.cpp) computes one unit.
 #pragma once
 
 namespace tilekiln::matrix {
@@ -9,7 +9,7 @@ namespace tilekiln::matrix {
 using i64 = long long;
 using u64 = unsigned long long;
 
-// By name as the axes in kernels/gemm/family.yaml.
+// By name as the axes in kernels/gemm/gemm/family.yaml.
 enum class Dtype : unsigned char { fp32, fp16, bf16, int8, fp8, bf8 };  // of a and b
 constexpr int kDtypes = 6;
 enum class OutDtype : unsigned char { fp32, fp16, bf16, int32 };

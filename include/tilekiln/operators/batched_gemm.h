@@ -1,4 +1,4 @@
-/* batched_gemm.h - Made by `python -m codegen operators --write` from kernels/batched_gemm/operator.yaml; change that. */
+/* batched_gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/batched_gemm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_BATCHED_GEMM_H
 #define TILEKILN_OPERATORS_BATCHED_GEMM_H
 

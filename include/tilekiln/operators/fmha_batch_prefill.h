@@ -1,4 +1,4 @@
-/* fmha_batch_prefill.h - Made by `python -m codegen operators --write` from kernels/fmha_batch_prefill/operator.yaml; change that. */
+/* fmha_batch_prefill.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_batch_prefill/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_BATCH_PREFILL_H
 #define TILEKILN_OPERATORS_FMHA_BATCH_PREFILL_H
 

@@ -1,4 +1,4 @@
-/* fmha_bwd.h - Made by `python -m codegen operators --write` from kernels/fmha_bwd/operator.yaml; change that. */
+/* fmha_bwd.h - Made by `python -m codegen operators --write` from kernels/attention/fmha_bwd/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_FMHA_BWD_H
 #define TILEKILN_OPERATORS_FMHA_BWD_H
 

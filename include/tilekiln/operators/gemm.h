@@ -1,4 +1,4 @@
-/* gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/operator.yaml; change that. */
+/* gemm.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_H
 #define TILEKILN_OPERATORS_GEMM_H
 

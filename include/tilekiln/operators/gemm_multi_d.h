@@ -1,4 +1,4 @@
-/* gemm_multi_d.h - Made by `python -m codegen operators --write` from kernels/gemm_multi_d/operator.yaml; change that. */
+/* gemm_multi_d.h - Made by `python -m codegen operators --write` from kernels/gemm/gemm_multi_d/operator.yaml; change that. */
 #ifndef TILEKILN_OPERATORS_GEMM_MULTI_D_H
 #define TILEKILN_OPERATORS_GEMM_MULTI_D_H
 

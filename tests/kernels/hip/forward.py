@@ -14,7 +14,7 @@ from tests.python import problems
 from tools.executor.amdgcn.code_object import CodeObject, Pointer, llvm_tool, reads, wave_size, writes
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = ROOT / "kernels" / "fmha_fwd" / "hip" / "forward.hip"
+SOURCE = ROOT / "kernels" / "attention" / "fmha_fwd" / "hip" / "forward.hip"
 FEATURES = {"window": 1, "alibi": 2, "softcap": 4, "lse": 8, "group": 16, "sink": 32, "bias": 64, "top_left": 128}
 LOG2E = 1.4426950408889634
 

@@ -1,4 +1,4 @@
-"""The static figures of the HIP forward kernels against those recorded in kernels/fmha_fwd/hip/gate.yaml.
+"""The static figures of the HIP forward kernels against those recorded in kernels/attention/fmha_fwd/hip/gate.yaml.
 
 `python -m tests.kernels.hip.test_gate` writes the record, which keeps its exceptions. Emulated (functional), never run
 on AMD silicon.
@@ -22,7 +22,7 @@ from tests.python import problems
 from tools.executor.amdgcn import gate
 from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject
 
-RECORD = forward.ROOT / "kernels" / "fmha_fwd" / "hip" / "gate.yaml"
+RECORD = forward.ROOT / "kernels" / "attention" / "fmha_fwd" / "hip" / "gate.yaml"
 TILES = 8  # by which the longer of two runs is longer
 HEAD = """\
 # Static figures of the forward kernel's main loop, by instruction counts of the executor: emulated (functional), never

@@ -1,0 +1,460 @@
+// Attention backward on Hopper for 16-bit tensors, bit-reproducible: dq, dk and dv, the latter summed over the query heads of a group.
+//
+//     P = exp(S - lse),  dV = P^T dO,  dP = dO V^T,  dS = P o (dP - delta),  dK = scale dS^T Q,  dQ = scale dS K
+//
+// With dropout P of dV and dP are dropped and scaled; with a soft cap dS is multiplied with the cap's slope 1 - tanh^2. The loop over
+// query tiles has a copy for each, one for neither, and one that asks the features (`Extras`).
+//
+// A CTA holds a tile of 128 keys, 64 in each of two warpgroups, and walks over the query tiles that see it. S^T and dP^T have keys
+// for rows, so P^T stays in registers as the first operand of dV; dS^T goes through shared memory and is the first operand of
+// dK as it lies and of dQ transposed. dK and dQ of step m - 1 run under the softmax of step m, and a warpgroup waits for the
+// other's dS only before dQ, so that they drift apart and one computes under the other's products. dQ leaves through shared
+// memory: two writer warps add a tile each to its sum in L2, in the order of order.h.
+//
+// Warpgroup 0: warp 0 loads, warps 1 and 2 write dQ. The other two compute.
+// All CTAs must be resident together: a writer waits for adds of others.
+//
+// -D: HDIM (64 or 128), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order).
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
+#include "kernels/backends/cuda/dropout.h"
+#include "wgmma.h"
+
+namespace tilekiln::cuda::fmha_bwd {
+
+constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a hang would take the device along
+
+// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
+enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
+
+struct Shared {
+  uint16_t k[kKeys * kHdim], v[kKeys * kHdim];
+  uint16_t q[kStages][kQueryRows * kHdim], dout[kStages][kQueryRows * kHdim];
+  uint16_t ds[2][kKeys * kQueryRows];
+  float dq[2][2][64 * 64];
+  float lse[kStages][kQueryRows], delta[kStages][kQueryRows];
+  uint64_t kv_full, kv_empty, q_full[kStages], q_empty[kStages], dout_full[kStages], dout_empty[kStages];
+  uint64_t dq_full[2], dq_empty[2];
+};
+static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
+
+TILEKILN_DEVICE void jitter(uint32_t x) {
+#ifdef JITTER
+  x = x * 2654435761u ^ blockIdx.x * 40503u ^ uint32_t(clock64());
+  x = (x ^ x >> 15) * 2246822519u;
+  x ^= x >> 13;
+  if ((x & 7) == 0) __nanosleep(x % 20000);
+#endif
+}
+
+// The coordinates of a sequence's row 0 in a tensor map (row.h).
+struct Place { int row, sequence, batch; };
+
+TILEKILN_DEVICE void load_panels(const CUtensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
+                                 const Place& at) {
+#pragma unroll
+  for (int i = 0; i < kPanels; ++i)
+    tensor_load(shared_address(to) + i * rows * 128, map, full, 64 * i, at.row + row, at.sequence, at.batch, h);
+}
+
+template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int lane) {
+  const Order<kQueryRows, kKeys, kPacked> order(p);
+  uint32_t step = 0, turns = 0;
+  Turn t;
+  for (int x = 0; x < order.turns(); ++x) {
+    if (!order.turn(x, t)) continue;
+    if (lane == 0) {
+      const int b = t.head / p.nhead_k, head_k = t.head - b * p.nhead_k;
+      wait(s.kv_empty, (turns & 1) ^ 1);
+      arrive_expecting(s.kv_full, 2 * kKeys * kHdim * 2);
+      Place keys{0, 0, b}, queries{0, 0, b};
+      if constexpr (kPacked) {
+        keys = {kFar - t.of.seqlen_k, p.seqstart_k[b] + t.of.seqlen_k, kFar};
+        queries = {kFar - t.of.seqlen_q, p.seqstart_q[b] + t.of.seqlen_q, kFar};
+      }
+      load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
+      load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
+      int g, m;
+      order.first_step(t, g, m);
+      for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
+        const int slot = step % kStages, head = head_k * order.group + g;
+        const uint32_t phase = (step / kStages & 1) ^ 1, bytes = kQueryRows * (2 * kHdim + 4);
+        const int64_t rows = ((int64_t(b) * p.nhead_q + head) * p.query_tiles + m) * kQueryRows;
+        jitter(step);
+        wait(s.q_empty[slot], phase);
+        arrive_expecting(s.q_full[slot], bytes);
+        load_panels(p.q, s.q[slot], kQueryRows, s.q_full[slot], m * kQueryRows, head, queries);
+        bulk_load(shared_address(s.lse[slot]), p.lse_log2 + rows, kQueryRows * 4, s.q_full[slot]);
+        wait(s.dout_empty[slot], phase);
+        arrive_expecting(s.dout_full[slot], bytes);
+        load_panels(p.dout, s.dout[slot], kQueryRows, s.dout_full[slot], m * kQueryRows, head, queries);
+        bulk_load(shared_address(s.delta[slot]), p.delta + rows, kQueryRows * 4, s.dout_full[slot]);
+      }
+    }
+    ++turns;
+    __syncwarp();
+  }
+}
+
+// Writer u owns shared buffer u, the dQ of every other step: one waits for its add to complete while the other works.
+template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
+  const Order<kQueryRows, kKeys, kPacked> order(p);
+  uint32_t step = 0;
+  Turn t;
+  for (int x = 0; x < order.turns(); ++x) {
+    if (!order.turn(x, t)) continue;
+    int g, m;
+    order.first_step(t, g, m);
+    for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
+      if (int(step & 1) != u) continue;
+      const int before = order.rank(t, g, m, lane);
+      if (lane == 0) {
+        const int64_t round = int64_t(order.group) * p.query_tiles, at = g * p.query_tiles + m;
+        float* sums = p.dq_sums + ((t.head * round + at) * p.slots + t.slot) * (kTileBytes / 4);
+        unsigned* counter = p.counters + (int64_t(t.head) * p.slots + t.slot) * round + at;
+        jitter(step * 3 + 1);
+        if (before > 0) {  // before the data is waited for, so that a poll is off the critical path
+          unsigned done;
+          int polls = 0;
+          do {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
+            if (++polls > kMostPolls) __trap();
+          } while (done != unsigned(before));
+          async_proxy_fence();
+        }
+        wait(s.dq_full[u], step >> 1 & 1);
+        const uint32_t from = shared_address(s.dq[u]);
+        if (before == 0) {
+          bulk_store(sums, from, kTileBytes);  // the first needs no zeros
+        } else {
+          bulk_add(sums, from, kTileBytes);
+        }
+        bulk_commit();
+        bulk_wait_read();
+        arrive(s.dq_empty[u]);
+        bulk_wait();
+        async_proxy_fence();
+        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+      }
+      __syncwarp();
+    }
+  }
+}
+
+TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
+  const Order<kQueryRows, kKeys, true> order(p);
+  const int lane = thread & 31, warp = thread >> 5, c2 = (lane & 3) * 2;
+  float dk[kHdim / 2], dv[kHdim / 2], score[kQueryRows / 2], dq[32];
+  uint32_t weight[kQueryRows / 16][4];
+  const uint32_t k = shared_address(s.k), v = shared_address(s.v);
+  uint32_t step = 0, turns = 0;
+  Turn t{};
+
+  const auto issue_scores = [&](uint32_t keys, uint32_t rows) {  // score (64 keys, query rows) = keys rows^T
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kHdim / 16; ++i)
+      Product<kQueryRows, 0, 0>::shared(
+          score, tile_descriptor(keys + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
+          tile_descriptor(rows + i / 4 * kQueryRows * 128 + i % 4 * 32, 16, 1024), i > 0);
+    product_commit();
+  };
+  const auto issue_dk_dq = [&](uint32_t at) {  // dk += dS^T q; dq = dS k
+    const uint32_t q = shared_address(s.q[at % kStages]), ds = shared_address(s.ds[at & 1]);
+    named_sync(5 + w, 128);  // this warpgroup's dS is there, all that dk needs
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kQueryRows / 16; ++i)
+      Product<kHdim, 0, 1>::shared(dk, tile_descriptor(ds + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
+                                   tile_descriptor(q + i * 2048, kQueryRows * 128, 1024), 1);
+    product_commit();
+    named_sync(2 - w + 2 * (at & 1), 256);  // and the other's
+    const uint32_t block_rows = kHdim == 64 ? w * kKeys * 128 : 0, block_columns = kHdim == 64 ? 0 : w * kKeys * 128;
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i)
+      Product<64, 1, 1>::shared(dq, tile_descriptor(ds + block_rows + i * 2048, 1024, 1024),
+                                tile_descriptor(k + block_columns + i * 2048, 1024, 1024), i > 0);
+    product_commit();
+  };
+  const auto hand_over_dq = [&](uint32_t at) {  // registers to shared memory in the order of threads: no bank conflicts
+    const int u = at & 1;
+    wait(s.dq_empty[u], (at >> 1 & 1) ^ 1);
+    float4* to = reinterpret_cast<float4*>(s.dq[u][w]) + thread;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) to[i * 128] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
+    async_shared_fence();
+    warp_arrive(s.dq_full[u], lane);
+  };
+
+  // One query tile. `first` is a template argument: a product in a branch makes ptxas wait for all of them.
+  const auto query_tile = [&](auto first, auto extras, int g, int m) {
+    constexpr bool kDrops = extras.value == kDropped || extras.value == kGeneral;
+    constexpr bool kBends = extras.value == kCapped || extras.value == kGeneral;
+    const int slot = step % kStages;
+    const uint32_t phase = step / kStages & 1;
+    wait(s.q_full[slot], phase);
+    issue_scores(k, shared_address(s.q[slot]));
+    if constexpr (!first.value) issue_dk_dq(step - 1);
+    const int first_key = t.tile * kKeys + w * 64, key = first_key + warp * 16 + (lane >> 2), row = m * kQueryRows + c2;
+    const auto sequence = [&] { return t.head / p.nhead_k; };
+    const auto head = [&] { return t.head % p.nhead_k * order.group + g; };
+    const auto start_q = [&] { return p.features & kGroup ? p.seqstart_q[sequence()] : 0; };
+    DroppedKeys<kQueryRows / 8> dropped;
+    if constexpr (kDrops) {
+      if (extras.value == kDropped || p.features & kDropout) {
+        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        dropped.draw(d, sequence() * p.nhead_q + head(), m * kQueryRows, first_key + warp * 16);
+      } else {
+        dropped.none();
+      }
+    }
+    if constexpr (!first.value) {
+      product_wait<2>();
+    } else {
+      product_wait<0>();
+    }
+    pin(score);
+    const int low = m * kQueryRows + t.of.shift, high = low + kQueryRows - 1;  // the diagonal of this tile's rows
+    const float2* lse = reinterpret_cast<const float2*>(s.lse[slot] + c2);
+    // Row column j is seen iff begin <= column <= end, by half.
+    const auto seen_from = [&](int half) {
+      const int at = key + 8 * half;
+      return at < t.of.seqlen_k ? at - p.right - low - c2 : kQueryRows;
+    };
+    const auto seen_until = [&](int half) {
+      const int at = key + 8 * half;
+      return at < p.sink_size ? kQueryRows : at + p.left - low - c2;
+    };
+    uint32_t share[extras.value == kPlain ? 1 : kQueryRows / 16][4];  // of dS: undropped, times the slope
+    if constexpr (!kBends) {
+      if (extras.value == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
+        const float slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        const float distance = float(row + t.of.shift - key);
+#pragma unroll
+        for (int j = 0; j < kQueryRows / 2; ++j)
+          score[j] -= slope * fabsf(distance + float((j >> 2) * 8 + (j & 1) - (j >> 1 & 1) * 8));
+      }
+#pragma unroll
+      for (int j = 0; j < kQueryRows / 8; ++j) {
+        const float2 l = lse[j * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          score[4 * j + i] = exp2_approx(__fmaf_rn(score[4 * j + i], p.score_scale_log2, i & 1 ? -l.y : -l.x));
+      }
+      if (first_key + 63 > low + p.right || first_key < high - p.left || first_key + 64 > t.of.seqlen_k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int begin = seen_from(half), end = seen_until(half);
+#pragma unroll
+          for (int j = 0; j < kQueryRows / 2; ++j)
+            if ((j >> 1 & 1) == half && ((j >> 2) * 8 + (j & 1) < begin || (j >> 2) * 8 + (j & 1) > end))
+              score[j] = 0.f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
+          if constexpr (kDrops) {
+            share[i][u] = weight[i][u];
+            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+          }
+        }
+    } else {
+      if (extras.value == kGeneral && p.features & kBias) {
+        const uint16_t* from =
+            p.bias + sequence() * p.bias_batch + head() * p.bias_head + (start_q() + row) * p.bias_row + key;
+#pragma unroll
+        for (int j = 0; j < kQueryRows / 2; ++j) {
+          const int at = row + (j >> 2) * 8 + (j & 1), half = j >> 1 & 1;
+          const bool inside = at < t.of.seqlen_q && key + 8 * half < t.of.seqlen_k;
+          score[j] += p.bias_scale * element(load_if(inside, from + ((j >> 2) * 8 + (j & 1)) * p.bias_row + 8 * half));
+        }
+      }
+      float slope = 0.f, distance = 0.f;
+      if (extras.value == kGeneral && p.features & kAlibi) {
+        slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        distance = float(row + t.of.shift - key);
+      }
+      const bool capped = extras.value == kCapped || p.features & kSoftcap;
+      const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const float2 l = lse[(2 * i + u / 2) * 4];
+          float made[2], bent[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int column = (2 * i + u / 2) * 8 + e, half = u % 2;
+            float x = score[8 * i + 2 * u + e], rest = 1.f;
+            if constexpr (kBends) {
+              const float tanh = tanh_approx(x * p.softcap_inner);  // without a cap: 0
+              x = capped ? tanh * p.softcap : x;
+              rest = __fmaf_rn(-tanh, tanh, 1.f);
+            }
+            if (extras.value == kGeneral) x -= slope * fabsf(distance + float(column - half * 8));
+            x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, e ? -l.y : -l.x));
+            made[e] = column < begin[half] || column > end[half] ? 0.f : x;
+            bent[e] = made[e] * rest;
+          }
+          weight[i][u] = pack(made[0], made[1]);
+          share[i][u] = pack(bent[0], bent[1]);
+          if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+        }
+    }
+    if constexpr (!first.value) {
+      product_wait<0>();
+      pin(dk);
+      pin(dq);
+      warp_arrive(s.q_empty[slot ^ 1], lane);
+    }
+    wait(s.dout_full[slot], phase);
+    const uint32_t dout = shared_address(s.dout[slot]);
+    if constexpr (kDrops) {
+#pragma unroll
+      for (int i = 0; i < kQueryRows / 16; ++i) pin(weight[i]);
+    }
+    issue_scores(v, dout);  // dP^T
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kQueryRows / 16; ++i)  // dv += P^T dout
+      Product<kHdim, 0, 1>::registers(dv, weight[i], tile_descriptor(dout + i * 2048, kQueryRows * 128, 1024), 1);
+    product_commit();
+    if constexpr (!first.value) hand_over_dq(step - 1);
+    product_wait<1>();
+    pin(score);
+    const float2* delta = reinterpret_cast<const float2*>(s.delta[slot] + c2);
+    const int quarter = lane >> 3, to_row = w * 64 + warp * 16 + (quarter & 1) * 8 + (lane & 7);
+    const uint32_t ds = shared_address(s.ds[step & 1]) + to_row * 128;
+    uint16_t* dbias = nullptr;
+    if constexpr (extras.value == kGeneral)
+      dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q() + row) * p.dbias_row + key;
+#pragma unroll
+    for (int i = 0; i < kQueryRows / 16; ++i) {
+      const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
+      uint32_t word[4];
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        float low_p, high_p;
+        unpack(extras.value == kPlain ? weight[i][u] : share[extras.value == kPlain ? 0 : i][u], low_p, high_p);
+        if constexpr (kDrops) {
+          dropped.scale(score[8 * i + 2 * u], 2 * i + u / 2, u % 2, 0, p.keep_scale);
+          dropped.scale(score[8 * i + 2 * u + 1], 2 * i + u / 2, u % 2, 1, p.keep_scale);
+        }
+        word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
+        if (extras.value == kGeneral) {
+          const int at = row + (2 * i + u / 2) * 8;
+          const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k;
+          store_if(inside && at < t.of.seqlen_q, dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
+          store_if(inside && at + 1 < t.of.seqlen_q, dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
+                   word[u] >> 16);
+        }
+      }
+      store_matrices(ds + i / 4 * kKeys * 128 + ((i % 4 * 2 + (quarter >> 1)) ^ (to_row & 7)) * 16, word);
+    }
+    async_shared_fence();
+    product_wait<0>();
+    pin(dv);
+    warp_arrive(s.dout_empty[slot], lane);
+    named_arrive(1 + w + 2 * (step & 1), 256);  // dS is there; by parity, for the other may be a step behind
+    ++step;
+  };
+
+  for (int x = 0; x < order.turns(); ++x) {
+    if (!uniform(order.turn(x, t))) continue;
+    step = uniform(step), turns = uniform(turns);
+#pragma unroll
+    for (int i = 0; i < kHdim / 2; ++i) dk[i] = dv[i] = 0.f;
+    pin(dk);
+    pin(dv);
+    wait(s.kv_full, turns & 1);
+    ++turns;
+    if (t.length > 0) {
+      int g, m;
+      order.first_step(t, g, m);
+      g = uniform(g), m = uniform(m);
+      const auto walk = [&](auto extras) {
+        pin(dk);
+        pin(dv);
+        query_tile(Constant<1>{}, extras, g, m);
+        for (int c = 1; c < t.length; ++c) {
+          order.next_step(t, g, m);
+          query_tile(Constant<0>{}, extras, g, m);
+        }
+      };
+      switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+        case 0:
+        case kAlibi: walk(Constant<kPlain>{}); break;
+        case kSoftcap: walk(Constant<kCapped>{}); break;
+        case kDropout: walk(Constant<kDropped>{}); break;
+        default: walk(Constant<kGeneral>{});
+      }
+      issue_dk_dq(step - 1);
+      product_wait<0>();
+      pin(dk);
+      pin(dq);
+      warp_arrive(s.q_empty[(step - 1) % kStages], lane);
+      warp_arrive(s.kv_empty, lane);
+      hand_over_dq(step - 1);
+    } else {
+      warp_arrive(s.kv_empty, lane);
+    }
+    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = p.features & kGroup ? p.seqstart_k[b] : 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int key = t.tile * kKeys + w * 64 + warp * 16 + (lane >> 2) + 8 * half;
+      const bool inside = key < t.of.seqlen_k;
+      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row, inside, p.hdim, lane, dv, half,
+                p.keep_scale);
+      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row, inside, p.hdim, lane, dk, half,
+                p.softmax_scale);
+    }
+  }
+}
+
+}  // namespace tilekiln::cuda::fmha_bwd
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim, fmha_bwd::kQueryRows, fmha_bwd::kKeys,
+                                                          fmha_bwd::kThreads, sizeof(fmha_bwd::Shared)};
+
+extern "C" __global__ void __launch_bounds__(256) fmha_bwd_prepare(const __grid_constant__ fmha_bwd::Row p) {
+  fmha_bwd::prepare(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256) fmha_bwd_convert(const __grid_constant__ fmha_bwd::Row p) {
+  fmha_bwd::convert(p);
+}
+
+extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
+    fmha_bwd_hopper(const __grid_constant__ fmha_bwd::Row p) {
+  extern __shared__ __align__(1024) char raw[];
+  fmha_bwd::Shared& s = *reinterpret_cast<fmha_bwd::Shared*>(raw);
+  const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
+  if (threadIdx.x == 0) {
+    barrier_init(s.kv_full, 1), barrier_init(s.kv_empty, 8);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(s.q_full[i], 1), barrier_init(s.q_empty[i], 8);
+      barrier_init(s.dout_full[i], 1), barrier_init(s.dout_empty[i], 8);
+      barrier_init(s.dq_full[i], 8), barrier_init(s.dq_empty[i], 1);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    fewer_registers<LOADER_REGISTERS>();
+    const int warp = uniform(threadIdx.x >> 5);
+    if (p.features & fmha_bwd::kGroup) {
+      if (warp == 0) fmha_bwd::load<true>(p, s, thread & 31);
+      if (warp == 1 || warp == 2) fmha_bwd::write_dq<true>(p, s, warp - 1, thread & 31);
+    } else {
+      if (warp == 0) fmha_bwd::load<false>(p, s, thread & 31);
+      if (warp == 1 || warp == 2) fmha_bwd::write_dq<false>(p, s, warp - 1, thread & 31);
+    }
+  } else {
+    more_registers<REGISTERS>();
+    fmha_bwd::compute(p, s, warpgroup - 1, thread);
+  }
+}

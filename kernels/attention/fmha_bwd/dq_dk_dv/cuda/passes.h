@@ -1,0 +1,141 @@
+// What runs before and after the backward's main kernel: `prepare` and `convert`, and the tile that all three share.
+#pragma once
+
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"
+
+namespace tilekiln::cuda::fmha_bwd {
+
+constexpr int kHdim = HDIM, kKeys = 128, kQueryRows = 8192 / kHdim, kStages = 2, kThreads = 384;
+constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
+constexpr int kTileBytes =
+    kQueryRows * kHdim * 4;  // of dQ: 32 KB; a warpgroup makes a 64 x 64 block, by rows (64) or columns (128)
+
+// Four column groups of one row, packed and transposed, to `to` + column.
+template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int hdim, int lane, const float (&a)[N],
+                                                int half, float scale) {
+#pragma unroll
+  for (int d = 0; d < N / 4; d += 4) {
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      word[i] = pack(a[(d + i) * 4 + 2 * half] * scale, a[(d + i) * 4 + 2 * half + 1] * scale);
+    const uint4 line = quad_transpose(lane, word[0], word[1], word[2], word[3]);
+    if (inside && d * 8 + (lane & 3) * 8 < hdim) *reinterpret_cast<uint4*>(to + d * 8 + (lane & 3) * 8) = line;
+  }
+}
+
+// delta, log2(e) lse, the sink logits' shares, zeros in dbias where a mask hides it, and counters at zero. Grid (query_tiles,
+// batch nhead_q). Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
+TILEKILN_DEVICE void prepare(const Row& p) {
+  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31, m = blockIdx.x;
+  const Extent e = extent_of<kQueryRows, kKeys>(p, b);
+  const int64_t start = p.features & kGroup ? p.seqstart_q[b] : 0;
+  constexpr int kLanes = kHdim / 8, kRows = 32 / kLanes,
+                kRounds = kQueryRows / (8 * kRows);  // lanes a row, rows a warp
+  const int column = lane % kLanes * 8, first = (threadIdx.x >> 5) * kRows + lane / kLanes;
+  uint4 x[kRounds], y[kRounds];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {  // all loads before the first use
+    const int64_t row = m * kQueryRows + first + i * 8 * kRows;
+    x[i] = y[i] = make_uint4(0, 0, 0, 0);
+    if (row < e.seqlen_q && column < p.hdim) {
+      const uint16_t* out = p.out + b * p.out_batch + h * p.out_head + (start + row) * p.out_row + column;
+      const uint16_t* dout = p.dout_rows + b * p.dout_batch + h * p.dout_head + (start + row) * p.dout_row + column;
+      x[i] = *reinterpret_cast<const uint4*>(out);
+      y[i] = *reinterpret_cast<const uint4*>(dout);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const uint32_t a[4] = {x[i].x, x[i].y, x[i].z, x[i].w}, c[4] = {y[i].x, y[i].y, y[i].z, y[i].w};
+    float sum = 0.f;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float a0, a1, c0, c1;
+      unpack(a[j], a0, a1);
+      unpack(c[j], c0, c1);
+      sum += a0 * c0 + a1 * c1;
+    }
+#pragma unroll
+    for (int distance = kLanes / 2; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (column == 0) {
+      const int in_tile = first + i * 8 * kRows, row = m * kQueryRows + in_tile;
+      const int64_t at = (int64_t(head) * p.query_tiles + m) * kQueryRows + in_tile;
+      const float lse = row < e.seqlen_q ? p.lse[b * p.lse_batch + h * p.lse_head + start + row] : -kInfinity;
+      p.delta[at] = sum;
+      p.lse_log2[at] = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2E;
+    }
+  }
+  if (p.d_sink) {
+    __shared__ float of_warp[8];
+    __syncthreads();
+    float sum = 0.f;
+    const int row = m * kQueryRows + threadIdx.x;
+    if (threadIdx.x < kQueryRows && row < e.seqlen_q) {
+      const float lse = p.lse[b * p.lse_batch + h * p.lse_head + start + row];
+      const float delta = p.delta[int64_t(head) * p.query_tiles * kQueryRows + row];
+      if (lse != -kInfinity) sum = exp2_approx((p.sink[h] - lse) * kLog2E) * delta;
+    }
+#pragma unroll
+    for (int distance = 16; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (lane == 0) of_warp[threadIdx.x >> 5] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      sum = 0.f;
+      for (int i = 0; i < 8; ++i) sum += of_warp[i];
+      p.sink_sums[int64_t(head) * p.query_tiles + m] = sum;
+    }
+  }
+  if (p.dbias && p.features & kMask) {
+    const int end = min((m + 1) * kQueryRows, e.seqlen_q);
+    for (int row = m * kQueryRows + (threadIdx.x >> 5); row < end; row += 8)
+      for (int key = lane; key < e.seqlen_k; key += 32)
+        p.dbias[b * p.dbias_batch + h * p.dbias_head + (start + row) * p.dbias_row + key] = 0;
+  }
+  const int group = p.nhead_q / p.nhead_k, g = h % group;
+  for (int slot = threadIdx.x; slot < p.slots; slot += 256)
+    p.counters[((int64_t(b) * p.nhead_k + h / group) * p.slots + slot) * group * p.query_tiles + g * p.query_tiles +
+               m] = 0;
+}
+
+// dq = scale times the slots' sums, in their order; a slot that nobody added to holds nothing. d_sink = minus the rows' shares,
+// in their order. Grid as prepare's.
+TILEKILN_DEVICE void convert(const Row& p) {
+  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, m = blockIdx.x;
+  const int w = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31, group = p.nhead_q / p.nhead_k;
+  const unsigned* counters = p.counters + (int64_t(b) * p.nhead_k + h / group) * p.slots * group * p.query_tiles +
+                             h % group * p.query_tiles + m;
+  float a[32];
+#pragma unroll
+  for (int i = 0; i < 32; ++i) a[i] = 0.f;
+  for (int slot = 0; slot < p.slots; ++slot) {
+    if (counters[int64_t(slot) * group * p.query_tiles] == 0) continue;
+    const int64_t tile = (int64_t(head) * p.query_tiles + m) * p.slots + slot;
+    const float4* from = reinterpret_cast<const float4*>(p.dq_sums + (tile * 2 + w) * (kTileBytes / 8)) + thread;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const float4 v = from[i * 128];
+      a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
+    }
+  }
+  const int column = kHdim == 64 ? 0 : w * 64;
+  const Extent e = extent_of<kQueryRows, kKeys>(p, b);
+  const int64_t start = p.features & kGroup ? p.seqstart_q[b] : 0;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
+    store_row(p.dq + b * p.dq_batch + h * p.dq_head + (start + row) * p.dq_row + column, row < e.seqlen_q,
+              p.hdim - column, lane, a, half, p.softmax_scale);
+  }
+  if (p.d_sink && m == 0 && b == 0 && threadIdx.x < 32) {
+    float sum = 0.f;
+    for (int each = 0; each < p.batch; ++each)
+      for (int tile = lane; tile < p.query_tiles; tile += 32)
+        sum += p.sink_sums[(int64_t(each) * p.nhead_q + h) * p.query_tiles + tile];
+#pragma unroll
+    for (int distance = 16; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
+    if (lane == 0) p.d_sink[h] = -sum;
+  }
+}
+
+}  // namespace tilekiln::cuda::fmha_bwd

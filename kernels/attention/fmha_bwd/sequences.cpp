@@ -1,0 +1,109 @@
+#include <algorithm>
+#include <utility>
+
+#include "sequences.h"
+
+namespace tilekiln::fmha {
+namespace {
+
+// What a unit costs beyond its pairs, in pairs: for each key, reading k and v and writing dk and dv; for each query,
+// reading q and dout in two forms and adding to dq.
+constexpr double pairs_per_key = 32, pairs_per_query = 8;
+
+BwdSequence place(const BwdCall& call, int batch, int seqlen_q, int seqlen_k, i64 place_q, i64 place_k, i64 room_q) {
+  const BwdSteps& steps = call.steps;
+  BwdSequence s = {};
+  s.batch = batch;
+  s.seqlen_q = seqlen_q;
+  s.seqlen_k = seqlen_k;
+  s.physical_q = room_q;
+  s.q = place_q * steps.q;
+  s.k = place_k * steps.k;
+  s.v = place_k * steps.v;
+  s.out = place_q * steps.out;
+  s.dout = place_q * steps.dout;
+  s.lse = place_q * steps.lse;
+  s.dq = place_q * steps.dq;
+  s.dk = place_k * steps.dk;
+  s.dv = place_k * steps.dv;
+  s.dbias = place_q * steps.dbias;
+  s.bias = place_q * steps.bias;
+  s.alibi = batch * steps.alibi;
+  s.randval = place_q * steps.randval;
+  return s;
+}
+
+}  // namespace
+
+i64 visible_pairs(const BwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 key, i64 key_end) {
+  if (!problem.features.mask) return seqlen_q * (key_end - key);
+  const i64 shift = problem.top_left ? 0 : seqlen_k - seqlen_q;
+  i64 pairs = 0;
+  for (i64 j = key; j < key_end; ++j) {
+    // Row i sees key j if i + shift - left <= j (or j is a sink column) and j <= i + shift + right.
+    const i64 first = problem.window_right < 0 ? 0 : std::clamp<i64>(j - shift - problem.window_right, 0, seqlen_q);
+    const bool all = problem.window_left < 0 || (problem.features.sink && j < problem.sink_size);
+    const i64 last = all ? seqlen_q : std::clamp<i64>(j - shift + problem.window_left + 1, 0, seqlen_q);
+    pairs += std::max<i64>(last - first, 0);
+  }
+  return pairs;
+}
+
+void make_sequences(const BwdCall& call, int tile_q, int step, std::vector<BwdSequence>* sequences,
+                    std::vector<double>* cost) {
+  sequences->reserve(static_cast<size_t>(call.batch));
+  i64 keys = 0;
+  for (int b = 0; b < call.batch; ++b) {
+    if (call.uniform) {
+      sequences->push_back(place(call, b, call.seqlen_q, call.seqlen_k, b, b, call.physical_q));
+    } else {
+      const Sequence& s = call.sequences[static_cast<size_t>(b)];
+      sequences->push_back(place(call, b, s.seqlen_q, s.seqlen_k, s.place_q, s.place_k, s.room_q));
+    }
+    BwdSequence& s = sequences->back();
+    s.keys_before = keys;
+    s.tiles = (s.seqlen_q + tile_q - 1) / tile_q;
+    s.costs_before = static_cast<i64>(cost->size());
+    keys += s.seqlen_k;
+    if (call.uniform && b > 0) {
+      s.costs_before = 0;  // all cost what the first does
+      continue;
+    }
+    for (i64 key = 0; key < s.seqlen_k; key += step) {
+      const i64 end = std::min<i64>(key + step, s.seqlen_k);
+      cost->push_back(static_cast<double>(visible_pairs(call.problem, s.seqlen_q, s.seqlen_k, key, end)) +
+                      pairs_per_key * static_cast<double>(end - key));
+    }
+  }
+}
+
+std::vector<double> claimed(std::vector<double> pieces, int threads) {
+  std::vector<double> work(static_cast<size_t>(threads), 0.0);
+  std::sort(pieces.begin(), pieces.end(), std::greater<>());
+  for (const double piece : pieces) {
+    // A heap whose front is the least busy.
+    std::pop_heap(work.begin(), work.end(), std::greater<>());
+    work.back() += piece;
+    std::push_heap(work.begin(), work.end(), std::greater<>());
+  }
+  return work;
+}
+
+int keys_per_unit(int chunk, int threads, const std::function<std::vector<double>(int)>& costs) {
+  if (threads == 1 || chunk % unit_parts != 0) return chunk;
+  constexpr size_t even = 8;  // units a thread that need no cutting
+  int best = chunk;
+  double least = 0;
+  for (int keys = chunk; keys >= chunk / unit_parts; keys /= 2) {
+    std::vector<double> units = costs(keys);
+    if (keys == chunk && units.size() >= even * static_cast<size_t>(threads)) return chunk;
+    const std::vector<double> work = claimed(std::move(units), threads);
+    const double time = *std::max_element(work.begin(), work.end()) * (1 + pairs_per_query / keys);
+    if (keys < chunk && time >= least) continue;
+    best = keys;
+    least = time;
+  }
+  return best;
+}
+
+}  // namespace tilekiln::fmha

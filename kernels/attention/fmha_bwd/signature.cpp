@@ -1,0 +1,76 @@
+// Problem -> signatures of the stages, and their instances.
+#include <string.h>
+
+#include <initializer_list>
+
+#include "../problem.h"
+#include "tilekiln/generated/fmha_bwd_convert_dq.h"
+#include "tilekiln/generated/fmha_bwd_dot_do_o.h"
+#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
+#include "tilekiln/runtime/choose.h"
+#include "tilekiln/runtime/fmha_bwd.h"
+#include "tilekiln/runtime/library.h"
+
+namespace tilekiln::fmha {
+
+const char* const bwd_families[TILEKILN_BWD_STAGES] = {"fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_bwd_convert_dq"};
+
+namespace {
+
+namespace dot = tilekiln::fmha_bwd_dot_do_o;
+namespace main_stage = tilekiln::fmha_bwd_dq_dk_dv;
+namespace convert = tilekiln::fmha_bwd_convert_dq;
+using MainDropout = main_stage::Dropout;
+
+template <class To>
+To dtype_as(Dtype dtype) {
+  return dtype == Dtype::fp32 ? To::fp32 : dtype == Dtype::fp16 ? To::fp16 : To::bf16;
+}
+
+static_assert(main_stage::wants::hdim_q == want_hdim_q && main_stage::wants::hdim_v == want_hdim_v &&
+              dot::wants::hdim_v == 0 && convert::wants::hdim_q == 0);
+
+}  // namespace
+
+void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]) {
+  const BwdFeatures& features = traits.features;
+  dot::Signature first = {};
+  first.dtype = dtype_as<dot::Dtype>(features.dtype);
+  first.mode = features.group ? dot::Mode::group : dot::Mode::batch;
+  queries[TILEKILN_BWD_DOT_DO_O] = {dot::pack(first), {traits.hdim_v}};
+
+  main_stage::Signature main = {};
+  main.dtype = dtype_as<main_stage::Dtype>(features.dtype);
+  main.mode = features.group ? main_stage::Mode::group : main_stage::Mode::batch;
+  main.mask = features.mask ? main_stage::Mask::window : main_stage::Mask::none;
+  main.bias = bias_as<main_stage::Bias>(features.bias);
+  main.dbias = features.dbias;
+  main.dropout = !features.dropout        ? MainDropout::none
+                 : features.store_randval ? MainDropout::store
+                                          : MainDropout::apply;
+  main.softcap = features.softcap;
+  main.sink = features.sink;
+  main.deterministic = features.deterministic;
+  queries[TILEKILN_BWD_DQ_DK_DV] = {main_stage::pack(main), {traits.hdim_q, traits.hdim_v}};
+
+  convert::Signature last = {};
+  last.dtype = dtype_as<convert::Dtype>(features.dtype);
+  last.mode = features.group ? convert::Mode::group : convert::Mode::batch;
+  last.deterministic = features.deterministic;
+  queries[TILEKILN_BWD_CONVERT_DQ] = {convert::pack(last), {traits.hdim_q}};
+}
+
+tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
+                           Choice stages[TILEKILN_BWD_STAGES]) {
+  // The main stage first: the others follow it, and its answer is the one that helps.
+  constexpr int order[] = {TILEKILN_BWD_DQ_DK_DV, TILEKILN_BWD_DOT_DO_O, TILEKILN_BWD_CONVERT_DQ};
+  Stage asked[TILEKILN_BWD_STAGES];
+  Choice* choices[TILEKILN_BWD_STAGES];
+  for (int i = 0; i < TILEKILN_BWD_STAGES; ++i) {
+    asked[i] = {bwd_families[order[i]], &queries[order[i]], i == 0 ? instance : -1};
+    choices[i] = &stages[order[i]];
+  }
+  return choose_stages(asked, TILEKILN_BWD_STAGES, choices);
+}
+
+}  // namespace tilekiln::fmha

@@ -1,0 +1,362 @@
+// Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for 16-bit q, k and v.
+//
+// A CTA is one loader warp and kWarpgroups warpgroups of 64 query rows. The loader deals out tiles (query blocks, from a counter that
+// all CTAs share) and runs ahead of the warpgroups through rings of key and value tiles. A warpgroup does, for key tiles n:
+//
+//     S(n) = q k(n)^T          issued before          O += P(n + 1) v(n + 1),     so that the tensor cores work
+//     P(n) = softmax of S(n)   while                  that product runs
+//
+// and the warpgroups take turns on the tensor cores (named barriers), so one's softmax lies under another's products.
+// The first S of the next tile runs under the epilogue of this one. The loop over key tiles has a masked body and one
+// without a mask; soft cap, alibi and dropout have copies of both (`Extras`), chosen once a tile: a feature that is off costs nothing.
+//
+// -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+#include "kernels/attention/fmha_fwd/cuda/score.h"
+#include "wgmma.h"
+
+namespace tilekiln::cuda::fmha_fwd {
+
+constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarpgroups = WARPGROUPS, kKeys = KEYS, kStages = STAGES;
+constexpr int kPanelsQ = (kHdimQ + 63) / 64, kPanelsV = (kHdimV + 63) / 64;  // panels of 64 columns, rows of 128 bytes
+constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
+constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
+constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
+// Where O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
+constexpr bool kRescaleEarly = kHdimV > 128;
+using Order = Tiles<kQueryRows, kKeys>;
+
+struct Shared {
+  uint8_t q[kQStages][kWarpgroups][kQBytes], k[kStages][kKBytes], v[kStages][kVBytes];
+  uint64_t q_full[kQStages][kWarpgroups], q_empty[kQStages][kWarpgroups];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  Tile tile[kTileSlots][kWarpgroups];
+  uint32_t dropped[kWarpgroups][2][2][2][32];  // by pair of warps, step, warp and lane
+};
+static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
+
+// Panels of 64 columns of `rows` rows, from (row, sequence, batch, head).
+template <int kPanels> TILEKILN_DEVICE void load_panels(const CUtensorMap& map, uint32_t to, int rows, uint64_t& full,
+                                                        int row, int sequence, int batch, int head) {
+#pragma unroll
+  for (int i = 0; i < kPanels; ++i) tensor_load(to + i * rows * 128, map, full, 64 * i, row, sequence, batch, head);
+}
+
+// One thread.
+TILEKILN_DEVICE void load(const Row& p, Shared& s) {
+  uint32_t step = 0, count = 0;  // key tiles and tiles so far
+  const auto next = [&] {
+    return int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x);
+  };  // wraps to zero by itself
+  for (int t = blockIdx.x, following; t < p.tiles; t = following) {
+    Tile tile;
+    int start_k;
+    if (!Order::decode(p, t, tile, start_k)) {
+      following = next();
+      continue;
+    }
+    const bool group = p.features & kGroup;
+    const int row_q = group ? kFar - tile.seqlen_q : 0, sequence_q = group ? tile.start_q + tile.seqlen_q : 0;
+    const int row_k = group ? kFar - tile.seqlen_k : 0, sequence_k = group ? start_k + tile.seqlen_k : 0;
+    const int batch = group ? kFar : tile.b, head_k = tile.h / (p.nhead_q / p.nhead_k);
+    const int main_tiles = tile.last - tile.first, tiles = main_tiles + tile.sinks;
+    const auto place = [&](int i) { return row_k + (i < main_tiles ? tile.last - 1 - i : tiles - 1 - i) * kKeys; };
+    const auto load_k = [&](int i, uint32_t at) {
+      const int slot = at % kStages;
+      wait(s.k_empty[slot], (at / kStages & 1) ^ 1);
+      arrive_expecting(s.k_full[slot], kKBytes);
+      load_panels<kPanelsQ>(p.k, shared_address(s.k[slot]), kKeys, s.k_full[slot], place(i), sequence_k, batch, head_k);
+    };
+    const auto load_v = [&](int i, uint32_t at) {
+      const int slot = at % kStages;
+      wait(s.v_empty[slot], (at / kStages & 1) ^ 1);
+      arrive_expecting(s.v_full[slot], kVBytes);
+      load_panels<kPanelsV>(p.v, shared_address(s.v[slot]), kKeys, s.v_full[slot], place(i), sequence_k, batch, head_k);
+    };
+    if (tiles > 0) load_k(0, step);
+    for (int w = 0; w < kWarpgroups; ++w) {
+      const int slot = count % kQStages;
+      uint64_t& full = s.q_full[slot][w];
+      wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
+      s.tile[count % kTileSlots][w] = tile;
+      arrive_expecting(full, kQBytes);
+      load_panels<kPanelsQ>(p.q, shared_address(s.q[slot][w]), 64, full, row_q + tile.row + 64 * w, sequence_q, batch,
+                            tile.h);
+    }
+    ++count;
+    // The next tile is asked for when two key tiles are left: earlier, and CTAs run out of work at different times (6 % of a
+    // causal forward); later, and the answer is waited for.
+    const int ask = max(tiles - 2, 0);
+    if (tiles == 0) following = next();
+    for (int i = 0; i < tiles; ++i, ++step) {
+      if (i == ask) following = next();
+      if (i + 1 < tiles) load_k(i + 1, step + 1);
+      load_v(i, step);
+    }
+  }
+  for (int w = 0; w < kWarpgroups; ++w) {
+    const int slot = count % kQStages;
+    wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
+    s.tile[count % kTileSlots][w].row = -1;
+    arrive(s.q_full[slot][w]);
+  }
+}
+
+// O / sum, the LSE with the sink logit's share, and both to global memory.
+TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, float (&o)[kHdimV / 2],
+                            const Running& r) {
+  const int b = field(tile.b), h = field(tile.h), start_q = field(tile.start_q), seqlen_q = field(tile.seqlen_q);
+  const int row = field(tile.row) + from_first_row;
+  const float sink = p.sink ? p.sink[h] * kLog2E : -kInfinity;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float top = r.maximum[half] == -kInfinity ? -kInfinity : r.maximum[half] * p.score_scale_log2;
+    const float reference = fmaxf(top, sink) == -kInfinity ? 0.f : fmaxf(top, sink),
+                share = exp2_approx(top - reference);
+    const float total = r.sum[half] * share + exp2_approx(sink - reference);
+    float scale = total > 0.f ? share / total : total == total ? 0.f : total;  // a NaN stays one
+    if (p.features & kDropout) scale *= p.keep_scale;
+    const int at = row + 8 * half;
+    const bool inside = at < seqlen_q;
+    if (p.lse && inside && (lane & 3) == 0)
+      p.lse[b * p.lse_batch + h * p.lse_head + start_q + at] =
+          total == 0.f ? -kInfinity : (reference + log2_approx(total)) * kLn2;
+    uint16_t* to = p.out + b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row + (lane & 3) * 8;
+#pragma unroll
+    for (int d = 0; d < kHdimV / 8; d += 4) {
+      uint32_t a[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at_o = min(d + i, kHdimV / 8 - 1) * 4 + 2 * half;
+        a[i] = pack(o[at_o] * scale, o[at_o + 1] * scale);
+      }
+      const uint4 line = quad_transpose(lane, a[0], a[1], a[2], a[3]);
+      if (inside && d * 8 + (lane & 3) * 8 < p.hdim_v) *reinterpret_cast<uint4*>(to + d * 8) = line;
+    }
+  }
+}
+
+TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
+  constexpr bool kTurns = kWarpgroups > 1;
+  const int lane = thread & 31, warp = thread >> 5;
+  const int my_turn = 1 + w, next_turn = 1 + (w + 1 < kWarpgroups ? w + 1 : 0);
+  uint32_t step = 0, count = 0, q = 0;  // key tiles and tiles so far; the address of this tile's q
+  float o[kHdimV / 2], score[kKeys / 2];
+  uint32_t weight[kKeys / 16][4];
+  using Score = Scores<kKeys / 2>;
+
+  const auto full = [&](uint64_t* b, uint32_t at) { wait(b[at % kStages], at / kStages & 1); };
+  const auto empty = [&](uint64_t* b, uint32_t at) { warp_arrive(b[at % kStages], lane); };
+  const auto issue_scores = [&](uint32_t at) {  // score = q k^T
+    const uint32_t k = shared_address(s.k[at % kStages]);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kHdimQ / 16; ++i)
+      Product<kKeys, 0, 0>::shared(score, tile_descriptor(q + i / 4 * 64 * 128 + i % 4 * 32, 16, 1024),
+                                   tile_descriptor(k + i / 4 * kKeys * 128 + i % 4 * 32, 16, 1024), i > 0);
+    product_commit();
+  };
+  const auto issue_sums = [&](uint32_t at) {  // o += weight v
+    const uint32_t v = shared_address(s.v[at % kStages]);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i)
+      Product<kHdimV, 0, 1>::registers(o, weight[i], tile_descriptor(v + i * 16 * 128, kKeys * 128, 1024), 1);
+    product_commit();
+  };
+  const auto rescale = [&](const Running& r) {
+#pragma unroll
+    for (int i = 0; i < kHdimV / 2; ++i) o[i] *= r.correction[half_of(i)];
+  };
+  const auto take_turn = [&] {
+    if (kTurns) named_sync(my_turn, 256);
+  };
+  const auto pass_turn = [&] {
+    if (kTurns) named_arrive(next_turn, 256);
+  };
+  if (kTurns && w == 0) named_arrive(1, 256);
+
+  // Moves on to the next tile: passes over the key tiles that none of this warpgroup's rows sees, and issues its first product
+  // (of whatever lies there if it has none: wgmma stays out of branches, or ptxas makes all of it wait).
+  int n,
+      final;  // the key tile at hand and the last one; n < final: none. They go last - 1 .. first, then sinks - 1 .. 0
+  const auto following = [](const Tile& tile, int n) {
+    const int sinks = field(tile.sinks);
+    return n == field(tile.first) && sinks ? sinks - 1 : n - 1;
+  };
+  const auto begin = [&] {
+    wait(s.q_full[count % kQStages][w], count / kQStages & 1);
+    q = uniform(shared_address(s.q[count % kQStages][w]));
+    const Tile& tile = s.tile[count % kTileSlots][w];
+    ++count;
+    const int first_row = field(tile.row) + 64 * w, seqlen_q = field(tile.seqlen_q), sinks = field(tile.sinks);
+    final = sinks ? 0 : field(tile.first);
+    n = field(tile.last) - 1;
+    if (field(tile.row) < 0) n = final - 1;
+    int end = first_row >= seqlen_q ? 0 : n + 1;  // key tiles [end, last) are not seen
+    if (end > 0 && p.features & kMask)
+      end = min(end, max(min(first_row + 63, seqlen_q - 1) + field(tile.shift) + p.right + kKeys, 0) / kKeys);
+    if (end > 0 && sinks) end = max(end, 1);
+    while (n >= final && n >= end) {
+      full(s.k_full, step), empty(s.k_empty, step);
+      full(s.v_full, step), empty(s.v_empty, step);
+      ++step;
+      if (n != final) take_turn(), pass_turn();
+      n = following(tile, n);
+    }
+    step = uniform(step), n = uniform(n), final = uniform(final);
+    if (n >= final) full(s.k_full, step);
+    pin(score);
+    issue_scores(step);
+  };
+
+  begin();
+  product_wait<0>();
+  pin(score);
+  for (;;) {
+    const Tile& tile = s.tile[(count - 1) % kTileSlots][w];
+    if (field(tile.row) < 0) break;
+    uint64_t* const q_empty = &s.q_empty[(count - 1) % kQStages][w];
+    const int warp_row = 64 * w + warp * 16;  // from the tile's first row
+    Running running;
+#pragma unroll
+    for (int i = 0; i < kHdimV / 2; ++i) o[i] = 0.f;
+
+    using Dropped = DroppedRows<kKeys / 8>;
+    const auto draw = [&](auto extras, Dropped& dropped) {  // for key tile n
+      if constexpr (extras.value == kDropped || extras.value == kGeneral) {
+        if (extras.value == kGeneral && !(p.features & kDropout)) return dropped.none();
+        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        dropped.draw(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + warp_row, n * kKeys,
+                     s.dropped[w][warp / 2][step & 1][0], 1 + kWarpgroups + 2 * w + warp / 2);
+      }
+    };
+    const auto softmax = [&](auto masked, auto extras) {
+      if constexpr (extras.value == kCapped) Score::cap(score, p);
+      if constexpr (extras.value == kSloped) Score::slope(score, p, tile, warp_row, n * kKeys);
+      if constexpr (extras.value == kGeneral) Score::change(score, p, tile, warp_row, n * kKeys);
+      if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
+      Score::weigh(score, p, running);
+    };
+    const auto to_weights = [&](auto extras, const Dropped& dropped) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
+          if constexpr (extras.value == kDropped || extras.value == kGeneral)
+            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+        }
+      }
+    };
+    const auto next_key_tile = [&](auto masked, auto extras) {
+      take_turn();
+      full(s.k_full, step + 1);
+      pin(score);
+      issue_scores(step + 1);
+      if (kRescaleEarly) rescale(running);
+      full(s.v_full, step);
+      pin(o);
+      issue_sums(step);
+      pass_turn();
+      Dropped dropped;
+      draw(extras, dropped);
+      product_wait<1>();
+      pin(score);
+      empty(s.k_empty, step + 1);
+      warp_arrive_if(n == final, *q_empty, lane);  // q is free: the next tile's comes under the last softmax
+      softmax(masked, extras);
+      product_wait<0>();
+      pin(o);
+      empty(s.v_empty, step);
+      ++step;
+      to_weights(extras, dropped);
+      if (!kRescaleEarly) rescale(running);
+    };
+    const auto key_tiles = [&](auto extras) {
+      {
+        Dropped dropped;
+        draw(extras, dropped);
+        softmax(Constant<true>{}, extras);
+        to_weights(extras, dropped);
+      }
+      // Key tiles [unmasked, masked_until) are seen whole by every row of this warpgroup; unmasked >= first >= sinks.
+      int masked_until = field(tile.seqlen_k) / kKeys, unmasked = field(tile.first);
+      if (p.features & kMask) {
+        const int centre = field(tile.row) + 64 * w + field(tile.shift);
+        masked_until = max(min(masked_until, max(centre + p.right + 1, 0) / kKeys), unmasked);
+        unmasked = max(unmasked, (max(centre + 63 - p.left, 0) + kKeys - 1) / kKeys);
+      }
+      unmasked = uniform(unmasked), masked_until = uniform(masked_until);
+      n = following(tile, n);
+      if constexpr (extras.value != kGeneral) {
+        for (const int until = max(masked_until, final); n >= until; n = following(tile, n))
+          next_key_tile(Constant<true>{}, extras);
+        for (; n >= unmasked; --n) next_key_tile(Constant<false>{}, extras);
+        if (n < field(tile.first)) n = field(tile.sinks) - 1;
+      }
+      for (; n >= final; n = following(tile, n)) next_key_tile(Constant<true>{}, extras);
+    };
+    if (n >= final) {
+      empty(s.k_empty, step);
+      if (n == final) warp_arrive(*q_empty, lane);
+      switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+        case 0: key_tiles(Constant<kPlain>{}); break;
+        case kSoftcap: key_tiles(Constant<kCapped>{}); break;
+        case kAlibi: key_tiles(Constant<kSloped>{}); break;
+        case kDropout: key_tiles(Constant<kDropped>{}); break;
+        default: key_tiles(Constant<kGeneral>{});
+      }
+      if (kRescaleEarly) rescale(running);
+      full(s.v_full, step);
+      pin(o);
+      issue_sums(step);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        running.sum[half] += __shfl_xor_sync(~0u, running.sum[half], 1);
+        running.sum[half] += __shfl_xor_sync(~0u, running.sum[half], 2);
+      }
+      product_wait<0>();
+      pin(o);
+      empty(s.v_empty, step);
+      ++step;
+    } else {
+      warp_arrive(*q_empty, lane);
+    }
+    begin();
+    finish(p, tile, warp_row + (lane >> 2), lane, o, running);
+    product_wait<0>();
+    pin(score);
+  }
+}
+
+}  // namespace tilekiln::cuda::fmha_fwd
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {
+    fmha_fwd::kHdimQ, fmha_fwd::kHdimV,   fmha_fwd::kQueryRows,    64,
+    fmha_fwd::kKeys,  fmha_fwd::kThreads, sizeof(fmha_fwd::Shared)};
+
+extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
+    fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Row p) {
+  extern __shared__ __align__(1024) char raw[];
+  fmha_fwd::Shared& s = *reinterpret_cast<fmha_fwd::Shared*>(raw);
+  const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < fmha_fwd::kQStages; ++i)
+      for (int w = 0; w < fmha_fwd::kWarpgroups; ++w) barrier_init(s.q_full[i][w], 1), barrier_init(s.q_empty[i][w], 4);
+    for (int i = 0; i < fmha_fwd::kStages; ++i) {
+      barrier_init(s.k_full[i], 1), barrier_init(s.v_full[i], 1);
+      barrier_init(s.k_empty[i], 4 * fmha_fwd::kWarpgroups), barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (warpgroup == 0) {
+    fewer_registers<LOADER_REGISTERS>();
+    if (thread == 0) fmha_fwd::load(p, s);
+  } else {
+    more_registers<REGISTERS>();
+    fmha_fwd::compute(p, s, warpgroup - 1, thread);
+  }
+}

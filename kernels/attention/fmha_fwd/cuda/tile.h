@@ -1,0 +1,53 @@
+// Which tile is which: the order in which query blocks are dealt out, and the keys that a block sees.
+#pragma once
+
+#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/backends/cuda/ptx.h"
+
+namespace tilekiln::cuda::fmha_fwd {
+
+// One query block of one head, worked out by the loader and handed to the warpgroups in shared memory.
+struct alignas(16) Tile {
+  int row;  // its first query row; -1: no more tiles
+  int seqlen_q, seqlen_k;
+  int shift;  // the key under row 0 of the diagonal
+  int b, h;
+  int start_q;             // the sequence's first row in packed tensors, 0 in batch mode
+  int first, last, sinks;  // key tiles [first, last), then [0, sinks)
+};
+
+template <int kQueryRows, int kKeys> struct Tiles {
+  // Fills `tile` for position t of the order; false: the sequence has no such rows. start_k: as start_q.
+  // Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next block.
+  static __device__ bool decode(const Row& p, int t, Tile& tile, int& start_k) {
+    const int heads = p.batch * p.nhead_q, group_tiles = p.head_group * p.query_blocks, group = t / group_tiles;
+    const int in_group = min(p.head_group, heads - group * p.head_group), at = t - group * group_tiles;
+    const int block = at / in_group, head = group * p.head_group + (at - block * in_group);
+    tile.b = head / p.nhead_q;
+    tile.h = head - tile.b * p.nhead_q;
+    tile.row = (p.features & kHeavyFirst ? p.query_blocks - 1 - block : block) * kQueryRows;
+    tile.seqlen_q = p.seqlen_q_most;
+    tile.seqlen_k = p.seqlen_k_most;
+    tile.start_q = start_k = 0;
+    if (p.features & kGroup) {
+      tile.start_q = p.seqstart_q[tile.b];
+      start_k = p.seqstart_k[tile.b];
+      tile.seqlen_q = p.seqlen_q ? p.seqlen_q[tile.b] : p.seqstart_q[tile.b + 1] - tile.start_q;
+      tile.seqlen_k = p.seqlen_k ? p.seqlen_k[tile.b] : p.seqstart_k[tile.b + 1] - start_k;
+    }
+    if (tile.row >= tile.seqlen_q) return false;
+    tile.shift = p.features & kBottomRight ? tile.seqlen_k - tile.seqlen_q : 0;
+    tile.first = tile.sinks = 0;
+    tile.last = (tile.seqlen_k + kKeys - 1) / kKeys;
+    if (p.features & kMask) {
+      const int last_row = min(tile.row + kQueryRows, tile.seqlen_q) - 1;
+      const int64_t end = int64_t(last_row) + tile.shift + p.right + 1, begin = int64_t(tile.row) + tile.shift - p.left;
+      if (end < tile.seqlen_k) tile.last = end <= 0 ? 0 : (int(end) + kKeys - 1) / kKeys;
+      if (begin > 0) tile.first = min(int(begin / kKeys), tile.last);
+      tile.sinks = min((p.sink_size + kKeys - 1) / kKeys, tile.first);
+    }
+    return true;
+  }
+};
+
+}  // namespace tilekiln::cuda::fmha_fwd

@@ -1,0 +1,362 @@
+// Attention forward on AMD GPUs. One code object for each (architecture, dtype, head dims, tile): masks, bias, alibi,
+// soft cap, sink, LSE, groups, GQA and strides are fields of the problem.
+//
+//   S^T = K Q^T    P^T = exp2(S^T c - m)    O^T = V^T P^T    O = O^T / l    LSE = m + ln l
+//
+// A lane owns one query: maxima and sums over keys stay in the lane and its other half. The accumulator of S^T is, but
+// for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it came,
+// V transposed. Emulated (functional), never run on AMD silicon.
+//
+// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P.
+#include "../../../backends/hip/vocabulary.h"
+#include "problem.h"
+
+namespace tilekiln::hip {
+
+constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
+constexpr int kTileQ = TK_WAVES * kColumns;
+constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
+
+static_assert(kHdimQ % kDepth == 0, "hdim_q of the kernel must be a multiple of the product's depth");
+static_assert(kHdimV % kRows == 0, "hdim_v of the kernel must be a multiple of the product's rows");
+static_assert(kTileK % kRows == 0, "the key tile must be a multiple of the product's rows");
+static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as many pieces of K as any other");
+
+/// The sequence and head of this workgroup.
+struct Work {
+  const TK_GLOBAL T *q, *k, *v;
+  TK_GLOBAL T* out;
+  int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of the sequence, in the rows of a group
+  int first;                                     // query of the block
+};
+
+TK_DEVICE Work work(const ForwardProblem& p) {
+  Work w;
+  w.batch = __builtin_amdgcn_workgroup_id_z();
+  w.head = __builtin_amdgcn_workgroup_id_y();
+  w.first = __builtin_amdgcn_workgroup_id_x() * kTileQ;
+  w.start_q = 0, w.seqlen_q = p.seqlen_q, w.seqlen_k = p.seqlen_k;
+  i64 q = w.batch * p.q_batch, k = w.batch * p.k_batch, v = w.batch * p.v_batch, out = w.batch * p.out_batch;
+  if (p.features & kGroup) {
+    const int start_k = p.cu_seqlens_k[w.batch];
+    w.start_q = p.cu_seqlens_q[w.batch];
+    w.seqlen_q = p.cu_seqlens_q[w.batch + 1] - w.start_q;
+    w.seqlen_k = p.cu_seqlens_k[w.batch + 1] - start_k;
+    q = i64(w.start_q) * p.q_row, out = i64(w.start_q) * p.out_row;
+    k = i64(start_k) * p.k_row, v = i64(start_k) * p.v_row;
+  }
+  const int key_head = w.head / p.heads_per_key_head;
+  w.q = (const TK_GLOBAL T*)p.q + q + i64(w.head) * p.q_head;
+  w.k = (const TK_GLOBAL T*)p.k + k + i64(key_head) * p.k_head;
+  w.v = (const TK_GLOBAL T*)p.v + v + i64(key_head) * p.v_head;
+  w.out = (TK_GLOBAL T*)p.out + out + i64(w.head) * p.out_head;
+  return w;
+}
+
+/// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask.
+struct Tiles {
+  int begin, end, full_begin, full_end;
+};
+
+TK_DEVICE Tiles tiles(const ForwardProblem& p, const Work& w, int shift) {
+  Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK};
+  if (!(p.features & kWindow)) return t;
+  if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
+    const int seen = w.first + kTileQ + shift + p.window_right, all_see = w.first + shift + p.window_right + 1;
+    t.end = seen < t.end ? seen : t.end;
+    const int full = all_see > 0 ? all_see / kTileK * kTileK : 0;
+    t.full_end = full < t.full_end ? full : t.full_end;
+  }
+  if (p.window_left >= 0) {
+    const int seen = w.first + shift - p.window_left, all_see = w.first + kTileQ - 1 + shift - p.window_left;
+    t.begin = seen > 0 ? seen / kTileK * kTileK : 0;
+    t.full_begin = all_see > 0 ? (all_see + kTileK - 1) / kTileK * kTileK : 0;
+  }
+  return t;
+}
+
+/// Moves tiles of K and V from memory to LDS, 16 bytes at a time; V is transposed on the way, 4 keys by 8 columns.
+struct Mover {
+  enum { kPiecesK = kTileK * kHdimQ / 8 / kThreads, kItemsV = kTileK / 4 * (kHdimV / 8) };
+  enum { kPiecesV = (kItemsV + kThreads - 1) / kThreads };
+  __amdgpu_buffer_rsrc_t from_k, from_v;
+  int thread, row_k, row_v, hdim_q, hdim_v;
+  U4 k[kPiecesK], v[kPiecesV][4];
+
+  /// Keys from n on. Rows past the sequence and columns past the head dim are 0.
+  TK_DEVICE void load(Mover& m, int n) {
+#pragma unroll
+    for (int c = 0; c < kPiecesK; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
+      const int at = column < m.hdim_q ? (row * m.row_k + column) * 2 : 0x7fffffff;
+      m.k[c] = __builtin_amdgcn_raw_buffer_load_b128(m.from_k, at, n * m.row_k * 2, 0);
+    }
+#pragma unroll
+    for (int c = 0; c < kPiecesV; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimV / 8) * 4, column = item % (kHdimV / 8) * 8;
+      if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const int at = column < m.hdim_v ? ((row + j) * m.row_v + column) * 2 : 0x7fffffff;
+        m.v[c][j] = __builtin_amdgcn_raw_buffer_load_b128(m.from_v, at, n * m.row_v * 2, 0);
+      }
+    }
+  }
+
+  TK_DEVICE void store(const Mover& m, T* shared_k, T* shared_v) {
+#pragma unroll
+    for (int c = 0; c < kPiecesK; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
+      *(U4*)(shared_k + row * kRowK + column) = m.k[c];
+    }
+#pragma unroll
+    for (int c = 0; c < kPiecesV; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimV / 8) * 4, column = item % (kHdimV / 8) * 8;
+      if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
+#pragma unroll
+      for (int i = 0; i < 8; i++) {  // column + i of the four keys
+        const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
+        const U2 four = {__builtin_amdgcn_perm(m.v[c][1][i / 2], m.v[c][0][i / 2], halves),
+                         __builtin_amdgcn_perm(m.v[c][3][i / 2], m.v[c][2][i / 2], halves)};
+        *(U2*)(shared_v + (column + i) * kRowV + row) = four;
+      }
+    }
+  }
+};
+
+/// Everything a lane holds of its query.
+struct Query {
+  int row, half, lane;  // of the sequence; of the wave; column of the products
+  Accumulator out[kHdimV / kRows];
+  float maximum, sum;
+};
+
+template <class Body> TK_DEVICE void each_score(Body body) {
+#pragma unroll
+  for (int block = 0; block < kTileK / kRows; block++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) body(block, r);
+}
+
+/// Scores of one key tile after soft cap, alibi, bias and mask, in units of 1 / scale: softmax is exp2(scale s - m).
+struct Scores {
+  Accumulator s[kTileK / kRows];
+  float scale;
+};
+
+TK_DEVICE void finish_scores(const ForwardProblem& p, const Work& w, const Query& query, int n, int shift, float slope,
+                             bool masked, Scores& x) {
+  x.scale = p.scale_log2;
+  if (p.features & kSoftcap) {  // s = cap tanh(scale q k / cap)
+    each_score([&](int block, int r) TK_INLINE {
+      x.s[block][r] = p.softcap * tanh(x.s[block][r] * p.scale_over_softcap);
+    });
+    x.scale = kLog2e;
+  }
+  const float unit = kLog2e * reciprocal(x.scale);  // what 1 of a natural score is
+  if (p.features & kAlibi)
+    each_score([&](int block, int r) TK_INLINE {
+      const int key = n + block * kRows + row_of(r, query.half);
+      x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
+    });
+  if (p.features & kBias) {
+    const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + i64(w.head) * p.bias_head +
+                              i64(w.start_q) * p.bias_row;
+    const auto rows = buffer((const void*)plane, ((w.seqlen_q - 1) * p.bias_row + w.seqlen_k) * 2);
+    each_score([&](int block, int r) TK_INLINE {
+      const int key = n + block * kRows + row_of(r, query.half);
+      const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(rows, (query.row * p.bias_row + key) * 2, 0, 0);
+      x.s[block][r] += unit * float(bit_cast<T>(bits));
+    });
+  }
+  if (!masked) return;
+  int first = 0, last = w.seqlen_k - 1;
+  if (p.features & kWindow) {
+    const int right = query.row + shift + p.window_right;
+    if (p.window_right >= 0) last = right < last ? right : last;
+    if (p.window_left >= 0) first = query.row + shift - p.window_left;
+  }
+  each_score([&](int block, int r) TK_INLINE {
+    const int key = n + block * kRows + row_of(r, query.half);
+    x.s[block][r] = key >= first && key <= last ? x.s[block][r] : -kInfinity;
+  });
+}
+
+/// m' = max(m, scale max s); P = exp2(scale s - m'); l = l exp2(m - m') + sum P; O *= exp2(m - m').
+TK_DEVICE void softmax(Scores& x, Query& query) {
+  float most = -kInfinity;
+  each_score([&](int block, int r) TK_INLINE { most = max(most, x.s[block][r]); });
+  most = max(most, other_half(most)) * x.scale;
+  const float now = max(query.maximum, most), base = now == -kInfinity ? 0.f : now;
+  const float correction = exp2(query.maximum - base);
+  query.maximum = now;
+  float sum = 0.f;
+  each_score([&](int block, int r) TK_INLINE {
+    const float p = exp2(__builtin_fmaf(x.s[block][r], x.scale, -base));
+    x.s[block][r] = p;
+    sum += p;
+  });
+  query.sum = query.sum * correction + sum;
+#pragma unroll
+  for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction;
+}
+
+/// A fragment of P^T: kDepth keys of one block of scores, `part` of kRows / kDepth.
+TK_DEVICE Fragment probabilities(const Accumulator& s, int part, int half) {
+  u32 words[kFragment / 2];
+#if defined(__GFX11__)  // rows alternate between the halves, and both hold them all
+#pragma unroll
+  for (int r = 0; r < 8; r++) {
+    const float mine = s[r], other = other_half(mine);
+    words[r] = pack<TK_ROUND_P>(half ? other : mine, half ? mine : other);
+  }
+#else
+#pragma unroll
+  for (int i = 0; i < kFragment / 2; i++)
+    words[i] = pack<TK_ROUND_P>(s[part * kFragment + 2 * i], s[part * kFragment + 2 * i + 1]);
+#endif
+  Fragment p;
+  __builtin_memcpy(&p, words, sizeof p);
+  return p;
+}
+
+/// The keys of V^T that `probabilities` holds, for the 16 or 32 columns from `column` on.
+TK_DEVICE Fragment values(const T* shared_v, int column, int block, int part, int half) {
+  const T* row = shared_v + column * kRowV + block * kRows;
+#if defined(__gfx950__)
+  const T4 low = *(const T4*)(row + 16 * part + 4 * half), high = *(const T4*)(row + 16 * part + 8 + 4 * half);
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+#elif defined(__GFX11__)
+  return *(const Fragment*)row;
+#elif defined(__GFX12__)
+  return *(const Fragment*)(row + 8 * half);
+#else
+  return *(const Fragment*)(row + 8 * part + 4 * half);
+#endif
+}
+
+/// A fragment of Q^T: kFragment columns of one query from `column` on, 0 past the head dim and past the sequence.
+/// rows: the queries of the block.
+TK_DEVICE Fragment query_piece(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+  Fragment q;
+#if defined(__gfx90a__) || defined(__gfx942__)
+  const U2 four = __builtin_amdgcn_raw_buffer_load_b64(rows, column < hdim ? row_bytes + column * 2 : 0x7fffffff, 0, 0);
+  __builtin_memcpy(&q, &four, sizeof q);
+#else
+  U4 eights[kFragment / 8];  // head dims are multiples of 8
+#pragma unroll
+  for (int i = 0; i < kFragment / 8; i++) {
+    const int at = column + 8 * i < hdim ? row_bytes + (column + 8 * i) * 2 : 0x7fffffff;
+    eights[i] = __builtin_amdgcn_raw_buffer_load_b128(rows, at, 0, 0);
+  }
+  __builtin_memcpy(&q, eights, sizeof q);
+#endif
+  return q;
+}
+
+}  // namespace tilekiln::hip
+
+using namespace tilekiln::hip;
+
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
+void tilekiln_fmha_fwd(ForwardProblem p) {
+  TK_SHARED T shared_k[kTileK * kRowK];
+  TK_SHARED T shared_v[kHdimV * kRowV];
+  const Work w = work(p);
+  if (w.first >= w.seqlen_q) return;
+
+  const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
+  Query query;
+  query.lane = lane() % kHalf, query.half = lane() / kHalf;
+  query.row = w.first + wave * kColumns + query.lane;
+  query.maximum = -kInfinity, query.sum = 0.f;
+#pragma unroll
+  for (int d = 0; d < kHdimV / kRows; d++) query.out[d] = Accumulator(0.f);
+
+  const bool inside = query.row < w.seqlen_q;
+  const auto q_rows = buffer((const void*)(w.q + i64(w.first) * p.q_row), ((w.seqlen_q - w.first - 1) * p.q_row + p.hdim_q) * 2);
+  const int q_row = (query.row - w.first) * p.q_row * 2;
+#if !TK_RELOAD_Q
+  Fragment q[kHdimQ / kDepth];
+#pragma unroll
+  for (int d = 0; d < kHdimQ / kDepth; d++) q[d] = query_piece(q_rows, q_row, d * kDepth + depth_of(query.half), p.hdim_q);
+#endif
+
+  const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
+  const float slope = p.features & kAlibi ? p.alibi_slopes[w.head] : 0.f;
+  Mover mover;
+  mover.from_k = buffer((const void*)w.k, ((w.seqlen_k - 1) * p.k_row + p.hdim_q) * 2);
+  mover.from_v = buffer((const void*)w.v, ((w.seqlen_k - 1) * p.v_row + p.hdim_v) * 2);
+  mover.thread = thread;
+  mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
+
+  const auto tile = [&](int n, bool masked) TK_INLINE {
+    Scores x;
+#if TK_RELOAD_Q  // Q comes from the cache again for every tile: RDNA has not the registers for it from head dim 160 on
+    int zero = 0;
+    asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+    const int q_again = q_row + zero;
+#endif
+#pragma unroll
+    for (int block = 0; block < kTileK / kRows; block++) {
+      x.s[block] = Accumulator(0.f);
+#pragma unroll
+      for (int d = 0; d < kHdimQ / kDepth; d++) {
+        const T* at = shared_k + (block * kRows + query.lane) * kRowK + d * kDepth + depth_of(query.half);
+#if TK_RELOAD_Q
+        const Fragment q_piece = query_piece(q_rows, q_again, d * kDepth + depth_of(query.half), p.hdim_q);
+#else
+        const Fragment q_piece = q[d];
+#endif
+        x.s[block] = multiply_add(*(const Fragment*)at, q_piece, x.s[block]);
+      }
+    }
+    finish_scores(p, w, query, n, shift, slope, masked, x);
+    softmax(x, query);
+#pragma unroll
+    for (int block = 0; block < kTileK / kRows; block++)
+#pragma unroll
+      for (int part = 0; part < kRows / kDepth; part++) {
+        const Fragment probability = probabilities(x.s[block], part, query.half);
+#pragma unroll
+        for (int d = 0; d < kHdimV / kRows; d++)
+          query.out[d] = multiply_add(values(shared_v, d * kRows + query.lane, block, part, query.half), probability,
+                                      query.out[d]);
+      }
+  };
+
+  const Tiles t = tiles(p, w, shift);
+  for (int n = t.begin; n < t.end; n += kTileK) {
+    Mover::load(mover, n);
+    __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
+    Mover::store(mover, shared_k, shared_v);
+    publish();
+    tile(n, n < t.full_begin || n >= t.full_end);
+  }
+
+  float sum = query.sum + other_half(query.sum);
+  float kept = 1.f;
+  if (p.features & kSink) {  // a key of its own, without a value; the only one of a row that sees none
+    const float sink = p.sink[w.head] * kLog2e, most = max(query.maximum, sink);
+    if (most > -kInfinity) {
+      kept = exp2(query.maximum - most);
+      sum = sum * kept + exp2(sink - most);
+      query.maximum = most;
+    }
+  }
+  if (!inside) return;
+  const float inverse = sum > 0.f ? kept * reciprocal(sum) : 0.f;  // a row without keys: 0
+  TK_GLOBAL T* out = w.out + i64(query.row) * p.out_row;
+#pragma unroll
+  for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) {
+      const int column = d * kRows + row_of(r, query.half);
+      if (column < p.hdim_v) out[column] = T(query.out[d][r] * inverse);
+    }
+  if (p.features & kLse && query.half == 0)
+    p.lse[w.batch * p.lse_batch + i64(w.head) * p.lse_head + w.start_q + query.row] =
+        sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
+}

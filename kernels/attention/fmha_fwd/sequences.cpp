@@ -1,0 +1,221 @@
+// The index arrays of an attention call: how long each sequence is and where it starts.
+#include "../index_arrays.h"
+
+namespace tilekiln::fmha {
+
+using ll = long long;
+
+tilekiln_status check_index(const Array& array, i64 count, const char* sum) {
+  TILEKILN_TRY(check_dtype(array, TILEKILN_INT32, "int32"));
+  TILEKILN_TRY(check_ndim(array, 1, sum));
+  if (array.shape[0] == count) return TILEKILN_OK;
+  return fail_argument(array.name, "had %lld entries, must have %lld: %s", static_cast<ll>(array.shape[0]),
+                       static_cast<ll>(count), sum);
+}
+
+tilekiln_status check_cumulative(const Array& array, i64 batch, i64 limit, const char* limit_name) {
+  int32_t before = 0;
+  for (i64 i = 0; i <= batch; ++i) {
+    const int32_t value = entry(array, i);
+    if (value < 0) return fail_argument(array.name, "entry %lld was %d, must be 0 or more", static_cast<ll>(i), value);
+    if (value < before) {
+      return fail_argument(array.name, "must not decrease, but entry %lld is %d after %d", static_cast<ll>(i), value,
+                           before);
+    }
+    before = value;
+  }
+  if (before > limit) {
+    return fail_argument(array.name, "ended at %d, must end at %lld or before, %s", before, static_cast<ll>(limit),
+                         limit_name);
+  }
+  return TILEKILN_OK;
+}
+
+namespace {
+
+// The q or the k side.
+struct Side {
+  const Array &seqstart, &seqlen, &cu_seqlens, &scale_start;
+  i64 scale_blocks;  // of its descale array, in group mode with block scales
+  const char *seqstart_name, *cu_name;
+  i64 physical;  // batch mode: the length of the dimension; group mode: of all sequences together
+  const char* physical_name;
+  int Sequence::* length;
+  i64 Sequence::* place;
+  i64 Sequence::* place_scale;
+  i64 Sequence::* room;
+};
+
+tilekiln_status check_length_of(const Array& array, i64 i, i64 length, i64 room, const char* room_name) {
+  if (length < 0)
+    return fail_argument(array.name, "entry %lld was %lld, must be 0 or more", static_cast<ll>(i),
+                         static_cast<ll>(length));
+  if (length > room) {
+    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %lld, %s", static_cast<ll>(i),
+                         static_cast<ll>(length), static_cast<ll>(room), room_name);
+  }
+  if (length > max_seqlen) {
+    return fail_argument(array.name, "sequence %lld was %lld long, must be at most %d", static_cast<ll>(i),
+                         static_cast<ll>(length), max_seqlen);
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blockscale, Sequence* sequences, int* longest) {
+  const bool own_starts = side.seqstart.given();
+  // The array that holds the physical starts in group mode.
+  const Array& starts = own_starts ? side.seqstart : side.cu_seqlens;
+  if (side.seqlen.given()) TILEKILN_TRY(check_index(side.seqlen, batch, "batch"));
+  if (side.cu_seqlens.given()) {
+    TILEKILN_TRY(check_index(side.cu_seqlens, batch + 1, "batch + 1"));
+    const bool physical = group && !own_starts;
+    TILEKILN_TRY(check_cumulative(side.cu_seqlens, batch, physical ? side.physical : INT32_MAX, side.physical_name));
+  }
+  if (own_starts) {
+    TILEKILN_TRY(check_index(side.seqstart, batch + 1, "batch + 1"));
+    TILEKILN_TRY(check_cumulative(side.seqstart, batch, side.physical, side.physical_name));
+  }
+  if (blockscale && group) {
+    TILEKILN_TRY(check_index(side.scale_start, batch + 1, "batch + 1"));
+    TILEKILN_TRY(check_cumulative(side.scale_start, batch, side.scale_blocks, "the blocks of its descale array"));
+  }
+  const char* const room_name = group ? "the space that the seqstart array leaves it" : side.physical_name;
+  for (i64 i = 0; i < batch; ++i) {
+    Sequence& sequence = sequences[i];
+    i64 room = side.physical, place = i;
+    if (group) {
+      place = entry(starts, i);
+      room = entry(starts, i + 1) - place;
+    }
+    i64 length = room;
+    if (side.seqlen.given()) {
+      length = entry(side.seqlen, i);
+      TILEKILN_TRY(check_length_of(side.seqlen, i, length, room, room_name));
+    } else if (side.cu_seqlens.given()) {
+      length = static_cast<i64>(entry(side.cu_seqlens, i + 1)) - entry(side.cu_seqlens, i);
+      TILEKILN_TRY(check_length_of(side.cu_seqlens, i, length, room, room_name));
+    } else if (group) {
+      TILEKILN_TRY(check_length_of(starts, i, length, room, room_name));
+    }
+    sequence.*side.length = static_cast<int>(length);
+    sequence.*side.place = place;
+    sequence.*side.room = room;
+    sequence.*side.place_scale = i;
+    if (blockscale && group) {
+      const i64 first = entry(side.scale_start, i), blocks = entry(side.scale_start, i + 1) - first;
+      const i64 needed = (length + scale_block - 1) / scale_block;
+      if (blocks < needed) {
+        return fail_argument(
+            side.scale_start.name, "sequence %lld had %lld blocks, must have %lld: one per %d of its %lld",
+            static_cast<ll>(i), static_cast<ll>(blocks), static_cast<ll>(needed), scale_block, static_cast<ll>(length));
+      }
+      sequence.*side.place_scale = first;
+    }
+    if (length > *longest) *longest = static_cast<int>(length);
+  }
+  return TILEKILN_OK;
+}
+
+// Which index arrays go together.
+tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
+  if (side.seqlen.given() && side.cu_seqlens.given()) {
+    return fail_argument(side.seqlen.name, "was given with %s, must be alone: both say the logical lengths",
+                         side.cu_seqlens.name);
+  }
+  if (!group && side.seqstart.given()) {
+    return fail_argument(
+        side.seqstart.name,
+        "was given in batch mode (q of 4 dimensions), must be null: there a sequence starts at its batch index");
+  }
+  if (group && !side.seqstart.given() && !side.cu_seqlens.given()) {
+    return fail_argument(side.cu_name, "was null, must be given in group mode (q of 3 dimensions) unless %s is",
+                         side.seqstart_name);
+  }
+  const bool wanted = group && blockscale;
+  if (side.scale_start.given() && !wanted) {
+    return fail_argument(side.scale_start.name, "was given, must be null without block scales in group mode");
+  }
+  return TILEKILN_OK;
+}
+
+Side query_side(const IndexArrays& arrays, bool group, i64 physical, i64 scale_blocks) {
+  return {arrays.seqstart_q,
+          arrays.seqlen_q,
+          arrays.cu_seqlens_q,
+          arrays.block_scale_seqstart_q,
+          scale_blocks,
+          "seqstart_q",
+          "cu_seqlens_q",
+          physical,
+          group ? "the total length of q" : "the seqlen of q",
+          &Sequence::seqlen_q,
+          &Sequence::place_q,
+          &Sequence::place_scale_q,
+          &Sequence::room_q};
+}
+
+// In group mode it is the starts of q that say how many sequences there are.
+tilekiln_status count_sequences(const Side& q, AttentionCall* call) {
+  const Array& starts = q.seqstart.given() ? q.seqstart : q.cu_seqlens;
+  TILEKILN_TRY(check_ndim(starts, 1, "batch + 1"));
+  if (starts.shape[0] < 1) return fail_argument(starts.name, "had no entry, must have batch + 1");
+  if (starts.shape[0] - 1 > INT32_MAX)
+    return fail_argument(starts.name, "had %lld entries, must have fewer than 2^31", static_cast<ll>(starts.shape[0]));
+  call->batch = static_cast<int>(starts.shape[0] - 1);
+  return TILEKILN_OK;
+}
+
+void make_sequences(AttentionCall* call) {
+  call->sequences.reset(static_cast<size_t>(call->batch));
+  for (int i = 0; i < call->batch; ++i) call->sequences[i].batch = i;
+}
+
+}  // namespace
+
+tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call) {
+  const Side q = query_side(arrays, group, physical_q, 0);
+  TILEKILN_TRY(check_given(q, group, false));
+  if (group) TILEKILN_TRY(count_sequences(q, call));
+  make_sequences(call);
+  return read_side(q, group, call->batch, false, call->sequences.begin(), &call->seqlen_q);
+}
+
+tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                const ScaleBlocks* scales, AttentionCall* call) {
+  const bool blockscale = scales != nullptr;
+  const Side q = query_side(arrays, group, physical_q, blockscale ? scales->q : 0);
+  const Side k = {arrays.seqstart_k,
+                  arrays.seqlen_k,
+                  arrays.cu_seqlens_k,
+                  arrays.block_scale_seqstart_k,
+                  blockscale ? scales->k : 0,
+                  "seqstart_k",
+                  "cu_seqlens_k",
+                  physical_k,
+                  group ? "the total length of k" : "the seqlen of k",
+                  &Sequence::seqlen_k,
+                  &Sequence::place_k,
+                  &Sequence::place_scale_k,
+                  &Sequence::room_k};
+  TILEKILN_TRY(check_given(q, group, blockscale));
+  TILEKILN_TRY(check_given(k, group, blockscale));
+  if (group && blockscale) {
+    if (!q.scale_start.given())
+      return fail_argument("block_scale_seqstart_q", "was null, must be given with block scales in group mode");
+    if (!k.scale_start.given())
+      return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
+  }
+  if (group) {
+    TILEKILN_TRY(count_sequences(q, call));
+  } else if (!q.seqlen.given() && !q.cu_seqlens.given() && !k.seqlen.given() && !k.cu_seqlens.given()) {
+    call->uniform = true;
+    call->seqlen_q = static_cast<int>(physical_q);
+    call->seqlen_k = static_cast<int>(physical_k);
+    return TILEKILN_OK;
+  }
+  make_sequences(call);
+  TILEKILN_TRY(read_side(q, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_q));
+  return read_side(k, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_k);
+}
+
+}  // namespace tilekiln::fmha

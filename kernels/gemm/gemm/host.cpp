@@ -1,0 +1,61 @@
+// Arguments of gemm as the plain data of its engines, and its units.
+#include "tilekiln/generated/operators/gemm_entries.h"
+
+#include "../host.h"
+
+namespace tilekiln::op::gemm {
+
+using matrix::Matrix;
+using matrix::Problem;
+
+static_assert(static_cast<int>(tilekiln::gemm::Dtype::int8) == static_cast<int>(matrix::Dtype::int8) &&
+              static_cast<int>(tilekiln::gemm::Dtype::fp8) == static_cast<int>(matrix::Dtype::fp8) &&
+              static_cast<int>(tilekiln::gemm::Dtype::bf8) == static_cast<int>(matrix::Dtype::bf8) &&
+              static_cast<int>(tilekiln::gemm::OutDtype::int32) == static_cast<int>(matrix::OutDtype::int32));
+
+tilekiln_status features(const Args& args, Call& call) {
+  const Arrays& in = call.in;
+  auto& signature = call.signature;
+  signature.scaled = in.row_scale.given() || in.column_scale.given();
+  if (signature.dtype == tilekiln::gemm::Dtype::int8 && !signature.scaled) {
+    if (args.alpha != 1)
+      return fail_argument("alpha", "was %g, must be 1 when a is int8 and no scale is given",
+                           static_cast<double>(args.alpha));
+    if (args.beta != 1)
+      return fail_argument("beta", "was %g, must be 1 when a is int8 and no scale is given",
+                           static_cast<double>(args.beta));
+  }
+  signature.layout_a = Matrix(in.a).may_be_row() ? tilekiln::gemm::LayoutA::row : tilekiln::gemm::LayoutA::column;
+  signature.layout_b = Matrix(in.b).may_be_row() ? tilekiln::gemm::LayoutB::row : tilekiln::gemm::LayoutB::column;
+  signature.layout_out =
+      Matrix(in.out).is_row_out() ? tilekiln::gemm::LayoutOut::row : tilekiln::gemm::LayoutOut::column;
+  return TILEKILN_OK;
+}
+
+// Everything is checked: the problem of the engines.
+void fill(const Args& args, Call& call) {
+  matrix::check_names<tilekiln::gemm::Dtype, tilekiln::gemm::OutDtype, tilekiln::gemm::Activation>();
+  const Arrays& in = call.in;
+  Problem& p = call.to.problem;
+  const bool transposed = matrix::fill_operands(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  // An empty sum: 0, even of infinities that an alpha of 0 would make NaN.
+  if (args.alpha == 0) p.k = 0;
+  p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
+  p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
+  p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  if (in.c.given() && args.beta != 0) p.c = matrix::extra(Matrix(in.c), transposed);
+  p.bias = matrix::numbers(in.bias);
+  p.row_scale = matrix::numbers(transposed ? in.column_scale : in.row_scale);
+  p.column_scale = matrix::numbers(transposed ? in.row_scale : in.column_scale);
+  p.bias_of_rows = transposed;
+  p.alpha = args.alpha;
+  p.beta = args.beta;
+  int64_t* const sizes = call.to.query.sizes;
+  sizes[tilekiln::gemm::sizes::m] = call.M;
+  sizes[tilekiln::gemm::sizes::n] = call.N;
+  sizes[tilekiln::gemm::sizes::k] = call.K;
+}
+
+tilekiln_status launch(StageCall<Problem>& call) { return matrix::run_product(call, call.choice, call.problem); }
+
+}  // namespace tilekiln::op::gemm

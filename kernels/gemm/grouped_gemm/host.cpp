@@ -1,0 +1,94 @@
+// Arguments of grouped_gemm as the plain data of gemm's engines, and its units.
+#include "tilekiln/generated/operators/grouped_gemm_entries.h"
+
+#include "../host.h"
+
+namespace tilekiln::op::grouped_gemm {
+
+using matrix::Matrix;
+using matrix::Problem;
+
+tilekiln_status features(const Args&, Call& call) {
+  const Arrays& in = call.in;
+  if (in.starts.shape[0] != call.G + 1)
+    return fail_argument("starts", "groups + 1 was %lld, must be %lld, the group count of b and 1",
+                         static_cast<long long>(in.starts.shape[0]), static_cast<long long>(call.G + 1));
+  const auto* const entries = reinterpret_cast<const int32_t*>(in.starts.data);
+  std::vector<int32_t>& starts = call.to.problem.starts;
+  starts.resize(static_cast<size_t>(call.G) + 1);
+  int32_t least = 0;
+  for (size_t i = 0; i < starts.size(); ++i) {
+    starts[i] = entries[static_cast<matrix::i64>(i) * in.starts.stride[0]];
+    if (starts[i] < least)
+      return fail_argument("starts", "entry %zu was %d, must be at least %d, %s", i, starts[i], least,
+                           i == 0 ? "the first row" : "the one before");
+    least = starts[i];
+  }
+  if (least > call.T)
+    return fail_argument("starts", "entry %zu was %d, must be at most %lld, the row count of a", starts.size() - 1,
+                         least, static_cast<long long>(call.T));
+  call.signature.layout_b =
+      Matrix(in.b).may_be_row() ? tilekiln::grouped_gemm::LayoutB::row : tilekiln::grouped_gemm::LayoutB::column;
+  return TILEKILN_OK;
+}
+
+// Everything is checked: the problem of the engines.
+void fill(const Args&, Call& call) {
+  matrix::check_names<tilekiln::grouped_gemm::Dtype, tilekiln::grouped_gemm::Dtype,
+                      tilekiln::grouped_gemm::Activation>();
+  const Arrays& in = call.in;
+  matrix::Groups& groups = call.to.problem;
+  Problem& p = groups.first;
+  matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
+  p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
+  p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.bias = matrix::numbers(in.bias);
+  p.alpha = 1;
+  const matrix::i64 size = dtype_bytes(in.a.dtype);
+  groups.a_row = in.a.stride[0] * size;
+  groups.out_row = in.out.stride[0] * size;
+  groups.b_step = in.b.stride[0] * size;
+  groups.bias_step = in.bias.given() ? in.bias.stride[0] * static_cast<matrix::i64>(sizeof(float)) : 0;
+  int64_t* const sizes = call.to.query.sizes;
+  sizes[tilekiln::grouped_gemm::sizes::rows] = call.T;
+  sizes[tilekiln::grouped_gemm::sizes::groups] = call.G;
+  sizes[tilekiln::grouped_gemm::sizes::n] = call.N;
+  sizes[tilekiln::grouped_gemm::sizes::k] = call.K;
+}
+
+// The units of all groups, numbered group after group.
+tilekiln_status launch(StageCall<matrix::Groups>& call) {
+  const matrix::Groups& groups = call.problem;
+  const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
+  const size_t count = groups.starts.size() - 1;
+  const auto of_group = [&](size_t group) {
+    Problem p = groups.first;
+    const matrix::i64 start = groups.starts[group], index = static_cast<matrix::i64>(group);
+    p.m = groups.starts[group + 1] - groups.starts[group];
+    p.a = matrix::moved(p.a, start * groups.a_row);
+    p.out = matrix::moved(p.out, start * groups.out_row);
+    p.b = matrix::moved(p.b, index * groups.b_step);
+    p.bias = static_cast<const float*>(matrix::moved(p.bias, index * groups.bias_step));
+    return p;
+  };
+  const auto cut_of = [&](const Problem& p) {
+    return matrix::Cut(p, engine, call.threads, static_cast<matrix::i64>(count));
+  };
+  std::vector<matrix::i64> ends(count);
+  matrix::i64 units = 0;
+  double work = 0;
+  for (size_t group = 0; group < count; ++group) {
+    const Problem p = of_group(group);
+    ends[group] = units += cut_of(p).units();
+    work += matrix::work_of(p);
+  }
+  const auto run = engine.run[static_cast<int>(groups.first.dtype)];
+  return run_units(call, units, work, engine.scratch_bytes, [&](matrix::i64 number, void* scratch) {
+    const auto group = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), number) - ends.begin());
+    const Problem p = of_group(group);
+    run(p, cut_of(p).unit(p, number - (group == 0 ? 0 : ends[group - 1])), scratch);
+  });
+}
+
+}  // namespace tilekiln::op::grouped_gemm
