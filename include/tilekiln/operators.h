@@ -3,6 +3,7 @@
 #define TILEKILN_OPERATORS_H
 
 #include "tilekiln/operators/batched_gemm.h"
+#include "tilekiln/operators/flatmm.h"
 #include "tilekiln/operators/fmha_batch_prefill.h"
 #include "tilekiln/operators/fmha_bwd.h"
 #include "tilekiln/operators/fmha_fwd.h"

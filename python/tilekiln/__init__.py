@@ -5,7 +5,8 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`KVCache` and `decode` serve from a cache, `info` says what there is, `reference` is the float64 NumPy reference.
+`KVCache` and `decode` serve from a cache, `matmul`, `linear` and `PackedWeight` multiply matrices, `info` says what
+there is, `reference` is the float64 NumPy reference.
 Importing this imports neither NumPy nor any framework.
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .library import Instance, Library, add_library, libraries, load
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
+    from .products import PackedWeight, linear, matmul
     from .workspace import BackwardWorkspace, plan_backward_workspace
 
 _HOME = {
@@ -32,6 +34,7 @@ _HOME = {
     "KVCache": ".kv_cache",
     "Library": ".library",
     "NoKernelError": "._native",
+    "PackedWeight": ".products",
     "Stream": "._native",
     "add_library": ".library",
     "attention": ".operators",
@@ -39,7 +42,9 @@ _HOME = {
     "decode": ".kv_cache",
     "info": ".machine",
     "libraries": ".library",
+    "linear": ".products",
     "load": ".library",
+    "matmul": ".products",
     "plan_backward_workspace": ".workspace",
     "reference": ".reference",
 }
@@ -52,6 +57,7 @@ __all__ = [
     "KVCache",
     "Library",
     "NoKernelError",
+    "PackedWeight",
     "Stream",
     "__version__",
     "add_library",
@@ -60,7 +66,9 @@ __all__ = [
     "decode",
     "info",
     "libraries",
+    "linear",
     "load",
+    "matmul",
     "plan_backward_workspace",
     "reference",
 ]

@@ -25,6 +25,18 @@ class BatchedGemmArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class FlatmmArguments(TypedDict, total=False):
+    """Everything that `Library.flatmm` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    bias: Array | None
+    alpha: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class FmhaBatchPrefillArguments(TypedDict, total=False):
     """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
 

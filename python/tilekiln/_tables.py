@@ -32,6 +32,28 @@ OPERATORS: dict[str, Operator] = {
         looks=(0, 0),
         independent=Independent(leading={'a': 3, 'b': 3}, apart={'bias': 1}, unless=()),
     ),
+    'flatmm': Operator(
+        arrays=('a', 'b'),
+        optional=(),
+        written={},
+        forms=(
+            Form(name='packed', ndim={'a': 2}, given=()),
+        ),
+        exchange=('', ''),
+        results=(
+            Result(name='out', shapes={'packed': ((('a', 0), ('b', 0), ('b', 2)), (('a', 0), ('b', 0), ('b', 2)))}, dtype_of='a'),
+        ),
+        pairs={},
+        states={},
+        schema="(Tensor a, Tensor b, Tensor? bias=None, float alpha=1.0, str activation='none', SymInt num_threads=0, str? instance=None) -> Tensor",
+        twin='out',
+        contiguous=(),
+        backward='',
+        backward_flags=(),
+        main=0,
+        looks=(0, 0),
+        independent=None,
+    ),
     'fmha_batch_prefill': Operator(
         arrays=('q', 'k', 'v'),
         optional=(),

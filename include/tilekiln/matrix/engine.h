@@ -19,6 +19,10 @@ enum class Activation : unsigned char {
 #undef ACTIVATION
 };
 
+// A packed b is panels [ceil(n / kPanelLanes)][word][kPanelLanes columns], a word being elements that follow each other along k: one of
+// fp32 or fp16, two of bf16. What is missing is 0.
+constexpr int kPanelLanes = 64;
+
 // One more matrix that the epilogue reads, of the dtype of out; strides are in elements, any.
 struct Extra {
   const void* data;
@@ -35,6 +39,7 @@ struct Problem {
   bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
   bool multiply;              // what op is: a product; else a sum
   int m, n, k;
+  int b_panels;  // b is panels of words of so many elements; 0: it is a matrix
   const void *a, *b;
   void* out;
   i64 lda, ldb;  // the stride that is not 1

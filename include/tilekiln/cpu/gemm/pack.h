@@ -75,6 +75,16 @@ struct Int16Words {
   }
 };
 
+// Panels of pairs, as packed beforehand, into fp32 words; stride: pairs from one to the next along K.
+template <class T> void unpack_pairs(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
+  for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += 2 * kPanel) {
+    for (int j = 0; j < lanes; ++j) to[j] = core::widen(p[2 * j]);
+    if (k + 1 == elements) return;
+    for (int j = 0; j < lanes; ++j) to[kPanel + j] = core::widen(p[2 * j + 1]);
+  }
+}
+
 #if TILEKILN_PAIRS
 // ---- bf16 pairs ------------------------------------------------------------------------------------------------------
 

@@ -11,9 +11,10 @@ struct Stages {
   PackPanel b_lanes, b_rows;  // B row-major, column-major
   CopyRows a_rows;            // A row-major, and column-major, where it cannot be broadcast as it lies
   PackPanel a_lanes;
-  int bytes;        // an element
-  bool a_in_place;  // its elements are those of words
-  bool b_in_place;  // B's rows are words
+  int bytes;           // an element
+  bool a_in_place;     // its elements are those of words
+  bool b_in_place;     // B's rows are words
+  PackPanel b_panels;  // B that is panels; null: they are those of words
 };
 
 template <class Compute>
@@ -30,12 +31,22 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
   // Tiles of like height, a multiple of the register block.
   const int tiles = (unit_rows + kTileRows - 1) / kTileRows;
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
-  const bool packed = tiles > 1;                                                 // B of a chunk once, for all tiles
-  const bool in_place = s.b_in_place && !p.b_columns && unit_rows <= 2 * kRows;  // B's full panels as they lie
+  const bool ready = p.b_panels && !s.b_panels;
+  const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
+  const bool in_place =
+      s.b_in_place && !p.b_columns && !p.b_panels && unit_rows <= 2 * kRows;  // B's full panels as they lie
+  // Where column n from k on lies in panels, in words.
+  const auto in_panels = [&](int n, i64 k) {
+    const int word = p.b_panels;
+    return (n / matrix::kPanelLanes * ((i64(p.k) + word - 1) / word) + k / word) * matrix::kPanelLanes +
+           n % matrix::kPanelLanes;
+  };
   const auto pack = [&](float* to, int n, i64 k0, i64 k1) {
     const int lanes = least(u.n1 - n, kPanel);
     const char* b = (const char*)p.b;
-    if (p.b_columns)
+    if (p.b_panels)
+      s.b_panels(to, b + in_panels(n, k0) * p.b_panels * s.bytes, matrix::kPanelLanes, kPanel, k1 - k0);
+    else if (p.b_columns)
       s.b_rows(to, b + (n * p.ldb + k0) * s.bytes, p.ldb, lanes, k1 - k0);
     else
       s.b_lanes(to, b + (k0 * p.ldb + n) * s.bytes, p.ldb, lanes, k1 - k0);
@@ -57,9 +68,12 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
 #if TILEKILN_QUADS
         if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
 #endif
+        // Of panels that are read once nothing need stay in L1.
+        const bool once = ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
+        const i64 tile_words = once ? kChunkWords : kTileWords;
         i64 k0 = chunk;
         do {
-          const i64 k1 = least<i64>(chunk_end, k0 + kTileWords * W);
+          const i64 k1 = least<i64>(chunk_end, k0 + tile_words * W);
           const bool first = k0 == 0, last = k1 == p.k;
           Operands o;
           o.words = words_of(k1 - k0);
@@ -82,7 +96,9 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
           for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
             const int columns = least(u.n1 - n, kPanel);
             o.b_word = kPanel;
-            if (packed) {
+            if (ready) {
+              o.b = (const float*)p.b + in_panels(n, k0), o.b_word = matrix::kPanelLanes;
+            } else if (packed) {
               o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
             } else if (in_place && columns == kPanel) {
               o.b = (const float*)p.b + k0 * p.ldb + n, o.b_word = p.ldb;
@@ -90,15 +106,20 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
               pack(x.b, n, k0, k1), o.b = x.b;
             }
             int blocks = (m1 - m0 + kRows - 1) / kRows;
-            // The rows of B that the next panel is packed from, spread over the blocks of this one.
+            // What the next panel is, or is packed from, spread over the blocks of this one.
             o.ahead = nullptr;
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
-            if (!packed && p.b_columns && m1 - m0 > kRows && next_k < chunk_end) {
+            const bool more = !packed && m1 - m0 > kRows && next_k < chunk_end;
+            if (ready && more) {
+              o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
+              o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
+              o.ahead_row = 8 * o.ahead_line;
+            } else if (more && p.b_columns) {
               o.ahead = (const char*)p.b + (next * p.ldb + next_k) * s.bytes;
               o.ahead_line = 64, o.ahead_row = p.ldb * s.bytes;
             }
-            int ahead_rows = o.ahead ? least(u.n1 - next, kPanel) : 0;
+            i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
             for (int m = m0; m < m1; --blocks) {
               int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
               o.a = a + (m - m0) * o.a_row;
@@ -122,7 +143,7 @@ void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, 
                 rows_product<Compute>(o, rows);
               if (last && !direct) finish.block(p, x.block, m, n, rows, columns);
               if (o.ahead) {
-                ahead_rows -= int(o.words / 8);
+                ahead_rows -= o.words / 8;
                 o.ahead = ahead_rows > 0 ? o.ahead + o.words / 8 * o.ahead_row : nullptr;
               }
               m += rows;

@@ -1,5 +1,7 @@
 // The panels engine of gemm for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance
 // of that target is a row over it. The engine is the only symbol that leaves this unit.
+#include <type_traits>
+
 #include "tilekiln/cpu/gemm/unit.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -8,7 +10,10 @@ namespace {
 // Storage types over what multiplies them: only these tables know.
 template <class T, bool kInPlace>
 constexpr Stages kFp32Words{
-    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>, copy_rows_fp32<T>, pack_lanes_fp32<T>, sizeof(T), kInPlace, kInPlace};
+    pack_lanes_fp32<T>, pack_rows<T, Fp32Words>,
+    copy_rows_fp32<T>,  pack_lanes_fp32<T>,
+    sizeof(T),          kInPlace,
+    kInPlace,           kInPlace ? nullptr : std::is_same_v<T, core::bf16> ? unpack_pairs<T> : pack_lanes_fp32<T>};
 template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(float) && is_dots(p))
@@ -24,7 +29,8 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
                                  pack_lanes_bf16<T>,
                                  sizeof(T),
                                  sizeof(T) == sizeof(bf16),
-                                 false};
+                                 false,
+                                 nullptr};
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(bf16) && is_dots(p)) return run_dots<ComputeBf16>(sizeof(bf16), p, u, *(GemmScratch*)scratch);
 #endif
@@ -41,7 +47,8 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int8<false>,
                                  sizeof(int8),
                                  true,
-                                 false};
+                                 false,
+                                 nullptr};
 #if TILEKILN_DOTS
   if (is_dots(p)) return run_dots<ComputeInt8>(sizeof(int8), p, u, *(GemmScratch*)scratch);
 #endif
@@ -53,7 +60,8 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  pack_lanes_int16<int8>,
                                  sizeof(int8),
                                  false,
-                                 false};
+                                 false,
+                                 nullptr};
   run_unit<ComputeInt16>(stages, p, u, *(GemmScratch*)scratch);
 #endif
 }

@@ -1,0 +1,128 @@
+"""Matrix products and linear layers over all libraries at hand."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+
+from ._native import ArgumentError
+from .operators import _call
+
+if TYPE_CHECKING:
+    from ._arguments import Array
+    from ._native import Stream
+
+Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+
+
+class ProductArguments(TypedDict, total=False):
+    """What `matmul` and `linear` take by name; `Library.gemm` says what each one is."""
+
+    alpha: float
+    activation: Activation
+    num_threads: int
+    stream: Stream | None
+
+
+LANES = 64
+"""Columns of a panel of a packed weight."""
+
+
+def matmul(a: Array, b: Array, **arguments: Unpack[ProductArguments]) -> Any:
+    """activation(alpha a b) with the best kernel of whatever libraries are built or installed.
+
+    a (m, k) and b (k, n) give (m, n); a (batch, m, k) and b (batch, k, n) give (batch, m, n). Of the last two
+    dimensions one stride must be 1; the stride of a batch is anything, 0 included. dtypes, sums, special values and
+    errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework and has no derivative.
+    """
+    return _call("batched_gemm" if getattr(a, "ndim", 2) == 3 else "gemm", (a, b), arguments)
+
+
+def linear(
+    x: Array, weight: Array | PackedWeight, bias: Array | None = None, **arguments: Unpack[ProductArguments]
+) -> Any:
+    """activation(alpha x W^T + bias): a linear layer, x (..., k), W (n, k), bias (n), result (..., n).
+
+    weight is an array, as torch.nn.Linear has it, or packed once with `PackedWeight`, for a layer that is called often.
+    bias becomes fp32 if it is not. x, if it has not two dimensions, is reshaped. Sums are fp32, and the result, rounded
+    once, has the dtype of x and no derivative. Errors are those of `Library.gemm` and `Library.flatmm`.
+    """
+    extra: dict[str, Any] = {"stream": arguments.pop("stream", None)} if "stream" in arguments else {}
+    if x.ndim < 1:
+        raise ArgumentError("x: had 0 dimensions, must have 1 or more: (..., k)")
+    rows = x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    if bias is not None:
+        bias = _as_fp32(bias)
+    if isinstance(weight, PackedWeight):
+        if rows.shape[1] != weight.k:
+            raise ArgumentError(f"x: k was {rows.shape[1]}, must be {weight.k}, the k of weight")
+        if bias is not None:
+            if tuple(bias.shape) != (weight.n,):
+                raise ArgumentError(f"bias: shape was {tuple(bias.shape)}, must be ({weight.n},), the n of weight")
+            bias = _padded(bias.reshape(1, -1), 1, weight.panels.shape[0] * LANES).reshape(-1, LANES)
+        out = _call("flatmm", (rows, weight.panels), {"bias": bias, **arguments, **extra})
+        out = out.reshape(rows.shape[0], -1)[:, : weight.n]
+    else:
+        if weight.ndim != 2:
+            raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2: (n, k)")
+        out = _call("gemm", (rows, weight.T), {"bias": bias, **arguments, **extra})
+    return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[1])
+
+
+class PackedWeight:
+    """The weight (n, k) of a linear layer, packed for `linear` once: fp32, fp16 or bf16, of NumPy or PyTorch.
+
+    `panels` is what `Library.flatmm` takes as b, (n / 64, k / word elements, 64, word elements), both rounded up; it is
+    a copy, so the weight may change or go. `unpack()` gives the weight again, bit for bit.
+    """
+
+    def __init__(self, weight: Array) -> None:
+        """Pack. Raises ArgumentError for anything but two dimensions of fp32, fp16 or bf16."""
+        if weight.ndim != 2:
+            raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2: (n, k)")
+        dtype = str(weight.dtype).removeprefix("torch.")
+        if dtype not in ("float32", "float16", "bfloat16"):
+            raise ArgumentError(f"weight: dtype was {dtype}, must be fp32, fp16 or bf16")
+        word = 2 if dtype == "bfloat16" else 1
+        self.n, self.k = (int(length) for length in weight.shape)
+        panels, words = -(-self.n // LANES), -(-self.k // word)
+        whole = _padded(weight, panels * LANES, words * word).reshape(panels, LANES, words, word)
+        self.panels: Any = _swapped(whole)
+
+    def unpack(self) -> Any:
+        """The weight (n, k), a new array."""
+        panels, words, _, word = self.panels.shape
+        return _padded(_swapped(self.panels).reshape(panels * LANES, words * word)[: self.n, : self.k], self.n, self.k)
+
+    def __repr__(self) -> str:
+        return f"<tilekiln.PackedWeight n={self.n} k={self.k} {self.panels.dtype}>"
+
+
+def _is_torch(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] == "torch"
+
+
+def _as_fp32(array: Any) -> Any:
+    return array.float() if _is_torch(array) else array.astype("float32", copy=False)
+
+
+def _padded(matrix: Any, rows: int, columns: int) -> Any:
+    """A copy with zeros below and to the right."""
+    if _is_torch(matrix):
+        made = matrix.detach().new_zeros((rows, columns))
+        made[: matrix.shape[0], : matrix.shape[1]] = matrix.detach()
+        return made
+    import numpy as np
+
+    made = np.zeros((rows, columns), matrix.dtype)
+    made[: matrix.shape[0], : matrix.shape[1]] = matrix
+    return made
+
+
+def _swapped(array: Any) -> Any:
+    """A contiguous copy with the second and third of four dimensions exchanged."""
+    if _is_torch(array):
+        return array.permute(0, 2, 1, 3).contiguous()
+    import numpy as np
+
+    return np.ascontiguousarray(array.transpose(0, 2, 1, 3))
