@@ -1,0 +1,136 @@
+"""Imports and includes have one direction: no circle among the files of a language, no arrow that points upwards.
+
+What is imported in a function, or for type checkers only, is no arrow: that is how a circle is cut on purpose.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGES = {"codegen": "codegen", "build_support": "build_support", "tilekiln": "python/tilekiln", "tools": "tools"}
+SEES = {  # of the packages
+    "codegen": set(),
+    "build_support": {"codegen"},
+    "tilekiln": set(),
+    "tools": {"codegen", "build_support", "tilekiln"},
+}
+RUNTIME = ("include/tilekiln/runtime/", "kernels/library/")
+ATTENTION = ("include/tilekiln/fmha/", "kernels/attention/")
+ATTENTIONS_OWN = {  # of those that lie among headers of others
+    *("attention.h", "bwd_launcher.h", "fmha_bwd.h", "fmha_fwd.h", "fmha_kv.h", "splits.h"),
+    *("paging.h", "append.h"),
+}
+
+Graph = dict[str, set[str]]
+
+
+@pytest.fixture(scope="module")
+def modules() -> Graph:
+    """Each module -> those that importing it imports."""
+    paths = {
+        ".".join([package, *path.relative_to(ROOT / folder).with_suffix("").parts]).removesuffix(".__init__"): path
+        for package, folder in PACKAGES.items()
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    return {name: {one for one in _imports(name, path, paths) if one != name} for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def sources() -> Graph:
+    """Each C++ file -> the files of the tree that it includes."""
+    found: Graph = {}
+    for folder in ("include", "kernels"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix not in (".h", ".hpp", ".cpp", ".cu", ".hip", ".inc"):
+                continue
+            names = re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', path.read_text(), re.MULTILINE)
+            places = [[at / name for at in (path.parent, ROOT / "include", ROOT)] for name in names]
+            reached = (next((place for place in each if place.exists()), None) for each in places)
+            found[_shown(path)] = {_shown(place.resolve()) for place in reached if place}
+    return found
+
+
+def _shown(path: pathlib.Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those that run when a module is imported, conditional ones included."""
+    for one in body:
+        yield one
+        if isinstance(one, ast.If) and "TYPE_CHECKING" in ast.unparse(one.test):
+            yield from _statements(one.orelse)
+        elif isinstance(one, (ast.If, ast.Try, ast.With)):
+            yield from _statements(one.body)
+            yield from _statements(getattr(one, "orelse", []))
+
+
+def _imports(name: str, path: pathlib.Path, paths: Mapping[str, pathlib.Path]) -> Iterator[str]:
+    above = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for one in _statements(ast.parse(path.read_text()).body):
+        if isinstance(one, ast.Import):
+            yield from (alias.name for alias in one.names if alias.name in paths)
+        elif isinstance(one, ast.ImportFrom):
+            start = above[: len(above) - one.level + 1] if one.level else []
+            base = ".".join([*start, *([one.module] if one.module else [])])
+            for alias in one.names:  # a module of that package, or something in it
+                inside = f"{base}.{alias.name}"
+                if inside in paths or base in paths:
+                    yield inside if inside in paths else base
+
+
+def _circle(graph: Graph) -> list[str]:
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others(modules: Graph) -> None:
+    assert len(modules) > 100
+    assert _circle(modules) == []
+    assert _circle({**modules, "codegen.errors": {"codegen.cli"}}) != []
+
+
+def test_packages_see_only_those_below(modules: Graph) -> None:
+    wrong = [
+        (name, other)
+        for name, others in modules.items()
+        for other in others
+        if (top := name.split(".")[0]) != (seen := other.split(".")[0]) and seen not in SEES[top]
+    ]
+    assert wrong == []
+
+
+def test_no_header_includes_itself_by_way_of_others(sources: Graph) -> None:
+    assert len(sources) > 100
+    assert _circle(sources) == []
+
+
+def test_runtime_and_instructions_know_no_attention(sources: Graph) -> None:
+    """The runtime is handed tables; what ISAs can do is the same for every operator."""
+    general = (
+        *RUNTIME,
+        *(f"include/tilekiln/cpu/{isa}/" for isa in ("generic", "avx2", "avx512")),
+        "kernels/backends/",
+    )
+
+    def is_attentions(path: str) -> bool:
+        return path.startswith(ATTENTION) or pathlib.Path(path).name in ATTENTIONS_OWN
+
+    wrong = [
+        (path, other)
+        for path, others in sources.items()
+        if path.startswith(general) and not is_attentions(path)
+        for other in others
+        if is_attentions(other)
+    ]
+    assert wrong == []
