@@ -10,6 +10,8 @@ from codegen import files, select
 from codegen.axes import Family
 from codegen.errors import CodegenError
 from codegen.listing import count
+from codegen.operators import reference
+from codegen.operators.model import Operator
 from codegen.tree import Tree
 
 FOLDER = "docs/reference"  # of the pages, in the tree
@@ -18,13 +20,16 @@ _MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the 
 
 def pages(root: Tree) -> dict[str, str]:
     """Text by file name."""
-    result = {"receipts.md": _receipts(root), "targets.md": _targets(root), "codegen.md": _commands()}
+    result = {"README.md": _index(root), "receipts.md": _receipts(root), "targets.md": _targets(root)}
+    result |= {"codegen.md": _commands()}
+    result |= {f"operators/{one.name}.md": _operator(root, one) for one in root.operators.values()}
     return result | {f"{family.name}.md": _family(root, family) for family in root.families.values()}
 
 
 def write(root: Tree, folder: str) -> str:
     made = {name: text.encode() for name, text in pages(root).items()}
-    os.makedirs(folder, exist_ok=True)
+    for name in made:
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
     written = files.write_changed(folder, made)
     return "\n".join(f"{folder}/{name}: {'written' if name in written else 'up to date'}" for name in sorted(made))
 
@@ -72,6 +77,34 @@ def counts(root: Tree) -> dict[str, int]:
     """By receipt the instances on one target, as the page of receipts says them."""
     target = next(iter(root.targets))
     return {receipt.name: count(root, receipt, target) for receipt in root.all_receipts()}
+
+
+def _index(root: Tree) -> str:
+    operators = [[f"[{one.name}](operators/{one.name}.md)", one.about] for one in root.operators.values()]
+    families = [[f"[{family.name}]({family.name}.md)", family.about] for family in root.families.values()]
+    others = [
+        ["[receipts](receipts.md)", "The products: what each holds, and for whom."],
+        ["[targets](targets.md)", "The hardware: flags, what a CPU must have, algorithms."],
+        ["[codegen](codegen.md)", "The generator's commands, with their help."],
+        ["[environment](environment.md)", "Every environment variable."],
+        ["[special values](special-values.md)", "NaN, infinities, empty rows and extreme numbers."],
+    ]
+    return _page(
+        "Reference",
+        "## Operators\n\nWhat callers call: arguments, shapes, results, refusals.\n\n"
+        + _table(["operator", ""], operators),
+        "## Families\n\nThe kernels: axes, rules, pipelines, names.\n\n" + _table(["family", ""], families),
+        "## All else\n\n" + _table(["page", ""], others),
+    )
+
+
+def _operator(root: Tree, operator: Operator) -> str:
+    sections = [
+        (f"## {heading}\n\n" if heading else "") + (body if isinstance(body, str) else _table(*body))
+        for heading, body in reference.parts(operator, root.operators)
+        if body
+    ]
+    return _page(operator.name, *sections)
 
 
 def _receipts(root: Tree) -> str:
@@ -128,9 +161,11 @@ def _family(root: Tree, family: Family) -> str:
             f"It comes with [{family.main.name}]({family.main.name}.md): a plan has exactly the signatures that its "
         )
         comes += "instances need."
+    links = [f"[{o.name}](operators/{o.name}.md)" for o in root.operators.values() if family.name in o.file.stages]
     return _page(
         family.name,
         family.about,
+        f"A stage of {', '.join(links)}." if links else "",
         comes,
         "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
         integers,

@@ -20,6 +20,23 @@ def code(dtype: str) -> str:
     return f"TILEKILN_{dtype.upper()}"
 
 
+def given_with(a: Argument) -> str:
+    return f"was given with {a.file.not_with}, must be alone: {a.file.says}"
+
+
+def given_without(a: Argument) -> str:
+    return f"was given without {a.file.needs}, must be {'null' if a.is_array else '0'}: {a.file.says}"
+
+
+def given_unless(array: str, dtype: str) -> str:
+    return f"was given, must be null unless {array} is {dtype}"
+
+
+def not_together(a: Argument) -> str:
+    names = a.file.together or []
+    return f"was null, must be given: {', '.join(names[:-1])} and {names[-1]} go together"
+
+
 class Check:
     """The body of read()."""
 
@@ -135,21 +152,17 @@ class Check:
 
     def _given(self, a: Argument) -> None:
         if a.file.not_with:
-            text = f"was given with {a.file.not_with}, must be alone: {a.file.says}"
-            self._fail(f"{self._is_on(a.name)} && {self._is_on(a.file.not_with)}", a.name, text)
+            self._fail(f"{self._is_on(a.name)} && {self._is_on(a.file.not_with)}", a.name, given_with(a))
         if a.file.needs:
-            must = "null" if a.is_array else "0"
-            text = f"was given without {a.file.needs}, must be {must}: {a.file.says}"
-            self._fail(f"{self._is_on(a.name)} && !({self._is_on(a.file.needs)})", a.name, text)
+            self._fail(f"{self._is_on(a.name)} && !({self._is_on(a.file.needs)})", a.name, given_without(a))
 
     def _together(self, a: Argument) -> None:
         """All of them or none."""
         names = a.file.together or []
-        all_of = f"{', '.join(names[:-1])} and {names[-1]} go together"
         for name in names:
             others = " || ".join(f"args.{other} != nullptr" for other in names if other != name)
             condition = f"args.{name} == nullptr && ({others})"
-            self._fail(condition, name, f"was null, must be given: {all_of}")
+            self._fail(condition, name, not_together(a))
 
     # ---- arrays
     def _arrays(self) -> None:
@@ -370,7 +383,7 @@ class Check:
 
     def _array_given(self, a: Argument) -> None:
         for name, dtype in (a.file.only or {}).items():
-            self._fail(f"in.{name}.dtype != {code(dtype)}", a.name, f"was given, must be null unless {name} is {dtype}")
+            self._fail(f"in.{name}.dtype != {code(dtype)}", a.name, given_unless(name, dtype))
         self._dtype(a)
         if a.file.one:
             self._try(f"check_one_element(in.{a.name})")

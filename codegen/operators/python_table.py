@@ -12,7 +12,7 @@ from codegen.operators.model import Argument, Form, Operator
 
 HEAD = '''"""Every operator, for the facade's choice of a library, PyTorch's operators, and shapes of results.
 
-Made by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
 """
 # fmt: off
 # ruff: noqa: E501, RUF100

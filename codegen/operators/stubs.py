@@ -25,7 +25,7 @@ Array = Any
 TORCH_HEAD = '''"""The arguments of the operators that have derivatives in PyTorch, past those by position.
 
 What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made
-by `python -m codegen operators --write` from kernels/*/operator.yaml; change those.
+by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
 """
 
 from __future__ import annotations

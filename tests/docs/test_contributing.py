@@ -200,7 +200,8 @@ def test_an_operator(scratch: Scratch) -> None:
         else:
             (scratch.root / name).unlink()
     (scratch.root / "include/tilekiln/operators/softmax.h").unlink()
-    (scratch.root / "docs/reference/softmax.md").unlink()
+    for page in ("softmax.md", "operators/softmax.md"):
+        (scratch.root / "docs/reference" / page).unlink()
     for folder in ("cpu", ""):
         (scratch.root / "kernels/norm/softmax" / folder).rmdir()
     write()
