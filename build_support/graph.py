@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
@@ -153,10 +153,11 @@ class Graph:
         needs: Sequence[Any] = (),
         summary: str = "",
         budget: Budget | None = None,
+        wrong: Callable[[str], str] | None = None,
     ) -> Any:
         tools = self.request.toolchain
         command = [*tools.link(shared), "-o", jobs.OUT, jobs.INPUTS, *flags, "-pthread"]
-        job = Job("link", target, [command], tools.identity, content, summary=summary, budget=budget)
+        job = Job("link", target, [command], tools.identity, content, summary=summary, budget=budget, wrong=wrong)
         node = self.step(target, job, objects)
         self.env.Depends(
             node, [self.env.File(self.node_path(need)) if isinstance(need, str) else need for need in needs]

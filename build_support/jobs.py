@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from codegen import sizes
@@ -36,6 +36,7 @@ class Job:
     text: str | None = None  # a job without commands writes this
     summary: str = ""  # said when done
     budget: Budget | None = None  # what the target may weigh
+    wrong: Callable[[str], str] | None = None  # says what is wrong with the file that was made; outside the signature
     log: str = ""  # the directory of measured.jsonl
     need: float = 0  # bytes of memory it is expected to take
     shared: str = ""  # of what variants share: the signature for its stamp (build_support.shared)
@@ -147,6 +148,8 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
                 return done
         if job.budget is not None and (over := job.budget.exceeded(target, new, sources)):
             return Done(1, over)
+        if job.wrong is not None and (why := job.wrong(new)):
+            return Done(1, why)
         os.replace(new, target)
         finished(job, target)
     except OSError as error:

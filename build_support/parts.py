@@ -15,7 +15,7 @@ from codegen import includes
 from codegen.flags import EXPORTS, LIBRARY_LINK, define
 from codegen.tree import tree
 
-from . import budget, console, jobs, toolchains
+from . import budget, console, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
 
@@ -143,6 +143,8 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
         needs=[EXPORTS],
         budget=budget.of(sources.size_budgets.get(receipt), receipt, graph.request.variant.mode),
         summary=f"{console.line('built', target)}: {count}, @size@",
+        # A sanitizer's library loads only into a program of its own.
+        wrong=unanswered.of if graph.request.variant.mode in ("release", "debug") else None,
     )
 
 

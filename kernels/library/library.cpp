@@ -91,6 +91,9 @@ int32_t tilekiln_instance_usable(int64_t instance) {
 
 const char* tilekiln_isa(void) {
   try {
+    for (uint32_t i = 0; i < table.family_count; ++i) {
+      if (dispatcher(i).sound() != TILEKILN_OK) return "";
+    }
     const Dispatcher& dispatch = dispatcher(0);
     if (dispatch.status() != TILEKILN_OK) return "";
     if (dispatch.best() != nullptr) return dispatch.best()->isa;
