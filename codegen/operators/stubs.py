@@ -1,4 +1,4 @@
-"""The arguments of operators for Python's type checkers: python/tilekiln/_declared.py."""
+"""The arguments and functions of operators for Python's type checkers."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ from ._native import Stream
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
 '''
+FUNCTIONS_HEAD = '''"""The functions of a library for type checkers: it has those of its own operators.
+
+Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
+"""
+
+from typing import Any, Unpack
+'''
 TORCH_HEAD = '''"""The arguments of the operators that have derivatives in PyTorch, past those by position.
 
 What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made
@@ -38,6 +45,7 @@ _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "ins
 
 
 def text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/_declared.py."""
     return HEAD + "".join(_class(operator) for operator in operators.values())
 
 
@@ -68,6 +76,27 @@ def _torch_class(operator: Operator, flags: list[str]) -> str:
         elif a.kind == "array" or a.name == twin or a.value == "uint64":
             name = torch_schema.state(a) if a.value == "uint64" else a.name
             lines.append(f"    {name}: Tensor | None")
+    return "\n".join(lines) + "\n"
+
+
+def functions_text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/_functions.pyi."""
+    names = ["Array", *sorted(class_name(operator) for operator in operators.values())]
+    lines = [
+        FUNCTIONS_HEAD,
+        "from ._declared import (",
+        *(f"    {name}," for name in names),
+        ")",
+        "",
+        "class Functions:",
+    ]
+    for operator in operators.values():
+        places = "".join(f", {a.name}: Array{' | None' if a.file.optional else ''}" for a in operator.positional)
+        taken = f"(self{places}, **arguments: Unpack[{class_name(operator)}])"
+        stages = len(operator.file.stages)
+        found = f"tuple[{', '.join(['int'] * stages)}]" if stages > 1 else "int"
+        given = {"": "Any", "_find": found, "_why": "str"} | {f"_{number}": "int" for number in operator.file.numbers}
+        lines += [f"    def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
     return "\n".join(lines) + "\n"
 
 

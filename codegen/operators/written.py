@@ -18,6 +18,7 @@ def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
         "include/tilekiln/operators.h": header.all_of(operators),
         "python/tilekiln/_declared.py": stubs.text(operators),
         "python/tilekiln/torch/_declared.py": stubs.torch_text(operators),
+        "python/tilekiln/_functions.pyi": stubs.functions_text(operators),
         "python/tilekiln/_tables.py": python_table.text(operators),
     }
     return made | headers

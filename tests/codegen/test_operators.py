@@ -162,3 +162,12 @@ def test_the_page_explains_every_word(real: Tree) -> None:
             assert re.search(rf"`{word}\b", page), f"{word} of {kind.__name__}"
     for words in schema.RANGES:
         assert f"`{words}`" in page
+
+
+def test_stubs_have_the_functions_of_every_operator(real: Tree) -> None:
+    text = (pathlib.Path(real.root) / "python/tilekiln/_functions.pyi").read_text()
+    for name, operator in real.operators.items():
+        for suffix in ("", "_find", "_why", *(f"_{number}" for number in operator.file.numbers)):
+            assert f"    def {name}{suffix}(self, " in text
+    binding = (pathlib.Path(real.root) / "python/tilekiln/_binding.pyi").read_text()
+    assert "class Library(Functions):" in binding

@@ -23,6 +23,7 @@ PARTS = (
     "VERSION",
     "LICENSE",
     "python/tilekiln/_declared.py",
+    "python/tilekiln/_functions.pyi",
     "python/tilekiln/_tables.py",
     "python/tilekiln/torch/_declared.py",
 )
@@ -183,7 +184,7 @@ def test_an_operator(scratch: Scratch) -> None:
     files = re.findall(r"^   \| `([^`]+)` \|", text[text.index("## An operator\n") :], re.M)
     shared = [name for name in files if "softmax" not in name]
     assert shared == ["kernels/targets/cpu-generic.yaml", "receipts/norm_default.yaml"]
-    python = ("python/tilekiln/_declared.py", "python/tilekiln/_tables.py")
+    python = ("python/tilekiln/_declared.py", "python/tilekiln/_functions.pyi", "python/tilekiln/_tables.py")
     pages = ("include/tilekiln/operators.h", *python, "docs/reference/receipts.md")
     made = {name: (ROOT / name).read_bytes() for name in (*pages, "include/tilekiln/operators/softmax.h")}
 
