@@ -1,7 +1,5 @@
 #include "tilekiln/runtime/splits.h"
 
-#include <math.h>
-
 #include <algorithm>
 
 namespace tilekiln::fmha {
@@ -10,7 +8,7 @@ namespace {
 // The share of the workers that are busy while blocks * splits blocks run, wave after wave.
 double efficiency(i64 blocks, i64 workers, int splits) {
   const double waves = static_cast<double>(blocks) * splits / static_cast<double>(workers);
-  return waves / ceil(waves);
+  return waves / __builtin_ceil(waves);
 }
 
 }  // namespace

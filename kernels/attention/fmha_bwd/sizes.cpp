@@ -1,6 +1,4 @@
 // The workspace of a call: its shape and size.
-#include <memory>
-
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 #include "tilekiln/runtime/fmha_bwd.h"
 
@@ -51,8 +49,9 @@ u64 workspace_bytes(const BwdCall& call) {
   set_starts(call, &starts);
   // Only the schedule itself knows the splits: it is made and forgotten.
   const BwdWorkspaceLayout layout = layout_of(shape);
-  const std::unique_ptr<CuState[]> host(new CuState[layout.host / sizeof(CuState)]);
-  return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.get());
+  SmallArray<CuState, 16> host;
+  host.reset(layout.host / sizeof(CuState));
+  return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.begin());
 }
 
 tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys) {

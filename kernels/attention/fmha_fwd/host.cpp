@@ -1,8 +1,6 @@
 // What fmha_fwd's operator.yaml cannot say of its arguments, and the plain data that engines take.
 #include "tilekiln/generated/operators/fmha_fwd.h"
 
-#include <math.h>
-
 #include <initializer_list>
 
 #include "../problem.h"
@@ -145,7 +143,8 @@ tilekiln_status scales(const Args& args, Call& call) {
     if (args.stream != nullptr) return TILEKILN_OK;
     for (const Array* array : {&in.q_descale, &in.k_descale, &in.v_descale}) {
       const float value = *reinterpret_cast<const float*>(array->data);
-      if (!isfinite(value)) return fail_argument(array->name, "was %g, must be finite", static_cast<double>(value));
+      if (!__builtin_isfinite(value))
+        return fail_argument(array->name, "was %g, must be finite", static_cast<double>(value));
     }
     return TILEKILN_OK;
   }
@@ -178,7 +177,7 @@ tilekiln_status check_fwd_descales(const FwdProblem& problem) {
   const float* const values[] = {problem.q_descale, problem.k_descale, problem.v_descale};
   const char* const names[] = {"q_descale", "k_descale", "v_descale"};
   for (int i = 0; i < 3; ++i) {
-    if (!isfinite(*values[i]))
+    if (!__builtin_isfinite(*values[i]))
       return fail_argument(names[i], "was %g, must be finite", static_cast<double>(*values[i]));
   }
   return TILEKILN_OK;
