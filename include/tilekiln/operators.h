@@ -14,7 +14,11 @@
 #include "tilekiln/operators/gemm_multi_d.h"
 #include "tilekiln/operators/grouped_gemm.h"
 #include "tilekiln/operators/layernorm2d.h"
+#include "tilekiln/operators/layernorm2d_rdquant.h"
+#include "tilekiln/operators/moe_smoothquant.h"
 #include "tilekiln/operators/rmsnorm2d.h"
+#include "tilekiln/operators/rmsnorm2d_rdquant.h"
+#include "tilekiln/operators/smoothquant.h"
 #include "tilekiln/operators/softmax.h"
 
 #endif

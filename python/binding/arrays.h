@@ -320,6 +320,17 @@ static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* vi
   return object;
 }
 
+/* NumPy's own type of a dtype that is none of ml_dtypes. */
+static inline int numpy_number(int32_t dtype) {
+  switch (dtype) {
+    case TILEKILN_FP16: return NPY_HALF;
+    case TILEKILN_INT8: return NPY_BYTE;
+    case TILEKILN_INT32: return NPY_INT;
+    case TILEKILN_UINT8: return NPY_UBYTE;
+  }
+  return NPY_FLOAT;
+}
+
 /* A dense array of like's framework; view has dtype, ndim, shape and strides, and receives data. zero: filled with zeros. Frameworks
  * without the exchange API get a NumPy array here, which the facade hands over to them after the call. */
 static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
@@ -329,8 +340,7 @@ static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
     if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
     return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : ml_dtypes.fp8_descr, zero);
   }
-  const int number = view->dtype == TILEKILN_FP16 ? NPY_HALF : view->dtype == TILEKILN_INT32 ? NPY_INT : NPY_FLOAT;
-  PyArray_Descr* descr = PyArray_DescrFromType(number);
+  PyArray_Descr* descr = PyArray_DescrFromType(numpy_number(view->dtype));
   PyObject* array = new_numpy(view, descr, zero);
   Py_DECREF(descr);
   return array;

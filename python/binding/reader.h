@@ -318,7 +318,9 @@ static inline int describe_results(OperatorCall* call) {
     *(const tilekiln_tensor**)field_of(call, argument) = tensor;
     int shaped = can;
     tensor->dtype = dtype;
-    tensor->ndim = can ? result->ndim[call->form] : is_given(call, table->first) ? call->tensor[table->first].ndim : 1;
+    tensor->ndim = can || table->form_count == 1  ? result->ndim[call->form]
+                   : is_given(call, table->first) ? call->tensor[table->first].ndim
+                                                  : 1;
     for (int d = 0; can && d < tensor->ndim; ++d) {
       tensor->shape[d] = length_at(call, result->shape[call->form][call->exchanged][d]);
       shaped &= tensor->shape[d] >= 0;

@@ -304,6 +304,35 @@ class Layernorm2dArguments(TypedDict, total=False):
     return_inv_std: bool
 
 
+class Layernorm2dRdquantArguments(TypedDict, total=False):
+    """Everything that `Library.layernorm2d_rdquant` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    y_scale: Array | None
+    smooth_scale: Array | None
+    residual: Array | None
+    residual_out: Array | None
+    unquantised: Array | None
+    epsilon: float
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    return_residual: bool
+    return_unquantised: bool
+    y_dtype: Literal["int8", "fp8"] | None
+
+
+class MoeSmoothquantArguments(TypedDict, total=False):
+    """Everything that `Library.moe_smoothquant` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    y_scale: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    y_dtype: Literal["int8", "fp8"] | None
+
+
 class Rmsnorm2dArguments(TypedDict, total=False):
     """Everything that `Library.rmsnorm2d` takes by name; its docstring says what each one is."""
 
@@ -318,6 +347,36 @@ class Rmsnorm2dArguments(TypedDict, total=False):
     stream: Stream | None
     return_residual: bool
     return_inv_rms: bool
+
+
+class Rmsnorm2dRdquantArguments(TypedDict, total=False):
+    """Everything that `Library.rmsnorm2d_rdquant` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    y_scale: Array | None
+    smooth_scale: Array | None
+    residual: Array | None
+    residual_out: Array | None
+    unquantised: Array | None
+    epsilon: float
+    rounding: Literal["pytorch", "transformers"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    return_residual: bool
+    return_unquantised: bool
+    y_dtype: Literal["int8", "fp8"] | None
+
+
+class SmoothquantArguments(TypedDict, total=False):
+    """Everything that `Library.smoothquant` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    y_scale: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    y_dtype: Literal["int8", "fp8"] | None
 
 
 class SoftmaxArguments(TypedDict, total=False):

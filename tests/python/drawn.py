@@ -10,7 +10,14 @@ import numpy as np
 from codegen.operators.cases import Array, Drawn
 from codegen.tree import tree
 
-DTYPES = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int32": np.int32, "uint8": np.uint8}
+DTYPES = {
+    "fp32": np.float32,
+    "fp16": np.float16,
+    "bf16": ml_dtypes.bfloat16,
+    "int8": np.int8,
+    "int32": np.int32,
+    "uint8": np.uint8,
+}
 # Every letter another length. Of a cache: as many sequences as the call has, all of them full.
 LENGTHS = {
     "B": 2,

@@ -77,11 +77,45 @@ def _add_layer(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> C
     return Case(ours, peer, (x, residual, gamma, beta), (y, total))
 
 
+def _quantised(v: Tensor) -> tuple[Tensor, Tensor]:
+    scale = v.abs().amax(-1, keepdim=True).float() / 127
+    return torch.round(v.float() / scale).to(torch.int8), scale
+
+
+def _add_rms_quant(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    residual, total = torch.randn_like(x), torch.empty_like(x)
+    y, scale = torch.empty(x.shape, dtype=torch.int8), torch.empty(x.shape[0])
+
+    def peer(x: Tensor, residual: Tensor, gamma: Tensor) -> tuple[Tensor, ...]:
+        both = x + residual
+        return both, *_quantised(_hf_rms(both, gamma))
+
+    def ours() -> None:
+        more = {"residual": residual, "residual_out": total, "num_threads": threads}
+        library.rmsnorm2d_rdquant(x, gamma, y=y, y_scale=scale, **more)
+
+    return Case(ours, peer, (x, residual, gamma), (y, scale, total))
+
+
+def _smooth(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    factors, y, scale = gamma.float(), torch.empty(x.shape, dtype=torch.int8), torch.empty(x.shape[0])
+
+    def peer(x: Tensor, factors: Tensor) -> tuple[Tensor, ...]:
+        return _quantised(x * factors)
+
+    def ours() -> None:
+        library.smoothquant(x, factors, y=y, y_scale=scale, num_threads=threads)
+
+    return Case(ours, peer, (x, factors), (y, scale))
+
+
 CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
     "rmsnorm2d": _rms,
     "add_rmsnorm2d": _add_rms,
     "layernorm2d": _layer,
     "add_layernorm2d": _add_layer,
+    "add_rms_rdquant": _add_rms_quant,
+    "smoothquant": _smooth,
 }
 
 

@@ -13,9 +13,22 @@ struct Problem {
   int columns, dtype;  // by value of the axis dtype
   int rounding;        // of rmsnorm2d, by value of the axis
   float epsilon;
+  // Of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
+  int y_dtype;
+  float* y_scale;             // of rows
+  const float* smooth_scale;  // of columns; of (experts, columns) with topk_ids
+  void* unquantised;
+  long long unquantised_row;
+  // moe_smoothquant: row m is of token m % tokens, for its expert topk_ids[token][m / tokens]. Its rows of y may have gaps
+  // between the first token of one choice and the next.
+  const int* topk_ids;
+  long long topk_ids_row, y_choice, y_scale_choice, smooth_scale_row;
+  int tokens, experts;
 };
 
-// rows[dtype] computes the rows [first, last).
-struct Engine { void (*rows[3])(const Problem&, long long first, long long last); };
+// Computes the rows [first, last).
+using Rows = void(const Problem&, long long first, long long last);
+
+struct Engine { Rows* rows[3]; };  // by dtype
 
 }  // namespace tilekiln::norm

@@ -8,21 +8,33 @@ namespace tilekiln::norm {
 
 // The address of an array and its stride between rows, where it is given.
 template <class To> void put_rows(const Array& from, To*& data, long long& row) {
-  if (from.given()) data = static_cast<To*>(from.data), row = from.stride[0];
+  if (from.given()) data = reinterpret_cast<To*>(from.data), row = from.stride[0];
 }
 template <class To> void put(const Array& from, To*& data) {
   if (from.given()) data = reinterpret_cast<To*>(from.data);
 }
 
-// x, residual, gamma, y and residual_out of rows [M, N].
-template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
+// x and y of (rows, columns).
+template <class Arrays> void put_lengths(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
   put_rows(in.x, to.x, to.x_row);
-  put(in.gamma, to.gamma);
   put_rows(in.y, to.y, to.y_row);
-  put_rows(in.residual, to.residual, to.residual_row);
-  put_rows(in.residual_out, to.residual_out, to.residual_out_row);
   to.rows = rows;
   to.columns = static_cast<int>(columns);
+}
+// The same, gamma, residual and residual_out.
+template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
+  put_lengths(in, rows, columns, to);
+  put(in.gamma, to.gamma);
+  put_rows(in.residual, to.residual, to.residual_row);
+  put_rows(in.residual_out, to.residual_out, to.residual_out_row);
+}
+
+// What a row is quantised with and to.
+template <class Signature, class Arrays> void put_quantised(const Arrays& in, const Signature& signature, Problem& to) {
+  put(in.y_scale, to.y_scale);
+  put(in.smooth_scale, to.smooth_scale);
+  to.dtype = static_cast<int>(signature.dtype);
+  to.y_dtype = static_cast<int>(signature.y_dtype);
 }
 
 // The rows of a call, a unit those of 16,384 elements together, or one longer row.

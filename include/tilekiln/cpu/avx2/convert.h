@@ -58,4 +58,10 @@ TILEKILN_INLINE void narrow(bf16* p, vf a) {
   _mm_storeu_si128((__m128i*)p, _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1)));
 }
 
+TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated
+  const __m256i x = _mm256_cvtps_epi32(a.v);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  _mm_storel_epi64((__m128i*)p, _mm_packs_epi16(halves, halves));
+}
+
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -64,4 +64,8 @@ TILEKILN_INLINE void narrow(bf16* p, vf a) {
   _mm256_storeu_si256((__m256i*)p, r);
 }
 
+TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated
+  _mm_storeu_si128((__m128i*)p, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

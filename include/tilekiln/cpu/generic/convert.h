@@ -24,5 +24,11 @@ template <class T> TILEKILN_INLINE vf widen_twice(const T* p) {
 template <class T> TILEKILN_INLINE void narrow(T* p, vf a) {
   for (int i = 0; i < kLanes; ++i) core::narrow(a.v[i], p[i]);
 }
+TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated
+  for (int i = 0; i < kLanes; ++i) {
+    const float x = __builtin_rintf(a.v[i]);
+    p[i] = (signed char)(x > 127 ? 127 : x >= -128 ? x : -128);
+  }
+}
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

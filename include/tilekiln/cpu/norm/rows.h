@@ -36,8 +36,8 @@ template <class T> struct Added {
   }
 };
 
-// rms_rounded: x / rms is rounded to the type of x before it meets gamma.
-enum class Norm { layer, rms, rms_rounded };
+// rms_rounded: x / rms is rounded to the type of x before it meets gamma. none: elements as they are.
+enum class Norm { none, layer, rms, rms_rounded };
 
 // A row's elements, normalised.
 template <class T, Norm kNorm> struct Normalised {
@@ -45,6 +45,7 @@ template <class T, Norm kNorm> struct Normalised {
   vf mean, inverse, shift;  // layer: (v - mean) inverse + shift
 
   TILEKILN_INLINE vf operator()(vf v, int j, int left) const {
+    if constexpr (kNorm == Norm::none) return v;
     const vf factor = widen_some(gamma + j, left);
     if constexpr (kNorm == Norm::layer)
       return fma(fma(sub(v, mean), inverse, shift), factor, beta ? widen_some(beta + j, left) : zero());
@@ -61,6 +62,7 @@ struct Moments { float centre, sum, squares; };
 // `stored`, where kStore, receives the elements.
 template <class T, Norm kNorm, bool kStore, class From>
 TILEKILN_INLINE Moments moments(const From& from, int columns, float centre, T* stored) {
+  if constexpr (kNorm == Norm::none) return {};
   Sums sum, squares;
   const vf c = broadcast(centre);
   vectors(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
@@ -89,7 +91,9 @@ template <Norm kNorm, class From> TILEKILN_INLINE float near_centre(const From& 
 template <class T, Norm kNorm, class From>
 TILEKILN_INLINE Normalised<T, kNorm> statistics(const norm::Problem& a, long long m, const From& from, Moments of) {
   const float columns = float(a.columns);
-  if constexpr (kNorm != Norm::layer) {
+  if constexpr (kNorm == Norm::none) {
+    return {nullptr, nullptr, zero(), zero(), zero()};
+  } else if constexpr (kNorm != Norm::layer) {
     const float inverse = 1 / __builtin_sqrtf(of.squares / columns + a.epsilon);
     if (a.inverse) a.inverse[m] = inverse;
     return {(const T*)a.gamma, nullptr, zero(), broadcast(inverse), zero()};
@@ -113,22 +117,17 @@ template <class T, Norm kNorm, class Finish>
 TILEKILN_INLINE void each_row(const norm::Problem& a, long long first, long long last, Finish&& finish) {
   for (long long m = first; m < last; ++m) {
     const T* x = (const T*)a.x + m * a.x_row;
-    if (!a.residual) {
-      const Plain<T> from = {x};
-      const Moments of = moments<T, kNorm, false>(from, a.columns, near_centre<kNorm>(from, a.columns), (T*)nullptr);
-      finish(m, from, statistics<T, kNorm>(a, m, from, of));
+    const Added<T> added = {x, (const T*)a.residual + m * a.residual_row};
+    T* stored = a.residual_out ? (T*)a.residual_out + m * a.residual_out_row : nullptr;
+    if (a.residual && !stored) {
+      const Moments of = moments<T, kNorm, false>(added, a.columns, near_centre<kNorm>(added, a.columns), stored);
+      finish(m, added, statistics<T, kNorm>(a, m, added, of));
       continue;
     }
-    const Added<T> from = {x, (const T*)a.residual + m * a.residual_row};
-    if (a.residual_out) {
-      T* stored = (T*)a.residual_out + m * a.residual_out_row;
-      const Moments of = moments<T, kNorm, true>(from, a.columns, near_centre<kNorm>(from, a.columns), stored);
-      const Plain<T> again = {stored};
-      finish(m, again, statistics<T, kNorm>(a, m, again, of));
-    } else {
-      const Moments of = moments<T, kNorm, false>(from, a.columns, near_centre<kNorm>(from, a.columns), (T*)nullptr);
-      finish(m, from, statistics<T, kNorm>(a, m, from, of));
-    }
+    const Plain<T> from = {stored ? stored : x};
+    const Moments of = stored ? moments<T, kNorm, true>(added, a.columns, near_centre<kNorm>(added, a.columns), stored)
+                              : moments<T, kNorm, false>(from, a.columns, near_centre<kNorm>(from, a.columns), stored);
+    finish(m, from, statistics<T, kNorm>(a, m, from, of));
   }
 }
 

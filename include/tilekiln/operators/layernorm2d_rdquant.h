@@ -1,0 +1,61 @@
+/* layernorm2d_rdquant.h - Made by `python -m codegen operators --write` from kernels/norm/layernorm2d_rdquant/operator.yaml; change that. */
+#ifndef TILEKILN_OPERATORS_LAYERNORM2D_RDQUANT_H
+#define TILEKILN_OPERATORS_LAYERNORM2D_RDQUANT_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* layernorm2d, quantised: y y_scale = (x - mean(x)) / sqrt(variance(x) + epsilon) gamma + beta, times smooth_scale where given, with a y_scale a row
+ * (dynamic quantisation).
+ *
+ * x, residual, residual_out, unquantised, y (rows, columns), gamma, smooth_scale, beta (columns), y_scale (rows). v is a row of layernorm2d
+ * before any rounding, times smooth_scale; unquantised is that row before smooth_scale, in the dtype of x.
+ * y_scale = max |v| / 127 of each row, to fp8 max |v| / 448, in fp32; y = v / y_scale, rounded to nearest even: y y_scale is v again, to
+ * half a step. A row of zeros, or of numbers below 2^-100, has y_scale 0 and zeros; one that holds a NaN or an infinity y_scale NaN and zeros.
+ * x + residual is rounded to the dtype of x before anything else.
+ *
+ * Rows may have any stride, the last dimension is contiguous. residual_out may be residual: the same memory with the same strides;
+ * otherwise results share memory with nothing. */
+typedef struct tilekiln_layernorm2d_rdquant_args {
+  size_t size; /* sizeof(tilekiln_layernorm2d_rdquant_args): set by tilekiln_layernorm2d_rdquant_defaults */
+  const tilekiln_tensor* x; /* fp32, fp16 or bf16 (rows, columns). What is normalised */
+  const tilekiln_tensor* gamma; /* dtype of x (columns). One factor a column */
+  const tilekiln_tensor* beta; /* dtype of x (columns); or null. Added last, one number a column; null: 0 */
+  const tilekiln_tensor* y; /* dtype of x; of fp32: int8 or fp8; of fp16: int8 or fp8; of bf16: int8 or fp8 (rows, columns). The quantised rows */
+  const tilekiln_tensor* y_scale; /* fp32 (rows). What a row of y is to be multiplied by */
+  const tilekiln_tensor* smooth_scale; /* fp32 (columns); or null. One factor a column, before quantisation; null: 1 */
+  const tilekiln_tensor* residual; /* dtype of x (rows, columns); or null. Added to x first */
+  const tilekiln_tensor* residual_out; /* dtype of x (rows, columns); or null. x + residual */
+  const tilekiln_tensor* unquantised; /* dtype of x (rows, columns); or null. The rows before smooth_scale and quantisation */
+  float epsilon; /* added to the mean of the squares */
+  int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
+  int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
+  tilekiln_stream* stream; /* null: run now, in the caller */
+  const tilekiln_executor* executor; /* null: the library's own pool */
+} tilekiln_layernorm2d_rdquant_args;
+
+/* epsilon 1.0e-5, instance -1. Then set x, gamma, y, y_scale and what else is wanted. */
+static inline tilekiln_layernorm2d_rdquant_args tilekiln_layernorm2d_rdquant_defaults(void) {
+  tilekiln_layernorm2d_rdquant_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.epsilon = 1e-05f;
+  args.instance = -1;
+  return args;
+}
+
+TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant(const tilekiln_layernorm2d_rdquant_args* args);
+/* The instance the dispatcher would choose; checks the arguments as tilekiln_layernorm2d_rdquant does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_find(const tilekiln_layernorm2d_rdquant_args* args, int64_t* instance);
+/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
+ * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
+ * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+TILEKILN_API tilekiln_status tilekiln_layernorm2d_rdquant_why(const tilekiln_layernorm2d_rdquant_args* args, char* text, size_t capacity, size_t* length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,21 @@
+// The rows engine of rmsnorm2d_rdquant for one target.
+#include "tilekiln/cpu/norm/quantise.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+namespace {
+
+// By the axis rounding: pytorch, transformers. To round fp32 to fp32 changes nothing.
+template <class T> void rows(const norm::Problem& a, long long first, long long last) {
+  (a.rounding ? quantise<T, Norm::rms_rounded> : quantise<T, Norm::rms>)(a, first, last);
+}
+
+}  // namespace
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _rmsnorm2d_rdquant_rows)
+
+// By dtype: fp32, fp16, bf16.
+extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
+    {tilekiln::cpu::quantise<float, tilekiln::cpu::Norm::rms>, tilekiln::cpu::rows<tilekiln::cpu::fp16>,
+     tilekiln::cpu::rows<tilekiln::cpu::bf16>}};
