@@ -22,8 +22,16 @@ const Dispatcher& dispatcher(uint32_t family) {
 }
 
 tilekiln_status find_dispatcher(const char* family, const Dispatcher** found) {
+  // Callers name families by constants: one that was found is known by its address, which spares each call the comparison.
+  static std::vector<const char*> known(table.family_count);
+  for (uint32_t i = 0; i < table.family_count; ++i) {
+    if (__atomic_load_n(&known[i], __ATOMIC_RELAXED) != family) continue;
+    *found = &dispatcher(i);
+    return TILEKILN_OK;
+  }
   for (uint32_t i = 0; i < table.family_count; ++i) {
     if (strcmp(table.families[i].name, family) != 0) continue;
+    __atomic_store_n(&known[i], family, __ATOMIC_RELAXED);
     *found = &dispatcher(i);
     return TILEKILN_OK;
   }
