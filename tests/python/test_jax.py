@@ -308,14 +308,31 @@ def test_programs_name_libraries_and_hold_no_addresses(face):
     text = jax.jit(lambda q: face.attention(q, q, q)).lower(q).as_text()
     assert 'library = "flash"' in text
     assert "0x" not in text
-    options = {
-        "softmax_scale": None, "causal": False, "window": (-1, -1), "mask_origin": "bottom_right", "sink_size": 0,
-        "softcap": 0.0, "dropout_p": 0.0, "layout": "bshd",
-    }  # fmt: skip
     with pytest.raises(jax.errors.JaxRuntimeError, match="receipt 'elsewhere', which is not at hand here; build it"):
-        face._calls._call(
-            "fmha_fwd", "elsewhere", {"q": q, "k": q, "v": q}, {"out": (q.shape, q.dtype)}, tuple(options.items())
-        )["out"].block_until_ready()
+        face._calls._call("fmha_fwd", "elsewhere", {"q": q, "k": q, "v": q}, ())["out"].block_until_ready()
+
+
+def test_the_handler_takes_any_operator_by_its_table(face, load):
+    """Plain arguments by kind, results as declared; what an operator has not is refused."""
+    library = load("norm_default")
+    name, x, gamma = face._handlers.add(library), jnp.linspace(-2, 3, 24).reshape(4, 6), jnp.arange(6.0)
+    options = (("epsilon", 1), ("rounding", "pytorch"), ("return_inv_rms", True))
+    made = jax.jit(lambda x: face._calls._call("rmsnorm2d", name, {"x": x, "gamma": gamma}, options))(x)
+    expected = library.rmsnorm2d(np.asarray(x), np.asarray(gamma), epsilon=1.0, return_inv_rms=True)
+    assert made.keys() == {"y", "inv_rms"}
+    for mine, its in zip((made["y"], made["inv_rms"]), expected, strict=True):
+        np.testing.assert_array_equal(np.asarray(mine), its)
+    for wrong, text in (
+        ((("softcap", 1.0),), "attributes: some are no argument of rmsnorm2d"),
+        ((("rounding", "none"),), "rounding: was 'none', which is none of its words"),
+    ):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+            face._calls._call("rmsnorm2d", name, {"x": x, "gamma": gamma}, wrong)["y"].block_until_ready()
+    q = jnp.ones((1, 8, 2, 32))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="library 'norm_default' has no fmha_fwd"):
+        face._calls._call("fmha_fwd", name, {"q": q, "k": q, "v": q}, ())["out"].block_until_ready()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="q: is no argument of rmsnorm2d"):
+        face._calls._call("rmsnorm2d", name, {"x": x, "gamma": gamma, "q": x}, ())["y"].block_until_ready()
 
 
 SHARDED = """

@@ -1,13 +1,15 @@
-/* The XLA handlers of tilekiln.jax: attention forward and backward as custom calls of jaxlib's FFI, over the C ABI.
+/* The XLA handler of tilekiln.jax: any operator as a custom call of jaxlib's FFI, by the tables that libraries have.
  *
  * It knows no receipt and nothing of Python. Python names each library once (tilekiln_jax_add) and puts that name, never
  * an address, into the program: a program from JAX's compilation cache runs in any process that has named its libraries.
  *
- * A call carries its operands in the order of its attribute "operands", "q,k,v,bias", and its results in that of "results". */
+ * A call names its "operator", its operands in order ("operands": "q,k,v,bias") and its results; other attributes are
+ * arguments: int32 (flags too), float, a pair of int32, a word. One that is missing is absent. */
 #include <dlfcn.h>
 
-#include <array>
 #include <cstring>
+#include <deque>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -15,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tilekiln/operator.h"
 #include "tilekiln/tilekiln.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -25,8 +28,8 @@ namespace ffi = xla::ffi;
 /* ---- libraries ------------------------------------------------------------------------------------------------------ */
 
 struct Library {
-  decltype(&tilekiln_fmha_fwd) fmha_fwd = nullptr;
-  decltype(&tilekiln_fmha_bwd) fmha_bwd = nullptr;
+  const tilekiln_operator* const* operators = nullptr;
+  int32_t operator_count = 0;
   decltype(&tilekiln_last_error) last_error = nullptr;
 };
 
@@ -48,37 +51,6 @@ bool resolve(void* handle, const char* name, Function& function) {
 
 /* ---- operands ------------------------------------------------------------------------------------------------------- */
 
-template <class Args>
-struct Tensor {
-  std::string_view name;
-  const tilekiln_tensor* Args::* member;
-};
-template <class Args>
-struct Scalar {
-  const char* name;
-  int32_t Args::* member;
-};
-
-#define FWD(name) {#name, &tilekiln_fmha_fwd_args::name}
-#define BWD(name) {#name, &tilekiln_fmha_bwd_args::name}
-constexpr Tensor<tilekiln_fmha_fwd_args> forward_tensors[] = {
-    FWD(q),    FWD(k),          FWD(v),          FWD(out),      FWD(lse),      FWD(bias),         FWD(alibi_slopes),
-    FWD(sink), FWD(seqstart_q), FWD(seqstart_k), FWD(seqlen_q), FWD(seqlen_k), FWD(cu_seqlens_q), FWD(cu_seqlens_k),
-};
-constexpr Tensor<tilekiln_fmha_bwd_args> backward_tensors[] = {
-    BWD(dout),       BWD(q),          BWD(k),        BWD(v),        BWD(out),          BWD(lse),          BWD(dq),
-    BWD(dk),         BWD(dv),         BWD(dbias),    BWD(d_sink),   BWD(bias),         BWD(alibi_slopes), BWD(sink),
-    BWD(seqstart_q), BWD(seqstart_k), BWD(seqlen_q), BWD(seqlen_k), BWD(cu_seqlens_q), BWD(cu_seqlens_k),
-};
-constexpr Scalar<tilekiln_fmha_fwd_args> forward_scalars[] = {
-    FWD(causal), FWD(window_left), FWD(window_right), FWD(mask_origin), FWD(sink_size), FWD(layout),
-};
-constexpr Scalar<tilekiln_fmha_bwd_args> backward_scalars[] = {
-    BWD(causal), BWD(window_left), BWD(window_right), BWD(mask_origin), BWD(sink_size), BWD(layout), BWD(deterministic),
-};
-#undef FWD
-#undef BWD
-
 /* What went wrong, as a sentence; XLA makes an exception of it. */
 struct Failure { ffi::Error error; };
 
@@ -90,9 +62,11 @@ int32_t dtype_of(ffi::DataType type, std::string_view name) {
     case ffi::F16: return TILEKILN_FP16;
     case ffi::BF16: return TILEKILN_BF16;
     case ffi::S32: return TILEKILN_INT32;
+    case ffi::S8: return TILEKILN_INT8;
+    case ffi::U8: return TILEKILN_UINT8;
     default:
       fail(std::string(name) + ": has XLA's dtype " + std::to_string(int(type)) +
-           ", must be fp32, fp16, bf16 or int32");
+           ", must be fp32, fp16, bf16, int32, int8 or uint8");
   }
 }
 
@@ -120,6 +94,12 @@ T attribute(const ffi::Dictionary& attributes, const char* name) {
   return *value;
 }
 
+/* Python's 30 is meant as 30.0. */
+float real(const ffi::Dictionary& attributes, const char* name) {
+  const auto whole = attributes.get<int32_t>(name);
+  return whole.has_error() ? attribute<float>(attributes, name) : float(*whole);
+}
+
 std::vector<std::string_view> words(std::string_view text) {
   std::vector<std::string_view> found;
   while (!text.empty()) {
@@ -130,63 +110,139 @@ std::vector<std::string_view> words(std::string_view text) {
   return found;
 }
 
-/* The arguments of one call, and the views they point to. */
-template <class Args>
-struct Call {
-  Args args;
-  std::array<tilekiln_tensor, 24> views{};
-  size_t used = 0;
-  float softmax_scale = 0;
-  bool has_lengths = false; /* rows past a logical length are not written */
+/* The arguments of one call of an operator, by its table, and what they point to. */
+class Call {
+ public:
+  Call(const tilekiln_operator& of, const ffi::Dictionary& attributes)
+      : of_(of), args_((of.args_size + sizeof(uint64_t) - 1) / sizeof(uint64_t)) {
+    std::memcpy(args_.data(), of.defaults, of.args_size);
+    size_t taken = 0;
+    for (int i = of.array_count; i < of.argument_count; ++i)
+      if (attributes.contains(of.arguments[i].name)) {
+        set(of.arguments[i], attributes);
+        ++taken;
+      }
+    if (taken + std::size(own_attributes) != attributes.size())
+      fail(std::string("attributes: some are no argument of ") + of.name);
+  }
 
-  template <size_t N>
-  void set(const Tensor<Args> (&tensors)[N], std::string_view name, const ffi::AnyBuffer& buffer) {
-    if (name == "rng") { /* the words of a JAX key */
+  void operand(std::string_view name, const ffi::AnyBuffer& buffer) {
+    const tilekiln_argument& argument = find(name);
+    if (argument.kind == TILEKILN_PAIR_ULONG) { /* the words of a JAX key */
       const auto* word = static_cast<const uint32_t*>(buffer.untyped_data());
-      if (buffer.element_type() != ffi::U32 || buffer.element_count() != 2) fail("rng: must be uint32 (2)");
-      args.rng_seed = uint64_t(word[0]) << 32 | word[1];
+      if (buffer.element_type() != ffi::U32 || buffer.element_count() != 2)
+        fail(std::string(name) + ": must be uint32 (2)");
+      at<uint64_t>(argument) = uint64_t(word[0]) << 32 | word[1];
       return;
     }
-    has_lengths |= name.starts_with("seq") || name.starts_with("cu_seqlens");
-    for (const auto& tensor : tensors)
-      if (tensor.name == name) {
-        args.*tensor.member = &(views.at(used) = view(buffer, name));
-        ++used;
+    if (&argument - of_.arguments >= of_.array_count) fail(std::string(name) + ": is no array");
+    given_ |= uint64_t(1) << (&argument - of_.arguments);
+    views_.push_back(view(buffer, name));
+    at<const tilekiln_tensor*>(argument) = &views_.back();
+  }
+
+  /* After all operands: whether rows of results may stay as they are. */
+  bool zeroes() const {
+    if ((given_ & of_.zero_given) != 0) return true;
+    for (int f = 0; f < of_.form_count; ++f)
+      if (fits(of_.forms[f])) return (of_.zero_forms >> f & 1) != 0;
+    return false;
+  }
+
+  tilekiln_status run() const { return of_.run(args_.data()); }
+
+  static constexpr const char* own_attributes[] = {"library", "operator", "operands", "results"};
+
+ private:
+  template <class T>
+  T& at(const tilekiln_argument& argument, size_t index = 0) {
+    return reinterpret_cast<T*>(reinterpret_cast<char*>(args_.data()) + argument.offset)[index];
+  }
+
+  const tilekiln_argument& find(std::string_view name) const {
+    for (int i = 0; i < of_.argument_count; ++i)
+      if (of_.arguments[i].name == name) return of_.arguments[i];
+    fail(std::string(name) + ": is no argument of " + of_.name);
+  }
+
+  bool fits(const tilekiln_form& form) const {
+    if (form.given != (given_ & of_.any_given)) return false;
+    for (int i = 0; i < of_.positional; ++i) {
+      const tilekiln_tensor* array = *reinterpret_cast<const tilekiln_tensor* const*>(
+          reinterpret_cast<const char*>(args_.data()) + of_.arguments[i].offset);
+      if (array != nullptr && form.ndim[i] != 0 && array->ndim != form.ndim[i]) return false;
+    }
+    return true;
+  }
+
+  void set(const tilekiln_argument& argument, const ffi::Dictionary& attributes) {
+    const char* name = argument.name;
+    switch (argument.kind) {
+      case TILEKILN_FLAG:
+      case TILEKILN_INT: at<int32_t>(argument) = attribute<int32_t>(attributes, name); return;
+      case TILEKILN_FLOAT: at<float>(argument) = real(attributes, name); return;
+      case TILEKILN_POINTER:
+        floats_.push_back(real(attributes, name));
+        at<const float*>(argument) = &floats_.back();
+        return;
+      case TILEKILN_PAIR_INT: {
+        const auto values = attribute<ffi::Span<const int32_t>>(attributes, name);
+        if (values.size() != 2) fail(std::string(name) + ": must be two numbers");
+        at<int32_t>(argument, 0) = values[0];
+        at<int32_t>(argument, 1) = values[1];
         return;
       }
-    fail(std::string(name) + ": is no argument of this call");
+      case TILEKILN_WORD: {
+        const auto word = attribute<std::string_view>(attributes, name);
+        for (int32_t i = 0; argument.words[i] != nullptr; ++i)
+          if (argument.words[i] == word) {
+            at<int32_t>(argument) = i;
+            return;
+          }
+        fail(std::string(name) + ": was '" + std::string(word) + "', which is none of its words");
+      }
+      default: fail(std::string(name) + ": cannot be an attribute");
+    }
   }
 
-  template <size_t N, size_t M>
-  void read(const Tensor<Args> (&tensors)[N], const Scalar<Args> (&scalars)[M], const ffi::RemainingArgs& operands,
-            const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
-    const auto operand_names = words(attribute<std::string_view>(attributes, "operands"));
-    const auto result_names = words(attribute<std::string_view>(attributes, "results"));
-    if (operand_names.size() != operands.size() || result_names.size() != results.size())
-      fail("operands: other numbers than their names");
-    for (size_t i = 0; i < operand_names.size(); ++i) set(tensors, operand_names[i], *operands.get<ffi::AnyBuffer>(i));
-    for (size_t i = 0; i < result_names.size(); ++i) {
-      ffi::Result<ffi::AnyBuffer> result = *results.get<ffi::AnyBuffer>(i);
-      if (has_lengths && result->size_bytes() != 0) std::memset(result->untyped_data(), 0, result->size_bytes());
-      set(tensors, result_names[i], *result);
-    }
-    for (const auto& scalar : scalars) args.*scalar.member = attribute<int32_t>(attributes, scalar.name);
-    args.softcap = attribute<float>(attributes, "softcap");
-    args.dropout_p = attribute<float>(attributes, "dropout_p");
-    softmax_scale = attribute<float>(attributes, "softmax_scale");
-    args.softmax_scale = &softmax_scale;
-  }
+  const tilekiln_operator& of_;
+  std::vector<uint64_t> args_;
+  std::deque<tilekiln_tensor> views_; /* args_ points to these */
+  std::deque<float> floats_;
+  uint64_t given_ = 0;
 };
 
-template <class Run>
-ffi::Error run(const ffi::Dictionary& attributes, Run body) {
+const tilekiln_operator& find_operator(const Library& library, std::string_view receipt, std::string_view name) {
+  for (int32_t i = 0; i < library.operator_count; ++i)
+    if (library.operators[i]->name == name) return *library.operators[i];
+  fail("operator: library '" + std::string(receipt) + "' has no " + std::string(name));
+}
+
+tilekiln_status run(const Library& library, std::string_view receipt, const ffi::RemainingArgs& operands,
+                    const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
+  Call call(find_operator(library, receipt, attribute<std::string_view>(attributes, "operator")), attributes);
+  const auto operand_names = words(attribute<std::string_view>(attributes, "operands"));
+  const auto result_names = words(attribute<std::string_view>(attributes, "results"));
+  if (operand_names.size() != operands.size() || result_names.size() != results.size())
+    fail("operands: other numbers than their names");
+  for (size_t i = 0; i < operand_names.size(); ++i) call.operand(operand_names[i], *operands.get<ffi::AnyBuffer>(i));
+  const bool zeroes = call.zeroes();
+  for (size_t i = 0; i < result_names.size(); ++i) {
+    ffi::Result<ffi::AnyBuffer> result = *results.get<ffi::AnyBuffer>(i);
+    if (zeroes && result->size_bytes() != 0) std::memset(result->untyped_data(), 0, result->size_bytes());
+    call.operand(result_names[i], *result);
+  }
+  return call.run();
+}
+
+ffi::Error call(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
   try {
     const auto receipt = attribute<std::string_view>(attributes, "library");
     const std::optional<Library> library = find_library(receipt);
     if (!library)
       fail("library: this program was compiled for the library of receipt '" + std::string(receipt) +
            "', which is not at hand here; build it: tools/dev scons receipt=" + std::string(receipt));
-    const tilekiln_status status = body(*library);
+    const tilekiln_status status = run(*library, receipt, operands, results, attributes);
     if (status == TILEKILN_OK) return ffi::Error::Success();
     const auto code = status == TILEKILN_INVALID_ARGUMENT ? ffi::ErrorCode::kInvalidArgument
                       : status == TILEKILN_NO_KERNEL      ? ffi::ErrorCode::kNotFound
@@ -196,22 +252,6 @@ ffi::Error run(const ffi::Dictionary& attributes, Run body) {
   } catch (const Failure& failure) {
     return failure.error;
   }
-}
-
-ffi::Error forward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
-  return run(attributes, [&](const Library& library) {
-    Call<tilekiln_fmha_fwd_args> call{tilekiln_fmha_fwd_defaults()};
-    call.read(forward_tensors, forward_scalars, operands, results, attributes);
-    return library.fmha_fwd(&call.args);
-  });
-}
-
-ffi::Error backward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
-  return run(attributes, [&](const Library& library) {
-    Call<tilekiln_fmha_bwd_args> call{tilekiln_fmha_bwd_defaults()};
-    call.read(backward_tensors, backward_scalars, operands, results, attributes);
-    return library.fmha_bwd(&call.args);
-  });
 }
 
 }  // namespace
@@ -225,20 +265,21 @@ extern "C" const char* tilekiln_jax_add(const char* receipt, const char* path) {
   thread_local std::string why;
   void* handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   Library library;
-  if (handle == nullptr || !resolve(handle, "tilekiln_fmha_fwd", library.fmha_fwd) ||
-      !resolve(handle, "tilekiln_fmha_bwd", library.fmha_bwd) ||
+  decltype(&tilekiln_operators) operators = nullptr;
+  if (handle == nullptr || !resolve(handle, "tilekiln_operators", operators) ||
       !resolve(handle, "tilekiln_last_error", library.last_error)) {
     const char* error = dlerror();
     why = error ? error : "a function is missing";
     return why.c_str();
   }
+  library.operators = operators(&library.operator_count);
+  for (int32_t i = 0; i < library.operator_count; ++i)
+    if (library.operators[i]->size != sizeof(tilekiln_operator)) return "it is of another version of Tilekiln";
   std::lock_guard lock(libraries_mutex);
   libraries.insert_or_assign(receipt, library);
   return nullptr;
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_fmha_fwd, forward, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
-XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_fmha_bwd, backward,
-                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_call, call, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
 
 #pragma GCC visibility pop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._native import ArgumentError
+from .._tables import OPERATORS
 from . import _handlers
 
 Options = tuple[tuple[str, Any], ...]
@@ -24,15 +26,9 @@ _handlers.add_all()
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def attention(options: Options, return_lse: bool, arrays: Arrays) -> tuple[Any, Any]:
     """(out, lse), lse None when it is not wanted."""
-    q, v = arrays["q"], arrays["v"]
     wants = (("return_lse", return_lse),)
     library = _choose("fmha_fwd", tuple((name, _like(array)) for name, array in arrays.items()), options + wants)
-    heads_first = dict(options)["layout"] == "bhsd"
-    rows = q.shape[:-1] if heads_first else (*q.shape[:-3], q.shape[-2], q.shape[-3])
-    results = {"out": (q.shape[:-1] + v.shape[-1:], q.dtype)}
-    if return_lse:
-        results["lse"] = (rows, np.dtype(np.float32))
-    made = _call("fmha_fwd", library, arrays, results, options)
+    made = _call("fmha_fwd", library, arrays, options + wants)
     return made["out"], made.get("lse")
 
 
@@ -51,18 +47,9 @@ def _backward(options: Options, return_lse: bool, kept: Any, cotangents: tuple[A
     if isinstance(dout, jax.custom_derivatives.SymbolicZero):
         return (gradients,)
     operands = {"dout": dout, "out": out, "lse": lse, **arrays}
-    results = {f"d{name}": _like(arrays[name]) for name in ("q", "k", "v")}
-    q, k = arrays["q"], arrays["k"]
-    if "bias" in wanted:
-        lengths = (-3, -2) if dict(options)["layout"] == "bshd" else (-2, -3)
-        nhead_q, seqlen_q = q.shape[lengths[1]], q.shape[lengths[0]]
-        columns = k.shape[lengths[0]] if q.ndim == 4 else arrays["bias"].shape[-1]
-        results["dbias"] = ((*q.shape[:-3], nhead_q, seqlen_q, columns), q.dtype)
-    if "sink" in wanted:
-        results["d_sink"] = _like(arrays["sink"])
-    also = tuple((name, True) for name in ("dbias", "d_sink") if name in results)
+    also = tuple((f"d{'_' if name == 'sink' else ''}{name}", True) for name in ("bias", "sink") if name in wanted)
     library = _choose("fmha_bwd", tuple((name, _like(array)) for name, array in operands.items()), options + also)
-    made = _call("fmha_bwd", library, operands, results, options)
+    made = _call("fmha_bwd", library, operands, options + also)
     gradients |= {"q": made["dq"], "k": made["dk"], "v": made["dv"]}
     if "dbias" in made:
         gradients["bias"] = _sum_to(made["dbias"], arrays["bias"].shape)
@@ -86,12 +73,12 @@ def _axes(array: Any) -> frozenset[Any]:
     return getattr(getattr(jax.typeof(array), "manual_axis_type", None), "varying", frozenset())
 
 
-def _type(like: Like, q: Any) -> Any:
-    """The type of a result that differs along the axes along which q does."""
+def _type(like: Like, of: Any) -> Any:
+    """The type of a result that differs along the axes along which `of` does."""
     shape, dtype = like
-    if not _axes(q):
+    if not _axes(of):
         return jax.ShapeDtypeStruct(shape, dtype)
-    return jax.eval_shape(lambda q: jnp.broadcast_to(q.sum().astype(dtype), shape), q)
+    return jax.eval_shape(lambda of: jnp.broadcast_to(of.sum().astype(dtype), shape), of)
 
 
 def alike(arrays: Arrays) -> Arrays:
@@ -116,10 +103,10 @@ def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Option
         if stand_ins[name].dtype.itemsize == 1:
             raise ArgumentError(f"{name}: was {stand_ins[name].dtype}, must be fp32, fp16 or bf16 under JAX")
     arguments = {**dict(options), **stand_ins}
-    if operator == "fmha_fwd":
-        del arguments["deterministic"]
-    order = ("q", "k", "v") if operator == "fmha_fwd" else ("dout", "q", "k", "v", "out", "lse")
-    return _handlers.choose(operator, tuple(arguments.pop(name) for name in order), arguments)
+    table = OPERATORS[operator]
+    for flag in table.backward_flags:
+        arguments.pop(flag, None)
+    return _handlers.choose(operator, tuple(arguments.pop(name) for name in table.arrays), arguments)
 
 
 def _stand_in(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
@@ -130,29 +117,35 @@ def _stand_in(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     return np.lib.stride_tricks.as_strided(row, shape, (0,) * (len(shape) - 1) + row.strides, writeable=False)
 
 
-def _call(operator: str, library: str, operands: Arrays, results: dict[str, Like], options: Options) -> Arrays:
-    values = dict(options)
-    left, right = values["window"]
-    scale = values["softmax_scale"]
-    attributes = {
-        "library": library,
-        "operands": ",".join(operands),
-        "results": ",".join(results),
-        "softmax_scale": np.float32(operands["q"].shape[-1] ** -0.5 if scale is None else scale),
-        "softcap": np.float32(values["softcap"]),
-        "dropout_p": np.float32(values["dropout_p"]),
-        "causal": np.int32(values["causal"]),
-        "window_left": np.int32(left),
-        "window_right": np.int32(right),
-        "mask_origin": np.int32(values["mask_origin"] == "top_left"),
-        "sink_size": np.int32(values["sink_size"]),
-        "layout": np.int32(values["layout"] == "bhsd"),
+def _results(operator: str, operands: Arrays, options: Options) -> dict[str, Like]:
+    """Shapes and dtypes of the results that are asked for, as declared."""
+    table, given = OPERATORS[operator], {**dict(options), **operands}
+    asked = [one for one, wanted in zip(table.results, table.asked(given), strict=True) if wanted]
+    shapes = {
+        one.name: [operands[place[0]].shape[place[1]] for place in table.places(one, given) if place] for one in asked
     }
-    if operator == "fmha_bwd":
-        attributes["deterministic"] = np.int32(values["deterministic"])
+    dtypes = {one.name: np.dtype(np.float32) if one.dtype else operands[one.dtype_of].dtype for one in asked}
+    return {one.name: (tuple(shapes[one.name]), np.dtype(dtypes[one.name])) for one in asked}
+
+
+def _attribute(value: Any) -> Any:
+    """A plain argument as the handler takes it."""
+    if isinstance(value, tuple):
+        return np.array(value, np.int32)
+    if isinstance(value, str):
+        return value
+    return np.int32(value) if isinstance(value, (np.bool_, numbers.Integral)) else np.float32(value)
+
+
+def _call(operator: str, library: str, operands: Arrays, options: Options) -> Arrays:
+    table, results = OPERATORS[operator], _results(operator, operands, options)
+    no_fields = {*table.backward_flags, *(one.asked_by for one in table.results)}
+    plain = {name: _attribute(value) for name, value in options if value is not None and name not in no_fields}
+    widest = max(operands.values(), key=lambda array: len(_axes(array)))
     call = jax.ffi.ffi_call(
-        f"tilekiln_{operator}",
-        [_type(like, operands["q"]) for like in results.values()],
+        _handlers.target(operator),
+        [_type(like, widest) for like in results.values()],
         vmap_method="sequential",
     )
-    return dict(zip(results, call(*operands.values(), **attributes), strict=True))
+    names = {"library": library, "operator": operator, "operands": ",".join(operands), "results": ",".join(results)}
+    return dict(zip(results, call(*operands.values(), **names, **plain), strict=True))

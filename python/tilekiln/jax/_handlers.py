@@ -1,4 +1,4 @@
-"""The XLA handlers: where their library lies, and which kernel libraries they know by name."""
+"""The XLA handler: where its library lies, and which kernel libraries they know by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ import jax
 
 from .. import operators
 from .._native import TREE, NoKernelError
+from .._tables import OPERATORS
 from ..library import Library
 
 NAME = "libtilekiln_jax_handlers.so"
-OPERATORS = ("fmha_fwd", "fmha_bwd")
+
+
+def target(operator: str) -> str:
+    """What programs call."""
+    return f"tilekiln_{operator}"
 
 
 def _find() -> pathlib.Path:
@@ -35,9 +40,8 @@ def _loaded() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_find()))
     library.tilekiln_jax_add.restype = ctypes.c_char_p
     library.tilekiln_jax_add.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    for operator in OPERATORS:
-        function = getattr(library, f"tilekiln_jax_{operator}")
-        jax.ffi.register_ffi_target(f"tilekiln_{operator}", jax.ffi.pycapsule(function), platform="cpu")
+    for operator in OPERATORS:  # one function, but JAX's errors say the name
+        jax.ffi.register_ffi_target(target(operator), jax.ffi.pycapsule(library.tilekiln_jax_call), platform="cpu")
     return library
 
 
@@ -51,12 +55,11 @@ def add(library: Library) -> str:
 
 
 def add_all() -> None:
-    """All libraries at hand that hold an operator of ours, for programs that another process has traced."""
+    """All libraries at hand, for programs that another process has traced."""
     _loaded()
     try:
         for library in operators.at_hand():
-            if all(operator in library.operators for operator in OPERATORS):
-                add(library)
+            add(library)
     except NoKernelError:  # none is built: the first call says so
         pass
 
