@@ -33,6 +33,9 @@ LENGTHS = {
     "P": 4,
     "Ps": 16,
     "K": 16,
+    "W": 16,  # of a weight packed for flatmm: its k
+    "L": 64,
+    "V": 1,
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
