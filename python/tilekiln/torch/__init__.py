@@ -3,6 +3,7 @@
     out = tilekiln.torch.sdpa(query, key, value, is_causal=True)  # as torch's scaled_dot_product_attention
     with tilekiln.torch.use():  # and in its place
         model(x)
+    model.norm = tilekiln.torch.RMSNorm.like(model.norm)
 
 Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` has the kernels with all they can do.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 from .. import _needs_torch  # noqa: F401
 from . import batching, calls, derivatives, operators
 from .dot_product import sdpa
+from .norms import LayerNorm, RMSNorm
 from .routing import use
 
-__all__ = ["batching", "calls", "derivatives", "operators", "sdpa", "use"]
+__all__ = ["LayerNorm", "RMSNorm", "batching", "calls", "derivatives", "operators", "sdpa", "use"]
