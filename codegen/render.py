@@ -306,7 +306,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             units,
             [*headers, *operator_headers],
             list({engine.symbol: engine for engine in _engines(plan).values()}.values()),
-            host={plan.receipt: held.host(holds)},
+            host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
         )
         if plan.source.size_budget:
             part.size_budgets[plan.receipt] = plan.source.size_budget

@@ -165,7 +165,7 @@ class TargetTable:
     ) -> None:
         self.algorithms, self.refuses = algorithms, refuses
         self.name, self.word, self.isa, self.arch = target.name, target.word, target.isa, target.arch
-        self.index, self.order, self.engines = target.index, target.order, engines
+        self.index, self.order, self.engines, self.backend = target.index, target.order, engines, target.backend
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)
         self.cpuid = _supports(target.cpuid)
         self.features = _supports(cpu.features(target.cpuid))

@@ -174,6 +174,8 @@ class Check:
             self._try(f"given.add({quoted(a.name)}, *args.{a.name}, &in.{a.name})")
             if not a.required:
                 self._put("}")
+        read = [f"&in.{a.name}" for a in self.operator.arrays if a.file.read == "host"]
+        self._try(f"given.settle(&call.to, {{{', '.join(read)}}})")
 
     def _dtype(self, a: Argument) -> None:
         if a.dtype_of is None:

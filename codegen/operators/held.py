@@ -20,11 +20,12 @@ def operators(plan: Plan) -> list[Operator]:
     return [operator for operator in every if operator in used or operator.area_room in whole]
 
 
-def host(held: Iterable[Operator]) -> list[str]:
-    """The host code of a library of these operators, as patterns from the tree's root."""
+def host(held: Iterable[Operator], backends: Iterable[str]) -> list[str]:
+    """The host code of a library of these operators and backends, as patterns from the tree's root."""
     held = list(held)
+    sides = [f"kernels/backends/{backend}/*.cpp" for backend in ("cpu", *backends)]
     areas = [f"{operator.area_room}/*.cpp" for operator in held]
-    return [*dict.fromkeys([ALWAYS, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
+    return [*dict.fromkeys([ALWAYS, *sides, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
 
 
 def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:

@@ -43,6 +43,9 @@ enum {
 };
 
 #define TILEKILN_MAX_NDIM 5
+/* device_type and device_id are DLPack's. The arrays of a call are on one device, of a type that the library has a target for; it is there that
+ * the call runs. Index arrays (lengths, starts, places, pages) may also be in the host's memory: the host reads them, or copies
+ * them from the device, before the call returns. */
 #define TILEKILN_CPU 1 /* device_type, as in DLPack */
 
 /* A strided view of memory the caller owns. stride counts elements and may be anything, 0 and negative included, where an

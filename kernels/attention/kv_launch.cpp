@@ -3,15 +3,14 @@
 // Units are numbered, never listed: sequence by sequence with the most keys first, within it by heads (those of one key
 // head follow each other, so its keys stay in the cache), within them the tiles of rows with the most visible keys
 // first, within a tile its splits.
-#include <stdlib.h>
 
 #include <algorithm>
 
 #include "tilekiln/generated/fmha_fwd_splitkv.h"
 #include "tilekiln/runtime/fmha_kv.h"
+#include "tilekiln/runtime/launch.h"
 #include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/splits.h"
-#include "tilekiln/runtime/stream.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -54,14 +53,10 @@ bool all_heads_suit(const KvCall& call) {
   return keys * problem.nhead_k * (problem.hdim_q + problem.hdim_v) * key_bytes(problem.dtype) >= cached_bytes;
 }
 
-// Memory of aligned_alloc. (<memory> would cost this file 0.15 s of compile time.)
-struct Floats {
-  float* data = nullptr;
-  Floats() = default;
-  Floats(const Floats&) = delete;
-  Floats& operator=(const Floats&) = delete;
-  ~Floats() { free(data); }
-};
+// A float of the device, when all before it in the stream has run.
+tilekiln_status read_float(const tilekiln::Run& run, const float* from, float* to) {
+  return run.backend->copy(run.device, nullptr, to, from, sizeof(float), Direction::to_host);
+}
 
 class Run {
  public:
@@ -77,7 +72,6 @@ class Run {
     heads_ = (group + chunks - 1) / chunks;
     chunks_ = (group + heads_ - 1) / heads_;
     rows_ = std::max<i64>(1, tile_q / heads_);
-    if (call.table.size() != 0) problem_.pages.table = call.table.begin();
     own_heads_ = problem_.nhead_k;
     if (takes_all_heads()) heads_ = problem_.nhead_q, chunks_ = own_heads_ = 1, rows_ = 1;
     number();
@@ -85,7 +79,10 @@ class Run {
 
   tilekiln_status run() {
     const int dtype = static_cast<int>(problem_.dtype);
-    problem_.out_scale = call_.out_scale != nullptr ? *call_.out_scale : 1;
+    problem_.out_scale = 1;
+    if (call_.out_scale != nullptr) TILEKILN_TRY(read_float(call_, call_.out_scale, &problem_.out_scale));
+    CallMemory pages;
+    TILEKILN_TRY(place_table(call_, call_.table, &pages, &problem_.pages.table));
     if (splits_ == 1) {
       unit_ = engine_.tile[dtype];
       if (unit_ == nullptr) return fail_engine("whole tiles");
@@ -96,7 +93,7 @@ class Run {
     const KvEngine& second = *static_cast<const KvEngine*>(call_.combine.engine);
     if (second.combine[dtype] == nullptr) return fail_engine("a combine stage");
     CombineProblem combine;
-    Floats memory;
+    CallMemory memory;
     TILEKILN_TRY(take_memory(&memory, &combine));
     TILEKILN_TRY(main_stage());
     return combine_stage(second.combine[dtype], combine);
@@ -140,12 +137,11 @@ class Run {
 
   // Room for the partial results, o_acc (nhead_q, splits, rows, hdim_v) and lse_acc (nhead_q, splits, rows): the first
   // stage writes there, and the second has what the first would have written to.
-  tilekiln_status take_memory(Floats* memory, CombineProblem* combine) {
+  tilekiln_status take_memory(CallMemory* memory, CombineProblem* combine) {
     const unsigned __int128 floats = static_cast<unsigned __int128>(problem_.nhead_q) * static_cast<u64>(splits_) *
                                      static_cast<u64>(total_rows_) * static_cast<u64>(problem_.hdim_v + 1);
     const size_t bytes = floats > (SIZE_MAX >> 4) ? SIZE_MAX >> 1 : (static_cast<size_t>(floats) * 4 + 63) / 64 * 64;
-    memory->data = static_cast<float*>(aligned_alloc(64, bytes == 0 ? 64 : bytes));
-    if (memory->data == nullptr) {
+    if (memory->get(call_, bytes == 0 ? 64 : bytes) != TILEKILN_OK) {
       return fail(TILEKILN_OUT_OF_MEMORY,
                   "no memory for %zu bytes of partial results; out is as it was. num_splits was %d", bytes, splits_);
     }
@@ -157,8 +153,8 @@ class Run {
     combine->o_acc_head = splits_ * combine->o_acc_split;
     combine->lse_acc_split = total_rows_;
     combine->lse_acc_head = splits_ * total_rows_;
-    combine->o_acc = memory->data;
-    combine->lse_acc = memory->data + problem_.nhead_q * combine->o_acc_head;
+    combine->o_acc = memory->as<float>();
+    combine->lse_acc = memory->as<float>() + problem_.nhead_q * combine->o_acc_head;
     combine->out = problem_.out;
     combine->out_head = problem_.out_head;
     combine->out_row = problem_.out_row;
@@ -166,10 +162,10 @@ class Run {
     combine->lse_head = problem_.lse_head;
     combine->out_scale = problem_.out_scale;
 
-    problem_.out = memory->data;
+    problem_.out = memory->as<float>();
     problem_.out_head = combine->o_acc_head;
     problem_.out_row = combine->o_acc_row;
-    problem_.lse = memory->data + problem_.nhead_q * combine->o_acc_head;
+    problem_.lse = memory->as<float>() + problem_.nhead_q * combine->o_acc_head;
     problem_.lse_head = combine->lse_acc_head;
     problem_.out_scale = 1;
     problem_.features.lse = true;
@@ -177,8 +173,8 @@ class Run {
   }
 
   tilekiln_status main_stage() {
-    return run_units(call_, units_, work_of(call_), engine_.scratch_bytes,
-                     [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
+    return launch_stage(call_, call_.choice, problem_, units_, work_of(call_), engine_.scratch_bytes,
+                        [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
   }
 
   const KvSequence& sequence_of(i64 number, i64 KvSequence::* first) const {
@@ -233,7 +229,7 @@ class Run {
 
   tilekiln_status combine_stage(void (*run)(const CombineProblem&, const CombineUnit&), const CombineProblem& combine) {
     const double work = static_cast<double>(total_rows_) * problem_.nhead_q * splits_ * problem_.hdim_v;
-    return run_units(call_, combine_units_, work, 1, [&](i64 number, void*) {
+    return launch_stage(call_, call_.combine, combine, combine_units_, work, 1, [&](i64 number, void*) {
       const KvSequence& sequence = sequence_of(number, &KvSequence::first_combine);
       number -= sequence.first_combine;
       const i64 tiles = (sequence.seqlen_q + combine_rows - 1) / combine_rows;
@@ -259,22 +255,27 @@ class Run {
   void (*unit_)(const KvProblem&, const KvUnit&, void*) = nullptr;
 };
 
-class KvTask : public StreamTask {
- public:
-  explicit KvTask(KvCall&& call) : call_(static_cast<KvCall&&>(call)) {}
-  tilekiln_status run() override {
-    // Earlier work of the stream may have written the scales, so they are looked at here.
-    TILEKILN_TRY(check_kv_scales(call_));
-    return run_kv(call_);
-  }
-
- private:
-  KvCall call_;
-};
+tilekiln_status check_and_run(KvCall& call) {
+  // Earlier work of the stream may have written the scales, so they are looked at here.
+  if (call.stream != nullptr) TILEKILN_TRY(check_kv_scales(call));
+  return run_kv(call);
+}
 
 }  // namespace
 
+tilekiln_status place_table(const tilekiln::Run& run, const SmallArray<int, 64>& table, CallMemory* memory,
+                            const int** place) {
+  if (table.size() == 0) return TILEKILN_OK;
+  *place = table.begin();
+  if (run.backend->host_memory) return TILEKILN_OK;
+  const size_t bytes = sizeof(int) * table.size();
+  TILEKILN_TRY(memory->get(run, bytes));
+  *place = memory->as<int>();
+  return run.backend->copy(run.device, nullptr, memory->as<int>(), table.begin(), bytes, Direction::to_device);
+}
+
 tilekiln_status check_kv_scales(const KvCall& call) {
+  if (!call.backend->host_memory) return TILEKILN_OK;  // the kernels' to read
   const float* const values[] = {call.problem.q_descale, call.problem.k_descale, call.problem.v_descale,
                                  call.out_scale};
   const char* const names[] = {"q_descale", "k_descale", "v_descale", "out_scale"};
@@ -299,11 +300,6 @@ int chosen_splits(const KvCall& call) {
 
 tilekiln_status run_kv(KvCall& call) { return Run(call).run(); }
 
-tilekiln_status launch_kv(KvCall& call) {
-  if (call.stream == nullptr) return run_kv(call);
-  tilekiln_stream& stream = *call.stream;
-  enqueue(stream, new KvTask(static_cast<KvCall&&>(call)));
-  return TILEKILN_OK;
-}
+tilekiln_status launch_kv(KvCall& call) { return run_in_stream<KvCall, check_and_run>(call); }
 
 }  // namespace tilekiln::fmha

@@ -6,7 +6,7 @@
 #include "tilekiln/matrix/engine.h"
 #include "tilekiln/runtime/array.h"
 #include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/parallel.h"
+#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::matrix {
 
@@ -114,8 +114,8 @@ inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + by
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   const Cut cut(p, engine, call.threads, 1);
   const auto run = engine.run[static_cast<int>(p.dtype)];
-  return run_units(call, cut.units(), work_of(p), engine.scratch_bytes,
-                   [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
+  return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
+                      [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
 }
 
 }  // namespace tilekiln::matrix

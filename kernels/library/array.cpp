@@ -34,21 +34,6 @@ constexpr Code codes[] = {
     {17, "float4_e2m1fn", false},
 };
 
-const char* device_name(int32_t device_type) {
-  switch (device_type) {
-    case 2:
-    case 3:
-    case 13: return "cuda";
-    case 7: return "vulkan";
-    case 8: return "metal";
-    case 10:
-    case 11: return "rocm";
-    case 14: return "oneapi";
-    case 15: return "webgpu";
-    default: return nullptr;
-  }
-}
-
 tilekiln_status fail_addresses(const Array& array, int dimension) {
   return fail_argument(array.name, "stride %lld over %lld elements of dimension %d leaves the address space",
                        static_cast<ll>(array.stride[dimension]), static_cast<ll>(array.shape[dimension]), dimension);
@@ -106,11 +91,6 @@ tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Arr
   array->data = static_cast<char*>(tensor.data);
   array->dtype = tensor.dtype;
   array->ndim = tensor.ndim;
-  if (__builtin_expect(tensor.device_type != TILEKILN_CPU, 0)) {
-    const char* device = device_name(tensor.device_type);
-    if (device != nullptr) return fail_argument(name, "device was %s:%d, must be cpu", device, tensor.device_id);
-    return fail_argument(name, "device was of DLPack type %d, must be cpu (%d)", tensor.device_type, TILEKILN_CPU);
-  }
   if (tensor.ndim < 0 || tensor.ndim > TILEKILN_MAX_NDIM) {
     return fail_argument(name, "ndim was %d, must be from 0 to %d", tensor.ndim, TILEKILN_MAX_NDIM);
   }

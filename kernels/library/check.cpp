@@ -1,7 +1,11 @@
 #include "tilekiln/runtime/check.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
+#include <algorithm>
+
+#include "tilekiln/runtime/backend.h"
 #include "tilekiln/runtime/environment.h"
 
 namespace tilekiln::op {
@@ -33,6 +37,68 @@ tilekiln_status GivenArrays::check_own(const Array& output, const Array* in_plac
     }
   }
   return TILEKILN_OK;
+}
+
+tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor& tensor) {
+  const Backend* const backend = backend_of(tensor.device_type);
+  const Device device = {tensor.device_type, tensor.device_id};
+  char was[48], must[48];
+  if (backend == nullptr) {
+    return fail_argument(name, "device was %s, must be %s", device_text(device, was, sizeof(was)),
+                         known_devices(!has_name(device), must, sizeof(must)));
+  }
+  if (count_ > 1 && (on_device_ == 0 || device != device_)) {
+    return fail_argument(name, "device was %s, must be %s, the device of %s", device_text(device, was, sizeof(was)),
+                         device_text(device_, must, sizeof(must)), list_[0]->name);
+  }
+  on_device_ |= uint32_t(1) << (count_ - 1);
+  device_ = device;
+  backend_ = backend;
+  return TILEKILN_OK;
+}
+
+tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read) {
+  for (int i = 0; i < count_; ++i) {
+    if ((on_device_ >> i & 1) != 0 || std::find(read.begin(), read.end(), list_[i]) != read.end()) continue;
+    char must[48];
+    return fail_argument(list_[i]->name, "device was cpu, must be %s, the device of %s",
+                         device_text(device_, must, sizeof(must)), list_[0]->name);
+  }
+  for (int i = 0; i < count_; ++i) {
+    Array* const* const found = std::find(read.begin(), read.end(), list_[i]);
+    if ((on_device_ >> i & 1) != 0 && found != read.end()) TILEKILN_TRY(copy_to_host(*found));
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status GivenArrays::copy_to_host(Array* array) {
+  if (backend_->host_memory || array->empty()) return TILEKILN_OK;
+  const size_t bytes = array->last - array->first;
+  auto* const head = static_cast<Copy*>(malloc(64 + bytes));
+  if (head == nullptr) return fail(TILEKILN_OUT_OF_MEMORY, "no memory for a copy of %s", array->name);
+  head->next = copies_;
+  copies_ = head;
+  char* const copy = reinterpret_cast<char*>(head) + 64;
+  const auto* const from = reinterpret_cast<const char*>(array->first);
+  TILEKILN_TRY(backend_->copy(device_, nullptr, copy, from, bytes, Direction::to_host));
+  array->data = copy + (array->data - from);
+  return TILEKILN_OK;
+}
+
+void GivenArrays::free_copies() {
+  while (copies_ != nullptr) {
+    Copy* const next = copies_->next;
+    free(copies_);
+    copies_ = next;
+  }
+}
+
+tilekiln_status check_host_array(const char* name, const tilekiln_tensor& tensor, Array* array) {
+  if (tensor.device_type == TILEKILN_CPU) return check_array(name, tensor, array);
+  const Device device = {tensor.device_type, tensor.device_id};
+  char was[48];
+  return fail_argument(name, "device was %s, must be cpu%s", device_text(device, was, sizeof(was)),
+                       has_name(device) ? "" : " (1)");
 }
 
 tilekiln_status check_size(size_t was, size_t must, const char* name) {

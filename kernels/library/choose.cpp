@@ -48,7 +48,7 @@ tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Que
 tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices) {
   for (int i = 0; i < count; ++i) {
     const Dispatcher* dispatcher = nullptr;
-    TILEKILN_TRY(find_dispatcher(stages[i].family, &dispatcher));
+    TILEKILN_TRY(find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher));
     TILEKILN_TRY(choose(*dispatcher, stages[i].instance, *stages[i].query, choices[i]));
   }
   return TILEKILN_OK;
@@ -58,7 +58,7 @@ tilekiln_status explain_stages(Text& text, const Stage* stages, int count) {
   for (int i = 0; i < count; ++i) {
     const Dispatcher* dispatcher = nullptr;
     Choice choice;
-    tilekiln_status status = find_dispatcher(stages[i].family, &dispatcher);
+    tilekiln_status status = find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher);
     if (status == TILEKILN_OK) status = choose(*dispatcher, stages[i].instance, *stages[i].query, &choice);
     if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
     if (text.length() != 0) text.add("\n");

@@ -1,4 +1,4 @@
-#include "tilekiln/runtime/dispatch.h"
+#include "tilekiln/runtime/backend.h"
 
 #include <string.h>
 
@@ -30,30 +30,48 @@ int64_t tile_cost(int64_t size, int64_t tile) {
   return rows > forgiven ? rows : forgiven;
 }
 
-Dispatcher::Dispatcher(const Table& table, uint32_t family, const char* isa)
-    : table_(table), family_(table.families[family]), isa_(isa) {
+Dispatcher::Dispatcher(const Table& table, uint32_t family, const Limit& limit, Device device)
+    : table_(table), family_(table.families[family]), device_(device) {
   read_axes();
-  const Target* limit = nullptr;
   for (uint32_t i = 0; i < table.target_count; ++i) {
-    const Target& target = table.targets[i];
+    Use& use = use_[table.targets[i].index];
+    use.engines = table.targets[i].engines[family];
+    use.algorithms = table.targets[i].algorithms[family];
+  }
+  read_targets(limit);
+  ask_engines();
+  fine_ = limit_known_ && unanswered_ < 0;
+  make_index();
+}
+
+void Dispatcher::read_targets(const Limit& limit) {
+  // The name of a target begins with that of its backend, so it says which devices it limits.
+  bool of_another = false;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    const Target& target = table_.targets[i];
     Use& use = use_[target.index];
     use.target = &target;
-    use.engines = target.engines[family];
-    use.algorithms = target.algorithms[family];
-    use.supported = target.supported();
     use.order = target.order;
-    if (strcmp(target.isa, isa) == 0 && use.supported) limit = &target;
+    use.same_device = (target.backend == nullptr ? Device().type : target.backend->device_type) == device_.type;
+    use.supported =
+        use.same_device && (target.backend == nullptr ? target.supported() : target.backend->has(device_, target));
+    const size_t length = strcspn(target.name, "-") + 1;
+    of_another = of_another || (!use.same_device && strncmp(target.name, limit.target, length) == 0);
   }
-  isa_known_ = *isa == 0 || limit != nullptr;
-  for (uint32_t i = 0; i < table.target_count; ++i) {
-    const Target& target = table.targets[i];
+  by_name_ = *limit.target != 0 && !of_another;
+  limit_ = by_name_ ? limit.target : device_.type == Device().type ? limit.isa : "";
+  const Target* top = nullptr;
+  for (uint32_t i = 0; i < table_.target_count && *limit_ != 0; ++i) {
+    const Target& target = table_.targets[i];
+    if (strcmp(by_name_ ? target.name : target.isa, limit_) == 0 && use_[target.index].supported) top = &target;
+  }
+  limit_known_ = *limit_ == 0 || top != nullptr;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    const Target& target = table_.targets[i];
     Use& use = use_[target.index];
-    use.usable = use.supported && isa_known_ && (limit == nullptr || target.order <= limit->order);
+    use.usable = use.supported && limit_known_ && (top == nullptr || target.order <= top->order);
     if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
   }
-  ask_engines();
-  fine_ = isa_known_ && unanswered_ < 0;
-  make_index();
 }
 
 void Dispatcher::ask_engines() {
@@ -126,12 +144,12 @@ void Dispatcher::make_index() {
 }
 
 tilekiln_status Dispatcher::trouble() const {
-  if (isa_known_) return sound();
+  if (limit_known_) return sound();
   Text text(error_buffer(), error_capacity);
-  text.add("TILEKILN_ISA: was \"%s\"", isa_);
+  text.add("%s: was \"%s\"", limit_name(), limit_);
   int known = 0;
   for (uint32_t i = 0; i < table_.target_count; ++i) {
-    if (strcmp(table_.targets[i].isa, isa_) == 0) text.add(", which this machine has not");
+    if (strcmp(word(table_.targets[i]), limit_) == 0) text.add(", which this machine has not");
     known += use_[table_.targets[i].index].supported;
   }
   if (known == 0) {
@@ -143,7 +161,7 @@ tilekiln_status Dispatcher::trouble() const {
   const char* separator = "";
   for (uint32_t i = 0; i < table_.target_count; ++i) {
     if (!use_[table_.targets[i].index].supported) continue;
-    text.add("%s%s", separator, table_.targets[i].isa);
+    text.add("%s%s", separator, word(table_.targets[i]));
     separator = ", ";
   }
   text.add(") or unset");
@@ -172,6 +190,7 @@ Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
 
 Refusal Dispatcher::refuse_here(const Row& row) const {
   const Use& use = use_[row.target];
+  if (!use.same_device) return Refusal::other_device;
   if (use.engines == nullptr || use.engines[how(row).pipeline] == nullptr) return Refusal::not_built;
   if (!use.supported) return Refusal::machine_lacks;
   if (!use.usable) return Refusal::isa_forbidden;

@@ -52,6 +52,9 @@ Environment read() {
   const char* isa = getenv("TILEKILN_ISA");
   result.isa = isa == nullptr || *isa == 0 ? "" : strdup(isa);
   if (result.isa == nullptr) result.isa = "";
+  const char* target = getenv("TILEKILN_TARGET");
+  result.target = target == nullptr || *target == 0 ? "" : strdup(target);
+  if (result.target == nullptr) result.target = "";
   result.verbose_dispatch = verbose("dispatch");
   const char* own = getenv("TILEKILN_NUM_THREADS");
   if (own != nullptr && *own != 0) {

@@ -251,11 +251,12 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
     const Row& row = dispatcher.row(ref);
     const Refusal refusal = dispatcher.judge(query, ref, Choice());
     if (told[row.target]) continue;
-    const char* isa = dispatcher.target(row)->isa;
+    const char* word = dispatcher.word(*dispatcher.target(row));
     if (refusal == Refusal::machine_lacks) {
-      text.add("\n  the library has it for %s, which this machine has not: ", isa);
+      text.add("\n  the library has it for %s, which this machine has not: ", word);
     } else if (refusal == Refusal::isa_forbidden) {
-      text.add("\n  the library has it for %s, which TILEKILN_ISA=%s forbids: ", isa, dispatcher.isa());
+      text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.limit_name(),
+               dispatcher.limit_word());
     } else {
       continue;
     }
@@ -309,10 +310,12 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
       text.add(", are too small");
       break;
     case Refusal::sizes_unmet: text.add("it needs %s", dispatcher.how(row).needs.text); break;
+    case Refusal::other_device: text.add("it runs on other devices than the arrays'"); break;
     case Refusal::not_built: text.add("its engine is not in this library"); break;
-    case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.target(row)->isa); break;
+    case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.word(*dispatcher.target(row))); break;
     case Refusal::isa_forbidden:
-      text.add("TILEKILN_ISA=%s forbids %s", dispatcher.isa(), dispatcher.target(row)->isa);
+      text.add("%s=%s forbids %s", dispatcher.limit_name(), dispatcher.limit_word(),
+               dispatcher.word(*dispatcher.target(row)));
       break;
     case Refusal::integers_waste: text.add("another wastes less of the %s", dispatcher.family().integers.name); break;
     case Refusal::best_elsewhere:
@@ -345,7 +348,7 @@ void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Quer
   };
   for (uint32_t first = group->begin; first < group->end; ++first) {
     const Refusal refusal = refusal_of(first);
-    if (refusal == Refusal::chosen || told[first - group->begin]) continue;
+    if (refusal == Refusal::chosen || refusal == Refusal::other_device || told[first - group->begin]) continue;
     int count = 0;
     for (uint32_t ref = first; ref < group->end; ++ref) {
       if (!alike(first, ref, refusal)) continue;
@@ -415,7 +418,7 @@ void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query
   if (group == nullptr) return;
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
     const Refusal refusal = dispatcher.judge(query, ref, choice);
-    if (refusal == Refusal::chosen) continue;
+    if (refusal == Refusal::chosen || refusal == Refusal::other_device) continue;
     text.add("\n  refused: ");
     add_name(text, dispatcher.table(), dispatcher.instance(ref));
     text.add(": ");
@@ -432,10 +435,13 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
     differences(&text, dispatcher, query, row);
   } else if (dispatcher.refuse(query, row) == Refusal::sizes_unmet) {
     text.add("does not fit the problem, it needs %s", dispatcher.how(row).needs.text);
+  } else if (!dispatcher.same_device(row)) {
+    text.add("runs on %s, where the arrays are not", dispatcher.target(row)->name);
   } else if (!dispatcher.machine_has(row)) {
-    text.add("needs %s, which this machine has not", dispatcher.target(row)->isa);
+    text.add("needs %s, which this machine has not", dispatcher.word(*dispatcher.target(row)));
   } else if (!dispatcher.usable(row)) {
-    text.add("needs %s, which TILEKILN_ISA=%s forbids", dispatcher.target(row)->isa, dispatcher.isa());
+    text.add("needs %s, which %s=%s forbids", dispatcher.word(*dispatcher.target(row)), dispatcher.limit_name(),
+             dispatcher.limit_word());
   } else {
     text.add("has no engine in this library");
   }

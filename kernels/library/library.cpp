@@ -4,41 +4,80 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <atomic>
 #include <vector>
 
+#include "tilekiln/runtime/backend.h"
 #include "tilekiln/runtime/environment.h"
 #include "tilekiln/runtime/inflate.h"
 
 namespace tilekiln {
 
-const Dispatcher& dispatcher(uint32_t family) {
-  static const std::vector<Dispatcher> all = [] {
-    std::vector<Dispatcher> made;
-    made.reserve(table.family_count);
-    for (uint32_t i = 0; i < table.family_count; ++i) made.emplace_back(table, i, environment().isa);
-    return made;
-  }();
-  return all[family];
+namespace {
+
+std::vector<Dispatcher> make_dispatchers(Device device) {
+  std::vector<Dispatcher> made;
+  made.reserve(table.family_count);
+  const Limit limit = {environment().isa, environment().target};
+  for (uint32_t i = 0; i < table.family_count; ++i) made.emplace_back(table, i, limit, device);
+  return made;
 }
 
-tilekiln_status find_dispatcher(const char* family, const Dispatcher** found) {
+// Those of one device that is not the host; a list that only grows.
+struct OfDevice {
+  Device device;
+  std::vector<Dispatcher> all;
+  OfDevice* next;
+};
+std::atomic<OfDevice*> devices = nullptr;
+
+const std::vector<Dispatcher>& of_device(Device device) {
+  OfDevice* head = devices.load(std::memory_order_acquire);
+  for (const OfDevice* one = head; one != nullptr; one = one->next) {
+    if (one->device == device) return one->all;
+  }
+  auto* const made = new OfDevice{device, make_dispatchers(device), head};
+  // Another thread may have been as fast: two of a device are alike, and the first found serves.
+  while (!devices.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return made->all;
+}
+
+}  // namespace
+
+const Dispatcher& dispatcher(uint32_t family, Device device) {
+  if (__builtin_expect(device.type != Device().type, 0)) return of_device(device)[family];
+  static const std::vector<Dispatcher> host = make_dispatchers({});
+  return host[family];
+}
+
+tilekiln_status find_dispatcher(const char* family, Device device, const Dispatcher** found) {
   // Callers name families by constants: one that was found is known by its address, which spares each call the comparison.
   static std::vector<const char*> known(table.family_count);
   for (uint32_t i = 0; i < table.family_count; ++i) {
     if (__atomic_load_n(&known[i], __ATOMIC_RELAXED) != family) continue;
-    *found = &dispatcher(i);
+    *found = &dispatcher(i, device);
     return TILEKILN_OK;
   }
   for (uint32_t i = 0; i < table.family_count; ++i) {
     if (strcmp(table.families[i].name, family) != 0) continue;
     __atomic_store_n(&known[i], family, __ATOMIC_RELAXED);
-    *found = &dispatcher(i);
+    *found = &dispatcher(i, device);
     return TILEKILN_OK;
   }
   return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);
 }
 
 namespace {
+
+// The type of the devices that a row runs on.
+int32_t device_type_of(const Row& row) {
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    if (target.index == row.target && target.backend != nullptr) return target.backend->device_type;
+  }
+  return Device().type;
+}
 
 // Of the manifest's stream (0), of its JSON (1).
 size_t manifest_length(int which) {
@@ -90,8 +129,9 @@ const char* tilekiln_instance_name(int64_t instance) {
 int32_t tilekiln_instance_usable(int64_t instance) {
   if (instance < 0 || instance >= table.instance_count) return 0;
   try {
-    const Dispatcher& dispatch = dispatcher(0);
-    return dispatch.usable(dispatch.row_of(instance)) ? 1 : 0;
+    const Row& row = row_of(table, instance);
+    const Device device = {device_type_of(row), 0};
+    return dispatcher(0, device).usable(row) ? 1 : 0;
   } catch (...) {
     return static_cast<void>(fail_exception()), 0;
   }
@@ -107,7 +147,8 @@ const char* tilekiln_isa(void) {
     if (dispatch.best() != nullptr) return dispatch.best()->isa;
     Text text(error_buffer(), error_capacity);
     text.add("library %s holds nothing this machine can run (", table.receipt);
-    for (uint32_t i = 0; i < table.target_count; ++i) text.add("%s%s", i == 0 ? "" : ", ", table.targets[i].isa);
+    for (uint32_t i = 0; i < table.target_count; ++i)
+      text.add("%s%s", i == 0 ? "" : ", ", dispatch.word(table.targets[i]));
     text.add("): build it here with scons receipt=%s", table.receipt);
     return "";
   } catch (...) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "tilekiln/runtime/backend.h"
 #include "tilekiln/runtime/explain.h"
 
 using namespace tilekiln;
@@ -83,7 +84,7 @@ struct World {
         {key.features, key.integers, static_cast<unsigned short>(hows.size() - 1), static_cast<unsigned char>(target)});
   }
   int tile_q(const Row& row) const { return static_cast<int>(hows[row.algorithm].fields[0]); }
-  Dispatcher make(const char* isa = "", const char* where = "") {
+  Dispatcher make(Limit limit = {}, const char* where = "") {
     const auto count = static_cast<uint32_t>(rows.size());
     how = {hows.data(), static_cast<uint32_t>(hows.size())};
     for (Target& target : targets) target.algorithms = &how;
@@ -102,7 +103,7 @@ struct World {
     family.instance_count = count;
     table = {"1.0",       "small", where, targets.data(), static_cast<uint32_t>(targets.size()), &batch, 1, &family, 1,
              plan.data(), count,   "",    nullptr};
-    return Dispatcher(table, 0, isa);
+    return Dispatcher(table, 0, limit);
   }
 };
 
@@ -532,6 +533,42 @@ void sentences() {
               "the library has it for avx2, which TILEKILN_ISA=generic forbids: row_4");
 }
 
+// A library for two kinds of device: the arrays say whose targets answer, and a limit is its own devices' only.
+void devices() {
+  static const Backend unit = {"unit", 12, false, false, [](Device device, const Target&) { return device.id < 2; }};
+  const auto two = [](Limit limit, Device device) {
+    static World w;
+    w = World();
+    w.targets[3] = {"unit-one", "", 3, 90, no, built, nullptr, nullptr, &unit};
+    w.add(key(0, 64, 64, 0, 0), 0, 64);
+    w.add(key(0, 64, 64, 0, 0), 2, 64);
+    w.add(key(0, 64, 64, 0, 0), 3, 64);
+    w.make();
+    return Dispatcher(w.table, 0, limit, device);
+  };
+  constexpr Device host = {}, first = {12, 0}, third = {12, 2};
+  const Query asked = query(0, 64, 64);
+  CHECK(two({}, host).find(asked).instance == 1);
+  CHECK(two({}, first).find(asked).instance == 2);
+  CHECK(two({}, third).find(asked).instance == -1);
+  CHECK(two({"generic"}, host).find(asked).instance == 0);
+  CHECK(two({"generic"}, first).find(asked).instance == 2);
+  CHECK(two({"avx512", "cpu-generic"}, host).find(asked).instance == 0);
+  CHECK(two({"", "cpu-generic"}, first).find(asked).instance == 2);
+  CHECK(two({"", "unit-one"}, first).find(asked).instance == 2);
+  CHECK(two({"", "unit-one"}, host).find(asked).instance == 1);
+  const Dispatcher on_host = two({}, host);
+  CHECK(on_host.judge(asked, 2, on_host.find(asked)) == Refusal::other_device);
+  CHECK(two({"", "cpu-avx1024"}, host).status() == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(error_text(),
+             "TILEKILN_TARGET: was \"cpu-avx1024\", must be one that library small holds and this machine has "
+             "(cpu-generic, cpu-avx2, cpu-avx512) or unset");
+  CHECK(two({"", "cuda-sm80"}, first).status() == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(error_text(),
+             "TILEKILN_TARGET: was \"cuda-sm80\", must be one that library small holds and this machine has "
+             "(unit-one) or unset");
+}
+
 }  // namespace
 
 int main() {
@@ -547,5 +584,6 @@ int main() {
   unanswered();
   many();
   sentences();
+  devices();
   return check_result();
 }

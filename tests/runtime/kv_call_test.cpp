@@ -3,6 +3,11 @@
 // (TILEKILN_TEST_LIBRARY) through the C ABI of a library.
 #include "kv_call_append.h"
 #include "kv_call_prefill.h"
+#ifndef TILEKILN_TEST_LIBRARY
+#include "tilekiln/runtime/table.h"
+
+const tilekiln::Table tilekiln::table = {};  // no target but the CPU's
+#endif
 
 namespace {
 

@@ -14,6 +14,8 @@
 using namespace tilekiln;
 using namespace tilekiln::fmha;
 
+const Table tilekiln::table = {};  // no target but the CPU's
+
 namespace {
 
 constexpr int tile_q = 64;

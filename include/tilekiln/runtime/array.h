@@ -21,7 +21,7 @@ struct Array {
 const char* dtype_name(int32_t dtype, char* buffer);
 constexpr int64_t dtype_bytes(int32_t dtype) { return ((dtype & 0xff) + 7) / 8; }
 
-// Reads a tensor into an Array and checks what holds for every array: on the CPU, at most TILEKILN_MAX_NDIM dimensions, none
+// Reads a tensor into an Array and checks what holds for every array, wherever it is: at most TILEKILN_MAX_NDIM dimensions, none
 // negative, a known element size, data present and aligned, every address within the address space. Nothing is dereferenced.
 [[nodiscard]] tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Array* array);
 // `what`: the sentence after "must be", such as "fp32" or "fp32, the dtype of q".

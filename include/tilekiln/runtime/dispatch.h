@@ -14,9 +14,10 @@ enum class Refusal : uint8_t {
   other_integers,  // a value that a problem must have exactly is another
   integers_small,  // the problem is larger than the instance
   sizes_unmet,     // its algorithm needs other sizes
+  other_device,    // it runs on devices of another type than the arrays'
   not_built,       // the library holds the row, not the engine
   machine_lacks,   // this machine has not its ISA
-  isa_forbidden,   // TILEKILN_ISA is below it
+  isa_forbidden,   // TILEKILN_ISA or TILEKILN_TARGET is below it
   integers_waste,  // another holds the problem with less to spare
   best_elsewhere,  // another is made for these sizes, or this one for others
   tile_fit,        // another tile wastes less
@@ -32,14 +33,24 @@ struct Choice {
   const Algorithm* how = nullptr;  // of the row
 };
 
-// The choice among the instances of one family, for one table on one machine. Immutable after construction: any number
+// The best target allowed: the word of an environment variable.
+struct Limit {
+  const char* isa = "";  // TILEKILN_ISA: limits the CPU; "" for any
+  const char* target =
+      "";  // TILEKILN_TARGET: limits the devices of the target's backend, and is the stronger of the two
+  Limit() = default;
+  Limit(const char* of_isa, const char* of_target = "") : isa(of_isa), target(of_target) {}
+};
+
+// The choice among the instances of one family, for one table on one device. Immutable after construction: any number
 // of threads may ask at once, and asking allocates nothing.
 class Dispatcher {
  public:
-  // `isa`: the best ISA allowed (TILEKILN_ISA), "" for any. Throws std::bad_alloc.
-  Dispatcher(const Table& table, uint32_t family, const char* isa);
+  // Throws std::bad_alloc.
+  Dispatcher(const Table& table, uint32_t family, const Limit& limit, Device device = {});
 
-  // OK, or that TILEKILN_ISA names no ISA that this library holds and this machine has; or what sound() says.
+  // OK, or that TILEKILN_ISA (TILEKILN_TARGET) names nothing that this library holds and this machine has; or what
+  // sound() says.
   [[nodiscard]] tilekiln_status status() const { return __builtin_expect(fine_, 1) ? TILEKILN_OK : trouble(); }
   // OK, or that an engine lacks what the plan lists of it.
   [[nodiscard]] tilekiln_status sound() const;
@@ -53,7 +64,8 @@ class Dispatcher {
   bool fits(const Query& query, const Choice& choice) const { return refuse(query, *choice.row) == Refusal::chosen; }
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
-  // Whether this machine has the ISA of a row, and whether TILEKILN_ISA allows it.
+  // Whether the device can be one of a row's target; whether it is; whether it is and the limit allows it.
+  bool same_device(const Row& row) const { return use_[row.target].same_device; }
   bool machine_has(const Row& row) const { return use_[row.target].supported; }
   bool usable(const Row& row) const { return use_[row.target].usable; }
   // The best usable target; null when there is none.
@@ -61,7 +73,12 @@ class Dispatcher {
 
   const Table& table() const { return table_; }
   const Family& family() const { return family_; }
-  const char* isa() const { return isa_; }
+  Device device() const { return device_; }
+  // What limits the choice: the variable, "" for nothing, and its word.
+  const char* limit_name() const { return by_name_ ? "TILEKILN_TARGET" : "TILEKILN_ISA"; }
+  const char* limit_word() const { return limit_; }
+  // What the limiting variable calls a target.
+  const char* word(const Target& target) const { return by_name_ || *target.isa == 0 ? target.name : target.isa; }
   const Row& row(uint32_t ref) const { return row_of(family_.instance_of[ref]); }
   const Row& row_of(int64_t instance) const { return tilekiln::row_of(table_, instance); }
   int64_t instance(uint32_t ref) const { return family_.instance_of[ref]; }
@@ -83,7 +100,7 @@ class Dispatcher {
     const Target* target = nullptr;
     const void* const* engines = nullptr;  // by pipeline
     Algorithms algorithms = {};
-    bool supported = false, usable = false;
+    bool same_device = false, supported = false, usable = false;
     uint8_t order = 0;
   };
   // An integer axis in Row::integers. Its highest bit is 0 there: with it set in a row, the rows' fields are compared
@@ -122,15 +139,18 @@ class Dispatcher {
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
   [[nodiscard]] tilekiln_status trouble() const;
+  void read_targets(const Limit& limit);
   void read_axes();
   void ask_engines();
   void make_index();
 
   const Table& table_;
   const Family& family_;
-  const char* isa_;
+  const Device device_;
+  const char* limit_ = "";
+  bool by_name_ = false;  // limit_ is the name of a target, not an ISA
   const Target* best_ = nullptr;
-  bool isa_known_ = true, fine_ = true;
+  bool limit_known_ = true, fine_ = true;
   int64_t unanswered_ = -1;  // an instance whose engine has no function for it
   int integer_count_ = 0;
   Field fields_[max_integers] = {};

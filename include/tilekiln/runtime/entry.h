@@ -2,12 +2,9 @@
 //   check(args, call)   every argument, and all of `call` but the choice
 //   launch(call)        the call, in this thread and those it wakes
 #pragma once
-#include <utility>
-
 #include "tilekiln/runtime/choose.h"
+#include "tilekiln/runtime/launch.h"
 #include "tilekiln/runtime/library.h"
-#include "tilekiln/runtime/run.h"
-#include "tilekiln/runtime/stream.h"
 
 namespace tilekiln {
 
@@ -30,10 +27,7 @@ class Entry {
     try {
       Call call;
       TILEKILN_TRY(prepare_and_choose(args, &call));
-      if (call.stream == nullptr) return launch(call);
-      tilekiln_stream& stream = *call.stream;
-      enqueue(stream, new Task(std::move(call)));
-      return TILEKILN_OK;
+      return run_in_stream<Call, launch>(call);
     } catch (...) {
       return fail_exception();
     }
@@ -68,15 +62,6 @@ class Entry {
   }
 
  private:
-  class Task : public StreamTask {
-   public:
-    explicit Task(Call&& call) : call_(std::move(call)) {}
-    tilekiln_status run() override { return launch(call_); }
-
-   private:
-    Call call_;
-  };
-
   tilekiln_status prepare(const Args* args, Call* call) const {
     if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_%s_args", name_);
     return check(*args, call);
@@ -84,7 +69,7 @@ class Entry {
   tilekiln_status prepare_and_choose(const Args* args, Call* call) const {
     TILEKILN_TRY(prepare(args, call));
     const Dispatcher* dispatcher = nullptr;
-    TILEKILN_TRY(find_dispatcher(family_, &dispatcher));
+    TILEKILN_TRY(find_dispatcher(family_, call->query.device, &dispatcher));
     return choose(*dispatcher, args->instance, call->query, &call->choice);
   }
 

@@ -9,6 +9,7 @@ constexpr int max_threads = 1024;
 
 struct Environment {
   const char* isa;        // TILEKILN_ISA: the best ISA allowed; "" when unset
+  const char* target;     // TILEKILN_TARGET: the best target of its backend allowed; "" when unset
   bool verbose_dispatch;  // TILEKILN_VERBOSE holds the word "dispatch"
   int threads;  // TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use; 0: not understood
   const char* threads_text;  // what TILEKILN_NUM_THREADS was, for the error

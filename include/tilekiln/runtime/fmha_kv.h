@@ -4,6 +4,10 @@
 #include "tilekiln/fmha/kv_engine.h"
 #include "tilekiln/runtime/attention.h"
 
+namespace tilekiln {
+class CallMemory;  // runtime/launch.h
+}
+
 namespace tilekiln::fmha {
 
 // The index arrays of every operator over a cache; those that are absent have no name.
@@ -104,6 +108,10 @@ extern const char* const append_family;
 // error that says which is missing.
 [[nodiscard]] tilekiln_status choose_kv(int64_t instance, KvCall* call);
 [[nodiscard]] tilekiln_status choose_append(int64_t instance, AppendCall* call);
+
+// The table of a call's pages where engines find it: in the host's memory, or a copy of it in `memory` on the device.
+[[nodiscard]] tilekiln_status place_table(const Run& run, const SmallArray<int, 64>& table, CallMemory* memory,
+                                          const int** place);
 
 // The splits of a call that leaves them to the library.
 int chosen_splits(const KvCall& call);

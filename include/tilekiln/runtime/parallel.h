@@ -37,12 +37,12 @@ void run_in_threads(const Run& run, int workers, Work&& work) {
   work();
 }
 
-// Calls unit(number, scratch) for every number in [0, units), each once, in as many threads as `work` multiply-adds are
-// worth. The lowest numbers begin first. OUT_OF_MEMORY, before any unit, when this thread has no scratch; another
-// thread without leaves its share to the rest.
-template <class Unit>
-[[nodiscard]] tilekiln_status run_units(const Run& run, int64_t units, double work, uint64_t scratch_bytes,
-                                        Unit&& unit) {
+// Calls range(first, last, scratch) for ranges of [0, units), every number once, in as many threads as `work`
+// multiply-adds are worth. The lowest numbers begin first. OUT_OF_MEMORY, before any range, when this thread has no
+// scratch; another thread without leaves its share to the rest.
+template <class Range>
+[[nodiscard]] tilekiln_status run_ranges(const Run& run, int64_t units, double work, uint64_t scratch_bytes,
+                                         Range&& range) {
   if (units == 0) return TILEKILN_OK;
   void* const own = thread_scratch(scratch_bytes);
   if (own == nullptr)
@@ -50,7 +50,7 @@ template <class Unit>
                 static_cast<unsigned long long>(scratch_bytes));
   const int workers = useful_threads(run, units, work);
   if (workers == 1) {
-    for (int64_t number = 0; number < units; ++number) unit(number, own);
+    range(0, units, own);
     return TILEKILN_OK;
   }
   // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
@@ -64,17 +64,10 @@ template <class Unit>
     for (;;) {
       const int64_t first = __atomic_fetch_add(&next, claim, __ATOMIC_RELAXED);
       if (first >= units) return;
-      const int64_t last = std::min(first + claim, units);
-      for (int64_t number = first; number < last; ++number) unit(number, scratch);
+      range(first, std::min(first + claim, units), scratch);
     }
   });
   return TILEKILN_OK;
-}
-
-// The same for a caller that has made sure of its own thread's scratch.
-template <class Unit>
-void for_each_unit(const Run& run, int64_t units, double work, size_t scratch_bytes, Unit&& unit) {
-  static_cast<void>(run_units(run, units, work, scratch_bytes, unit));
 }
 
 }  // namespace tilekiln

@@ -107,16 +107,18 @@ struct Family {
   uint32_t first_instance, instance_count;  // its instances in the plan, one after another
   bool (*answers)(const void* engine, uint64_t features);  // whether an engine has a function for a signature; null: not asked
 };
+struct Backend;                  // runtime/backend.h
 struct Target {
-  const char* name;              // "cpu-avx512"
-  const char* isa;               // "avx512", what TILEKILN_ISA takes
+  const char* name;              // "cpu-avx512", what TILEKILN_TARGET takes
+  const char* isa;               // "avx512", what TILEKILN_ISA takes; "" of another backend than the CPU's
   uint8_t index;                 // Row::target
   uint8_t order;                 // higher is faster: the best usable one wins
-  bool (*supported)();           // does this machine have it
+  bool (*supported)();           // does this machine have it; asked by its backend
   const void* const* const* engines;  // by family as in Table::families, then by pipeline; null: not built.
                                       // fmha_fwd: const fmha::FwdEngine*; fmha_bwd_*: const fmha::BwdEngine*, one object for the three
   const Algorithms* algorithms;  // by family, alike
   const Rules* refusals;         // by family, alike: rules of this target alone; null: it has none
+  const Backend* backend;        // null: the CPU's
 };
 // Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
 // bytes each, the lowest first.

@@ -99,6 +99,7 @@ void fill(const Args& args, const Call& call) {
     if (sequence.room_k > to.longest_k) to.longest_k = sequence.room_k;
   }
   fmha::set_bwd_queries({problem.features, problem.hdim_q, problem.hdim_v}, to.queries);
+  for (Query& query : to.queries) query.device = to.device;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "tilekiln/runtime/bwd_launcher.h"
+#include "tilekiln/runtime/check.h"
 #include "tilekiln/runtime/staging.h"
 #include "tilekiln/runtime/stream.h"
 
@@ -47,7 +48,7 @@ tilekiln_status check_start_array(const Plan& plan, const char* name, const tile
     return fail_argument(name, "was given in batch mode, must be null: there a sequence starts at its batch index");
   }
   if (tensor == nullptr) return fail_argument(name, "was null, must be given in group mode");
-  TILEKILN_TRY(check_array(name, *tensor, array));
+  TILEKILN_TRY(op::check_host_array(name, *tensor, array));
   TILEKILN_TRY(check_dtype(*array, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(*array, 1, "batch + 1"));
   TILEKILN_TRY(check_length(*array, 0, "its length", i64(plan.shape.batch) + 1, "batch + 1"));
@@ -57,7 +58,7 @@ tilekiln_status check_start_array(const Plan& plan, const char* name, const tile
 tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
                                 const tilekiln_tensor* seqstart_k, Arguments* arguments) {
   if (workspace == nullptr) return fail_argument("workspace", "was null, must be given");
-  TILEKILN_TRY(check_array("workspace", *workspace, &arguments->workspace));
+  TILEKILN_TRY(op::check_host_array("workspace", *workspace, &arguments->workspace));
   TILEKILN_TRY(check_workspace(arguments->workspace));
   TILEKILN_TRY(check_start_array(plan, "seqstart_q", seqstart_q, &arguments->seqstart_q));
   TILEKILN_TRY(check_start_array(plan, "seqstart_k", seqstart_k, &arguments->seqstart_k));

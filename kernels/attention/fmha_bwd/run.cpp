@@ -3,11 +3,10 @@
 
 #include <algorithm>
 
-#include "memory.h"
 #include "sequences.h"
+#include "tilekiln/runtime/launch.h"
 #include "tilekiln/runtime/parallel.h"
 #include "tilekiln/runtime/scratch.h"
-#include "tilekiln/runtime/stream.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -42,14 +41,15 @@ class Run {
     list_rows();
     list_units();
     TILEKILN_TRY(get_memory());
-    dot_do_o();
-    zero();
-    dq_dk_dv();
-    sum_heads();
-    convert_dq();
+    TILEKILN_TRY(dot_do_o());
+    TILEKILN_TRY(sum_sink());
+    TILEKILN_TRY(zero());
+    TILEKILN_TRY(dq_dk_dv());
+    TILEKILN_TRY(sum_heads());
+    TILEKILN_TRY(convert_dq());
     // The accumulator of a prepared workspace is used up; a run over it without another prepare would add to it.
     if (call_.memory == BwdMemory::prepared && zeroed_by_prepare(shape_, p_.features.mask))
-      memset(workspace_, 0, layout_.raw);
+      return fill(workspace_, 0, layout_.raw);
     return TILEKILN_OK;
   }
 
@@ -57,8 +57,26 @@ class Run {
   const BwdEngine& engine(int stage) const { return *static_cast<const BwdEngine*>(call_.stages[stage].engine); }
 
   tilekiln_status finish_without_work() {
-    for (int h = 0; call_.d_sink != nullptr && h < p_.nhead_q; ++h) call_.d_sink[h] = 0;
-    return TILEKILN_OK;
+    return call_.d_sink == nullptr ? TILEKILN_OK
+                                   : fill(call_.d_sink, 0, sizeof(float) * static_cast<size_t>(p_.nhead_q));
+  }
+
+  tilekiln_status fill(void* to, int byte, size_t bytes) {
+    return call_.backend->fill(call_.device, nullptr, to, byte, bytes);
+  }
+  tilekiln_status copy(void* to, const void* from, size_t bytes, Direction direction) {
+    return call_.backend->copy(call_.device, nullptr, to, from, bytes, direction);
+  }
+  // A stage, or what is left to do for one: unit(number, scratch) for every number in [0, units).
+  template <class Unit>
+  tilekiln_status stage(int which, i64 units, double work, u64 scratch, Unit&& unit) {
+    return launch_stage(call_, call_.stages[which], p_, units, work, scratch, unit);
+  }
+  tilekiln_status take(CallMemory& memory, u64 bytes, bool zero) {
+    if (bytes == 0) return TILEKILN_OK;
+    const tilekiln_status status = memory.get(call_, bytes, zero ? 0 : -1);
+    if (status != TILEKILN_OUT_OF_MEMORY) return status;
+    return fail(status, "no memory for %llu bytes of workspace; nothing was written", bytes);
   }
 
   void list_rows() {
@@ -147,19 +165,19 @@ class Run {
       s.marks = marks;
       marks += s.tiles * s.nsplits * p_.nhead_q;
     }
-    if (call_.d_sink != nullptr) TILEKILN_TRY(shares_.get(sizeof(float) * rows_.size(), true));
+    if (call_.d_sink != nullptr) TILEKILN_TRY(take(shares_, sizeof(float) * rows_.size(), true));
     const BwdSequence& last = sequences_.back();
     if (own_heads_) {
       const u64 rows = static_cast<u64>(last.keys_before + last.seqlen_k) * static_cast<u64>(p_.nhead_q);
-      TILEKILN_TRY(dk_acc_.get(sizeof(float) * rows * static_cast<u64>(p_.hdim_q), false));
-      TILEKILN_TRY(dv_acc_.get(sizeof(float) * rows * static_cast<u64>(p_.hdim_v), false));
+      TILEKILN_TRY(take(dk_acc_, sizeof(float) * rows * static_cast<u64>(p_.hdim_q), false));
+      TILEKILN_TRY(take(dv_acc_, sizeof(float) * rows * static_cast<u64>(p_.hdim_v), false));
     }
     if (!p_.features.deterministic && useful_threads(call_, static_cast<i64>(units_.size()), work_) > 1) {
-      TILEKILN_TRY(locks_.get(static_cast<u64>(marks), true));
+      TILEKILN_TRY(take(locks_, static_cast<u64>(marks), true));
       locked_ = true;
     }
     // What a launcher has prepared is clear. Else a tile of dq_acc is stored before it is added to.
-    if (call_.memory != BwdMemory::prepared) TILEKILN_TRY(begun_.get(static_cast<u64>(marks), true));
+    if (call_.memory != BwdMemory::prepared) TILEKILN_TRY(take(begun_, static_cast<u64>(marks), true));
     return TILEKILN_OK;
   }
 
@@ -168,25 +186,21 @@ class Run {
     set_starts(call_, &starts);
     const bool prepared = call_.memory == BwdMemory::prepared;
     const u64 needed = workspace_bytes(call_);
-    // A prepared host segment is compared with what it must be, because a wrong one would send workers anywhere.
-    Memory packed;
     if (call_.memory == BwdMemory::own) {
-      TILEKILN_TRY(own_.get(needed, false));
+      TILEKILN_TRY(take(own_, needed, false));
       workspace_ = own_.as<char>();
     } else {
       TILEKILN_TRY(check_workspace_size(call_.workspace, needed));
       workspace_ = call_.workspace.data;
-      if (prepared) TILEKILN_TRY(packed.get(layout_.host, false));
     }
-    char* const host = prepared ? packed.as<char>() : workspace_;
-    device_bytes_ = pack(shape_, starts.q.begin(), starts.k.begin(), host);
-    if (prepared && memcmp(host, workspace_, layout_.raw) != 0) {
-      return fail_argument(
-          "workspace",
-          "was not prepared for these sequences, must be prepared by this launcher with their starts, for every run");
-    }
+    // A prepared host segment is compared with what it must be, because a wrong one would send workers anywhere.
+    const bool apart = prepared || !call_.backend->host_memory;
+    if (apart) packed_.resize((layout_.host + 7) / 8);
+    schedule_ = apart ? reinterpret_cast<char*>(packed_.data()) : workspace_;
+    device_bytes_ = pack(shape_, starts.q.begin(), starts.k.begin(), schedule_);
+    if (prepared) TILEKILN_TRY(check_prepared());
     dq_acc_ = reinterpret_cast<float*>(workspace_ + layout_.host);
-    const GroupSchedule schedule = schedule_in(layout_, workspace_);
+    const GroupSchedule schedule = schedule_in(layout_, schedule_);
     const i64 head = p_.hdim_q;
     for (BwdSequence& s : sequences_) {
       if (shape_.group_schedule()) {
@@ -201,22 +215,31 @@ class Run {
     return TILEKILN_OK;
   }
 
+  tilekiln_status check_prepared() {
+    std::vector<u64> found((layout_.raw + 7) / 8);
+    TILEKILN_TRY(copy(found.data(), workspace_, layout_.raw, Direction::to_host));
+    if (memcmp(schedule_, found.data(), layout_.raw) == 0) return TILEKILN_OK;
+    return fail_argument(
+        "workspace",
+        "was not prepared for these sequences, must be prepared by this launcher with their starts, for every run");
+  }
+
   // delta lies as lse does. Where lse is not one piece, both get a place of their own.
   tilekiln_status get_delta() {
     if (p_.delta != nullptr) return TILEKILN_OK;
     const Array& lse = call_.lse;
     const i64 rows = lse.shape[lse.ndim - 1], all = rows * p_.nhead_q * (shape_.group ? 1 : call_.batch);
-    TILEKILN_TRY(delta_.get(sizeof(float) * static_cast<u64>(all), false));
+    TILEKILN_TRY(take(delta_, sizeof(float) * static_cast<u64>(all), false));
     p_.delta = delta_.as<float>();
     const bool one_piece = (p_.lse_head == rows || p_.nhead_q == 1) &&
                            (shape_.group || steps_.lse == rows * p_.nhead_q || call_.batch == 1);
     if (one_piece) return TILEKILN_OK;
-    TILEKILN_TRY(lse_.get(sizeof(float) * static_cast<u64>(all), false));
+    TILEKILN_TRY(take(lse_, sizeof(float) * static_cast<u64>(all), false));
     float* to = lse_.as<float>();
     for (int b = 0; b < (shape_.group ? 1 : call_.batch); ++b) {
       for (int head = 0; head < p_.nhead_q; ++head, to += rows) {
-        memcpy(to, p_.lse + (shape_.group ? 0 : b * steps_.lse) + head * p_.lse_head,
-               sizeof(float) * static_cast<u64>(rows));
+        TILEKILN_TRY(copy(to, p_.lse + (shape_.group ? 0 : b * steps_.lse) + head * p_.lse_head,
+                          sizeof(float) * static_cast<u64>(rows), Direction::on_device));
       }
     }
     p_.lse = lse_.as<float>();
@@ -229,34 +252,41 @@ class Run {
     return TILEKILN_OK;
   }
 
-  void dot_do_o() {
+  tilekiln_status dot_do_o() {
     const BwdEngine& e = engine(TILEKILN_BWD_DOT_DO_O);
     float* const shares = call_.d_sink != nullptr ? shares_.as<float>() : nullptr;
-    for_each_unit(call_, static_cast<i64>(rows_.size()),
-                  8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_v, 64, [&](i64 i, void*) {
-                    const float share = e.dot_do_o[dtype_](p_, rows_of(rows_[static_cast<size_t>(i)]));
-                    if (shares != nullptr) shares[i] = share;
-                  });
-    if (call_.d_sink == nullptr) return;  // without rows there are no shares, and d_sink is 0
-    // In the order of the units, whoever ran them.
-    std::vector<double> sums(static_cast<size_t>(p_.nhead_q), 0.0);
-    for (size_t i = 0; i < rows_.size(); ++i)
-      sums[static_cast<size_t>(rows_[i].head)] += static_cast<double>(shares[i]);
-    for (int head = 0; head < p_.nhead_q; ++head)
-      call_.d_sink[head] = static_cast<float>(sums[static_cast<size_t>(head)]);
+    const double work = 8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_v;
+    return stage(TILEKILN_BWD_DOT_DO_O, static_cast<i64>(rows_.size()), work, 64, [&](i64 i, void*) {
+      const float share = e.dot_do_o[dtype_](p_, rows_of(rows_[static_cast<size_t>(i)]));
+      if (shares != nullptr) shares[i] = share;
+    });
+  }
+
+  // The shares of d_sink in the order of the units, whoever ran them.
+  tilekiln_status sum_sink() {
+    if (call_.d_sink == nullptr) return TILEKILN_OK;
+    if (rows_.empty()) return finish_without_work();
+    const float* const shares = shares_.as<float>();
+    return stage(TILEKILN_BWD_DOT_DO_O, 1, 0, 64, [&](i64, void*) {
+      std::vector<double> sums(static_cast<size_t>(p_.nhead_q), 0.0);
+      for (size_t i = 0; i < rows_.size(); ++i)
+        sums[static_cast<size_t>(rows_[i].head)] += static_cast<double>(shares[i]);
+      for (int head = 0; head < p_.nhead_q; ++head)
+        call_.d_sink[head] = static_cast<float>(sums[static_cast<size_t>(head)]);
+    });
   }
 
   // A launcher's prepare has zeroed what it could know the size of.
-  void zero() {
-    if (call_.memory != BwdMemory::prepared || !zeroed_by_stage(shape_)) return;
+  tilekiln_status zero() {
+    if (call_.memory != BwdMemory::prepared || !zeroed_by_stage(shape_)) return TILEKILN_OK;
     char* const start = reinterpret_cast<char*>(dq_acc_);
     const i64 bytes = static_cast<i64>(device_bytes_), units = (bytes + zero_bytes - 1) / zero_bytes;
-    for_each_unit(call_, units, static_cast<double>(bytes), 64, [&](i64 i, void*) {
+    return stage(TILEKILN_BWD_DQ_DK_DV, units, static_cast<double>(bytes), 64, [&](i64 i, void*) {
       memset(start + i * zero_bytes, 0, static_cast<size_t>(std::min(zero_bytes, bytes - i * zero_bytes)));
     });
   }
 
-  void dq_dk_dv() {
+  tilekiln_status dq_dk_dv() {
     const u64 scratch = engine(TILEKILN_BWD_DQ_DK_DV).scratch_bytes;
     const auto run = [&](BwdUnit& unit, const BwdUnit* next, void* memory) {
       unit.next = next;
@@ -268,13 +298,12 @@ class Run {
         const KeysUnit& unit = units_[static_cast<size_t>(i)];
         return unit_of(unit.sequence, unit.head, unit.head + (own_heads_ ? 1 : group_), unit.key, unit_k_, 0);
       };
-      for_each_unit(call_, units, work_, scratch, [&](i64 i, void* memory) {
+      return stage(TILEKILN_BWD_DQ_DK_DV, units, work_, scratch, [&](i64 i, void* memory) {
         BwdUnit unit = unit_at(i);
         if (i + step >= units) return run(unit, nullptr, memory);
         const BwdUnit next = unit_at(i + step);  // when all threads go at the same pace
         run(unit, &next, memory);
       });
-      return;
     }
     // The workers' walks cost what their chunks do; the longest is claimed first.
     std::vector<std::pair<double, int>> order;
@@ -284,7 +313,7 @@ class Run {
       if (cost > 0) order.push_back({cost, worker});
     }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-    for_each_unit(call_, static_cast<i64>(order.size()), work_, scratch, [&](i64 i, void* memory) {
+    return stage(TILEKILN_BWD_DQ_DK_DV, static_cast<i64>(order.size()), work_, scratch, [&](i64 i, void* memory) {
       BwdUnit unit = {};
       bool waiting = false;
       walk(order[static_cast<size_t>(i)].second, [&](const BwdSequence& s, int head, int c, int split) {
@@ -304,7 +333,7 @@ class Run {
       if (i64(c) * tile_k_ < s.seqlen_k) job(s, head, c, split);
     };
     if (shape_.group_schedule()) {
-      const GroupSchedule schedule = schedule_in(layout_, workspace_);
+      const GroupSchedule schedule = schedule_in(layout_, schedule_);
       walk_group(schedule.cu_states[worker], schedule.batch_states, shape_.batch, shape_.nhead_q, seen);
     } else {
       walk_batch(shape_, batch_jobs(shape_), worker, p_.features.mask, seen);
@@ -355,8 +384,8 @@ class Run {
   }
 
   // dk and dv of a group of query heads, added in head order.
-  void sum_heads() {
-    if (!own_heads_) return;
+  tilekiln_status sum_heads() {
+    if (!own_heads_) return TILEKILN_OK;
     std::vector<KeysUnit> parts;
     for (size_t s = 0; s < sequences_.size(); ++s) {
       for (int head = 0; head < p_.nhead_k; ++head) {
@@ -367,7 +396,7 @@ class Run {
     const double elements =
         static_cast<double>(last.keys_before + last.seqlen_k) * p_.nhead_q * (p_.hdim_q + p_.hdim_v);
     const auto sum = engine(TILEKILN_BWD_DQ_DK_DV).sum_heads[dtype_];
-    for_each_unit(call_, static_cast<i64>(parts.size()), 8 * elements, 64, [&](i64 i, void*) {
+    return stage(TILEKILN_BWD_DQ_DK_DV, static_cast<i64>(parts.size()), 8 * elements, 64, [&](i64 i, void*) {
       const KeysUnit& part = parts[static_cast<size_t>(i)];
       const BwdSequence& s = sequences_[static_cast<size_t>(part.sequence)];
       const i64 key = part.key, rows = std::min<i64>(tile_k_, s.seqlen_k - key);
@@ -381,22 +410,22 @@ class Run {
     });
   }
 
-  void convert_dq() {
+  tilekiln_status convert_dq() {
     const BwdEngine& e = engine(TILEKILN_BWD_CONVERT_DQ);
     const int nsplits = sequences_.front().nsplits;
-    for_each_unit(call_, static_cast<i64>(rows_.size()),
-                  8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_q * nsplits, 64, [&](i64 i, void*) {
-                    const RowsUnit& unit = rows_[static_cast<size_t>(i)];
-                    const BwdSequence& s = sequences_[static_cast<size_t>(unit.sequence)];
-                    BwdRows rows = rows_of(unit);
-                    if (s.seqlen_k == 0) return clear_dq(rows);
-                    rows.nsplits = s.nsplits;
-                    rows.dq_acc = acc_of(s, unit.head, 0);
-                    rows.dq_acc_split = s.physical_q * p_.hdim_q;
-                    if (begun_) rows.dq_begun = begun_.as<unsigned char>() + mark_of(s, unit.head, 0);
-                    rows.dq_begun_split = s.tiles;
-                    e.convert_dq[dtype_](p_, rows);
-                  });
+    const double work = 8.0 * static_cast<double>(rows_in_all_) * p_.nhead_q * p_.hdim_q * nsplits;
+    return stage(TILEKILN_BWD_CONVERT_DQ, static_cast<i64>(rows_.size()), work, 64, [&](i64 i, void*) {
+      const RowsUnit& unit = rows_[static_cast<size_t>(i)];
+      const BwdSequence& s = sequences_[static_cast<size_t>(unit.sequence)];
+      BwdRows rows = rows_of(unit);
+      if (s.seqlen_k == 0) return clear_dq(rows);
+      rows.nsplits = s.nsplits;
+      rows.dq_acc = acc_of(s, unit.head, 0);
+      rows.dq_acc_split = s.physical_q * p_.hdim_q;
+      if (begun_) rows.dq_begun = begun_.as<unsigned char>() + mark_of(s, unit.head, 0);
+      rows.dq_begun_split = s.tiles;
+      e.convert_dq[dtype_](p_, rows);
+    });
   }
 
   // A sequence without a key has no dq_acc to read when no sequence has one. 0 is all bits 0 in every dtype.
@@ -421,30 +450,18 @@ class Run {
   double work_ = 0;
   int unit_k_ = tile_k_;  // keys of a unit that need not be deterministic
   bool own_heads_ = false, locked_ = false;
-  Memory own_, delta_, lse_, shares_, dk_acc_, dv_acc_, locks_, begun_;
+  CallMemory own_, delta_, lse_, shares_, dk_acc_, dv_acc_, locks_, begun_;
   char* workspace_ = nullptr;
+  std::vector<u64> packed_;   // the host segment, where that of the workspace is not the host's to use
+  char* schedule_ = nullptr;  // the host segment
   float* dq_acc_ = nullptr;
   u64 device_bytes_ = 0;
-};
-
-class BwdTask : public StreamTask {
- public:
-  explicit BwdTask(BwdCall&& call) : call_(static_cast<BwdCall&&>(call)) {}
-  tilekiln_status run() override { return run_bwd(call_); }
-
- private:
-  BwdCall call_;
 };
 
 }  // namespace
 
 tilekiln_status run_bwd(BwdCall& call) { return Run(call).run(); }
 
-tilekiln_status launch_bwd(BwdCall& call) {
-  if (call.stream == nullptr) return run_bwd(call);
-  tilekiln_stream& stream = *call.stream;
-  enqueue(stream, new BwdTask(static_cast<BwdCall&&>(call)));
-  return TILEKILN_OK;
-}
+tilekiln_status launch_bwd(BwdCall& call) { return run_in_stream<BwdCall, run_bwd>(call); }
 
 }  // namespace tilekiln::fmha

@@ -12,7 +12,7 @@ tilekiln_status check_and_choose(const tilekiln_fmha_fwd_args* args, FwdCall* ca
   if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_fmha_fwd_args");
   TILEKILN_TRY(check_fwd(*args, call));
   const Dispatcher* dispatcher = nullptr;
-  TILEKILN_TRY(find_dispatcher("fmha_fwd", &dispatcher));
+  TILEKILN_TRY(find_dispatcher("fmha_fwd", call->query.device, &dispatcher));
   return choose(*dispatcher, args->instance, call->query, &call->choice);
 }
 

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "../problem.h"
+#include "tilekiln/runtime/backend.h"
 
 namespace tilekiln::op::fmha_fwd {
 namespace {
@@ -140,7 +141,7 @@ tilekiln_status scales(const Args& args, Call& call) {
   const Arrays& in = call.in;
   if (call.signature.qscale == Scales::none) return TILEKILN_OK;
   if (call.signature.qscale == Scales::pertensor) {
-    if (args.stream != nullptr) return TILEKILN_OK;
+    if (args.stream != nullptr || !call.to.backend->host_memory) return TILEKILN_OK;
     for (const Array* array : {&in.q_descale, &in.k_descale, &in.v_descale}) {
       const float value = *reinterpret_cast<const float*>(array->data);
       if (!__builtin_isfinite(value))

@@ -8,8 +8,7 @@
 
 #include "tilekiln/generated/fmha_fwd.h"
 #include "tilekiln/runtime/fmha_fwd.h"
-#include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/stream.h"
+#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -33,8 +32,8 @@ class Run {
   }
 
   tilekiln_status run() {
-    return run_units(call_, units_, work_, engine_.scratch_bytes,
-                     [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
+    return launch_stage(call_, call_.choice, problem_, units_, work_, engine_.scratch_bytes,
+                        [this](i64 unit, void* scratch) { run_unit(unit, scratch); });
   }
 
  private:
@@ -119,26 +118,15 @@ class Run {
   double work_ = 0;
 };
 
-class FwdTask : public StreamTask {
- public:
-  explicit FwdTask(FwdCall&& call) : call_(static_cast<FwdCall&&>(call)) {}
-  tilekiln_status run() override {
-    // Earlier work of the stream may have written the scales, so they are looked at here.
-    if (call_.problem.features.qscale == Qscale::pertensor) TILEKILN_TRY(check_fwd_descales(call_.problem));
-    return Run(call_).run();
-  }
-
- private:
-  FwdCall call_;
-};
+tilekiln_status run_fwd(FwdCall& call) {
+  // Earlier work of the stream may have written the scales, so they are looked at here.
+  if (call.stream != nullptr && call.problem.features.qscale == Qscale::pertensor && call.backend->host_memory)
+    TILEKILN_TRY(check_fwd_descales(call.problem));
+  return Run(call).run();
+}
 
 }  // namespace
 
-tilekiln_status launch_fwd(FwdCall& call) {
-  if (call.stream == nullptr) return Run(call).run();
-  tilekiln_stream& stream = *call.stream;
-  enqueue(stream, new FwdTask(static_cast<FwdCall&&>(call)));
-  return TILEKILN_OK;
-}
+tilekiln_status launch_fwd(FwdCall& call) { return run_in_stream<FwdCall, run_fwd>(call); }
 
 }  // namespace tilekiln::fmha

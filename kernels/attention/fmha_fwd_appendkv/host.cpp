@@ -112,6 +112,7 @@ static tilekiln_status check_attention(const Args& args, Call& call) {
     lengths.push_back(sequence.seqlen_k + call.to.seqlen_new);
   tilekiln_tensor grown = *args.seqlen_k;
   grown.data = lengths.data();
+  grown.device_type = TILEKILN_CPU;
   grown.stride[0] = 1;
   tilekiln_fmha_fwd_splitkv_args split = tilekiln_fmha_fwd_splitkv_defaults();
   copy_alike(args, split);

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/stream.h"
+#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -18,13 +17,14 @@ tilekiln_status run_append(AppendCall& call) {
   if (append == nullptr)
     return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not append in this dtype");
   if (call.attends) TILEKILN_TRY(check_kv_scales(call.attention));
-  if (call.table.size() != 0) problem.pages.table = call.table.begin();
+  CallMemory pages;
+  TILEKILN_TRY(place_table(call, call.table, &pages, &problem.pages.table));
   const int queries = problem.q != nullptr ? call.seqlen_q : 0;
   const i64 each = (std::max(queries, call.seqlen_new) + tokens - 1) / tokens;
   const double work = static_cast<double>(call.batch) *
                       (static_cast<double>(queries) * problem.nhead_q * problem.hdim_q +
                        static_cast<double>(call.seqlen_new) * problem.nhead_k * (problem.hdim_q + problem.hdim_v));
-  TILEKILN_TRY(run_units(call, each * call.batch, work, 1, [&](i64 number, void*) {
+  TILEKILN_TRY(launch_stage(call, call.choice, problem, each * call.batch, work, 1, [&](i64 number, void*) {
     const AppendSequence& sequence = call.kv_sequences[static_cast<size_t>(number / each)];
     const int first = static_cast<int>(number % each) * tokens;
     AppendUnit unit;
@@ -45,22 +45,8 @@ tilekiln_status run_append(AppendCall& call) {
   return call.attends ? run_kv(call.attention) : TILEKILN_OK;
 }
 
-class AppendTask : public StreamTask {
- public:
-  explicit AppendTask(AppendCall&& call) : call_(static_cast<AppendCall&&>(call)) {}
-  tilekiln_status run() override { return run_append(call_); }
-
- private:
-  AppendCall call_;
-};
-
 }  // namespace
 
-tilekiln_status launch_append(AppendCall& call) {
-  if (call.stream == nullptr) return run_append(call);
-  tilekiln_stream& stream = *call.stream;
-  enqueue(stream, new AppendTask(static_cast<AppendCall&&>(call)));
-  return TILEKILN_OK;
-}
+tilekiln_status launch_append(AppendCall& call) { return run_in_stream<AppendCall, run_append>(call); }
 
 }  // namespace tilekiln::fmha

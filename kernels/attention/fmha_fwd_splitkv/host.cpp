@@ -48,7 +48,7 @@ tilekiln_status check_splitkv(const tilekiln_fmha_fwd_splitkv_args& args, KvCall
   second.mode = layout.group ? combine::Mode::group : combine::Mode::batch;
   second.qscale = fp8 ? combine::Qscale::pertensor : combine::Qscale::none;
   second.lse = problem.features.lse;
-  to->combine_query = {combine::pack(second), {problem.hdim_v}};
+  to->combine_query = {combine::pack(second), {problem.hdim_v}, {}, to->device};
   return TILEKILN_OK;
 }
 

@@ -58,14 +58,15 @@ tilekiln_status launch(StageCall<matrix::Batch>& call) {
   const matrix::Cut cut(batch.first, engine, call.threads, batch.count);
   const auto run = engine.run[static_cast<int>(batch.first.dtype)];
   const double work = matrix::work_of(batch.first) * static_cast<double>(batch.count);
-  return run_units(call, cut.units() * batch.count, work, engine.scratch_bytes, [&](matrix::i64 number, void* scratch) {
-    Problem p = batch.first;
-    const matrix::i64 index = number / cut.units();
-    p.a = matrix::moved(p.a, index * batch.a_step);
-    p.b = matrix::moved(p.b, index * batch.b_step);
-    p.out = matrix::moved(p.out, index * batch.out_step);
-    run(p, cut.unit(p, number % cut.units()), scratch);
-  });
+  return launch_stage(call, call.choice, batch, cut.units() * batch.count, work, engine.scratch_bytes,
+                      [&](matrix::i64 number, void* scratch) {
+                        Problem p = batch.first;
+                        const matrix::i64 index = number / cut.units();
+                        p.a = matrix::moved(p.a, index * batch.a_step);
+                        p.b = matrix::moved(p.b, index * batch.b_step);
+                        p.out = matrix::moved(p.out, index * batch.out_step);
+                        run(p, cut.unit(p, number % cut.units()), scratch);
+                      });
 }
 
 }  // namespace tilekiln::op::batched_gemm

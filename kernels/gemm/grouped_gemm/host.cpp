@@ -84,11 +84,12 @@ tilekiln_status launch(StageCall<matrix::Groups>& call) {
     work += matrix::work_of(p);
   }
   const auto run = engine.run[static_cast<int>(groups.first.dtype)];
-  return run_units(call, units, work, engine.scratch_bytes, [&](matrix::i64 number, void* scratch) {
-    const auto group = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), number) - ends.begin());
-    const Problem p = of_group(group);
-    run(p, cut_of(p).unit(p, number - (group == 0 ? 0 : ends[group - 1])), scratch);
-  });
+  return launch_stage(
+      call, call.choice, groups.first, units, work, engine.scratch_bytes, [&](matrix::i64 number, void* scratch) {
+        const auto group = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), number) - ends.begin());
+        const Problem p = of_group(group);
+        run(p, cut_of(p).unit(p, number - (group == 0 ? 0 : ends[group - 1])), scratch);
+      });
 }
 
 }  // namespace tilekiln::op::grouped_gemm

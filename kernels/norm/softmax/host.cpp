@@ -1,6 +1,8 @@
 // Arguments of softmax as the plain data of its engines, and its units.
+#include <algorithm>
+
 #include "tilekiln/generated/operators/softmax_entries.h"
-#include "tilekiln/runtime/parallel.h"
+#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::op::softmax {
 
@@ -20,7 +22,7 @@ tilekiln_status launch(StageCall<norm::SoftmaxProblem>& call) {
   // A unit is rows of 16,384 elements together, or one longer row. An element costs about as much as 32 multiply-adds do.
   const int64_t many = std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
   const double work = 32.0 * static_cast<double>(problem.rows) * problem.columns;
-  return run_units(call, units, work, 0, [&](int64_t unit, void*) {
+  return launch_stage(call, call.choice, problem, units, work, 0, [&](int64_t unit, void*) {
     rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));
   });
 }
