@@ -63,11 +63,12 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     Raises UsageError, ToolchainError or CodegenError.
     """
     from codegen.targets import native_target, targets
+    from codegen.tree import tree
 
     every = [target.name for target in targets()]
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
-        if word not in ("native", "all", *every):
+        if word not in ("native", "all", *tree().every_target):
             near = options.nearest(word, ["native", "all", "list", *every])
             raise options.UsageError(
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
@@ -75,7 +76,7 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
         chosen += every if word == "all" else [native_target()] if word == "native" else [word]
     return Request(
         receipts=receipts(values),
-        variant=variant(chosen, every, values["mode"], values["where"]),
+        variant=variant(chosen, list(tree().every_target), values["mode"], values["where"], len(every)),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",

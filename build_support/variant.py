@@ -60,6 +60,7 @@ class Variant:
         return (self.python_directory, self.executor_directory)
 
 
-def variant(targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "") -> Variant:
-    chosen = tuple(name for name in everything if name in targets)
-    return Variant(chosen, mode, where, every=len(everything) > 1 and len(chosen) == len(everything))
+def variant(targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "", all_: int = 0) -> Variant:
+    """`all_`: how many of `everything`, the first, `all` means; 0: each."""
+    chosen, count = tuple(name for name in everything if name in targets), all_ or len(everything)
+    return Variant(chosen, mode, where, every=count > 1 and chosen == tuple(everything[:count]))

@@ -15,7 +15,7 @@ class Backend:
         self.document = document
         file = document.load(schema.BackendFile)
         self.name, self.about, self.device, self.hub = file.backend, file.about, file.device, file.hub
-        self.toolchain = file.toolchain
+        self.toolchain, self.for_tests = file.toolchain, file.for_tests
         if document.shown.split("/")[-2] != self.name:
             raise document.error(("backend",), f"the file must lie in kernels/backends/{self.name}")
         if file.machine not in MACHINES:

@@ -18,7 +18,7 @@ class Machine(NamedTuple):
 
 
 def _check_cpuid(target: Target) -> None:
-    if not target.isa:
+    if target.backend_.host and not target.isa:
         raise target.document.error((), f"'isa' is missing here: a target of backend {target.backend} needs one")
     for index, feature in enumerate(target.cpuid):
         if feature not in cpu.KNOWN:

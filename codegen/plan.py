@@ -82,7 +82,7 @@ def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
             picked.add(root.target(word).name)
     if not picked:
         raise CodegenError(f"no target is named; targets: {', '.join(root.targets)}")
-    return [target for target in root.targets.values() if target.name in picked]
+    return [target for target in root.every_target.values() if target.name in picked]
 
 
 def sieve(

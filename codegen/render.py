@@ -166,9 +166,10 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
         key = (instance.target.name, instance.family_.name, instance.how.pipeline)
         if key not in found:
             owner, pipeline = instance.family_.engine_family, instance.how.pipeline
-            symbol = f"tilekiln_{instance.target.word}_{owner.name}_{pipeline}"
-            source = f"{owner.room}/{instance.target.backend}/{pipeline}.cpp"
-            found[key] = Engine(source, instance.target.name, symbol, (plan.receipt,))
+            compiled = plan.tree.target(instance.target.engines or instance.target.name)
+            symbol = f"tilekiln_{compiled.word}_{owner.name}_{pipeline}"
+            source = f"{owner.room}/{compiled.backend}/{pipeline}.cpp"
+            found[key] = Engine(source, compiled.name, symbol, (plan.receipt,))
     return found
 
 

@@ -105,6 +105,7 @@ class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     device: Small
     machine: Word
     toolchain: Word
+    for_tests: bool = False  # neither native nor all means its targets: they are built when they are named
     hub: Word | None = None  # what Hugging Face's kernels calls it
 
 
@@ -127,6 +128,7 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     isa: Word | None = None
     cpuid: list[Text] = []
     extends: TargetName | None = None
+    engines: TargetName | None = None  # of another target, whose algorithms it has too
     algorithms: dict[str, list[Algorithm]] | None = None
     refuses: dict[str, list[RefusalFile]] = {}
 

@@ -83,7 +83,9 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
         Group("generated", _options("rows"), sorted(f"{GENERATED}/{unit.path}" for unit in generated.units)),
         Group("runtime", _options("runtime"), runtime(root.root, generated.host[plan.receipt])),
     ]
-    for target in plan.target_list:
+    for target in root.every_target.values():
+        if target not in plan.target_list and not any(engine.target == target.name for engine in generated.engines):
+            continue
         if target.backend_.toolchain != "cxx":
             how = f"target {target.name} is compiled by toolchain '{target.backend_.toolchain}'"
             raise CodegenError(f"{how}, and a source tree is for a C++ compiler alone: leave it out of the targets")

@@ -24,13 +24,14 @@ class Target:
         file = self.file = document.load(schema.TargetFile)
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
         self.isa, self.arch, self.flags, self.cpuid = file.isa or "", file.arch, list(file.flags), list(file.cpuid)
-        self.extends = file.extends
+        self.extends, self.engines = file.extends, file.engines
         self.own_algorithms = file.algorithms
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("target",), f"the file must be named {self.name}.yaml")
         if file.backend not in backends:
+            known = [backend.name for backend in backends.values() if not backend.for_tests]
             what = f"no backend '{file.backend}': nothing here compiles or runs its targets"
-            raise document.error(("backend",), f"{what}; backends: {', '.join(backends)}")
+            raise document.error(("backend",), f"{what}; backends: {', '.join(known)}")
         self.backend_ = backends[file.backend]
         if not self.name.startswith(f"{self.backend}-"):
             raise document.error(("target",), f"the name must begin with that of its backend: {self.backend}-")
@@ -55,7 +56,7 @@ def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Targ
     """What a target does not answer of a family, by itself or as those do that it extends: rules of its own."""
     found: list[Rule] = []
     known = {rule.name for rule in family.rules}
-    owner: Target | None = target
+    owner: Target | None = all_targets[target.engines] if target.engines else target
     while owner is not None:
         for index, file in enumerate(owner.file.refuses.get(family.name, [])):
             path = ("refuses", family.name, index)
@@ -69,7 +70,7 @@ def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Targ
 
 def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Algorithm]:
     """The algorithms of a target for a family, its own or those of the target it extends, best rank first."""
-    owner = target
+    owner = all_targets[target.engines] if target.engines else target
     while owner.own_algorithms is None or family.name not in owner.own_algorithms:
         if owner.extends is None:
             return []
@@ -137,6 +138,8 @@ def check_together(listed: Sequence[Target]) -> None:
                 raise target.document.error((field,), f"{field} {value} is taken by {seen[key]}")
             seen[key] = target.name
     for target in listed:
+        if target.engines is not None and target.engines not in by_name:
+            raise target.document.error(("engines",), no_such("target", target.engines, by_name))
         base, chain = target, [target.name]
         while base.extends is not None:
             if base.extends not in by_name:

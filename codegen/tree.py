@@ -92,16 +92,21 @@ class Tree:
 
     @cached_property
     def targets(self) -> dict[str, Target]:
-        """By name, those of the host first, slowest first."""
+        """By name, those of the host first, slowest first; without those for tests alone."""
+        return {name: one for name, one in self.every_target.items() if not one.backend_.for_tests}
+
+    @cached_property
+    def every_target(self) -> dict[str, Target]:
+        """Those for tests too, which are built when they are named."""
         paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
         listed = [Target(Document(self.root, path), self.backends) for path in paths]
         check_together(listed)
         return {one.name: one for one in sorted(listed, key=lambda one: (one.backend_.device, one.order))}
 
     def target(self, name: str) -> Target:
-        if name not in self.targets:
+        if name not in self.every_target:
             raise CodegenError(no_such("target", name, self.targets, "targets"))
-        return self.targets[name]
+        return self.every_target[name]
 
     def native(self) -> Target:
         """The best target of this machine's own processors."""
@@ -112,11 +117,11 @@ class Tree:
 
     @cache  # noqa: B019 (a tree lives as long as the process)
     def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
-        return bind_algorithms(target, family, self.targets)
+        return bind_algorithms(target, family, self.every_target)
 
     @cache  # noqa: B019
     def refusals(self, target: Target, family: Family) -> list[Rule]:
-        return bind_refusals(target, family, self.targets)
+        return bind_refusals(target, family, self.every_target)
 
     @cached_property
     def hows(self) -> dict[str, dict[str, list[str]]]:

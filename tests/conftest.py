@@ -75,7 +75,7 @@ def _variant(targets: str, mode: str, where: str) -> Variant:
     from codegen.tree import tree
 
     chosen = [target.name for target in pick_targets(tree(), targets.split(","))]
-    return variant(chosen, [target.name for target in all_targets()], mode, where)
+    return variant(chosen, list(tree().every_target), mode, where, len(all_targets()))
 
 
 def _options(targets: str, mode: str, where: str) -> list[str]:

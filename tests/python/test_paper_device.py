@@ -1,0 +1,140 @@
+"""Operators on the paper device, whose memory only its own steps may touch: the CPU's results bit for bit."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tilekiln as tk
+
+from tests.python.capsules import Exported
+
+TARGETS = "cpu-generic,paper-generic"
+CODES = {"f4": (2, 32), "i4": (0, 32)}
+
+
+class Paper:
+    """A copy of an array on the paper device, and a window through which the test alone sees it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        file = os.memfd_create("tilekiln-paper")
+        os.ftruncate(file, array.nbytes)
+        self._window, self._device = mmap.mmap(file, array.nbytes), mmap.mmap(file, array.nbytes, prot=0)
+        os.close(file)
+        self.seen = np.frombuffer(self._window, array.dtype).reshape(array.shape)
+        self.seen[...] = array
+        self.hidden = np.frombuffer(self._device, array.dtype).reshape(array.shape)
+        code, bits = CODES[array.dtype.str[1:]]
+        self._exported = Exported(self.hidden, device_type=12, code=code, bits=bits)
+        for index, stride in enumerate(array.strides):
+            self._exported.managed.tensor.strides[index] = stride // array.itemsize
+
+    def __dlpack__(self, **options: object) -> object:
+        return self._exported.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (12, 0)
+
+
+Made = Callable[..., tk.Library]
+
+
+def both(call: Callable[..., object], results: list[np.ndarray], *arrays: np.ndarray) -> None:
+    """`call(*arrays, *results)` on the CPU and on paper: equal bits."""
+    papers = [Paper(array) for array in (*arrays, *results)]
+    call(*arrays, *results)
+    call(*papers)
+    for result, paper in zip(results, papers[len(arrays) :], strict=True):
+        assert np.any(result != 0)
+        assert np.array_equal(result.view(np.uint8), paper.seen.view(np.uint8))
+
+
+def noise(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype(np.float32)
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def ints(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+@pytest.fixture(scope="module")
+def flash(load: Made) -> tk.Library:
+    return load("flash", targets=TARGETS, where="dtype=fp32 hdim_q=32")
+
+
+def test_forward_and_backward(flash: tk.Library) -> None:
+    q, k, v, dout = noise(2, 70, 4, 32), noise(2, 90, 2, 32), noise(2, 90, 2, 32), noise(2, 70, 4, 32)
+    out, lse = zeros(2, 70, 4, 32), zeros(2, 4, 70)
+    both(lambda q, k, v, out, lse: flash.fmha_fwd(q, k, v, out=out, lse=lse, causal=True), [out, lse], q, k, v)
+    grads = [np.zeros_like(array) for array in (q, k, v)]
+
+    def backward(*a: object) -> None:
+        flash.fmha_bwd(*a[:6], dq=a[6], dk=a[7], dv=a[8], causal=True, deterministic=True, num_threads=2)
+
+    both(backward, grads, dout, q, k, v, out, lse)
+
+
+def test_index_arrays_are_copied_or_stay_with_the_host(flash: tk.Library) -> None:
+    q, k, v = noise(50, 2, 32), noise(80, 2, 32), noise(80, 2, 32)
+    starts_q, starts_k = ints(0, 20, 50), ints(0, 41, 80)
+
+    def call(q: object, k: object, v: object, starts_q: object, starts_k: object, out: object) -> None:
+        flash.fmha_fwd(q, k, v, out=out, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k)
+
+    both(call, [zeros(50, 2, 32)], q, k, v, starts_q, starts_k)
+    both(lambda q, k, v, out: call(q, k, v, starts_q, starts_k, out), [zeros(50, 2, 32)], q, k, v)
+
+
+def test_a_paged_cache_in_two_stages(flash: tk.Library) -> None:
+    def call(q: object, k: object, v: object, pages: object, lengths: object, out: object, lse: object) -> None:
+        where = {"block_table": pages, "seqlen_k": lengths}
+        flash.fmha_fwd_splitkv(q, k, v, out=out, lse=lse, num_splits=2, **where)
+
+    cache = noise(4, 16, 2, 32), noise(4, 16, 2, 32), ints(3, 1, 0, 2).reshape(2, 2), ints(30, 17)
+    both(call, [zeros(2, 1, 4, 32), zeros(2, 4, 1)], noise(2, 1, 4, 32), *cache)
+
+
+def test_an_append(flash: tk.Library) -> None:
+    def call(knew: object, vnew: object, pages: object, lengths: object, k: object, v: object) -> None:
+        flash.fmha_fwd_appendkv(k=k, v=v, knew=knew, vnew=vnew, block_table=pages, seqlen_k=lengths)
+
+    new = noise(2, 3, 2, 32), noise(2, 3, 2, 32), ints(3, 1, 0, 2).reshape(2, 2), ints(20, 10)
+    both(call, [noise(4, 16, 2, 32), noise(4, 16, 2, 32)], *new)
+
+
+def test_a_stream(flash: tk.Library) -> None:
+    stream = tk.Stream()
+
+    def call(q: object, k: object, v: object, out: object) -> None:
+        flash.fmha_fwd(q, k, v, out=out, stream=stream)
+        stream.synchronize()
+
+    both(call, [zeros(1, 33, 2, 32)], noise(1, 33, 2, 32), noise(1, 40, 2, 32), noise(1, 40, 2, 32))
+
+
+def test_arrays_of_two_devices(flash: tk.Library) -> None:
+    q, out = noise(1, 8, 2, 32), zeros(1, 8, 2, 32)
+    with pytest.raises(tk.ArgumentError, match=r"^k: device was cpu, must be paper:0, the device of q$"):
+        flash.fmha_fwd(Paper(q), q, Paper(q), out=Paper(out))
+    with pytest.raises(tk.ArgumentError, match=r"^v: device was paper:0, must be cpu, the device of q$"):
+        flash.fmha_fwd(q, q, Paper(q), out=out)
+
+
+def test_nothing_else_may_touch_it() -> None:
+    """That the memory is protected: who looks at it is killed."""
+    code = (
+        "import numpy as np\nfrom tests.python.test_paper_device import Paper\n"
+        "print(Paper(np.ones(4, np.float32)).hidden[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=120)
+    assert done.returncode == -signal.SIGSEGV, done.stderr
