@@ -27,7 +27,7 @@ def _words(instance: Instance, how: Sequence[str], without: str) -> list[str]:
 
 
 def _by_family(plan: Plan) -> Iterator[tuple[Family, list[Instance]]]:
-    for family in plan.tree.families.values():
+    for family in dict.fromkeys(instance.family_ for instance in plan.instances):
         instances = [instance for instance in plan.instances if instance.family_ is family]
         if instances:
             yield family, instances

@@ -54,7 +54,7 @@ class Plan:
     def algorithm_axes(self, family: Family | None = None) -> tuple[str, ...]:
         """What tells the instances of a signature apart, of one family or of all: the axes that an instance shows."""
         hows = {id(i.how): i.how for i in self.instances if family is None or i.family_ is family}
-        listed = self.tree.families.values() if family is None else [family]
+        listed = dict.fromkeys(i.family_ for i in self.instances) if family is None else [family]
         declared = dict.fromkeys(axis.name for one in listed for axis in one.algorithm_axes)
         shown = {axis for how in hows.values() for axis in how.given}
         return (*FIXED, *(axis for axis in declared if axis in shown))
@@ -155,8 +155,9 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     where = " ".join(where.split())
     families = [root.family(family)] if family else root.families_of(source)
     of_receipt = [one.name for one in families]
-    own = [f for f in root.families.values() if not f.main]
-    narrowed = select.typed(own, where, "where", root.hows, of_receipt)
+    # Without a selection none but these is read.
+    own = list(dict.fromkeys(f.main or f for f in (root.families.values() if where else families)))
+    narrowed = select.typed(own, where, "where", root.hows if where else root.hows_of(own), of_receipt)
     instances: list[Instance] = []
     for one in families:
         for target in chosen:

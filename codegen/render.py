@@ -215,8 +215,7 @@ def _address(engine: Engine | None) -> str:
 
 
 def _families(plan: Plan) -> list[Family]:
-    used = {instance.family_.name for instance in plan.instances}
-    return [family for name, family in plan.tree.families.items() if name in used]
+    return list(dict.fromkeys(instance.family_ for instance in plan.instances))
 
 
 class Rendered(NamedTuple):

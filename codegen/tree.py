@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from codegen.algorithms import Algorithm
 from codegen.axes import Family, Rule
 from codegen.backends import Backend
 from codegen.errors import CodegenError, no_such, warn
+from codegen.families import Families
 from codegen.receipts import Receipt
 from codegen.targets import Target, bind_algorithms, bind_refusals, check_together
 from codegen.yaml_io import Document
@@ -39,25 +41,8 @@ class Tree:
         return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".yaml") and name[0] != ".")
 
     @cached_property
-    def families(self) -> dict[str, Family]:
-        documents = rooms.found(self.root, "family.yaml")
-        found = list(documents)
-        mains = {name: document.peek("companion_of") for name, document in documents.items()}
-        engines = {name: document.peek("engine") for name, document in documents.items()}
-        families: dict[str, Family] = {}
-        # A companion is made from its main family, and whoever has the engines of another from that one.
-        for name in sorted(found, key=lambda name: (mains[name] is not None, engines[name] is not None)):
-            document, main, engine = documents[name], mains[name], engines[name]
-            if main is not None and mains.get(main, main) is not None:
-                choices = [other for other in found if mains[other] is None]
-                raise document.error(("companion_of",), no_such("family with a plan of its own", main, choices))
-            owner = main if engine == "main" else engine
-            if engine not in (None, "main") and engines.get(engine, engine) is not None:
-                choices = [other for other in found if mains[other] is None and engines[other] is None]
-                raise document.error(("engine",), no_such("family with engines of its own", engine, choices))
-            family = Family(document, families.get(main or ""), families.get(owner or ""))
-            families[name] = family
-        return {name: families[name] for name in found}
+    def families(self) -> Families:
+        return Families(self.root)
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
@@ -70,7 +55,7 @@ class Tree:
 
     def families_of(self, receipt: Receipt) -> list[Family]:
         """Those that a receipt lists instances of: the ones it names and their companions."""
-        return [family for family in self.families.values() if (family.main or family).name in receipt.clauses]
+        return [self.families[name] for name in self.families if self.families.main_of(name) in receipt.clauses]
 
     def family(self, name: str) -> Family:
         if name not in self.families:
@@ -126,8 +111,12 @@ class Tree:
     @cached_property
     def hows(self) -> dict[str, dict[str, list[str]]]:
         """By family, what its instances can have besides their signature, by axis: what selections may ask for."""
+        return self.hows_of(self.families.values())
+
+    def hows_of(self, families: Iterable[Family]) -> dict[str, dict[str, list[str]]]:
+        """The same of these families only."""
         found: dict[str, dict[str, list[str]]] = {}
-        for family in self.families.values():
+        for family in families:
             own = found[family.name] = {"target": list(self.targets), "pipeline": list(family.pipelines)}
             for axis in family.algorithm_axes:
                 own |= {name: [*axis.values] for name in (axis.name, *axis.of)}
@@ -161,7 +150,7 @@ class Tree:
     def _sound_and_faults(self) -> tuple[list[Receipt], list[CodegenError]]:
         """The receipts whose files are right, by number, then those without one by name; what is wrong with others."""
         receipts, faults, numbers = list[Receipt](), list[CodegenError](), dict[int, str]()
-        _ = self.families  # what is wrong with a family is no receipt's fault
+        list(self.families.values())  # what is wrong with a family is no receipt's fault
         for name in self.receipt_names:
             try:
                 receipt = self._load(name)
