@@ -19,7 +19,7 @@ from codegen.tree import Tree
 def check(root: Tree) -> str:
     """Load all, resolve all. CodegenError at the first thing that is wrong; else what was checked."""
     receipts, names = root.all_receipts(), set[str]()
-    for target in root.targets.values():
+    for target in root.every_target.values():
         for key, named in (("algorithms", target.own_algorithms or {}), ("refuses", target.file.refuses)):
             for name in named:
                 if name not in root.families:
@@ -43,7 +43,7 @@ def check(root: Tree) -> str:
         (len(root.operators), "operator"),
         (len(root.families), "family"),
         (rules, "rule"),
-        (len(root.targets), "target"),
+        (len(root.every_target), "target"),
     ]
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
     well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
@@ -99,7 +99,7 @@ def _check_rules(root: Tree, family: Family) -> None:
             others = f"{family.table.title} and the other rules" if family.table else "the other rules"
             message = f"rule '{rule.name}' never applies: {others} allow nothing that it forbids"
             raise family.document.error(("rules", index, "when"), message)
-    for target in root.targets.values():
+    for target in root.every_target.values():
         hows = [algorithm.when for algorithm in root.algorithms(target, family)]
         refusals = root.refusals(target, family)
         endings = Sieve(family, {"table": family.table_clauses}, hows, refusals).endings() if refusals else set()
