@@ -33,7 +33,9 @@ NUMBERED = sorted((file["number"], file["receipt"]) for file in loaded("receipts
 UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" not in file]
 NUMBERS = [str(number) for number, _ in NUMBERED]
 RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMBERED), *UNNUMBERED])}"
-TARGETS = [file["target"] for file in sorted(loaded("kernels/targets/*.yaml"), key=lambda file: file["order"])]
+FOR_TESTS = {file["backend"] for file in loaded("kernels/backends/*/backend.yaml") if file.get("for_tests")}
+LISTED = [file for file in loaded("kernels/targets/*.yaml") if file["backend"] not in FOR_TESTS]
+TARGETS = [file["target"] for file in sorted(LISTED, key=lambda file: file["order"])]
 FAMILIES = sorted(file["family"] for file in loaded("kernels/**/family.yaml"))
 WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/**/family.yaml") if "head_dims" in file.get("tables", {})]
 HDIMS = sizes(
