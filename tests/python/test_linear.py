@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import operators
 from tilekiln.reference import gemm as reference
 
 from tests.python.guard import guarded
@@ -27,6 +26,8 @@ def library(load: Callable[..., tk.Library]) -> tk.Library:
 
 @pytest.fixture
 def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from tilekiln import operators  # here, as it needs the binding
+
     operators.look_again()
     monkeypatch.setattr(operators, "_at_hand", lambda: [library])
     yield

@@ -42,7 +42,7 @@ class Paper:
         return (12, 0)
 
 
-Made = Callable[..., tk.Library]
+Made = Callable[..., "tk.Library"]
 
 
 def both(call: Callable[..., object], results: list[np.ndarray], *arrays: np.ndarray) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import tilekiln as tk
-import tilekiln.operators
 from tilekiln._shapes import Operator
 
 from codegen.operators.cases import Array
@@ -39,7 +38,9 @@ def tensor(array: Array) -> Any:
 
 def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any]]]:
     """With the required arrays, then with as many others, and their results, as have kernels, from either end."""
-    call, find = drawn(name), getattr(tilekiln.operators._at_hand()[0], f"{name}_find")
+    from tilekiln import operators
+
+    call, find = drawn(name), getattr(operators._at_hand()[0], f"{name}_find")
     required = {one: tensor(array) for one, array in call.required.items()}
     others = {a.name: call.array(a) for a in OPERATORS[name].arrays if a.kind == "array" and a.name not in required}
     for order in ([], list(others), list(others)[::-1]):
