@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tilekiln as tk
-from tilekiln._shapes import Operator
 
 from codegen.operators.cases import Array
 from tests.python.drawn import OPERATORS, drawn, receipt
+
+if TYPE_CHECKING:
+    from tilekiln._shapes import Operator
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
