@@ -117,6 +117,9 @@ def unit(path: str, cost: measured.Measured | None) -> dict[str, Any]:
     }
 
 
+TABLES = ("table", "operators", "manifest")  # of a receipt, made from codegen/render.py's units
+
+
 def place(path: str) -> tuple[str, str, str]:
     """(kind, part, name) of an object: kind is engine, rows, runtime or tables; part is what a size is summed by."""
     words = path.removesuffix(".o").rpartition("/obj/")[2].split("/")
@@ -125,9 +128,9 @@ def place(path: str) -> tuple[str, str, str]:
         return "engine", f"{family} for {words[1]}", f"{pipeline} of {family}"
     if words[0] == "rows":
         return "rows", f"{words[1]} for {words[2]}", re.sub("-[0-9a-f]{12}$", "", words[3])
-    if words[0] == "library":
-        return "runtime", "runtime", words[1]
-    return "tables", "tables", words[1]
+    if words[-1] in TABLES:
+        return "tables", "tables", words[1]
+    return "runtime", "runtime", "/".join(words[words[0] == "library" :])
 
 
 def by_part(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

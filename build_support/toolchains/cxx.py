@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, instances: Sequence[str]) -> Any:
-    name = engine.symbol.removeprefix(f"tilekiln_{target.word}_")
+    pipeline = engine.source.removesuffix(".cpp").rpartition("/")[2]
+    family = engine.symbol.removeprefix(f"tilekiln_{target.word}_").removesuffix(f"_{pipeline}")
     return graph.compile(
         engine.source,
-        f"{place}/{target.name}/{name}.o",
+        f"{place}/{target.name}/{family}-{pipeline}.o",
         "engine",
         ["include"],
         flags=list(target.flags),
