@@ -87,8 +87,7 @@ tilekiln_status Dispatcher::sound() const {
   Text text(error_buffer(), error_capacity);
   text.add("library %s lists ", table_.receipt);
   add_name(text, table_, unanswered_);
-  text.add(", and the engine of %s for it has no such function (`entries` of kernels/%s/family.yaml)", family_.name,
-           family_.name);
+  text.add(", and the engine of %s for it has no such function (`entries` of its family.yaml)", family_.name);
   return TILEKILN_INTERNAL;
 }
 

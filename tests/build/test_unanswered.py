@@ -7,7 +7,7 @@ import re
 
 def test_an_engine_without_a_listed_dtype(tree):
     tree.edit(
-        "kernels/fmha_fwd/qlanes.cpp",
+        "kernels/attention/fmha_fwd/cpu/qlanes.cpp",
         "{tilekiln::cpu::fp32_tile<float, float>, tilekiln::cpu::fp32_tile<tilekiln::cpu::fp16",
         "{nullptr, tilekiln::cpu::fp32_tile<tilekiln::cpu::fp16",
     )
@@ -15,7 +15,7 @@ def test_an_engine_without_a_listed_dtype(tree):
     assert said.code == 2
     assert re.search(
         r"library fp32_min lists fmha_fwd_fp32_d48x48_\w+, and the engine of fmha_fwd for it has no such function "
-        r"\(`entries` of kernels/fmha_fwd/family.yaml\)\nfailed: link build/\S+/lib/libtilekiln_fp32_min.so\n",
+        r"\(`entries` of its family.yaml\)\nfailed: link build/\S+/lib/libtilekiln_fp32_min.so\n",
         re.sub(r"\x1b\[[0-9;]*m", "", said.out),
     ), said.out
     assert not list((tree.root / "build").glob("*/lib/*.so"))

@@ -415,9 +415,9 @@ void unanswered() {
   CHECK(all.make().sound() == TILEKILN_OK);
   const Dispatcher d = none.make();
   CHECK(d.sound() == TILEKILN_INTERNAL && d.status() == TILEKILN_INTERNAL);
-  CHECK_TEXT(brief(error_text()),
-             "library small lists row_1, and the engine of toy for it has no such function (`entries` of "
-             "kernels/toy/family.yaml)");
+  CHECK_TEXT(
+      brief(error_text()),
+      "library small lists row_1, and the engine of toy for it has no such function (`entries` of its family.yaml)");
   World unbuilt;
   unbuilt.targets[2].engines = half_built;
   unbuilt.add(key(1, 64, 64, 0, 0), 2, 64);

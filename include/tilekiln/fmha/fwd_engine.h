@@ -1,7 +1,7 @@
 // The border between the host side and the CPU engines of fmha_fwd: plain data, no ISA, no std header.
 //
 // The host side (kernels/library) checks the arguments, picks an instance, resolves every sequence and hands out units;
-// an engine (kernels/fmha_fwd, compiled once per target) computes one unit. Nothing here may be an inline function:
+// an engine (kernels/attention/fmha_fwd/cpu, compiled once per target) computes one unit. Nothing here may be an inline function:
 // this header is seen under several -march levels and a merged weak symbol would run the wrong one (design decision 5).
 #pragma once
 
