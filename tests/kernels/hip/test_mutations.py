@@ -83,16 +83,16 @@ def outcome(code: CodeObject, build: Build) -> str:
 def mutated(mutation: str, place):
     """A copy of the kernel's files with the mutation in one of them."""
     old, new = MUTATIONS[mutation]
-    (place / "backends" / "hip").mkdir(parents=True)
-    (place / "fmha_fwd" / "hip").mkdir(parents=True)
     found = 0
     for path in (HEADER, forward.SOURCE, forward.SOURCE.with_name("problem.h")):
         text = path.read_text()
         found += text.count(old)
         text = text.replace(old, new, 1)
-        (place / path.relative_to(forward.ROOT / "kernels")).write_text(text)
+        copy = place / path.relative_to(forward.ROOT / "kernels")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
     assert found, f"{old!r} stands in no file of the kernel"
-    return place / "fmha_fwd" / "hip" / "forward.hip"
+    return place / forward.SOURCE.relative_to(forward.ROOT / "kernels")
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)
