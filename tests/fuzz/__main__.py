@@ -18,8 +18,9 @@ import time
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.fuzz.calls import FAMILIES, KINDS, Case
+from tests.fuzz.calls import KINDS, Case
 from tests.fuzz.worker import cases, describe, libraries, run
+from tests.python.drawn import OPERATORS
 
 ENDLESS = 10**12
 
@@ -37,8 +38,13 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--receipt", default="flash", help="receipts or files of libraries, separated by commas (flash)"
     )
-    parser.add_argument("--operator", choices=tuple(FAMILIES), default="", help="only this one")
-    parser.add_argument("--kind", choices=KINDS, default="", help="only right calls, or only wrong ones")
+    parser.add_argument("--operator", choices=tuple(OPERATORS), default="", help="only this one")
+    parser.add_argument(
+        "--kind",
+        choices=KINDS,
+        default="",
+        help="only right calls, only wrong ones, or only those made from the declarations",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the tenth failure")
     parser.add_argument("--replay", metavar="CASE", help="run one case, RECEIPT/OPERATOR/KIND/SEED, and show it")

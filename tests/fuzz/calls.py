@@ -13,6 +13,7 @@ from tilekiln import reference
 from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values
 from tests.fuzz.memory import ENDS, Placed
 from tests.python import gradients, kv_problems, problems
+from tests.python.drawn import OPERATORS
 
 FAMILIES = {  # by operator: the family whose instances it is called with
     "fmha_fwd": "fmha_fwd",
@@ -21,7 +22,9 @@ FAMILIES = {  # by operator: the family whose instances it is called with
 }
 
 
-KINDS = ("values", "arguments")  # right calls, whose values are compared; and wrong ones, which must be refused
+# Right calls, whose values are compared; wrong ones, which must be refused; and calls of any declared operator, right
+# or wrong, of which no value is known.
+KINDS = ("values", "arguments", "declared")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,10 +47,11 @@ class Case:
             case = Case(receipt, operator, kind, int(seed))
         except ValueError:
             raise ValueError(f"{text!r} is no case: RECEIPT/OPERATOR/KIND/SEED, as the fuzzer prints them") from None
-        if operator not in FAMILIES:
-            raise ValueError(f"{operator!r} is no operator: {', '.join(FAMILIES)}")
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of case: {', '.join(KINDS)}")
+        known = OPERATORS if kind == "declared" else FAMILIES
+        if operator not in known:
+            raise ValueError(f"{operator!r} is no operator: {', '.join(known)}")
         return case
 
 
@@ -177,7 +181,8 @@ class Call:
     def shown(self, arguments: Mapping[str, Any]) -> str:
         """The call as Python would write it, arrays by dtype and shape."""
         words = [f"{name}={_shown(value)}" for name, value in arguments.items()]
-        return f"{self.instance.name}\n  {self.case.operator}({', '.join(words)})"
+        instance = f"{self.instance.name}\n  " if hasattr(self, "instance") else ""
+        return f"{instance}{self.case.operator}({', '.join(words)})"
 
 
 def _copy(value: Any) -> Any:

@@ -13,6 +13,9 @@ import tilekiln as tk
 
 from tests.fuzz.bad import BadCall
 from tests.fuzz.calls import KINDS, Call, Case, MismatchError, operators
+from tests.fuzz.declared import DeclaredCall, declared
+
+CALLS: dict[str, type[Call]] = {"values": Call, "arguments": BadCall, "declared": DeclaredCall}
 
 
 def libraries(receipts: list[str]) -> dict[str, tk.Library]:
@@ -22,25 +25,23 @@ def libraries(receipts: list[str]) -> dict[str, tk.Library]:
 
 
 def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tuple[str, str, str]]:
-    """What one seed is used for: every operator of every library, three right calls and a wrong one."""
+    """What one seed is used for: every operator of every library, three right calls, a wrong one and a declared one."""
     for receipt, library in found.items():
-        for name in operators(library):
-            if operator in ("", name):
-                for one in (*["values"] * 3, "arguments"):
-                    if kind in ("", one):
-                        yield receipt, name, one
+        turns = [(name, one) for name in operators(library) for one in (*["values"] * 3, "arguments")]
+        turns += [(name, "declared") for name in declared(library)]
+        yield from ((receipt, name, one) for name, one in turns if operator in ("", name) and kind in ("", one))
 
 
 def describe(library: tk.Library, case: Case) -> str:
     """The call of a case, which is not made."""
-    call = (BadCall if case.kind == "arguments" else Call)(library, case)
+    call = CALLS[case.kind](library, case)
     call.prepare()
     return str(call)
 
 
 def run(library: tk.Library, case: Case) -> tuple[str, str]:
     """What was wrong, "" for nothing; and the call. Whatever the facade raises for a right call is wrong too."""
-    call = (BadCall if case.kind == "arguments" else Call)(library, case)
+    call = CALLS[case.kind](library, case)
     try:
         call.run()
     except MismatchError as error:

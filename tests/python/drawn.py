@@ -14,6 +14,8 @@ DTYPES = {
     "fp32": np.float32,
     "fp16": np.float16,
     "bf16": ml_dtypes.bfloat16,
+    "fp8": ml_dtypes.float8_e4m3fn,
+    "bf8": ml_dtypes.float8_e5m2,
     "int8": np.int8,
     "int32": np.int32,
     "uint8": np.uint8,
