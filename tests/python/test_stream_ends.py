@@ -161,9 +161,9 @@ call(stream, 16)
 release = threading.Event()
 stream.launch_host(lambda: release.wait(60))
 alive = call(stream, 300)
-print("waiting", flush=True)
 began = time.monotonic()
 try:
+    print("waiting", flush=True)
     stream.synchronize()
 except KeyboardInterrupt:
     print(time.monotonic() - began < 20, all(one() is not None for one in alive), stream.query(), flush=True)
