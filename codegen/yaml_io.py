@@ -120,13 +120,15 @@ class Document:
     def peek(self, key: str) -> str | None:
         """A text of the topmost mapping before anything is checked; None if there is none.
 
-        The whole is read only where the key may stand in another way than alone at the start of a line.
+        The whole is read only where the text has the key in another way than `key: word` on a line.
         """
-        if self.text.lstrip().startswith("{") or '"' + key in self.text or "'" + key in self.text:
-            value = self.plain.get(key) if isinstance(self.plain, dict) else None
-            return value if isinstance(value, str) else None
-        found = re.search(rf"^{key}[ ]*:[ ]+(\w+)[ ]*(?:#.*)?$", self.text, re.MULTILINE)
-        return found[1] if found else None
+        if key not in self.text:
+            return None
+        found = re.search(rf"^{key}: +([a-z]\w*) *$", self.text, re.MULTILINE)
+        if found and found[1] not in ("yes", "no", "on", "off", "true", "false", "null", "y", "n"):
+            return found[1]
+        value = self.plain.get(key) if isinstance(self.plain, dict) else None
+        return value if isinstance(value, str) else None
 
     def error(self, path: Path, message: str, offset: int = 0) -> CodegenError:
         """An error at the node that `path` leads to, `offset` characters into its text."""

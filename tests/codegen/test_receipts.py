@@ -84,6 +84,16 @@ def test_what_is_wrong_with_a_family_is_no_receipts_fault(copy: Copy, capsys: py
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "written", ["extends: flash", "extends:\n  flash", "'extends': \"flash\"", "extends : flash  # x"]
+)
+def test_extends_may_be_written_in_any_way(copy: Copy, written: str) -> None:
+    add(copy, "small", f"receipt: small\nabout: Someone.\n{written}\nwithout: [fmha_batch_prefill]\n")
+    families = {family.name for family in copy.tree().families_of(copy.tree().receipt("small"))}
+    assert "fmha_fwd" in families
+    assert "fmha_batch_prefill" not in families
+
+
 def test_keep_under_extends_is_told_what_to_write(copy: Copy) -> None:
     """It would not narrow what is inherited, which is what people expect of it."""
     head = "receipt: small\nabout: Someone who needs little.\nextends: flash\n"
