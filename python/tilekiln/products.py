@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from ._native import ArgumentError
@@ -33,8 +34,10 @@ def matmul(a: Array, b: Array, **arguments: Unpack[ProductArguments]) -> Any:
 
     a (m, k) and b (k, n) give (m, n); a (batch, m, k) and b (batch, k, n) give (batch, m, n). Of the last two
     dimensions one stride must be 1; the stride of a batch is anything, 0 included. dtypes, sums, special values and
-    errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework and has no derivative.
+    errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework. It has no derivative:
+    a torch tensor whose gradient would be recorded is refused.
     """
+    _refuse_gradients("matmul", a=a, b=b)
     return _call("batched_gemm" if getattr(a, "ndim", 2) == 3 else "gemm", (a, b), arguments)
 
 
@@ -45,14 +48,19 @@ def linear(
 
     weight is an array, as torch.nn.Linear has it, or packed once with `PackedWeight`, for a layer that is called often.
     bias becomes fp32 if it is not. x, if it has not two dimensions, is reshaped. Sums are fp32, and the result, rounded
-    once, has the dtype of x and no derivative. Errors are those of `Library.gemm` and `Library.flatmm`.
+    once, has the dtype of x. Errors are those of `Library.gemm` and `Library.flatmm`. It has no derivative: a torch
+    tensor whose gradient would be recorded is refused.
     """
     extra: dict[str, Any] = {"stream": arguments.pop("stream", None)} if "stream" in arguments else {}
+    panels = weight.panels if isinstance(weight, PackedWeight) else _array("weight", weight)
+    _refuse_gradients("linear", x=_array("x", x), weight=panels, bias=bias)
+    if _dtype(panels) != _dtype(x):
+        raise ArgumentError(f"weight: dtype was {_dtype(panels)}, must be {_dtype(x)}, the dtype of x")
     if x.ndim < 1:
         raise ArgumentError("x: had 0 dimensions, must have 1 or more: (..., k)")
     rows = x if x.ndim == 2 else x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
     if bias is not None:
-        bias = _as_fp32(bias)
+        bias = _as_fp32(_array("bias", bias))
     if isinstance(weight, PackedWeight):
         if rows.shape[1] != weight.k:
             raise ArgumentError(f"x: k was {rows.shape[1]}, must be {weight.k}, the k of weight")
@@ -65,6 +73,8 @@ def linear(
     else:
         if weight.ndim != 2:
             raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2: (n, k)")
+        if weight.shape[1] != rows.shape[1]:
+            raise ArgumentError(f"weight: k was {weight.shape[1]}, must be {rows.shape[1]}, the k of x")
         out = _call("gemm", (rows, weight.T), {"bias": bias, **arguments, **extra})
     return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[1])
 
@@ -78,9 +88,9 @@ class PackedWeight:
 
     def __init__(self, weight: Array) -> None:
         """Pack. Raises ArgumentError for anything but two dimensions of fp32, fp16 or bf16."""
-        if weight.ndim != 2:
+        if _array("weight", weight).ndim != 2:
             raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2: (n, k)")
-        dtype = str(weight.dtype).removeprefix("torch.")
+        dtype = _dtype(weight)
         if dtype not in ("float32", "float16", "bfloat16"):
             raise ArgumentError(f"weight: dtype was {dtype}, must be fp32, fp16 or bf16")
         word = 2 if dtype == "bfloat16" else 1
@@ -96,6 +106,26 @@ class PackedWeight:
 
     def __repr__(self) -> str:
         return f"<tilekiln.PackedWeight n={self.n} k={self.k} {self.panels.dtype}>"
+
+
+def _array(name: str, value: Any) -> Any:
+    if not all(hasattr(value, attribute) for attribute in ("ndim", "shape", "dtype")):
+        raise ArgumentError(f"{name}: was a {type(value).__name__}, must be an array of NumPy or torch")
+    return value
+
+
+def _dtype(array: Any) -> str:
+    return str(array.dtype).removeprefix("torch.")
+
+
+def _refuse_gradients(function: str, **arrays: Any) -> None:
+    """ArgumentError where PyTorch would record a gradient, which would silently be none."""
+    torch = sys.modules.get("torch")
+    for name, array in arrays.items():
+        if torch is not None and getattr(array, "requires_grad", False) and torch.is_grad_enabled():
+            raise ArgumentError(
+                f"{name}: requires grad, and {function} has no derivative: call it under torch.no_grad(), or detach it"
+            )
 
 
 def _is_torch(array: Any) -> bool:

@@ -93,9 +93,15 @@ def test_torch() -> None:
     packed = tk.PackedWeight(layer.weight)
     assert torch.equal(packed.unpack(), layer.weight)
     for weight in (layer.weight.detach(), packed):
+        with pytest.raises(tk.ArgumentError, match="bias: requires grad, and linear has no derivative: call it under"):
+            tk.linear(x, weight, layer.bias)
         made = tk.linear(x, weight, layer.bias.detach(), activation="silu")
         assert made.dtype == torch.bfloat16
         assert torch.allclose(made.double(), expected, rtol=2**-7, atol=2**-9)
+        with torch.no_grad():
+            assert torch.equal(tk.linear(x, weight, layer.bias, activation="silu"), made)
+    with pytest.raises(tk.ArgumentError, match="b: requires grad, and matmul has no derivative"):
+        tk.matmul(x[0], layer.weight.T)
 
 
 @pytest.mark.usefixtures("at_hand")
@@ -108,7 +114,12 @@ def test_bad_input(library: tk.Library) -> None:
         (lambda: tk.linear(x, weight[0]), r"weight: had 1 dimensions, must have 2: \(n, k\)"),
         (lambda: tk.PackedWeight(weight[0]), r"weight: had 1 dimensions, must have 2: \(n, k\)"),
         (lambda: tk.PackedWeight(weight.astype(np.int8)), "weight: dtype was int8, must be fp32, fp16 or bf16"),
-        (lambda: tk.linear(x.astype(np.float16), packed), "b: dtype was fp32, must be fp16, the dtype of a"),
+        (lambda: tk.linear(x.astype(np.float16), packed), "weight: dtype was float32, must be float16, the dtype of x"),
+        (lambda: tk.linear(x.tolist(), weight), "x: was a list, must be an array of NumPy or torch"),
+        (lambda: tk.linear(x, weight.tolist()), "weight: was a list, must be an array of NumPy or torch"),
+        (lambda: tk.linear(x, weight, "b"), "bias: was a str, must be an array of NumPy or torch"),
+        (lambda: tk.PackedWeight("w"), "weight: was a str, must be an array of NumPy or torch"),
+        (lambda: tk.linear(x[:, :5], weight), "weight: k was 6, must be 5, the k of x"),
         (lambda: library.flatmm(x[:, :5], packed.panels), "b: words was 6, must be 5, the k of a by word elements"),
         (lambda: library.flatmm(x, packed.panels[:, :, :32]), "b: lane count was 32, must be 64, always"),
         (lambda: library.flatmm(x, np.zeros((2, 6, 64, 2), F32)), "b: word elements was 2, must be 1, those of fp16"),
