@@ -64,8 +64,34 @@ def test_wrong_modules_are_refused() -> None:
         LayerNorm.like(torch.nn.LayerNorm((2, 3)))
     with pytest.raises(ValueError, match="module: was Identity of weight None"):
         RMSNorm.like(torch.nn.Identity())
+    with pytest.raises(ValueError, match=r"module: was RMSNorm, must be a torch\.nn\.LayerNorm"):
+        LayerNorm.like(torch.nn.RMSNorm(8))
     with pytest.raises(ValueError, match="rounding: was 'llama', must be 'pytorch' or 'transformers'"):
         RMSNorm(8, rounding="llama")  # type: ignore[arg-type]
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_modules_of_transformers_are_known_by_what_they_compute(dtype: str) -> None:
+    pytest.importorskip("transformers")
+    from tilekiln.torch import RMSNorm
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+    from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
+    from transformers.models.t5.modeling_t5 import T5LayerNorm
+
+    def weighted(kind: type) -> torch.nn.Module:
+        made = kind(96).to(getattr(torch, dtype))
+        torch.nn.init.uniform_(made.weight, 0.5, 2)
+        return made
+
+    once = "transformers" if dtype == "float32" else "pytorch"
+    for kind, rounding in ((LlamaRMSNorm, "transformers"), (T5LayerNorm, "transformers"), (Olmo2RMSNorm, once)):
+        assert RMSNorm.like(weighted(kind)).rounding == rounding, kind
+    with pytest.raises(
+        ValueError, match=r"Gemma2RMSNorm computes something else than x / sqrt\(mean\(x\^2\) \+ eps\) weight"
+    ):
+        RMSNorm.like(weighted(Gemma2RMSNorm))
 
 
 @pytest.mark.transformers

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Rounding = Literal["pytorch", "transformers"]
+ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they are the same
 
 
 def _recorded(*tensors: Tensor | None) -> bool:
@@ -29,6 +30,14 @@ def _columns(module: Any) -> int:
     return weight.shape[0]
 
 
+def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tensor:
+    """PyTorch's own, in either rounding."""
+    if rounding == "pytorch":
+        return torch.nn.functional.rms_norm(x, weight.shape, weight, eps)
+    wide = x.float()
+    return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+
+
 class RMSNorm(torch.nn.Module):
     """y = x / sqrt(mean(x^2) + eps) weight over the last dimension of x (..., columns), of fp32, fp16 or bf16.
 
@@ -38,20 +47,34 @@ class RMSNorm(torch.nn.Module):
 
     def __init__(self, columns: int, eps: float = 1e-6, rounding: Rounding = "pytorch", **where: Any) -> None:
         super().__init__()
-        if rounding not in ("pytorch", "transformers"):
+        if rounding not in ROUNDINGS:
             raise ValueError(f"rounding: was {rounding!r}, must be 'pytorch' or 'transformers'")
         self.eps, self.rounding = eps, rounding
         self.weight = torch.nn.Parameter(torch.ones(columns, **where))
 
     @classmethod
     def like(cls, module: torch.nn.Module) -> RMSNorm:
-        """In place of a torch.nn.RMSNorm, or of one of Transformers (with variance_epsilon); shares its weight."""
-        columns, theirs = _columns(module), hasattr(module, "variance_epsilon")
-        eps: Any = module.variance_epsilon if theirs else getattr(module, "eps", None)
+        """In place of a torch.nn.RMSNorm, or of one of Transformers; shares its weight.
+
+        The module is tried on some rows, which say how it rounds. ValueError for one that computes something else, such
+        as those of Gemma, whose factor is 1 + weight.
+        """
+        columns = _columns(module)
         weight: Any = module.weight
+        eps: Any = getattr(module, "variance_epsilon", getattr(module, "eps", None))
         if eps is None:  # torch.nn.RMSNorm computes 16 bits in fp32, and takes its
             eps = torch.finfo(torch.float32).eps
-        made = cls(columns, float(eps), "transformers" if theirs else "pytorch", device="meta")
+        with torch.no_grad():
+            rows = torch.randn(16, columns, generator=torch.Generator().manual_seed(0)).to(weight)
+            theirs = module(rows)
+            far = {kind: (_rms_norm(rows, weight, eps, kind) - theirs).abs().max().item() for kind in ROUNDINGS}
+            rounding = min(ROUNDINGS, key=far.__getitem__)
+            most = 2 * torch.finfo(weight.dtype).eps * theirs.abs().max().item()
+        if not far[rounding] <= most:
+            raise ValueError(
+                f"module: {type(module).__name__} computes something else than x / sqrt(mean(x^2) + eps) weight"
+            )
+        made = cls(columns, float(eps), rounding, device="meta")
         made.weight = weight
         return made
 
@@ -61,10 +84,7 @@ class RMSNorm(torch.nn.Module):
             made = torch.ops.tilekiln.rmsnorm2d(rows, self.weight, epsilon=self.eps, rounding=self.rounding)
             y: Tensor = made[0].view(x.shape)
             return y
-        if self.rounding == "pytorch":
-            return torch.nn.functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        wide = x.float()
-        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        return _rms_norm(x, self.weight, self.eps, self.rounding)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}"
@@ -87,6 +107,8 @@ class LayerNorm(torch.nn.Module):
     @classmethod
     def like(cls, module: torch.nn.Module) -> LayerNorm:
         """In place of a torch.nn.LayerNorm over the last dimension; shares its weight and bias."""
+        if not isinstance(module, torch.nn.LayerNorm):
+            raise ValueError(f"module: was {type(module).__name__}, must be a torch.nn.LayerNorm")
         columns = _columns(module)
         theirs: Any = module
         made = cls(columns, float(theirs.eps), False, device="meta")
