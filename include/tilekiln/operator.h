@@ -73,7 +73,7 @@ typedef struct tilekiln_number {
 } tilekiln_number;
 
 typedef struct tilekiln_operator {
-  size_t size; /* sizeof(tilekiln_operator) */
+  size_t layout; /* TILEKILN_OPERATOR_LAYOUT of the library: another one is not read */
   const char *name, *doc;
   const tilekiln_argument* arguments;
   const tilekiln_result* results;
@@ -93,6 +93,11 @@ typedef struct tilekiln_operator {
   tilekiln_status (*find)(const void* args, int64_t* instances);
   tilekiln_status (*why)(const void* args, char* text, size_t capacity, size_t* length);
 } tilekiln_operator;
+
+/* The sizes of all structs of a table in one number. */
+#define TILEKILN_OPERATOR_LAYOUT \
+  (sizeof(tilekiln_operator) | sizeof(tilekiln_form) << 12 | sizeof(tilekiln_argument) << 24 | \
+   sizeof(tilekiln_number) << 32 | sizeof(tilekiln_result) << 40)
 
 /* The operators of this library, *count of them. */
 TILEKILN_API const tilekiln_operator* const* tilekiln_operators(int32_t* count);

@@ -564,10 +564,9 @@ static const char find_says[] =
     "The number of the instance that the operator would use for the same arguments, or a tuple of one a stage (-1: not "
     "needed).\nChecks them alike and runs nothing.";
 static const char why_says[] =
-    "Why the operator would use the instance it would use, or why there is none: the problem, the choice and what was "
-    "refused, or\n"
-    "the nearest instances, the axes that differ, the rule that forbids the problem and the command that builds it. "
-    "Runs\nnothing.";
+    "Why the operator would use the instance it would use, or why there is none: the problem, the choice and what was\n"
+    "refused, or the nearest instances, the axes that differ, the rule that forbids the problem and the command that\n"
+    "builds it. Runs nothing.";
 
 /* Gives a library a function for all that its operators can do. */
 static int add_operators(Library* library) {
@@ -575,8 +574,14 @@ static int add_operators(Library* library) {
   const tilekiln_operator* const* tables = library->operators(&count);
   for (int32_t i = 0; i < count; ++i) {
     const tilekiln_operator* table = tables[i];
-    if (table->size != sizeof(*table) || table->argument_count > MAX_ARGUMENTS || table->array_count > MAX_ARRAYS ||
-        table->result_count > MAX_RESULTS || table->args_size > MAX_ARGS) {
+    if (table->layout != TILEKILN_OPERATOR_LAYOUT) {
+      PyErr_Format(PyExc_ImportError,
+                   "%S: its tables of operators are laid out in another way than this binding reads: " ONE_VERSION,
+                   library->path);
+      return -1;
+    }
+    if (table->argument_count > MAX_ARGUMENTS || table->array_count > MAX_ARRAYS || table->result_count > MAX_RESULTS ||
+        table->args_size > MAX_ARGS) {
       PyErr_Format(PyExc_ImportError, "%S: its operator %s is larger than this binding reads", library->path,
                    table->name);
       return -1;

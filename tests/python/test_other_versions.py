@@ -1,5 +1,6 @@
 """Libraries of another version, and files that are none: one clear sentence, and never in the way of the right ones."""
 
+import ctypes
 import importlib
 import pathlib
 import re
@@ -71,6 +72,21 @@ def test_the_sentences(pretend):
     nothing = pretend("nothing", unrelated=1)
     with pytest.raises(ImportError, match=sentence(nothing, "is no Tilekiln library: it has no tilekiln_abi_version")):
         tk.load("nothing")
+
+
+def test_tables_of_another_layout_are_not_read(flash, tmp_path):
+    """As of a library of this version that an older tree has built: its sizes of structs differ."""
+    library = ctypes.CDLL(flash.path)
+    library.tilekiln_operators.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_uint64))
+    layout = library.tilekiln_operators(ctypes.byref(ctypes.c_int32()))[0][0]
+    other = tmp_path / "libtilekiln_flash.so"
+    data = pathlib.Path(flash.path).read_bytes()
+    assert data.count(layout.to_bytes(8, "little")) >= 6
+    other.write_bytes(data.replace(layout.to_bytes(8, "little"), (layout + 8).to_bytes(8, "little")))
+    with pytest.raises(
+        ImportError, match="its tables of operators are laid out in another way than this binding reads"
+    ):
+        tk.load(other)
 
 
 def test_the_right_ones_are_found_all_the_same(pretend, flash, monkeypatch):

@@ -274,7 +274,7 @@ extern "C" const char* tilekiln_jax_add(const char* receipt, const char* path) {
   }
   library.operators = operators(&library.operator_count);
   for (int32_t i = 0; i < library.operator_count; ++i)
-    if (library.operators[i]->size != sizeof(tilekiln_operator)) return "it is of another version of Tilekiln";
+    if (library.operators[i]->layout != TILEKILN_OPERATOR_LAYOUT) return "it is of another version of Tilekiln";
   std::lock_guard lock(libraries_mutex);
   libraries.insert_or_assign(receipt, library);
   return nullptr;
