@@ -1,8 +1,11 @@
 // What the host sides of operators over rows share.
 #pragma once
+#include <algorithm>
+
 #include "tilekiln/norm/engine.h"
 #include "tilekiln/runtime/array.h"
 #include "tilekiln/runtime/entry.h"
+#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::norm {
 
@@ -37,7 +40,16 @@ template <class Signature, class Arrays> void put_quantised(const Arrays& in, co
   to.y_dtype = static_cast<int>(signature.y_dtype);
 }
 
-// The rows of a call, a unit those of 16,384 elements together, or one longer row.
-[[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call);
+// The rows of a call, a unit those of 16,384 elements together, or one longer row. `cost`: of an element, in multiply-adds.
+template <class Engine = norm::Engine, class Problem>
+[[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call, double cost = 16) {
+  const Problem& problem = call.problem;
+  const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
+  const int64_t many = std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
+  const double work = cost * static_cast<double>(problem.rows) * problem.columns;
+  return launch_stage(call, call.choice, problem, units, work, 0, [&](int64_t unit, void*) {
+    rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));
+  });
+}
 
 }  // namespace tilekiln::norm
