@@ -66,7 +66,9 @@ def kernel(library: tk.Library, target: str, *arrays: np.ndarray, **arguments: A
     kernels, signatures = _kernels.setdefault(library.path, {}), _signatures.setdefault(library.path, {})
     if not kernels:
         for one in library.instances("family=gemm"):
-            kernels[one.algorithm["target"], tuple(one.signature.values())] = one.number
+            kernels.setdefault(
+                (one.algorithm["target"], tuple(one.signature.values())), one.number
+            )  # by tiles: the first
             signatures[one.number] = tuple(one.signature.values())
     number = kernels[target, signatures[found]]
     if not library.instance_usable(number):

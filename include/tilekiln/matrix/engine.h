@@ -52,10 +52,20 @@ struct Problem {
 // A block of out: rows [m0, m1), columns [n0, n1).
 struct Unit { int m0, m1, n0, n1; };
 
+// Sums of a unit, fp32 or of int8 int32, from `count` parts of k: rows of `row` floats, parts `step` floats apart.
+struct Parts {
+  const float* sums;
+  i64 row, step;
+  int count;
+  bool tree;  // added by halves; else one after the other
+};
+
 // What one target offers. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
 // not depend on how out is cut into units. scratch: at least scratch_bytes, aligned to 64, used by one thread at a time.
 struct Engine {
   void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype
+  // out of the unit from parts of its sums. As `run` otherwise.
+  void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
   u64 scratch_bytes;
   int most_columns;  // of a unit
 };

@@ -14,7 +14,7 @@ extern "C" {
  * anything (0 not of out); the stride of the batch is anything, and 0 shares one matrix. Any length may be 0; with k = 0 or alpha = 0
  * the products are 0 and a and b are not read.
  *
- * fp32, fp16 and bf16 are summed in fp32, in one order: results have the same bits for any number of threads, and are those of gemm.
+ * fp32, fp16 and bf16 are summed in fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles.
  * int8 is summed in int32, modulo 2^32; alpha must then be 1. Special values as in gemm. out may not overlap any other array, nor itself.
  * The structs a pointer here names are read before the call returns; the data of the arrays must stay until the stream has run the call. */
 typedef struct tilekiln_batched_gemm_args {

@@ -15,7 +15,9 @@ extern "C" {
  * product is 0 and a and b are not read. With beta = 0 c is not read. A product with scales is alpha row_scale column_scale a b.
  *
  * fp32, fp16, bf16, fp8 (e4m3) and bf8 (e5m2) are summed in fp32, in one order: the result has the same bits for any number of threads. It
- * is rounded once, after the activation. int8 is summed in int32, modulo 2^32: without scales out is those sums, and alpha and beta must
+ * is rounded once, after the activation. Where m <= 64, n <= 256 and k >= 16384, parts of k are summed and then added, in an order that the
+ * sizes say (split_k); instances of other schedules, persistent and stream_k among them, are called by number. int8 is summed in int32, modulo 2^32:
+ * without scales out is those sums, and alpha and beta must
  * be 1; with row_scale or column_scale they become fp32 first.
  * NaN and infinity go where IEEE arithmetic takes them: into the rows and columns that they stand in. fp16 and bf16 overflow to
  * infinity. bf16 of ISAs with a bf16 product flushes subnormal numbers. gelu, gelu_tanh, silu and hardswish of -infinity are 0.

@@ -16,7 +16,7 @@ extern "C" {
  * a and out have contiguous rows; of the last two dimensions of b one stride is 1; other strides are anything, and 0 of b's groups shares
  * one matrix. Any length may be 0.
  *
- * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm of each group. Special values
+ * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles. Special values
  * as in gemm. out may not overlap any other array, nor itself.
  * The structs a pointer here names are read before the call returns, and so is starts; the data of the other arrays must stay until the
  * stream has run the call. */

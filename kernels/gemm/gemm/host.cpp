@@ -1,7 +1,7 @@
 // Arguments of gemm as the plain data of its engines, and its units.
 #include "tilekiln/generated/operators/gemm_entries.h"
 
-#include "../host.h"
+#include "../schedule.h"
 
 namespace tilekiln::op::gemm {
 
@@ -56,6 +56,11 @@ void fill(const Args& args, Call& call) {
   sizes[tilekiln::gemm::sizes::k] = call.K;
 }
 
-tilekiln_status launch(StageCall<Problem>& call) { return matrix::run_product(call, call.choice, call.problem); }
+tilekiln_status launch(StageCall<Problem>& call) {
+  namespace at = tilekiln::gemm::fields;
+  const uint32_t* const how = call.choice.how->fields;
+  return matrix::run_scheduled(call, call.choice, call.problem, static_cast<matrix::Schedule>(how[at::schedule]),
+                               how[at::tile_m], how[at::tile_n], how[at::tile_k]);
+}
 
 }  // namespace tilekiln::op::gemm

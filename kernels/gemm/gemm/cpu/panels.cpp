@@ -2,6 +2,7 @@
 // of that target is a row over it. The engine is the only symbol that leaves this unit.
 #include <type_traits>
 
+#include "tilekiln/cpu/gemm/parts.h"
 #include "tilekiln/cpu/gemm/unit.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -77,5 +78,6 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_unit<float>, tilekiln::cpu::fp32_unit<tilekiln::cpu::fp16>,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::fp8>, tilekiln::cpu::bf16_unit<tilekiln::cpu::bf8>},
+    tilekiln::cpu::add_unit,
     sizeof(tilekiln::cpu::GemmScratch),
     tilekiln::cpu::kUnitColumns};
