@@ -37,6 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                     item.add_marker(skip)
 
 
+def shared_objects() -> list[str]:
+    """scons's options by which builds of several variants and trees share objects: a cache or a launcher of yours."""
+    shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
+    return [f"{option}={os.environ[name]}" for option, name in shared.items() if name in os.environ]
+
+
 class Scons:
     """Runs scons in the tree, one at a time over all workers, and each command once in a test run."""
 
@@ -50,10 +56,7 @@ class Scons:
         (ROOT / "build").mkdir(exist_ok=True)
         with filelock.FileLock(ROOT / "build" / "tests.lock"):
             if not answer.exists():
-                # For who works in several trees: objects from a cache of yours, compilers behind a launcher of yours.
-                shared = {"cache": "TILEKILN_TEST_CACHE", "launcher": "TILEKILN_TEST_LAUNCHER"}
-                yours = [f"{option}={os.environ[name]}" for option, name in shared.items() if name in os.environ]
-                command = [sys.executable, "-m", "SCons", "-Q", *arguments, *yours]
+                command = [sys.executable, "-m", "SCons", "-Q", *arguments, *shared_objects()]
                 result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
                 said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
                 answer.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
