@@ -138,7 +138,7 @@ class Family:
     """
 
     def __init__(self, document: Document, main: Family | None = None, engine_of: Family | None = None) -> None:
-        self.document, self.main = document, main
+        self.document, self.main, self._engine_of = document, main, engine_of
         self.file = document.load(schema.FamilyFile)
         self.name, self.about = self.file.family, self.file.about
         self.room = rooms.folder_of(document)
@@ -187,8 +187,8 @@ class Family:
         for position, axis in enumerate(file.axes):
             values: tuple[str, ...] = _BOOLEAN_VALUES
             about, word, holds = axis.about, axis.word, str(axis.holds or "")
-            if axis.values == "main":
-                of = self._of_main(position, axis.name)
+            if axis.values in ("main", "engine"):
+                of = self._of(axis.values, position, axis.name)
                 kind, values, about, word, holds = of.kind, of.values, about or of.about, word or of.word, of.holds
             elif axis.values is None:
                 kind = BOOLEAN
@@ -236,7 +236,7 @@ class Family:
         """The values of an integer axis, ascending: its own, or what the family's table has in its column."""
         if isinstance(axis.values, str):
             if axis.values not in self.file.tables:
-                message = no_such("table", axis.values, self.file.tables) + ": write main, the table or a list"
+                message = no_such("table", axis.values, self.file.tables) + ": write main, engine, the table or a list"
                 raise self.document.error(("axes", position, "values"), message)
             if axis.holds is None:
                 message = "'holds' is missing here: at_least (an instance takes any problem up to its value) or equal"
@@ -300,13 +300,16 @@ class Family:
             found.append((self.file.sizes.index(size), self.fields.index(field)))
         return found
 
-    def _of_main(self, position: int, name: str) -> Axis:
-        if self.main is None:
-            raise self.document.error(("axes", position, "values"), _NO_MAIN)
-        if name not in self.main.axis_of:
-            message = no_such(f"axis of {self.main.name}", name, self.main.axis_of)
+    def _of(self, whose: str, position: int, name: str) -> Axis:
+        """The axis of that name of the main family, or of the one whose engines hold this one."""
+        family = self.main if whose == "main" else self._engine_of
+        if family is None:
+            message = _NO_MAIN if whose == "main" else "only a family that names another under `engine` has its axes"
+            raise self.document.error(("axes", position, "values"), message)
+        if name not in family.axis_of:
+            message = no_such(f"axis of {family.name}", name, family.axis_of)
             raise self.document.error(("axes", position, "name"), message)
-        return self.main.axis_of[name]
+        return family.axis_of[name]
 
     def _engine(self, engine_of: Family | None) -> tuple[schema.EngineFile, Family]:
         """The type of the engines, and the family whose engines they are: its own, or those of `engine_of`."""

@@ -22,8 +22,9 @@ Selection = Text | list[Text]  # one text, or a list of clauses that are OR-ed
 
 class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: Word
-    about: str = ""  # of the main family if `values: main`, else it must be there
-    # A text: main, or the table. No Word: msgspec 0.22 crashes over a second pattern in one union.
+    about: str = ""  # of the other family if `values` is main or engine, else it must be there
+    # A text: main, engine (those of the family whose engines hold this one), or the table.
+    # No Word: msgspec 0.22 crashes over a second pattern in one union.
     values: Annotated[list[Word | Number], Meta(min_length=1)] | str | None = None
     holds: Literal["at_least", "equal"] | None = None  # of an integer axis: which problems an instance takes
     word: str | list[Word] = ""

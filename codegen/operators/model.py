@@ -480,6 +480,12 @@ def load(
     if operator.file.main and operator.file.main not in operator.file.stages:
         raise document.error(("main",), no_such("stage", operator.file.main, operator.file.stages))
     main = families[operator.file.stages[operator.main]]
+    for argument in operator.arguments.values():
+        if argument.value == "axis":
+            if argument.name not in main.axis_of:
+                error = no_such(f"axis of {main.name}", argument.name, main.axis_of)
+                raise document.error(("arguments",), f"word: axis of '{argument.name}': {error}")
+            argument.value = list(main.axis_of[argument.name].values)
     operator.axes = {axis.name: axis.values for axis in main.axes}
     operator.held = [axis.name for axis in main.integers]
     _check_signature(operator, main)

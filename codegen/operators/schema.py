@@ -60,7 +60,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     float: Real | Text | None = None  # derived: null in C, and then from the sizes
     int: Whole | None = None
     flag: bool | None = None
-    word: list[Word] | None = None
+    word: list[Word] | Literal["axis"] | None = None  # axis: the values of the axis of its name
     pair: Literal["int32", "uint64"] | None = None
     threads: Literal[True] | None = None
     instance: Literal[True] | None = None

@@ -24,6 +24,13 @@ constexpr void check_names() {
 #undef ACTIVATION
 }
 
+// What clamp leaves is an interval.
+template <class Args> tilekiln_status check_clamp(const Args& args) {
+  if (args.clamp_min <= args.clamp_max) return TILEKILN_OK;
+  return fail_argument("clamp_min", "was %g, must be at most %g, which is clamp_max",
+                       static_cast<double>(args.clamp_min), static_cast<double>(args.clamp_max));
+}
+
 // A matrix in the last two dimensions of an array. One of one element has no stride to look at: it is of both layouts.
 struct Matrix {
   explicit Matrix(const Array& array)

@@ -19,7 +19,9 @@ class BatchedGemmArguments(TypedDict, total=False):
     out: Array | None
     bias: Array | None
     alpha: float
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -31,7 +33,9 @@ class FlatmmArguments(TypedDict, total=False):
     out: Array | None
     bias: Array | None
     alpha: float
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -256,7 +260,9 @@ class GemmArguments(TypedDict, total=False):
     column_scale: Array | None
     alpha: float
     beta: float
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -270,7 +276,9 @@ class GemmMultiDArguments(TypedDict, total=False):
     out: Array | None
     elementwise: Literal["add", "multiply"]
     alpha: float
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -281,7 +289,9 @@ class GroupedGemmArguments(TypedDict, total=False):
 
     out: Array | None
     bias: Array | None
-    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     instance: int | str
     stream: Stream | None

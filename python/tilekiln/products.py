@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ._native import ArgumentError
 from .operators import _call
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ._arguments import Array
     from ._native import Stream
 
-Activation = Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish"]
-
 
 class ProductArguments(TypedDict, total=False):
     """What `matmul` and `linear` take by name; `Library.gemm` says what each one is."""
 
     alpha: float
-    activation: Activation
+    activation: str
+    clamp_min: float
+    clamp_max: float
     num_threads: int
     stream: Stream | None
 

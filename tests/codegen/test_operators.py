@@ -79,6 +79,18 @@ CASES = [
         GEMM,
         "  include activation:\n",
         "  activation: {word: [none, relu], about: what is last}\n",
+        "no included group 'activation'",
+    ),
+    (
+        "kernels/gemm/arguments.yaml",
+        "    clamp_min: {",
+        "    what: {word: axis, about: none}\n    clamp_min: {",
+        "word: axis of 'what': no axis of ",
+    ),
+    (
+        "kernels/gemm/arguments.yaml",
+        "activation: {word: axis,",
+        "activation: {word: [none, relu],",
         "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu, sigmoid",
     ),
     (GEMM, "length: M}", "length: @MM}", "no length 'MM'; nearest: M"),

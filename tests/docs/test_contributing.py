@@ -137,6 +137,52 @@ def test_a_rule(scratch: Scratch) -> None:
     assert "never applies: head dims and the other rules allow nothing" in scratch.codegen("check", code=2)
 
 
+ENGINE_CALL = """
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include "tilekiln/matrix/engine.h"
+using namespace tilekiln::matrix;
+extern "C" const Engine tilekiln_generic_gemm_panels;
+int main() {
+  const float a = 0.75f, b = 1;
+  float out = 0;
+  Problem p = {};
+  p.activation = Activation::tanh, p.m = p.n = p.k = 1, p.a = &a, p.b = &b, p.out = &out;
+  p.lda = p.ldb = p.out_row = 1, p.alpha = 1;
+  const Engine& engine = tilekiln_generic_gemm_panels;
+  engine.run[0](p, {0, 1, 0, 1}, std::aligned_alloc(64, engine.scratch_bytes));
+  std::printf("%.7f", std::fabs(out - std::tanh(0.75)));
+}
+"""
+
+
+def test_an_activation(scratch: Scratch) -> None:
+    """One line of C++ and one of YAML: every operator of matrix products has it, and the engine computes it."""
+    (values,) = section("An activation of matrix products")
+    line = re.search(r"^ACTIVATION\(tanh.*$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    assert line
+    [family] = scratch.root.glob("kernels/gemm/**/gemm/family.yaml")
+    text, count = re.subn(r"(- name: activation\n    )values: .*\n", rf"\g<1>{values}", family.read_text())
+    assert count == 1
+    family.write_text(text)
+    [activations] = scratch.root.rglob("activations.inc")
+    activations.write_text(activations.read_text() + line[0] + "\n")
+    scratch.codegen("operators", "--write")
+    for receipt in ("gemm_default", "gemm_multi_d"):
+        names = scratch.codegen("list", receipt, "--where", "activation=tanh").splitlines()
+        assert {"gemm_default": 4, "gemm_multi_d": 1}[receipt] == len(
+            {re.sub(r"_(fp|bf)(32|16).*", "", n) for n in names}
+        )
+    assert "7 (clamp) or 8 (tanh)" in (scratch.root / "include/tilekiln/operators/gemm.h").read_text()
+    engine, caller = next(scratch.root.rglob("panels.cpp")), scratch.root / "call.cpp"
+    caller.write_text(ENGINE_CALL)
+    build = ["g++", "-std=c++20", "-O1", "-I", str(scratch.root / "include"), "-I", str(scratch.root)]
+    program = scratch.root / "call"
+    subprocess.run([*build, "-DTILEKILN_TARGET=generic", str(engine), str(caller), "-o", str(program)], check=True)
+    assert float(subprocess.run([program], check=True, capture_output=True, text=True).stdout) < 1e-6
+
+
 def test_receipts(scratch: Scratch) -> None:
     alone, extending = section("A receipt")
     for block in (alone, extending):

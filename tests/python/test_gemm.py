@@ -251,6 +251,19 @@ def test_threads_and_streams_give_the_same_bits(library: tk.Library, dtype: str)
     assert later.tobytes() == one
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_clamp(library: tk.Library, target: str) -> None:
+    random = np.random.default_rng(13)
+    a, b = draw(random, 7, 33, "fp32", False), draw(random, 33, 70, "fp32", False)
+    bias = random.standard_normal(70).astype(F32)
+    for low, high in ((-1.5, 2.0), (0.25, 0.25), (-9.0, -0.1)):
+        call: dict[str, Any] = {"activation": "clamp", "clamp_min": low, "clamp_max": high, "bias": bias}
+        made = library.gemm(a, b, instance=kernel(library, target, a, b, **call), **call)
+        fault = reference.faults(made, reference.gemm(a, b, bias=bias, activation="clamp", clamp=(low, high)))
+        assert not fault, fault
+        assert low <= made.min() <= made.max() <= high
+
+
 def test_out_may_be_c(library: tk.Library) -> None:
     random = np.random.default_rng(6)
     a, b, c = (draw(random, *shape, "fp32", False) for shape in ((33, 20), (20, 70), (33, 70)))
@@ -326,8 +339,11 @@ BAD = [
     ({"beta": float("inf")}, "beta: was inf, must be finite"),
     (
         {"activation": "tanh"},
-        "activation: was 'tanh', must be 'none', 'relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid' or 'hardswish'",
+        "activation: was 'tanh', must be 'none', 'relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid', "
+        "'hardswish' or 'clamp'",
     ),
+    ({"activation": "clamp", "clamp_min": 7.0}, "clamp_min: was 7, must be at most 6, which is clamp_max"),
+    ({"clamp_max": float("inf")}, "clamp_max: was inf, must be finite"),
     ({"out": np.broadcast_to(np.zeros((1, 4), F32), (2, 4))}, "out: "),
 ]
 

@@ -47,6 +47,7 @@ struct Problem {
   Extra c, d[2];                                 // data null: without
   const float *bias, *row_scale, *column_scale;  // null: without
   float alpha, beta;
+  float clamp_min, clamp_max;  // of the activation clamp
 };
 
 // A block of out: rows [m0, m1), columns [n0, n1).

@@ -34,8 +34,10 @@ typedef struct tilekiln_gemm_args {
   const tilekiln_tensor* bias; /* fp32 (n); or null. One number a column */
   float alpha; /* what the product is multiplied by */
   float beta; /* what c is multiplied by */
-  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid) or 6 (hardswish). gelu: by erf; gelu_tanh: by its
-     approximation with tanh */
+  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
+     its approximation with tanh; clamp: to [clamp_min, clamp_max] */
+  float clamp_min; /* the least that clamp leaves */
+  float clamp_max; /* the most, at least clamp_min */
   const tilekiln_tensor* row_scale; /* fp32 (m); or null. One factor a row of the product, before c and bias */
   const tilekiln_tensor* column_scale; /* fp32 (n); or null. One factor a column of the product, before c and bias */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
@@ -44,13 +46,14 @@ typedef struct tilekiln_gemm_args {
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_gemm_args;
 
-/* All fields absent, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
+/* All fields absent, clamp_min 0, clamp_max 6, alpha and beta 1, instance -1. Then set a, b, out and what else is wanted. */
 static inline tilekiln_gemm_args tilekiln_gemm_defaults(void) {
   tilekiln_gemm_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.alpha = 1.0f;
   args.beta = 1.0f;
+  args.clamp_max = 6.0f;
   args.instance = -1;
   return args;
 }

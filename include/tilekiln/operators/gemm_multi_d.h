@@ -27,20 +27,23 @@ typedef struct tilekiln_gemm_multi_d_args {
   const tilekiln_tensor* out; /* dtype of a (m, n). The result */
   int32_t elementwise; /* 0 (add) or 1 (multiply). What op is */
   float alpha; /* what the product is multiplied by */
-  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid) or 6 (hardswish). gelu: by erf; gelu_tanh: by its
-     approximation with tanh */
+  int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
+     its approximation with tanh; clamp: to [clamp_min, clamp_max] */
+  float clamp_min; /* the least that clamp leaves */
+  float clamp_max; /* the most, at least clamp_min */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_gemm_multi_d_args;
 
-/* All fields absent, alpha 1, instance -1. Then set a, b, d0, out and what else is wanted. */
+/* All fields absent, clamp_min 0, clamp_max 6, alpha 1, instance -1. Then set a, b, d0, out and what else is wanted. */
 static inline tilekiln_gemm_multi_d_args tilekiln_gemm_multi_d_defaults(void) {
   tilekiln_gemm_multi_d_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.alpha = 1.0f;
+  args.clamp_max = 6.0f;
   args.instance = -1;
   return args;
 }

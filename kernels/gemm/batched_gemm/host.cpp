@@ -11,6 +11,7 @@ using matrix::Problem;
 static_assert(static_cast<int>(tilekiln::batched_gemm::Dtype::int8) == static_cast<int>(matrix::Dtype::int8));
 
 tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   auto& signature = call.signature;
   if (signature.dtype == tilekiln::batched_gemm::Dtype::int8 && args.alpha != 1)
@@ -37,6 +38,8 @@ void fill(const Args& args, Call& call) {
   p.out_dtype =
       p.dtype == matrix::Dtype::int8 ? matrix::OutDtype::int32 : static_cast<matrix::OutDtype>(call.signature.dtype);
   p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
   p.bias = matrix::numbers(in.bias);
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;

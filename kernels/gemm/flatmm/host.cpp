@@ -30,7 +30,8 @@ tilekiln_status check_contiguous_from(const Array& array, int first) {
 
 }  // namespace
 
-tilekiln_status features(const Args&, Call& call) {
+tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
   const Array& b = call.in.b;
   const i64 word = call.signature.dtype == tilekiln::flatmm::Dtype::bf16 ? 2 : 1;
   TILEKILN_TRY(check_panels(b, 2, "lane count", matrix::kPanelLanes, "always"));
@@ -63,6 +64,8 @@ void fill(const Args& args, Call& call) {
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
   p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
   p.bias = matrix::numbers(in.bias);
   p.alpha = args.alpha;
   int64_t* const sizes = call.to.query.sizes;

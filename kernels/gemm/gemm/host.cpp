@@ -14,6 +14,7 @@ static_assert(static_cast<int>(tilekiln::gemm::Dtype::int8) == static_cast<int>(
               static_cast<int>(tilekiln::gemm::OutDtype::int32) == static_cast<int>(matrix::OutDtype::int32));
 
 tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   auto& signature = call.signature;
   signature.scaled = in.row_scale.given() || in.column_scale.given();
@@ -43,6 +44,8 @@ void fill(const Args& args, Call& call) {
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
   p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
   if (in.c.given() && args.beta != 0) p.c = matrix::extra(Matrix(in.c), transposed);
   p.bias = matrix::numbers(in.bias);
   p.row_scale = matrix::numbers(transposed ? in.column_scale : in.row_scale);

@@ -8,7 +8,8 @@ namespace tilekiln::op::gemm_multi_d {
 using matrix::Matrix;
 using matrix::Problem;
 
-tilekiln_status features(const Args&, Call& call) {
+tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   auto& signature = call.signature;
   signature.layout_a =
@@ -32,6 +33,8 @@ void fill(const Args& args, Call& call) {
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
   p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
   p.multiply = call.signature.elementwise == tilekiln::gemm_multi_d::Elementwise::multiply;
   p.d[0] = matrix::extra(Matrix(in.d0), transposed);
   if (in.d1.given()) p.d[1] = matrix::extra(Matrix(in.d1), transposed);

@@ -8,7 +8,8 @@ namespace tilekiln::op::grouped_gemm {
 using matrix::Matrix;
 using matrix::Problem;
 
-tilekiln_status features(const Args&, Call& call) {
+tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   if (in.starts.shape[0] != call.G + 1)
     return fail_argument("starts", "groups + 1 was %lld, must be %lld, the group count of b and 1",
@@ -33,7 +34,7 @@ tilekiln_status features(const Args&, Call& call) {
 }
 
 // Everything is checked: the problem of the engines.
-void fill(const Args&, Call& call) {
+void fill(const Args& args, Call& call) {
   matrix::check_names<tilekiln::grouped_gemm::Dtype, tilekiln::grouped_gemm::Dtype,
                       tilekiln::grouped_gemm::Activation>();
   const Arrays& in = call.in;
@@ -43,6 +44,8 @@ void fill(const Args&, Call& call) {
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
   p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
   p.bias = matrix::numbers(in.bias);
   p.alpha = 1;
   const matrix::i64 size = dtype_bytes(in.a.dtype);

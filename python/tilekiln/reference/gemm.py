@@ -74,6 +74,11 @@ def _tail(f: Callable[[Float], Float]) -> Callable[[Float], Float]:
     return g
 
 
+CLAMP = (0.0, 6.0)
+"""What clamp leaves, unless it is said."""
+EXACT = ("none", "relu", "clamp")
+"""Activations that do not round."""
+
 ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
     "none": lambda x: x,
     "relu": lambda x: np.maximum(x, 0.0),
@@ -82,6 +87,7 @@ ACTIVATIONS: dict[str, Callable[[Float], Float]] = {
     "silu": _tail(lambda x: x * _sigmoid(x)),
     "sigmoid": _sigmoid,
     "hardswish": _tail(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
+    "clamp": lambda x: np.clip(x, *CLAMP),
 }
 
 
@@ -94,15 +100,17 @@ def gemm(
     alpha: float = 1.0,
     beta: float = 1.0,
     activation: str = "none",
+    clamp: tuple[float, float] = CLAMP,
     row_scale: Array | None = None,
     column_scale: Array | None = None,
     dtype: str | None = None,
 ) -> Result:
     """activation(alpha a b + beta c + bias): a (m, k), b (k, n), c (m, n), bias (n), in float64.
 
-    row_scale (m), column_scale (n): factors of the product. dtype: of out, which decides how it is rounded; None is
-    that of a, fp16 for fp8 and bf8. "int32", None for int8, is the product of int8, modulo 2^32. With alpha = 0 a and b
-    are not looked at, with beta = 0 c is not. Raises KeyError for an unknown activation.
+    clamp: the least and the most of the activation of that name. row_scale (m), column_scale (n): factors of the
+    product. dtype: of out, which decides how it is rounded; None is that of a, fp16 for fp8 and bf8. "int32", None for
+    int8, is the product of int8, modulo 2^32. With alpha = 0 a and b are not looked at, with beta = 0 c is not. Raises
+    KeyError for an unknown activation.
     """
     name = dtype or OUT_DTYPE[str(a.dtype)]
     m, n, k = a.shape[0], b.shape[1], a.shape[1]
@@ -125,9 +133,10 @@ def gemm(
         if bias is not None:
             x += bias.astype(np.float64)
             magnitude += np.abs(bias.astype(np.float64))
-        out = ACTIVATIONS[activation](x)
+        low, high = (float(np.float32(end)) for end in clamp)
+        out = np.clip(x, low, high) if activation == "clamp" else ACTIVATIONS[activation](x)
         sums = U * (min(k, 6 * np.sqrt(k)) + 6)
-        function = 0.0 if activation in ("none", "relu") else 2.0**-20
+        function = 0.0 if activation in EXACT else 2.0**-20
         tiny = 2.0**-25 if name == "fp16" else 2.0**-100 if function else (k + 1) * 2.0**-126
         bound = ROUNDING[name] * np.abs(out) + SLOPE * sums * magnitude + function * (np.abs(x) + np.abs(out)) + tiny
         out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
@@ -153,7 +162,7 @@ def gemm_multi_d(
             error = error * np.abs(d) if elementwise == "multiply" else error
             error = error + U * np.abs(x) + U * np.abs(d)
         out = ACTIVATIONS[activation](x)
-        function = 0.0 if activation in ("none", "relu") else 2.0**-20
+        function = 0.0 if activation in EXACT else 2.0**-20
         bound = ROUNDING[name] * np.abs(out) + SLOPE * error + function * (np.abs(x) + np.abs(out))
         bound += 2.0**-25 if name == "fp16" else 2.0**-100
         out = np.where(np.abs(out) >= LARGEST[name], np.copysign(np.inf, out), out)
