@@ -56,7 +56,7 @@ class Graph:
 
     def at(self, path: str) -> str:
         """A path of the tree as commands see it, relative to where they run."""
-        return path if self.here == "." else os.path.join(self.here, path)
+        return path if self.here == "." else os.path.normpath(os.path.join(self.here, path))
 
     def node_path(self, path: str) -> str:
         """The same as SCons sees it: # is where commands run."""

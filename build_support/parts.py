@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen import includes
-from codegen.flags import EXPORTS, LIBRARY_LINK, define
+from codegen.flags import EXPORTS, HEADERS, LIBRARY_LINK, define
 from codegen.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
@@ -86,7 +86,7 @@ class Engines:
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
     variant = graph.request.variant
-    include = ["include", f"{generated}/include"]
+    include = [*HEADERS, f"{generated}/include"]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
     found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
@@ -116,7 +116,7 @@ def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any
             source,
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
-            ["include", f"{generated}/include"],
+            [*HEADERS, f"{generated}/include"],
         )
         for pattern in dict.fromkeys(pattern for patterns in sources.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
@@ -213,7 +213,7 @@ def programs(
 
     variant = graph.request.variant
     flags = {target.name: list(target.flags) for target in targets()}
-    include = ["include", f"{generated}/include", "tests"]
+    include = [*HEADERS, f"{generated}/include", "tests"]
     found: dict[str, list[Any]] = {}
     for program in read_programs(graph.env.File(graph.node_path("tests/programs.yaml")).abspath):
         if variant.mode not in program.modes:

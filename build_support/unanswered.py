@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 
-MARK = b"(`entries` of its family.yaml)"  # of the sentence of Dispatcher::sound, kernels/library/dispatch.cpp
+MARK = b"(`entries` of its family.yaml)"  # of the sentence of Dispatcher::sound, kernels/runtime/dispatch.cpp
 _ASK = """
 import ctypes, sys
 try:

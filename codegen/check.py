@@ -139,7 +139,7 @@ def _check_files(root: Tree, family: Family) -> None:
     """What the family names must be there."""
     if family.engine_family is not family:
         return
-    named: list[tuple[str, tuple[str | int, ...]]] = [(f"include/{family.engine.header}", ("engine", "header"))]
+    named: list[tuple[str, tuple[str | int, ...]]] = [(family.engine.header, ("engine", "header"))]
     used = {
         (target.backend, how.pipeline) for target in root.targets.values() for how in root.algorithms(target, family)
     }

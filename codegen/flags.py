@@ -21,7 +21,9 @@ WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 # could hide symbols of, and kernels count on infinities. Its warnings are for its own code.
 AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 
-EXPORTS = "kernels/library/exports.map"
+EXPORTS = "kernels/runtime/exports.map"
+# Where sources find headers, from the root: public ones, and "kernels/..." beside the sources.
+HEADERS = ["include", "."]
 # No build id: it hashes paths in debug mode. Only libraries that are used. Pool threads sleep in the library's code:
 # a dlclose must not take it away.
 LINK = ["-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]

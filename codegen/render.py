@@ -193,7 +193,7 @@ def _table(
     ]
     types = {engine.symbol: plan.tree.families[name].engine.type for (_, name, _), engine in engines.items()}
     return render.text(
-        "library/table.cpp.jinja",
+        "runtime/table.cpp.jinja",
         plan=plan,
         families=families,
         tables=[FamilyTable(plan, family) for family in families],
@@ -265,13 +265,13 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
 
     for plan in plans:
         families, holds = _families(plan), held.operators(plan)
-        # Of every family: kernels/library is compiled for receipts that lack one just as well.
+        # Of every family: kernels/runtime is compiled for receipts that lack one just as well.
         headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
         operator_headers = []
         for path, family in headers.items():
             if path not in contents:
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
-                add(path, renderer.text("library/key.h.jinja", family=family, plain=plain))
+                add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain))
         for name, operator in plan.tree.operators.items():
             known = {
                 "operator": operators.context(operator, plan.tree.operators),
@@ -282,7 +282,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             for file, context in known.items():
                 path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
-                    add(path, renderer.text(f"library/{file}.h.jinja", **context))
+                    add(path, renderer.text(f"runtime/{file}.h.jinja", **context))
                 operator_headers.append(path)
         batches, refs = _batches(plan)
         units = []
@@ -295,9 +295,9 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         info = {"version": build_info["version"]}
         add(f"{plan.receipt}/manifest.json", text)
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
-        code = renderer.text("library/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
+        code = renderer.text("runtime/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
         units.append(unit(table, "table", plan))
-        listed = renderer.text("library/operators.cpp.jinja", operators=[one.name for one in holds])
+        listed = renderer.text("runtime/operators.cpp.jinja", operators=[one.name for one in holds])
         operators_path = add(f"{plan.receipt}/operators.cpp", listed)
         units.append(unit(operators_path, "operators", plan))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
@@ -327,7 +327,7 @@ def _literal(data: bytes) -> str:
 def _rows(render: Renderer, batch: Batch) -> bytes:
     first = batch.instances[0]
     return render.text(
-        "library/rows.cpp.jinja",
+        "runtime/rows.cpp.jinja",
         family=first.family_.name,
         target=first.target.name,
         symbol=batch.symbol,

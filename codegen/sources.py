@@ -135,13 +135,14 @@ def public_headers(root: str) -> list[str]:
 
 
 def _headers(root: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """path -> content of every header that the sources reach beside them or in include/, public ones included."""
+    """path -> content of every header that the sources reach, public ones included."""
     found: dict[str, bytes] = {}
     waiting = [(path, name) for path, data in contents.items() for name in includes.named(data) if _is_code(path)]
     waiting.append(("", PUBLIC_HEADER))
     while waiting:
         path, name = waiting.pop()
-        for place in (os.path.normpath(os.path.join(os.path.dirname(path), name)), f"include/{name}"):
+        for folder in (os.path.dirname(path), *flags.HEADERS):
+            place = os.path.normpath(os.path.join(folder, name))
             if place in contents or place in found:
                 break
             data = files.read(os.path.join(root, place))
@@ -150,7 +151,7 @@ def _headers(root: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
                 waiting += [(place, other) for other in includes.named(data)]
                 break
         else:
-            raise CodegenError(f'{path} includes "{name}", which is neither beside it nor in include/')
+            raise CodegenError(f'{path} includes "{name}", which is neither beside it nor below the root or include/')
     return found
 
 
@@ -170,7 +171,7 @@ def describe(source: Sources, digests: Mapping[str, str]) -> bytes:
         "license": "LICENSE",
         "headers": [f"include/{header}" for header in source.headers],
         "standard": flags.STANDARD,
-        "include": ["include"],
+        "include": flags.HEADERS,
         "compilers": {name: f">= {least}" for name, least in flags.LEAST.items()},
         "flags_of_compiler": {"g++": flags.GNU, "clang++": []},
         "engine_flags_of_compiler": {f"clang++ < {flags.SOUND_CLANG}": flags.OLD_CLANG_ENGINE},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.flags import define
+from codegen.flags import HEADERS, define
 
 if TYPE_CHECKING:
     from codegen.render import Engine
@@ -21,7 +21,7 @@ def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, ins
         engine.source,
         f"{place}/{target.name}/{family}-{pipeline}.o",
         "engine",
-        ["include"],
+        HEADERS,
         flags=list(target.flags),
         defines=[define(target.name)],
         label=f"{engine.source} for {target.name}",

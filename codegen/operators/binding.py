@@ -66,7 +66,7 @@ def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: st
 
 
 class Table:
-    """The context of kernels/library/operator_table.h.jinja."""
+    """The context of kernels/runtime/operator_table.h.jinja."""
 
     def __init__(self, operator: Operator) -> None:
         self.operator = operator

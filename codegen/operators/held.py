@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from codegen.operators.model import COMMON, Operator
 from codegen.plan import Plan
 
-ALWAYS = "kernels/library/*.cpp"
+ALWAYS = "kernels/runtime/*.cpp"
 """The host code of every library: dispatch, threads, streams, what the C ABI says of the library itself."""
 
 

@@ -464,7 +464,7 @@ class Operator:
         return f"({', '.join(words)})"
 
 
-COMMON = "kernels/library"  # the area whose groups every operator may include
+COMMON = "kernels/runtime"  # the area whose groups every operator may include
 STEPS = ("arrays", "signature", "overlaps", "run")
 
 

@@ -12,12 +12,12 @@ from codegen.operators.model import Operator
 
 
 def table(operator: Operator) -> dict[str, Any]:
-    """What kernels/library/operator_table.h.jinja needs."""
+    """What kernels/runtime/operator_table.h.jinja needs."""
     return Table(operator).context()
 
 
 def context(operator: Operator, operators: Mapping[str, Operator]) -> dict[str, Any]:
-    """What kernels/library/operator.h.jinja needs."""
+    """What kernels/runtime/operator.h.jinja needs."""
     check = Check(operator)
     bound = [s.letter for bracket in operator.symbol_order for s in bracket if not s.file.host]
     alike = operator.file.alike

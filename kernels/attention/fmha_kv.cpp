@@ -1,8 +1,8 @@
 // The C ABI of the families over a KV cache.
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/explain.h"
-#include "tilekiln/runtime/library.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/explain.h"
+#include "kernels/runtime/library.h"
 
 namespace tilekiln::fmha {
 namespace {

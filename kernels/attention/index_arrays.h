@@ -1,6 +1,6 @@
 // int32 arrays that are read on the host: lengths, starts, page numbers.
 #pragma once
-#include "tilekiln/runtime/attention.h"
+#include "kernels/attention/call.h"
 
 namespace tilekiln::fmha {
 

@@ -1,7 +1,7 @@
 // From checked arguments to the plain data of engines over a KV cache: what its operators fill alike.
 #pragma once
-#include "problem.h"
-#include "tilekiln/runtime/fmha_kv.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/problem.h"
 
 namespace tilekiln::fmha {
 

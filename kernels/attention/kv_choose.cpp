@@ -1,12 +1,12 @@
 // The instances of a call over a KV cache.
 #include <stdio.h>
 
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/library.h"
 #include "tilekiln/generated/fmha_batch_prefill.h"
 #include "tilekiln/generated/fmha_fwd_pagedkv.h"
 #include "tilekiln/generated/fmha_fwd_splitkv.h"
-#include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/library.h"
 
 namespace tilekiln::fmha {
 

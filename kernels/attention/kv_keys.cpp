@@ -3,7 +3,7 @@
 
 #include <initializer_list>
 
-#include "page_table.h"
+#include "kernels/attention/page_table.h"
 
 namespace tilekiln::fmha {
 namespace {

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/splits.h"
+#include "kernels/runtime/launch.h"
+#include "kernels/runtime/parallel.h"
 #include "tilekiln/generated/fmha_fwd_splitkv.h"
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/launch.h"
-#include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/splits.h"
 
 namespace tilekiln::fmha {
 namespace {

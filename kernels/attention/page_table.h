@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "index_arrays.h"
-#include "tilekiln/fmha/window.h"
-#include "tilekiln/runtime/fmha_kv.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/index_arrays.h"
+#include "kernels/attention/window.h"
 
 namespace tilekiln::fmha {
 

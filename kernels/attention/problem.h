@@ -1,6 +1,6 @@
 // From checked arguments to the plain data of engines: what the operators of attention fill alike.
 #pragma once
-#include "tilekiln/runtime/attention.h"
+#include "kernels/attention/call.h"
 
 namespace tilekiln::fmha {
 

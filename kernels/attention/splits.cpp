@@ -1,4 +1,4 @@
-#include "tilekiln/runtime/splits.h"
+#include "kernels/attention/splits.h"
 
 #include <algorithm>
 

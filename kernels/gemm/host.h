@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "tilekiln/matrix/engine.h"
-#include "tilekiln/runtime/array.h"
-#include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/launch.h"
+#include "kernels/gemm/engine.h"
+#include "kernels/runtime/array.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/launch.h"
 
 namespace tilekiln::matrix {
 
@@ -20,7 +20,7 @@ constexpr void check_names() {
                 static_cast<int>(OutDtypes::fp16) == static_cast<int>(OutDtype::fp16) &&
                 static_cast<int>(OutDtypes::bf16) == static_cast<int>(OutDtype::bf16));
 #define ACTIVATION(name, x) static_assert(static_cast<int>(Activations::name) == static_cast<int>(Activation::name));
-#include "tilekiln/matrix/activations.inc"
+#include "kernels/gemm/activations.inc"
 #undef ACTIVATION
 }
 

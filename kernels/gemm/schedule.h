@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "host.h"
+#include "kernels/gemm/host.h"
 
 namespace tilekiln::matrix {
 

@@ -12,7 +12,7 @@ _NEAREST, _BUILD = "nearest: ", ("this builds it: ", "no receipt lists it")
 
 
 class Refusal(NamedTuple):
-    """A library and its words, as kernels/library/explain.cpp writes them: the problem, then reasons."""
+    """A library and its words, as kernels/runtime/explain.cpp writes them: the problem, then reasons."""
 
     receipt: str
     text: str

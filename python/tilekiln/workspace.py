@@ -1,6 +1,6 @@
 """The workspace of the backward, for inspection: how a problem is cut into splits and handed to logical workers.
 
-Words and formulas: include/tilekiln/fmha/bwd_workspace.h; every figure here is what the library itself computes.
+Words and formulas: kernels/attention/fmha_bwd/workspace.h; every figure here is what the library itself computes.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_compiler_too_old(tree, script):
         (["target=list"], TARGETS),
         (["receipt=fp32_min", "target=cpu-avx2", "list"], ["fmha_fwd_fp32_d128x128_batch"]),
         (["receipt=fp32_min", "explain=fmha_fwd hdim_q=48"], ["yes: fp32_min lists "]),
-        (["-n", "receipt=fp32_min", "cache=build/cache"], ["compile rows/fmha_fwd", "compile kernels/library/"]),
+        (["-n", "receipt=fp32_min", "cache=build/cache"], ["compile rows/fmha_fwd", "compile kernels/runtime/"]),
         (["-c", "receipt=fp32_min"], []),
     ],
 )
@@ -192,9 +192,9 @@ def test_colours_and_progress_on_a_terminal_only(built_tree):
     target = f"build/{built_tree.variant}/obj/library/status.o"
     (built_tree.root / target).unlink()
     assert built_tree.on_terminal("-n", *built_tree.SMALL, target).splitlines()[-1] == (
-        "[1/1] \033[36mcompile\033[0m kernels/library/status.cpp"
+        "[1/1] \033[36mcompile\033[0m kernels/runtime/status.cpp"
     )
-    assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/library/status.cpp"
+    assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/runtime/status.cpp"
 
 
 def test_where_an_installation_goes_is_said_first(tree):

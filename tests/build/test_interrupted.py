@@ -24,7 +24,7 @@ def make_stale(tree):
     place = tree.root / f"build/{tree.variant}"
     for path in [library(tree), *place.glob("obj/fp32_min/*.o"), *place.glob("obj/engine/*.o")]:
         path.unlink()
-    tree.append("kernels/library/status.cpp", "// changed\n")
+    tree.append("kernels/runtime/status.cpp", "// changed\n")
 
 
 @pytest.fixture
@@ -166,6 +166,6 @@ def test_two_builds_at_once(built_tree, script, tmp_path, finished):
     (tmp_path / "go").touch()
     said, also = first.communicate()[0], second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0)
-    assert "compile kernels/library/status.cpp" in said
+    assert "compile kernels/runtime/status.cpp" in said
     assert also.splitlines()[-1] == "scons: `default' is up to date."
     finished()

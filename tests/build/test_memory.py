@@ -92,7 +92,7 @@ def remove_objects(tree, count):
     objects = sorted((tree.root / f"build/{tree.variant}/obj/library").glob("*.o"))[:count]
     for path in objects:
         path.unlink()
-    return [f"kernels/library/{path.stem}.cpp" for path in objects]
+    return [f"kernels/runtime/{path.stem}.cpp" for path in objects]
 
 
 def test_killed_beside_others_is_tried_again(built_tree, script, tmp_path):
@@ -111,7 +111,7 @@ def test_killed_beside_others_is_tried_again(built_tree, script, tmp_path):
     )
     names = remove_objects(built_tree, 6)
     said = built_tree.built(*built_tree.SMALL, "-j4", f"launcher={launcher}")
-    again = [line for line in said.lines if line.startswith("killed for memory: compile kernels/library/")]
+    again = [line for line in said.lines if line.startswith("killed for memory: compile kernels/runtime/")]
     assert again
     assert any(line.endswith("Again, with at most 1 at once from now on.") for line in again)
     assert set(said.actions("compile")) >= set(names)

@@ -30,24 +30,25 @@ def test_nothing_changed(built_tree):
 
 
 def test_touching_without_change(built_tree):
-    for path in built_tree.root.glob("include/tilekiln/**/*.h"):
-        os.utime(path)
+    for folder in ("include", "kernels"):
+        for path in (built_tree.root / folder).rglob("*.h"):
+            os.utime(path)
     assert nothing_done(built_tree.built(*built_tree.SMALL))
 
 
 def test_a_header_of_the_rows(built_tree):
-    built_tree.append("include/tilekiln/runtime/row.h", "// changed\n")
+    built_tree.append("kernels/runtime/row.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")
     assert [label for label in compiled if label.startswith("rows/")]
-    assert "kernels/library/dispatch.cpp" in compiled
+    assert "kernels/runtime/dispatch.cpp" in compiled
     assert not [label for label in compiled if "for cpu-" in label]  # the engine knows no rows
 
 
 def test_a_header_of_the_engine(built_tree):
-    built_tree.append("include/tilekiln/cpu/tile.h", "// changed\n")
+    built_tree.append("kernels/attention/cpu/tile.h", "// changed\n")
     compiled = built_tree.built(*built_tree.SMALL).actions("compile")
     assert [label for label in compiled if label.startswith("kernels/attention/fmha_fwd/cpu/qlanes.cpp for ")]
-    assert not [label for label in compiled if label.startswith(("rows/", "kernels/library/"))]
+    assert not [label for label in compiled if label.startswith(("rows/", "kernels/runtime/"))]
 
 
 def test_one_more_value(built_tree):
@@ -71,10 +72,10 @@ def test_one_more_value(built_tree):
 def test_launcher_is_run_and_rebuilds_nothing(built_tree, script, tmp_path):
     launcher = script("launcher", [f'echo "$1" >> {tmp_path}/launched', 'exec "$@"'])
     assert nothing_done(built_tree.built(*built_tree.SMALL, f"launcher={launcher}"))
-    built_tree.append("kernels/library/status.cpp", "// changed\n")
+    built_tree.append("kernels/runtime/status.cpp", "// changed\n")
     said = built_tree.built(*built_tree.SMALL, f"launcher={launcher}")
     # The manifest has the hash of all sources in it. The two compile side by side: either may be said first.
-    assert sorted(said.actions("compile")) == ["fp32_min/manifest.cpp", "kernels/library/status.cpp"]
+    assert sorted(said.actions("compile")) == ["fp32_min/manifest.cpp", "kernels/runtime/status.cpp"]
     assert (tmp_path / "launched").read_text() == "g++\ng++\n"
     assert nothing_done(built_tree.built(*built_tree.SMALL))
 
@@ -140,10 +141,10 @@ def test_compiledb(built_tree):
     said = built_tree.built(*built_tree.SMALL, "compiledb")
     assert said.actions("compile") == []
     entries = json.loads((built_tree.root / "compile_commands.json").read_text())
-    assert {"kernels/library/dispatch.cpp", "kernels/attention/fmha_fwd/cpu/qlanes.cpp"} <= {
+    assert {"kernels/runtime/dispatch.cpp", "kernels/attention/fmha_fwd/cpu/qlanes.cpp"} <= {
         entry["file"] for entry in entries
     }
-    entry = next(entry for entry in entries if entry["file"] == "kernels/library/status.cpp")
+    entry = next(entry for entry in entries if entry["file"] == "kernels/runtime/status.cpp")
     assert os.path.realpath(entry["directory"]) == os.path.realpath(built_tree.root)
     command = [*entry["arguments"], "-fsyntax-only"]
     subprocess.run(command, cwd=entry["directory"], check=True)
@@ -151,7 +152,7 @@ def test_compiledb(built_tree):
 
 def test_failed_compile(built_tree):
     """The instances of the unit are named, and the command shown fails in the same way."""
-    built_tree.append("kernels/library/rows.cpp.jinja", "#error rows are broken\n")
+    built_tree.append("kernels/runtime/rows.cpp.jinja", "#error rows are broken\n")
     said = built_tree.scons(*built_tree.SMALL, "-j1")
     assert said.code == 2
     lines = said.lines
@@ -167,7 +168,7 @@ def test_failed_compile(built_tree):
 
 
 def test_warnings_are_shown_when_the_compile_succeeds(built_tree):
-    built_tree.append("kernels/library/status.cpp", "#warning look here\n")
+    built_tree.append("kernels/runtime/status.cpp", "#warning look here\n")
     assert "look here" in built_tree.built(*built_tree.SMALL).out
 
 
@@ -196,8 +197,8 @@ def test_interrupted(built_tree, script, how):
     assert build.wait(30) != 0
     if how == signal.SIGINT:
         # Nobody's fault, so neither instances nor a command to reproduce it.
-        assert "interrupted: compile kernels/library/status.cpp" in (built_tree.root / "said").read_text().splitlines()
+        assert "interrupted: compile kernels/runtime/status.cpp" in (built_tree.root / "said").read_text().splitlines()
         assert "failed" not in (built_tree.root / "said").read_text()
     assert not object_.exists() or object_.read_bytes() != b"half\n"
-    assert built_tree.built(*built_tree.SMALL).actions("compile") == ["kernels/library/status.cpp"]
+    assert built_tree.built(*built_tree.SMALL).actions("compile") == ["kernels/runtime/status.cpp"]
     assert library.read_bytes() == expected

@@ -45,7 +45,7 @@ def test_report(built_tree):
     # The same again changes nothing; then one source changes, and one instance more.
     built_tree.built(*built_tree.SMALL, "report")
     assert read(built_tree)[0]["changes"] is None
-    built_tree.append("kernels/library/status.cpp", 'const char* more() { return "some text more"; }\n')
+    built_tree.append("kernels/runtime/status.cpp", 'const char* more() { return "some text more"; }\n')
     built_tree.edit("receipts/fp32_min.yaml", "hdim_q=64,128 mode", "hdim_q=64 mode")
     built_tree.built(*built_tree.SMALL, "report")
     data, page = read(built_tree)

@@ -88,11 +88,11 @@ def test_verify(built_tree, tmp_path):
     )
     beside.unlink()
 
-    built_tree.append("kernels/library/status.cpp", "// changed\n")
+    built_tree.append("kernels/runtime/status.cpp", "// changed\n")
     code, out, _ = verify(built_tree, library)
     assert (code, out.splitlines()[-2:]) == (
         1,
-        ["is not what this tree makes of its manifest:", "  sources: kernels/library differs"],
+        ["is not what this tree makes of its manifest:", "  sources: kernels/runtime differs"],
     )
 
     receipt = built_tree.root / "receipts/fp32_min.yaml"

@@ -48,7 +48,7 @@ def done(said):
 
 def test_an_old_time_hides_no_change(built):
     """As in a tarball or an image layer: a file's time is long ago and stays the same when its content changes."""
-    source = built.root / "kernels/library/status.cpp"
+    source = built.root / "kernels/runtime/status.cpp"
     for path in (built.root / "kernels").rglob("*"):
         os.utime(path, (1, 1))
     built.built(*BUILD)
@@ -56,10 +56,10 @@ def test_an_old_time_hides_no_change(built):
     text = source.read_text()
     source.write_text(text + "// changed\n")
     os.utime(source, (1, 1))
-    assert "compile kernels/library/status.cpp" in done(built.built(*BUILD))
+    assert "compile kernels/runtime/status.cpp" in done(built.built(*BUILD))
     source.write_text(text)
     os.utime(source, (1, 1))
-    assert "compile kernels/library/status.cpp" in done(built.built(*BUILD))
+    assert "compile kernels/runtime/status.cpp" in done(built.built(*BUILD))
     assert outputs(built) == pristine
 
 
@@ -73,7 +73,7 @@ def test_another_linker_makes_everything_anew(built, script, tool):
 
 
 def test_exports_are_part_of_a_library(built):
-    built.append("kernels/library/exports.map", "# changed\n")
+    built.append("kernels/runtime/exports.map", "# changed\n")
     said = built.built(*BUILD)
     assert said.actions("link") == [f"{place(built).relative_to(built.root)}/lib/libtilekiln_fp32_min.so"]
 

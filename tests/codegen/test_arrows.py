@@ -21,12 +21,7 @@ SEES = {  # of the packages
     "tilekiln": set(),
     "tools": {"codegen", "build_support", "tilekiln"},
 }
-RUNTIME = ("include/tilekiln/runtime/", "kernels/library/")
-ATTENTION = ("include/tilekiln/fmha/", "kernels/attention/")
-ATTENTIONS_OWN = {  # of those that lie among headers of others
-    *("attention.h", "bwd_launcher.h", "fmha_bwd.h", "fmha_fwd.h", "fmha_kv.h", "splits.h"),
-    *("paging.h", "append.h"),
-}
+BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
 
 Graph = dict[str, set[str]]
 
@@ -115,22 +110,38 @@ def test_no_header_includes_itself_by_way_of_others(sources: Graph) -> None:
     assert _circle(sources) == []
 
 
-def test_runtime_and_instructions_know_no_attention(sources: Graph) -> None:
-    """The runtime is handed tables; what ISAs can do is the same for every operator."""
-    general = (
-        *RUNTIME,
-        *(f"include/tilekiln/cpu/{isa}/" for isa in ("generic", "avx2", "avx512")),
-        "kernels/backends/",
-    )
+def _area(path: str) -> str:
+    """kernels/<area>/ of a file of operators, "" of any other."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) + "/" if parts[0] == "kernels" and not path.startswith(BELOW) else ""
 
-    def is_attentions(path: str) -> bool:
-        return path.startswith(ATTENTION) or pathlib.Path(path).name in ATTENTIONS_OWN
 
-    wrong = [
-        (path, other)
-        for path, others in sources.items()
-        if path.startswith(general) and not is_attentions(path)
-        for other in others
-        if is_attentions(other)
+def test_runtime_and_backends_know_no_operator(sources: Graph) -> None:
+    """The runtime is handed tables; what processors can do is the same for every operator."""
+    below = {path: others for path, others in sources.items() if path.startswith(BELOW)}
+    assert len(below) > 60
+    assert [(path, other) for path, others in below.items() for other in others if _area(other)] == []
+
+
+def test_areas_know_none_beside_them(sources: Graph) -> None:
+    areas = {area for path in sources if (area := _area(path))}
+    assert {"kernels/attention/", "kernels/gemm/", "kernels/norm/"} <= areas
+    arrows = [(path, other) for path, others in sources.items() if _area(path) for other in others]
+    assert [(path, other) for path, other in arrows if _area(other) not in ("", _area(path))] == []
+
+
+def test_public_headers_include_public_ones_alone(sources: Graph) -> None:
+    public = {path: others for path, others in sources.items() if path.startswith("include/")}
+    assert len(public) > 15
+    assert [other for others in public.values() for other in others if not other.startswith("include/")] == []
+
+
+def test_headers_of_kernels_are_named_from_the_root(sources: Graph) -> None:
+    """One name for a file wherever it is included."""
+    beside = [
+        (path, name)
+        for path in sources
+        for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', (ROOT / path).read_text(), re.MULTILINE)
+        if path.startswith("kernels/") and (ROOT / path).parent.joinpath(name).exists()
     ]
-    assert wrong == []
+    assert beside == []

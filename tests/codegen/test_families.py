@@ -39,7 +39,7 @@ rules:
 pipelines:
   - {name: rows, about: One row at a time.}
 engine:
-  header: tilekiln/fmha/fwd_engine.h
+  header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
 batch_by: [dtype]
 """
@@ -129,7 +129,16 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
         assert {axis: row[axis] for axis in own} == instance.signature
         assert all(row[axis] is None for axis in columns[2:-3] if axis not in own)
     for unit in generated.units:
-        flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "-Iinclude"]
+        flags = [
+            "-std=c++20",
+            "-fsyntax-only",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            f"-I{ROOT / 'include'}",
+            f"-I{ROOT}",
+            "-Iinclude",
+        ]
         if unit.kind == "table":
             done = subprocess.run(
                 [COMPILERS[0], *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
@@ -152,7 +161,7 @@ algorithm:
 pipelines:
   - {name: sums, about: One row at a time.}
 engine:
-  header: tilekiln/fmha/fwd_engine.h
+  header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
 batch_by: [dtype]
 """

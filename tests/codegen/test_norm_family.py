@@ -45,7 +45,7 @@ choice:
 pipelines:
   - {{name: rows, about: One row at a time.}}
 engine:
-  header: tilekiln/fmha/fwd_engine.h
+  header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
 batch_by: [dtype, columns]
 """
@@ -145,7 +145,16 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         "static_assert(fields::block_m == 0 && fields::warp_k == 8 && fields::stages == 9 && fields::load == 11);\n"
     )
     paths = [*(unit.path for unit in generated.units if unit.kind in ("rows", "table")), "checks.cpp"]
-    flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", "-Iinclude"]
+    flags = [
+        "-std=c++20",
+        "-fsyntax-only",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        f"-I{ROOT / 'include'}",
+        f"-I{ROOT}",
+        "-Iinclude",
+    ]
     done = subprocess.run([COMPILERS[0], *flags, *paths], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == ""
 

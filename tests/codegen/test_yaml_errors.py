@@ -112,7 +112,7 @@ CASES = [
     ),
     (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
     (FAMILY, "  type: tilekiln::", "  @typ: tilekiln::", "'typ' is not known here; nearest: type"),
-    (FAMILY, "header: tilekiln/fmha/fwd_engine.h", "header: @tilekiln/no.h", "include/tilekiln/no.h is missing"),
+    (FAMILY, "header: kernels/attention/fwd_engine.h", "header: @kernels/no.h", "kernels/no.h is missing"),
     (
         GENERIC,
         "fmha_fwd:\n    - {pipeline: qlanes,",

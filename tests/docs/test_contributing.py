@@ -141,7 +141,7 @@ ENGINE_CALL = """
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include "tilekiln/matrix/engine.h"
+#include "kernels/gemm/engine.h"
 using namespace tilekiln::matrix;
 extern "C" const Engine tilekiln_generic_gemm_panels;
 int main() {

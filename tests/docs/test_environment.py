@@ -103,5 +103,5 @@ def test_every_variable_that_is_described_is_read_where_the_page_says() -> None:
 def test_the_variables_of_a_library_are_read_by_it() -> None:
     """The search finds what it should: three of the runtime, whatever else there is."""
     assert {"TILEKILN_ISA", "TILEKILN_NUM_THREADS", "TILEKILN_VERBOSE"} <= {
-        name for name, files in read().items() if "kernels/library/environment.cpp" in files
+        name for name, files in read().items() if "kernels/runtime/environment.cpp" in files
     }

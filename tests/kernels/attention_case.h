@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "guarded.h"
-#include "tilekiln/fmha/fwd_engine.h"
+#include "kernels/attention/fwd_engine.h"
 
 namespace tilekiln::test {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention_case.h"
-#include "tilekiln/fmha/bwd_engine.h"
+#include "kernels/attention/bwd_engine.h"
 
 namespace tilekiln::test {
 

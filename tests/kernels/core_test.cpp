@@ -4,8 +4,8 @@
 #include <initializer_list>
 
 #include "check.h"
-#include "tilekiln/core/numbers.h"
-#include "tilekiln/core/philox.h"
+#include "kernels/backends/numbers.h"
+#include "kernels/backends/philox.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <random>
 #include <sstream>
 
-#include "tilekiln/core/philox.h"
+#include "kernels/backends/philox.h"
 
 namespace tilekiln::test {
 namespace {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "tilekiln/core/numbers.h"
+#include "kernels/backends/numbers.h"
 
 namespace tilekiln::test {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "guarded.h"
-#include "tilekiln/fmha/kv_engine.h"
+#include "kernels/attention/kv_engine.h"
 
 #define TILEKILN_WEAK extern "C" __attribute__((weak)) const tilekiln::fmha::KvEngine
 TILEKILN_WEAK tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_qlanes, tilekiln_cpu_avx512bf16_fmha_fwd_splitkv_dlanes;

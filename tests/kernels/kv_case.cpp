@@ -7,7 +7,7 @@
 #include <sstream>
 #include <vector>
 
-#include "tilekiln/core/philox.h"
+#include "kernels/backends/philox.h"
 
 namespace tilekiln::test {
 namespace {

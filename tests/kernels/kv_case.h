@@ -4,7 +4,7 @@
 #include <string>
 
 #include "fwd_case.h"
-#include "tilekiln/fmha/kv_engine.h"
+#include "kernels/attention/kv_engine.h"
 
 namespace tilekiln::test {
 

@@ -1,5 +1,5 @@
 // One target's SIMD vocabulary against scalar code: conversions bit for bit, 2^x, soft caps, selection, transposes, Philox.
-#include "tilekiln/cpu/vocabulary.h"
+#include "kernels/backends/cpu/vocabulary.h"
 
 #include <cmath>
 #include <cstring>
@@ -8,10 +8,10 @@
 
 #include "check.h"
 #include "guarded.h"
-#include "tilekiln/cpu/dropout.h"
-#include "tilekiln/cpu/exp2.h"
-#include "tilekiln/cpu/load.h"
-#include "tilekiln/cpu/score.h"
+#include "kernels/attention/cpu/dropout.h"
+#include "kernels/attention/cpu/score.h"
+#include "kernels/backends/cpu/exp2.h"
+#include "kernels/backends/cpu/load.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

@@ -1,6 +1,6 @@
 // The workspace of the backward pass: every vector byte for byte, the worked examples, and tens of thousands of random
 // schedules by brute force.
-#include "tilekiln/fmha/bwd_workspace.h"
+#include "kernels/attention/fmha_bwd/workspace.h"
 
 #include <algorithm>
 #include <map>

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "check.h"
-#include "tilekiln/runtime/backend.h"
-#include "tilekiln/runtime/explain.h"
+#include "kernels/runtime/backend.h"
+#include "kernels/runtime/explain.h"
 
 using namespace tilekiln;
 

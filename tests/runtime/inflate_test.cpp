@@ -1,5 +1,5 @@
 // Streams of zlib's own, whole, cut and changed. Arguments: a file, which is inflated to the file of the second.
-#include "tilekiln/runtime/inflate.h"
+#include "kernels/runtime/inflate.h"
 
 #include <stdio.h>
 #include <stdlib.h>

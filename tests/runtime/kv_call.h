@@ -11,7 +11,7 @@
 #include "kv_plain_engine.h"
 #include "tilekiln/tilekiln.h"
 #ifndef TILEKILN_TEST_LIBRARY
-#include "tilekiln/runtime/fmha_kv.h"
+#include "kernels/attention/fmha_kv.h"
 #endif
 
 namespace {

@@ -4,7 +4,7 @@
 #include "kv_call_append.h"
 #include "kv_call_prefill.h"
 #ifndef TILEKILN_TEST_LIBRARY
-#include "tilekiln/runtime/table.h"
+#include "kernels/runtime/table.h"
 
 const tilekiln::Table tilekiln::table = {};  // no target but the CPU's
 #endif

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-#include "tilekiln/fmha/kv_engine.h"
+#include "kernels/attention/kv_engine.h"
 
 namespace plain {
 

@@ -4,10 +4,10 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/runtime/table.h"
 #include "tilekiln/generated/fmha_fwd_splitkv.h"
 #include "tilekiln/generated/fmha_fwd_splitkv_combine.h"
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/table.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;

@@ -2,8 +2,8 @@
 #include <initializer_list>
 
 #include "check.h"
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/splits.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/attention/splits.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;

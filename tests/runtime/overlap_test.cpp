@@ -2,7 +2,7 @@
 #include <set>
 
 #include "check.h"
-#include "tilekiln/runtime/array.h"
+#include "kernels/runtime/array.h"
 
 using namespace tilekiln;
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "check.h"
-#include "tilekiln/runtime/fmha_fwd.h"
+#include "kernels/attention/fmha_fwd/call.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tilekiln/runtime/library.h"
+#include "kernels/runtime/library.h"
 #include "tilekiln/tilekiln.h"
 
 using namespace tilekiln;

@@ -3,7 +3,7 @@
 
 #include <initializer_list>
 
-#include "../kv_cache.h"
+#include "kernels/attention/kv_cache.h"
 
 namespace tilekiln::op::fmha_batch_prefill {
 namespace {

@@ -1,5 +1,5 @@
 // The pages of a batch prefill: a page list for all sequences, as sglang keeps it, or a block table, as vllm does.
-#include "../page_table.h"
+#include "kernels/attention/page_table.h"
 
 namespace tilekiln::fmha {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <initializer_list>
 
-#include "../index_arrays.h"
-#include "../problem.h"
+#include "kernels/attention/index_arrays.h"
+#include "kernels/attention/problem.h"
 
 namespace tilekiln::op::fmha_bwd {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "sequences.h"
+#include "kernels/attention/fmha_bwd/sequences.h"
 
 namespace tilekiln::fmha {
 namespace {

@@ -2,9 +2,9 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "kernels/attention/fmha_bwd/launcher.h"
+#include "kernels/runtime/stream.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
-#include "tilekiln/runtime/bwd_launcher.h"
-#include "tilekiln/runtime/stream.h"
 
 namespace tilekiln::fmha {
 namespace {

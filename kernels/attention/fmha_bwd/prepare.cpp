@@ -1,10 +1,10 @@
 // Preparing a workspace: at once, or in stream order.
 #include <string.h>
 
-#include "tilekiln/runtime/bwd_launcher.h"
-#include "tilekiln/runtime/check.h"
-#include "tilekiln/runtime/staging.h"
-#include "tilekiln/runtime/stream.h"
+#include "kernels/attention/fmha_bwd/launcher.h"
+#include "kernels/runtime/check.h"
+#include "kernels/runtime/staging.h"
+#include "kernels/runtime/stream.h"
 
 namespace tilekiln::fmha {
 namespace {

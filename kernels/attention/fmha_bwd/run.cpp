@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "sequences.h"
-#include "tilekiln/runtime/launch.h"
-#include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/scratch.h"
+#include "kernels/attention/fmha_bwd/sequences.h"
+#include "kernels/runtime/launch.h"
+#include "kernels/runtime/parallel.h"
+#include "kernels/runtime/scratch.h"
 
 namespace tilekiln::fmha {
 namespace {

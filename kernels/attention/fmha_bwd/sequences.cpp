@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sequences.h"
+#include "kernels/attention/fmha_bwd/sequences.h"
 
 namespace tilekiln::fmha {
 namespace {

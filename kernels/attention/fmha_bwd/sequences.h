@@ -3,7 +3,7 @@
 #include <functional>
 #include <vector>
 
-#include "tilekiln/runtime/fmha_bwd.h"
+#include "kernels/attention/fmha_bwd/call.h"
 
 namespace tilekiln::fmha {
 

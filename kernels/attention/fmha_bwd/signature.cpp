@@ -3,13 +3,13 @@
 
 #include <initializer_list>
 
-#include "../problem.h"
+#include "kernels/attention/fmha_bwd/call.h"
+#include "kernels/attention/problem.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/library.h"
 #include "tilekiln/generated/fmha_bwd_convert_dq.h"
 #include "tilekiln/generated/fmha_bwd_dot_do_o.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
-#include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/fmha_bwd.h"
-#include "tilekiln/runtime/library.h"
 
 namespace tilekiln::fmha {
 

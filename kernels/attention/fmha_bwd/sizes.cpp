@@ -1,6 +1,6 @@
 // The workspace of a call: its shape and size.
+#include "kernels/attention/fmha_bwd/call.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
-#include "tilekiln/runtime/fmha_bwd.h"
 
 namespace tilekiln::fmha {
 

@@ -1,5 +1,5 @@
 // Layout, sizes and schedules of the backward workspace.
-#include "tilekiln/fmha/bwd_workspace.h"
+#include "kernels/attention/fmha_bwd/workspace.h"
 
 #include <string.h>
 

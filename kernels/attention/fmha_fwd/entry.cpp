@@ -1,8 +1,8 @@
 // The C ABI of fmha_fwd.
-#include "tilekiln/runtime/choose.h"
-#include "tilekiln/runtime/explain.h"
-#include "tilekiln/runtime/fmha_fwd.h"
-#include "tilekiln/runtime/library.h"
+#include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/explain.h"
+#include "kernels/runtime/library.h"
 
 namespace tilekiln::fmha {
 

@@ -3,8 +3,8 @@
 
 #include <initializer_list>
 
-#include "../problem.h"
-#include "tilekiln/runtime/backend.h"
+#include "kernels/attention/problem.h"
+#include "kernels/runtime/backend.h"
 
 namespace tilekiln::op::fmha_fwd {
 namespace {

@@ -6,9 +6,9 @@
 // shortest ones, and no thread is left waiting for a long one.
 #include <algorithm>
 
+#include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/runtime/launch.h"
 #include "tilekiln/generated/fmha_fwd.h"
-#include "tilekiln/runtime/fmha_fwd.h"
-#include "tilekiln/runtime/launch.h"
 
 namespace tilekiln::fmha {
 namespace {

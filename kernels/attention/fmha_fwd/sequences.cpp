@@ -1,5 +1,5 @@
 // The index arrays of an attention call: how long each sequence is and where it starts.
-#include "../index_arrays.h"
+#include "kernels/attention/index_arrays.h"
 
 namespace tilekiln::fmha {
 

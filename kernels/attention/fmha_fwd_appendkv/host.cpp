@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "../kv_cache.h"
+#include "kernels/attention/kv_cache.h"
 
 namespace tilekiln::op::fmha_fwd_appendkv {
 namespace {

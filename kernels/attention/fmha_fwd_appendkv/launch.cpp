@@ -2,8 +2,8 @@
 // cache.
 #include <algorithm>
 
-#include "tilekiln/runtime/fmha_kv.h"
-#include "tilekiln/runtime/launch.h"
+#include "kernels/attention/fmha_kv.h"
+#include "kernels/runtime/launch.h"
 
 namespace tilekiln::fmha {
 namespace {

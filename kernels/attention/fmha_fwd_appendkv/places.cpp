@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "../page_table.h"
+#include "kernels/attention/page_table.h"
 
 namespace tilekiln::fmha {
 

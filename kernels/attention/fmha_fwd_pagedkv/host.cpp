@@ -1,7 +1,7 @@
 // What fmha_fwd_pagedkv's operator.yaml cannot say of its arguments, and the plain data that engines take.
 #include "tilekiln/generated/operators/fmha_fwd_pagedkv.h"
 
-#include "../kv_cache.h"
+#include "kernels/attention/kv_cache.h"
 
 namespace tilekiln::op::fmha_fwd_pagedkv {
 

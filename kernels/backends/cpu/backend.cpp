@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tilekiln/runtime/backend.h"
-#include "tilekiln/runtime/kept.h"
-#include "tilekiln/runtime/parallel.h"
-#include "tilekiln/runtime/stream.h"
+#include "kernels/runtime/backend.h"
+#include "kernels/runtime/kept.h"
+#include "kernels/runtime/parallel.h"
+#include "kernels/runtime/stream.h"
 
 namespace tilekiln {
 namespace {

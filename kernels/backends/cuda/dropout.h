@@ -1,10 +1,10 @@
-// Dropout's random bytes (the stream: include/tilekiln/core/philox.h) as bits in the layout of wgmma accumulators.
+// Dropout's random bytes (the stream: kernels/backends/philox.h) as bits in the layout of wgmma accumulators.
 //
 // One call of Philox serves one key and 16 query rows of a 32 x 32 patch: rows 16 g + 8 half + 0..7, g = 0, 1.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
-#include "tilekiln/core/philox.h"
+#include "kernels/backends/philox.h"
 
 namespace tilekiln::cuda {
 

@@ -9,8 +9,8 @@
 #include <mutex>
 #include <vector>
 
-#include "tilekiln/runtime/backend.h"
-#include "tilekiln/runtime/parallel.h"
+#include "kernels/runtime/backend.h"
+#include "kernels/runtime/parallel.h"
 
 namespace tilekiln {
 namespace {

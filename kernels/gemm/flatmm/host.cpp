@@ -1,7 +1,7 @@
 // Arguments of flatmm as the plain data of gemm's engines, and its units.
 #include "tilekiln/generated/operators/flatmm_entries.h"
 
-#include "../host.h"
+#include "kernels/gemm/host.h"
 
 namespace tilekiln::op::flatmm {
 namespace {

@@ -1,7 +1,7 @@
 // Arguments of gemm as the plain data of its engines, and its units.
 #include "tilekiln/generated/operators/gemm_entries.h"
 
-#include "../schedule.h"
+#include "kernels/gemm/schedule.h"
 
 namespace tilekiln::op::gemm {
 

@@ -1,7 +1,7 @@
 // Arguments of gemm_multi_d as the plain data of gemm's engines, and its units.
 #include "tilekiln/generated/operators/gemm_multi_d_entries.h"
 
-#include "../host.h"
+#include "kernels/gemm/host.h"
 
 namespace tilekiln::op::gemm_multi_d {
 

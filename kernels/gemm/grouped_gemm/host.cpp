@@ -1,7 +1,7 @@
 // Arguments of grouped_gemm as the plain data of gemm's engines, and its units.
 #include "tilekiln/generated/operators/grouped_gemm_entries.h"
 
-#include "../host.h"
+#include "kernels/gemm/host.h"
 
 namespace tilekiln::op::grouped_gemm {
 

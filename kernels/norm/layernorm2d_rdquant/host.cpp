@@ -1,5 +1,5 @@
 // Arguments of layernorm2d_rdquant as the plain data of its engines.
-#include "tilekiln/norm/host.h"
+#include "kernels/norm/host.h"
 #include "tilekiln/generated/operators/layernorm2d_rdquant_entries.h"
 
 namespace tilekiln::op::layernorm2d_rdquant {

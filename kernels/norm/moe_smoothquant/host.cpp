@@ -1,5 +1,5 @@
 // Arguments of moe_smoothquant as the plain data of its engines.
-#include "tilekiln/norm/host.h"
+#include "kernels/norm/host.h"
 #include "tilekiln/generated/operators/moe_smoothquant_entries.h"
 
 namespace tilekiln::op::moe_smoothquant {

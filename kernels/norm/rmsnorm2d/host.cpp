@@ -1,5 +1,5 @@
 // Arguments of rmsnorm2d as the plain data of its engines.
-#include "tilekiln/norm/host.h"
+#include "kernels/norm/host.h"
 #include "tilekiln/generated/operators/rmsnorm2d_entries.h"
 
 namespace tilekiln::op::rmsnorm2d {

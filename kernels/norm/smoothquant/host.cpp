@@ -1,5 +1,5 @@
 // Arguments of smoothquant as the plain data of its engines.
-#include "tilekiln/norm/host.h"
+#include "kernels/norm/host.h"
 #include "tilekiln/generated/operators/smoothquant_entries.h"
 
 namespace tilekiln::op::smoothquant {

@@ -8,8 +8,8 @@
 // V transposed. Emulated (functional), never run on AMD silicon.
 //
 // Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P.
-#include "../../../backends/hip/vocabulary.h"
-#include "problem.h"
+#include "kernels/backends/hip/vocabulary.h"
+#include "kernels/attention/fmha_fwd/hip/problem.h"
 
 namespace tilekiln::hip {
 

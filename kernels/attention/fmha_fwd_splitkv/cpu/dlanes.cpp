@@ -5,10 +5,10 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#include "tilekiln/cpu/dlanes/append.h"
-#include "tilekiln/cpu/dlanes/combine.h"
-#include "tilekiln/cpu/dlanes/decode.h"
-#include "tilekiln/cpu/saturate.h"
+#include "kernels/attention/cpu/dlanes/append.h"
+#include "kernels/attention/cpu/dlanes/combine.h"
+#include "kernels/attention/cpu/dlanes/decode.h"
+#include "kernels/backends/cpu/saturate.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

@@ -5,10 +5,10 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#include "tilekiln/cpu/saturate.h"
+#include "kernels/backends/cpu/saturate.h"
 
-#include "tilekiln/cpu/qlanes/cache_keys.h"
-#include "tilekiln/cpu/qlanes/forward.h"
+#include "kernels/attention/cpu/qlanes/cache_keys.h"
+#include "kernels/attention/cpu/qlanes/forward.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

@@ -2,8 +2,8 @@
 // of that target is a row over it. The engine is the only symbol that leaves this unit.
 #include <type_traits>
 
-#include "tilekiln/cpu/gemm/parts.h"
-#include "tilekiln/cpu/gemm/unit.h"
+#include "kernels/gemm/cpu/parts.h"
+#include "kernels/gemm/cpu/unit.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

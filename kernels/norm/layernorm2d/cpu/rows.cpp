@@ -1,5 +1,5 @@
 // The rows engine of layernorm2d for one target.
-#include "tilekiln/cpu/norm/rows.h"
+#include "kernels/norm/cpu/rows.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _layernorm2d_rows)

@@ -1,5 +1,5 @@
 // The rows engine of layernorm2d_rdquant for one target.
-#include "tilekiln/cpu/norm/quantise.h"
+#include "kernels/norm/cpu/quantise.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _layernorm2d_rdquant_rows)

@@ -1,5 +1,5 @@
 // The rows engine of moe_smoothquant for one target.
-#include "tilekiln/cpu/norm/quantise.h"
+#include "kernels/norm/cpu/quantise.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

@@ -1,5 +1,5 @@
 // The rows engine of rmsnorm2d for one target.
-#include "tilekiln/cpu/norm/rows.h"
+#include "kernels/norm/cpu/rows.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

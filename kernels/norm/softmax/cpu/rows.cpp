@@ -1,7 +1,7 @@
 // The rows engine of softmax for one target. Lanes run along a row; four vectors of maxima and of sums, joined at its end.
-#include "tilekiln/cpu/exp2.h"
-#include "tilekiln/cpu/vectors.h"
-#include "tilekiln/norm/softmax_engine.h"
+#include "kernels/backends/cpu/exp2.h"
+#include "kernels/backends/cpu/vectors.h"
+#include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

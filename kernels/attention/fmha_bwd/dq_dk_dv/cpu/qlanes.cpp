@@ -5,7 +5,7 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#include "tilekiln/cpu/qlanes_bwd/backward.h"
+#include "kernels/attention/cpu/qlanes_bwd/backward.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

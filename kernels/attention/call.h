@@ -1,0 +1,93 @@
+// What attention calls of every direction have in common on their way from arguments to units.
+#pragma once
+#include "kernels/attention/fwd_engine.h"
+#include "kernels/runtime/array.h"
+#include "kernels/runtime/dispatch.h"
+#include "kernels/runtime/run.h"
+#include "kernels/runtime/small_array.h"
+
+namespace tilekiln::fmha {
+
+// Queries and keys per scale of qscale=blockscale.
+constexpr int scale_block = 128;
+// Longest sequence: row + seqlen_k + window then stays within an int.
+constexpr int max_seqlen = 1 << 29;
+
+// Those that are absent have no name. Block scales are of the forward only.
+struct IndexArrays {
+  Array seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k, block_scale_seqstart_q,
+      block_scale_seqstart_k;
+};
+
+// A place is what the step of an array is multiplied by to find the sequence in it: the batch index in batch mode, the
+// physical start (of scales: the first block) in group mode. Room is what lies between it and the next.
+struct Sequence {
+  int batch, seqlen_q, seqlen_k;
+  i64 place_q, place_k, place_scale_q, place_scale_k;
+  i64 room_q, room_k;
+  i64 first_unit;
+};
+
+// Where the main stage of every operator has these in its Query; static_asserts compare them with the generated headers.
+constexpr int want_hdim_q = 0, want_hdim_v = 1, size_seqlen_q = 0;
+
+struct AttentionCall : Run {
+  Query query = {};
+  Choice choice;
+  int batch = 0;
+  int seqlen_q = 0, seqlen_k = 0;  // the longest logical lengths
+  bool uniform = false;            // every sequence has these lengths, and `sequences` is empty
+  SmallArray<Sequence, 16> sequences;
+  tilekiln_stream* stream = nullptr;
+};
+
+// Block scales of group mode: the blocks there are in q_descale and k_descale.
+struct ScaleBlocks { i64 q, k; };
+
+// The logical lengths and places of every sequence, from the index arrays. `scales`: null without block scales in group
+// mode.
+[[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                              const ScaleBlocks* scales, AttentionCall* call);
+
+// The queries' half of it: every sequence has its place and length of q, none of k, and `sequences` is filled whether
+// or not all are alike.
+[[nodiscard]] tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call);
+
+// The keys that row `row` of a sequence sees, for a problem of either direction.
+template <class Problem>
+i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
+  const i64 position = row + (problem.top_left ? 0 : seqlen_k - seqlen_q);
+  i64 first = problem.window_left < 0 ? 0 : position - problem.window_left;
+  i64 last = problem.window_right < 0 ? seqlen_k : position + problem.window_right + 1;
+  first = first < 0 ? 0 : first;
+  last = last > seqlen_k ? seqlen_k : last;
+  i64 count = last > first ? last - first : 0;
+  // Sink columns to the left of the window.
+  if (problem.window_left >= 0 && last > 0) {
+    i64 sink = problem.sink_size;
+    sink = sink < first ? sink : first;
+    count += sink < last ? sink : last;
+  }
+  return count;
+}
+
+// Whether the last rows of a sequence see more keys than the first. Visible ranges rise, stay, or fall along the rows
+// (a window bounded on both sides does each in turn, at its ends only).
+template <class Problem>
+bool last_rows_see_more(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
+  return problem.features.mask && seqlen_q > 0 &&
+         visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1) > visible_keys(problem, seqlen_q, seqlen_k, 0);
+}
+
+// The keys a row sees, taken over three rows of the sequence; 0 without rows.
+template <class Problem>
+double mean_visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
+  if (seqlen_q == 0) return 0;
+  if (!problem.features.mask) return static_cast<double>(seqlen_k);
+  return static_cast<double>(visible_keys(problem, seqlen_q, seqlen_k, 0) +
+                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q / 2) +
+                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1)) /
+         3;
+}
+
+}  // namespace tilekiln::fmha

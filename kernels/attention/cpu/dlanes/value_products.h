@@ -1,0 +1,123 @@
+// O[row][:] = alpha[row] O[row][:] + sum_key P[row][key] V[key][:], with lanes along the head dim. A row of V is loaded once for up
+// to 4 rows of P.
+#pragma once
+
+#include "kernels/attention/cpu/dlanes/products.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// o: rows of o_width. v, fetch: as k and fetch of Scores. p: rows of kMostKeys floats, or of as many bf16 at the same distance.
+using Values = void (*)(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p,
+                        const float* alpha, const HeadRows&);
+
+// P in fp32. R rows, N pairs of registers.
+template <class T, int R, int N> struct ValueSums {
+  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
+                                  i64 offset, i64 key, i64 end, const float* p) {
+    u64 next = fetch.first + u64(offset);
+    for (; key < end; ++key, next += fetch.step) {
+      const char* const row = v[key] + offset;
+      vf x[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast(p[r * kMostKeys + key]);
+      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
+        vf a, b;
+        fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), into);
+        ValueRow<T>::load_two(row + i * 2 * kLanes * sizeof(T), a, b);
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          sum[r][2 * i] = fma(x[r], a, sum[r][2 * i]);
+          sum[r][2 * i + 1] = fma(x[r], b, sum[r][2 * i + 1]);
+        }
+      }
+    }
+  }
+};
+
+#if TILEKILN_PAIRS
+// P in bf16, two keys at a time; a last key without another is paired with 0.
+template <class T, int R, int N> struct ValuePairSums {
+  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
+                                  i64 offset, i64 key, i64 end, const float* p) {
+    u64 next = fetch.first + u64(offset);
+    const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
+      const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
+      constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
+      fetch_lines<kBytes>(next, into);
+      if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
+      vf x[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast_word((const bf16*)(p + r * kMostKeys) + key);
+      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
+        vf low, high;
+        interleave_lanes(load_halves(one + i * 2 * kLanes), Both ? load_halves(two + i * 2 * kLanes) : zero_halves(),
+                         low, high);
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          sum[r][2 * i] = dot_pair(sum[r][2 * i], low, x[r]);
+          sum[r][2 * i + 1] = dot_pair(sum[r][2 * i + 1], high, x[r]);
+        }
+      }
+    };
+    for (; key + 1 < end; key += 2, next += 2 * fetch.step) two_keys.template operator()<true>();
+    if (key < end) two_keys.template operator()<false>();
+  }
+};
+#endif
+
+// MostRows: of a key head; 4: any number.
+template <template <class, int, int> class Sums, class T, int MostRows>
+void values(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p, const float* alpha,
+            const HeadRows& a) {
+  constexpr int kPairBytes = 2 * kLanes * int(sizeof(T));
+  const int pairs = (a.hdim_v + 2 * kLanes - 1) / (2 * kLanes);
+  for (int r = 0; r < a.heads_k * a.group; ++r) {
+    if (alpha[r] == 1) continue;  // seldom otherwise after the first blocks
+    for (int d = 0; d < a.hdim_v; d += kLanes) {
+      float* const at = o + r * a.o_width + d;
+      store(at, mul(load(at), broadcast(alpha[r])));
+    }
+  }
+  for (int key = 0; key < keys; key += a.chunk) {
+    const int end = keys - key < a.chunk ? keys : key + a.chunk;
+    const FetchRows* const first = fetch + (key >> a.fetch_shift);
+    for (int h = 0; h < a.heads_k; ++h) {
+      const auto sums = [&]<int R, int N>(int row, int i) __attribute__((always_inline)) {
+        float* const to = o + row * a.o_width + i * 2 * kLanes;
+        vf sum[R][2 * N];
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) sum[r][j] = zero();
+        }
+        const i64 offset = h * a.v_head + i * kPairBytes;
+        const FetchRows* ahead = first;
+        for (int begin = key; begin < end; begin += a.fetch_keys(), ++ahead) {
+          Sums<T, R, N>::add(sum, v, *ahead, row == h * a.group ? a.fetch_into : FetchInto::nothing, offset, begin,
+                             end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
+        }
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) {
+            float* const at = to + r * a.o_width + j * kLanes;
+            store(at, add(load(at), sum[r][j]));  // last: see value_rows of microkernel.h
+          }
+        }
+      };
+      const auto rows_from = [&]<int R, int N>(int r) __attribute__((always_inline)) {
+        int i = 0;
+        for (; i + N <= pairs; i += N) sums.template operator()<R, N>(h * a.group + r, i);
+        if constexpr (N > 2) {
+          for (; i + 2 <= pairs; i += 2) sums.template operator()<R, 2>(h * a.group + r, i);
+        }
+        if constexpr (N > 1) {
+          for (; i < pairs; ++i) sums.template operator()<R, 1>(h * a.group + r, i);
+        }
+      };
+      int r = 0;
+      if constexpr (MostRows > 1) {
+        for (; r + 4 <= a.group; r += 4) rows_from.template operator()<4, kRowAccumulators / 8>(r);
+        if (a.group - r >= 2) {
+          rows_from.template operator()<2, kRowAccumulators / 4>(r);
+          r += 2;
+        }
+      }
+      if (r < a.group) rows_from.template operator()<1, 4>(r);
+    }
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,168 @@
+// The two register-blocked products: R rows x N vectors of accumulators, broadcasting K or V from where it lies.
+#pragma once
+
+#include "kernels/attention/cpu/tile.h"
+#include "kernels/backends/cpu/compute.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// Where the rows of K lie: `count` of them, `stride` bytes apart; or, in runs of `run_keys`, a multiple of 4, at the addresses
+// `runs`.
+struct Keys {
+  const char* base;
+  i64 stride;
+  int count;
+  const char* const* runs = nullptr;
+  int run_keys = 0;
+
+  // As if the run of `key` were all there is; `end` becomes its end, if that is before.
+  TILEKILN_INLINE Keys run_of(int key, int& end) const {
+    if (!runs) return *this;
+    const int i = key / run_keys, begin = i * run_keys;
+    if (end > begin + run_keys) end = begin + run_keys;
+    return {runs[i] - begin * stride, stride, count};
+  }
+};
+
+// Where the rows of V lie, in words; runs as those of K.
+struct ValueRows {
+  const float* base;
+  i64 stride;
+  const char* const* runs = nullptr;
+  int run_keys = 0;
+
+  // Calls f(row, begin, end) for each run of the rows [begin, end), `row` being the address of the first of them.
+  template <class F> TILEKILN_INLINE void each_run(i64 begin, i64 end, F&& f) const {
+    i64 run = 0, first = 0;
+    if (runs && begin > 0) {  // a division costs a tenth of what a run does
+      run = begin / run_keys;
+      first = run * run_keys;
+    }
+    while (begin < end) {
+      const i64 next = first + run_keys, run_end = runs && next < end ? next : end;
+      f((runs ? (const float*)runs[run++] : base) + (begin - first) * stride, begin, run_end);
+      begin = first = run_end;
+    }
+  }
+};
+
+// The addresses of R rows from `first`: a pointer for every 4 of them and the stride, so that 16 rows need no spilled pointers.
+template <int R> struct StridedRows {
+  const char* quad[(R + 3) / 4];
+  i64 stride;
+
+  TILEKILN_INLINE StridedRows(const Keys& keys, int first) : stride(keys.stride) {
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] = keys.base + (first + r) * keys.stride;
+  }
+  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(quad[r / 4] + r % 4 * stride); }
+  TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < R; r += 4) quad[r / 4] += 4; }
+};
+
+// Up to 4 rows at the end of a sequence: rows past the last key repeat it.
+struct LastRows {
+  const char* row[4];
+
+  TILEKILN_INLINE LastRows(const Keys& keys, int first) {
+    for (int r = 0; r < 4; ++r)
+      row[r] = keys.base + (first + r < keys.count ? first + r : keys.count - 1) * keys.stride;
+  }
+  TILEKILN_INLINE vf broadcast(int r) const { return broadcast_word(row[r]); }
+  TILEKILN_INLINE void next_word() { TILEKILN_UNROLL(4) for (int r = 0; r < 4; ++r) row[r] += 4; }
+};
+
+// S[r][:] = sum_w K[r][w] Q^T[w][:], and maximum = max(maximum, S).
+template <class Compute, int R, int N, class Rows>
+TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, vf* maximum) {
+  vf sum[R][N];
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  TILEKILN_UNROLL(2) for (i64 w = 0; w < words; ++w) {
+    vf x[N];
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(q + w * kTileQ + j * kLanes);
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+      const vf y = rows.broadcast(r);
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+    }
+    rows.next_word();
+  }
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+      store(s + r * kTileQ + j * kLanes, sum[r][j]);
+      maximum[j] = max(maximum[j], sum[r][j]);
+    }
+  }
+}
+
+// S of the keys [begin, end) and N vectors; end - begin is a multiple of 4, or end is the last key. Rows past the last key get
+// its scores, which leaves the maximum right.
+template <class Compute, int N>
+TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s,
+                                 vf* maximum) {
+  constexpr int R = block_rows(N);
+  vf top[N];  // in registers over all keys
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
+  constexpr int kStep = R % 4 ? 2 * R : R;  // leaves a multiple of 4
+  for (int key = begin, run_end; key < end; key = run_end) {
+    run_end = end;
+    const Keys run = keys.run_of(key, run_end);
+    for (; key + kStep <= run_end; key += kStep) {
+      for (int r = key; r < key + kStep; r += R)
+        score_rows<Compute, R, N>(StridedRows<R>(run, r), words, q, s + r * kTileQ, top);
+    }
+    if constexpr (R != 4) {
+      for (; key + 4 <= run_end; key += 4)
+        score_rows<Compute, 4, N>(StridedRows<4>(run, key), words, q, s + key * kTileQ, top);
+    }
+    if (key < run_end) score_rows<Compute, 4, N>(LastRows(run, key), words, q, s + key * kTileQ, top);
+  }
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
+}
+
+// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet. The words are summed
+// from 0 and O is added last: a sum of thousands of like terms, one by one, drifts by some u a term.
+template <class Compute, int R, int N>
+TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int begin, int end, float* o,
+                                const vf* alpha) {
+  vf sum[R][N];
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  v.each_run(begin, end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
+    row += d;
+    TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += v.stride) {
+      vf x[N];
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(p + w * kTileQ + j * kLanes);
+      TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+        const vf y = broadcast_word(row + r);
+        TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+      }
+    }
+  });
+  if (alpha) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8)
+      for (int j = 0; j < N; ++j) sum[r][j] = fma(load(o + r * kTileQ + j * kLanes), alpha[j], sum[r][j]);
+    }
+  }
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store(o + r * kTileQ + j * kLanes, sum[r][j]);
+  }
+}
+
+// O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors.
+template <class Compute, int N>
+TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
+                                 const vf* alpha) {
+  constexpr int R = block_rows(N);
+  int d = 0;
+  const auto step = [&]<int Rows>() __attribute__((always_inline)) {
+    value_rows<Compute, Rows, N>(p, v, d, begin, end, o + d * kTileQ, alpha);
+    d += Rows;
+  };
+  while (d + R <= rows) step.template operator()<R>();
+  if constexpr (R != 4) {
+    while (d + 4 <= rows) step.template operator()<4>();
+  }
+  if constexpr (R % 4 != 0) {
+    if (d < rows) step.template operator()<2>();
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,99 @@
+// Where the forward's keys come from. A source of keys says which of them the unit may read, puts a block of them into the
+// shape that the products want, and knows their descales. DenseKeys is fmha_fwd's: one array, rows a constant stride apart.
+#pragma once
+
+#include "kernels/attention/cpu/qlanes/block.h"
+#include "kernels/attention/cpu/storage.h"
+#include "kernels/attention/fwd_engine.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using fmha::FwdProblem;
+using fmha::FwdUnit;
+using fmha::Qscale;
+
+// What depends on the storage type.
+struct Storage {
+  LoadQ load_q;
+  LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
+  LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
+  StoreOut store_out;
+  ScoreStage bias;
+  int q_bytes, kv_bytes, out_bytes, bias_bytes;  // of an element
+};
+
+// The factor of a key block is q[row's block] k[key's block]. Blocks are runs of keys, or pages, whose numbers a table holds.
+struct Descales {
+  float q = 1.f, v = 1.f;  // of the whole tile
+  const float *k = nullptr, *v_blocks = nullptr;
+  int keys = 1;  // per block
+  const int* table = nullptr;
+  i64 stride = 1;  // from block to block
+
+  TILEKILN_INLINE bool blocked() const { return k != nullptr; }
+  TILEKILN_INLINE i64 at(i64 key) const { return (table ? i64(table[key / keys]) : key / keys) * stride; }
+};
+
+TILEKILN_INLINE Descales descales_of(const FwdProblem& a, const FwdUnit& u, int head_k) {
+  Descales d;
+  if (a.features.qscale == Qscale::pertensor) {
+    d.q = a.q_descale[0] * a.k_descale[0];
+    d.v = a.v_descale[0];
+  } else if (a.features.qscale == Qscale::blockscale) {
+    d.q = a.q_descale[u.q_descale_offset + u.head * a.q_descale_head + u.row / a.block_scale_q];
+    d.k = a.k_descale + u.k_descale_offset + head_k * a.k_descale_head;
+    d.v_blocks = a.v_descale + u.v_descale_offset + head_k * a.v_descale_head;
+    d.keys = a.block_scale_k;
+  }
+  return d;
+}
+
+// Asks L2 for the rows of the first block while Q is transposed: S = 77 takes 0.95-0.99 of the time, long rows the same.
+TILEKILN_INLINE void prefetch_rows(const char* rows, i64 stride, int count, i64 bytes) {
+  for (int i = 0; i < count; ++i) {
+    for (i64 byte = 0; byte < bytes; byte += 64) __builtin_prefetch(rows + i * stride + byte, 0, 2);
+  }
+}
+
+class DenseKeys {
+ public:
+  TILEKILN_INLINE DenseKeys(const Storage& storage, const FwdProblem& a, const FwdUnit& u, int head_k, Scratch&,
+                            int word)
+      : a_(a),
+        load_k_(a.hdim_q % word ? storage.pad_k : storage.load_k),
+        load_v_(a.hdim_v % 4 ? storage.pad_v : storage.load_v),
+        k_((const char*)a.k + storage.kv_bytes * (u.k_offset + head_k * a.k_head)),
+        v_((const char*)a.v + storage.kv_bytes * (u.v_offset + head_k * a.v_head)),
+        bytes_(storage.kv_bytes) {}
+
+  static i64 begin(const FwdUnit&) { return 0; }
+  static i64 end(const FwdUnit& u) { return u.seqlen_k; }
+  static bool has_sink(const FwdUnit&) { return true; }
+  static Descales descales(const FwdProblem& a, const FwdUnit& u, int head_k) { return descales_of(a, u, head_k); }
+
+  TILEKILN_INLINE void prefetch(i64 key, int keys) const {
+    prefetch_rows(k_ + bytes_ * key * a_.k_row, bytes_ * a_.k_row, keys, bytes_ * a_.hdim_q);
+    prefetch_rows(v_ + bytes_ * key * a_.v_row, bytes_ * a_.v_row, keys, bytes_ * a_.hdim_v);
+  }
+
+  TILEKILN_INLINE void block(Block& b, i64 key, int keys) const {
+    b.keys = {k_ + bytes_ * key * a_.k_row, bytes_ * a_.k_row, keys};
+    b.v = {(const float*)(v_ + bytes_ * key * a_.v_row), a_.v_row};
+    if (load_k_) {
+      load_k_(b.scratch.k, b.keys.base, a_.k_row, keys, a_.hdim_q);
+      b.keys = {(const char*)b.scratch.k, 4 * k_copy_stride(b.q_words), keys};
+    }
+    if (load_v_) {
+      load_v_(b.scratch.v, b.v.base, a_.v_row, keys, a_.hdim_v);
+      b.v = {b.scratch.v, v_copy_stride(a_.hdim_v)};
+    }
+  }
+
+ private:
+  const FwdProblem& a_;
+  LoadRows load_k_, load_v_;
+  const char *k_, *v_;
+  i64 bytes_;
+};
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

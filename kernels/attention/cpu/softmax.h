@@ -1,0 +1,91 @@
+// Online softmax, purely vertical: one lane is one query.
+#pragma once
+
+#include "kernels/attention/cpu/tile.h"
+#include "kernels/backends/cpu/compute.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// P is 2^(c S - fl(c m)), one operation a score, and what rounds c m divides out. That holds as long as its rounding, half of the last
+// place of c m, is no number that 2 can not be raised to: beyond kFar, logits of 1e11 or the lowest bias, a pass more makes S
+// to c (S - m) first, which is 0 at the maximum.
+constexpr float kFar = 0x1p20f;
+TILEKILN_INLINE bool is_far(vf maximum, vf c) { return any_above(abs(mul(maximum, c)), broadcast(kFar)); }
+
+inline void subtract_maximum(float* s, int j0, int j1, int begin, int end, const vf* m, vf c) {
+  for (i64 key = begin; key < end; ++key) {
+    for (int j = j0; j < j1; ++j) {
+      float* p = s + key * kTileQ + j * kLanes;
+      store(p, mul(sub(load(p), m[j]), c));
+    }
+  }
+}
+
+// What a new maximum m' does to the state: alpha = 2^(c m - c m'), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
+TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c, bool far) {
+  const vf cm = mul(maximum, c);
+  alpha = exp2<5>(far ? mul(sub(m, maximum), c) : sub(mul(m, c), cm));
+  l = mul(l, alpha);
+  m = maximum;
+  return far ? zero() : cm;
+}
+
+// How P is altered between its sum and its product with V: dropped, scaled by V's block scale, or both.
+struct Alteration {
+  const lane_bits* keep;  // [vector][key], see Scratch
+  float gain;
+};
+
+// P = 2^(c S - cm) over keys [begin, end) and N vectors from j0; l += P, then P is altered and stored in words over S.
+// With two keys a word, begin is even and a missing last key counts as P = 0.
+template <class Compute, bool Altered, int N>
+TILEKILN_INLINE void probabilities(float* s, int j0, int begin, int end, vf c, const vf* cm, vf* l,
+                                   const Alteration& alteration) {
+  // In registers: as memory that S might alias, the sums cost a store each (bf16: 20 % of this pass).
+  vf shift[N], sum[N];
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+    shift[j] = cm[j];
+    sum[j] = zero();
+  }
+  const vf gain = broadcast(alteration.gain);
+  const lane_bits* keep = alteration.keep + j0 * kTileK;
+  s += j0 * kLanes;
+
+  const auto probability = [&](i64 key, int j) __attribute__((always_inline)) {
+    return exp2<Compute::kExp2Degree>(fms(load(s + key * kTileQ + j * kLanes), c, shift[j]));
+  };
+  const auto alter = [&](vf x, i64 key, int j) __attribute__((always_inline)) {
+    if constexpr (!Altered)
+      return x;
+    else
+      return mul(keep_if(keep[j * kTileK + key], x), gain);
+  };
+  if constexpr (Compute::kWord == 1) {
+    TILEKILN_UNROLL(2) for (i64 key = begin; key < end; ++key) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j);
+        sum[j] = add(sum[j], x);
+        store(s + key * kTileQ + j * kLanes, alter(x, key, j));
+      }
+    }
+  } else {
+    i64 key = begin;
+    for (; key + 1 < end; key += 2) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j), y = probability(key + 1, j);
+        sum[j] = add(sum[j], add(x, y));
+        store(s + key / 2 * kTileQ + j * kLanes, Compute::probability_word(alter(x, key, j), alter(y, key + 1, j)));
+      }
+    }
+    if (key < end) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) {
+        const vf x = probability(key, j);
+        sum[j] = add(sum[j], x);
+        store(s + key / 2 * kTileQ + j * kLanes, Compute::probability_word(alter(x, key, j), zero()));
+      }
+    }
+  }
+  TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) l[j] = add(l[j], sum[j]);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

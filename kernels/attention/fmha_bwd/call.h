@@ -1,0 +1,84 @@
+// One call of fmha_bwd on its way from arguments to stages: check, choose, run.
+#pragma once
+#include "kernels/attention/bwd_engine.h"
+#include "kernels/attention/call.h"
+#include "kernels/attention/fmha_bwd/workspace.h"
+
+namespace tilekiln::fmha {
+
+// The families of the stages, in the order they run; indices TILEKILN_BWD_...
+extern const char* const bwd_families[TILEKILN_BWD_STAGES];
+
+// Where logical workers become more than any schedule can use; operator.yaml says it of calls.
+constexpr int max_workers = 1 << 16;
+
+constexpr Dtype dtype_of(int32_t dtype) {
+  return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
+}
+
+// Elements from one place of a sequence to the next.
+struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
+
+// Where a call gets its workspace from.
+enum class BwdMemory : unsigned char {
+  own,       // made for the call
+  given,     // the caller's, prepared by the call
+  prepared,  // the caller's, prepared by a launcher
+};
+
+// When the index arrays (seqstart, seqlen, cu_seqlens) are read.
+enum class BwdLengths : unsigned char {
+  now,
+  later,  // only their shapes are checked: `call` is not fit to be run
+};
+
+struct BwdCall : AttentionCall {
+  BwdLengths lengths = BwdLengths::now;
+  BwdProblem problem = {};
+  BwdSteps steps = {};
+  Query queries[TILEKILN_BWD_STAGES] = {};
+  Choice stages[TILEKILN_BWD_STAGES];
+  Array lse;
+  float* d_sink = nullptr;
+  i64 physical_q = 0, physical_k = 0;  // batch mode: rows of a sequence; group mode: of all, as the arrays have them
+  i64 longest_k = 0;                   // group mode: the longest physical length
+  int workers = 0;                     // 0: chosen from the sizes
+  BwdMemory memory = BwdMemory::own;
+  Array workspace;
+};
+
+// Checks every argument and fills all of `call` but the stages. Reads the structs and the index arrays; writes nothing
+// that belongs to the caller.
+[[nodiscard]] tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* call,
+                                        BwdLengths lengths = BwdLengths::now);
+// Whether an array can be a workspace: not its size.
+[[nodiscard]] tilekiln_status check_workspace(const Array& workspace);
+
+// What a launcher and a call have in common: everything the signatures of the stages follow from.
+struct BwdTraits {
+  BwdFeatures features;
+  int hdim_q, hdim_v;
+};
+void set_bwd_queries(const BwdTraits& traits, Query queries[TILEKILN_BWD_STAGES]);
+
+// The instances of the stages: `instance` is that of the main one.
+[[nodiscard]] tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_STAGES],
+                                         Choice stages[TILEKILN_BWD_STAGES]);
+
+// The shape of the workspace of a call that has its stages.
+BwdWorkspaceShape shape_of(const BwdCall& call);
+// The starts of the sequences as the schedule reads them, batch + 1 each; empty in batch mode.
+struct BwdStarts { SmallArray<int32_t, 17> q, k; };
+void set_starts(const BwdCall& call, BwdStarts* starts);
+// The bytes of workspace of a call that has its stages.
+u64 workspace_bytes(const BwdCall& call);
+// Whether the schedule of a shape can count the work of `keys` keys together.
+[[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);
+[[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
+
+// Runs the call, now or in its stream (which takes the call over).
+[[nodiscard]] tilekiln_status launch_bwd(BwdCall& call);
+// Runs it now, in this thread and its helpers.
+[[nodiscard]] tilekiln_status run_bwd(BwdCall& call);
+
+}  // namespace tilekiln::fmha

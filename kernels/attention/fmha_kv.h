@@ -1,0 +1,125 @@
+// One call over a KV cache (fmha_fwd_splitkv, fmha_fwd_pagedkv, fmha_batch_prefill, fmha_fwd_appendkv) on its way from
+// arguments to units: check, choose, run.
+#pragma once
+#include "kernels/attention/call.h"
+#include "kernels/attention/kv_engine.h"
+
+namespace tilekiln {
+class CallMemory;  // runtime/launch.h
+}
+
+namespace tilekiln::fmha {
+
+// The index arrays of every operator over a cache; those that are absent have no name.
+struct KvIndexArrays : IndexArrays {
+  Array block_table, cache_batch_idx, cache_leftpad, kv_indptr, kv_page_indices, kv_last_page_lens;
+};
+
+// Elements from one place of a sequence to the next (see Sequence).
+struct KvSteps { i64 q, k, v, out, lse, randval, bias, alibi; };
+
+// The shape of a cache.
+struct Cache {
+  bool paged;
+  i64 pages, page_size;  // paged
+  i64 batch,
+      seqlen;  // contiguous, batch mode: sequences it holds, room of each; group mode: seqlen is the total length
+};
+
+struct KvSequence {
+  int batch, seqlen_q;
+  int seqlen_k;          // the keys that are attended to
+  i64 place_q, place_k;  // as in Sequence; place_k: contiguous cache
+  i64 pages_offset;      // in KvCall::table
+  i64 first_key;         // the place of key 0 in the cache of the sequence
+  i64 first_row;         // among the rows of all sequences, one after another
+  i64 first_unit, first_combine;
+};
+
+// Where fmha_batch_prefill has these in its Query; the other families have no use for them.
+constexpr int size_cache_bytes = 1, size_page_tokens = 2;
+
+// The bytes that a base address must reach for `pages` pages, `step` elements from one to the next; INT64_MAX when they
+// are more.
+constexpr int64_t bytes_between(int64_t pages, int64_t step, int64_t element_bytes) {
+  const int64_t length = step == INT64_MIN ? INT64_MAX : step < 0 ? -step : step;
+  int64_t bytes = 0;
+  if (__builtin_mul_overflow(pages, length, &bytes) || __builtin_mul_overflow(bytes, element_bytes, &bytes))
+    return INT64_MAX;
+  return bytes;
+}
+
+enum class KvFamily : unsigned char { splitkv, pagedkv, batch_prefill };
+
+struct KvCall : AttentionCall {
+  KvFamily family;
+  KvProblem problem = {};
+  KvSteps steps = {};
+  SmallArray<KvSequence, 16> kv_sequences;
+  SmallArray<int, 64> table;         // the pages in use, checked
+  const float* out_scale = nullptr;  // null: 1
+  int num_splits = 1;                // splitkv: 0 until it is chosen
+  bool shares_heads = false;         // the pipeline takes the query heads of one key head together
+  Query combine_query = {};          // splitkv
+  Choice combine;
+};
+
+struct AppendSequence {
+  int batch, seqlen_k;  // before the append
+  i64 place_k, pages_offset;
+};
+
+struct AppendSteps { i64 q, k, v, knew, vnew; };
+
+struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all alike in that
+  AppendProblem problem = {};
+  AppendSteps steps = {};
+  int seqlen_new = 0;
+  SmallArray<AppendSequence, 16> kv_sequences;
+  SmallArray<int, 64> table;
+  bool attends = false;
+  KvCall attention;  // over the grown cache
+};
+
+// What is not known until the stream comes to a call: its scales must be numbers.
+[[nodiscard]] tilekiln_status check_kv_scales(const KvCall& call);
+
+// Check every argument and fill all of the call but its instances. Read the structs, the index arrays and, without a
+// stream, the scales; write nothing that belongs to the caller.
+[[nodiscard]] tilekiln_status check_splitkv(const tilekiln_fmha_fwd_splitkv_args& args, KvCall* call);
+[[nodiscard]] tilekiln_status check_pagedkv(const tilekiln_fmha_fwd_pagedkv_args& args, KvCall* call);
+[[nodiscard]] tilekiln_status check_batch_prefill(const tilekiln_fmha_batch_prefill_args& args, KvCall* call);
+[[nodiscard]] tilekiln_status check_appendkv(const tilekiln_fmha_fwd_appendkv_args& args, AppendCall* call);
+
+// Their parts. The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
+// call->table.
+[[nodiscard]] tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy,
+                                         i64 total_or_seqlen_q, KvCall* call);
+[[nodiscard]] tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q,
+                                                 KvCall* call);
+[[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, AppendCall* call);
+
+// Names of the families: by KvFamily, and the others.
+extern const char* const kv_families[3];
+extern const char* const combine_family;
+extern const char* const append_family;
+
+// The instances. `instance`: of the main stage, -1 for the dispatcher's choice. Both stages of a split-KV call, or an
+// error that says which is missing.
+[[nodiscard]] tilekiln_status choose_kv(int64_t instance, KvCall* call);
+[[nodiscard]] tilekiln_status choose_append(int64_t instance, AppendCall* call);
+
+// The table of a call's pages where engines find it: in the host's memory, or a copy of it in `memory` on the device.
+[[nodiscard]] tilekiln_status place_table(const Run& run, const SmallArray<int, 64>& table, CallMemory* memory,
+                                          const int** place);
+
+// The splits of a call that leaves them to the library.
+int chosen_splits(const KvCall& call);
+
+// Run the call, now or in its stream (which takes it over).
+[[nodiscard]] tilekiln_status launch_kv(KvCall& call);
+[[nodiscard]] tilekiln_status launch_append(AppendCall& call);
+// At once, in this thread and its helpers, whatever the stream says.
+[[nodiscard]] tilekiln_status run_kv(KvCall& call);
+
+}  // namespace tilekiln::fmha

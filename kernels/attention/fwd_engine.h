@@ -1,0 +1,70 @@
+// The border between the host side and the CPU engines of fmha_fwd: plain data, no ISA, no std header.
+//
+// The host side (kernels/runtime) checks the arguments, picks an instance, resolves every sequence and hands out units;
+// an engine (kernels/attention/fmha_fwd/cpu, compiled once per target) computes one unit. Nothing here may be an inline function:
+// this header is seen under several -march levels and a merged weak symbol would run the wrong one (design decision 5).
+#pragma once
+
+namespace tilekiln::fmha {
+
+using i64 = long long;
+using u64 = unsigned long long;
+
+// By name as the axes in kernels/attention/fmha_fwd/family.yaml; the host code turns one into the other by name.
+enum class Dtype : unsigned char { fp32, fp16, bf16, fp8bf16, fp8fp32 };
+constexpr int kDtypes = 5;
+enum class Bias : unsigned char { none, elementwise, alibi };
+enum class Qscale : unsigned char { none, pertensor, blockscale };
+
+// What an instance was built to do. A feature that is false here is neither read nor paid for.
+struct FwdFeatures {
+  Dtype dtype;
+  Bias bias;
+  Qscale qscale;
+  bool group, mask, lse, dropout, softcap, skip_min_seqlen_q, sink;
+};
+
+// One call, after every check. Strides are in elements, signed; the last dimension is contiguous.
+// Addresses of a unit: q + unit.q_offset + unit.head * q_head + row * q_row, and so on (see FwdUnit).
+struct FwdProblem {
+  FwdFeatures features;
+  int nhead_q, nhead_k;     // nhead_q % nhead_k == 0; query head h reads key head h / (nhead_q / nhead_k)
+  int hdim_q, hdim_v;       // of this call; at most the instance's
+  const void *q, *k, *v;
+  void* out;
+  float* lse;               // natural logarithm; null when features.lse is false
+  unsigned char* randval;   // null: not stored. The byte of (row, key) at randval + unit.randval_offset + head * randval_head + row * randval_row + key
+  i64 q_head, q_row, k_head, k_row, v_head, v_row, out_head, out_row, lse_head, randval_head, randval_row;
+  float softmax_scale;      // any finite value, 0 and negative included
+  float softcap;            // > 0 with features.softcap
+  const void* bias;         // dtype of the output (fp32 for fp32, else 16-bit of the same kind)
+  i64 bias_head, bias_row;  // 0 where the bias is broadcast
+  const float* alibi_slopes;
+  const float* sink;        // [nhead_q] logits or null; features.sink
+  int window_left, window_right;  // -1: unbounded. Row i sees keys [i + shift - left, i + shift + right]
+  bool top_left;                  // shift = top_left ? 0 : seqlen_k - seqlen_q
+  int sink_size;                  // the first sink_size keys are visible whatever window_left says (never past i + shift + right)
+  float dropout_p;
+  u64 rng_seed, rng_offset;
+  const float *q_descale, *k_descale, *v_descale;  // pertensor: one value each; blockscale: see FwdUnit
+  i64 q_descale_head, k_descale_head, v_descale_head;
+  int block_scale_q, block_scale_k;                // rows and keys per scale block (128), multiples of the tile
+};
+
+// One tile of queries of one head of one sequence, everything about its sequence resolved (element offsets from the pointers above).
+struct FwdUnit {
+  int batch, head, row;          // row: the first query of the tile, a multiple of the tile height
+  int seqlen_q, seqlen_k;        // logical lengths of this sequence
+  i64 q_offset, k_offset, v_offset, out_offset, lse_offset, randval_offset, bias_offset, alibi_offset;
+  i64 q_descale_offset, k_descale_offset, v_descale_offset;
+};
+
+// What one target offers for one pipeline. `tile` never reads or writes outside the rows and keys of the unit;
+// scratch is at least scratch_bytes, aligned to 64, contents arbitrary, used by one thread at a time.
+struct FwdEngine {
+  void (*tile[kDtypes])(const FwdProblem&, const FwdUnit&, void* scratch);  // by Dtype
+  u64 scratch_bytes;
+  int tile_q, tile_k;            // rows of a unit; keys per block
+};
+
+}  // namespace tilekiln::fmha

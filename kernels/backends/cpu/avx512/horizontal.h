@@ -1,0 +1,51 @@
+// Across the lanes of a register, for pipelines whose lanes run along a row.
+#pragma once
+
+#include "kernels/backends/cpu/avx512/convert.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+constexpr int kRowAccumulators = 16;  // of a product along rows: half of the registers
+
+TILEKILN_INLINE float highest(vf a) { return _mm512_reduce_max_ps(a.v); }  // a NaN may be lost
+TILEKILN_INLINE bool any_above(vf a, vf b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_NLE_UQ) != 0; }  // a NaN is
+TILEKILN_INLINE float total(vf a) { return _mm512_reduce_add_ps(a.v); }
+
+// 16 registers -> lane i is the sum over the lanes of r[i]. Clobbers r.
+TILEKILN_INLINE vf totals(vf* r) {
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = r[2 * i].v, b = r[2 * i + 1].v;
+    r[i].v = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+  }
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(r[2 * i].v), b = _mm512_castps_pd(r[2 * i + 1].v);
+    r[i].v = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  }
+  const auto halves = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  };
+  return {halves(halves(r[0].v, r[1].v), halves(r[2].v, r[3].v))};
+}
+
+// kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.
+constexpr int kHalfTotals = 8;
+TILEKILN_INLINE void half_totals(float* t, const vf* r) {
+  const auto of_four = [&](int i) __attribute__((always_inline)) {
+    const auto sum = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+      return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
+    };
+    const __m512d a = sum(r[i].v, r[i + 1].v), b = sum(r[i + 2].v, r[i + 3].v);
+    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+  };
+  const __m512 a = of_four(0), b = of_four(4);
+  _mm512_store_ps(t, _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)));
+}
+
+// 32 bf16: the even ones and the odd ones. One operation each; widening them in order takes two.
+TILEKILN_INLINE void even_odd(__m512i x, vf& even, vf& odd) {
+  even = {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};
+  odd = {_mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(int(0xffff0000))))};
+}
+TILEKILN_INLINE void even_odd(const bf16* p, vf& even, vf& odd) { even_odd(_mm512_loadu_si512(p), even, odd); }
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

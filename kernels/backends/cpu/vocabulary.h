@@ -1,0 +1,31 @@
+// The SIMD vocabulary: the same names for every ISA, chosen from the compiler's own predefines.
+//   vector.h   vf, kLanes fp32 lanes: loads, arithmetic, selection, transpose, and the register block sizes that suit the ISA
+//   convert.h  kLanes storage elements <-> vf
+//   pairs.h    bf16 pairs and their dot product, where the ISA has one (TILEKILN_PAIRS)
+//   horizontal.h  sums and maxima across lanes
+//   integers.h  products of pairs of int16, and of quads of int8 where the ISA has them (TILEKILN_QUADS)
+//   random.h   64-bit lanes for Philox, and the keep bits of dropout
+#pragma once
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "kernels/backends/cpu/avx512/convert.h"
+#include "kernels/backends/cpu/avx512/horizontal.h"
+#include "kernels/backends/cpu/avx512/integers.h"
+#include "kernels/backends/cpu/avx512/pairs.h"
+#include "kernels/backends/cpu/avx512/random.h"
+#include "kernels/backends/cpu/avx512/vector.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "kernels/backends/cpu/avx2/convert.h"
+#include "kernels/backends/cpu/avx2/horizontal.h"
+#include "kernels/backends/cpu/avx2/integers.h"
+#include "kernels/backends/cpu/avx2/pairs.h"
+#include "kernels/backends/cpu/avx2/random.h"
+#include "kernels/backends/cpu/avx2/vector.h"
+#else
+#include "kernels/backends/cpu/generic/convert.h"
+#include "kernels/backends/cpu/generic/horizontal.h"
+#include "kernels/backends/cpu/generic/integers.h"
+#include "kernels/backends/cpu/generic/pairs.h"
+#include "kernels/backends/cpu/generic/random.h"
+#include "kernels/backends/cpu/generic/vector.h"
+#endif

@@ -1,0 +1,124 @@
+// The register-blocked product of gemm: R rows x N vectors of accumulators over a run-time number of words. A is broadcast from
+// where it lies, by any two strides; B is vectors of a panel.
+#pragma once
+
+#include "kernels/backends/cpu/compute.h"
+#include "kernels/backends/cpu/load.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using i64 = long long;
+
+// int8 as pairs of int16: any ISA. Sums are int32, modulo 2^32.
+struct ComputeInt16 {
+  static constexpr int kWord = 2;
+  static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_int16(sum, b, a); }
+};
+
+#if TILEKILN_QUADS
+// Quads of int8. B is packed with 128 added to each byte, since the product takes one unsigned factor: what is too much,
+// 128 times the sum of a row of A, is taken off before: sums start there.
+struct ComputeInt8 {
+  static constexpr int kWord = 4;
+  static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_quad(sum, b, a); }
+};
+#endif
+
+template <class Compute> constexpr bool kPairsOfBf16 = false;
+#if TILEKILN_PAIRS
+template <> constexpr bool kPairsOfBf16<ComputeBf16> = true;
+#endif
+
+// 24 accumulators of 32 registers, or 12 or 8 of 16: Zen 5 wants 8 (fp32) or 12 (bf16) in flight.
+constexpr int kRows = kLanes == 16 ? 6 : block_rows(kBlockVectors);
+constexpr int kPanel = kBlockVectors * kLanes;  // columns of B that lie together
+
+struct Operands {
+  const char* a;
+  i64 a_row, a_word;  // bytes
+  const float* b;
+  i64 b_word;  // floats from one word's vectors to the next
+  i64 words;
+  const float* from;  // accumulators to go on from; null: zero
+  i64 from_row;
+  void* to;
+  i64 to_row;    // elements
+  bool as_bf16;  // what is stored, of pairs of bf16 alone; else sums as they are
+  // What is wanted next, asked for a line with each word: 8 lines, then as many of the next row.
+  const char* ahead;
+  i64 ahead_line, ahead_row;  // bytes
+  const int* starts;          // where the sums of each row begin, without `from`: quads of int8 alone
+};
+
+template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const Operands& o) {
+  vf sum[R][N];
+  TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  if constexpr (Compute::kWord == 4) {
+    if (o.starts) {
+      TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+        TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = broadcast_word(o.starts + r);
+      }
+    }
+  }
+  if (o.from) {
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = load(o.from + r * o.from_row + j * kLanes);
+    }
+  }
+  constexpr int kGroup = 3;  // rows addressed from one pointer: it, it + row, it + 2 row are single operands
+  const char* a[(R + kGroup - 1) / kGroup];
+  TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
+  const i64 row = o.a_row, a_word = o.a_word, b_word = o.b_word;
+  const float* b = o.b;
+  const auto word = [&]() __attribute__((always_inline)) {
+    vf x[N];
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load_unaligned(b + j * kLanes);
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      const vf y = broadcast_word(a[r / kGroup] + r % kGroup * row);
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+    }
+    TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
+    b += b_word;
+  };
+  i64 w = o.words;
+  if (o.ahead) {
+    const char* ahead = o.ahead;
+    for (; w >= 8; w -= 8, ahead += o.ahead_row) {
+      const char* line = ahead;
+      TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
+        __builtin_prefetch(line, 0, 2);
+        word();
+      }
+    }
+  }
+  TILEKILN_UNROLL(4) for (; w > 0; --w) word();
+  const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + r * o.to_row + j * kLanes, sum[r][j]);
+    }
+  };
+#if TILEKILN_PAIRS
+  if (kPairsOfBf16<Compute> && o.as_bf16) {
+    store_block((bf16*)o.to, [](bf16* p, vf x) __attribute__((always_inline)) { narrow(p, x); });
+    return;
+  }
+#endif
+  store_block((float*)o.to, [](float* p, vf x) __attribute__((always_inline)) { store_unaligned(p, x); });
+}
+
+// `rows` in [1, kRows): a whole block is spelled out where it is called.
+template <class Compute> void rows_product(const Operands& o, int rows) {
+  static_assert(kRows == 4 || kRows == 6, "Numbers of rows are spelled out for 4 and 6.");
+  switch (rows) {
+    case 1: return block_product<Compute, 1, kBlockVectors>(o);
+    case 2: return block_product<Compute, 2, kBlockVectors>(o);
+    case 3: return block_product<Compute, 3, kBlockVectors>(o);
+    case 4:
+      if constexpr (kRows == 6) return block_product<Compute, 4, kBlockVectors>(o);
+      break;
+    default:
+      if constexpr (kRows == 6) return block_product<Compute, 5, kBlockVectors>(o);
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

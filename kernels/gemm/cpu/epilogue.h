@@ -1,0 +1,129 @@
+// What happens to a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
+#pragma once
+
+#include "kernels/gemm/cpu/pack.h"
+#include "kernels/gemm/engine.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// `sums` is rows x cols, kPanel floats a row; (m, n) is where it lies in out.
+using Epilogue = void (*)(const matrix::Problem&, const float* sums, int m, int n, int rows, int cols);
+
+// 1 / (1 + exp(-x)). Cut where it is 0 or 1 to fp32; NaN stays.
+TILEKILN_INLINE vf sigmoid(vf x) {
+  const vf y = max(broadcast(-126.f), min(broadcast(126.f), mul(x, broadcast(-1.44269504088896f))));
+  return reciprocal(add(broadcast(1.f), exp2<5>(y)));
+}
+// 1 - erf(z) by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7. z >= 0 or NaN.
+TILEKILN_INLINE vf erfc_of_positive(vf z) {
+  const vf t = reciprocal(fma(broadcast(0.3275911f), z, broadcast(1.f)));
+  vf y = broadcast(1.061405429f);
+  y = fma(y, t, broadcast(-1.453152027f));
+  y = fma(y, t, broadcast(1.421413741f));
+  y = fma(y, t, broadcast(-0.284496736f));
+  y = fma(y, t, broadcast(0.254829592f));
+  const vf e = exp2<5>(max(broadcast(-140.f), mul(mul(z, z), broadcast(-1.44269504088896f))));
+  return mul(mul(y, t), e);
+}
+// x before a factor that tends to 0 as x falls: it stops where the product is below 2^-100, so that -inf gives 0 and no NaN.
+TILEKILN_INLINE vf not_below(float least, vf x) { return max(broadcast(least), x); }
+// x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
+TILEKILN_INLINE vf gelu_tanh(vf x) {
+  const vf cube = fma(mul(x, x), broadcast(0.0713548162726f), broadcast(1.59576912160573f));
+  return mul(not_below(-50.f, x), sigmoid(mul(x, cube)));
+}
+// x / 2 (1 + erf(x / sqrt 2)) = max(x, 0) - |x| / 2 (1 - erf(|x| / sqrt 2))
+TILEKILN_INLINE vf gelu(vf x) {
+  const vf size = min(broadcast(1e18f), abs(x));  // the tail is 0 there, and inf times 0 is NaN
+  const vf tail = erfc_of_positive(mul(size, broadcast(0.70710678118655f)));
+  return sub(max(zero(), x), mul(mul(size, broadcast(0.5f)), tail));
+}
+
+// Where a vector lies in out, and how many of its lanes exist.
+struct At {
+  i64 row;
+  int column, left;
+};
+// A vector of a matrix of any strides.
+template <class T> __attribute__((noinline)) void gather(const T* p, i64 step, int left, T* row) {
+  for (int i = 0; i < kLanes; ++i) row[i] = i < left ? p[i * step] : T{};
+}
+template <class T> TILEKILN_INLINE vf load_extra(const matrix::Extra& from, At at) {
+  const T* p = (const T*)from.data + at.row * from.row + at.column * from.column;
+  T row[kLanes];
+  if (from.column == 1 && at.left >= kLanes) return widen(p);
+  gather(p, from.column, at.left, row);
+  return widen(row);
+}
+// One number a column, or a row.
+TILEKILN_INLINE vf load_columns(const float* p, At at) { return widen_some(p + at.column, at.left); }
+
+// Functors of chains: apply<dtype of out>(x, problem, place). One is added as a line here, and as a word in a chain below.
+// clang-format off
+#define FUNCTOR(Name) struct Name { template <class T> static TILEKILN_INLINE vf apply(vf x, [[maybe_unused]] const matrix::Problem& p, [[maybe_unused]] At at)
+FUNCTOR(FromSums) { return p.dtype == matrix::Dtype::int8 ? from_int32(x) : x; } };
+FUNCTOR(Alpha) { return mul(x, broadcast(p.alpha)); } };
+FUNCTOR(RowScale) { return p.row_scale ? mul(x, broadcast(p.row_scale[at.row])) : x; } };
+FUNCTOR(ColumnScale) { return p.column_scale ? mul(x, load_columns(p.column_scale, at)) : x; } };
+FUNCTOR(AddC) { return p.c.data ? fma(load_extra<T>(p.c, at), broadcast(p.beta), x) : x; } };
+FUNCTOR(Bias) { return p.bias ? add(x, p.bias_of_rows ? broadcast(p.bias[at.row]) : load_columns(p.bias, at)) : x; } };
+template <int I> FUNCTOR(With) { return !p.d[I].data ? x : p.multiply ? mul(x, load_extra<T>(p.d[I], at)) : add(x, load_extra<T>(p.d[I], at)); } };
+#define ACTIVATION(name, expression) FUNCTOR(Activation_##name) { return expression; } };
+#include "kernels/gemm/activations.inc"
+#undef ACTIVATION
+#undef FUNCTOR
+// clang-format on
+
+template <class T, class... Functors>
+void finish(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
+  for (int r = 0; r < rows; ++r, sums += kPanel) {
+    T* out = (T*)p.out + (m + r) * p.out_row + n;
+    const auto vector = [&](int j, int left) __attribute__((always_inline)) {
+      vf x = load(sums + j);
+      ((x = Functors::template apply<T>(x, p, At{m + r, n + j, left})), ...);
+      narrow_some(out + j, x, left);
+    };
+    for (int j = 0; j < cols; j += kLanes) vector(j, cols - j);
+  }
+}
+template <class T, class Activation> constexpr Epilogue kPlain = finish<T, Activation>;
+template <class T, class Activation>
+constexpr Epilogue kFull = finish<T, FromSums, Alpha, RowScale, ColumnScale, AddC, Bias, With<0>, With<1>, Activation>;
+
+// The sums as they are, fp32 or int32: a part of a panel.
+inline void finish_words(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
+  for (int r = 0; r < rows; ++r, sums += kPanel)
+    __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
+}
+
+// What becomes of the sums. as_they_are: they are out, but for their rounding to the dtype of out.
+struct Finish {
+  Epilogue block;
+  bool as_they_are;
+};
+template <class T> TILEKILN_INLINE Epilogue chain_of(const matrix::Problem& p, bool alone) {
+#define ACTIVATION(name, x) kPlain<T, Activation_##name>,
+  static constexpr Epilogue plain[] = {
+#include "kernels/gemm/activations.inc"
+  };
+#undef ACTIVATION
+#define ACTIVATION(name, x) kFull<T, Activation_##name>,
+  static constexpr Epilogue full[] = {
+#include "kernels/gemm/activations.inc"
+  };
+#undef ACTIVATION
+  return (alone ? plain : full)[(int)p.activation];
+}
+inline Finish finish_of(const matrix::Problem& p) {
+  if (p.out_dtype == matrix::OutDtype::int32) return {finish_words, true};
+  const bool numbers = p.dtype != matrix::Dtype::int8 && p.alpha == 1;
+  const bool alone = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.row_scale && !p.column_scale;
+  const bool none = alone && p.activation == matrix::Activation::none;
+  switch (p.out_dtype) {
+    case matrix::OutDtype::fp16: return {chain_of<fp16>(p, alone), none};
+    case matrix::OutDtype::bf16: return {chain_of<bf16>(p, alone), none};
+    default: return {chain_of<float>(p, alone), none};
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,172 @@
+// Operands made into words: panels [word][kPanel lanes] of B, and of A where it cannot be broadcast as it lies. Missing lanes
+// and elements are 0. A word is Compute::kWord elements along K.
+#pragma once
+
+#include "kernels/backends/cpu/load.h"
+#include "kernels/gemm/cpu/block.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using int8 = signed char;
+// `lanes` of them exist, `elements` along K; stride: elements from one to the next of those that are not contiguous.
+using PackPanel = void (*)(float* to, const void* from, i64 stride, int lanes, i64 elements);
+// Rows of A, K contiguous; to_row in bytes.
+using CopyRows = void (*)(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements);
+
+TILEKILN_INLINE int at_most(i64 n, int most) { return n < most ? (int)n : most; }
+
+// ---- fp32 words ------------------------------------------------------------------------------------------------------
+
+// Lanes contiguous: B row-major, A column-major.
+template <class T> void pack_lanes_fp32(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
+  for (i64 k = 0; k < elements; ++k, p += stride, to += kPanel) {
+    if (lanes >= kPanel) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < kPanel; j += kLanes) store(to + j, widen(p + j));
+    } else {
+      for (int j = 0; j < kPanel; j += kLanes) store(to + j, j < lanes ? widen_some(p + j, lanes - j) : zero());
+    }
+  }
+}
+template <class T> void copy_rows_fp32(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
+  for (int i = 0; i < rows; ++i) {
+    const T* p = (const T*)from + i * stride;
+    float* q = (float*)((char*)to + i * to_row);
+    for (i64 k = 0; k < elements; k += kLanes) store(q + k, widen_some(p + k, at_most(elements - k, kLanes)));
+  }
+}
+// A register of words of one row, of which `elements` exist.
+struct Fp32Words {
+  static constexpr int kWord = 1;
+  template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return widen_some(p, elements); }
+};
+
+// ---- int16 pairs -----------------------------------------------------------------------------------------------------
+
+template <class T> void pack_lanes_int16(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
+  const int n = lanes < kPanel ? lanes : kPanel;
+  for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += kPanel) {
+    uint32_t words[kPanel] = {};
+    for (int j = 0; j < n; ++j) words[j] = uint16_t(p[j]);
+    if (k + 1 < elements) {
+      for (int j = 0; j < n; ++j) words[j] |= uint32_t(uint16_t(p[stride + j])) << 16;
+    }
+    __builtin_memcpy(to, words, sizeof words);
+  }
+}
+inline void copy_rows_int16(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
+  for (int i = 0; i < rows; ++i) {
+    const int8* p = (const int8*)from + i * stride;
+    int16_t* q = (int16_t*)((char*)to + i * to_row);
+    for (i64 k = 0; k < elements; ++k) q[k] = p[k];
+    if (elements & 1) q[elements] = 0;
+  }
+}
+struct Int16Words {
+  static constexpr int kWord = 2;
+  static TILEKILN_INLINE vf get(const int8* p, int elements) {
+    alignas(64) int16_t row[2 * kLanes] = {};
+    const int n = elements < 2 * kLanes ? elements : 2 * kLanes;
+    for (int i = 0; i < n; ++i) row[i] = p[i];
+    vf r;
+    __builtin_memcpy(&r.v, row, sizeof r.v);
+    return r;
+  }
+};
+
+// Panels of pairs, as packed beforehand, into fp32 words; stride: pairs from one to the next along K.
+template <class T> void unpack_pairs(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
+  for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += 2 * kPanel) {
+    for (int j = 0; j < lanes; ++j) to[j] = core::widen(p[2 * j]);
+    if (k + 1 == elements) return;
+    for (int j = 0; j < lanes; ++j) to[kPanel + j] = core::widen(p[2 * j + 1]);
+  }
+}
+
+#if TILEKILN_PAIRS
+// ---- bf16 pairs ------------------------------------------------------------------------------------------------------
+
+template <class T> void pack_lanes_bf16(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  const T* p = (const T*)from;
+  for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += kPanel) {
+    for (int j = 0; j < kPanel; j += 2 * kLanes) {
+      const int n = lanes - j < 0 ? 0 : lanes - j;
+      const vh even = load_halves(p + (n ? j : 0), n);
+      const vh odd = k + 1 < elements ? load_halves(p + stride + (n ? j : 0), n) : zero_halves();
+      interleave((bf16*)(to + j), even, odd);
+    }
+  }
+}
+template <class T> void copy_rows_bf16(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
+  for (int i = 0; i < rows; ++i) {
+    const T* p = (const T*)from + i * stride;
+    bf16* q = (bf16*)((char*)to + i * to_row);
+    for (i64 k = 0; k < elements; k += 32) store_halves(q + k, load_halves(p + k, at_most(elements - k, 32)));
+  }
+}
+struct Bf16Words {
+  static constexpr int kWord = 2;
+  template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return words(load_halves(p, elements)); }
+};
+#endif
+
+#if TILEKILN_QUADS
+// ---- int8 quads ------------------------------------------------------------------------------------------------------
+
+// Flip: to unsigned, as B is wanted. A missing element of B is then 128, and meets a 0 of A.
+template <bool Flip> TILEKILN_INLINE vf quad_bytes(const int8* p, i64 n) {
+  const vf x = load_bytes(p, n);
+  return Flip ? flip_signs(x) : x;
+}
+template <bool Flip> void pack_lanes_int8(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  static_assert(kPanel == 64);
+  const int8* p = (const int8*)from;
+  for (i64 k = 0; k < elements; k += 4, p += 4 * stride, to += kPanel) {
+    vf rows[4];
+    for (int i = 0; i < 4; ++i) {
+      const bool there = k + i < elements;
+      rows[i] = quad_bytes<Flip>(p + (there ? i * stride : 0), there ? lanes : 0);
+    }
+    interleave_bytes(to, rows);
+  }
+}
+inline void copy_rows_int8(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements) {
+  for (int i = 0; i < rows; ++i) {
+    const int8* p = (const int8*)from + i * stride;
+    char* q = (char*)to + i * to_row;
+    for (i64 k = 0; k < elements; k += 64) store((float*)(q + k), load_bytes(p + k, elements - k));
+  }
+}
+struct Int8Words {
+  static constexpr int kWord = 4;
+  static TILEKILN_INLINE vf get(const int8* p, int elements) { return quad_bytes<true>(p, elements); }
+};
+#endif
+
+// K contiguous (B column-major, as the weight of torch's Linear): squares of kLanes x kLanes words transposed in registers.
+template <class T, class Words> void pack_rows(float* to, const void* from, i64 stride, int lanes, i64 elements) {
+  constexpr int kStep = kLanes * Words::kWord;
+  const i64 words = (elements + Words::kWord - 1) / Words::kWord;
+  for (i64 e = 0, w = 0; e < elements; e += kStep, w += kLanes) {
+    for (int j = 0; j < kPanel; j += kLanes) {
+      const T* p = (const T*)from + e;
+      const int left = at_most(elements - e, kStep);
+      vf r[kLanes];
+      if (j + kLanes <= lanes && left == kStep) {
+        TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) r[i] = Words::get(p + (j + i) * stride, kStep);
+      } else {
+        for (int i = 0; i < kLanes; ++i) r[i] = j + i < lanes ? Words::get(p + (j + i) * stride, left) : zero();
+      }
+      transpose(r);
+      if (w + kLanes <= words) {
+        TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + (w + i) * kPanel + j, r[i]);
+      } else {
+        for (int i = 0; w + i < words; ++i) store(to + (w + i) * kPanel + j, r[i]);
+      }
+    }
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

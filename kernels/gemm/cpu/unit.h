@@ -1,0 +1,160 @@
+// A unit of gemm: a block of out, by tiles of rows and panels of columns. Sums of an element run along K in one order, whatever
+// the unit and the tile it lies in: results do not depend on how out is cut.
+#pragma once
+
+#include "kernels/gemm/cpu/dots.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// How operands of one storage type become words.
+struct Stages {
+  PackPanel b_lanes, b_rows;  // B row-major, column-major
+  CopyRows a_rows;            // A row-major, and column-major, where it cannot be broadcast as it lies
+  PackPanel a_lanes;
+  int bytes;           // an element
+  bool a_in_place;     // its elements are those of words
+  bool b_in_place;     // B's rows are words
+  PackPanel b_panels;  // B that is panels; null: they are those of words
+};
+
+template <class Compute>
+void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+  const Finish finish = finish_of(p);
+  constexpr int W = Compute::kWord;
+  constexpr bool kFlipped = W == 4;
+  const auto words_of = [](i64 k) { return (k + W - 1) / W; };
+  // Whether registers of sums can be stored as out.
+  const bool as_bf16 = kPairsOfBf16<Compute> && p.out_dtype == matrix::OutDtype::bf16;
+  const bool words = p.out_dtype == matrix::OutDtype::fp32 || p.out_dtype == matrix::OutDtype::int32;
+  const bool storable = finish.as_they_are && (as_bf16 || words);
+  const int unit_rows = u.m1 - u.m0;
+  // Tiles of like height, a multiple of the register block.
+  const int tiles = (unit_rows + kTileRows - 1) / kTileRows;
+  const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
+  const bool ready = p.b_panels && !s.b_panels;
+  const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
+  const bool in_place =
+      s.b_in_place && !p.b_columns && !p.b_panels && unit_rows <= 2 * kRows;  // B's full panels as they lie
+  // Where column n from k on lies in panels, in words.
+  const auto in_panels = [&](int n, i64 k) {
+    const int word = p.b_panels;
+    return (n / matrix::kPanelLanes * ((i64(p.k) + word - 1) / word) + k / word) * matrix::kPanelLanes +
+           n % matrix::kPanelLanes;
+  };
+  const auto pack = [&](float* to, int n, i64 k0, i64 k1) {
+    const int lanes = least(u.n1 - n, kPanel);
+    const char* b = (const char*)p.b;
+    if (p.b_panels)
+      s.b_panels(to, b + in_panels(n, k0) * p.b_panels * s.bytes, matrix::kPanelLanes, kPanel, k1 - k0);
+    else if (p.b_columns)
+      s.b_rows(to, b + (n * p.ldb + k0) * s.bytes, p.ldb, lanes, k1 - k0);
+    else
+      s.b_lanes(to, b + (k0 * p.ldb + n) * s.bytes, p.ldb, lanes, k1 - k0);
+  };
+  // With more than one chunk, sums of a group's tiles wait for the next; with one they are those of one tile.
+  const bool waiting = p.k > i64(kChunkWords) * W;
+  const int group_rows = waiting ? kGroupRows / tile_rows * tile_rows : unit_rows;
+  for (int g0 = u.m0; g0 < u.m1; g0 += group_rows) {
+    const int g1 = least(u.m1, g0 + group_rows);
+    i64 chunk = 0;
+    do {
+      const i64 chunk_end = least<i64>(p.k, chunk + kChunkWords * W);
+      const i64 panel = words_of(chunk_end - chunk) * kPanel;
+      if (packed) {
+        for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) pack(x.b + i * panel, n, chunk, chunk_end);
+      }
+      for (int m0 = g0; m0 < g1; m0 += tile_rows) {
+        const int m1 = least(g1, m0 + tile_rows), kept = waiting ? m0 - g0 : 0;
+#if TILEKILN_QUADS
+        if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
+#endif
+        // Of panels that are read once nothing need stay in L1.
+        const bool once = ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
+        const i64 tile_words = once ? kChunkWords : kTileWords;
+        i64 k0 = chunk;
+        do {
+          const i64 k1 = least<i64>(chunk_end, k0 + tile_words * W);
+          const bool first = k0 == 0, last = k1 == p.k;
+          Operands o;
+          o.words = words_of(k1 - k0);
+          const char* a = (const char*)x.a;
+          i64 a_group = 0;  // bytes from one panel of A to the next, where A is panels
+          if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
+            a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
+          } else if (!p.a_columns) {
+            o.a_row = kCopyRow * 4, o.a_word = 4;
+            s.a_rows(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
+          } else if (s.a_in_place && W == 1) {
+            a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
+          } else {
+            o.a_row = 4, o.a_word = kPanel * 4, a_group = o.words * kPanel * 4;
+            for (int m = m0, i = 0; m < m1; m += kPanel, ++i) {
+              const char* from = (const char*)p.a + (k0 * p.lda + m) * s.bytes;
+              s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);
+            }
+          }
+          for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
+            const int columns = least(u.n1 - n, kPanel);
+            o.b_word = kPanel;
+            if (ready) {
+              o.b = (const float*)p.b + in_panels(n, k0), o.b_word = matrix::kPanelLanes;
+            } else if (packed) {
+              o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
+            } else if (in_place && columns == kPanel) {
+              o.b = (const float*)p.b + k0 * p.ldb + n, o.b_word = p.ldb;
+            } else {
+              pack(x.b, n, k0, k1), o.b = x.b;
+            }
+            int blocks = (m1 - m0 + kRows - 1) / kRows;
+            // What the next panel is, or is packed from, spread over the blocks of this one.
+            o.ahead = nullptr;
+            const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
+            const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
+            const bool more = !packed && m1 - m0 > kRows && next_k < chunk_end;
+            if (ready && more) {
+              o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
+              o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
+              o.ahead_row = 8 * o.ahead_line;
+            } else if (more && p.b_columns) {
+              o.ahead = (const char*)p.b + (next * p.ldb + next_k) * s.bytes;
+              o.ahead_line = 64, o.ahead_row = p.ldb * s.bytes;
+            }
+            i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
+            for (int m = m0; m < m1; --blocks) {
+              int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
+              o.a = a + (m - m0) * o.a_row;
+              if (a_group) {
+                const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
+                if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
+                o.a = a + group * a_group + inside * 4;
+              }
+              float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
+              o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
+              const bool direct = last && storable && columns == kPanel;
+              o.starts = kFlipped && first ? x.starts + (m - m0) : nullptr;
+              o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
+              if (direct)
+                o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
+              else if (last)
+                o.to = x.block, o.to_row = kPanel;
+              if (rows == kRows)
+                block_product<Compute, kRows, kBlockVectors>(o);
+              else
+                rows_product<Compute>(o, rows);
+              if (last && !direct) finish.block(p, x.block, m, n, rows, columns);
+              if (o.ahead) {
+                ahead_rows -= o.words / 8;
+                o.ahead = ahead_rows > 0 ? o.ahead + o.words / 8 * o.ahead_row : nullptr;
+              }
+              m += rows;
+            }
+          }
+          k0 = k1;
+        } while (k0 < chunk_end);
+      }
+      chunk = chunk_end;
+    } while (chunk < p.k);
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

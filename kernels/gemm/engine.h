@@ -1,0 +1,74 @@
+// The border between the host side and the CPU engines of matrix products: plain data, no ISA, no std header, no inline function.
+//
+// The host side (kernels/gemm/<operator>/host.cpp, kernels/gemm/gemm/host.h) checks the arguments, turns a column-major out into a row-major one of the
+// transposed problem, picks an instance and hands out units; an engine (kernels/gemm/gemm/cpu/panels.cpp) computes one unit.
+#pragma once
+
+namespace tilekiln::matrix {
+
+using i64 = long long;
+using u64 = unsigned long long;
+
+// By name as the axes in kernels/gemm/gemm/family.yaml.
+enum class Dtype : unsigned char { fp32, fp16, bf16, int8, fp8, bf8 };  // of a and b
+constexpr int kDtypes = 6;
+enum class OutDtype : unsigned char { fp32, fp16, bf16, int32 };
+enum class Activation : unsigned char {
+#define ACTIVATION(name, x) name,
+#include "kernels/gemm/activations.inc"
+#undef ACTIVATION
+};
+
+// A packed b is panels [ceil(n / kPanelLanes)][word][kPanelLanes columns], a word being elements that follow each other along k: one of
+// fp32 or fp16, two of bf16. What is missing is 0.
+constexpr int kPanelLanes = 64;
+
+// One more matrix that the epilogue reads, of the dtype of out; strides are in elements, any.
+struct Extra {
+  const void* data;
+  i64 row, column;
+};
+
+// out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.
+// Strides are in elements, signed; out[i][j] is at out + i out_row + j. Of the two strides of a and of b one is 1.
+struct Problem {
+  Dtype dtype;
+  OutDtype out_dtype;
+  Activation activation;
+  bool a_columns, b_columns;  // the stride that is 1 is that from row to row
+  bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
+  bool multiply;              // what op is: a product; else a sum
+  int m, n, k;
+  int b_panels;  // b is panels of words of so many elements; 0: it is a matrix
+  const void *a, *b;
+  void* out;
+  i64 lda, ldb;  // the stride that is not 1
+  i64 out_row;
+  Extra c, d[2];                                 // data null: without
+  const float *bias, *row_scale, *column_scale;  // null: without
+  float alpha, beta;
+  float clamp_min, clamp_max;  // of the activation clamp
+};
+
+// A block of out: rows [m0, m1), columns [n0, n1).
+struct Unit { int m0, m1, n0, n1; };
+
+// Sums of a unit, fp32 or of int8 int32, from `count` parts of k: rows of `row` floats, parts `step` floats apart.
+struct Parts {
+  const float* sums;
+  i64 row, step;
+  int count;
+  bool tree;  // added by halves; else one after the other
+};
+
+// What one target offers. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
+// not depend on how out is cut into units. scratch: at least scratch_bytes, aligned to 64, used by one thread at a time.
+struct Engine {
+  void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype
+  // out of the unit from parts of its sums. As `run` otherwise.
+  void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
+  u64 scratch_bytes;
+  int most_columns;  // of a unit
+};
+
+}  // namespace tilekiln::matrix

@@ -1,0 +1,24 @@
+// Lists of matrix products that one call computes, for the host side.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "kernels/gemm/engine.h"
+
+namespace tilekiln::matrix {
+
+// `count` products of one size: the first, and how many bytes lie from one to the next. 0: they share it.
+struct Batch {
+  Problem first;
+  i64 count;
+  i64 a_step, b_step, out_step;
+};
+
+// Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, with the i-th b and bias.
+struct Groups {
+  Problem first;
+  std::vector<int32_t> starts;
+  i64 a_row, out_row, b_step, bias_step;  // bytes
+};
+
+}  // namespace tilekiln::matrix

@@ -1,0 +1,66 @@
+// Rows of numbers as int8 or fp8 and a scale each: scale = max |v| / largest, q = v / scale rounded to nearest even.
+#pragma once
+
+#include "kernels/backends/cpu/saturate.h"
+#include "kernels/norm/cpu/rows.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+constexpr int kKept = 4096;  // columns whose fp32 values lie in L1 beside the row; longer rows are computed twice
+constexpr float kLeast = 0x1p-100f;  // what is less everywhere counts as 0: its scale would leave fp32's normal numbers
+
+// fp8 by a function that is no part of its callers: 16 scalar conversions in each loop were three quarters of a library.
+struct called_fp8 { fp8 value; };
+[[gnu::noinline]] inline void narrow(called_fp8* p, vf a) { narrow((saturated_fp8*)p, a); }
+
+inline constexpr float largest(const signed char*) { return 127; }
+inline constexpr float largest(const called_fp8*) { return 448; }
+
+// value(column, how many lanes exist) of a row, called twice for each. A row that holds a NaN or an infinity has the scale NaN and
+// zeros; so has a row of zeros, with the scale 0.
+template <class Q, class Value> TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value) {
+  alignas(64) float kept[kKept];
+  vf top[4], bad = zero();
+  for (vf& t : top) t = zero();
+  const bool keep = columns <= kKept;
+  const int every = keep ? ~0 : 0;  // without a branch: longer rows are stored over each other
+  vectors(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+    const vf v = value(j, left);
+    store(kept + (j & every), v);
+    top[i] = max(top[i], abs(v));
+    bad = fma(v, zero(), bad);
+  });
+  const float most = highest(max(max(top[0], top[1]), max(top[2], top[3])));
+  const bool finite = total(bad) == 0;
+  if (!finite || most < kLeast) {
+    __builtin_memset(to, 0, sizeof(Q) * columns);
+    return finite ? 0 : __builtin_nanf("");
+  }
+  const vf by = broadcast(largest(to) / most);
+  const auto put = [&](int j, int left, vf v) __attribute__((always_inline)) { narrow_some(to + j, mul(v, by), left); };
+  if (keep)
+    vectors(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, load(kept + j)); });
+  else
+    vectors(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, value(j, left)); });
+  return most / largest(to);
+}
+
+// Normalised rows, times smooth_scale where given; unquantised are they before that.
+template <class T, Norm kNorm, class Q> void quantise_rows(const norm::Problem& a, long long first, long long last) {
+  each_row<T, kNorm>(a, first, last, [&](long long m, auto from, auto normalised) __attribute__((always_inline)) {
+    T* plain = a.unquantised ? (T*)a.unquantised + m * a.unquantised_row : nullptr;
+    a.y_scale[m] = quantise_row(a.columns, (Q*)a.y + m * a.y_row, [&](int j, int left) __attribute__((always_inline)) {
+      vf v = normalised(from(j, left), j, left);
+      if (plain) narrow_some(plain + j, v, left);
+      if (a.smooth_scale) v = mul(v, widen_some(a.smooth_scale + j, left));
+      return v;
+    });
+  });
+}
+
+// By the axis y_dtype: int8, fp8.
+template <class T, Norm kNorm> void quantise(const norm::Problem& a, long long first, long long last) {
+  (a.y_dtype ? quantise_rows<T, kNorm, called_fp8> : quantise_rows<T, kNorm, signed char>)(a, first, last);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,55 @@
+// What the host sides of operators over rows share.
+#pragma once
+#include <algorithm>
+
+#include "kernels/norm/engine.h"
+#include "kernels/runtime/array.h"
+#include "kernels/runtime/entry.h"
+#include "kernels/runtime/launch.h"
+
+namespace tilekiln::norm {
+
+// The address of an array and its stride between rows, where it is given.
+template <class To> void put_rows(const Array& from, To*& data, long long& row) {
+  if (from.given()) data = reinterpret_cast<To*>(from.data), row = from.stride[0];
+}
+template <class To> void put(const Array& from, To*& data) {
+  if (from.given()) data = reinterpret_cast<To*>(from.data);
+}
+
+// x and y of (rows, columns).
+template <class Arrays> void put_lengths(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
+  put_rows(in.x, to.x, to.x_row);
+  put_rows(in.y, to.y, to.y_row);
+  to.rows = rows;
+  to.columns = static_cast<int>(columns);
+}
+// The same, gamma, residual and residual_out.
+template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t columns, Problem& to) {
+  put_lengths(in, rows, columns, to);
+  put(in.gamma, to.gamma);
+  put_rows(in.residual, to.residual, to.residual_row);
+  put_rows(in.residual_out, to.residual_out, to.residual_out_row);
+}
+
+// What a row is quantised with and to.
+template <class Signature, class Arrays> void put_quantised(const Arrays& in, const Signature& signature, Problem& to) {
+  put(in.y_scale, to.y_scale);
+  put(in.smooth_scale, to.smooth_scale);
+  to.dtype = static_cast<int>(signature.dtype);
+  to.y_dtype = static_cast<int>(signature.y_dtype);
+}
+
+// The rows of a call, a unit those of 16,384 elements together, or one longer row. `cost`: of an element, in multiply-adds.
+template <class Engine = norm::Engine, class Problem>
+[[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call, double cost = 16) {
+  const Problem& problem = call.problem;
+  const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
+  const int64_t many = std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
+  const double work = cost * static_cast<double>(problem.rows) * problem.columns;
+  return launch_stage(call, call.choice, problem, units, work, 0, [&](int64_t unit, void*) {
+    rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));
+  });
+}
+
+}  // namespace tilekiln::norm

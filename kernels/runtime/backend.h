@@ -1,0 +1,72 @@
+// The seam: all that differs between processors, as one struct of functions a backend (kernels/backends/<name>/backend.cpp).
+// Nothing above it names a processor, or touches memory that the host may not.
+//
+// A call is a list of steps in stream order: copy, fill, launch, launch. Its problem is plain data. A backend whose engines are
+// functions of the host calls `unit` for each unit; one with kernels of its own passes the problem to the kernel by value, or
+// what a host function of the operator's room makes of it (its engine names that function), and takes no units.
+#pragma once
+#include "kernels/runtime/dispatch.h"
+#include "tilekiln/tilekiln.h"
+
+namespace tilekiln {
+
+struct Run;
+
+// A backend's own stream. Null: the one in which everything has ended when a function of the backend returns.
+using NativeStream = void*;
+
+struct Launch {
+  const Run* run;        // the threads of the call, for engines on the host
+  const Choice* choice;  // row, engine, algorithm
+  const void* problem;   // plain data
+  uint32_t problem_bytes;
+  int64_t units;           // pieces of the call
+  double work;             // multiply-adds of all together
+  uint64_t scratch_bytes;  // of each thread
+  // Units [first, last) of `context`, for engines on the host.
+  void (*unit)(void* context, int64_t first, int64_t last, void* scratch);
+  void* context;
+};
+
+// Memory that lives as long as a call. `data` is aligned to 64; a backend keeps the rest for itself.
+struct DeviceMemory {
+  void* data;
+  void* base;
+  size_t bytes;
+};
+
+enum class Direction : uint8_t { to_device, to_host, on_device };
+
+struct Backend {
+  const char* name;
+  int32_t device_type;  // DLPack's
+  bool host_memory;     // the host may read and write the memory of its devices
+  bool takes_calls;     // a call with a stream waits as a whole in that stream (host), its steps then run at once; else
+                        // its steps are enqueued one by one
+  // Whether a device can run a target. Never fails: without a driver it cannot.
+  bool (*has)(Device device, const Target& target);
+  tilekiln_status (*launch)(Device device, NativeStream stream, const Launch& launch);
+  // For as long as a call needs it: `bytes` > 0, whatever they hold. Memory goes back in stream order, with bytes 0.
+  tilekiln_status (*memory)(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory);
+  tilekiln_status (*fill)(Device device, NativeStream stream, void* to, int byte, size_t bytes);
+  tilekiln_status (*copy)(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
+                          Direction direction);
+  // A function of the host in stream order. What it returns is the stream's to keep for who waits next.
+  tilekiln_status (*host)(Device device, NativeStream stream, tilekiln_status (*function)(void* context),
+                          void* context);
+  // Until all that was enqueued has run; its first error.
+  tilekiln_status (*wait)(Device device, NativeStream stream);
+  tilekiln_status (*query)(Device device, NativeStream stream, bool* idle);
+};
+
+extern const Backend cpu_backend;
+
+// That of the library's targets whose devices are of this type; null: it has none. The CPU's is always there.
+const Backend* backend_of(int32_t device_type);
+// "cpu", "cuda:1", "of DLPack type 99". Writes to `buffer`, and returns it.
+const char* device_text(Device device, char* buffer, size_t capacity);
+bool has_name(Device device);
+// Of the library's targets: "cpu or paper"; with DLPack's numbers: "cpu (1) or paper (12)".
+const char* known_devices(bool numbers, char* buffer, size_t capacity);
+
+}  // namespace tilekiln

@@ -1,0 +1,74 @@
+#include "kernels/runtime/choose.h"
+
+#include "kernels/runtime/environment.h"
+#include "kernels/runtime/explain.h"
+#include "kernels/runtime/library.h"
+
+namespace tilekiln {
+namespace {
+
+tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
+  const int64_t count = dispatcher.table().instance_count;
+  if (instance >= count) {
+    return fail_argument("instance", "was %lld, must be from 0 to %lld, or -1 (the dispatcher chooses)",
+                         static_cast<long long>(instance), static_cast<long long>(count - 1));
+  }
+  const Choice wanted = dispatcher.at(instance);
+  if (wanted.row == nullptr) {
+    char name[name_capacity];
+    Text text(name, sizeof(name));
+    add_name(text, dispatcher.table(), instance);
+    return fail_argument("instance", "was %lld, %s, must be one of %s", static_cast<long long>(instance), name,
+                         dispatcher.family().name);
+  }
+  TILEKILN_TRY(dispatcher.sound());
+  if (!dispatcher.fits(query, wanted)) {
+    Text text(error_buffer(), error_capacity);
+    text.add("instance: was %lld, must be one that fits the problem: ", static_cast<long long>(instance));
+    explain_unfit(text, dispatcher, query, wanted);
+    return TILEKILN_INVALID_ARGUMENT;
+  }
+  *choice = wanted;
+  return TILEKILN_OK;
+}
+
+}  // namespace
+
+tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
+  if (__builtin_expect(instance >= 0, 0)) return take_callers(dispatcher, instance, query, choice);
+  TILEKILN_TRY(dispatcher.status());
+  *choice = dispatcher.find(query);
+  if (__builtin_expect(environment().verbose_dispatch, 0)) report(dispatcher, query, *choice);
+  if (__builtin_expect(choice->row != nullptr, 1)) return TILEKILN_OK;
+  Text text(error_buffer(), error_capacity);
+  explain_missing(text, dispatcher, query);
+  return TILEKILN_NO_KERNEL;
+}
+
+tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices) {
+  for (int i = 0; i < count; ++i) {
+    const Dispatcher* dispatcher = nullptr;
+    TILEKILN_TRY(find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher));
+    TILEKILN_TRY(choose(*dispatcher, stages[i].instance, *stages[i].query, choices[i]));
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status explain_stages(Text& text, const Stage* stages, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Dispatcher* dispatcher = nullptr;
+    Choice choice;
+    tilekiln_status status = find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher);
+    if (status == TILEKILN_OK) status = choose(*dispatcher, stages[i].instance, *stages[i].query, &choice);
+    if (status != TILEKILN_OK && status != TILEKILN_NO_KERNEL) return status;
+    if (text.length() != 0) text.add("\n");
+    if (status == TILEKILN_OK) {
+      explain_choice(text, *dispatcher, *stages[i].query, choice);
+    } else {
+      text.add("%s", error_text());
+    }
+  }
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln

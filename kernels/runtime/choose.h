@@ -1,0 +1,25 @@
+// The instance of a call: the caller's, or the dispatcher's.
+#pragma once
+#include "kernels/runtime/dispatch.h"
+
+namespace tilekiln {
+
+// `instance`: -1 for the dispatcher's choice. An error names why there is none; with TILEKILN_VERBOSE=dispatch a choice
+// is told on stderr.
+[[nodiscard]] tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query,
+                                     Choice* choice);
+
+// A stage of a call: what it asks of which family, and the caller's instance of it or -1.
+struct Stage {
+  const char* family;
+  const Query* query;
+  int64_t instance = -1;
+};
+
+// The instances of stages in the order given, choices[i] of stages[i]. NO_KERNEL: the error is of the first that has none.
+[[nodiscard]] tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices);
+
+// Adds a paragraph for each stage: its choice and what was refused, or why there is none.
+[[nodiscard]] tilekiln_status explain_stages(Text& text, const Stage* stages, int count);
+
+}  // namespace tilekiln

@@ -1,0 +1,306 @@
+#include "kernels/runtime/backend.h"
+
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace tilekiln {
+
+namespace {
+
+bool holds(const SizeRule& rule, const Query& query) {
+  for (uint32_t i = 0; i < rule.clause_count; ++i) {
+    const SizeClause& clause = rule.clauses[i];
+    bool met = true;
+    for (uint32_t j = 0; j < clause.count; ++j) {
+      const SizeRange& range = clause.ranges[j];
+      const int64_t size = query.sizes[range.size];
+      met = met && range.least <= size && size <= range.most;
+    }
+    if (met) return true;
+  }
+  return rule.clause_count == 0;
+}
+
+}  // namespace
+
+int64_t tile_cost(int64_t size, int64_t tile) {
+  const int64_t rows = (size + tile - 1) / tile * tile, forgiven = size + size / 4;
+  return rows > forgiven ? rows : forgiven;
+}
+
+Dispatcher::Dispatcher(const Table& table, uint32_t family, const Limit& limit, Device device)
+    : table_(table), family_(table.families[family]), device_(device) {
+  read_axes();
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    Use& use = use_[table.targets[i].index];
+    use.engines = table.targets[i].engines[family];
+    use.algorithms = table.targets[i].algorithms[family];
+  }
+  read_targets(limit);
+  ask_engines();
+  fine_ = limit_known_ && unanswered_ < 0;
+  make_index();
+}
+
+void Dispatcher::read_targets(const Limit& limit) {
+  // The name of a target begins with that of its backend, so it says which devices it limits.
+  bool of_another = false;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    const Target& target = table_.targets[i];
+    Use& use = use_[target.index];
+    use.target = &target;
+    use.order = target.order;
+    use.same_device = (target.backend == nullptr ? Device().type : target.backend->device_type) == device_.type;
+    use.supported =
+        use.same_device && (target.backend == nullptr ? target.supported() : target.backend->has(device_, target));
+    const size_t length = strcspn(target.name, "-") + 1;
+    of_another = of_another || (!use.same_device && strncmp(target.name, limit.target, length) == 0);
+  }
+  by_name_ = *limit.target != 0 && !of_another;
+  limit_ = by_name_ ? limit.target : device_.type == Device().type ? limit.isa : "";
+  const Target* top = nullptr;
+  for (uint32_t i = 0; i < table_.target_count && *limit_ != 0; ++i) {
+    const Target& target = table_.targets[i];
+    if (strcmp(by_name_ ? target.name : target.isa, limit_) == 0 && use_[target.index].supported) top = &target;
+  }
+  limit_known_ = *limit_ == 0 || top != nullptr;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    const Target& target = table_.targets[i];
+    Use& use = use_[target.index];
+    use.usable = use.supported && limit_known_ && (top == nullptr || target.order <= top->order);
+    if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
+  }
+}
+
+void Dispatcher::ask_engines() {
+  if (family_.answers == nullptr) return;
+  for (uint32_t i = 0; i < family_.instance_count && unanswered_ < 0; ++i) {
+    const Choice one = at(int64_t(family_.first_instance) + i);
+    if (one.engine != nullptr && !family_.answers(one.engine, one.row->features)) unanswered_ = one.instance;
+  }
+}
+
+tilekiln_status Dispatcher::sound() const {
+  if (__builtin_expect(unanswered_ < 0, 1)) return TILEKILN_OK;
+  Text text(error_buffer(), error_capacity);
+  text.add("library %s lists ", table_.receipt);
+  add_name(text, table_, unanswered_);
+  text.add(", and the engine of %s for it has no such function (`entries` of its family.yaml)", family_.name);
+  return TILEKILN_INTERNAL;
+}
+
+void Dispatcher::read_axes() {
+  for (uint32_t i = 0; i < family_.axis_count; ++i) {
+    const Axis& axis = family_.axes[i];
+    if (axis.kind != 2) continue;
+    const uint64_t guard = uint64_t(1) << (axis.bits - 1);
+    fields_[integer_count_++] = {axis.shift, axis.equal, static_cast<int64_t>(guard - 1)};
+    guards_ |= guard << axis.shift;
+    (axis.equal ? equal_ : at_least_) |= (axis.equal ? 2 * guard - 1 : guard) << axis.shift;
+  }
+}
+
+void Dispatcher::make_index() {
+  int bits = 1;
+  while ((uint32_t(1) << bits) < 2 * family_.group_count) ++bits;
+  slots_.reset(size_t(1) << bits);
+  for (Slot& slot : slots_) slot = {0, 0, 0};
+  slot_shift_ = 64 - bits;
+  std::vector<Entry> entries, members, kept;
+  for (uint32_t g = 0; g < family_.group_count; ++g) {
+    const Group& group = family_.groups[g];
+    members.clear();
+    for (uint32_t ref = group.begin; ref < group.end; ++ref) {
+      if (refuse_here(row(ref)) == Refusal::chosen) members.push_back(entry(row(ref), ref));
+    }
+    if (members.empty()) continue;
+    // Of those that are alike but for target and rank, the one that always wins.
+    std::sort(members.begin(), members.end(), [&](const Entry& a, const Entry& b) {
+      if (a.held != b.held) return a.held < b.held;
+      if (a.integers != b.integers) return a.integers < b.integers;
+      if (a.order != b.order) return a.order > b.order;
+      return a.how->rank != b.how->rank ? a.how->rank < b.how->rank : a.ref < b.ref;
+    });
+    kept.clear();
+    for (const Entry& member : members) {
+      size_t at = kept.size();
+      while (at > 0 && kept[at - 1].integers == member.integers && !alike(kept[at - 1], member)) --at;
+      if (at == 0 || kept[at - 1].integers != member.integers) kept.push_back(member);
+    }
+    // A tie goes to the first of the plan's order.
+    std::sort(kept.begin(), kept.end(),
+              [](const Entry& a, const Entry& b) { return a.held != b.held ? a.held < b.held : a.ref < b.ref; });
+    const auto begin = static_cast<uint32_t>(entries.size());
+    entries.insert(entries.end(), kept.begin(), kept.end());
+    size_t at = first_slot(group.features);
+    while (slots_[at].begin != slots_[at].end) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = {group.features, begin, static_cast<uint32_t>(entries.size())};
+  }
+  entries_.reset(entries.size());
+  std::copy(entries.begin(), entries.end(), entries_.begin());
+}
+
+tilekiln_status Dispatcher::trouble() const {
+  if (limit_known_) return sound();
+  Text text(error_buffer(), error_capacity);
+  text.add("%s: was \"%s\"", limit_name(), limit_);
+  int known = 0;
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    if (strcmp(word(table_.targets[i]), limit_) == 0) text.add(", which this machine has not");
+    known += use_[table_.targets[i].index].supported;
+  }
+  if (known == 0) {
+    text.add("; library %s holds nothing this machine can run: build it here with scons receipt=%s", table_.receipt,
+             table_.receipt);
+    return TILEKILN_INVALID_ARGUMENT;
+  }
+  text.add(", must be one that library %s holds and this machine has (", table_.receipt);
+  const char* separator = "";
+  for (uint32_t i = 0; i < table_.target_count; ++i) {
+    if (!use_[table_.targets[i].index].supported) continue;
+    text.add("%s%s", separator, word(table_.targets[i]));
+    separator = ", ";
+  }
+  text.add(") or unset");
+  return TILEKILN_INVALID_ARGUMENT;
+}
+
+const Group* Dispatcher::group(uint64_t features) const {
+  const Group* const end = family_.groups + family_.group_count;
+  const Group* const found = std::lower_bound(
+      family_.groups, end, features, [](const Group& group, uint64_t value) { return group.features < value; });
+  return found != end && found->features == features ? found : nullptr;
+}
+
+Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
+  if (row.features != query.features) return Refusal::other_features;
+  Refusal small = Refusal::chosen;
+  for (int i = 0; i < integer_count_; ++i) {
+    const int64_t have = integer(row, i);
+    if (fields_[i].equal && have != query.wants[i]) return Refusal::other_integers;
+    if (have < query.wants[i]) small = Refusal::integers_small;
+  }
+  if (small != Refusal::chosen) return small;
+  if (!holds(how(row).needs, query)) return Refusal::sizes_unmet;
+  return refuse_here(row);
+}
+
+Refusal Dispatcher::refuse_here(const Row& row) const {
+  const Use& use = use_[row.target];
+  if (!use.same_device) return Refusal::other_device;
+  if (use.engines == nullptr || use.engines[how(row).pipeline] == nullptr) return Refusal::not_built;
+  if (!use.supported) return Refusal::machine_lacks;
+  if (!use.usable) return Refusal::isa_forbidden;
+  return Refusal::chosen;
+}
+
+int64_t Dispatcher::held(const Row& row) const {
+  int64_t sum = 0;
+  for (int i = 0; i < integer_count_; ++i) {
+    if (!fields_[i].equal) sum += integer(row, i);
+  }
+  return sum;
+}
+
+int64_t Dispatcher::waste(const Query& query, const Row& row) const {
+  int64_t sum = held(row);
+  for (int i = 0; i < integer_count_; ++i) {
+    if (!fields_[i].equal) sum -= query.wants[i];
+  }
+  return sum;
+}
+
+Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
+  return {of.integers, static_cast<uint32_t>(held(of)), ref, &how(of), use_[of.target].order};
+}
+
+bool Dispatcher::alike(const Entry& a, const Entry& b) const {
+  const Algorithm &first = *a.how, &second = *b.how;
+  if (&first == &second) return true;
+  for (uint32_t i = 0; i < family_.fit_count; ++i) {
+    if (first.fields[family_.fits[i].field] != second.fields[family_.fits[i].field]) return false;
+  }
+  return strcmp(first.needs.text, second.needs.text) == 0 && strcmp(first.best.text, second.best.text) == 0;
+}
+
+int Dispatcher::preference(const Query& query, const Algorithm& how) {
+  return how.best.clause_count == 0 ? 1 : holds(how.best, query) ? 0 : 2;
+}
+
+Dispatcher::Fitted Dispatcher::fitted(const Query& query, const Algorithm& how) const {
+  Fitted result = {1, 1};
+  for (uint32_t i = 0; i < family_.fit_count; ++i) {
+    const int64_t tile = how.fields[family_.fits[i].field];
+    result.cost *= static_cast<double>(tile_cost(query.sizes[family_.fits[i].size], tile));
+    result.tile *= static_cast<double>(tile);
+  }
+  return result;
+}
+
+Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) const {
+  if (a.held != b.held) return a.held > b.held ? Refusal::integers_waste : Refusal::chosen;
+  if (a.how != b.how) {
+    const int first = preference(query, *a.how), second = preference(query, *b.how);
+    if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
+    const Fitted fit = fitted(query, *a.how), other = fitted(query, *b.how);
+    if (fit.cost != other.cost) return fit.cost > other.cost ? Refusal::tile_fit : Refusal::chosen;
+    if (fit.tile != other.tile) return fit.tile < other.tile ? Refusal::tile_fit : Refusal::chosen;
+  }
+  if (a.order != b.order) return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
+  return a.how->rank > b.how->rank ? Refusal::rank : Refusal::chosen;
+}
+
+Choice Dispatcher::find(const Query& query) const {
+  Choice choice;
+  size_t at = first_slot(query.features);
+  while (slots_[at].begin != slots_[at].end && slots_[at].features != query.features)
+    at = (at + 1) & (slots_.size() - 1);
+  uint64_t wants = 0;
+  for (int i = 0; i < integer_count_; ++i) {
+    const Field& field = fields_[i];
+    const int64_t want = query.wants[i];
+    wants |= static_cast<uint64_t>(want < 0 ? 0 : want > field.most ? field.most : want) << field.shift;
+  }
+  const Entry* best = nullptr;
+  for (uint32_t i = slots_[at].begin; i < slots_[at].end; ++i) {
+    const Entry& candidate = entries_[i];
+    // Of each field the guard is left where the row's value is no less than the problem's.
+    if ((((candidate.integers | guards_) - wants) & at_least_) != at_least_) continue;
+    if (((candidate.integers ^ wants) & equal_) != 0) continue;
+    if (candidate.how->needs.clause_count != 0 && !holds(candidate.how->needs, query)) continue;
+    // Entries come by what they hold: from here on all waste more.
+    if (best != nullptr && candidate.held > best->held) break;
+    if (best == nullptr || compare(query, *best, candidate) != Refusal::chosen) best = &candidate;
+  }
+  if (best == nullptr) return choice;
+  choice.instance = instance(best->ref);
+  choice.row = &row_of(choice.instance);
+  choice.how = best->how;
+  choice.engine = use_[choice.row->target].engines[best->how->pipeline];
+  return choice;
+}
+
+Refusal Dispatcher::judge(const Query& query, uint32_t ref, const Choice& choice) const {
+  const Row& candidate = row(ref);
+  if (choice.row == &candidate) return Refusal::chosen;
+  const Refusal refusal = refuse(query, candidate);
+  if (refusal != Refusal::chosen || choice.row == nullptr) return refusal;
+  const Refusal worse = compare(query, entry(candidate, ref), entry(*choice.row, ref));
+  return worse == Refusal::chosen ? Refusal::rank : worse;
+}
+
+Choice Dispatcher::at(int64_t instance) const {
+  Choice choice;
+  const int64_t first = family_.first_instance;
+  if (instance < first || instance >= first + int64_t(family_.instance_count)) return choice;
+  choice.row = &row_of(instance);
+  choice.instance = instance;
+  choice.how = &how(*choice.row);
+  const Use& use = use_[choice.row->target];
+  if (use.engines != nullptr) choice.engine = use.engines[choice.how->pipeline];
+  return choice;
+}
+
+}  // namespace tilekiln

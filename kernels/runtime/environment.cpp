@@ -1,0 +1,92 @@
+#include "kernels/runtime/environment.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace tilekiln {
+namespace {
+
+// A number from 1 to max_threads, optionally followed by `end`; 0 when the text is not one.
+int parse_threads(const char* text, char end) {
+  char* rest = nullptr;
+  const long value = strtol(text, &rest, 10);
+  if (rest == text || (*rest != 0 && *rest != end)) return 0;
+  return value < 1 || value > max_threads ? 0 : static_cast<int>(value);
+}
+
+int cores() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
+#endif
+  const long online = sysconf(_SC_NPROCESSORS_ONLN);
+  if (online < 1) return 1;
+  return online > max_threads ? max_threads : static_cast<int>(online);
+}
+
+bool verbose(const char* topic) {
+  const char* text = getenv("TILEKILN_VERBOSE");
+  if (text == nullptr || *text == 0) return false;
+  bool found = false;
+  while (*text != 0) {
+    const size_t length = strcspn(text, ",");
+    const bool match = length == strlen(topic) && strncmp(text, topic, length) == 0;
+    if (!match && length != 0) {
+      fprintf(stderr, "tilekiln: TILEKILN_VERBOSE: was \"%.*s\", must be dispatch; ignored\n", static_cast<int>(length),
+              text);
+    }
+    found = found || match;
+    text += length + (text[length] == ',' ? 1 : 0);
+  }
+  return found;
+}
+
+Environment read() {
+  Environment result = {};
+  // Copied: a later setenv may move the environment.
+  const char* isa = getenv("TILEKILN_ISA");
+  result.isa = isa == nullptr || *isa == 0 ? "" : strdup(isa);
+  if (result.isa == nullptr) result.isa = "";
+  const char* target = getenv("TILEKILN_TARGET");
+  result.target = target == nullptr || *target == 0 ? "" : strdup(target);
+  if (result.target == nullptr) result.target = "";
+  result.verbose_dispatch = verbose("dispatch");
+  const char* own = getenv("TILEKILN_NUM_THREADS");
+  if (own != nullptr && *own != 0) {
+    result.threads = parse_threads(own, 0);
+    result.threads_text = strdup(own);
+    return result;
+  }
+  // OpenMP takes a list, one entry per nesting level; the first is ours. A value OpenMP would refuse is not ours to judge.
+  const char* openmp = getenv("OMP_NUM_THREADS");
+  if (openmp != nullptr) result.threads = parse_threads(openmp, ',');
+  if (result.threads == 0) result.threads = cores();
+  return result;
+}
+
+}  // namespace
+
+const Environment& environment() {
+  static const Environment result = read();
+  return result;
+}
+
+tilekiln_status thread_count(int requested, int* threads) {
+  if (requested < 0 || requested > max_threads) {
+    return fail_argument("num_threads", "was %d, must be 0 (the environment decides) or from 1 to %d", requested,
+                         max_threads);
+  }
+  *threads = requested != 0 ? requested : environment().threads;
+  if (*threads == 0) {
+    return fail_argument("TILEKILN_NUM_THREADS", "was \"%s\", must be a number from 1 to %d",
+                         environment().threads_text, max_threads);
+  }
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln

@@ -1,0 +1,23 @@
+// What the environment says, read once, at the first call that needs it.
+#pragma once
+#include "kernels/runtime/status.h"
+
+namespace tilekiln {
+
+// The most threads one call may use: a bound on what a typing error can start.
+constexpr int max_threads = 1024;
+
+struct Environment {
+  const char* isa;        // TILEKILN_ISA: the best ISA allowed; "" when unset
+  const char* target;     // TILEKILN_TARGET: the best target of its backend allowed; "" when unset
+  bool verbose_dispatch;  // TILEKILN_VERBOSE holds the word "dispatch"
+  int threads;  // TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use; 0: not understood
+  const char* threads_text;  // what TILEKILN_NUM_THREADS was, for the error
+};
+
+const Environment& environment();
+
+// The threads of a call that asked for `requested` (0: the environment decides).
+[[nodiscard]] tilekiln_status thread_count(int requested, int* threads);
+
+}  // namespace tilekiln

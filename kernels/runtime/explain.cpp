@@ -1,0 +1,467 @@
+#include "kernels/runtime/explain.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include <array>
+#include <mutex>
+#include <set>
+#include <tuple>
+#include <vector>
+
+namespace tilekiln {
+namespace {
+
+constexpr uint8_t boolean = 0, enumerated = 1, integer = 2;  // Axis::kind
+
+uint64_t code_of(const Axis& axis, uint64_t signature) {
+  return (signature >> axis.shift) & ((uint64_t(1) << axis.bits) - 1);
+}
+
+void add_value(Text& text, const Axis& axis, uint64_t code) {
+  if (axis.kind == enumerated && code < axis.value_count) {
+    text.add("%s", axis.values[code]);
+  } else if (axis.kind == boolean) {
+    text.add("%s", code != 0 ? "yes" : "no");
+  } else {
+    text.add("%llu", static_cast<unsigned long long>(code));
+  }
+}
+
+// What `values` has of the integer axes: of a problem, or of an instance.
+void add_selection(Text& text, const Family& family, uint64_t features, const int64_t* values) {
+  for (uint32_t i = 0; i < family.axis_count; ++i) {
+    const Axis& axis = family.axes[i];
+    text.add("%s%s=", i == 0 ? "" : " ", axis.name);
+    if (axis.kind == integer) {
+      text.add("%lld", static_cast<long long>(*values++));
+    } else {
+      add_value(text, axis, code_of(axis, features));
+    }
+  }
+}
+
+bool holds(const Family& family, const Clause& clause, uint64_t features, const int64_t* values) {
+  for (uint32_t i = 0; i < clause.count; ++i) {
+    const Condition& condition = clause.conditions[i];
+    const Axis& axis = family.axes[condition.axis];
+    bool met = false;
+    if (axis.kind == integer) {
+      int at = 0;
+      for (uint8_t before = 0; before < condition.axis; ++before) at += family.axes[before].kind == integer;
+      for (uint32_t j = 0; j < condition.integer_count; ++j) met = met || condition.integers[j] == values[at];
+    } else {
+      met = (condition.allowed >> code_of(axis, features)) & 1;
+    }
+    if (!met) return false;
+  }
+  return true;
+}
+
+const Rule* forbidding_rule(const Family& family, Rules rules, uint64_t features, const int64_t* values) {
+  for (uint32_t i = 0; i < rules.count; ++i) {
+    if (holds(family, rules.list[i].when, features, values)) return &rules.list[i];
+  }
+  return nullptr;
+}
+const Rule* forbidding_rule(const Family& family, uint64_t features, const int64_t* values) {
+  return forbidding_rule(family, {family.rules, family.rule_count}, features, values);
+}
+
+bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t features, const int64_t* values) {
+  for (uint32_t i = 0; i < receipt.clause_count; ++i) {
+    if (holds(family, receipt.clauses[i], features, values)) return true;
+  }
+  return false;
+}
+
+// The receipt that lists a signature: `own` if it does, else the first. Null when none does.
+const ReceiptInfo* listing_receipt(const Family& family, const char* own, uint64_t features, const int64_t* values) {
+  const ReceiptInfo* found = nullptr;
+  for (uint32_t i = 0; i < family.receipt_count; ++i) {
+    const ReceiptInfo& receipt = family.receipts[i];
+    const bool mine = strcmp(receipt.name, own) == 0;
+    if ((found == nullptr || mine) && lists(family, receipt, features, values)) found = &receipt;
+  }
+  return found;
+}
+
+// The legal values of the integer axes that hold a problem, by least waste, one combination after the other.
+class Legal {
+ public:
+  Legal(const Dispatcher& dispatcher, const Query& query)
+      : integers_(dispatcher.family().integers), count_(dispatcher.integer_count()), query_(query) {
+    const Family& family = dispatcher.family();
+    if (integers_.by != 255) code_ = code_of(family.axes[integers_.by], query.features);
+    for (uint32_t i = 0, at = 0; i < family.axis_count; ++i) {
+      if (family.axes[i].kind == integer) equal_[at++] = family.axes[i].equal;
+    }
+  }
+  // The next values, null at the end.
+  const int64_t* next() {
+    uint32_t best = integers_.count;
+    for (uint32_t i = 0; i < integers_.count; ++i) {
+      if (!holds_query(i) || (any_ && !before(last_, i))) continue;
+      if (best == integers_.count || before(i, best)) best = i;
+    }
+    if (best == integers_.count) return nullptr;
+    any_ = true;
+    last_ = best;
+    for (int i = 0; i < count_; ++i) values_[i] = row(best)[1 + i];
+    return values_;
+  }
+  // All of the signature's, as people write them: 64x64, 128x128.
+  void add_all(Text& text) const {
+    const char* separator = "";
+    for (uint32_t i = 0; i < integers_.count; ++i) {
+      if (row(i)[0] != code_) continue;
+      text.add("%s", separator);
+      for (int j = 0; j < count_; ++j) text.add("%s%u", j == 0 ? "" : "x", row(i)[1 + j]);
+      separator = ", ";
+    }
+  }
+
+ private:
+  const uint32_t* row(uint32_t i) const { return integers_.legal + i * static_cast<uint32_t>(1 + count_); }
+  bool holds_query(uint32_t i) const {
+    if (row(i)[0] != code_) return false;
+    for (int j = 0; j < count_; ++j) {
+      const int64_t have = row(i)[1 + j], want = query_.wants[j];
+      if (equal_[j] ? have != want : have < want) return false;
+    }
+    return true;
+  }
+  // By the sum of what they hold; equal sums by the first axis that differs.
+  bool before(uint32_t a, uint32_t b) const {
+    uint64_t first = 0, second = 0;
+    for (int j = 0; j < count_; ++j) first += row(a)[1 + j], second += row(b)[1 + j];
+    if (first != second) return first < second;
+    for (int j = 0; j < count_; ++j) {
+      if (row(a)[1 + j] != row(b)[1 + j]) return row(a)[1 + j] < row(b)[1 + j];
+    }
+    return false;
+  }
+  const Integers& integers_;
+  const int count_;
+  const Query& query_;
+  uint64_t code_ = 0;
+  bool equal_[max_integers] = {}, any_ = false;
+  uint32_t last_ = 0;
+  int64_t values_[max_integers] = {};
+};
+
+void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query) {
+  const Family& family = dispatcher.family();
+  Legal legal(dispatcher, query);
+  while (const int64_t* values = legal.next()) {
+    if (forbidding_rule(family, query.features, values) != nullptr) continue;
+    const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.features, values);
+    if (receipt == nullptr) continue;
+    text.add("\n  this builds it: scons receipt=%s where='", receipt->name);
+    add_selection(text, family, query.features, values);
+    text.add("'");
+    return;
+  }
+  text.add("\n  no receipt lists it: add it to one in receipts/ and build that");
+}
+
+// The axes in which a row cannot answer the problem. Counts them; writes them when `text` is given.
+int differences(Text* text, const Dispatcher& dispatcher, const Query& query, const Row& row) {
+  const Family& family = dispatcher.family();
+  int count = 0, at = 0;
+  for (uint32_t i = 0; i < family.axis_count; ++i) {
+    const Axis& axis = family.axes[i];
+    uint64_t have, want;
+    if (axis.kind == integer) {
+      have = static_cast<uint64_t>(dispatcher.integer(row, at));
+      want = static_cast<uint64_t>(query.wants[at++]);
+    } else {
+      have = code_of(axis, row.features);
+      want = code_of(axis, query.features);
+    }
+    if (axis.kind == integer && !axis.equal ? have >= want : have == want) continue;
+    if (text != nullptr) {
+      text->add("%s%s=", count == 0 ? "" : ", ", axis.name);
+      add_value(*text, axis, have);
+      text->add(" (problem: ");
+      add_value(*text, axis, want);
+      text->add(")");
+    }
+    ++count;
+  }
+  return count;
+}
+
+struct Near {
+  const Row* row = nullptr;
+  int64_t instance = -1;
+  int different = 0;
+  int64_t waste = 0;
+  int order = 0;
+  bool before(const Near& other) const {
+    if (row == nullptr || other.row == nullptr) return row != nullptr;
+    if (different != other.different) return different < other.different;
+    if (waste != other.waste) return waste < other.waste;
+    return order != other.order ? order > other.order : instance < other.instance;
+  }
+};
+constexpr int near_count = 3;
+
+void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
+  const Family& family = dispatcher.family();
+  Near nearest[near_count];
+  for (uint32_t g = 0; g < family.group_count; ++g) {
+    // One line per group: other integers, targets and tiles of the same features say nothing new.
+    Near best;
+    for (uint32_t ref = family.groups[g].begin; ref < family.groups[g].end; ++ref) {
+      const Row& row = dispatcher.row(ref);
+      if (!dispatcher.usable(row)) continue;
+      const int64_t waste = dispatcher.waste(query, row);
+      const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row),
+                              waste < 0 ? -waste : waste, dispatcher.target(row)->order};
+      if (candidate.before(best)) best = candidate;
+    }
+    for (Near& near : nearest) {
+      if (best.row == nullptr || !best.before(near)) continue;
+      const Near pushed = near;
+      near = best;
+      best = pushed;
+    }
+  }
+  for (const Near& near : nearest) {
+    if (near.row == nullptr) continue;
+    text.add("\n  nearest: ");
+    add_name(text, dispatcher.table(), near.instance);
+    text.add(" ");
+    if (near.different == 0) {
+      text.add("needs %s", dispatcher.how(*near.row).needs.text);
+      continue;
+    }
+    text.add("differs in ");
+    differences(&text, dispatcher, query, *near.row);
+  }
+}
+
+// The instances that would answer on another machine, or with another TILEKILN_ISA. False when there is none.
+bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) {
+  const Group* group = dispatcher.group(query.features);
+  if (group == nullptr) return false;
+  bool any = false, told[256] = {};
+  for (uint32_t ref = group->begin; ref < group->end; ++ref) {
+    const Row& row = dispatcher.row(ref);
+    const Refusal refusal = dispatcher.judge(query, ref, Choice());
+    if (told[row.target]) continue;
+    const char* word = dispatcher.word(*dispatcher.target(row));
+    if (refusal == Refusal::machine_lacks) {
+      text.add("\n  the library has it for %s, which this machine has not: ", word);
+    } else if (refusal == Refusal::isa_forbidden) {
+      text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.limit_name(),
+               dispatcher.limit_word());
+    } else {
+      continue;
+    }
+    add_name(text, dispatcher.table(), dispatcher.instance(ref));
+    any = told[row.target] = true;
+  }
+  return any;
+}
+
+// The integers that a problem must have exactly.
+void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
+  const Family& family = dispatcher.family();
+  text.add("it takes only");
+  for (uint32_t i = 0, at = 0; i < family.axis_count; ++i) {
+    if (family.axes[i].kind != integer) continue;
+    const int64_t value = dispatcher.integer(row, static_cast<int>(at++));
+    if (family.axes[i].equal) text.add(" %s=%lld", family.axes[i].name, static_cast<long long>(value));
+  }
+}
+
+// What the library's targets refuse by rules of their own. True when each of them does: another build of it is no help.
+bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
+  const Table& table = dispatcher.table();
+  const Family& family = dispatcher.family();
+  const auto at = &family - table.families;
+  bool every = true;
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    const Rule* const rule =
+        target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.features, values);
+    every = every && rule != nullptr;
+    if (rule != nullptr) text.add("\n  rule %s of target %s forbids it: %s", rule->name, target.name, rule->says);
+  }
+  return every;
+}
+
+// What tells tiles apart: the sizes that they cover.
+void add_fitted(Text& text, const Family& family) {
+  for (uint32_t i = 0; i < family.fit_count; ++i)
+    text.add("%s%s", i == 0 ? "" : " and ", family.sizes[family.fits[i].size]);
+}
+
+void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refusal refusal) {
+  switch (refusal) {
+    case Refusal::other_features: text.add("it answers another signature"); break;
+    case Refusal::other_integers: add_exact(text, dispatcher, row); break;
+    case Refusal::integers_small:
+      text.add("its %s, ", dispatcher.family().integers.name);
+      for (int i = 0; i < dispatcher.integer_count(); ++i)
+        text.add("%s%lld", i == 0 ? "" : "x", static_cast<long long>(dispatcher.integer(row, i)));
+      text.add(", are too small");
+      break;
+    case Refusal::sizes_unmet: text.add("it needs %s", dispatcher.how(row).needs.text); break;
+    case Refusal::other_device: text.add("it runs on other devices than the arrays'"); break;
+    case Refusal::not_built: text.add("its engine is not in this library"); break;
+    case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.word(*dispatcher.target(row))); break;
+    case Refusal::isa_forbidden:
+      text.add("%s=%s forbids %s", dispatcher.limit_name(), dispatcher.limit_word(),
+               dispatcher.word(*dispatcher.target(row)));
+      break;
+    case Refusal::integers_waste: text.add("another wastes less of the %s", dispatcher.family().integers.name); break;
+    case Refusal::best_elsewhere:
+      if (dispatcher.how(row).best.clause_count != 0) {
+        text.add("it is best for %s", dispatcher.how(row).best.text);
+      } else {
+        text.add("another is made for these sizes");
+      }
+      break;
+    case Refusal::tile_fit:
+      text.add("another tile fits ");
+      add_fitted(text, dispatcher.family());
+      text.add(" better");
+      break;
+    case Refusal::slower_target: text.add("a faster target has it too"); break;
+    case Refusal::rank: text.add("another ranks before it"); break;
+    case Refusal::chosen: text.add("chosen"); break;
+  }
+}
+
+// The refusals of a signature by their reason, for who reads one line for each call.
+void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  const Group* const group = dispatcher.group(query.features);
+  if (group == nullptr) return;
+  std::vector<bool> told(group->end - group->begin);
+  const auto refusal_of = [&](uint32_t ref) { return dispatcher.judge(query, ref, choice); };
+  const auto alike = [&](uint32_t a, uint32_t b, Refusal refusal) {
+    const bool by_target = refusal == Refusal::machine_lacks || refusal == Refusal::isa_forbidden;
+    return refusal_of(b) == refusal && (!by_target || dispatcher.row(a).target == dispatcher.row(b).target);
+  };
+  for (uint32_t first = group->begin; first < group->end; ++first) {
+    const Refusal refusal = refusal_of(first);
+    if (refusal == Refusal::chosen || refusal == Refusal::other_device || told[first - group->begin]) continue;
+    int count = 0;
+    for (uint32_t ref = first; ref < group->end; ++ref) {
+      if (!alike(first, ref, refusal)) continue;
+      told[ref - group->begin] = true;
+      ++count;
+    }
+    text.add("\n  refused: %d: ", count);
+    if (refusal == Refusal::integers_small) {
+      text.add("their %s are too small", dispatcher.family().integers.name);
+    } else {
+      add_refusal(text, dispatcher, dispatcher.row(first), refusal);
+    }
+  }
+}
+
+// Has this choice for this problem been told before in this process?
+bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  static std::mutex mutex;
+  static std::set<std::tuple<const Family*, uint64_t, std::array<int64_t, max_integers>, int64_t>> told;
+  std::lock_guard lock(mutex);
+  return !told.insert({&dispatcher.family(), query.features, std::to_array(query.wants), choice.instance}).second;
+}
+
+}  // namespace
+
+void describe(Text& text, const Dispatcher& dispatcher, const Query& query) {
+  text.add("%s ", dispatcher.family().name);
+  add_selection(text, dispatcher.family(), query.features, query.wants);
+}
+
+void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query) {
+  const Family& family = dispatcher.family();
+  text.add("no kernel in library %s for ", dispatcher.table().receipt);
+  describe(text, dispatcher, query);
+  Legal legal(dispatcher, query);
+  const int64_t* values = legal.next();
+  if (values == nullptr) {
+    const Integers& integers = family.integers;
+    text.add("\n  no %s", integers.name);
+    if (integers.by != 255) text.add(" of this %s", family.axes[integers.by].name);
+    text.add(" hold ");
+    for (int i = 0; i < dispatcher.integer_count(); ++i)
+      text.add("%s%lld", i == 0 ? "" : "x", static_cast<long long>(query.wants[i]));
+    text.add("; there are ");
+    legal.add_all(text);
+    return;
+  }
+  // A rule may forbid the tightest values and leave wider ones; the problem is illegal when all are forbidden.
+  const Rule* rule = forbidding_rule(family, query.features, values);
+  for (; rule != nullptr && values != nullptr; values = legal.next()) {
+    if (forbidding_rule(family, query.features, values) == nullptr) rule = nullptr;
+  }
+  if (rule != nullptr) {
+    text.add("\n  rule %s forbids it: %s", rule->name, rule->says);
+    return;
+  }
+  if (add_target_refusals(text, dispatcher, query, values)) return;
+  if (!add_unusable(text, dispatcher, query)) add_nearest(text, dispatcher, query);
+  add_build_line(text, dispatcher, query);
+}
+
+void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  describe(text, dispatcher, query);
+  text.add("\n  chosen: ");
+  add_name(text, dispatcher.table(), choice.instance);
+  const Group* group = dispatcher.group(query.features);
+  if (group == nullptr) return;
+  for (uint32_t ref = group->begin; ref < group->end; ++ref) {
+    const Refusal refusal = dispatcher.judge(query, ref, choice);
+    if (refusal == Refusal::chosen || refusal == Refusal::other_device) continue;
+    text.add("\n  refused: ");
+    add_name(text, dispatcher.table(), dispatcher.instance(ref));
+    text.add(": ");
+    add_refusal(text, dispatcher, dispatcher.row(ref), refusal);
+  }
+}
+
+void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  const Row& row = *choice.row;
+  add_name(text, dispatcher.table(), choice.instance);
+  text.add(" ");
+  if (differences(nullptr, dispatcher, query, row) != 0) {
+    text.add("does not fit the problem, it has ");
+    differences(&text, dispatcher, query, row);
+  } else if (dispatcher.refuse(query, row) == Refusal::sizes_unmet) {
+    text.add("does not fit the problem, it needs %s", dispatcher.how(row).needs.text);
+  } else if (!dispatcher.same_device(row)) {
+    text.add("runs on %s, where the arrays are not", dispatcher.target(row)->name);
+  } else if (!dispatcher.machine_has(row)) {
+    text.add("needs %s, which this machine has not", dispatcher.word(*dispatcher.target(row)));
+  } else if (!dispatcher.usable(row)) {
+    text.add("needs %s, which %s=%s forbids", dispatcher.word(*dispatcher.target(row)), dispatcher.limit_name(),
+             dispatcher.limit_word());
+  } else {
+    text.add("has no engine in this library");
+  }
+}
+
+void report(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  char buffer[16384];
+  Text text(buffer, sizeof(buffer) - 1);
+  text.add("tilekiln: dispatch: ");
+  if (choice.row != nullptr) {
+    describe(text, dispatcher, query);
+    text.add("\n  chosen: ");
+    add_name(text, dispatcher.table(), choice.instance);
+    if (!told_before(dispatcher, query, choice)) add_refusals_by_reason(text, dispatcher, query, choice);
+  } else {
+    explain_missing(text, dispatcher, query);
+  }
+  size_t length = strlen(buffer);
+  buffer[length++] = '\n';
+  fwrite(buffer, 1, length, stderr);
+}
+
+}  // namespace tilekiln

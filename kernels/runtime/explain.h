@@ -1,0 +1,23 @@
+// The dispatcher's answers as sentences for people.
+#pragma once
+#include "kernels/runtime/dispatch.h"
+
+namespace tilekiln {
+
+// "fmha_fwd dtype=bf16 hdim_q=111 ...": the problem, in the language of selections.
+void describe(Text& text, const Dispatcher& dispatcher, const Query& query);
+
+// Why no instance answers: what the library holds for other machines, or the rule that forbids the problem, or the nearest
+// instances with the axes that differ; and the command that builds it, or that no receipt lists it.
+void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query);
+
+// The choice, and one line for every other instance of the signature with the reason it was not taken.
+void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);
+
+// Why an instance the caller asked for by number cannot answer: the axes that differ, or the ISA.
+void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);
+
+// The choice, and the first time how many instances were refused for which reason; explain_choice names each. One write to stderr, so that lines of several threads do not mix: for TILEKILN_VERBOSE=dispatch.
+void report(const Dispatcher& dispatcher, const Query& query, const Choice& choice);
+
+}  // namespace tilekiln

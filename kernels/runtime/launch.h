@@ -1,0 +1,66 @@
+// The steps of a call, in stream order, on the device of its arrays.
+#pragma once
+#include <type_traits>
+
+#include "kernels/runtime/backend.h"
+#include "kernels/runtime/run.h"
+#include "kernels/runtime/stream.h"
+
+namespace tilekiln {
+
+// One stage: the engine of `choice` over `problem`. An engine on the host runs unit(number, scratch) for every number in
+// [0, units), in as many threads as `work` multiply-adds are worth.
+template <class Problem, class Unit>
+[[nodiscard]] tilekiln_status launch_stage(const Run& run, const Choice& choice, const Problem& problem, int64_t units,
+                                           double work, uint64_t scratch_bytes, Unit&& unit) {
+  static_assert(std::is_trivially_copyable_v<Problem>, "a problem is plain data: kernels take it by value");
+  using Callee = std::remove_reference_t<Unit>;
+  const auto range = [](void* context, int64_t first, int64_t last, void* scratch) {
+    Callee& one = *static_cast<Callee*>(context);
+    for (int64_t number = first; number < last; ++number) one(number, scratch);
+  };
+  return run.backend->launch(run.device, nullptr,
+                             {&run, &choice, &problem, sizeof(Problem), units, work, scratch_bytes, range, &unit});
+}
+
+// Memory of a call on its device, given back when this ends.
+class CallMemory {
+ public:
+  CallMemory() = default;
+  CallMemory(const CallMemory&) = delete;
+  ~CallMemory() {
+    if (run_ != nullptr) static_cast<void>(run_->backend->memory(run_->device, nullptr, 0, &memory_));
+  }
+  // `run` must outlive it. Whatever the memory held, unless `byte` from 0 to 255 fills it.
+  [[nodiscard]] tilekiln_status get(const Run& run, size_t bytes, int byte = -1) {
+    TILEKILN_TRY(run.backend->memory(run.device, nullptr, bytes, &memory_));
+    run_ = &run;
+    return byte < 0 ? TILEKILN_OK : run.backend->fill(run.device, nullptr, memory_.data, byte, bytes);
+  }
+  explicit operator bool() const { return run_ != nullptr; }
+  template <class T> T* as() const { return static_cast<T*>(memory_.data); }
+
+ private:
+  const Run* run_ = nullptr;
+  DeviceMemory memory_ = {};
+};
+
+// Runs a call now, or hands it to its stream, which takes it over.
+template <class Call, tilekiln_status (*run)(Call&)>
+[[nodiscard]] tilekiln_status run_in_stream(Call& call) {
+  if (call.stream == nullptr) return run(call);
+  struct Taken {
+    Call* call;
+    ~Taken() { delete call; }
+  };
+  const auto own = [](void* context) {
+    const Taken taken = {static_cast<Call*>(context)};
+    return run(*taken.call);
+  };
+  Taken taken = {new Call(static_cast<Call&&>(call))};
+  TILEKILN_TRY(taken.call->backend->host(taken.call->device, taken.call->stream, own, taken.call));
+  taken.call = nullptr;
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln

@@ -1,0 +1,164 @@
+// The C ABI's questions about the library itself.
+#include "kernels/runtime/library.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <vector>
+
+#include "kernels/runtime/backend.h"
+#include "kernels/runtime/environment.h"
+#include "kernels/runtime/inflate.h"
+
+namespace tilekiln {
+
+namespace {
+
+std::vector<Dispatcher> make_dispatchers(Device device) {
+  std::vector<Dispatcher> made;
+  made.reserve(table.family_count);
+  const Limit limit = {environment().isa, environment().target};
+  for (uint32_t i = 0; i < table.family_count; ++i) made.emplace_back(table, i, limit, device);
+  return made;
+}
+
+// Those of one device that is not the host; a list that only grows.
+struct OfDevice {
+  Device device;
+  std::vector<Dispatcher> all;
+  OfDevice* next;
+};
+std::atomic<OfDevice*> devices = nullptr;
+
+const std::vector<Dispatcher>& of_device(Device device) {
+  OfDevice* head = devices.load(std::memory_order_acquire);
+  for (const OfDevice* one = head; one != nullptr; one = one->next) {
+    if (one->device == device) return one->all;
+  }
+  auto* const made = new OfDevice{device, make_dispatchers(device), head};
+  // Another thread may have been as fast: two of a device are alike, and the first found serves.
+  while (!devices.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return made->all;
+}
+
+}  // namespace
+
+const Dispatcher& dispatcher(uint32_t family, Device device) {
+  if (__builtin_expect(device.type != Device().type, 0)) return of_device(device)[family];
+  static const std::vector<Dispatcher> host = make_dispatchers({});
+  return host[family];
+}
+
+tilekiln_status find_dispatcher(const char* family, Device device, const Dispatcher** found) {
+  // Callers name families by constants: one that was found is known by its address, which spares each call the comparison.
+  static std::vector<const char*> known(table.family_count);
+  for (uint32_t i = 0; i < table.family_count; ++i) {
+    if (__atomic_load_n(&known[i], __ATOMIC_RELAXED) != family) continue;
+    *found = &dispatcher(i, device);
+    return TILEKILN_OK;
+  }
+  for (uint32_t i = 0; i < table.family_count; ++i) {
+    if (strcmp(table.families[i].name, family) != 0) continue;
+    __atomic_store_n(&known[i], family, __ATOMIC_RELAXED);
+    *found = &dispatcher(i, device);
+    return TILEKILN_OK;
+  }
+  return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);
+}
+
+namespace {
+
+// The type of the devices that a row runs on.
+int32_t device_type_of(const Row& row) {
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    if (target.index == row.target && target.backend != nullptr) return target.backend->device_type;
+  }
+  return Device().type;
+}
+
+// Of the manifest's stream (0), of its JSON (1).
+size_t manifest_length(int which) {
+  const unsigned char* const at = table.manifest + manifest_lengths + 8 * which;
+  size_t length = 0;
+  for (int i = 7; i >= 0; --i) length = length << 8 | at[i];
+  return length;
+}
+
+}  // namespace
+}  // namespace tilekiln
+
+using namespace tilekiln;
+
+int32_t tilekiln_abi_version(void) { return TILEKILN_ABI_VERSION; }
+
+const char* tilekiln_version(void) { return table.version; }
+
+const char* tilekiln_receipt(void) { return table.receipt; }
+
+const void* tilekiln_manifest_deflated(size_t* bytes, size_t* length) {
+  if (bytes != nullptr) *bytes = manifest_length(0);
+  if (length != nullptr) *length = manifest_length(1);
+  return table.manifest + manifest_mark;
+}
+
+const char* tilekiln_manifest(size_t* length) {
+  static const char* const text = [] {
+    const size_t size = manifest_length(1);
+    char* const made = static_cast<char*>(malloc(size + 1));
+    if (made == nullptr || !inflate(table.manifest + manifest_mark, manifest_length(0), made, size)) {
+      free(made);
+      return static_cast<char*>(nullptr);
+    }
+    made[size] = 0;
+    return made;
+  }();
+  if (length != nullptr) *length = text == nullptr ? 0 : manifest_length(1);
+  return text == nullptr ? "" : text;
+}
+
+int64_t tilekiln_instance_count(void) { return table.instance_count; }
+
+const char* tilekiln_instance_name(int64_t instance) {
+  if (instance < 0 || instance >= table.instance_count) return nullptr;
+  return lasting_name(table, instance);
+}
+
+int32_t tilekiln_instance_usable(int64_t instance) {
+  if (instance < 0 || instance >= table.instance_count) return 0;
+  try {
+    const Row& row = row_of(table, instance);
+    const Device device = {device_type_of(row), 0};
+    return dispatcher(0, device).usable(row) ? 1 : 0;
+  } catch (...) {
+    return static_cast<void>(fail_exception()), 0;
+  }
+}
+
+const char* tilekiln_isa(void) {
+  try {
+    for (uint32_t i = 0; i < table.family_count; ++i) {
+      if (dispatcher(i).sound() != TILEKILN_OK) return "";
+    }
+    const Dispatcher& dispatch = dispatcher(0);
+    if (dispatch.status() != TILEKILN_OK) return "";
+    if (dispatch.best() != nullptr) return dispatch.best()->isa;
+    Text text(error_buffer(), error_capacity);
+    text.add("library %s holds nothing this machine can run (", table.receipt);
+    for (uint32_t i = 0; i < table.target_count; ++i)
+      text.add("%s%s", i == 0 ? "" : ", ", dispatch.word(table.targets[i]));
+    text.add("): build it here with scons receipt=%s", table.receipt);
+    return "";
+  } catch (...) {
+    return static_cast<void>(fail_exception()), "";
+  }
+}
+
+int32_t tilekiln_num_threads(void) {
+  int threads = 0;
+  return thread_count(0, &threads) == TILEKILN_OK ? threads : 0;
+}
+
+const char* tilekiln_last_error(void) { return error_text(); }

@@ -1,0 +1,19 @@
+// Where a call runs: on which device, and in which threads of the host.
+#pragma once
+#include "kernels/runtime/query.h"
+#include "tilekiln/tilekiln.h"
+
+namespace tilekiln {
+
+struct Backend;
+extern const Backend cpu_backend;
+
+struct Run {
+  int threads = 1;
+  bool lent = false;  // run on `executor`, not on the pool
+  tilekiln_executor executor = {};
+  Device device;  // of its arrays
+  const Backend* backend = &cpu_backend;
+};
+
+}  // namespace tilekiln

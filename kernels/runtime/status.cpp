@@ -1,0 +1,70 @@
+#include "kernels/runtime/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <exception>
+#include <new>
+
+namespace tilekiln {
+namespace {
+
+// A plain array: nothing to destroy when the thread ends, so the library needs no thread-exit hook for it.
+thread_local char buffer[error_capacity];
+
+}  // namespace
+
+Text& Text::add(const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const bool room = length_ < capacity_;
+  const int written = vsnprintf(room ? data_ + length_ : nullptr, room ? capacity_ - length_ : 0, format, arguments);
+  va_end(arguments);
+  if (written > 0) length_ += static_cast<size_t>(written);
+  return *this;
+}
+
+const char* error_text() noexcept { return buffer; }
+
+char* error_buffer() noexcept { return buffer; }
+
+void set_error_text(const char* text) noexcept {
+  if (text != buffer) snprintf(buffer, error_capacity, "%s", text);
+}
+
+tilekiln_status fail(tilekiln_status status, const char* format, ...) noexcept {
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(buffer, error_capacity, format, arguments);
+  va_end(arguments);
+  return status;
+}
+
+tilekiln_status fail_argument(const char* argument, const char* format, ...) noexcept {
+  const int prefix = snprintf(buffer, error_capacity, "%s: ", argument);
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(buffer + prefix, error_capacity - static_cast<size_t>(prefix), format, arguments);
+  va_end(arguments);
+  return TILEKILN_INVALID_ARGUMENT;
+}
+
+tilekiln_status check_range(const char* argument, long long value, long long least, long long most) noexcept {
+  if (value >= least && value <= most) return TILEKILN_OK;
+  return fail_argument(argument, "was %lld, must be from %lld to %lld", value, least, most);
+}
+
+tilekiln_status fail_exception() noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return fail(TILEKILN_OUT_OF_MEMORY, "out of memory; nothing was written");
+  } catch (const std::exception& error) {
+    return fail(TILEKILN_INTERNAL, "internal error: %s; please report it", error.what());
+  } catch (...) {
+    return fail(TILEKILN_INTERNAL, "internal error: an exception of unknown type; please report it");
+  }
+}
+
+}  // namespace tilekiln

@@ -1,0 +1,39 @@
+// How a call fails: a code that is returned and a sentence that stays with the thread.
+#pragma once
+#include "kernels/runtime/text.h"
+#include "tilekiln/tilekiln.h"
+
+namespace tilekiln {
+
+// The longest sentence kept, the final 0 included.
+constexpr size_t error_capacity = 4096;
+
+// This thread's sentence, "" if no call has failed.
+const char* error_text() noexcept;
+void set_error_text(const char* text) noexcept;
+// The buffer behind error_text(), error_capacity bytes, for a Text to write into.
+char* error_buffer() noexcept;
+
+// Sets the sentence and returns the code: `return fail(TILEKILN_NO_KERNEL, "...")`.
+[[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail(tilekiln_status status,
+                                                                               const char* format, ...) noexcept;
+// The same for an argument: "<argument>: <what it was and what it must be>".
+[[nodiscard]] __attribute__((format(printf, 2, 3), cold)) tilekiln_status fail_argument(const char* argument,
+                                                                                        const char* format,
+                                                                                        ...) noexcept;
+
+// Whether a number lies in [least, most].
+[[nodiscard]] tilekiln_status check_range(const char* argument, long long value, long long least,
+                                          long long most) noexcept;
+
+// Turns the exception being handled into a code and a sentence. Only inside a catch block.
+[[nodiscard]] tilekiln_status fail_exception() noexcept;
+
+}  // namespace tilekiln
+
+// Leaves the function with the status of `call` unless it is OK.
+#define TILEKILN_TRY(call)                                                \
+  do {                                                                    \
+    const tilekiln_status tilekiln_try_status = (call);                   \
+    if (tilekiln_try_status != TILEKILN_OK) return tilekiln_try_status;   \
+  } while (0)

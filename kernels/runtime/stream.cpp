@@ -1,0 +1,229 @@
+#include "kernels/runtime/stream.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "kernels/runtime/pool.h"
+
+namespace tilekiln {
+namespace {
+
+constexpr uint64_t live = 0x6d61657274736b74;  // a stream starts with it until it is destroyed
+
+// What a fork leaves behind in the child is not even destroyed: its locks may be held by threads that do not exist there.
+struct Queue {
+  const uint32_t forks = fork_count();
+  std::mutex mutex;
+  std::condition_variable posted, progress;
+  StreamTask* first = nullptr;
+  StreamTask* last = nullptr;
+  uint64_t enqueued = 0, ended = 0;  // tasks so far
+  bool stop = false;
+  tilekiln_status status = TILEKILN_OK;
+  std::string error;
+  std::thread worker;
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      posted.wait(lock, [&] { return first != nullptr || stop; });
+      if (first == nullptr) return;
+      StreamTask* const task = first;
+      first = task->next;
+      if (first == nullptr) last = nullptr;
+      lock.unlock();
+      tilekiln_status result = TILEKILN_OK;
+      try {
+        result = task->run();
+      } catch (...) {
+        result = fail_exception();
+      }
+      delete task;
+      lock.lock();
+      if (result != TILEKILN_OK && status == TILEKILN_OK) {
+        status = result;
+        error = error_text();
+      }
+      ++ended;
+      progress.notify_all();
+    }
+  }
+  // Under the lock: a worker that waited for its own work would wait for ever.
+  tilekiln_status check_not_worker(const char* what) const {
+    if (worker.get_id() != std::this_thread::get_id()) return TILEKILN_OK;
+    return fail_argument("stream", "was told to %s from its own worker, must be told from another thread", what);
+  }
+  // Under the lock: the first error since the last time, which it forgets.
+  tilekiln_status take_error() {
+    const tilekiln_status result = status;
+    if (result != TILEKILN_OK) set_error_text(error.c_str());
+    status = TILEKILN_OK;
+    return result;
+  }
+};
+
+class HostTask : public StreamTask {
+ public:
+  HostTask(void (*host)(void*), void* context) : host_(host), context_(context) {}
+  tilekiln_status run() override {
+    host_(context_);
+    return TILEKILN_OK;
+  }
+
+ private:
+  void (*host_)(void*);
+  void* context_;
+};
+
+}  // namespace
+}  // namespace tilekiln
+
+struct tilekiln_stream {
+  uint64_t magic = tilekiln::live;
+  std::atomic<tilekiln::Queue*> queue = new tilekiln::Queue;
+};
+
+namespace tilekiln {
+namespace {
+
+// The queue, made anew in a forked child: what was enqueued before the fork runs in the parent only.
+Queue& queue_of(tilekiln_stream& stream) {
+  Queue* queue = stream.queue.load(std::memory_order_acquire);
+  if (queue->forks == fork_count()) return *queue;
+  Queue* const fresh = new Queue;
+  if (stream.queue.compare_exchange_strong(queue, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *queue;
+}
+
+}  // namespace
+
+tilekiln_status check_stream(const tilekiln_stream* stream) {
+  if (stream != nullptr && reinterpret_cast<uint64_t>(stream) % alignof(tilekiln_stream) == 0 &&
+      stream->magic == live) {
+    return TILEKILN_OK;
+  }
+  return fail_argument("stream",
+                       stream == nullptr
+                           ? "was null, must be one that tilekiln_stream_create made"
+                           : "was no live stream, must be one that tilekiln_stream_create made and nobody destroyed");
+}
+
+void enqueue(tilekiln_stream& stream, StreamTask* task) {
+  Queue& queue = queue_of(stream);
+  std::lock_guard lock(queue.mutex);
+  if (!queue.worker.joinable()) {
+    try {
+      queue.worker = std::thread([&queue] { queue.serve(); });
+    } catch (...) {
+      delete task;
+      throw;
+    }
+  }
+  (queue.last == nullptr ? queue.first : queue.last->next) = task;
+  queue.last = task;
+  ++queue.enqueued;
+  queue.posted.notify_one();
+}
+
+}  // namespace tilekiln
+
+using namespace tilekiln;
+
+tilekiln_status tilekiln_stream_create(tilekiln_stream** stream) {
+  if (stream == nullptr) return fail_argument("stream", "was null, must point to where the stream is put");
+  try {
+    watch_forks();
+    *stream = new tilekiln_stream;
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream) {
+  if (stream == nullptr) return TILEKILN_OK;
+  TILEKILN_TRY(check_stream(stream));
+  try {
+    Queue& queue = queue_of(*stream);
+    {
+      std::lock_guard lock(queue.mutex);
+      TILEKILN_TRY(queue.check_not_worker("destroy itself"));
+      queue.stop = true;
+      queue.posted.notify_one();
+    }
+    if (queue.worker.joinable()) queue.worker.join();
+    const tilekiln_status status = queue.take_error();
+    stream->magic = 0;
+    delete &queue;
+    delete stream;
+    return status;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_synchronize(tilekiln_stream* stream) {
+  TILEKILN_TRY(check_stream(stream));
+  try {
+    Queue& queue = queue_of(*stream);
+    std::unique_lock lock(queue.mutex);
+    TILEKILN_TRY(queue.check_not_worker("synchronise"));
+    const uint64_t last = queue.enqueued;
+    queue.progress.wait(lock, [&] { return queue.ended >= last; });
+    return queue.take_error();
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_wait(tilekiln_stream* stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed) {
+  TILEKILN_TRY(check_stream(stream));
+  if (nanoseconds < 0)
+    return fail_argument("nanoseconds", "was %lld, must be 0 or more", static_cast<long long>(nanoseconds));
+  if (mark == nullptr) return fail_argument("mark", "was null, must point to 0 or to what an earlier call put there");
+  if (passed == nullptr) return fail_argument("passed", "was null, must point to where the answer is put");
+  try {
+    Queue& queue = queue_of(*stream);
+    std::unique_lock lock(queue.mutex);
+    TILEKILN_TRY(queue.check_not_worker("wait for itself"));
+    if (*mark == 0) *mark = queue.enqueued;
+    // A mark of before a fork is past all that the queue of the child knows.
+    const auto has = [&] { return queue.ended >= *mark || *mark > queue.enqueued; };
+    constexpr int64_t longest = 3600000000000;  // no overflow of the clock, and nobody notices
+    *passed = queue.progress.wait_for(lock, std::chrono::nanoseconds(std::min(nanoseconds, longest)), has) ? 1 : 0;
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_query(tilekiln_stream* stream, int32_t* idle) {
+  TILEKILN_TRY(check_stream(stream));
+  if (idle == nullptr) return fail_argument("idle", "was null, must point to where the answer is put");
+  try {
+    Queue& queue = queue_of(*stream);
+    std::lock_guard lock(queue.mutex);
+    *idle = queue.ended == queue.enqueued ? 1 : 0;
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_launch_host(tilekiln_stream* stream, void (*host)(void*), void* context) {
+  TILEKILN_TRY(check_stream(stream));
+  if (host == nullptr) return fail_argument("host", "was null, must be a function");
+  try {
+    enqueue(*stream, new HostTask(host, context));
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
