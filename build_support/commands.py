@@ -129,8 +129,11 @@ def _remove(path: str, only_say: bool) -> None:
 
 def check_plans(request: Request) -> None:
     """Raises CodegenError for plans that cannot be: before the first build of a variant writes anything."""
-    from codegen.plan import resolve
+    from codegen.plan import pick_targets, resolve
+    from codegen.targets import check_buildable
+    from codegen.tree import tree
 
+    check_buildable(pick_targets(tree(), request.variant.targets))
     for receipt in request.receipts:
         resolve(receipt, request.variant.targets, request.variant.where)
 

@@ -7,7 +7,7 @@ left out, and then it is not shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from codegen import schema
@@ -119,6 +119,18 @@ def size_rule(text: str, sizes: Sequence[str], family: str) -> SizeRule:
     return SizeRule(text, tuple(clauses)) if all(clauses) else ALWAYS
 
 
+class ReceiptFilter(NamedTuple):
+    """The receipts that have an algorithm."""
+
+    only: frozenset[str] | None  # all but `without`
+    without: frozenset[str]
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Of a receipt, by its name and those that it extends."""
+        listed = set(names)
+        return not listed & self.without and (self.only is None or bool(listed & self.only))
+
+
 class Algorithm(NamedTuple):
     """How an instance answers, apart from its target."""
 
@@ -130,6 +142,7 @@ class Algorithm(NamedTuple):
     when: list[Clause]
     needs: SizeRule  # it answers no other problems
     best: SizeRule  # it is preferred to one without, and one without to it elsewhere
+    receipts: ReceiptFilter | None = None  # all
 
     @property
     def word(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codegen import schema
 from codegen.errors import no_such
-from codegen.machines import MACHINES
+from codegen.machines import MACHINES, PLANNED
 from codegen.yaml_io import Document
 
 
@@ -15,12 +15,18 @@ class Backend:
         self.document = document
         file = document.load(schema.BackendFile)
         self.name, self.about, self.device, self.hub = file.backend, file.about, file.device, file.hub
-        self.toolchain, self.for_tests = file.toolchain, file.for_tests
+        self.toolchain, self.for_tests = file.toolchain or "none", file.for_tests
         if document.shown.split("/")[-2] != self.name:
             raise document.error(("backend",), f"the file must lie in kernels/backends/{self.name}")
-        if file.machine not in MACHINES:
-            raise document.error(("machine",), no_such("machine", file.machine, MACHINES).replace("\n", "; "))
-        self.machine = MACHINES[file.machine]
+        self.planned = file.planned
+        for key in ("machine", "toolchain"):
+            if (getattr(file, key) is None) != file.planned:
+                what = "it has none yet: leave it out, or planned out" if file.planned else f"'{key}' is missing here"
+                raise document.error((key,) if file.planned else (), what)
+        word = file.machine or PLANNED
+        if word not in MACHINES:
+            raise document.error(("machine",), no_such("machine", word, MACHINES).replace("\n", "; "))
+        self.machine = MACHINES[word]
 
     @property
     def host(self) -> bool:

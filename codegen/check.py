@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from codegen import docs, select
+from codegen import docs, select, tile_tables
 from codegen.axes import Family
 from codegen.errors import no_such
 from codegen.operators import written
@@ -27,6 +27,10 @@ def check(root: Tree) -> str:
     for family in root.families.values():
         _check_rules(root, family)
         _check_base(family)
+        for backend in root.backends:
+            if tables := root.tile_tables(backend, family):
+                tile_tables.check(tables)
+    _check_tables(root)
     total = 0
     for receipt in sorted(receipts, key=lambda receipt: receipt.base is not None):  # a fault shows where it stands
         plan = resolve(receipt.name, ["all"], root=root)
@@ -48,6 +52,17 @@ def check(root: Tree) -> str:
     checked = ", ".join(f"{count} {_plural(word, count)}" for count, word in counts)
     well = f"all is well: {checked}; {total:,} instances over all receipts and targets, {len(names):,} different"
     return "\n".join([well, *changed(root), *mixed(root)])
+
+
+def _check_tables(root: Tree) -> None:
+    """Every table of tiles that a target names is one of some family, and stands in the room that its tables say."""
+    for target in root.every_target.values():
+        listed = [root.tile_tables(target.backend, family) for family in root.families.values()]
+        known = sorted({name for tables in listed if tables for name in tables.file.tables})
+        for index, name in enumerate(target.tiles):
+            if name not in known:
+                message = no_such("table of tiles", name, known).replace("\n", "; ")
+                raise target.document.error(("tiles", index), message)
 
 
 def changed(root: Tree) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from codegen import listing
-from codegen.errors import CodegenError, nearest
+from codegen.errors import CodegenError, nearest, warn
 from codegen.options import Command, Given, Option, columns, help_of, parse
 from codegen.plan import resolve
 from codegen.tree import tree
@@ -17,7 +17,8 @@ SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: condit
 word 'or' separates clauses of which one must hold. Booleans are yes and no. `python -m codegen axes` lists the axes.
 family=NAME narrows to a family, with its companions."""
 FORMATS = """csv is one table with a column for every axis, empty where a family has no such axis. json is one object,
-and a list of them for several receipts."""
+and a list of them for several receipts. Of planned targets, whose kernels no library holds yet, all but names say so
+and have a column ck_name, CK's own name of each instance."""
 
 _TARGET = Option("--target", "T", "targets, comma separated, or native (this machine's best) or all", "native")
 _FAMILY = Option("--family", "F", "only this family")
@@ -58,6 +59,9 @@ def _list(given: Given) -> int:
     if not receipts:
         raise CodegenError(f"list: '{given[0]}' names no receipt")
     plans = [resolve(receipt, _targets(given), given["--where"], given["--family"]) for receipt in receipts]
+    planned = dict.fromkeys(name for plan in plans for name in plan.planned)
+    if planned and given["--format"] == "names":
+        warn(f"planned, no library holds these kernels yet: {', '.join(planned)}")
     if not given["--count"]:
         return _say(listing.FORMATS[given["--format"]](plans))
     if given["--format"] != "names":
@@ -96,6 +100,19 @@ def _verify(given: Given) -> int:
 
     text, equal = verify(tree(), given[0])
     return _say(text, 0 if equal else 1)
+
+
+def _validate(given: Given) -> int:
+    from codegen import ck_rules
+
+    if given[0] == "-":
+        text, source = sys.stdin.read(), "standard input"
+    else:
+        with open(given[0], encoding="utf-8") as file:
+            text, source = file.read(), given[0]
+    verdict = ck_rules.validate(ck_rules.read(text, source), ck_rules.rules(tree()))
+    unused = f"On a CPU {', '.join(ck_rules.UNUSED)} have no effect: a tile is a block of the cache there."
+    return _say("\n".join(filter(None, [str(verdict) or "all is well", unused])), 1 if verdict.errors else 0)
 
 
 def _docs(given: Given) -> int:
@@ -241,6 +258,18 @@ COMMANDS = (
         (),
         (("verify build/avx512-release/lib/libtilekiln_flash.so", "is it built from this tree?"),),
         _verify,
+    ),
+    Command(
+        "validate",
+        ("KERNEL",),
+        "Say whether CK's dispatcher would accept a kernel that is written in its words.",
+        "KERNEL is a JSON file, or - for standard input: an object of family, gfx_arch, data_type, mode, vlayout,\n"
+        "hdim_q, hdim_v, bias, logits, dropout, paged_kv, page_size, pipeline, tile, wave, warp, block_per_cu and\n"
+        "num_wave_groups; what is left out has the dispatcher's default. Exit code 0 if it is sound, warnings or not,\n"
+        "1 for an error.",
+        (),
+        (("validate kernel.json", "names each rule that it breaks: what was, what must be"),),
+        _validate,
     ),
     Command(
         "docs",

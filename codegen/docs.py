@@ -193,6 +193,12 @@ def _targets(root: Tree) -> str:
                 algorithms.append(
                     [f"`{target.name}`", family.name, f"`{how.pipeline}`", how.shown, str(how.rank), when]
                 )
+    planned = []
+    for target in root.planned.values():
+        limits = target.limits
+        lds = f"{limits.lds_bytes:,}" if limits else ""
+        tables = " ".join(f"`{name}`" for name in target.tiles)
+        planned.append([f"`{target.name}`", target.backend, target.arch, lds, tables, target.about])
     return _page(
         "Targets",
         "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
@@ -200,6 +206,10 @@ def _targets(root: Tree) -> str:
         _table(["target", "backend", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
         "## Algorithms\n\nEach gives one instance per signature that its selection allows; of several that fit, the "
         "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
+        "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
+        "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
+        "for one is refused. Their tiles stand in the rooms' `hip/tiles.yaml`.\n\n"
+        + _table(["target", "backend", "machine", "LDS bytes", "tables of tiles", ""], planned),
     )
 
 

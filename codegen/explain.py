@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from codegen import select
+from codegen import language, select
 from codegen.axes import INTEGER, Axis, Family, Table
 from codegen.errors import CodegenError, SelectionError
 from codegen.listing import clauses as clauses_text
@@ -30,11 +30,45 @@ class Explained(NamedTuple):
 def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> Explained:
     """`text` is `[FAMILY] axis=value ...`, or the name of an instance."""
     source, chosen = root.receipt(word), pick_targets(root, targets)
-    questions, named = _questions(root, source, text)
+    text, unused = _without_unused(root, text, chosen)
+    questions, named = _questions(root, source, text, chosen)
     if named is not None and named not in chosen:
         chosen = [named]
     answers = [_answer(root, source, family, selected, chosen) for family, selected in questions]
-    return Explained("\n\n".join(answers), any(answer.startswith("yes: ") for answer in answers))
+    listed = any(answer.startswith("yes: ") for answer in answers)
+    return Explained("\n\n".join([*answers, *unused]), listed)
+
+
+def _without_unused(root: Tree, text: str, chosen: Sequence[Target]) -> tuple[str, list[str]]:
+    """A text without conditions on what only planned targets' kernels have, and what is said of these.
+
+    Where none of the targets is planned: a wave or a warp is nothing that a CPU has.
+    """
+    first, _, rest = text.strip().partition(" ")
+    if "=" in first:
+        first, rest = "", text.strip()
+    try:
+        clauses = [] if any(target.planned for target in chosen) else select.parse(rest)
+    except SelectionError:  # it is said where the text is bound
+        return text, []
+    everywhere = root.hows_of(root.families.values(), root.planned.values())
+    here = {name for hows in root.hows.values() for name in hows}
+    here |= {axis for family in root.families.values() for axis in family.axis_of} | {"family"}
+    found = [c for clause in clauses for c in clause if any(c.axis in hows for hows in everywhere.values())]
+    found = [condition for condition in found if condition.axis not in here]
+    for condition in found:
+        values = {v for hows in everywhere.values() for v in hows.get(condition.axis, ())}
+        for value, offset in zip(condition.values, condition.offsets, strict=True):
+            if not condition.ordered and value not in values:
+                message = language.no_value(condition.axis, value, sorted(values))
+                raise SelectionError(message, rest, offset).shown("explain")
+    if not found:
+        return text, []
+    gone = {str(condition) for condition in found}
+    words = ", ".join(dict.fromkeys(condition.axis for condition in found))
+    where = ", ".join(target.name for target in chosen)
+    said = f"no effect on {where}: {words}, which are of the kernels of {', '.join(root.planned)}"
+    return " ".join([first, *(word for word in rest.split() if word not in gone)]).strip(), [said]
 
 
 def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: list[Target]) -> str:
@@ -47,7 +81,8 @@ def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, cho
     if selected.how and any(sieve(root, source, family, t, [Selected(query)]).leaves() for t in chosen):
         lines.append(f"  it lists {family.name} {select.text_of(family, query)}; the algorithms of this family are")
         for t in chosen:
-            lines += [f"    {t.name} {how.pipeline} {how.shown}" for how in root.algorithms(t, family)]
+            hows = [how for how in root.algorithms(t, family) if select.both(how.when, [query])]
+            lines += [f"    {t.name} {how.pipeline} {how.shown}" for how in hows]
         return "\n".join(lines)
     illegal = _illegal(root, family, target, query)
     if family.main and not illegal:
@@ -68,7 +103,8 @@ def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, cho
         lines.append("No receipt lists it yet: widen one in receipts/ by an `add:` with its reason.")
         return "\n".join(lines)
     lines.append(f"listed by: {', '.join(r.titled for r in others)}")
-    lines.append(f"build: {scons(root, others[0], family, Selected(query), chosen)}")
+    if built := [t for t in chosen if not t.planned]:
+        lines.append(f"build: {scons(root, others[0], family, Selected(query), built)}")
     return "\n".join(lines)
 
 
@@ -82,7 +118,9 @@ def scons(root: Tree, source: Receipt, family: Family, selected: Selected, chose
     return " ".join(words)
 
 
-def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Family, Selected]], Target | None]:
+def _questions(
+    root: Tree, source: Receipt, text: str, chosen: Sequence[Target]
+) -> tuple[list[tuple[Family, Selected]], Target | None]:
     """The clauses that a text asks about, and the target if it is the name of an instance.
 
     Without a family, of each that has these axes and values and is no companion.
@@ -92,7 +130,7 @@ def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Famil
         match = None if rest else _name_pattern(root, family).fullmatch(first)
         if match:
             clause = tuple(1 << axis.words.index(match[axis.name]) for axis in family.axes)
-            return [(family, Selected(clause))], next(t for t in root.targets.values() if t.word == match["target"])
+            return [(family, Selected(clause))], next(t for t in _every(root) if t.word == match["target"])
     if first and "=" not in first:
         families = [root.family(first)]
     else:
@@ -100,7 +138,7 @@ def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Famil
     try:
         if len(select.parse(rest)) > 1:
             raise SelectionError("explain takes one clause, without 'or'", rest, 0)
-        found = select.bind_any(families, rest, root.hows, source.clauses)
+        found = select.bind_any(families, rest, root.hows_of(root.families.values(), chosen), source.clauses)
     except SelectionError as error:
         raise error.shown("explain") from error
     questions = [(family, clause) for family in families for clause in found[family.name]]
@@ -112,13 +150,19 @@ def _questions(root: Tree, source: Receipt, text: str) -> tuple[list[tuple[Famil
     return questions, None
 
 
+def _every(root: Tree) -> list[Target]:
+    return [*root.targets.values(), *root.planned.values()]
+
+
 def _name_pattern(root: Tree, family: Family) -> re.Pattern[str]:
     def group(axis: Axis) -> str:
         return f"(?P<{axis.name}>{'|'.join(map(re.escape, axis.words))})"
 
-    targets = "|".join(re.escape(target.word) for target in root.targets.values())
+    targets = "|".join(re.escape(target.word) for target in _every(root))
     axes = "".join(map(group, family.axes))
-    how = f"(?:{'|'.join(family.pipelines)})(?:_[a-z0-9_]+)?"
+    tables = [root.tile_tables(backend, family) for backend in root.backends]
+    pipelines = [*family.pipelines, *(name for one in tables if one for name in one.pipelines)]
+    how = f"(?:{'|'.join(pipelines)})(?:_[a-z0-9_]+)?"
     return re.compile(f"{family.name}{axes}_{how}_(?P<target>{targets})")
 
 
@@ -143,7 +187,12 @@ def _yes(
     lines += [f"  {name}" for name in names[:_SHOWN]]
     if len(names) > _SHOWN:
         lines.append(f"  and {len(names) - _SHOWN} more")
-    lines.append(f"build: {scons(root, source, family, selected, chosen)}")
+    planned = [target.name for target in chosen if target.planned and every[target.name]]
+    if planned:
+        lines.append(f"planned: {', '.join(planned)}; no library holds these kernels yet, so nothing is built for it")
+    built = [target for target in chosen if not target.planned]
+    if any(every[target.name] for target in built):
+        lines.append(f"build: {scons(root, source, family, selected, built)}")
     return "\n".join(lines)
 
 

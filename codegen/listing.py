@@ -12,7 +12,17 @@ from codegen.axes import BOOLEAN, Family
 from codegen.options import columns, wrapped
 from codegen.plan import Instance, Plan, pick_targets, resolve, sieve
 from codegen.receipts import Receipt
+from codegen.targets import Target
 from codegen.tree import Tree
+
+CK_NAME = "ck_name"
+"""The column with CK's own names of instances."""
+BOOLEAN_WORDS = ("no", "yes")
+
+
+def _planned(plan: Plan) -> str:
+    """What is said behind a plan of targets whose kernels no library holds yet."""
+    return f" ({', '.join(plan.planned)} planned: no library holds these kernels yet)" if plan.planned else ""
 
 
 def names(plans: Sequence[Plan]) -> str:
@@ -40,9 +50,12 @@ def table(plans: Sequence[Plan]) -> str:
         how = plan.algorithm_axes(family)
         heads = [*family.axis_of, *how]
         rows = [_words(instance, how, "-") for instance in instances]
+        if plan.planned:
+            heads.append(CK_NAME)
+            rows = [[*row, plan.ck_name(instance) or "-"] for row, instance in zip(rows, instances, strict=True)]
         varying = [at for at in range(len(heads)) if any(row[at] != rows[0][at] for row in rows)]
         same = " ".join(f"{heads[at]}={rows[0][at]}" for at in range(len(heads)) if at not in varying)
-        lines = [f"{family.name}, {len(rows):,} instances of receipt {plan.receipt}"]
+        lines = [f"{family.name}, {len(rows):,} instances of receipt {plan.receipt}{_planned(plan)}"]
         if same:
             lines.append(wrapped(f"all: {same}", 5))
         widths = [max(len(heads[at]), *(len(row[at]) for row in rows)) for at in varying]
@@ -61,8 +74,11 @@ def json(plans: Sequence[Plan]) -> str:
 
 def _json(plan: Plan) -> str:
     head = {"receipt": plan.receipt, "number": plan.source.number, "where": plan.where, "targets": plan.targets}
+    head |= {"planned": plan.planned} if plan.planned else {}
     rows = (
-        {"name": i.name, "family": i.family, "signature": i.signature, "algorithm": i.algorithm} for i in plan.instances
+        {"name": i.name, "family": i.family, "signature": i.signature, "algorithm": i.algorithm}
+        | ({CK_NAME: plan.ck_name(i)} if i.target.planned else {})
+        for i in plan.instances
     )
     body = b",\n".join(msgspec.json.encode(row) for row in rows)
     return (msgspec.json.encode(head)[:-1] + b',"instances":[\n' + body + b"\n]}").decode()
@@ -73,14 +89,16 @@ def csv(plans: Sequence[Plan]) -> str:
     found = [(plan, *one) for plan in plans for one in _by_family(plan)]
     axes = list(dict.fromkeys(axis for _, family, _ in found for axis in family.axis_of))
     how = list(dict.fromkeys(axis for plan, family, _ in found for axis in plan.algorithm_axes(family)))
-    lines = [",".join(["name", "receipt", "family", *axes, *how])]
+    planned = any(plan.planned for plan in plans)
+    lines = [",".join(["name", "receipt", "family", *axes, *how, *(["planned", CK_NAME] if planned else [])])]
     for plan, family, instances in found:
         at = [list(family.axis_of).index(axis) if axis in family.axis_of else -1 for axis in axes]
         for instance in instances:
             words = _words(instance, how, "")
             signature, algorithm = words[: len(family.axes)], words[len(family.axes) :]
             cells = ["" if place < 0 else signature[place] for place in at]
-            lines.append(",".join([instance.name, plan.receipt, family.name, *cells, *algorithm]))
+            its = [BOOLEAN_WORDS[instance.target.planned], plan.ck_name(instance)] if planned else []
+            lines.append(",".join([instance.name, plan.receipt, family.name, *cells, *algorithm, *its]))
     return "\n".join(lines)
 
 
@@ -105,7 +123,7 @@ def receipts(root: Tree, targets: Sequence[str]) -> str:
     for receipt in listed:
         total = sum(count(root, receipt, target.name) for target in chosen)
         rows.append((f"{receipt.number_text:>6}  {receipt.name:<{width}}  {total:>9,}", receipt.about))
-    where = ", ".join(target.name for target in chosen)
+    where = ", ".join(f"{target.name} (planned)" if target.planned else target.name for target in chosen)
     return f"{columns(rows, 0)}\n\nInstances on {where}."
 
 
@@ -131,7 +149,7 @@ def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
         lines.append(f"extends {source.base.name}")
     lines += ["", "lists", clauses(root, source)]
     for family, instances in _by_family(plan):
-        lines += ["", f"{family.name}: {len(instances):,} instances on {', '.join(plan.targets)}"]
+        lines += ["", f"{family.name}: {len(instances):,} instances on {', '.join(plan.targets)}{_planned(plan)}"]
         rows = []
         for axis in family.axes:
             counts = Counter(axis.code_in(instance.packed) for instance in instances)
@@ -147,7 +165,10 @@ def receipt(root: Tree, word: str, targets: Sequence[str]) -> str:
 def targets(root: Tree) -> str:
     native = root.native()
     lines = []
-    for target in root.targets.values():
+    for target in (*root.targets.values(), *root.planned.values()):
+        if target.planned:
+            lines.append(_of_planned(root, target))
+            continue
         runs = "the native target here" if target is native else "runs here" if target.usable else "does not run here"
         lines.append(f"{target.name}  ({runs})\n  {wrapped(target.about, 2)}")
         facts = [("backend", target.backend), ("isa", target.isa or "none"), ("machine", target.arch)]
@@ -158,6 +179,22 @@ def targets(root: Tree) -> str:
             facts += [("refuses", f"{rule.name}: {rule.says}") for rule in root.refusals(target, family)]
         lines.append(columns(facts, 4))
     return "\n".join(lines)
+
+
+def _of_planned(root: Tree, target: Target) -> str:
+    facts = [("backend", target.backend), ("machine", target.arch), ("flags", " ".join(target.flags) or "none")]
+    if target.limits:
+        facts.append(
+            ("limits", f"{target.limits.lds_bytes:,} bytes of LDS a block, waves of {target.limits.wave_size}")
+        )
+    facts.append(("tiles", " ".join(target.tiles)))
+    for family in root.families.values():
+        if algorithms := root.algorithms(target, family):
+            counted = Counter(how.pipeline for how in algorithms)
+            facts.append((family.name, ", ".join(f"{name} {count}" for name, count in counted.items())))
+            facts += [("refuses", f"{rule.name}: {rule.says}") for rule in root.refusals(target, family)]
+    about = f"{target.name}  (planned: listed, no library holds its kernels yet)\n  {wrapped(target.about, 2)}"
+    return f"{about}\n{columns(facts, 4)}"
 
 
 def families(root: Tree) -> str:

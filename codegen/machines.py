@@ -30,4 +30,6 @@ def _has_cpuid(target: Target) -> bool:
     return cpu.has(target.arch, target.cpuid)
 
 
-MACHINES = {"cpuid": Machine(_check_cpuid, _has_cpuid)}
+PLANNED = "planned"
+"""That of a backend whose targets nothing here runs yet."""
+MACHINES = {"cpuid": Machine(_check_cpuid, _has_cpuid), PLANNED: Machine(lambda target: None, lambda target: False)}

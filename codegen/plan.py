@@ -56,8 +56,20 @@ class Plan:
         hows = {id(i.how): i.how for i in self.instances if family is None or i.family_ is family}
         listed = dict.fromkeys(i.family_ for i in self.instances) if family is None else [family]
         declared = dict.fromkeys(axis.name for one in listed for axis in one.algorithm_axes)
+        declared |= dict.fromkeys(axis.name for how in hows.values() for axis in how.axes)
         shown = {axis for how in hows.values() for axis in how.given}
         return (*FIXED, *(axis for axis in declared if axis in shown))
+
+    @property
+    def planned(self) -> list[str]:
+        """Its targets whose kernels no library holds yet."""
+        return [target.name for target in self.target_list if target.planned]
+
+    def ck_name(self, instance: Instance) -> str:
+        """CK's own name of an instance, without the ending of a file; "" where CK has no such kernel."""
+        tables = self.tree.tile_tables(instance.target.backend, instance.family_)
+        table = tables.table_of(instance.target.tiles) if tables else None
+        return tables.ck_name.of(instance.packed, instance.how, table) if tables and table else ""
 
     @cached_property
     def digest(self) -> str:
@@ -103,14 +115,16 @@ def sieve(
     else:
         lists["receipt"] = receipt.clauses.get(family.name, [])
     algorithms = root.algorithms(target, family)
+    has = [how.receipts is None or how.receipts.has(receipt.names) for how in algorithms]
     if not any(selected.how for selected in where):
         lists["where"] = [selected.clause for selected in where]
-        return Sieve(family, lists, [a.when for a in algorithms], root.refusals(target, family))
+        hows = [how.when if its else [] for how, its in zip(algorithms, has, strict=True)]
+        return Sieve(family, lists, hows, root.refusals(target, family))
     # A clause that asks for some algorithms narrows those alone.
     narrowed = []
-    for algorithm in algorithms:
+    for algorithm, its in zip(algorithms, has, strict=True):
         values = algorithm.selectable(target.name)
-        narrowed.append(select.both(algorithm.when, [s.clause for s in where if s.answers(values)]))
+        narrowed.append(select.both(algorithm.when, [s.clause for s in where if its and s.answers(values)]))
     return Sieve(family, lists, narrowed, root.refusals(target, family))
 
 
@@ -157,13 +171,15 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     of_receipt = [one.name for one in families]
     # Without a selection none but these is read.
     own = list(dict.fromkeys(f.main or f for f in (root.families.values() if where else families)))
-    narrowed = select.typed(own, where, "where", root.hows if where else root.hows_of(own), of_receipt)
+    planned = [target for target in chosen if target.planned]
+    hows = root.hows if where and not planned else root.hows_of(root.families.values() if where else own, planned)
+    narrowed = select.typed(own, where, "where", hows, of_receipt)
     instances: list[Instance] = []
     for one in families:
         for target in chosen:
-            hows = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(root.algorithms(target, one))]
+            ways = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(root.algorithms(target, one))]
             for packed, words, alive in _leaves(root, source, one, target, narrowed):
-                for bit, word, how in hows:
+                for bit, word, how in ways:
                     if alive & bit:
                         instances.append(Instance(f"{one.name}{words}{word}", one, packed, target, how))
     if not instances:

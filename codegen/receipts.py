@@ -42,6 +42,11 @@ class Receipt:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
 
     @property
+    def names(self) -> list[str]:
+        """Its own and those that it extends."""
+        return [self.name, *(self.base.names if self.base else [])]
+
+    @property
     def number_text(self) -> str:
         """The number as text, "" if it has none."""
         return "" if self.number is None else str(self.number)

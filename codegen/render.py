@@ -17,6 +17,7 @@ from codegen.operators import held
 from codegen.operators import render as operators
 from codegen.plan import Instance, Plan
 from codegen.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
+from codegen.targets import check_buildable
 from codegen.tree import Tree
 
 if TYPE_CHECKING:
@@ -249,6 +250,8 @@ def generate(
 def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "") -> Rendered:
     """What `generate` writes."""
     plans = list({plan.receipt: plan for plan in plans}.values())
+    for plan in plans:
+        check_buildable(plan.target_list)
     renderer = Renderer(plans[0].tree)
     sources = source_hashes(plans[0].tree.root)
     contents: dict[str, bytes] = {}

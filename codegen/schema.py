@@ -104,8 +104,9 @@ class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     backend: Word
     about: Text
     device: Small
-    machine: Word
-    toolchain: Word
+    machine: Word | None = None
+    toolchain: Word | None = None
+    planned: bool = False  # its targets are listed; nothing here asks for them, compiles or runs them yet
     for_tests: bool = False  # neither native nor all means its targets: they are built when they are named
     hub: Word | None = None  # what Hugging Face's kernels calls it
 
@@ -116,6 +117,51 @@ class RefusalFile(Struct, frozen=True, forbid_unknown_fields=True):
     name: Word
     when: Selection
     says: Text
+
+
+TileValue = str | int | bool | list[str | int]
+
+
+class TileTableFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """Rows of `when` and values of algorithm axes. A tile may say where it is the `best`; an emit says its `pipeline`,
+    lists of values, and `receipts` or `without` where not every receipt has it."""
+
+    tiles: Annotated[list[dict[str, TileValue]], Meta(min_length=1)]
+    emits: Annotated[list[dict[str, TileValue]], Meta(min_length=1)]
+
+
+class TileRuleFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What of tiles and emits together is no algorithm, and why. `when` speaks of all axes and of `pipeline`."""
+
+    name: Word
+    when: Selection
+    says: Text
+    tables: list[Word] = []  # all by default
+
+
+class CkNameFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """CK's name: {axis}, {pipeline} and {table} in `text` are said in `words`, where there is one for the value."""
+
+    text: Text
+    words: dict[str, dict[str, str]] = {}
+    by_pipeline: dict[str, dict[str, str]] = {}  # further words of the text, by pipeline
+    of_pipeline: dict[str, dict[str, dict[str, str]]] = {}  # the words of one pipeline
+
+
+class TileTablesFile(Struct, frozen=True, forbid_unknown_fields=True):
+    family: Word
+    axes: Annotated[list[AlgorithmAxisFile], Meta(min_length=1)]
+    pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
+    ck_name: CkNameFile
+    tables: dict[str, TileTableFile]
+    rules: list[TileRuleFile] = []
+
+
+class LimitsFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a target's hardware gives."""
+
+    lds_bytes: Annotated[int, Meta(ge=1)]
+    wave_size: Annotated[int, Meta(ge=1)]
 
 
 class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +178,9 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     engines: TargetName | None = None  # of another target, whose algorithms it has too
     algorithms: dict[str, list[Algorithm]] | None = None
     refuses: dict[str, list[RefusalFile]] = {}
+    planned: bool = False  # listed and explained; no library holds its kernels yet
+    tiles: list[Word] = []  # the tables of the rooms' tiles.yaml that are its own, the first that a family has
+    limits: LimitsFile | None = None
 
 
 class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -192,6 +192,18 @@ def both(clauses: Sequence[Clause], others: Sequence[Clause]) -> list[Clause]:
     return [clause for clause in made if all(clause)]
 
 
+def minus(one: Clause, other: Clause) -> list[Clause]:
+    """What meets one and not the other, as clauses that share nothing."""
+    left, rest = [], one
+    for at, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+        if not mine & theirs:
+            return [one]
+        if mine & ~theirs:
+            left.append((*rest[:at], mine & ~theirs, *rest[at + 1 :]))
+        rest = (*rest[:at], mine & theirs, *rest[at + 1 :])
+    return left
+
+
 def apart(clauses: Sequence[Clause]) -> list[Clause]:
     """Without those that another one contains."""
     kept: list[Clause] = []

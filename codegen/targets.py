@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen import schema
 from codegen.algorithms import SETTINGS, Algorithm, read_values, size_rule
 from codegen.axes import Rule
 from codegen.backends import Backend
-from codegen.errors import SelectionError, no_such
+from codegen.errors import CodegenError, SelectionError, no_such
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -26,15 +26,21 @@ class Target:
         self.isa, self.arch, self.flags, self.cpuid = file.isa or "", file.arch, list(file.flags), list(file.cpuid)
         self.extends, self.engines = file.extends, file.engines
         self.own_algorithms = file.algorithms
+        self.planned, self.tiles, self.limits = file.planned, list(file.tiles), file.limits
         if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
             raise document.error(("target",), f"the file must be named {self.name}.yaml")
         if file.backend not in backends:
-            known = [backend.name for backend in backends.values() if not backend.for_tests]
+            known = [one.name for one in backends.values() if not one.for_tests and not one.planned]
             what = f"no backend '{file.backend}': nothing here compiles or runs its targets"
             raise document.error(("backend",), f"{what}; backends: {', '.join(known)}")
         self.backend_ = backends[file.backend]
         if not self.name.startswith(f"{self.backend}-"):
             raise document.error(("target",), f"the name must begin with that of its backend: {self.backend}-")
+        if self.backend_.planned and not self.planned:
+            what = f"backend {self.backend} is planned: it has no machine and no toolchain"
+            raise document.error((), f"{what}, so its targets must be planned (planned: yes)")
+        if self.tiles and file.algorithms is not None:
+            raise document.error(("tiles",), "a target has algorithms of its own or tables of tiles, not both")
         self.backend_.machine.check(self)
 
     @property
@@ -50,6 +56,16 @@ class Target:
     def usable(self) -> bool:
         """Whether this machine can run it."""
         return self.backend_.machine.has(self)
+
+
+def check_buildable(chosen: Iterable[Target]) -> None:
+    """CodegenError for a target whose kernels no library holds yet."""
+    for target in chosen:
+        if target.planned:
+            raise CodegenError(
+                f"target {target.name} is planned: it is listed and explained, but no library holds its kernels yet, "
+                "so nothing is built for it; `python -m codegen targets` says which targets are built"
+            )
 
 
 def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Rule]:

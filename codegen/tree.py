@@ -15,6 +15,7 @@ from codegen.errors import CodegenError, no_such, warn
 from codegen.families import Families
 from codegen.receipts import Receipt
 from codegen.targets import Target, bind_algorithms, bind_refusals, check_together
+from codegen.tile_tables import TileTables, tables_of
 from codegen.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -77,12 +78,18 @@ class Tree:
 
     @cached_property
     def targets(self) -> dict[str, Target]:
-        """By name, those of the host first, slowest first; without those for tests alone."""
-        return {name: one for name, one in self.every_target.items() if not one.backend_.for_tests}
+        """By name, those of the host first, slowest first; without planned ones and those for tests alone."""
+        every = self.every_target.items()
+        return {name: one for name, one in every if not one.backend_.for_tests and not one.planned}
+
+    @cached_property
+    def planned(self) -> dict[str, Target]:
+        """Those whose kernels no library holds yet: listed and explained where they are named."""
+        return {name: one for name, one in self.every_target.items() if one.planned}
 
     @cached_property
     def every_target(self) -> dict[str, Target]:
-        """Those for tests too, which are built when they are named."""
+        """Those for tests too, which are built when they are named, and planned ones, which are not."""
         paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
         listed = [Target(Document(self.root, path), self.backends) for path in paths]
         check_together(listed)
@@ -90,7 +97,8 @@ class Tree:
 
     def target(self, name: str) -> Target:
         if name not in self.every_target:
-            raise CodegenError(no_such("target", name, self.targets, "targets"))
+            near = no_such("target", name, [*self.targets, *self.planned])
+            raise CodegenError(f"{near}\ntargets: {', '.join(self.targets)}")
         return self.every_target[name]
 
     def native(self) -> Target:
@@ -102,7 +110,15 @@ class Tree:
 
     @cache  # noqa: B019 (a tree lives as long as the process)
     def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
+        if target.tiles:
+            tables = self.tile_tables(target.backend, family)
+            return tables.algorithms(target.tiles) if tables else []
         return bind_algorithms(target, family, self.every_target)
+
+    @cache  # noqa: B019
+    def tile_tables(self, backend: str, family: Family) -> TileTables | None:
+        """The tables of a room for a backend; None where it has none."""
+        return tables_of(self.root, backend, family)
 
     @cache  # noqa: B019
     def refusals(self, target: Target, family: Family) -> list[Rule]:
@@ -113,18 +129,20 @@ class Tree:
         """By family, what its instances can have besides their signature, by axis: what selections may ask for."""
         return self.hows_of(self.families.values())
 
-    def hows_of(self, families: Iterable[Family]) -> dict[str, dict[str, list[str]]]:
-        """The same of these families only."""
+    def hows_of(self, families: Iterable[Family], also: Iterable[Target] = ()) -> dict[str, dict[str, list[str]]]:
+        """The same of these families only, on these planned targets too."""
+        listed = {**self.targets, **{target.name: target for target in also if target.planned}}
         found: dict[str, dict[str, list[str]]] = {}
         for family in families:
-            own = found[family.name] = {"target": list(self.targets), "pipeline": list(family.pipelines)}
+            own = found[family.name] = {"target": list(listed), "pipeline": list(family.pipelines)}
             for axis in family.algorithm_axes:
                 own |= {name: [*axis.values] for name in (axis.name, *axis.of)}
-            for target in self.targets.values():
+            for target in listed.values():
                 for algorithm in self.algorithms(target, family):
                     for name, value in algorithm.selectable(target.name).items():
-                        if value not in own[name]:
-                            own[name].append(value)
+                        values = own.setdefault(name, [])
+                        if value not in values:
+                            values.append(value)
         return found
 
     @cached_property

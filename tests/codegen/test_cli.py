@@ -34,7 +34,9 @@ UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" 
 NUMBERS = [str(number) for number, _ in NUMBERED]
 RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMBERED), *UNNUMBERED])}"
 FOR_TESTS = {file["backend"] for file in loaded("kernels/backends/*/backend.yaml") if file.get("for_tests")}
-LISTED = [file for file in loaded("kernels/targets/*.yaml") if file["backend"] not in FOR_TESTS]
+LISTED = [
+    file for file in loaded("kernels/targets/*.yaml") if file["backend"] not in FOR_TESTS and not file.get("planned")
+]
 TARGETS = [file["target"] for file in sorted(LISTED, key=lambda file: file["order"])]
 FAMILIES = sorted(file["family"] for file in loaded("kernels/**/family.yaml"))
 WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/**/family.yaml") if "head_dims" in file.get("tables", {})]
@@ -60,7 +62,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (
             ["lits"],
             "no command 'lits'; nearest: list\n"
-            "commands: list, explain, receipts, targets, families, axes, check, diff, sources, verify, docs, operators",
+            "commands: list, explain, receipts, targets, families, axes, check, diff, sources, verify, validate, docs, "
+            "operators",
         ),
         (["list"], "list needs RECEIPT[,RECEIPT]\nusage: python -m codegen list RECEIPT[,RECEIPT] [options]"),
         (["list", "flsh"], f"no receipt 'flsh'; nearest: flash\n{RECEIPTS}"),
