@@ -17,7 +17,7 @@ from codegen.yaml_io import Document
 
 FIXED = ("target", "pipeline")
 """The algorithm axes of every family."""
-SETTINGS = ("when", "needs", "best", "rank")
+SETTINGS = ("when", "needs", "best", "rank", "by_number")
 """What an entry says besides its pipeline and the family's algorithm axes."""
 _BOOLEAN = ("no", "yes")
 _LEAST, _MOST = 1, 65535
@@ -143,6 +143,7 @@ class Algorithm(NamedTuple):
     needs: SizeRule  # it answers no other problems
     best: SizeRule  # it is preferred to one without, and one without to it elsewhere
     receipts: ReceiptFilter | None = None  # all
+    by_number: bool = False  # nothing chooses it: callers name the instance
 
     @property
     def word(self) -> str:

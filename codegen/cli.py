@@ -83,8 +83,13 @@ def _explain(given: Given) -> int:
 
 
 def _check(given: Given) -> int:
+    from codegen import reach
     from codegen.check import check
 
+    if given["--reach"]:
+        names = [word for word in given["--reach"].split(",") if word]
+        listed = tree().all_receipts() if names == ["all"] else [tree().receipt(word) for word in names]
+        return _say(reach.check(tree(), listed))
     return _say(check(tree()))
 
 
@@ -212,8 +217,18 @@ COMMANDS = (
         "Check every YAML file, every receipt on every target, and that every rule and clause matters.",
         "It also names the receipts that list more or less than docs/reference/receipts.md says, which is written by\n"
         "the command docs: what a change of axes, rules or head dims does to the receipts that there are.",
-        (),
-        (("check", "says what it checked, or file:line:column, what is wrong and the nearest right word"),),
+        (
+            Option(
+                "--reach",
+                "RECEIPT[,RECEIPT]",
+                "prove instead, of these or all, that each instance can be chosen by some legal problem, and that each "
+                "legal problem has a kernel, on every target; what fails is listed",
+            ),
+        ),
+        (
+            ("check", "says what it checked, or file:line:column, what is wrong and the nearest right word"),
+            ("check --reach flash", "nothing is built that nobody can call"),
+        ),
         _check,
     ),
     Command(

@@ -111,7 +111,7 @@ def sieve(
     """
     lists: dict[str, Sequence[select.Clause]] = {"table": family.table_clauses}
     if family.main:
-        lists["receipt"] = list(_needed(root, receipt, family, family.main, target, main_where).values())
+        lists["receipt"] = list(needed(root, receipt, family, target, main_where).values())
     else:
         lists["receipt"] = receipt.clauses.get(family.name, [])
     algorithms = root.algorithms(target, family)
@@ -128,15 +128,17 @@ def sieve(
     return Sieve(family, lists, narrowed, root.refusals(target, family))
 
 
-def _needed(
+def needed(
     root: Tree,
     receipt: Receipt,
     family: Family,
-    main: Family,
     target: Target,
-    main_where: Sequence[select.Selected] | None,
+    main_where: Sequence[select.Selected] | None = None,
 ) -> dict[int, select.Clause]:
     """What the instances of a companion's main family need of it: Family.needed."""
+    main = family.main
+    if main is None:
+        return {}
     walk = sieve(root, receipt, main, target, [select.Selected(main.everything)] if main_where is None else main_where)
     return family.needed(walk.projected([of.position for _, of in family.shared]))
 
@@ -152,7 +154,7 @@ def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where:
     everything = [select.Selected(family.everything)]
     leaves = sieve(root, receipt, family, target, everything, narrowed).leaves()
     answered = {leaf.packed & family.shared_fields for leaf in leaves}
-    for key, clause in _needed(root, receipt, family, family.main, target, narrowed).items():
+    for key, clause in needed(root, receipt, family, target, narrowed).items():
         if key not in answered:
             lacking = f"target {target.name} has no {family.name} for {select.text_of(family, clause)}"
             raise CodegenError(f"{lacking}, which an instance of {family.main.name} needs (receipt {receipt.name})")

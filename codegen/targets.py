@@ -105,6 +105,8 @@ def _wrong(key: str, value: Any) -> str:
     """What a setting must be when this is not; "" when it is."""
     if key == "rank":
         return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
+    if key == "by_number":
+        return "" if value is True else "yes, or left out"
     texts = value if key == "when" and isinstance(value, list) else [value]
     return "" if texts and all(isinstance(text, str) and text for text in texts) else "a text"
 
@@ -138,7 +140,15 @@ def _algorithm(
             raise document.selection_error((*path, key), error) from error
     rank = settings.get("rank", 0)
     return Algorithm(
-        number, settings["pipeline"], family.algorithm_axes, values, rank, when, rules["needs"], rules["best"]
+        number,
+        settings["pipeline"],
+        family.algorithm_axes,
+        values,
+        rank,
+        when,
+        rules["needs"],
+        rules["best"],
+        by_number=settings.get("by_number", False),
     )
 
 
