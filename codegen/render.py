@@ -279,9 +279,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
             known = {
                 "operator": operators.context(operator, plan.tree.operators),
                 "operator_table": operators.table(operator),
+                "operator_entries": {"operator": operator},
             }
-            if operator.file.call.problem:
-                known["operator_entries"] = {"operator": operator}
             for file, context in known.items():
                 path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
@@ -300,7 +299,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
         code = renderer.text("runtime/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
         units.append(unit(table, "table", plan))
-        listed = renderer.text("runtime/operators.cpp.jinja", operators=[one.name for one in holds])
+        listed = renderer.text("runtime/operators.cpp.jinja", operators=holds)
         operators_path = add(f"{plan.receipt}/operators.cpp", listed)
         units.append(unit(operators_path, "operators", plan))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)

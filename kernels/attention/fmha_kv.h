@@ -1,8 +1,8 @@
-// One call over a KV cache (fmha_fwd_splitkv, fmha_fwd_pagedkv, fmha_batch_prefill, fmha_fwd_appendkv) on its way from
-// arguments to units: check, choose, run.
+// One call over a KV cache on its way from arguments to units: check, choose, run.
 #pragma once
 #include "kernels/attention/call.h"
 #include "kernels/attention/kv_engine.h"
+#include "kernels/runtime/choose.h"
 
 namespace tilekiln {
 class CallMemory;  // runtime/launch.h
@@ -49,18 +49,15 @@ constexpr int64_t bytes_between(int64_t pages, int64_t step, int64_t element_byt
   return bytes;
 }
 
-enum class KvFamily : unsigned char { splitkv, pagedkv, batch_prefill };
-
 struct KvCall : AttentionCall {
-  KvFamily family;
   KvProblem problem = {};
   KvSteps steps = {};
   SmallArray<KvSequence, 16> kv_sequences;
   SmallArray<int, 64> table;         // the pages in use, checked
   const float* out_scale = nullptr;  // null: 1
-  int num_splits = 1;                // splitkv: 0 until it is chosen
+  int num_splits = 1;                // of an operator with a second stage: 0 until it is chosen
   bool shares_heads = false;         // the pipeline takes the query heads of one key head together
-  Query combine_query = {};          // splitkv
+  Query combine_query = {};          // of an operator with a second stage
   Choice combine;
 };
 
@@ -84,14 +81,7 @@ struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all al
 // What is not known until the stream comes to a call: its scales must be numbers.
 [[nodiscard]] tilekiln_status check_kv_scales(const KvCall& call);
 
-// Check every argument and fill all of the call but its instances. Read the structs, the index arrays and, without a
-// stream, the scales; write nothing that belongs to the caller.
-[[nodiscard]] tilekiln_status check_splitkv(const tilekiln_fmha_fwd_splitkv_args& args, KvCall* call);
-[[nodiscard]] tilekiln_status check_pagedkv(const tilekiln_fmha_fwd_pagedkv_args& args, KvCall* call);
-[[nodiscard]] tilekiln_status check_batch_prefill(const tilekiln_fmha_batch_prefill_args& args, KvCall* call);
-[[nodiscard]] tilekiln_status check_appendkv(const tilekiln_fmha_fwd_appendkv_args& args, AppendCall* call);
-
-// Their parts. The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
+// The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
 // call->table.
 [[nodiscard]] tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy,
                                          i64 total_or_seqlen_q, KvCall* call);
@@ -99,26 +89,24 @@ struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all al
                                                  KvCall* call);
 [[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, AppendCall* call);
 
-// Names of the families: by KvFamily, and the others.
-extern const char* const kv_families[3];
-extern const char* const combine_family;
-extern const char* const append_family;
-
-// The instances. `instance`: of the main stage, -1 for the dispatcher's choice. Both stages of a split-KV call, or an
-// error that says which is missing.
-[[nodiscard]] tilekiln_status choose_kv(int64_t instance, KvCall* call);
-[[nodiscard]] tilekiln_status choose_append(int64_t instance, AppendCall* call);
+// The instances (see runtime/entry.h): both stages of a call of two, or an error that says which is missing.
+[[nodiscard]] tilekiln_status choose_instances(const Stages& stages, int64_t instance, KvCall& call);
+[[nodiscard]] tilekiln_status choose_instances(const Stages& stages, int64_t instance, AppendCall& call);
+void list_instances(const Stages& stages, const KvCall& call, int64_t* instances);
+void list_instances(const Stages& stages, const AppendCall& call, int64_t* instances);
+[[nodiscard]] tilekiln_status explain_call(Text& text, const Stages& stages, int64_t instance, const KvCall& call);
+[[nodiscard]] tilekiln_status explain_call(Text& text, const Stages& stages, int64_t instance, const AppendCall& call);
 
 // The table of a call's pages where engines find it: in the host's memory, or a copy of it in `memory` on the device.
 [[nodiscard]] tilekiln_status place_table(const Run& run, const SmallArray<int, 64>& table, CallMemory* memory,
                                           const int** place);
 
-// The splits of a call that leaves them to the library.
-int chosen_splits(const KvCall& call);
+// The splits of a call that has its instances: what it asks for, or the library's choice.
+int num_splits(const KvCall& call);
 
 // Run the call, now or in its stream (which takes it over).
-[[nodiscard]] tilekiln_status launch_kv(KvCall& call);
-[[nodiscard]] tilekiln_status launch_append(AppendCall& call);
+[[nodiscard]] tilekiln_status launch(KvCall& call);
+[[nodiscard]] tilekiln_status launch(AppendCall& call);
 // At once, in this thread and its helpers, whatever the stream says.
 [[nodiscard]] tilekiln_status run_kv(KvCall& call);
 

@@ -1,5 +1,5 @@
-// The border between the host side and the CPU engines of the KV-cache families (fmha_fwd_splitkv and its combine,
-// fmha_fwd_pagedkv, fmha_batch_prefill, fmha_fwd_appendkv): plain data, no ISA, no std header, no inline function (see fwd_engine.h).
+// The border between the host side and the CPU engines of attention over a KV cache, one for all its families: plain data, no ISA,
+// no std header, no inline function (see fwd_engine.h).
 //
 // A target has two engines for all of them, kernels/attention/fmha_fwd_splitkv/cpu/qlanes.cpp and dlanes.cpp:
 //   qlanes  lanes along queries: many queries. tile_q = 64 rows of one head a unit.

@@ -64,7 +64,7 @@ class Run {
       : call_(call),
         problem_(call.problem),
         engine_(*static_cast<const KvEngine*>(call.choice.engine)),
-        splits_(call.num_splits > 0 ? call.num_splits : chosen_splits(call)) {
+        splits_(num_splits(call)) {
     const i64 tile_q = call.choice.how->fields[fmha_fwd_splitkv::fields::tile_q],
               group = problem_.nhead_q / problem_.nhead_k;
     // Heads of one key head go together, in chunks of about equal size.
@@ -286,7 +286,8 @@ tilekiln_status check_kv_scales(const KvCall& call) {
   return TILEKILN_OK;
 }
 
-int chosen_splits(const KvCall& call) {
+int num_splits(const KvCall& call) {
+  if (call.num_splits > 0) return call.num_splits;
   const KvProblem& problem = call.problem;
   i64 batch = 0;
   for (const KvSequence& sequence : call.kv_sequences) batch += sequence.seqlen_q > 0;
@@ -300,6 +301,6 @@ int chosen_splits(const KvCall& call) {
 
 tilekiln_status run_kv(KvCall& call) { return Run(call).run(); }
 
-tilekiln_status launch_kv(KvCall& call) { return run_in_stream<KvCall, check_and_run>(call); }
+tilekiln_status launch(KvCall& call) { return run_in_stream<KvCall, check_and_run>(call); }
 
 }  // namespace tilekiln::fmha

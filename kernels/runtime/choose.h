@@ -16,6 +16,12 @@ struct Stage {
   int64_t instance = -1;
 };
 
+// The families of an operator, in the order they run.
+struct Stages {
+  const char* const* families;
+  int count;
+};
+
 // The instances of stages in the order given, choices[i] of stages[i]. NO_KERNEL: the error is of the first that has none.
 [[nodiscard]] tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices);
 

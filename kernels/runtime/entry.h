@@ -1,6 +1,9 @@
-// The C functions of an operator of one stage, from its three functions:
-//   check(args, call)   every argument, and all of `call` but the choice
-//   launch(call)        the call, in this thread and those it wakes
+// The C functions of an operator: args checked, instances chosen, the call launched.
+//
+// Of its call, found beside the type of the call (for a call of one stage, below):
+//   choose_instances(stages, instance, call)         `instance`: of the main stage, or -1
+//   list_instances(stages, call, instances)          as many as there are stages, -1 for one that the call has not
+//   explain_call(text, stages, instance, call)       a paragraph a stage
 #pragma once
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/launch.h"
@@ -17,28 +20,50 @@ struct StageCall : Run {
   Problem problem = {};
 };
 
+template <class Call>
+[[nodiscard]] tilekiln_status choose_instances(const Stages& stages, int64_t instance, Call& call) {
+  const Dispatcher* dispatcher = nullptr;
+  TILEKILN_TRY(find_dispatcher(stages.families[0], call.query.device, &dispatcher));
+  return choose(*dispatcher, instance, call.query, &call.choice);
+}
+
+template <class Call>
+void list_instances(const Stages&, const Call& call, int64_t* instances) {
+  instances[0] = call.choice.instance;
+}
+
+template <class Call>
+[[nodiscard]] tilekiln_status explain_call(Text& text, const Stages& stages, int64_t instance, const Call& call) {
+  const Stage stage = {stages.families[0], &call.query, instance};
+  return explain_stages(text, &stage, 1);
+}
+
+// check: every argument, and all of the call but its instances. launch: the call, now or in its stream.
 template <class Args, class Call, tilekiln_status (*check)(const Args&, Call*), tilekiln_status (*launch)(Call&)>
 class Entry {
  public:
-  // `name` of the operator, `family` of its stage.
-  constexpr Entry(const char* name, const char* family) : name_(name), family_(family) {}
+  constexpr Entry(const char* name, const Stages& stages) : name_(name), stages_(stages) {}
 
   tilekiln_status run(const Args* args) const {
     try {
       Call call;
       TILEKILN_TRY(prepare_and_choose(args, &call));
-      return run_in_stream<Call, launch>(call);
+      return launch(call);
     } catch (...) {
       return fail_exception();
     }
   }
 
-  tilekiln_status find(const Args* args, int64_t* instance) const {
-    if (instance == nullptr) return fail_argument("instance", "was null, must point to where the number is put");
+  tilekiln_status find(const Args* args, int64_t* instances) const {
+    if (instances == nullptr) {
+      return stages_.count == 1
+                 ? fail_argument("instance", "was null, must point to where the number is put")
+                 : fail_argument("instances", "was null, must point to where %d numbers are put", stages_.count);
+    }
     try {
       Call call;
       TILEKILN_TRY(prepare_and_choose(args, &call));
-      *instance = call.choice.instance;
+      list_instances(stages_, call, instances);
       return TILEKILN_OK;
     } catch (...) {
       return fail_exception();
@@ -52,9 +77,22 @@ class Entry {
       Call call;
       TILEKILN_TRY(prepare(args, &call));
       Text answer(text, capacity);
-      const Stage stage = {family_, &call.query, args->instance};
-      TILEKILN_TRY(explain_stages(answer, &stage, 1));
+      TILEKILN_TRY(explain_call(answer, stages_, args->instance, call));
       if (length != nullptr) *length = answer.length();
+      return TILEKILN_OK;
+    } catch (...) {
+      return fail_exception();
+    }
+  }
+
+  // What `ask` says of a call that has its instances.
+  template <class Number>
+  tilekiln_status number(const Args* args, const char* name, Number* to, Number (*ask)(const Call&)) const {
+    if (to == nullptr) return fail_argument(name, "was null, must point to where the number is put");
+    try {
+      Call call;
+      TILEKILN_TRY(prepare_and_choose(args, &call));
+      *to = ask(call);
       return TILEKILN_OK;
     } catch (...) {
       return fail_exception();
@@ -68,12 +106,11 @@ class Entry {
   }
   tilekiln_status prepare_and_choose(const Args* args, Call* call) const {
     TILEKILN_TRY(prepare(args, call));
-    const Dispatcher* dispatcher = nullptr;
-    TILEKILN_TRY(find_dispatcher(family_, call->query.device, &dispatcher));
-    return choose(*dispatcher, args->instance, call->query, &call->choice);
+    return choose_instances(stages_, args->instance, *call);
   }
 
-  const char *name_, *family_;
+  const char* name_;
+  Stages stages_;
 };
 
 }  // namespace tilekiln

@@ -12,6 +12,9 @@
 #include "tilekiln/tilekiln.h"
 #ifndef TILEKILN_TEST_LIBRARY
 #include "kernels/attention/fmha_kv.h"
+#include "tilekiln/generated/operators/fmha_batch_prefill.h"
+#include "tilekiln/generated/operators/fmha_fwd_appendkv.h"
+#include "tilekiln/generated/operators/fmha_fwd_splitkv.h"
 #endif
 
 namespace {
@@ -43,20 +46,20 @@ tilekiln_status choose(KvCall& call, Launch&& launch) {
 }
 tilekiln_status run(const tilekiln_fmha_fwd_splitkv_args& args) {
   KvCall call;
-  TILEKILN_TRY(check_splitkv(args, &call));
-  return choose(call, [&] { return launch_kv(call); });
+  TILEKILN_TRY(op::fmha_fwd_splitkv::check(args, &call));
+  return choose(call, [&] { return launch(call); });
 }
 tilekiln_status run(const tilekiln_fmha_batch_prefill_args& args) {
   KvCall call;
-  TILEKILN_TRY(check_batch_prefill(args, &call));
-  return choose(call, [&] { return launch_kv(call); });
+  TILEKILN_TRY(op::fmha_batch_prefill::check(args, &call));
+  return choose(call, [&] { return launch(call); });
 }
 tilekiln_status run(const tilekiln_fmha_fwd_appendkv_args& args) {
   AppendCall call;
-  TILEKILN_TRY(check_appendkv(args, &call));
+  TILEKILN_TRY(op::fmha_fwd_appendkv::check(args, &call));
   return choose(call.attention, [&] {
     call.choice = call.attention.choice;
-    return launch_append(call);
+    return launch(call);
   });
 }
 const char* told() { return error_text(); }

@@ -100,9 +100,11 @@ const Table table = {"1.0", "toy", "", targets, 1, batches, 1, families, 2, plan
 
 namespace {
 
+const char* const in_order[] = {"fmha_fwd_appendkv", "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine"};
+const Stages appended = {in_order, 3}, split = {in_order + 1, 2};
+
 KvCall call_of(bool lse, int64_t seqlen_q) {
   KvCall call;
-  call.family = KvFamily::splitkv;
   call.problem.dtype = KvDtype::fp32;
   call.problem.hdim_q = call.problem.hdim_v = 64;
   call.problem.features.lse = lse;
@@ -117,32 +119,44 @@ KvCall call_of(bool lse, int64_t seqlen_q) {
 
 int main() {
   KvCall whole = call_of(true, 1);
-  CHECK(choose_kv(-1, &whole) == TILEKILN_OK);
+  CHECK(choose_instances(split, -1, whole) == TILEKILN_OK);
   CHECK(whole.choice.instance == 1 && whole.combine.instance == 3 && whole.shares_heads);
   KvCall many = call_of(true, 64);
-  CHECK(choose_kv(-1, &many) == TILEKILN_OK);
+  CHECK(choose_instances(split, -1, many) == TILEKILN_OK);
   CHECK(many.choice.instance == 0 && many.combine.instance == 3 && !many.shares_heads);
   // The caller's choice is of the main stage.
-  CHECK(choose_kv(0, &whole) == TILEKILN_OK && whole.choice.instance == 0 && whole.combine.instance == 3);
-  CHECK(choose_kv(3, &whole) == TILEKILN_INVALID_ARGUMENT);
+  CHECK(choose_instances(split, 0, whole) == TILEKILN_OK && whole.choice.instance == 0 && whole.combine.instance == 3);
+  CHECK(choose_instances(split, 3, whole) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(
       error_text(),
       "instance: was 3, fmha_fwd_splitkv_combine_fp32_dv64_batch_nqscale_lse_dlanes_b64_cpu_generic, must be one of "
       "fmha_fwd_splitkv");
 
+  int64_t instances[] = {-2, -2, -2};
+  list_instances(split, whole, instances);
+  CHECK(instances[0] == 0 && instances[1] == 3 && instances[2] == -2);
+  AppendCall grown;
+  grown.choice.instance = 7;
+  list_instances(appended, grown, instances);
+  CHECK(instances[0] == 7 && instances[1] == -1 && instances[2] == -1);
+  grown.attends = true;
+  grown.attention = static_cast<KvCall&&>(whole);
+  list_instances(appended, grown, instances);
+  CHECK(instances[0] == 7 && instances[1] == 0 && instances[2] == 3);
+
   // Without its second stage there is no plan, and the error says which is missing.
   KvCall half = call_of(false, 1);
-  CHECK(choose_kv(-1, &half) == TILEKILN_NO_KERNEL);
+  CHECK(choose_instances(split, -1, half) == TILEKILN_NO_KERNEL);
   CHECK_HOLDS(error_text(),
               "split-KV has its first stage, but not the second: no kernel in library toy for "
               "fmha_fwd_splitkv_combine dtype=fp32 hdim_v=64 mode=batch qscale=none lse=no");
   KvCall other = call_of(true, 1);
   other.query.wants[want_hdim_q] = 65;
-  CHECK(choose_kv(-1, &other) == TILEKILN_NO_KERNEL);
+  CHECK(choose_instances(split, -1, other) == TILEKILN_NO_KERNEL);
   CHECK(strstr(error_text(), "second") == nullptr);
 
   AppendCall append;
-  CHECK(choose_append(-1, &append) == TILEKILN_NO_KERNEL);
+  CHECK(choose_instances(appended, -1, append) == TILEKILN_NO_KERNEL);
   CHECK_TEXT(error_text(), "library toy holds no instance of fmha_fwd_appendkv");
   return check_result();
 }

@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "kernels/attention/fmha_fwd/call.h"
+#include "tilekiln/generated/operators/fmha_fwd.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;
@@ -54,9 +55,9 @@ char* const fake = reinterpret_cast<char*>(uint64_t(1) << 40);
 std::vector<FwdUnit> units_of(const tilekiln_fmha_fwd_args& args) {
   seen.clear();
   FwdCall call;
-  if (!CHECK(check_fwd(args, &call) == TILEKILN_OK)) fprintf(stderr, "%s\n", error_text());
+  if (!CHECK(op::fmha_fwd::check(args, &call) == TILEKILN_OK)) fprintf(stderr, "%s\n", error_text());
   call.choice = {&row, &engine, 0, &how};
-  CHECK(launch_fwd(call) == TILEKILN_OK);
+  CHECK(launch(call) == TILEKILN_OK);
   return seen;
 }
 
@@ -166,12 +167,12 @@ void group_mode() {
 
   first_k[1] = 3;  // 500 keys need 4 blocks
   FwdCall call;
-  CHECK(check_fwd(args, &call) == TILEKILN_INVALID_ARGUMENT);
+  CHECK(op::fmha_fwd::check(args, &call) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(error_text(), "block_scale_seqstart_k: sequence 0 had 3 blocks, must have 4: one per 128 of its 500");
   first_k[1] = 4;
   first_k[4] = 12;
   FwdCall beyond;
-  CHECK(check_fwd(args, &beyond) == TILEKILN_INVALID_ARGUMENT);
+  CHECK(op::fmha_fwd::check(args, &beyond) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(error_text(),
              "block_scale_seqstart_k: ended at 12, must end at 11 or before, the blocks of its descale array");
 }

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "kernels/attention/kv_cache.h"
+#include "tilekiln/generated/fmha_fwd_splitkv.h"
 
 namespace tilekiln::op::fmha_batch_prefill {
 namespace {
@@ -90,46 +91,45 @@ tilekiln_status block_scales(const Args&, Call& call) {
 
 tilekiln_status scales(const Args& args, Call& call) { return fmha::check_scales(args, call); }
 
-}  // namespace tilekiln::op::fmha_batch_prefill
-
-namespace tilekiln::fmha {
-
-tilekiln_status check_batch_prefill(const tilekiln_fmha_batch_prefill_args& args, KvCall* to) {
+tilekiln_status check(const Args& args, fmha::KvCall* to) {
   namespace family = tilekiln::fmha_batch_prefill;
-  to->family = KvFamily::batch_prefill;
-  op::fmha_batch_prefill::Call call(to);
-  TILEKILN_TRY(op::fmha_batch_prefill::read(args, call));
-  KvProblem& problem = to->problem;
-  const RowLayout layout(true, 3, false);
+  Call call(to);
+  TILEKILN_TRY(read(args, call));
+  fmha::KvProblem& problem = to->problem;
+  const fmha::RowLayout layout(true, 3, false);
   problem.features.lse = call.in.lse.given();
   fill_lse(call.in, layout, problem, to->steps);
   fill_biases(call.in, layout, problem, to->steps);
   fill_randval(call.in, layout, problem, to->steps);
-  fill_dropout(args, problem);
+  fmha::fill_dropout(args, problem);
 
   family::Signature& signature = call.signature;
-  signature.kv_dtype = problem.dtype == KvDtype::bf16_fp8 ? family::KvDtype::fp8 : family::KvDtype::same;
+  signature.kv_dtype = problem.dtype == fmha::KvDtype::bf16_fp8 ? family::KvDtype::fp8 : family::KvDtype::same;
   signature.mode = family::Mode::group;
   // Classes: a page of a key tile or more is served as 1024, a smaller one as 16.
   constexpr int key_tile = 64;
   signature.page_size = call.Ps == 1         ? family::PageSize::_1
                         : call.Ps < key_tile ? family::PageSize::_16
                                              : family::PageSize::_1024;
-  signature.layout =
-      call.form == op::fmha_batch_prefill::Form::vectors ? family::Layout::vectorized : family::Layout::linear;
+  signature.layout = call.form == Form::vectors ? family::Layout::vectorized : family::Layout::linear;
   signature.sink = problem.features.sink;
-  signature.qscale = call.in.kv_block_descale.given()          ? family::Qscale::kv_blockscale
-                     : problem.features.qscale == Qscale::none ? family::Qscale::none
-                                                               : family::Qscale::pertensor;
+  signature.qscale = call.in.kv_block_descale.given()                ? family::Qscale::kv_blockscale
+                     : problem.features.qscale == fmha::Qscale::none ? family::Qscale::none
+                                                                     : family::Qscale::pertensor;
   to->query.features = family::pack(signature);
-  set_kv_query(call);
-  to->query.sizes[size_cache_bytes] = bytes_between(call.P, call.in.k.stride[0], dtype_bytes(call.in.k.dtype));
-  to->query.sizes[size_page_tokens] = call.Ps;
+  fmha::set_kv_query(call);
+  to->query.sizes[fmha::size_cache_bytes] =
+      fmha::bytes_between(call.P, call.in.k.stride[0], dtype_bytes(call.in.k.dtype));
+  to->query.sizes[fmha::size_page_tokens] = call.Ps;
   return TILEKILN_OK;
 }
 
-static_assert(tilekiln::fmha_batch_prefill::sizes::cache_bytes == size_cache_bytes &&
-              tilekiln::fmha_batch_prefill::sizes::page_tokens == size_page_tokens &&
-              tilekiln::fmha_batch_prefill::sizes::seqlen_q == size_seqlen_q);
+static_assert(tilekiln::fmha_batch_prefill::sizes::cache_bytes == fmha::size_cache_bytes &&
+              tilekiln::fmha_batch_prefill::sizes::page_tokens == fmha::size_page_tokens &&
+              tilekiln::fmha_batch_prefill::sizes::seqlen_q == fmha::size_seqlen_q);
+// One engine holds the operators over a cache, so their families number its pipelines and tiles alike.
+static_assert(int(tilekiln::fmha_batch_prefill::Pipeline::dlanes) ==
+                  int(tilekiln::fmha_fwd_splitkv::Pipeline::dlanes) &&
+              tilekiln::fmha_batch_prefill::fields::tile_q == tilekiln::fmha_fwd_splitkv::fields::tile_q);
 
-}  // namespace tilekiln::fmha
+}  // namespace tilekiln::op::fmha_batch_prefill

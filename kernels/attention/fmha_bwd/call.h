@@ -3,6 +3,7 @@
 #include "kernels/attention/bwd_engine.h"
 #include "kernels/attention/call.h"
 #include "kernels/attention/fmha_bwd/workspace.h"
+#include "kernels/runtime/choose.h"
 
 namespace tilekiln::fmha {
 
@@ -71,13 +72,18 @@ BwdWorkspaceShape shape_of(const BwdCall& call);
 struct BwdStarts { SmallArray<int32_t, 17> q, k; };
 void set_starts(const BwdCall& call, BwdStarts* starts);
 // The bytes of workspace of a call that has its stages.
-u64 workspace_bytes(const BwdCall& call);
+u64 workspace_size(const BwdCall& call);
 // Whether the schedule of a shape can count the work of `keys` keys together.
 [[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);
 [[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
 
-// Runs the call, now or in its stream (which takes the call over).
-[[nodiscard]] tilekiln_status launch_bwd(BwdCall& call);
+// The instances (see runtime/entry.h): the schedule of the call can be counted, too.
+[[nodiscard]] tilekiln_status choose_instances(const Stages& stages, int64_t instance, BwdCall& call);
+void list_instances(const Stages& stages, const BwdCall& call, int64_t* instances);
+[[nodiscard]] tilekiln_status explain_call(Text& text, const Stages& stages, int64_t instance, const BwdCall& call);
+
+// Runs the call, now or in its stream (which takes the call over). Its workspace must be as large as it needs.
+[[nodiscard]] tilekiln_status launch(BwdCall& call);
 // Runs it now, in this thread and its helpers.
 [[nodiscard]] tilekiln_status run_bwd(BwdCall& call);
 

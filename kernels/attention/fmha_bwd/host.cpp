@@ -156,3 +156,5 @@ tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* to, BwdLe
 }
 
 }  // namespace tilekiln::fmha
+
+tilekiln_status tilekiln::op::fmha_bwd::check(const Args& args, fmha::BwdCall* to) { return check_bwd(args, to); }

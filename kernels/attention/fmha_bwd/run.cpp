@@ -185,7 +185,7 @@ class Run {
     BwdStarts starts;
     set_starts(call_, &starts);
     const bool prepared = call_.memory == BwdMemory::prepared;
-    const u64 needed = workspace_bytes(call_);
+    const u64 needed = workspace_size(call_);
     if (call_.memory == BwdMemory::own) {
       TILEKILN_TRY(take(own_, needed, false));
       workspace_ = own_.as<char>();
@@ -462,6 +462,9 @@ class Run {
 
 tilekiln_status run_bwd(BwdCall& call) { return Run(call).run(); }
 
-tilekiln_status launch_bwd(BwdCall& call) { return run_in_stream<BwdCall, run_bwd>(call); }
+tilekiln_status launch(BwdCall& call) {
+  if (call.memory == BwdMemory::given) TILEKILN_TRY(check_workspace_size(call.workspace, workspace_size(call)));
+  return run_in_stream<BwdCall, run_bwd>(call);
+}
 
 }  // namespace tilekiln::fmha

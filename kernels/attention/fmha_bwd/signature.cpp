@@ -73,4 +73,20 @@ tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_ST
   return choose_stages(asked, TILEKILN_BWD_STAGES, choices);
 }
 
+tilekiln_status choose_instances(const Stages&, int64_t instance, BwdCall& call) {
+  TILEKILN_TRY(choose_bwd(instance, call.queries, call.stages));
+  return check_schedule(shape_of(call), call.physical_k);
+}
+
+void list_instances(const Stages& stages, const BwdCall& call, int64_t* instances) {
+  for (int stage = 0; stage < stages.count; ++stage) instances[stage] = call.stages[stage].instance;
+}
+
+tilekiln_status explain_call(Text& text, const Stages& stages, int64_t instance, const BwdCall& call) {
+  Stage asked[TILEKILN_BWD_STAGES];
+  for (int stage = 0; stage < stages.count; ++stage)
+    asked[stage] = {stages.families[stage], &call.queries[stage], stage == TILEKILN_BWD_DQ_DK_DV ? instance : -1};
+  return explain_stages(text, asked, stages.count);
+}
+
 }  // namespace tilekiln::fmha

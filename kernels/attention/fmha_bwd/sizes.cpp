@@ -43,7 +43,7 @@ void set_starts(const BwdCall& call, BwdStarts* starts) {
   }
 }
 
-u64 workspace_bytes(const BwdCall& call) {
+u64 workspace_size(const BwdCall& call) {
   const BwdWorkspaceShape shape = shape_of(call);
   BwdStarts starts;
   set_starts(call, &starts);

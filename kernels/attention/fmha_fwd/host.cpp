@@ -159,20 +159,20 @@ tilekiln_status scales(const Args& args, Call& call) {
                            group ? "as k_descale" : "one per 128 keys");
 }
 
-}  // namespace tilekiln::op::fmha_fwd
-
-namespace tilekiln::fmha {
-
-tilekiln_status check_fwd(const tilekiln_fmha_fwd_args& args, FwdCall* to) {
-  op::fmha_fwd::Call call(to);
-  TILEKILN_TRY(op::fmha_fwd::read(args, call));
-  op::fmha_fwd::fill(args, call);
+tilekiln_status check(const Args& args, fmha::FwdCall* to) {
+  Call call(to);
+  TILEKILN_TRY(read(args, call));
+  fill(args, call);
   to->query.features = tilekiln::fmha_fwd::pack(call.signature);
   to->query.wants[tilekiln::fmha_fwd::wants::hdim_q] = to->problem.hdim_q;
   to->query.wants[tilekiln::fmha_fwd::wants::hdim_v] = to->problem.hdim_v;
   to->query.sizes[tilekiln::fmha_fwd::sizes::seqlen_q] = to->seqlen_q;
   return TILEKILN_OK;
 }
+
+}  // namespace tilekiln::op::fmha_fwd
+
+namespace tilekiln::fmha {
 
 tilekiln_status check_fwd_descales(const FwdProblem& problem) {
   const float* const values[] = {problem.q_descale, problem.k_descale, problem.v_descale};

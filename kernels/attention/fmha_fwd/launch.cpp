@@ -127,6 +127,6 @@ tilekiln_status run_fwd(FwdCall& call) {
 
 }  // namespace
 
-tilekiln_status launch_fwd(FwdCall& call) { return run_in_stream<FwdCall, run_fwd>(call); }
+tilekiln_status launch(FwdCall& call) { return run_in_stream<FwdCall, run_fwd>(call); }
 
 }  // namespace tilekiln::fmha

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/attention/kv_cache.h"
+#include "tilekiln/generated/operators/fmha_fwd_splitkv.h"
 
 namespace tilekiln::op::fmha_fwd_appendkv {
 namespace {
@@ -119,26 +120,22 @@ static tilekiln_status check_attention(const Args& args, Call& call) {
   split.instance = -1;
   split.seqlen_k = &grown;
   call.to.attends = true;
-  return fmha::check_splitkv(split, &call.to.attention);
+  return fmha_fwd_splitkv::check(split, &call.to.attention);
 }
 
-}  // namespace tilekiln::op::fmha_fwd_appendkv
-
-namespace tilekiln::fmha {
-
-tilekiln_status check_appendkv(const tilekiln_fmha_fwd_appendkv_args& args, AppendCall* to) {
+tilekiln_status check(const Args& args, fmha::AppendCall* to) {
   namespace family = tilekiln::fmha_fwd_appendkv;
-  op::fmha_fwd_appendkv::Call call(to);
-  TILEKILN_TRY(op::fmha_fwd_appendkv::read(args, call));
-  op::fmha_fwd_appendkv::fill(call);
-  const Rope rope = to->problem.rope;
-  call.signature.rope = rope == Rope::none          ? family::Rope::none
-                        : rope == Rope::interleaved ? family::Rope::interleaved
-                                                    : family::Rope::half;
+  Call call(to);
+  TILEKILN_TRY(read(args, call));
+  fill(call);
+  const fmha::Rope rope = to->problem.rope;
+  call.signature.rope = rope == fmha::Rope::none          ? family::Rope::none
+                        : rope == fmha::Rope::interleaved ? family::Rope::interleaved
+                                                          : family::Rope::half;
   to->query.features = family::pack(call.signature);
   to->query.wants[family::wants::hdim_q] = to->problem.hdim_q;
   to->query.wants[family::wants::hdim_v] = to->problem.hdim_v;
-  return args.out != nullptr ? op::fmha_fwd_appendkv::check_attention(args, call) : TILEKILN_OK;
+  return args.out != nullptr ? check_attention(args, call) : TILEKILN_OK;
 }
 
-}  // namespace tilekiln::fmha
+}  // namespace tilekiln::op::fmha_fwd_appendkv

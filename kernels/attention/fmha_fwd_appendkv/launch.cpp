@@ -47,6 +47,6 @@ tilekiln_status run_append(AppendCall& call) {
 
 }  // namespace
 
-tilekiln_status launch_append(AppendCall& call) { return run_in_stream<AppendCall, run_append>(call); }
+tilekiln_status launch(AppendCall& call) { return run_in_stream<AppendCall, run_append>(call); }
 
 }  // namespace tilekiln::fmha

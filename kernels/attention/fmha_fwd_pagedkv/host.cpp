@@ -2,6 +2,7 @@
 #include "tilekiln/generated/operators/fmha_fwd_pagedkv.h"
 
 #include "kernels/attention/kv_cache.h"
+#include "tilekiln/generated/fmha_fwd_splitkv.h"
 
 namespace tilekiln::op::fmha_fwd_pagedkv {
 
@@ -16,31 +17,29 @@ tilekiln_status scales(const Args& args, Call& call) {
   return fmha::check_scales(args, call);
 }
 
-}  // namespace tilekiln::op::fmha_fwd_pagedkv
-
-namespace tilekiln::fmha {
-
-tilekiln_status check_pagedkv(const tilekiln_fmha_fwd_pagedkv_args& args, KvCall* to) {
+tilekiln_status check(const Args& args, fmha::KvCall* to) {
   using Signature = tilekiln::fmha_fwd_pagedkv::Signature;
-  to->family = KvFamily::pagedkv;
-  op::fmha_fwd_pagedkv::Call call(to);
-  TILEKILN_TRY(op::fmha_fwd_pagedkv::read(args, call));
-  KvProblem& problem = to->problem;
-  const RowLayout layout(op::fmha_fwd_pagedkv::is_group(call), call.in.q.ndim, call.exchanged);
+  Call call(to);
+  TILEKILN_TRY(read(args, call));
+  fmha::KvProblem& problem = to->problem;
+  const fmha::RowLayout layout(is_group(call), call.in.q.ndim, call.exchanged);
   fill_biases(call.in, layout, problem, to->steps);
 
-  const bool fp8 = problem.dtype == KvDtype::fp8;
+  const bool fp8 = problem.dtype == fmha::KvDtype::fp8;
   Signature& signature = call.signature;
   signature.sink = problem.features.sink;
   signature.lse = false;
   signature.qscale = fp8 ? decltype(signature.qscale)::pertensor : decltype(signature.qscale)::none;
   to->query.features = tilekiln::fmha_fwd_pagedkv::pack(signature);
-  set_kv_query(call);
+  fmha::set_kv_query(call);
   return TILEKILN_OK;
 }
 
-static_assert(tilekiln::fmha_fwd_pagedkv::wants::hdim_q == want_hdim_q &&
-              tilekiln::fmha_fwd_pagedkv::wants::hdim_v == want_hdim_v &&
-              tilekiln::fmha_fwd_pagedkv::sizes::seqlen_q == size_seqlen_q);
+static_assert(tilekiln::fmha_fwd_pagedkv::wants::hdim_q == fmha::want_hdim_q &&
+              tilekiln::fmha_fwd_pagedkv::wants::hdim_v == fmha::want_hdim_v &&
+              tilekiln::fmha_fwd_pagedkv::sizes::seqlen_q == fmha::size_seqlen_q);
+// One engine holds the operators over a cache, so their families number its pipelines and tiles alike.
+static_assert(int(tilekiln::fmha_fwd_pagedkv::Pipeline::dlanes) == int(tilekiln::fmha_fwd_splitkv::Pipeline::dlanes) &&
+              tilekiln::fmha_fwd_pagedkv::fields::tile_q == tilekiln::fmha_fwd_splitkv::fields::tile_q);
 
-}  // namespace tilekiln::fmha
+}  // namespace tilekiln::op::fmha_fwd_pagedkv

@@ -17,34 +17,29 @@ tilekiln_status scales(const Args& args, Call& call) {
   return fmha::check_scales(args, call);
 }
 
-}  // namespace tilekiln::op::fmha_fwd_splitkv
-
-namespace tilekiln::fmha {
-
-tilekiln_status check_splitkv(const tilekiln_fmha_fwd_splitkv_args& args, KvCall* to) {
+tilekiln_status check(const Args& args, fmha::KvCall* to) {
   using Signature = tilekiln::fmha_fwd_splitkv::Signature;
-  to->family = KvFamily::splitkv;
-  op::fmha_fwd_splitkv::Call call(to);
-  TILEKILN_TRY(op::fmha_fwd_splitkv::read(args, call));
-  KvProblem& problem = to->problem;
-  const RowLayout layout(op::fmha_fwd_splitkv::is_group(call), call.in.q.ndim, call.exchanged);
+  Call call(to);
+  TILEKILN_TRY(read(args, call));
+  fmha::KvProblem& problem = to->problem;
+  const fmha::RowLayout layout(is_group(call), call.in.q.ndim, call.exchanged);
   problem.features.lse = call.in.lse.given();
   fill_lse(call.in, layout, problem, to->steps);
   fill_biases(call.in, layout, problem, to->steps);
   to->num_splits = args.num_splits;
 
-  const bool fp8 = problem.dtype == KvDtype::fp8;
+  const bool fp8 = problem.dtype == fmha::KvDtype::fp8;
   Signature& signature = call.signature;
   signature.sink = problem.features.sink;
   signature.lse = true;
   signature.qscale = fp8 ? decltype(signature.qscale)::pertensor : decltype(signature.qscale)::none;
   to->query.features = tilekiln::fmha_fwd_splitkv::pack(signature);
-  set_kv_query(call);
+  fmha::set_kv_query(call);
 
   namespace combine = tilekiln::fmha_fwd_splitkv_combine;
   static_assert(combine::wants::hdim_v == 0);
   combine::Signature second = {};
-  second.dtype = dtype_as<combine::Dtype>(problem.dtype);
+  second.dtype = fmha::dtype_as<combine::Dtype>(problem.dtype);
   second.mode = layout.group ? combine::Mode::group : combine::Mode::batch;
   second.qscale = fp8 ? combine::Qscale::pertensor : combine::Qscale::none;
   second.lse = problem.features.lse;
@@ -52,8 +47,8 @@ tilekiln_status check_splitkv(const tilekiln_fmha_fwd_splitkv_args& args, KvCall
   return TILEKILN_OK;
 }
 
-static_assert(tilekiln::fmha_fwd_splitkv::wants::hdim_q == want_hdim_q &&
-              tilekiln::fmha_fwd_splitkv::wants::hdim_v == want_hdim_v &&
-              tilekiln::fmha_fwd_splitkv::sizes::seqlen_q == size_seqlen_q);
+static_assert(tilekiln::fmha_fwd_splitkv::wants::hdim_q == fmha::want_hdim_q &&
+              tilekiln::fmha_fwd_splitkv::wants::hdim_v == fmha::want_hdim_v &&
+              tilekiln::fmha_fwd_splitkv::sizes::seqlen_q == fmha::size_seqlen_q);
 
-}  // namespace tilekiln::fmha
+}  // namespace tilekiln::op::fmha_fwd_splitkv
