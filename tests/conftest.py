@@ -22,6 +22,8 @@ from build_support.jax_handlers import NAME as jax_handlers_library  # noqa: N81
 from build_support.parts import extension_suffix
 from build_support.variant import Variant, variant
 
+pytest_plugins = ["pytester", "tests.sampling"]
+
 EXTRAS = {"torch": "torch", "transformers": "transformers", "jax": "jax", "packaging": "cmake"}
 """Marks of tests that need an extra of tools/dev, and the module that shows that it is there."""
 

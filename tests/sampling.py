@@ -1,0 +1,86 @@
+"""Matrices of which a run takes a sample, drawn by a seed of the day; `pytest --full` runs all.
+
+    @pytest.mark.sampled      a few cases in which every two values of two parameters meet that meet in any case
+    @pytest.mark.sampled(8)   no more than eight of them; where a test has one parameter, eight values of it
+
+A case that is named on the command line runs, whatever was drawn.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from random import Random
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("samples")
+    group.addoption("--full", action="store_true", help="run whole matrices, not a sample of the day")
+    group.addoption("--sample-seed", type=int, metavar="N", help="draw the samples of that day, as in 20261122")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # The workers of xdist are given the options as they are here, so midnight does not come between them.
+    if config.option.sample_seed is None:
+        config.option.sample_seed = int(time.strftime("%Y%m%d"))
+    config.addinivalue_line(
+        "markers", "sampled(most): without --full only a sample of its cases runs (tests/sampling.py)"
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return (
+        "matrices: whole"
+        if config.option.full
+        else f"matrices: sampled, --sample-seed={config.option.sample_seed}; --full runs all"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # of what -k and -m leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.option.full:
+        return
+    named = {argument.replace("\\", "/") for argument in config.args if "[" in argument}
+    matrices: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
+            matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for name, cases in matrices.items():
+        mark = cases[0].get_closest_marker("sampled")
+        assert mark is not None
+        drawn = sample([_values(case) for case in cases], f"{config.option.sample_seed}/{name}", *mark.args)
+        asked = {case for case in cases if any(one.endswith(case.nodeid) for one in named)}
+        left_out |= set(cases) - {cases[number] for number in drawn} - asked
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _values(case: pytest.Function) -> dict[str, Hashable]:
+    """Of its parameters. What has no hash is equal to itself alone: cases of a matrix hold the same objects."""
+    return {name: value if isinstance(value, Hashable) else id(value) for name, value in case.callspec.params.items()}
+
+
+def sample(cases: Sequence[Mapping[str, Hashable]], seed: str, most: int | None = None) -> list[int]:
+    """Numbers of the cases that are drawn, in their order.
+
+    With two parameters or more: greedily, until every pair of values is there that any case has, or `most` are drawn.
+    With one: `most` at random.
+    """
+    random = Random(seed)
+    order = random.sample(range(len(cases)), len(cases))
+    most = len(cases) if most is None else most
+    pairs = [set(itertools.combinations(sorted(case.items(), key=lambda one: one[0]), 2)) for case in cases]
+    if not any(pairs):
+        return sorted(order[:most])
+    drawn: list[int] = []
+    wanted = set().union(*pairs)
+    while wanted and len(drawn) < most:
+        best = max(order, key=lambda number: len(pairs[number] & wanted))
+        drawn.append(best)
+        wanted -= pairs[best]
+    return sorted(drawn)

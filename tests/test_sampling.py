@@ -1,0 +1,80 @@
+"""The sample of a matrix has every pair of values, is the same for the same seed and another for another."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.sampling import sample
+
+MATRIX = [
+    {"dtype": dtype, "mask": mask, "mode": mode}
+    for dtype, mask, mode in itertools.product(("fp32", "fp16", "bf16"), ("none", "window", "causal"), range(4))
+    if (dtype, mode) != ("fp32", 3)
+]
+
+
+def pairs(cases: list[dict]) -> set:
+    return {pair for case in cases for pair in itertools.combinations(case.items(), 2)}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_pair_is_there(seed: int) -> None:
+    drawn = [MATRIX[number] for number in sample(MATRIX, str(seed))]
+    assert pairs(drawn) == pairs(MATRIX)
+    assert 12 <= len(drawn) <= 16 < len(MATRIX)
+
+
+def test_another_day_draws_another_sample() -> None:
+    assert sample(MATRIX, "1") == sample(MATRIX, "1") != sample(MATRIX, "2")
+    assert len(sample(MATRIX, "1", 5)) == 5
+    one = [{"number": number} for number in range(10)]
+    assert len(sample(one, "1", 3)) == 3
+    assert set().union(*(sample(one, str(seed), 3) for seed in range(40))) == set(range(10))
+
+
+FILE = """
+import pytest
+@pytest.mark.parametrize("b", "xyz")
+@pytest.mark.parametrize("a", range(9))
+@pytest.mark.sampled(4)
+def test_it(a, b): pass
+@pytest.mark.parametrize("c", [(1, 2), {3: 4}, [5], 6])
+@pytest.mark.parametrize("b", "xyz")
+@pytest.mark.parametrize("a", (7, 8))
+@pytest.mark.sampled
+def test_pairs(a, b, c): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "least", "most"),
+    [
+        ([], 4 + 12, 4 + 14),
+        (["--full"], 27 + 24, 27 + 24),
+        (["-k", "x"], 4 + 8, 4 + 8),
+    ],
+)
+def test_what_runs(pytester: pytest.Pytester, words: list[str], least: int, most: int) -> None:
+    done = run(pytester, *words).parseoutcomes()
+    assert least <= done["passed"] <= most
+    assert "failed" not in done
+    assert done.get("deselected", 0) == 27 + 24 - done["passed"]
+
+
+def test_cases_that_are_named_run(pytester: pytest.Pytester) -> None:
+    run(pytester, *(f"test_file.py::test_it[{number}-y]" for number in range(9))).assert_outcomes(passed=9)
+
+
+def test_the_seed_is_told_and_draws(pytester: pytest.Pytester) -> None:
+    said = [run(pytester, "-v", "--sample-seed", seed).outlines for seed in ("20261122", "20261123")]
+    one, other = ([line for line in lines if "PASSED" in line] for lines in said)
+    assert one != other
+    assert "matrices: sampled, --sample-seed=20261122; --full runs all" in said[0]
+
+
+def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:
+    """In this process, with the plugin alone."""
+    pytester.makepyfile(test_file=FILE)
+    return pytester.runpytest_inprocess("-p", "tests.sampling", *words)
