@@ -94,6 +94,7 @@ class Sequences:
         ]
 
 
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(case):
     import tilekiln.aiter as face

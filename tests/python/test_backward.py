@@ -80,6 +80,7 @@ MASKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("mask", MASKS)
 def test_edge_shapes(kernels, dtype, mask):
@@ -140,6 +141,7 @@ def test_sequences(one_isa, dtype, mode, padding, mask):
         run(one_isa, signature, sizes, seed=len(lengths_q))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", ["batch", "group"])
 @pytest.mark.parametrize("workers", [1, 2, 5, 64, 304])
 def test_workers(one_isa, mode, workers):
@@ -182,7 +184,7 @@ def sizes_for(draw, signature: dict) -> problems.Sizes:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@hypothesis.settings(deadline=None, max_examples=60, suppress_health_check=list(hypothesis.HealthCheck))
+@hypothesis.settings(deadline=None, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
 def test_random_problems(kernels, dtype, data):
     """Any signature of the dtype with any sizes."""

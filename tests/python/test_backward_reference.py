@@ -77,6 +77,7 @@ def differences(arguments: dict[str, Any], name: str, dout: np.ndarray) -> np.nd
     return result
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", FEATURES)
 @pytest.mark.parametrize("mode", MODES)
 def test_against_finite_differences(name, mode):

@@ -71,6 +71,7 @@ def rotated(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: to
     return torch.cat([turned.to(x.dtype), x[..., 2 * half :]], -1)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_matrix(face, case):
     seed = CASES.index(case)

@@ -57,6 +57,7 @@ def index(load):
     return result
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("where", ["after", "before"])
 @pytest.mark.parametrize(("dtype", "feature"), CASES)
 @pytest.mark.parametrize("mode", ["batch", "group"])

@@ -53,6 +53,7 @@ EDGES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("paged", [False, True])
 @pytest.mark.parametrize("mode", ["batch", "group"])
 @pytest.mark.parametrize("mask", ["none", "window"])

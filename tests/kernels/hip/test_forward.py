@@ -64,6 +64,7 @@ def test_edge_shapes(objects, architecture):
             check(objects(build), build, signature, sizes, int(seed))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_features(objects, architecture, dtype):
@@ -106,6 +107,7 @@ HEAD_DIMS = {  # hdim_q, hdim_v, keys of a tile, waves; RDNA reads Q again for e
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_head_dims(objects, architecture, tmp_path):
     """Each kernel at its own head dims and at smaller ones of the call; none of them spills a register."""
