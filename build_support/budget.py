@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codegen import elf, sizes
+from codegen.schema import sizes
+from codegen.tell import elf
 
 SHOWN = 12  # contributors that are listed
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from codegen import files
+from codegen.emit import files
 
 from . import console, launchers, lock, options, toolchain
 from .request import Request
@@ -52,7 +52,7 @@ def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
 
 def receipts(values: Mapping[str, str]) -> list[str]:
     """The names of receipt=, each once. CodegenError for one that is none."""
-    from codegen.tree import tree
+    from codegen.schema.tree import tree
 
     return list(dict.fromkeys(tree().receipt(word).name for word in words(values["receipt"]) or [""]))
 
@@ -62,8 +62,8 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
 
     Raises UsageError, ToolchainError or CodegenError.
     """
-    from codegen.targets import native_target, targets
-    from codegen.tree import tree
+    from codegen.schema.targets import native_target, targets
+    from codegen.schema.tree import tree
 
     every = [target.name for target in targets()]
     chosen: list[str] = []
@@ -129,9 +129,9 @@ def _remove(path: str, only_say: bool) -> None:
 
 def check_plans(request: Request) -> None:
     """Raises CodegenError for plans that cannot be: before the first build of a variant writes anything."""
-    from codegen.plan import pick_targets, resolve
-    from codegen.targets import check_buildable
-    from codegen.tree import tree
+    from codegen.plan.plan import pick_targets, resolve
+    from codegen.schema.targets import check_buildable
+    from codegen.schema.tree import tree
 
     check_buildable(pick_targets(tree(), request.variant.targets))
     for receipt in request.receipts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from codegen.errors import CodegenError
+from codegen.schema.errors import CodegenError
 
 from . import commands, options
 from .request import Request

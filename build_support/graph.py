@@ -13,7 +13,7 @@ from typing import Any
 
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
-from codegen.flags import JOIN
+from codegen.emit.flags import JOIN
 
 from . import console, jobs, measured, memory, outputs, shared
 from .budget import Budget

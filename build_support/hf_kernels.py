@@ -15,7 +15,7 @@ from .options import UsageError
 from .wheels import Wheel
 
 if TYPE_CHECKING:
-    from codegen.targets import Target
+    from codegen.schema.targets import Target
 
 # Nothing here links torch; the faces are written for, and tested with, this version and later ones.
 TORCH = (2, 13)

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import msgspec
 
-from codegen import files, placed
-from codegen.errors import CodegenError
-from codegen.flags import library_name, manifest_name
-from codegen.sources import public_headers
-from codegen.tree import Tree
-from codegen.vendor import INCLUDE, LIB, SHARE, packages
+from codegen.emit import files
+from codegen.emit.flags import library_name, manifest_name
+from codegen.out import placed
+from codegen.out.sources import public_headers
+from codegen.out.vendor import INCLUDE, LIB, SHARE, packages
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
 
 LEDGERS = "lib/tilekiln/installed"
 READABLE = 0o644  # whatever the umask: an installation is for everybody

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from codegen import sizes
+from codegen.schema import sizes
 
 from . import memory
 from .measured import Measured

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from codegen import sizes
+from codegen.schema import sizes
 
 from . import console, lock, measured, memory, shared
 from .budget import Budget

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from codegen import sizes
+from codegen.schema import sizes
 
 from .options import UsageError
 

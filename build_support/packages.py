@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.sizes import shown
-from codegen.tree import tree
+from codegen.schema.sizes import shown
+from codegen.schema.tree import tree
 
 from . import console, jax_handlers
 from .options import UsageError

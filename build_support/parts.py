@@ -11,16 +11,16 @@ import sysconfig
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen import includes
-from codegen.flags import EXPORTS, HEADERS, LIBRARY_LINK, define
-from codegen.tree import tree
+from codegen.emit import includes
+from codegen.emit.flags import EXPORTS, HEADERS, LIBRARY_LINK, define
+from codegen.schema.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from codegen.render import Generated
+    from codegen.emit.render import Generated
 
     from .graph import Graph
 
@@ -209,7 +209,7 @@ def programs(
     generated: str,
 ) -> dict[str, list[Any]]:
     """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
-    from codegen.targets import targets
+    from codegen.schema.targets import targets
 
     variant = graph.request.variant
     flags = {target.name: list(target.flags) for target in targets()}

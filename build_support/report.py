@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from codegen import elf
+from codegen.tell import elf
 
 from . import console, measured
 from .request import Build, Request
@@ -117,7 +117,7 @@ def unit(path: str, cost: measured.Measured | None) -> dict[str, Any]:
     }
 
 
-TABLES = ("table", "operators", "manifest")  # of a receipt, made from codegen/render.py's units
+TABLES = ("table", "operators", "manifest")  # of a receipt, made from codegen/emit/render.py's units
 
 
 def place(path: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import squarify
 
-from codegen.sizes import shown
+from codegen.schema.sizes import shown
 
 from .report import LISTED
 

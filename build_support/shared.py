@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from codegen import files, includes
+from codegen.emit import files, includes
 
 ENDING = ".made"
 

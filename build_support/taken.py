@@ -7,10 +7,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from codegen import flags, sources
-from codegen.errors import CodegenError
-from codegen.tree import tree
-from codegen.vendor import vendor
+from codegen.emit import flags
+from codegen.out import sources
+from codegen.out.vendor import vendor
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import tree
 
 from . import install
 from .commands import receipts, words

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from codegen import flags
+from codegen.emit import flags
 
 # Variables that compilers read behind the command line: inputs of every object, so part of its signature.
 HIDDEN_INPUTS = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")

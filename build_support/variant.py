@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codegen.flags import library_name, manifest_name
+from codegen.emit.flags import library_name, manifest_name
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
 """The generator: YAML to plan to rendered sources. `python -m codegen --help` says what people can ask it.
 
-Programs use codegen.plan.resolve, codegen.render.generate and codegen.inputs.prepare.
+Programs use codegen.plan.plan.resolve, codegen.emit.render.generate and codegen.emit.inputs.prepare.
 """

@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from codegen import listing
-from codegen.errors import CodegenError, nearest, warn
-from codegen.options import Command, Given, Option, columns, help_of, parse
-from codegen.plan import resolve
-from codegen.tree import tree
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError, nearest, warn
+from codegen.schema.tree import tree
+from codegen.tell import listing
+from codegen.tell.options import Command, Given, Option, columns, help_of, parse
 
 PROGRAM = "python -m codegen"
 SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: conditions side by side must all hold, the
@@ -76,15 +76,15 @@ def _receipts(given: Given) -> int:
 
 
 def _explain(given: Given) -> int:
-    from codegen.explain import explain
+    from codegen.tell.explain import explain
 
     answer = explain(tree(), given[0], given[1], _targets(given))
     return _say(answer.text, 0 if answer.listed else 1)
 
 
 def _check(given: Given) -> int:
-    from codegen import reach
-    from codegen.check import check
+    from codegen.tell import reach
+    from codegen.tell.check import check
 
     if given["--reach"]:
         names = [word for word in given["--reach"].split(",") if word]
@@ -94,21 +94,21 @@ def _check(given: Given) -> int:
 
 
 def _diff(given: Given) -> int:
-    from codegen.diff import diff
+    from codegen.tell.diff import diff
 
     text, equal = diff(tree(), given[0], given[1], _targets(given), bool(given["--names"]))
     return _say(text, 0 if equal else 1)
 
 
 def _verify(given: Given) -> int:
-    from codegen.verify import verify
+    from codegen.tell.verify import verify
 
     text, equal = verify(tree(), given[0])
     return _say(text, 0 if equal else 1)
 
 
 def _validate(given: Given) -> int:
-    from codegen import ck_rules
+    from codegen.schema import ck_rules
 
     if given[0] == "-":
         text, source = sys.stdin.read(), "standard input"
@@ -121,7 +121,7 @@ def _validate(given: Given) -> int:
 
 
 def _docs(given: Given) -> int:
-    from codegen.docs import FOLDER, check, write
+    from codegen.tell.docs import FOLDER, check, write
 
     if given["--write"]:
         return _say(write(tree(), given["--write"]))
@@ -130,7 +130,7 @@ def _docs(given: Given) -> int:
 
 
 def _operators(given: Given) -> int:
-    from codegen.operators.written import check, write
+    from codegen.emit.operators.written import check, write
 
     root = tree()
     if given["--write"]:
@@ -140,7 +140,7 @@ def _operators(given: Given) -> int:
 
 
 def _sources(given: Given) -> int:
-    from codegen.sources import tell
+    from codegen.out.sources import tell
 
     if bool(given["--list"]) == bool(given["--write"]):
         raise CodegenError("sources needs --list or --write DIR, and not both")

@@ -75,9 +75,9 @@ def scons(tmp_path_factory: pytest.TempPathFactory) -> Scons:
 
 
 def _variant(targets: str, mode: str, where: str) -> Variant:
-    from codegen.plan import pick_targets
-    from codegen.targets import targets as all_targets
-    from codegen.tree import tree
+    from codegen.plan.plan import pick_targets
+    from codegen.schema.targets import targets as all_targets
+    from codegen.schema.tree import tree
 
     chosen = [target.name for target in pick_targets(tree(), targets.split(","))]
     return variant(chosen, list(tree().every_target), mode, where, len(all_targets()))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from codegen.operators import held
-from codegen.plan import resolve
-from codegen.sources import public_headers
+from codegen.out.sources import public_headers
+from codegen.plan import held
+from codegen.plan.plan import resolve
 
 
 def functions(root: Path, receipt: str) -> set[str]:

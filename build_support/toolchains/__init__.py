@@ -9,8 +9,8 @@ from ..toolchain import ToolchainError
 from . import cxx
 
 if TYPE_CHECKING:
-    from codegen.render import Engine
-    from codegen.targets import Target
+    from codegen.emit.render import Engine
+    from codegen.schema.targets import Target
 
     from ..graph import Graph
 

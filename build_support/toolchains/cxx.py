@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from codegen.flags import HEADERS, define
+from codegen.emit.flags import HEADERS, define
 
 if TYPE_CHECKING:
-    from codegen.render import Engine
-    from codegen.targets import Target
+    from codegen.emit.render import Engine
+    from codegen.schema.targets import Target
 
     from ..graph import Graph
 

@@ -1,1 +1,1 @@
-../../codegen/language.py
+../../codegen/schema/language.py

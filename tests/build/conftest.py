@@ -54,7 +54,7 @@ class Tree:
 
     @property
     def variant(self) -> str:
-        from codegen.targets import native_target
+        from codegen.schema.targets import native_target
 
         return native_target().removeprefix("cpu-") + "-debug"
 

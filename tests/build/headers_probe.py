@@ -46,8 +46,8 @@ def load(arguments: list[str]) -> None:
 
     import build_support.commands
     import build_support.parts  # noqa: F401
-    from codegen.plan import resolve
-    from codegen.render import render
+    from codegen.emit.render import render
+    from codegen.plan.plan import resolve
 
     given = dict(argument.partition("=")[::2] for argument in arguments if "=" in argument)
     plans = [resolve(word, [given["target"]], given["where"]) for word in given["receipt"].split(",")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.targets import targets
+from codegen.schema.targets import targets
 
 TARGETS = [target.name for target in targets()]
 GOLDEN = Path(__file__).parent / "golden"

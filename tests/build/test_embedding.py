@@ -115,7 +115,7 @@ def test_a_request_of_our_own_types(host):
         "from build_support import toolchain\n"
         "from build_support.request import Request\n"
         "from build_support.variant import Variant\n"
-        "from codegen.errors import CodegenError\n"
+        "from codegen.schema.errors import CodegenError\n"
         "request = Request(['fp32_min'], Variant(('cpu-generic',), 'debug'), toolchain.find('', 'debug'), dry=True)\n"
         "try:\n"
         "    SConscript('third_party/tilekiln/SConscript', exports=['request'])\n"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from build_support import install
-from codegen.errors import CodegenError
-from codegen.flags import library_name, manifest_name
-from codegen.sources import public_headers
-from codegen.tree import tree
+from codegen.emit.flags import library_name, manifest_name
+from codegen.out.sources import public_headers
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import tree
 
 SHARED = {
     *(f"include/{header}" for header in public_headers(tree().root)),

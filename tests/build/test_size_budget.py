@@ -7,7 +7,7 @@ import re
 import pytest
 
 from build_support import budget
-from codegen import elf
+from codegen.tell import elf
 
 BUILD = ("receipt=fp32_min", "mode=release", "target=cpu-generic", "where=hdim_q=48 mask=none")
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from codegen.operators import written
-from codegen.tree import Tree, tree
+from codegen.emit.operators import written
+from codegen.schema.tree import Tree, tree
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 

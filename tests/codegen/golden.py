@@ -13,12 +13,12 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # for the command line above
 
-from codegen import listing  # noqa: E402
-from codegen.manifest import source_hash, source_hashes  # noqa: E402
-from codegen.operators import held  # noqa: E402
-from codegen.plan import resolve  # noqa: E402
-from codegen.render import generate  # noqa: E402
-from codegen.tree import tree  # noqa: E402
+from codegen.emit.manifest import source_hash, source_hashes  # noqa: E402
+from codegen.emit.render import generate  # noqa: E402
+from codegen.plan import held  # noqa: E402
+from codegen.plan.plan import resolve  # noqa: E402
+from codegen.schema.tree import tree  # noqa: E402
+from codegen.tell import listing  # noqa: E402
 
 FOLDER = ROOT / "tests" / "codegen" / "golden"
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}

@@ -21,6 +21,7 @@ SEES = {  # of the packages
     "tilekiln": set(),
     "tools": {"codegen", "build_support", "tilekiln"},
 }
+CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order data walks
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
 
 Graph = dict[str, set[str]]
@@ -92,7 +93,7 @@ def _circle(graph: Graph) -> list[str]:
 def test_no_module_imports_itself_by_way_of_others(modules: Graph) -> None:
     assert len(modules) > 100
     assert _circle(modules) == []
-    assert _circle({**modules, "codegen.errors": {"codegen.cli"}}) != []
+    assert _circle({**modules, "codegen.schema.errors": {"codegen.cli"}}) != []
 
 
 def test_packages_see_only_those_below(modules: Graph) -> None:
@@ -103,6 +104,31 @@ def test_packages_see_only_those_below(modules: Graph) -> None:
         if (top := name.split(".")[0]) != (seen := other.split(".")[0]) and seen not in SEES[top]
     ]
     assert wrong == []
+
+
+def test_rooms_of_the_generator_see_only_those_before(modules: Graph) -> None:
+    """Data walks through them in one order; the command line sees all."""
+    rooms = {path.name for path in (ROOT / "codegen").iterdir() if path.is_dir() and path.name[0] not in "._"}
+    assert rooms == set(CODEGEN)
+
+    def place(name: str) -> int:
+        parts = name.split(".")
+        return CODEGEN.index(parts[1]) if parts[0] == "codegen" and parts[1:2] and parts[1] in CODEGEN else len(CODEGEN)
+
+    arrows = [(name, other) for name, others in modules.items() for other in others if name.startswith("codegen.")]
+    assert len(arrows) > 100
+    assert [(name, other) for name, other in arrows if place(other) > place(name)] == []
+
+
+def test_every_room_says_what_is_inside_and_what_may_not_enter() -> None:
+    areas = [path.parent for path in (ROOT / "kernels").glob("*/arguments.yaml")]
+    others = [ROOT / "include/tilekiln", ROOT / "build_support", ROOT / "kernels/backends", ROOT / "kernels/targets"]
+    rooms = [*areas, *others, *(ROOT / "codegen" / name for name in CODEGEN)]
+    assert len(areas) >= 4
+    for room in rooms:
+        paragraph = (room / "README.md").read_text().split("\n\n")[0]
+        assert 200 < len(paragraph) < 600, room
+        assert re.search(r"\b(no|nothing|not|alone|only)\b", paragraph, re.IGNORECASE), f"{room}: what may not enter?"
 
 
 def test_no_header_includes_itself_by_way_of_others(sources: Graph) -> None:

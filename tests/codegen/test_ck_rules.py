@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from codegen import ck_rules
-from codegen.ck_rules import Kernel
-from codegen.errors import CodegenError
-from codegen.plan import Instance, resolve
-from codegen.tree import tree
+from codegen.plan.plan import Instance, resolve
+from codegen.schema import ck_rules
+from codegen.schema.ck_rules import Kernel
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import tree
 
 RULES = ck_rules.rules(tree())
 PREFILL = Kernel(family="batch_prefill", mode="group", paged_kv=True, page_size=16)

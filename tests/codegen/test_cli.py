@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from codegen import docs
 from codegen.cli import COMMANDS, main
-from codegen.errors import CodegenError
-from codegen.plan import resolve
-from codegen.tree import Tree
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from codegen.tell import docs
 from tests.codegen.brute import head_dims, nearest, sizes
 from tests.codegen.conftest import ROOT
 
@@ -155,7 +155,7 @@ def test_a_stale_page_is_named(real: Tree, tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_help_is_short_complete_and_its_examples_run(run: Run, command: object, tmp_path: pathlib.Path) -> None:
-    from codegen.options import Command
+    from codegen.tell.options import Command
 
     assert isinstance(command, Command)
     code, text, error = run(command.name, "--help")
@@ -260,7 +260,7 @@ def test_a_file_that_cannot_be_written_is_an_error(run: Run, tmp_path: pathlib.P
 
 
 def test_diff_counts_by_axis_value(run: Run, tmp_path: pathlib.Path) -> None:
-    from codegen.render import generate
+    from codegen.emit.render import generate
 
     info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
     where = "family=fmha_fwd dtype=bf16 hdim_q=128 hdim_v=128"
@@ -282,7 +282,7 @@ def test_diff_counts_by_axis_value(run: Run, tmp_path: pathlib.Path) -> None:
 
 
 def test_diff_counts_each_family(run: Run, tmp_path: pathlib.Path) -> None:
-    from codegen.render import generate
+    from codegen.emit.render import generate
 
     info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
     names = ("aiter_batch", "aiter_bwd_batch")
@@ -312,7 +312,7 @@ def test_diff_counts_each_family(run: Run, tmp_path: pathlib.Path) -> None:
 
 
 def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:
-    from codegen.render import generate
+    from codegen.emit.render import generate
 
     info = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ""}
     for mode in ("release", "debug"):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen.errors import CodegenError
-from codegen.explain import explain
-from codegen.plan import resolve
-from codegen.tree import tree
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import tree
+from codegen.tell.explain import explain
 from tests.codegen import brute_bwd
 from tests.codegen.brute import AXES, RECEIPTS, head_dims, selected, signatures
 

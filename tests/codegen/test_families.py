@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.explain import explain
-from codegen.plan import resolve
-from codegen.render import generate
-from codegen.tree import Tree
+from codegen.emit.render import generate
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from codegen.tell.check import check
+from codegen.tell.explain import explain
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT, Copy, what_there_is
 from tests.codegen.test_golden import COMPILERS

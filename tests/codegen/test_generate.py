@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from codegen import files
-from codegen.check import mixed
-from codegen.inputs import prepare
-from codegen.manifest import inflated
-from codegen.plan import resolve
-from codegen.render import Generated, generate
-from codegen.tree import tree
+from codegen.emit import files
+from codegen.emit.inputs import prepare
+from codegen.emit.manifest import inflated
+from codegen.emit.render import Generated, generate
+from codegen.plan.plan import resolve
+from codegen.schema.tree import tree
+from codegen.tell.check import mixed
 from tests.codegen.conftest import ROOT, Copy
 
 INFO = {"version": "0.0", "mode": "release", "cxx": "g++", "cxx_version": "12.2.0", "flags": ["-O2"]}
@@ -37,7 +37,7 @@ def content(out: pathlib.Path) -> dict[str, str]:
 
 def test_two_directories_hash_seeds_and_trees_give_the_same_bytes(copy: Copy, tmp_path: pathlib.Path) -> None:
     program = (
-        "import sys\nfrom codegen.inputs import prepare\nfrom codegen.tree import Tree\n"
+        "import sys\nfrom codegen.emit.inputs import prepare\nfrom codegen.schema.tree import Tree\n"
         f"prepare(['flash', 'fp8'], {TARGETS!r}, '', sys.argv[1], {INFO!r}, root=Tree(sys.argv[2]))"
     )
     other = tmp_path / "elsewhere" / "tree"
@@ -211,7 +211,7 @@ def test_prepare_skips_all_work_when_nothing_changed(copy: Copy, tmp_path: pathl
     out = tmp_path / "gen"
     first = prepare(["flash", "fp8"], TARGETS, "", out, INFO, root=copy.tree())
     program = (
-        "import sys\nfrom codegen import inputs\nfrom codegen.tree import Tree\n"
+        "import sys\nfrom codegen.emit import inputs\nfrom codegen.schema.tree import Tree\n"
         "inputs.resolve = inputs.generate = None\n"
         f"root = Tree({str(copy.path)!r})\n"
         f"made = inputs.prepare(['flash', 'fp8'], {TARGETS!r}, '', {str(out)!r}, {INFO!r}, root=root)\n"

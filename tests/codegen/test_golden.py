@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from codegen.axes import ENUMERATED, FEATURES, INTEGERS
-from codegen.plan import resolve
-from codegen.render import generate
-from codegen.tree import tree
+from codegen.emit.render import generate
+from codegen.plan.plan import resolve
+from codegen.schema.axes import ENUMERATED, FEATURES, INTEGERS
+from codegen.schema.tree import tree
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT
 

@@ -8,13 +8,13 @@ import pathlib
 import pytest
 from hypothesis import given, settings
 
-from codegen import docs, listing
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.explain import explain
-from codegen.plan import Instance, Plan, resolve
-from codegen.render import generate
-from codegen.tree import Tree
+from codegen.emit.render import generate
+from codegen.plan.plan import Instance, Plan, resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from codegen.tell import docs, listing
+from codegen.tell.check import check
+from codegen.tell.explain import explain
 from tests.codegen import brute_kv, golden
 from tests.codegen.conftest import Copy
 from tests.codegen.test_select import clauses

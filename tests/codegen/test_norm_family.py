@@ -8,14 +8,14 @@ import subprocess
 
 import pytest
 
-from codegen.algorithms import size_rule
-from codegen.check import check
-from codegen.errors import CodegenError, SelectionError
-from codegen.explain import explain
-from codegen.listing import csv, table
-from codegen.plan import resolve
-from codegen.render import generate
-from codegen.tree import Tree
+from codegen.emit.render import generate
+from codegen.plan.plan import resolve
+from codegen.schema.algorithms import size_rule
+from codegen.schema.errors import CodegenError, SelectionError
+from codegen.schema.tree import Tree
+from codegen.tell.check import check
+from codegen.tell.explain import explain
+from codegen.tell.listing import csv, table
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT, Copy
 from tests.codegen.test_golden import COMPILERS

@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.operators import render, schema, written
-from codegen.tree import Tree
+from codegen.emit.operators import render, written
+from codegen.schema import operator_types as types
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from codegen.tell.check import check
 from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
 
@@ -168,11 +169,23 @@ def test_check_says_which_file_is_out_of_date(copy: Copy) -> None:
 
 def test_the_page_explains_every_word(real: Tree) -> None:
     page = (pathlib.Path(real.root) / "docs/explanation/operators.md").read_text()
-    kinds = (schema.OperatorFile, schema.AreaFile, schema.ArgumentFile, schema.SymbolFile, schema.CallFile)
-    for kind in (*kinds, schema.NumberFile, schema.UntouchedFile, schema.IndependentFile, schema.TorchFile):
+    kinds = (
+        types.OperatorFile,
+        types.AreaFile,
+        types.ArgumentFile,
+        types.SymbolFile,
+        types.CallFile,
+    )
+    for kind in (
+        *kinds,
+        types.NumberFile,
+        types.UntouchedFile,
+        types.IndependentFile,
+        types.TorchFile,
+    ):
         for word in kind.__struct_fields__:
             assert re.search(rf"`{word}\b", page), f"{word} of {kind.__name__}"
-    for words in schema.RANGES:
+    for words in types.RANGES:
         assert f"`{words}`" in page
 
 

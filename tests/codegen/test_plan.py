@@ -8,11 +8,11 @@ import sys
 import pytest
 from hypothesis import given, settings
 
-from codegen.errors import CodegenError
-from codegen.plan import Plan, resolve
-from codegen.receipts import receipt_names
-from codegen.targets import native_target, targets
-from codegen.tree import Tree
+from codegen.plan.plan import Plan, resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.receipts import receipt_names
+from codegen.schema.targets import native_target, targets
+from codegen.schema.tree import Tree
 from tests.codegen import brute_bwd, brute_kv
 from tests.codegen.brute import AXES, RECEIPTS, signatures
 from tests.codegen.conftest import ROOT, Copy

@@ -11,13 +11,14 @@ from functools import cache
 
 import pytest
 
-from codegen import listing, tile_tables
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.explain import explain
-from codegen.plan import Plan, pick_targets, resolve
-from codegen.render import render
-from codegen.tree import Tree, tree
+from codegen.emit.render import render
+from codegen.plan.plan import Plan, pick_targets, resolve
+from codegen.schema import tile_tables
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree, tree
+from codegen.tell import listing
+from codegen.tell.check import check
+from codegen.tell.explain import explain
 from tests.codegen.conftest import Copy
 from tests.codegen.golden import INFO
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from codegen import reach
-from codegen.errors import CodegenError
-from codegen.tree import Tree, tree
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree, tree
+from codegen.tell import reach
 from tests.codegen.conftest import Copy
 
 GENERIC = "kernels/targets/cpu-generic.yaml"

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from codegen import docs, listing
-from codegen.check import changed, check
-from codegen.errors import CodegenError
-from codegen.plan import resolve
-from codegen.render import generate
+from codegen.emit.render import generate
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.tell import docs, listing
+from codegen.tell.check import changed, check
 from tests.codegen import golden
 from tests.codegen.conftest import Copy
 

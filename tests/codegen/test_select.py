@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from codegen import select
-from codegen.errors import CodegenError, SelectionError
-from codegen.plan import resolve
-from codegen.tree import tree
+from codegen.plan.plan import resolve
+from codegen.schema import select
+from codegen.schema.errors import CodegenError, SelectionError
+from codegen.schema.tree import tree
 from tests.codegen.brute import AXES, RECEIPTS, nearest, selected, signatures
 
 HOW = "write axis=value[,value], axis!=value, axis>=number or axis<=number"

@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 import pytest
 
-from codegen import placed, sources
 from codegen.cli import main
-from codegen.errors import CodegenError
-from codegen.plan import resolve
-from codegen.vendor import contents, vendor
+from codegen.out import placed, sources
+from codegen.out.vendor import contents, vendor
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
 
 TARGETS = ["cpu-generic", "cpu-avx2"]
 Run = Callable[..., tuple[int, str, str]]

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.explain import explain
-from codegen.listing import targets
-from codegen.plan import resolve
-from codegen.render import render
+from codegen.emit.render import render
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.tell.check import check
+from codegen.tell.explain import explain
+from codegen.tell.listing import targets
 from tests.codegen.conftest import Copy
 from tests.codegen.golden import INFO
 

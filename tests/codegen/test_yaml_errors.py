@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from codegen.check import check
-from codegen.errors import CodegenError
-from codegen.plan import resolve
-from codegen.tree import Tree
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from codegen.tell.check import check
 from tests.codegen.brute import AXES, nearest
 from tests.codegen.conftest import ROOT, Copy, what_there_is
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 
-from codegen.operators.cases import Drawn
+from codegen.emit.operators.cases import Drawn
 from tests.fuzz.bad import MOST_ELEMENTS, BadCall, argument_names, spoil
 from tests.fuzz.draw import Draw
 from tests.fuzz.memory import Placed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.targets import targets
+from codegen.schema.targets import targets
 
 DTYPES = ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"]
 KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]

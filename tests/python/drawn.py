@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from codegen.operators.cases import Array, Drawn
-from codegen.tree import tree
+from codegen.emit.operators.cases import Array, Drawn
+from codegen.schema.tree import tree
 
 DTYPES = {
     "fp32": np.float32,

@@ -12,7 +12,7 @@ import pytest
 import tilekiln as tk
 from hypothesis import strategies as st
 
-from codegen.plan import resolve
+from codegen.plan.plan import resolve
 from tests.python import gradients, problems
 
 TILE = 64

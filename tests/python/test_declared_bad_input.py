@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import tilekiln as tk
 
-from codegen.operators.cases import Case
+from codegen.emit.operators.cases import Case
 from tests.python.drawn import OPERATORS, drawn, made, receipt
 
 

@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from codegen.plan import resolve
+from codegen.plan.plan import resolve
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))

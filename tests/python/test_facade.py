@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
-from codegen.plan import resolve
+from codegen.plan.plan import resolve
 from tests.python import problems
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -190,7 +190,7 @@ def test_selection_errors(flash, where, text):
 
 def test_the_selection_language_is_the_generators(flash):
     """The facade reads the language without codegen; both must select alike."""
-    from codegen.plan import resolve
+    from codegen.plan.plan import resolve
 
     targets = [target["name"] for target in flash.manifest["targets"]]
     for where in (

@@ -17,9 +17,9 @@ SIZES = problems.Sizes(lengths_q=(5, 3), lengths_k=(9, 70), nhead_q=2, nhead_k=1
 
 
 def test_these_receipts_hold_everything():
-    from codegen.plan import resolve
-    from codegen.receipts import receipt_names
-    from codegen.tree import tree
+    from codegen.plan.plan import resolve
+    from codegen.schema.receipts import receipt_names
+    from codegen.schema.tree import tree
 
     operators = [one for one in tree().operators.values() if one.area_room == "kernels/attention"]
     attention = {stage for operator in operators for stage in operator.file.stages}
@@ -35,8 +35,8 @@ def test_these_receipts_hold_everything():
 
 @pytest.mark.parametrize("receipt", HOLDERS)
 def test_lists_builds_registers(load, receipt):
-    from codegen.plan import resolve
-    from codegen.targets import targets
+    from codegen.plan.plan import resolve
+    from codegen.schema.targets import targets
 
     library = load(receipt, targets="all")
     plan = resolve(receipt, [target.name for target in targets()])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import tilekiln as tk
 
-from codegen import reach
-from codegen.tree import tree
+from codegen.schema.tree import tree
+from codegen.tell import reach
 
 
 def test_the_choice_that_is_proved_is_the_librarys(flash: tk.Library) -> None:

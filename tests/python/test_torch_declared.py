@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import tilekiln as tk
 
-from codegen.operators.cases import Array
+from codegen.emit.operators.cases import Array
 from tests.python.drawn import OPERATORS, drawn, receipt
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
-from codegen.plan import resolve
+from codegen.plan.plan import resolve
 
 
 @pytest.fixture(scope="session")

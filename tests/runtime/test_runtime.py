@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from codegen.targets import targets
+from codegen.schema.targets import targets
 
 Build = Callable[..., Path]
 

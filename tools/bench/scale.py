@@ -101,7 +101,7 @@ def measure(bench: Bench, count: int) -> tuple[float, float, float, float, float
 
 
 GENERATE = """
-from codegen.inputs import prepare
+from codegen.emit.inputs import prepare
 info = {"version": "0", "mode": "release", "cxx": "g++", "cxx_version": "12", "flags": ""}
 prepare(["scale"], ["native"], "", "generated", info)
 """

@@ -40,7 +40,7 @@ env.SharedLibrary("tilekiln", engines + runtime + rows)
 """
 GENERATE = """
 import sys
-from codegen.inputs import prepare
+from codegen.emit.inputs import prepare
 info = {"version": "0", "mode": "release", "cxx": "g++", "cxx_version": "12", "flags": ""}
 prepare(["flash"], ["native"], sys.argv[1], "gen", info)
 """

@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     argparse.ArgumentParser(prog="tools/bench threads", description=__doc__).parse_args(argv)
-    from codegen.targets import native_target
+    from codegen.schema.targets import native_target
 
     program = f"build/{native_target().removeprefix('cpu-')}-release/bin/flash/bench_threads"
     command = [sys.executable, "-m", "SCons", "-Q", "receipt=flash", "target=native", program]

@@ -1,0 +1,54 @@
+"""From receipts to generated sources in one call; next to no work when nothing changed. Every build runs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from codegen.emit import files
+from codegen.emit.manifest import walk
+from codegen.emit.render import Generated, generate, merged
+from codegen.plan.plan import resolve
+from codegen.schema.tree import Tree, tree
+
+_FOLDERS = ("codegen", "include", "kernels", "receipts")
+
+
+def fingerprint(root: str) -> str:
+    """Of every file that generated sources depend on: the generator, receipts, kernels, headers."""
+    parts = []
+    for folder in _FOLDERS:
+        for path in walk(root, folder):
+            with open(os.path.join(root, path), "rb") as file:
+                parts.append(f"{path}\0{files.digest(file.read())}")
+    return files.digest("\n".join(parts).encode())
+
+
+def prepare(
+    receipts: Sequence[str],
+    targets: Sequence[str],
+    where: str,
+    out_dir: str | os.PathLike[str],
+    build_info: Mapping[str, Any],
+    write: bool = True,
+    root: Tree | None = None,
+) -> Generated:
+    """resolve and generate, for some receipts into one out_dir; the same answer from the ledgers when nothing changed.
+
+    `out_dir` must hold one variant only (targets, mode, where), since that is what decides its files.
+    """
+    root = root or tree()
+    out, where = os.fspath(out_dir), " ".join(where.split())
+    if "native" in targets:
+        targets = [root.native().name if word == "native" else word for word in targets]
+    state = [fingerprint(root.root), *sorted(set(targets)), where, dict(build_info)]
+    inputs = files.digest(msgspec.json.encode(state))
+    ledgers = files.read_ledgers(out)
+    kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]
+    if len(kept) == len(receipts) and files.intact(out, {(p, d) for ledger in kept for p, d in ledger.files.items()}):
+        return merged([msgspec.json.decode(ledger.result, type=Generated) for ledger in kept])
+    plans = [resolve(receipt, targets, where, root=root) for receipt in receipts]
+    return generate(plans, out, build_info, write=write, inputs=inputs)

@@ -1,0 +1,132 @@
+"""The manifest: the plan as built, JSON with one instance a line."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from codegen.plan.plan import Plan
+from codegen.schema.axes import Family
+
+FORMAT, ABI = 1, 1
+DECLARATIONS = ("operator.yaml", "family.yaml", "arguments.yaml")  # what makes a folder a room or an area
+MARK = b"tilekiln manifest, zlib\n"  # with two lengths of 8 bytes tilekiln::manifest_mark
+assert len(MARK) == 24
+
+
+def deflated(text: bytes) -> bytes:
+    """A manifest as libraries hold it: MARK, the lengths of stream and text, the zlib stream."""
+    stream = zlib.compress(text, 9)
+    return MARK + len(stream).to_bytes(8, "little") + len(text).to_bytes(8, "little") + stream
+
+
+def inflated(data: bytes) -> list[bytes]:
+    """Every manifest in the bytes of a library. ValueError for a damaged one."""
+    found = []
+    at = data.find(MARK)
+    while at >= 0:
+        begin = at + len(MARK)
+        bytes_, length = (int.from_bytes(data[begin + 8 * i : begin + 8 * i + 8], "little") for i in range(2))
+        try:
+            text = zlib.decompress(data[begin + 16 : begin + 16 + bytes_])
+        except zlib.error as error:
+            raise ValueError(str(error)) from error
+        if len(text) != length:
+            raise ValueError(f"it has {len(text)} bytes, not {length}")
+        found.append(text)
+        at = data.find(MARK, begin)
+    return found
+
+
+def source_hashes(root: str) -> dict[str, str]:
+    """Of everything libraries are made from besides plans, by folder: templates, engines, runtime, headers.
+
+    Rooms and areas are folders of their own; what lies in no room counts for the folder below kernels/.
+
+    `held.sources` says which of them one library is made from.
+    """
+    states: dict[str, Any] = {}
+    for folder in ("include", "kernels"):
+        paths = walk(root, folder)
+        rooms = {os.path.dirname(path) for path in paths if os.path.basename(path) in DECLARATIONS}
+        for path in paths:
+            part = os.path.dirname(path) if folder == "kernels" else folder
+            while part not in rooms and part.count("/") > 1:
+                part = os.path.dirname(part)
+            state = states.setdefault(part, hashlib.blake2b(digest_size=16))
+            with open(os.path.join(root, path), "rb") as file:
+                data = file.read()
+            state.update(f"{path}\0{len(data)}\0".encode())
+            state.update(data)
+    return {part: state.hexdigest() for part, state in sorted(states.items())}
+
+
+def source_hash(hashes: Mapping[str, str]) -> str:
+    """Of all folders of source_hashes together."""
+    return hashlib.blake2b("\n".join(f"{k} {v}" for k, v in hashes.items()).encode(), digest_size=16).hexdigest()
+
+
+def walk(root: str, folder: str) -> list[str]:
+    """Every file under a folder as root/relative/path, sorted. Hidden files and bytecode are none."""
+    found = []
+    for above, folders, files in os.walk(os.path.join(root, folder)):
+        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
+        relative = os.path.relpath(above, root).replace(os.sep, "/")
+        found += [f"{relative}/{name}" for name in files if name[0] != "." and not name.endswith((".pyc", ".tmp", "~"))]
+    return sorted(found)
+
+
+def _rows(plan: Plan, axes: list[str]) -> bytes:
+    """Each row is three pieces of JSON; targets share that of the signature. null: no axis of the family."""
+    pieces: dict[tuple[str, int], bytes] = {}
+    shown = plan.algorithm_axes()
+    hows: dict[tuple[str, int], bytes] = {}
+    lines = []
+    for instance in plan.instances:
+        key = (instance.family_.name, instance.packed)
+        if key not in pieces:
+            pieces[key] = msgspec.json.encode([*map(instance.signature.get, axes)])[1:-1]
+        how = (instance.target.name, id(instance.how))
+        if how not in hows:
+            hows[how] = msgspec.json.encode([*map(instance.algorithm.get, shown)])[1:-1]
+        lines.append(b'["%b","%b",%b,%b]' % (instance.name.encode(), instance.family.encode(), pieces[key], hows[how]))
+    return b",\n".join(lines)
+
+
+def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: Mapping[str, str]) -> bytes:
+    """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags.
+    `sources`: source_hashes of the tree."""
+    axes = list(dict.fromkeys(axis.name for family in families for axis in family.axes))
+    head = {
+        "format": FORMAT,
+        "tilekiln": build_info["version"],
+        "abi": ABI,
+        "receipt": {"name": plan.source.name, "number": plan.source.number, "about": plan.source.about},
+        "where": plan.where,
+        "mode": build_info["mode"],
+        "targets": [
+            {"name": target.name, "backend": target.backend, "isa": target.isa, "order": target.order}
+            for target in plan.target_list
+        ],
+        "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},
+        "source_hash": source_hash(sources),
+        "source_hashes": sources,
+        "plan_hash": plan.digest,
+        "families": {
+            f.name: {
+                "signature": list(f.axis_of),
+                "algorithm": list(plan.algorithm_axes(f)),
+                "holds": [axis.name for axis in f.integers if axis.holds == "at_least"],
+                "numbers": {axis.name: list(axis.of) for axis in f.algorithm_axes if axis.of},
+            }
+            for f in families
+        },
+    }
+    lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())
+    columns = msgspec.json.encode(["name", "family", *axes, *plan.algorithm_axes()])
+    return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan, axes))

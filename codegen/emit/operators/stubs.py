@@ -1,0 +1,134 @@
+"""The arguments and functions of operators for Python's type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from codegen.emit.operators import torch_schema
+from codegen.emit.operators.binding import Entry, entries
+from codegen.schema.operators import Operator
+
+HEAD = '''"""The arguments of every operator past those by position, for type checkers.
+
+Made by `python -m codegen operators --write` from the rooms' operator.yaml; change those.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+from ._native import Stream
+
+Array = Any
+"""A NumPy array, a torch tensor or any object with __dlpack__."""
+'''
+FUNCTIONS_HEAD = '''"""The functions of a library for type checkers: it has those of its own operators.
+
+Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
+"""
+
+from typing import Any, Unpack
+'''
+TORCH_HEAD = '''"""The arguments of the operators that have derivatives in PyTorch, past those by position.
+
+What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made
+by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from torch import Tensor
+'''
+_TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "instance": "int | str"}
+
+
+def text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/_declared.py."""
+    return HEAD + "".join(_class(operator) for operator in operators.values())
+
+
+def torch_text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/torch/_declared.py."""
+    text = TORCH_HEAD
+    for operator in operators.values():
+        backward = operators.get(operator.file.torch.backward or "")
+        if backward is not None:
+            flags = torch_schema.backward_flags(operator, backward)
+            text += _torch_class(operator, flags) + _torch_class(backward, flags)
+    return text
+
+
+def _torch_class(operator: Operator, flags: list[str]) -> str:
+    lines = ["", "", f"class {class_name(operator)}(TypedDict, total=False):"]
+    lines += [f'    """What `Library.{operator.name}` takes by name; its docstring says what each one is."""', ""]
+    twin = torch_schema.twin(operator)
+    without = {*flags, *operator.file.torch.without, *(a.name for a in operator.positional)}
+    for entry in entries(operator):
+        a = entry.argument
+        if entry.name in without or entry.asks or (a and a.kind == "stream"):
+            continue
+        if a is None or not (a.is_array or a.value == "uint64"):
+            kind = _type(entry)
+            optional = " | None" if a and a.kind == "instance" else ""
+            lines.append(f"    {entry.name}: {kind}{optional}")
+        elif a.kind == "array" or a.name == twin or a.value == "uint64":
+            name = torch_schema.state(a) if a.value == "uint64" else a.name
+            lines.append(f"    {name}: Tensor | None")
+    return "\n".join(lines) + "\n"
+
+
+def functions_text(operators: Mapping[str, Operator]) -> str:
+    """python/tilekiln/_functions.pyi."""
+    names = ["Array", *sorted(class_name(operator) for operator in operators.values())]
+    lines = [
+        FUNCTIONS_HEAD,
+        "from ._declared import (",
+        *(f"    {name}," for name in names),
+        ")",
+        "",
+        "class Functions:",
+    ]
+    for operator in operators.values():
+        places = "".join(f", {a.name}: Array{' | None' if a.file.optional else ''}" for a in operator.positional)
+        taken = f"(self{places}, **arguments: Unpack[{class_name(operator)}])"
+        stages = len(operator.file.stages)
+        found = f"tuple[{', '.join(['int'] * stages)}]" if stages > 1 else "int"
+        given = {"": "Any", "_find": found, "_why": "str"} | {f"_{number}": "int" for number in operator.file.numbers}
+        lines += [f"    def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
+    return "\n".join(lines) + "\n"
+
+
+def class_name(operator: Operator) -> str:
+    return "".join(part.capitalize() for part in operator.name.split("_")) + "Arguments"
+
+
+def _class(operator: Operator) -> str:
+    lines = [
+        "",
+        "",
+        f"class {class_name(operator)}(TypedDict, total=False):",
+        f'    """Everything that `Library.{operator.name}` takes by name; its docstring says what each one is."""',
+        "",
+    ]
+    places = {a.name for a in operator.positional}
+    lines += [f"    {entry.name}: {_type(entry)}" for entry in entries(operator) if entry.name not in places]
+    return "\n".join(lines) + "\n"
+
+
+def _type(entry: Entry) -> str:
+    a = entry.argument
+    words = ", ".join(f'"{word}"' for word in entry.words)
+    if a is None:
+        tri_state = entry.result is not None and entry.result.file.unless_said
+        return f"Literal[{words}] | None" if words else "bool | None" if tri_state else "bool"
+    if a.is_array:
+        return "Array | bool | None" if a.file.ask else "Array | None"
+    if a.kind == "word":
+        return f"Literal[{words}]"
+    if a.kind == "pair":
+        return "tuple[int, int]"
+    if a.kind == "stream":
+        return "Stream | None"
+    return "float | None" if a.is_pointer else _TYPES[a.kind]

@@ -1,0 +1,359 @@
+"""Plans to sources, through jinja2. jinja2 is imported when something is rendered, never to list."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from codegen.emit import files, includes
+from codegen.emit.manifest import deflated, manifest, source_hashes
+from codegen.emit.operators import render as operators
+from codegen.emit.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
+from codegen.plan import held
+from codegen.plan.plan import Instance, Plan
+from codegen.schema import axes as axes_module
+from codegen.schema.axes import FEATURES, INTEGERS, Axis, Family
+from codegen.schema.targets import check_buildable
+from codegen.schema.tree import Tree
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A generated source: `path` in out_dir, `digest` of its content, `receipts` whose libraries it is part of."""
+
+    path: str
+    digest: str
+    kind: str  # rows, table, operators, manifest
+    receipts: tuple[str, ...]
+    instances: tuple[str, ...] = ()  # names, of a rows unit
+    includes: tuple[str, ...] = ()  # the headers it names
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """A hand-written engine that a library needs. `source` is relative to the tree."""
+
+    source: str
+    target: str
+    symbol: str
+    receipts: tuple[str, ...]
+
+
+class Generated(msgspec.Struct):
+    """What one generation made. `headers`, `written` and `removed` are paths relative to out_dir."""
+
+    units: list[Unit]
+    headers: list[str]
+    engines: list[Engine]
+    written: list[str] = []
+    removed: list[str] = []
+    size_budgets: dict[str, int] = {}  # bytes of a release library, by receipt
+    host: dict[str, list[str]] = {}  # the host code of a library, as patterns from the tree's root, by receipt
+
+
+def _c_type(axis: Axis) -> str:
+    return {axes_module.BOOLEAN: "bool", axes_module.INTEGER: "unsigned"}.get(axis.kind, _camel(axis.name))
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _enumerator(value: str) -> str:
+    """A number is no C++ name: 16 becomes _16."""
+    return f"_{value}" if value.isdecimal() else value
+
+
+def c_string(text: str) -> str:
+    """A C++ string literal of it, in UTF-8."""
+    named = {'"': '\\"', "\\": "\\\\"}
+    inside = (named.get(c, c if c >= " " and c != "\x7f" else f"\\{ord(c):03o}") for c in text)
+    return f'"{"".join(inside)}"'
+
+
+def c_lines(text: str) -> str:
+    """A C++ string literal of several lines, one a line."""
+    return "\n".join(f"    {c_string(line)}" for line in text.splitlines(keepends=True))
+
+
+def environment(folder: str) -> jinja2.Environment:
+    """The templates below `folder`, each compiled once."""
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+        autoescape=False,
+    )
+
+
+class Renderer:
+    """The templates of a tree's kernels."""
+
+    def __init__(self, root: Tree) -> None:
+        self.tree = root
+        self.environment = environment(os.path.join(root.root, "kernels"))
+        self.environment.filters.update(
+            camel=_camel,
+            quoted=c_string,
+            quoted_lines=c_lines,
+            ctype=_c_type,
+            enumerator=_enumerator,
+        )
+
+    def template(self, name: str) -> jinja2.Template:
+        return self.environment.get_template(name)
+
+    def text(self, name: str, **context: Any) -> bytes:
+        return self.template(name).render(context).encode()
+
+
+def _row(instance: Instance) -> str:
+    features, integers = instance.packed & FEATURES, instance.packed >> INTEGERS
+    return f"{{{features:#x}u, {integers:#x}u, {instance.how.number}, {instance.target.index}}}"
+
+
+def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
+    """The batches of a plan, and for each instance its (batch, index)."""
+    masks = {
+        name: sum(axis.field << axis.shift for axis in map(family.axis_of.__getitem__, family.file.batch_by))
+        for name, family in plan.tree.families.items()
+    }
+    grouped: dict[tuple[str, str, int, str], list[Instance]] = {}
+    numbers: dict[tuple[str, str, int, str], int] = {}
+    refs = []
+    for instance in plan.instances:
+        family = instance.family_
+        apart = _apart(instance) if family.axes_apart else ""
+        key = (family.name, instance.target.name, instance.packed & masks[family.name], apart)
+        members = grouped.setdefault(key, [])
+        refs.append((numbers.setdefault(key, len(numbers)), len(members)))
+        members.append(instance)
+    return [_batch(members) for members in grouped.values()], refs
+
+
+def _apart(instance: Instance) -> str:
+    """The words of the values whose rows have units of their own."""
+    codes = ((axis, axis.code_in(instance.packed)) for axis in instance.family_.axes_apart)
+    return "".join(axis.words[code] for axis, code in codes if code in axis.apart)
+
+
+def _batch(members: list[Instance]) -> Batch:
+    """Named by its key and its content, so that receipts with equal batches share the unit."""
+    first = members[0]
+    family = first.family_
+    words = [axis.words[axis.code_in(first.packed)] for axis in map(family.axis_of.__getitem__, family.file.batch_by)]
+    content = "\n".join(f"{instance.name} {_row(instance)}" for instance in members)
+    key = (
+        "".join([*words, _apart(first)]).strip("_") + "-" + hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
+    )
+    symbol = f"{family.name}_{first.target.word}_{key.replace('-', '_')}"
+    return Batch(f"rows/{family.name}/{first.target.name}/{key}.cpp", symbol, members)
+
+
+def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
+    """By (target, family, pipeline), those that an instance uses."""
+    found: dict[tuple[str, str, str], Engine] = {}
+    for instance in plan.instances:
+        key = (instance.target.name, instance.family_.name, instance.how.pipeline)
+        if key not in found:
+            owner, pipeline = instance.family_.engine_family, instance.how.pipeline
+            compiled = plan.tree.target(instance.target.engines or instance.target.name)
+            symbol = f"tilekiln_{compiled.word}_{owner.name}_{pipeline}"
+            source = f"{owner.room}/{compiled.backend}/{pipeline}.cpp"
+            found[key] = Engine(source, compiled.name, symbol, (plan.receipt,))
+    return found
+
+
+def _table(
+    render: Renderer, plan: Plan, batches: list[Batch], refs: list[tuple[int, int]], info: dict[str, Any]
+) -> bytes:
+    families = _families(plan)
+    engines = _engines(plan)
+    hows = AlgorithmTables()
+    targets = [
+        TargetTable(
+            target,
+            [
+                (family.name, [_address(engines.get((target.name, family.name, pipe))) for pipe in family.pipelines])
+                for family in families
+            ],
+            [hows.entry(family, plan.tree.algorithms(target, family)) for family in families],
+            any(plan.tree.refusals(target, family) for family in families),
+        )
+        for target in plan.target_list
+    ]
+    types = {engine.symbol: plan.tree.families[name].engine.type for (_, name, _), engine in engines.items()}
+    return render.text(
+        "runtime/table.cpp.jinja",
+        plan=plan,
+        families=families,
+        tables=[FamilyTable(plan, family) for family in families],
+        headers=list(dict.fromkeys(family.engine.header for family in families)),
+        engines=types,
+        batches=batches,
+        targets=targets,
+        algorithm_numbers=list(hows.numbers),
+        size_ranges=list(hows.ranges),
+        size_clauses=list(hows.clauses),
+        algorithm_lists=list(hows.lists),
+        plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
+        **info,
+    )
+
+
+def _address(engine: Engine | None) -> str:
+    return f"&{engine.symbol}" if engine else "nullptr"
+
+
+def _families(plan: Plan) -> list[Family]:
+    return list(dict.fromkeys(instance.family_ for instance in plan.instances))
+
+
+class Rendered(NamedTuple):
+    """The sources of some plans: `contents` by path, and what `generate` answers and remembers of them."""
+
+    contents: dict[str, bytes]
+    ledgers: dict[str, files.Ledger]
+    generated: Generated
+
+
+def generate(
+    plans: Sequence[Plan],
+    out_dir: str | os.PathLike[str],
+    build_info: Mapping[str, Any],
+    write: bool = True,
+    inputs: str = "",
+) -> Generated:
+    """Write the sources of some plans under `out_dir`, sharing what they have in common.
+
+    Files that did not change keep their time; files that no receipt of this out_dir needs any more go. build_info has
+    version, mode, cxx, cxx_version and flags. With write=False nothing is touched; `written` and `removed` say what
+    would be.
+    `inputs` is remembered for codegen.emit.inputs.prepare.
+    """
+    made = render(plans, build_info, inputs)
+    changes = files.update(os.fspath(out_dir), made.contents, made.ledgers, write=write)
+    made.generated.written, made.generated.removed = changes
+    return made.generated
+
+
+def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "") -> Rendered:
+    """What `generate` writes."""
+    plans = list({plan.receipt: plan for plan in plans}.values())
+    for plan in plans:
+        check_buildable(plan.target_list)
+    renderer = Renderer(plans[0].tree)
+    sources = source_hashes(plans[0].tree.root)
+    contents: dict[str, bytes] = {}
+    digests: dict[str, str] = {}
+    ledgers: dict[str, files.Ledger] = {}
+    parts = []
+
+    def add(path: str, data: bytes) -> str:
+        contents[path], digests[path] = data, files.digest(data)
+        return path
+
+    def unit(path: str, kind: str, plan: Plan, instances: tuple[str, ...] = ()) -> Unit:
+        return Unit(path, digests[path], kind, (plan.receipt,), instances, tuple(includes.named(contents[path])))
+
+    for plan in plans:
+        families, holds = _families(plan), held.operators(plan)
+        # Of every family: kernels/runtime is compiled for receipts that lack one just as well.
+        headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
+        operator_headers = []
+        for path, family in headers.items():
+            if path not in contents:
+                plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
+                add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain))
+        for name, operator in plan.tree.operators.items():
+            known = {
+                "operator": operators.context(operator, plan.tree.operators),
+                "operator_table": operators.table(operator),
+                "operator_entries": {"operator": operator},
+            }
+            for file, context in known.items():
+                path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
+                if path not in contents:
+                    add(path, renderer.text(f"runtime/{file}.h.jinja", **context))
+                operator_headers.append(path)
+        batches, refs = _batches(plan)
+        units = []
+        for batch in batches:
+            if batch.path not in contents:
+                add(batch.path, _rows(renderer, batch))
+            names_ = tuple(i.name for i in batch.instances)
+            units.append(unit(batch.path, "rows", plan, names_))
+        text = manifest(plan, families, build_info, held.sources(plan, sources))
+        info = {"version": build_info["version"]}
+        add(f"{plan.receipt}/manifest.json", text)
+        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
+        code = renderer.text("runtime/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
+        units.append(unit(table, "table", plan))
+        listed = renderer.text("runtime/operators.cpp.jinja", operators=holds)
+        operators_path = add(f"{plan.receipt}/operators.cpp", listed)
+        units.append(unit(operators_path, "operators", plan))
+        code_path = add(f"{plan.receipt}/manifest.cpp", code)
+        units.append(unit(code_path, "manifest", plan))
+        part = Generated(
+            units,
+            [*headers, *operator_headers],
+            list({engine.symbol: engine for engine in _engines(plan).values()}.values()),
+            host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
+        )
+        if plan.source.size_budget:
+            part.size_budgets[plan.receipt] = plan.source.size_budget
+        used = [*part.headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
+        result = msgspec.Raw(msgspec.json.encode(part))
+        ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
+        parts.append(part)
+    return Rendered(contents, ledgers, merged(parts))
+
+
+def _literal(data: bytes) -> str:
+    """Bytes as C string literals: compiled in a tenth of the time of a list of numbers."""
+    escapes = [f"\\{byte:03o}" for byte in range(256)]
+    lines = (data[at : at + 32] for at in range(0, len(data), 32))
+    return "\n".join(f'  "{"".join(map(escapes.__getitem__, line))}"' for line in lines)
+
+
+def _rows(render: Renderer, batch: Batch) -> bytes:
+    first = batch.instances[0]
+    return render.text(
+        "runtime/rows.cpp.jinja",
+        family=first.family_.name,
+        target=first.target.name,
+        symbol=batch.symbol,
+        count=batch.size,
+        rows=[(instance.name, _row(instance)) for instance in batch.instances],
+    )
+
+
+def merged(parts: Sequence[Generated]) -> Generated:
+    """One answer for several receipts: a unit or engine they share stands once and names them all."""
+    units: dict[str, Unit] = {}
+    engines: dict[str, Engine] = {}
+    for part in parts:
+        for unit in part.units:
+            old = units.get(unit.path)
+            units[unit.path] = (
+                unit if old is None else msgspec.structs.replace(old, receipts=old.receipts + unit.receipts)
+            )
+        for engine in part.engines:
+            was = engines.get(engine.symbol)
+            engines[engine.symbol] = (
+                engine if was is None else msgspec.structs.replace(was, receipts=was.receipts + engine.receipts)
+            )
+    headers = list(dict.fromkeys(header for part in parts for header in part.headers))
+    budgets = {receipt: size for part in parts for receipt, size in part.size_budgets.items()}
+    host = {receipt: patterns for part in parts for receipt, patterns in part.host.items()}
+    return Generated(list(units.values()), headers, list(engines.values()), size_budgets=budgets, host=host)

@@ -1,0 +1,110 @@
+"""A receipt taken into another project: its sources with build files, and the packages that an installation brings.
+
+The build files are templates/; what is compiled and how comes from codegen.out.sources and codegen.emit.flags.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any, NamedTuple
+
+from codegen.emit import flags
+from codegen.out import sources
+from codegen.out.sources import Sources
+
+PACKAGES = "package"
+LIB, PKGCONFIG, CMAKE, INCLUDE, SHARE = "lib", "lib/pkgconfig", "lib/cmake/tilekiln", "include", "share/doc/tilekiln"
+
+
+class _Group(NamedTuple):
+    variable: str
+    flags: list[str]
+    sources: list[str]
+    keep: list[str]
+
+
+@cache
+def _environment() -> Any:
+    from codegen.emit.render import environment
+
+    return environment(os.path.join(os.path.dirname(__file__), "templates"))
+
+
+def _text(name: str, **context: Any) -> bytes:
+    rendered: str = _environment().get_template(f"{name}.jinja").render(context)
+    return rendered.encode()
+
+
+def _oldest(version: str) -> str:
+    """The oldest version that this one can stand in for: of the same major version, and minor while that is 0."""
+    major, minor, _ = version.split(".", 2)
+    return f"{major}.{minor}" if major == "0" else major
+
+
+def packages(receipt: str, about: str, version: str) -> dict[str, bytes]:
+    """pkg-config file and CMake package of a receipt, by path below a prefix. They move with it."""
+    context = {
+        "receipt": receipt,
+        "about": about,
+        "version": version,
+        "oldest": _oldest(version),
+        "library": flags.library_name(receipt),
+        "manifest": flags.manifest_name(receipt),
+    }
+    named = {
+        f"{PKGCONFIG}/tilekiln-{receipt}.pc": "tilekiln.pc",
+        f"{CMAKE}/tilekiln-{receipt}.cmake": "tilekiln-receipt.cmake",
+        f"{CMAKE}/tilekilnConfig.cmake": "tilekilnConfig.cmake",
+        f"{CMAKE}/tilekilnConfigVersion.cmake": "tilekilnConfigVersion.cmake",
+    }
+    return {path: _text(template, **context) for path, template in named.items()}
+
+
+def contents(source: Sources) -> dict[str, bytes]:
+    """Every file of the vendored tree but its ledger."""
+    made = dict(source.contents)
+    groups = [_Group(g.name.replace("-", "_"), g.flags, g.sources, g.keep) for g in source.groups]
+    installed = [(f"include/{header}", f"{INCLUDE}/{os.path.dirname(header)}") for header in source.headers]
+    installed += [(source.manifest, LIB), ("LICENSE", SHARE)]
+    own = [f"{LIB}/{source.library}", f"{LIB}/{source.manifest}"]
+    for path, text in packages(source.receipt, source.about, source.version).items():
+        made[f"{PACKAGES}/{os.path.basename(path)}"] = text
+        installed.append((f"{PACKAGES}/{os.path.basename(path)}", os.path.dirname(path)))
+        if f"tilekiln-{source.receipt}." in path:
+            own.append(path)
+    context: dict[str, Any] = {
+        "receipt": source.receipt,
+        "about": source.about,
+        "version": source.version,
+        "where": source.where,
+        "targets": source.targets,
+        "instances": source.instances,
+        "library": source.library,
+        "manifest": source.manifest,
+        "groups": groups,
+        "engines": [group for group in groups if group.keep],
+        "least": flags.LEAST,
+        "standard": flags.STANDARD.removeprefix("c++"),
+        "gnu": flags.GNU,
+        "old_clang": flags.OLD_CLANG_ENGINE,
+        "sound_clang": flags.SOUND_CLANG,
+        "join": flags.JOIN,
+        "seed": flags.seed(""),
+        "exports": flags.EXPORTS,
+        "link_flags": [*flags.LINK, *flags.LIBRARY_LINK],
+        "installed": installed,
+        "folders": sorted({LIB, *(folder for _, folder in installed)}),
+        "own": own,
+    }
+    for name in ("CMakeLists.txt", "sources.cmake", "Makefile", "sources.mk", "README.md"):
+        made[name] = _text(name, **context)
+    return made
+
+
+def vendor(receipt: str, targets: list[str], where: str, folder: str, dry: bool = False) -> str:
+    """Make `folder` the vendored tree of a receipt; what was done, for people. Errors are those of sources.write."""
+    source = sources.sources(receipt, targets, where)
+    made = contents(source)
+    change = sources.write(folder, source, made, dry)
+    return sources.summary(folder, source, change, len(made) + 1, dry)

@@ -1,0 +1,41 @@
+"""What a library holds of the tree beside its engines: the operators of its plan, and their host code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from codegen.plan.plan import Plan
+from codegen.schema.operators import COMMON, Operator
+
+ALWAYS = "kernels/runtime/*.cpp"
+"""The host code of every library: dispatch, threads, streams, what the C ABI says of the library itself."""
+
+
+def operators(plan: Plan) -> list[Operator]:
+    """Those with a stage in the plan; of an area whose operators stay together, all."""
+    families = {instance.family for instance in plan.instances}
+    every = plan.tree.operators.values()
+    used = [operator for operator in every if not families.isdisjoint(operator.file.stages)]
+    whole = {operator.area_room for operator in used if operator.area.together}
+    return [operator for operator in every if operator in used or operator.area_room in whole]
+
+
+def host(held: Iterable[Operator], backends: Iterable[str]) -> list[str]:
+    """The host code of a library of these operators and backends, as patterns from the tree's root."""
+    held = list(held)
+    sides = [f"kernels/backends/{backend}/*.cpp" for backend in ("cpu", *backends)]
+    areas = [f"{operator.area_room}/*.cpp" for operator in held]
+    return [*dict.fromkeys([ALWAYS, *sides, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
+
+
+def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
+    """Of the hashes of the tree's folders, those of what the library is made from."""
+    held = operators(plan)
+    families = [instance.family_ for instance in {i.family: i for i in plan.instances}.values()]
+    every, all_families = plan.tree.operators.values(), plan.tree.families
+    rooms = {operator.room for operator in every} | {family.room for family in all_families.values()}
+    rooms |= {operator.area_room for operator in every}
+    own = {COMMON} | {room for operator in held for room in (operator.room, operator.area_room)}
+    own |= {all_families[stage].room for operator in held for stage in operator.file.stages}
+    own |= {room for family in families for room in (family.room, family.engine_family.room)}
+    return {folder: digest for folder, digest in hashes.items() if folder not in rooms - own}

@@ -1,0 +1,195 @@
+"""The plan: the resolved, ordered list of instances of one receipt for some targets. All else is made from it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+
+from codegen.plan.sieve import Leaf, Sieve
+from codegen.schema import select
+from codegen.schema.algorithms import FIXED, Algorithm
+from codegen.schema.axes import Family, Value
+from codegen.schema.errors import CodegenError
+from codegen.schema.receipts import Receipt
+from codegen.schema.targets import Target
+from codegen.schema.tree import Tree, tree
+
+Where = Mapping[str, Sequence[select.Selected]]  # a selection, by family that is no companion
+
+
+class Instance:
+    """One signature and one algorithm. `packed` is the signature as the family's generated header packs it."""
+
+    __slots__ = ("family_", "how", "name", "packed", "target")
+
+    def __init__(self, name: str, family: Family, packed: int, target: Target, how: Algorithm) -> None:
+        self.name, self.family_, self.packed, self.target, self.how = name, family, packed, target, how
+
+    @property
+    def family(self) -> str:
+        return self.family_.name
+
+    @property
+    def signature(self) -> dict[str, Value]:
+        return self.family_.signature(self.packed)
+
+    @property
+    def algorithm(self) -> dict[str, Value]:
+        """Target, pipeline, and the algorithm axes that are not at their default."""
+        return {"target": self.target.name, "pipeline": self.how.pipeline, **self.how.given}
+
+
+class Plan:
+    """`instances`: by family, then target (slowest first), then signature in listing order, then rank."""
+
+    def __init__(
+        self, source: Receipt, targets: Sequence[Target], where: str, instances: list[Instance], root: Tree
+    ) -> None:
+        self.source, self.instances, self.tree = source, instances, root
+        self.receipt, self.where = source.name, where
+        self.target_list = list(targets)
+        self.targets = [target.name for target in targets]
+
+    def algorithm_axes(self, family: Family | None = None) -> tuple[str, ...]:
+        """What tells the instances of a signature apart, of one family or of all: the axes that an instance shows."""
+        hows = {id(i.how): i.how for i in self.instances if family is None or i.family_ is family}
+        listed = dict.fromkeys(i.family_ for i in self.instances) if family is None else [family]
+        declared = dict.fromkeys(axis.name for one in listed for axis in one.algorithm_axes)
+        declared |= dict.fromkeys(axis.name for how in hows.values() for axis in how.axes)
+        shown = {axis for how in hows.values() for axis in how.given}
+        return (*FIXED, *(axis for axis in declared if axis in shown))
+
+    @property
+    def planned(self) -> list[str]:
+        """Its targets whose kernels no library holds yet."""
+        return [target.name for target in self.target_list if target.planned]
+
+    def ck_name(self, instance: Instance) -> str:
+        """CK's own name of an instance, without the ending of a file; "" where CK has no such kernel."""
+        tables = self.tree.tile_tables(instance.target.backend, instance.family_)
+        table = tables.table_of(instance.target.tiles) if tables else None
+        return tables.ck_name.of(instance.packed, instance.how, table) if tables and table else ""
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the names in order."""
+        return digest(i.name for i in self.instances)
+
+
+def digest(names: Iterable[str]) -> str:
+    """Of instance names in order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=16).hexdigest()
+
+
+def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
+    """Targets by name, `native` or `all`, each once, slowest first."""
+    picked: set[str] = set()
+    for word in words:
+        if word == "all":
+            picked |= root.targets.keys()
+        elif word == "native":
+            picked.add(root.native().name)
+        else:
+            picked.add(root.target(word).name)
+    if not picked:
+        raise CodegenError(f"no target is named; targets: {', '.join(root.targets)}")
+    return [target for target in root.every_target.values() if target.name in picked]
+
+
+def sieve(
+    root: Tree,
+    receipt: Receipt,
+    family: Family,
+    target: Target,
+    where: Sequence[select.Selected],
+    main_where: Sequence[select.Selected] | None = None,
+) -> Sieve:
+    """What decides whether a signature of a family is in a receipt on a target.
+
+    Of a companion: what the instances of its main family need, those that `main_where` leaves.
+    """
+    lists: dict[str, Sequence[select.Clause]] = {"table": family.table_clauses}
+    if family.main:
+        lists["receipt"] = list(needed(root, receipt, family, target, main_where).values())
+    else:
+        lists["receipt"] = receipt.clauses.get(family.name, [])
+    algorithms = root.algorithms(target, family)
+    has = [how.receipts is None or how.receipts.has(receipt.names) for how in algorithms]
+    if not any(selected.how for selected in where):
+        lists["where"] = [selected.clause for selected in where]
+        hows = [how.when if its else [] for how, its in zip(algorithms, has, strict=True)]
+        return Sieve(family, lists, hows, root.refusals(target, family))
+    # A clause that asks for some algorithms narrows those alone.
+    narrowed = []
+    for algorithm, its in zip(algorithms, has, strict=True):
+        values = algorithm.selectable(target.name)
+        narrowed.append(select.both(algorithm.when, [s.clause for s in where if its and s.answers(values)]))
+    return Sieve(family, lists, narrowed, root.refusals(target, family))
+
+
+def needed(
+    root: Tree,
+    receipt: Receipt,
+    family: Family,
+    target: Target,
+    main_where: Sequence[select.Selected] | None = None,
+) -> dict[int, select.Clause]:
+    """What the instances of a companion's main family need of it: Family.needed."""
+    main = family.main
+    if main is None:
+        return {}
+    walk = sieve(root, receipt, main, target, [select.Selected(main.everything)] if main_where is None else main_where)
+    return family.needed(walk.projected([of.position for _, of in family.shared]))
+
+
+def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where: Where) -> list[Leaf]:
+    """The signatures of a family that a plan lists. CodegenError when a companion lacks one that its main family needs.
+
+    A library without what its main instances need would not work: `where` narrows a companion only through them.
+    """
+    if not family.main:
+        return sieve(root, receipt, family, target, where[family.name]).leaves()
+    narrowed = where[family.main.name]
+    everything = [select.Selected(family.everything)]
+    leaves = sieve(root, receipt, family, target, everything, narrowed).leaves()
+    answered = {leaf.packed & family.shared_fields for leaf in leaves}
+    for key, clause in needed(root, receipt, family, target, narrowed).items():
+        if key not in answered:
+            lacking = f"target {target.name} has no {family.name} for {select.text_of(family, clause)}"
+            raise CodegenError(f"{lacking}, which an instance of {family.main.name} needs (receipt {receipt.name})")
+    return leaves
+
+
+def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str = "", root: Tree | None = None) -> Plan:
+    """The plan of a receipt (name or number) for targets (names, `native`, `all`), narrowed to a selection or a family.
+
+    CodegenError when a word is wrong, and when nothing is left.
+    """
+    root = root or tree()
+    source, chosen = root.receipt(receipt), pick_targets(root, targets)
+    where = " ".join(where.split())
+    families = [root.family(family)] if family else root.families_of(source)
+    of_receipt = [one.name for one in families]
+    # Without a selection none but these is read.
+    own = list(dict.fromkeys(f.main or f for f in (root.families.values() if where else families)))
+    planned = [target for target in chosen if target.planned]
+    hows = root.hows if where and not planned else root.hows_of(root.families.values() if where else own, planned)
+    narrowed = select.typed(own, where, "where", hows, of_receipt)
+    instances: list[Instance] = []
+    for one in families:
+        for target in chosen:
+            ways = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(root.algorithms(target, one))]
+            for packed, words, alive in _leaves(root, source, one, target, narrowed):
+                for bit, word, how in ways:
+                    if alive & bit:
+                        instances.append(Instance(f"{one.name}{words}{word}", one, packed, target, how))
+    if not instances:
+        narrow = f" where '{where}'" if where else ""
+        raise CodegenError(
+            f"receipt {source.name} lists no {family or 'instance'}{narrow}; "
+            f"`python -m codegen explain {source.name} '{f'{family} {where}'.strip()}'` says why"
+        )
+    if len({instance.name for instance in instances}) != len(instances):
+        raise CodegenError(f"receipt {source.name}: two instances have one name; two axes must share a word")
+    return Plan(source, chosen, where, instances, root)

@@ -1,0 +1,123 @@
+"""Receipts: named products. Here they become clauses over each family's axes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from codegen.schema import select, sizes, yaml_types
+from codegen.schema.errors import SelectionError, no_such
+from codegen.schema.select import Clause
+from codegen.schema.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.schema.axes import Family
+
+
+class Receipt:
+    """One receipts/*.yaml. `clauses[family]`: a legal signature that meets one of them is listed."""
+
+    def __init__(self, document: Document, families: Mapping[str, Family], base: Receipt | None) -> None:
+        self.document = document
+        self.file = document.load(yaml_types.ReceiptFile)
+        self.name, self.number, self.about = self.file.receipt, self.file.number, self.file.about
+        self.base = base
+        self.size_budget = self._size_budget()
+        if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
+            raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
+        self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}
+        for index, name in enumerate(self.file.without):
+            if name not in self.clauses:
+                raise document.error(("without", index), no_such("inherited family", name, self.clauses))
+            del self.clauses[name]
+        for name, file in self.file.families.items():
+            if name not in families:
+                raise document.error(("families", f"<{name}>"), no_such("family", name, families, "families"))
+            main = families[name].main
+            if main:
+                message = f"{name} comes with {main.name}: exactly what its instances need; name that family"
+                raise document.error(("families", f"<{name}>"), message)
+            self.clauses[name] = self._family(families[name], file)
+        if not self.clauses:
+            raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
+
+    @property
+    def names(self) -> list[str]:
+        """Its own and those that it extends."""
+        return [self.name, *(self.base.names if self.base else [])]
+
+    @property
+    def number_text(self) -> str:
+        """The number as text, "" if it has none."""
+        return "" if self.number is None else str(self.number)
+
+    @property
+    def titled(self) -> str:
+        """The name, and the number in brackets if it has one."""
+        return self.name if self.number is None else f"{self.name} ({self.number})"
+
+    def _size_budget(self) -> int | None:
+        """Bytes."""
+        if self.file.size_budget is None:
+            return None
+        try:
+            return sizes.parse(self.file.size_budget)
+        except ValueError as error:
+            raise self.document.error(("size_budget",), str(error)) from error
+
+    def _family(self, family: Family, file: yaml_types.ReceiptFamilyFile) -> list[Clause]:
+        """Inherited or own clauses, narrowed by `only`, then widened by every `add`."""
+        path = ("families", family.name)
+        clauses = list(self.clauses.get(family.name, []))
+        if file.keep is not None and clauses and self.base:
+            message = f"{family.name} is inherited from {self.base.name}: `only` narrows it, `add` widens it; "
+            message += f"to keep something else, write `without: [{family.name}]` as well"
+            raise self.document.error((*path, "keep"), message)
+        if file.keep is not None:
+            kept = select.apart(select.both(family.bind(file.keep, (*path, "keep"), self.document), family.base))
+            if not kept:
+                message = f"nothing of this is in the base of {family.name}; what is beyond it, a receipt adds (`add`)"
+                raise self.document.error((*path, "keep"), message)
+            clauses += kept
+        if not clauses:
+            raise self.document.error(path, f"receipt '{self.name}' keeps nothing of {family.name}: `keep` is missing")
+        if file.only is not None:
+            narrow = family.bind(file.only, (*path, "only"), self.document)
+            clauses = select.apart(select.both(clauses, narrow))
+            if not clauses:
+                raise self.document.error((*path, "only"), "this leaves nothing of what the receipt keeps")
+        for index, addition in enumerate(file.add):
+            clauses = self._add(family, clauses, addition, (*path, "add", index))
+        return clauses
+
+    def _add(
+        self, family: Family, clauses: list[Clause], addition: yaml_types.AdditionFile, path: tuple[str | int, ...]
+    ) -> list[Clause]:
+        """An addition widens axes: its values multiply out with everything a clause allows, or with its `where`."""
+        text, path_of_values = addition.values, (*path, "values")
+        try:
+            parsed = select.parse(text)
+            if len(parsed) != 1:
+                raise SelectionError("an addition has no 'or'; write two additions", text, 0)
+            widened = [(c, select.bind_clause(family, [c], text)) for c in parsed[0]]
+        except SelectionError as error:
+            raise self.document.selection_error(path_of_values, error) from error
+        result = clauses
+        if addition.where is not None:
+            result = select.both(clauses, family.bind(addition.where, (*path, "where"), self.document))
+            if not result:
+                raise self.document.error((*path, "where"), "this is nothing of what the receipt keeps")
+        for condition, clause in widened:
+            at = family.axis_of[condition.axis].position
+            result = [(*old[:at], old[at] | clause[at], *old[at + 1 :]) for old in result]
+        result = select.apart([*clauses, *result])
+        if result == clauses:
+            raise self.document.error(path_of_values, f"'{text}' adds nothing: the receipt keeps it already")
+        return result
+
+
+def receipt_names() -> list[str]:
+    """Every receipt whose file is right, by number, then those without one by name."""
+    from codegen.schema.tree import tree
+
+    return [receipt.name for receipt in tree().sound_receipts]

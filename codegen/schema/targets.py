@@ -1,0 +1,193 @@
+"""Targets: one piece of hardware each, with its flags, its place in the order and the algorithms it offers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from codegen.schema import yaml_types
+from codegen.schema.algorithms import SETTINGS, Algorithm, read_values, size_rule
+from codegen.schema.axes import Rule
+from codegen.schema.backends import Backend
+from codegen.schema.errors import CodegenError, SelectionError, no_such
+from codegen.schema.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.schema.axes import Family
+
+
+class Target:
+    """One kernels/targets/*.yaml. Attributes are those of the file; `flags` and `cpuid` are lists of text."""
+
+    def __init__(self, document: Document, backends: Mapping[str, Backend]) -> None:
+        self.document = document
+        file = self.file = document.load(yaml_types.TargetFile)
+        self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
+        self.isa, self.arch, self.flags, self.cpuid = file.isa or "", file.arch, list(file.flags), list(file.cpuid)
+        self.extends, self.engines = file.extends, file.engines
+        self.own_algorithms = file.algorithms
+        self.planned, self.tiles, self.limits = file.planned, list(file.tiles), file.limits
+        if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
+            raise document.error(("target",), f"the file must be named {self.name}.yaml")
+        if file.backend not in backends:
+            known = [one.name for one in backends.values() if not one.for_tests and not one.planned]
+            what = f"no backend '{file.backend}': nothing here compiles or runs its targets"
+            raise document.error(("backend",), f"{what}; backends: {', '.join(known)}")
+        self.backend_ = backends[file.backend]
+        if not self.name.startswith(f"{self.backend}-"):
+            raise document.error(("target",), f"the name must begin with that of its backend: {self.backend}-")
+        if self.backend_.planned and not self.planned:
+            what = f"backend {self.backend} is planned: it has no machine and no toolchain"
+            raise document.error((), f"{what}, so its targets must be planned (planned: yes)")
+        if self.tiles and file.algorithms is not None:
+            raise document.error(("tiles",), "a target has algorithms of its own or tables of tiles, not both")
+        self.backend_.machine.check(self)
+
+    @property
+    def backend(self) -> str:
+        return self.backend_.name
+
+    @property
+    def word(self) -> str:
+        """The name as part of C symbols and instance names."""
+        return self.name.replace("-", "_")
+
+    @property
+    def usable(self) -> bool:
+        """Whether this machine can run it."""
+        return self.backend_.machine.has(self)
+
+
+def check_buildable(chosen: Iterable[Target]) -> None:
+    """CodegenError for a target whose kernels no library holds yet."""
+    for target in chosen:
+        if target.planned:
+            raise CodegenError(
+                f"target {target.name} is planned: it is listed and explained, but no library holds its kernels yet, "
+                "so nothing is built for it; `python -m codegen targets` says which targets are built"
+            )
+
+
+def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Rule]:
+    """What a target does not answer of a family, by itself or as those do that it extends: rules of its own."""
+    found: list[Rule] = []
+    known = {rule.name for rule in family.rules}
+    owner: Target | None = all_targets[target.engines] if target.engines else target
+    while owner is not None:
+        for index, file in enumerate(owner.file.refuses.get(family.name, [])):
+            path = ("refuses", family.name, index)
+            if file.name in known:
+                raise owner.document.error((*path, "name"), f"{family.name} has a rule '{file.name}' already")
+            known.add(file.name)
+            found.append(Rule(file.name, file.says, family.bind(file.when, (*path, "when"), owner.document)))
+        owner = all_targets[owner.extends] if owner.extends else None
+    return found
+
+
+def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Algorithm]:
+    """The algorithms of a target for a family, its own or those of the target it extends, best rank first."""
+    owner = all_targets[target.engines] if target.engines else target
+    while owner.own_algorithms is None or family.name not in owner.own_algorithms:
+        if owner.extends is None:
+            return []
+        owner = all_targets[owner.extends]
+    result: list[Algorithm] = []
+    for index, entry in enumerate(owner.own_algorithms[family.name]):
+        path = ("algorithms", family.name, index)
+        result.append(_algorithm(owner.document, family, index, dict(entry), path))
+        if any((a.pipeline, a.values) == (result[-1].pipeline, result[-1].values) for a in result[:-1]):
+            shown = f"{result[-1].pipeline} {result[-1].shown}"
+            raise owner.document.error(path, f"{shown} stands here twice")
+    return sorted(result, key=lambda algorithm: algorithm.rank)
+
+
+def _wrong(key: str, value: Any) -> str:
+    """What a setting must be when this is not; "" when it is."""
+    if key == "rank":
+        return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
+    if key == "by_number":
+        return "" if value is True else "yes, or left out"
+    texts = value if key == "when" and isinstance(value, list) else [value]
+    return "" if texts and all(isinstance(text, str) and text for text in texts) else "a text"
+
+
+def _algorithm(
+    document: Document, family: Family, number: int, entry: dict[str, Any], path: tuple[str | int, ...]
+) -> Algorithm:
+    """One entry, which is emptied."""
+    settings: dict[str, Any] = {}
+    for key in ("pipeline", *SETTINGS):
+        value = entry.pop(key, None)
+        if value is not None:
+            wanted = _wrong(key, value)
+            if wanted:
+                raise document.error((*path, key), f"'{value}' must be {wanted}")
+            settings[key] = value
+    if "pipeline" not in settings:
+        raise document.error(path, "'pipeline' is missing here")
+    if settings["pipeline"] not in family.pipelines:
+        message = no_such(f"pipeline of {family.name}", settings["pipeline"], family.pipelines).replace("\n", "; ")
+        raise document.error((*path, "pipeline"), message)
+    values = read_values(family.algorithm_axes, entry, document, path, family.name)
+    when = [family.everything]
+    if "when" in settings:
+        when = family.bind(settings["when"], (*path, "when"), document)
+    rules = {}
+    for key in ("needs", "best"):
+        try:
+            rules[key] = size_rule(settings.get(key, ""), family.file.sizes, family.name)
+        except SelectionError as error:
+            raise document.selection_error((*path, key), error) from error
+    rank = settings.get("rank", 0)
+    return Algorithm(
+        number,
+        settings["pipeline"],
+        family.algorithm_axes,
+        values,
+        rank,
+        when,
+        rules["needs"],
+        rules["best"],
+        by_number=settings.get("by_number", False),
+    )
+
+
+def check_together(listed: Sequence[Target]) -> None:
+    """What no target can know alone: unique numbers, and `extends` that leads somewhere."""
+    by_name = {target.name: target for target in listed}
+    for field in ("index", "order", "isa"):
+        seen: dict[tuple[str, int | str], str] = {}
+        for target in listed:
+            value = getattr(target, field)
+            key = ("" if field == "index" else target.backend, value)
+            if value != "" and key in seen:
+                raise target.document.error((field,), f"{field} {value} is taken by {seen[key]}")
+            seen[key] = target.name
+    for target in listed:
+        if target.engines is not None and target.engines not in by_name:
+            raise target.document.error(("engines",), no_such("target", target.engines, by_name))
+        base, chain = target, [target.name]
+        while base.extends is not None:
+            if base.extends not in by_name:
+                raise base.document.error(("extends",), no_such("target", base.extends, by_name))
+            if by_name[base.extends].backend != base.backend:
+                of = f"'{base.extends}' is of backend {by_name[base.extends].backend}"
+                raise base.document.error(("extends",), f"{of}, must be of {base.backend} as '{base.name}' is")
+            base = by_name[base.extends]
+            if base.name in chain:
+                raise target.document.error(("extends",), f"'{target.name}' extends itself")
+            chain.append(base.name)
+
+
+def targets() -> list[Target]:
+    """Every target, slowest first."""
+    from codegen.schema.tree import tree
+
+    return list(tree().targets.values())
+
+
+def native_target() -> str:
+    """The best target of this machine."""
+    from codegen.schema.tree import tree
+
+    return tree().native().name

@@ -1,0 +1,216 @@
+"""The YAML files of a checkout, loaded when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import cache, cached_property
+from typing import TYPE_CHECKING
+
+from codegen.schema import rooms
+from codegen.schema.algorithms import Algorithm
+from codegen.schema.axes import Family, Rule
+from codegen.schema.backends import Backend
+from codegen.schema.errors import CodegenError, no_such, warn
+from codegen.schema.families import Families
+from codegen.schema.receipts import Receipt
+from codegen.schema.targets import Target, bind_algorithms, bind_refusals, check_together
+from codegen.schema.tile_tables import TileTables, tables_of
+from codegen.schema.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.schema.operators import Operator
+
+
+class Tree:
+    """`root` holds receipts/ and kernels/."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._receipts: dict[str, Receipt] = {}
+
+    @cached_property
+    def version(self) -> str:
+        with open(os.path.join(self.root, "VERSION"), encoding="ascii") as file:
+            return file.read().strip()
+
+    def _names(self, folder: str) -> list[str]:
+        """The YAML files of a folder, without their ending, sorted: nothing depends on the order of directories."""
+        path = os.path.join(self.root, folder)
+        if not os.path.isdir(path):
+            raise CodegenError(f"{folder}: no such folder under {self.root}")
+        return sorted(name[:-5] for name in os.listdir(path) if name.endswith(".yaml") and name[0] != ".")
+
+    @cached_property
+    def families(self) -> Families:
+        return Families(self.root)
+
+    @cached_property
+    def operators(self) -> dict[str, Operator]:
+        """What the operator.yaml of all rooms declare, by name."""
+        from codegen.schema import operator_types, operators
+
+        areas = {folder: (one, one.load(operator_types.AreaFile)) for folder, one in rooms.areas(self.root).items()}
+        documents = rooms.found(self.root, "operator.yaml")
+        return {name: operators.load(document, areas, self.families) for name, document in documents.items()}
+
+    def families_of(self, receipt: Receipt) -> list[Family]:
+        """Those that a receipt lists instances of: the ones it names and their companions."""
+        return [self.families[name] for name in self.families if self.families.main_of(name) in receipt.clauses]
+
+    def family(self, name: str) -> Family:
+        if name not in self.families:
+            raise CodegenError(no_such("family", name, self.families, "families"))
+        return self.families[name]
+
+    @cached_property
+    def backends(self) -> dict[str, Backend]:
+        """By name, the host's first. What has no backend.yaml is none: kernels alone cannot be built or run."""
+        folder = os.path.join(self.root, "kernels", "backends")
+        names = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "backend.yaml"))]
+        listed = [Backend(Document(self.root, f"kernels/backends/{name}/backend.yaml")) for name in sorted(names)]
+        devices: dict[int, str] = {}
+        for backend in listed:
+            if devices.setdefault(backend.device, backend.name) != backend.name:
+                taken = f"device {backend.device} is taken by {devices[backend.device]}"
+                raise backend.document.error(("device",), taken)
+        return {backend.name: backend for backend in sorted(listed, key=lambda backend: backend.device)}
+
+    @cached_property
+    def targets(self) -> dict[str, Target]:
+        """By name, those of the host first, slowest first; without planned ones and those for tests alone."""
+        every = self.every_target.items()
+        return {name: one for name, one in every if not one.backend_.for_tests and not one.planned}
+
+    @cached_property
+    def planned(self) -> dict[str, Target]:
+        """Those whose kernels no library holds yet: listed and explained where they are named."""
+        return {name: one for name, one in self.every_target.items() if one.planned}
+
+    @cached_property
+    def every_target(self) -> dict[str, Target]:
+        """Those for tests too, which are built when they are named, and planned ones, which are not."""
+        paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
+        listed = [Target(Document(self.root, path), self.backends) for path in paths]
+        check_together(listed)
+        return {one.name: one for one in sorted(listed, key=lambda one: (one.backend_.device, one.order))}
+
+    def target(self, name: str) -> Target:
+        if name not in self.every_target:
+            near = no_such("target", name, [*self.targets, *self.planned])
+            raise CodegenError(f"{near}\ntargets: {', '.join(self.targets)}")
+        return self.every_target[name]
+
+    def native(self) -> Target:
+        """The best target of this machine's own processors."""
+        usable = [target for target in self.targets.values() if target.backend_.host and target.usable]
+        if not usable:
+            raise CodegenError("no target runs on this machine")
+        return usable[-1]
+
+    @cache  # noqa: B019 (a tree lives as long as the process)
+    def algorithms(self, target: Target, family: Family) -> list[Algorithm]:
+        if target.tiles:
+            tables = self.tile_tables(target.backend, family)
+            return tables.algorithms(target.tiles) if tables else []
+        return bind_algorithms(target, family, self.every_target)
+
+    @cache  # noqa: B019
+    def tile_tables(self, backend: str, family: Family) -> TileTables | None:
+        """The tables of a room for a backend; None where it has none."""
+        return tables_of(self.root, backend, family)
+
+    @cache  # noqa: B019
+    def refusals(self, target: Target, family: Family) -> list[Rule]:
+        return bind_refusals(target, family, self.every_target)
+
+    @cached_property
+    def hows(self) -> dict[str, dict[str, list[str]]]:
+        """By family, what its instances can have besides their signature, by axis: what selections may ask for."""
+        return self.hows_of(self.families.values())
+
+    def hows_of(self, families: Iterable[Family], also: Iterable[Target] = ()) -> dict[str, dict[str, list[str]]]:
+        """The same of these families only, on these planned targets too."""
+        listed = {**self.targets, **{target.name: target for target in also if target.planned}}
+        found: dict[str, dict[str, list[str]]] = {}
+        for family in families:
+            own = found[family.name] = {"target": list(listed), "pipeline": list(family.pipelines)}
+            for axis in family.algorithm_axes:
+                own |= {name: [*axis.values] for name in (axis.name, *axis.of)}
+            for target in listed.values():
+                for algorithm in self.algorithms(target, family):
+                    for name, value in algorithm.selectable(target.name).items():
+                        values = own.setdefault(name, [])
+                        if value not in values:
+                            values.append(value)
+        return found
+
+    @cached_property
+    def receipt_names(self) -> list[str]:
+        """In the order of their files; no file is opened."""
+        return self._names("receipts")
+
+    def _load(self, name: str, above: tuple[str, ...] = ()) -> Receipt:
+        if name not in self._receipts:
+            document = Document(self.root, f"receipts/{name}.yaml")
+            base, extends = None, document.peek("extends")
+            if extends is not None:
+                if extends in (*above, name):
+                    circle = " -> ".join((*above, name, extends))
+                    raise document.error(("extends",), f"receipt '{name}' extends itself: {circle}")
+                if extends not in self.receipt_names:
+                    raise document.error(("extends",), no_such("receipt", extends, self.receipt_names))
+                base = self._load(extends, (*above, name))
+            self._receipts[name] = Receipt(document, self.families, base)
+        return self._receipts[name]
+
+    @cached_property
+    def _sound_and_faults(self) -> tuple[list[Receipt], list[CodegenError]]:
+        """The receipts whose files are right, by number, then those without one by name; what is wrong with others."""
+        receipts, faults, numbers = list[Receipt](), list[CodegenError](), dict[int, str]()
+        list(self.families.values())  # what is wrong with a family is no receipt's fault
+        for name in self.receipt_names:
+            try:
+                receipt = self._load(name)
+                if receipt.number is not None and numbers.setdefault(receipt.number, name) != name:
+                    message = f"number {receipt.number} is taken by {numbers[receipt.number]}"
+                    raise receipt.document.error(("number",), message)
+            except CodegenError as fault:
+                faults.append(fault)
+            else:
+                receipts.append(receipt)
+        return sorted(receipts, key=lambda receipt: (receipt.number is None, receipt.number or 0, receipt.name)), faults
+
+    def all_receipts(self) -> list[Receipt]:
+        """Every receipt, by number, then those without one by name. CodegenError, with all that is wrong, if any is."""
+        receipts, faults = self._sound_and_faults
+        if faults:
+            raise CodegenError("\n".join(dict.fromkeys(map(str, faults))))
+        return receipts
+
+    @cached_property
+    def sound_receipts(self) -> list[Receipt]:
+        """Every receipt whose file is right. A warning names the others: they stop nobody who does not ask for them."""
+        receipts, faults = self._sound_and_faults
+        for fault in dict.fromkeys(map(str, faults)):
+            warn(f"left out: {fault}")
+        return receipts
+
+    def receipt(self, word: str) -> Receipt:
+        """By name or number."""
+        if word in self.receipt_names:
+            return self._load(word)
+        listed = self.sound_receipts
+        for receipt in listed:
+            if word == str(receipt.number):
+                return receipt
+        numbers = [str(receipt.number) for receipt in listed if receipt.number is not None]
+        choices = numbers if word.isdigit() else [receipt.name for receipt in listed]
+        table = ", ".join(f"{receipt.number_text} {receipt.name}".strip() for receipt in listed)
+        raise CodegenError(f"{no_such('receipt', word, choices)}\nreceipts: {table}")
+
+
+@cache
+def tree(root: str = "") -> Tree:
+    """The tree at `root`; by default the checkout that this package stands in."""
+    return Tree(root or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

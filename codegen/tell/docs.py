@@ -1,0 +1,221 @@
+"""Reference pages, written from the tables that listings and builds use. Nothing in them depends on the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from codegen.emit import files
+from codegen.emit.operators import reference
+from codegen.schema import select
+from codegen.schema.axes import Family
+from codegen.schema.errors import CodegenError
+from codegen.schema.operators import Operator
+from codegen.schema.tree import Tree
+from codegen.tell.listing import count
+
+FOLDER = "docs/reference"  # of the pages, in the tree
+_MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the YAML files instead. -->"
+
+
+def pages(root: Tree) -> dict[str, str]:
+    """Text by file name."""
+    result = {"README.md": _index(root), "receipts.md": _receipts(root), "targets.md": _targets(root)}
+    result |= {"codegen.md": _commands()}
+    result |= {f"operators/{one.name}.md": _operator(root, one) for one in root.operators.values()}
+    return result | {f"{family.name}.md": _family(root, family) for family in root.families.values()}
+
+
+def write(root: Tree, folder: str) -> str:
+    made = {name: text.encode() for name, text in pages(root).items()}
+    for name in made:
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
+    written = files.write_changed(folder, made)
+    return "\n".join(f"{folder}/{name}: {'written' if name in written else 'up to date'}" for name in sorted(made))
+
+
+def check(root: Tree, folder: str) -> None:
+    """CodegenError when a page in the tree is not what would be written now."""
+    stale = []
+    for name, text in sorted(pages(root).items()):
+        path = os.path.join(root.root, folder, name)
+        if not files.unchanged(path, text.encode()):
+            stale.append(f"{folder}/{name}")
+    if stale:
+        raise CodegenError(f"out of date: {', '.join(stale)}\nwrite them: python -m codegen docs --write {folder}")
+
+
+def recorded(root: Tree) -> dict[str, int] | None:
+    """The receipts and their instances as docs/reference/receipts.md has them; None without that page."""
+    page = files.read(os.path.join(root.root, FOLDER, "receipts.md"))
+    if page is None:
+        return None
+    rows = re.findall(r"^\| \d* \| \[(\w+)\]\(#\w+\) \| ([\d,]+) \|", page.decode(), re.MULTILINE)
+    return {name: int(counted.replace(",", "")) for name, counted in rows}
+
+
+def recorded_axes(root: Tree, family: str) -> dict[str, list[str]] | None:
+    """The axes of a family with their values, as its page has them; None without that page."""
+    page = files.read(os.path.join(root.root, FOLDER, f"{family}.md"))
+    if page is None:
+        return None
+    table = page.decode().partition("## Axes")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ((?:`[^`]+` ?)+)\|", table, re.MULTILINE)
+    return {name: re.findall("`([^`]+)`", values) for name, values in rows}
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join([f"# {title}", _MADE, *(part for part in parts if part)]) + "\n"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def counts(root: Tree) -> dict[str, int]:
+    """By receipt the instances on one target, as the page of receipts says them."""
+    target = next(iter(root.targets))
+    return {receipt.name: count(root, receipt, target) for receipt in root.all_receipts()}
+
+
+def _index(root: Tree) -> str:
+    operators = [[f"[{one.name}](operators/{one.name}.md)", one.about] for one in root.operators.values()]
+    families = [[f"[{family.name}]({family.name}.md)", family.about] for family in root.families.values()]
+    others = [
+        ["[receipts](receipts.md)", "The products: what each holds, and for whom."],
+        ["[targets](targets.md)", "The hardware: flags, what a CPU must have, algorithms."],
+        ["[codegen](codegen.md)", "The generator's commands, with their help."],
+        ["[environment](environment.md)", "Every environment variable."],
+        ["[special values](special-values.md)", "NaN, infinities, empty rows and extreme numbers."],
+    ]
+    return _page(
+        "Reference",
+        "## Operators\n\nWhat callers call: arguments, shapes, results, refusals.\n\n"
+        + _table(["operator", ""], operators),
+        "## Families\n\nThe kernels: axes, rules, pipelines, names.\n\n" + _table(["family", ""], families),
+        "## All else\n\n" + _table(["page", ""], others),
+    )
+
+
+def _operator(root: Tree, operator: Operator) -> str:
+    sections = [
+        (f"## {heading}\n\n" if heading else "") + (body if isinstance(body, str) else _table(*body))
+        for heading, body in reference.parts(operator, root.operators)
+        if body
+    ]
+    return _page(operator.name, *sections)
+
+
+def _receipts(root: Tree) -> str:
+    listed, counted = root.all_receipts(), counts(root)
+    rows = [[r.number_text, f"[{r.name}](#{r.name})", f"{counted[r.name]:,}", r.about] for r in listed]
+    parts = [
+        "A receipt is a named product: what `scons receipt=NAME` builds. Numbers work wherever names do. Counts are of "
+        "instances on one CPU target; the CPU targets all have the same signatures.",
+        _table(["number", "name", "instances", "for whom"], rows),
+    ]
+    for receipt in listed:
+        lines = [f"## {receipt.name}", "", receipt.about]
+        if receipt.base:
+            lines += ["", f"Extends [{receipt.base.name}](#{receipt.base.name})."]
+        for name, clauses in receipt.clauses.items():
+            family = root.families[name]
+            lines += ["", f"[{name}]({name}.md) where", ""]
+            lines += [f"* `{select.text_of(family, clause)}`" for clause in clauses]
+            file = receipt.file.families.get(name)
+            added = [f"* `{addition.text}`: {addition.reason}" for addition in (file.add if file else [])]
+            lines += ["", "Of these, added beyond what its users' upstream builds:", "", *added] if added else []
+        companions = [family for family in root.families_of(receipt) if family.main]
+        if companions:
+            links = [f"[{f.name}]({f.name}.md) what {f.main.name} needs" for f in companions if f.main]
+            lines += ["", f"And of {', of '.join(links)}."]
+        parts.append("\n".join(lines))
+    return _page("Receipts", *parts)
+
+
+def _family(root: Tree, family: Family) -> str:
+    axes = [[f"`{a.name}`", " ".join(f"`{value}`" for value in a.values), a.about] for a in family.axes]
+    rules = [
+        [f"`{rule.name}`", rule.says, " or ".join(f"`{select.text_of(family, clause)}`" for clause in rule.when)]
+        for rule in family.rules
+    ]
+    pipelines = [[f"`{p.name}`", p.about] for p in family.file.pipelines]
+    how = "".join(axis.word(axis.name.upper()) for axis in family.algorithm_axes if axis.of)
+    name = f"{family.name}{''.join(axis.words[0] for axis in family.axes)}_PIPELINE{how}_TARGET"
+    integers = ""
+    if table := family.table:
+        rows = [[f"`{value}`", ", ".join(table.of(code))] for code, value in enumerate(table.by.values)]
+        heads = [table.by.name, table.title if family.main else "pairs"]
+        integers = (
+            f"## {table.title.capitalize()}\n\n{table.heading}, by {table.by.name}. "
+            f"An instance takes any {table.title} up to its own.\n\n{_table(heads, rows)}"
+        )
+    base = ""
+    if family.file.base:
+        base = "## Base\n\nWhat `keep` in a receipt can mean. A receipt adds what it needs beyond, with its reason.\n\n"
+        base += "\n".join(f"* `{select.text_of(family, clause)}`" for clause in family.base)
+    comes = ""
+    if family.main:
+        comes = (
+            f"It comes with [{family.main.name}]({family.main.name}.md): a plan has exactly the signatures that its "
+        )
+        comes += "instances need."
+    links = [f"[{o.name}](operators/{o.name}.md)" for o in root.operators.values() if family.name in o.file.stages]
+    return _page(
+        family.name,
+        family.about,
+        f"A stage of {', '.join(links)}." if links else "",
+        comes,
+        "## Axes\n\nIn listing order. A signature has one value of each.\n\n" + _table(["axis", "values", ""], axes),
+        integers,
+        base,
+        "## Rules\n\nA signature that meets the selection is illegal, in every receipt.\n\n"
+        + _table(["rule", "says", "selection"], rules)
+        if rules
+        else "",
+        "## Pipelines\n\n" + _table(["pipeline", ""], pipelines),
+        "## Names\n\nThe words of the axes in listing order, then the algorithm. With the first value of each:",
+        f"`{name}`",
+    )
+
+
+def _targets(root: Tree) -> str:
+    rows, algorithms = [], []
+    for target in root.targets.values():
+        flags = " ".join(f"`{flag}`" for flag in target.flags) or "none"
+        cpuid = " ".join(f"`{feature}`" for feature in target.cpuid) or "nothing"
+        isa = f"`{target.isa}`" if target.isa else "none"
+        rows.append([f"`{target.name}`", target.backend, isa, target.arch, flags, cpuid, target.about])
+        for family in root.families.values():
+            for how in root.algorithms(target, family):
+                when = " or ".join(f"`{select.text_of(family, clause)}`" for clause in how.when)
+                algorithms.append(
+                    [f"`{target.name}`", family.name, f"`{how.pipeline}`", how.shown, str(how.rank), when]
+                )
+    planned = []
+    for target in root.planned.values():
+        limits = target.limits
+        lds = f"{limits.lds_bytes:,}" if limits else ""
+        tables = " ".join(f"`{name}`" for name in target.tiles)
+        planned.append([f"`{target.name}`", target.backend, target.arch, lds, tables, target.about])
+    return _page(
+        "Targets",
+        "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
+        "one down.",
+        _table(["target", "backend", "TILEKILN_ISA", "machine", "compiler flags", "the CPU must have", ""], rows),
+        "## Algorithms\n\nEach gives one instance per signature that its selection allows; of several that fit, the "
+        "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
+        "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
+        "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
+        "for one is refused. Their tiles stand in the rooms' `hip/tiles.yaml`.\n\n"
+        + _table(["target", "backend", "machine", "LDS bytes", "tables of tiles", ""], planned),
+    )
+
+
+def _commands() -> str:
+    from codegen.cli import help_pages
+
+    parts = [f"## {title}\n\n```text\n{text.rstrip()}\n```" for title, text in help_pages()]
+    return _page("The generator's commands", *parts)
