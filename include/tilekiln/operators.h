@@ -4,6 +4,7 @@
 
 #include "tilekiln/operators/batched_gemm.h"
 #include "tilekiln/operators/flatmm.h"
+#include "tilekiln/operators/flatmm_quant.h"
 #include "tilekiln/operators/fmha_batch_prefill.h"
 #include "tilekiln/operators/fmha_bwd.h"
 #include "tilekiln/operators/fmha_fwd.h"

@@ -50,6 +50,35 @@ struct Problem {
   float clamp_min, clamp_max;  // of the activation clamp
 };
 
+// What a packed b that is quantised holds. int4: two in a byte, 8 added to each.
+enum class Weights : unsigned char { int4, int8, fp8 };
+
+// A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
+// a_scale[i a_scale_row + group a_scale_step] where given. Of `product`, dtype is that of the sums, fp32.
+struct Grouped {
+  Problem product;
+  Dtype a_dtype;
+  Weights weights;
+  bool quantise_a;  // by `rows`, before units run
+  int group;
+  const float *b_scale, *a_scale;
+  i64 a_scale_row, a_scale_step;
+  const int* a_sums;  // of rows of int8: Rows::sums
+};
+
+// Rows of int8: their sums, by 32 along k, to sums[i][block]. Those of fp16 and bf16 are quantised first: to[i][k] scale[i] is from[i][k],
+// to half a step.
+struct Rows {
+  const void* from;
+  i64 from_row;  // elements
+  Dtype dtype;
+  int columns;
+  signed char* to;  // rows follow each other
+  float* scale;
+  int* sums;
+};
+constexpr int kSummed = 32;
+
 // A block of out: rows [m0, m1), columns [n0, n1).
 struct Unit { int m0, m1, n0, n1; };
 
@@ -67,6 +96,8 @@ struct Engine {
   void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype
   // out of the unit from parts of its sums. As `run` otherwise.
   void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
+  void (*groups)(const Grouped&, const Unit&, void* scratch);
+  void (*rows)(const Rows&, int row);
   u64 scratch_bytes;
   int most_columns;  // of a unit
 };

@@ -5,8 +5,8 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`KVCache` and `decode` serve from a cache, `matmul`, `linear` and `PackedWeight` multiply matrices, `info` says what
-there is, `reference` is the float64 NumPy reference.
+`KVCache` and `decode` serve from a cache, `matmul`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
+`info` says what there is, `reference` is the float64 NumPy reference.
 Importing this imports neither NumPy nor any framework.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
     from .products import PackedWeight, linear, matmul
+    from .quantised_weight import QuantisedWeight
     from .workspace import BackwardWorkspace, plan_backward_workspace
 
 _HOME = {
@@ -35,6 +36,7 @@ _HOME = {
     "Library": ".library",
     "NoKernelError": "._native",
     "PackedWeight": ".products",
+    "QuantisedWeight": ".quantised_weight",
     "Stream": "._native",
     "add_library": ".library",
     "attention": ".operators",
@@ -58,6 +60,7 @@ __all__ = [
     "Library",
     "NoKernelError",
     "PackedWeight",
+    "QuantisedWeight",
     "Stream",
     "__version__",
     "add_library",

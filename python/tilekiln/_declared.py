@@ -41,6 +41,23 @@ class FlatmmArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class FlatmmQuantArguments(TypedDict, total=False):
+    """Everything that `Library.flatmm_quant` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    a_scale: Array | None
+    bias: Array | None
+    group: int
+    quantise_a: bool
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    out_dtype: Literal["fp16", "fp32", "bf16"] | None
+
+
 class FmhaBatchPrefillArguments(TypedDict, total=False):
     """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
 

@@ -54,6 +54,28 @@ OPERATORS: dict[str, Operator] = {
         looks=(0, 0),
         independent=None,
     ),
+    'flatmm_quant': Operator(
+        arrays=('a', 'b', 'b_scale'),
+        optional=(),
+        written={},
+        forms=(
+            Form(name='packed', ndim={'a': 2}, given=()),
+        ),
+        exchange=('', ''),
+        results=(
+            Result(name='out', shapes={'packed': ((('a', 0), ('b', 0), ('b', 2)), (('a', 0), ('b', 0), ('b', 2)))}, dtype_of='a', when={'fp16': ('fp16', 'fp32'), 'bf16': ('bf16', 'fp32'), 'int8': ('bf16', 'fp16', 'fp32'), 'fp8': ('bf16', 'fp16', 'fp32')}, chosen_by='out_dtype'),
+        ),
+        pairs={},
+        states={},
+        schema="(Tensor a, Tensor b, Tensor b_scale, Tensor? a_scale=None, Tensor? bias=None, SymInt group=32, bool quantise_a=False, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None, str? out_dtype=None) -> Tensor",
+        twin='out',
+        contiguous=(),
+        backward='',
+        backward_flags=(),
+        main=0,
+        looks=(0, 0),
+        independent=None,
+    ),
     'fmha_batch_prefill': Operator(
         arrays=('q', 'k', 'v'),
         optional=(),

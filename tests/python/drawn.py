@@ -39,6 +39,9 @@ LENGTHS = {
     "L": 64,
     "V": 1,
 }
+LENGTHS_OF = {  # by operator
+    "flatmm_quant": {"W": 2, "V": 4, "G": 1},  # int4: eight numbers a word; one group
+}
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
     "fmha_fwd_appendkv": {"seqlen_k": [3, 15]},
@@ -50,7 +53,8 @@ OPERATORS = tree().operators
 def drawn(name: str) -> Drawn:
     operator = OPERATORS[name]
     others = [letter for letter in operator.symbols if letter not in LENGTHS]
-    return Drawn(operator, operator.forms[0], LENGTHS | {one: 40 + i for i, one in enumerate(others)}, "fp16")
+    lengths = LENGTHS | {one: 40 + i for i, one in enumerate(others)} | LENGTHS_OF.get(name, {})
+    return Drawn(operator, operator.forms[0], lengths, "fp16")
 
 
 def receipt(name: str) -> str:

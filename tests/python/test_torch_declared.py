@@ -35,7 +35,9 @@ def table(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, name
 def tensor(array: Array) -> Any:
     if array.dtype == "int32":  # starts of groups, experts
         return torch.arange(math.prod(array.shape), dtype=torch.int32).reshape(array.shape) // 2
-    return torch.randn(array.shape).to({"fp32": torch.float32, "fp16": torch.float16}[array.dtype])
+    return torch.randn(array.shape).to(
+        {"fp32": torch.float32, "fp16": torch.float16, "uint8": torch.uint8}[array.dtype]
+    )
 
 
 def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any]]]:

@@ -12,6 +12,7 @@ constexpr int kTileRows = 240;             // their words of A and accumulators 
 constexpr int kTileWords = 128;            // a panel of them lies in L1
 constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
 constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next chunk
+constexpr int kPieces = 16;                // groups of k in a tile of words
 constexpr int kCopyRow = kTileWords + 16;  // words
 
 struct GemmScratch {
@@ -19,7 +20,8 @@ struct GemmScratch {
   alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
   alignas(64) float block[kRows * kPanel];
-  int starts[kTileRows];  // -128 times the sums of A's rows
+  int starts[kTileRows];                  // -128 times the sums of A's rows
+  int group_starts[kTileRows * kPieces];  // the same of a row's stretches, with what b's elements are too much
 };
 
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }

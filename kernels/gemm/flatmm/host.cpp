@@ -1,45 +1,25 @@
 // Arguments of flatmm as the plain data of gemm's engines, and its units.
 #include "tilekiln/generated/operators/flatmm_entries.h"
 
-#include "kernels/gemm/host.h"
+#include "kernels/gemm/panels.h"
 
 namespace tilekiln::op::flatmm {
-namespace {
 
 using matrix::i64;
 using matrix::Matrix;
 using matrix::Problem;
 
-tilekiln_status check_panels(const Array& b, int dimension, const char* what, i64 must, const char* why) {
-  if (b.shape[dimension] == must) return TILEKILN_OK;
-  return fail_argument(b.name, "%s was %lld, must be %lld, %s", what, static_cast<long long>(b.shape[dimension]),
-                       static_cast<long long>(must), why);
-}
-
-// Dimensions from `first` on lie as one.
-tilekiln_status check_contiguous_from(const Array& array, int first) {
-  i64 step = 1;
-  for (int i = array.ndim - 1; i >= first && !array.empty(); --i) {
-    if (array.shape[i] > 1 && array.stride[i] != step)
-      return fail_argument(array.name, "stride of dimension %d was %lld, must be %lld: pass a contiguous array", i,
-                           static_cast<long long>(array.stride[i]), static_cast<long long>(step));
-    step *= array.shape[i];
-  }
-  return TILEKILN_OK;
-}
-
-}  // namespace
-
 tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
   const Array& b = call.in.b;
   const i64 word = call.signature.dtype == tilekiln::flatmm::Dtype::bf16 ? 2 : 1;
-  TILEKILN_TRY(check_panels(b, 2, "lane count", matrix::kPanelLanes, "always"));
-  TILEKILN_TRY(check_panels(b, 3, "word elements", word, word == 2 ? "those of bf16" : "those of fp16 and fp32"));
-  TILEKILN_TRY(check_panels(b, 1, "words", matrix::divide_up(call.K, word), "the k of a by word elements"));
-  TILEKILN_TRY(check_contiguous_from(b, 0));
-  TILEKILN_TRY(check_contiguous_from(call.in.out, 1));
-  if (call.in.bias.given()) TILEKILN_TRY(check_contiguous_from(call.in.bias, 0));
+  TILEKILN_TRY(matrix::check_panels(b, 2, "lane count", matrix::kPanelLanes, "always"));
+  TILEKILN_TRY(
+      matrix::check_panels(b, 3, "word elements", word, word == 2 ? "those of bf16" : "those of fp16 and fp32"));
+  TILEKILN_TRY(matrix::check_panels(b, 1, "words", matrix::divide_up(call.K, word), "the k of a by word elements"));
+  TILEKILN_TRY(matrix::check_contiguous_from(b, 0));
+  TILEKILN_TRY(matrix::check_contiguous_from(call.in.out, 1));
+  if (call.in.bias.given()) TILEKILN_TRY(matrix::check_contiguous_from(call.in.bias, 0));
   call.signature.layout_a =
       Matrix(call.in.a).may_be_row() ? tilekiln::flatmm::LayoutA::row : tilekiln::flatmm::LayoutA::column;
   return TILEKILN_OK;

@@ -169,6 +169,57 @@ def gemm_multi_d(
     return Result(out, bound)
 
 
+def flatmm_quant(
+    a: Array,
+    weight: Array,
+    scale: Array,
+    *,
+    group: int,
+    a_scale: Array | None = None,
+    quantise_a: bool = False,
+    bias: Array | None = None,
+    activation: str = "none",
+    dtype: str,
+) -> Result:
+    """activation(sum over groups of a_scale[i, g] scale[j, g] (a weight^T of g) + bias), in float64.
+
+    a (m, k); weight (n, k), numbers before their factors; scale (n, groups); a_scale (m, groups) or (m, 1). quantise_a:
+    rows of a become int8 first, max |a| / 127 being their factor, all in fp32 as kernels do: a number that lies half a
+    step from two others may become either, so the bound gains a step of every such one. dtype: of out.
+    """
+    k, groups = a.shape[1], scale.shape[1]
+    of_a = np.ones((a.shape[0], groups)) if a_scale is None else np.broadcast_to(a_scale, (a.shape[0], groups))
+    numbers, either = a.astype(np.float64), np.zeros(a.shape)
+    with np.errstate(all="ignore"):
+        if quantise_a:
+            most = np.abs(a.astype(np.float32)).max(axis=1, initial=0)[:, None]
+            step = np.where(most < 2.0**-100, np.float32(0), most / np.float32(127)).astype(np.float32)
+            exact = np.where(step == 0, 0, numbers * 127 / most)
+            numbers = np.where(np.isfinite(most), np.rint(exact), 0.0)
+            either = (np.abs(np.abs(exact - np.floor(exact)) - 0.5) < 2.0**-14).astype(np.float64)
+            of_a = np.broadcast_to(np.where(np.isfinite(most), step, np.nan), (a.shape[0], groups))
+        wide = weight.astype(np.float64)
+        x, magnitude, steps = (np.zeros((a.shape[0], weight.shape[0])) for _ in range(3))
+        for g in range(groups):
+            part = slice(g * group, min(k, (g + 1) * group))
+            factor = of_a[:, g : g + 1].astype(np.float64) * scale[:, g].astype(np.float64)
+            x += factor * (numbers[:, part] @ wide[:, part].T)
+            magnitude += np.abs(factor) * (np.abs(numbers[:, part]) @ np.abs(wide[:, part]).T)
+            steps += np.abs(factor) * (either[:, part] @ np.abs(wide[:, part]).T)
+        if bias is not None:
+            x += bias.astype(np.float64)
+            magnitude += np.abs(bias.astype(np.float64))
+        out = ACTIVATIONS[activation](x)
+        sums = U * (min(k, 6 * np.sqrt(k)) + 6)
+        function = 0.0 if activation in EXACT else 2.0**-20
+        bound = (
+            ROUNDING[dtype] * np.abs(out) + SLOPE * (sums * magnitude + steps) + function * (np.abs(x) + np.abs(out))
+        )
+        bound += 2.0**-25 if dtype == "fp16" else 2.0**-100
+        out = np.where(np.abs(out) >= LARGEST[dtype], np.copysign(np.inf, out), out)
+    return Result(out, bound)
+
+
 def faults(result: Array, reference: Result) -> str:
     """Where a kernel's result is further from the reference than it may be; "" when it is nowhere.
 

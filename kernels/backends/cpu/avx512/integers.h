@@ -37,6 +37,14 @@ TILEKILN_INLINE vf flip_signs(vf a) {
   return {_mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a.v), _mm512_set1_epi8(-128)))};
 }
 
+// The lower half of each byte, and the upper one.
+TILEKILN_INLINE vf low_nibbles(vf a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi8(15)))};
+}
+TILEKILN_INLINE vf high_nibbles(vf a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_srli_epi16(_mm512_castps_si512(a.v), 4), _mm512_set1_epi8(15)))};
+}
+
 // The sum of n bytes.
 TILEKILN_INLINE int total_bytes(const signed char* p, long long n) {
   __m512i sum = _mm512_setzero_si512();

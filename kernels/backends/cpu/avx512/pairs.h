@@ -75,6 +75,19 @@ TILEKILN_INLINE vh load_halves(const bf8* p, int n) {
               {_mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1))});
 }
 
+// Words of bf16 of the halves of bytes `first` and first + 1 of each word, less 8: the lower ones, or the upper.
+struct NibbleTable {
+  alignas(64) uint16_t halves[32] = {0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+                                     0,      0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+};
+constexpr NibbleTable kNibbleTable;
+template <int kFirst, bool kUpper> TILEKILN_INLINE vf nibble_pairs(vf a) {
+  const __m512i x = _mm512_srli_epi32(_mm512_castps_si512(a.v), 8 * kFirst + 4 * kUpper);
+  const __m512i low = _mm512_and_si512(x, _mm512_set1_epi32(15));
+  const __m512i both = _mm512_ternarylogic_epi32(low, _mm512_slli_epi32(x, 8), _mm512_set1_epi32(15 << 16), 0xf8);
+  return {_mm512_castsi512_ps(_mm512_permutexvar_epi16(both, _mm512_load_si512(kNibbleTable.halves)))};
+}
+
 TILEKILN_INLINE vh zero_halves() { return {_mm512_setzero_si512()}; }
 TILEKILN_INLINE void store_halves(bf16* p, vh a) { _mm512_store_si512(p, a.v); }
 

@@ -2,6 +2,7 @@
 // of that target is a row over it. The engine is the only symbol that leaves this unit.
 #include <type_traits>
 
+#include "kernels/gemm/cpu/groups.h"
 #include "kernels/gemm/cpu/parts.h"
 #include "kernels/gemm/cpu/unit.h"
 
@@ -79,5 +80,7 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::fp8>, tilekiln::cpu::bf16_unit<tilekiln::cpu::bf8>},
     tilekiln::cpu::add_unit,
+    tilekiln::cpu::groups_unit,
+    tilekiln::cpu::quantise_row,
     sizeof(tilekiln::cpu::GemmScratch),
     tilekiln::cpu::kUnitColumns};

@@ -1,0 +1,258 @@
+// A unit of a product with a quantised b: sums of a group of k in registers, then times their factors
+// on top of what was before.
+// Sums of an element run along k in one order, whatever the unit: results do not depend on how out is cut.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/gemm/cpu/epilogue.h"
+#include "kernels/gemm/cpu/scratch.h"
+#include "kernels/gemm/cpu/unpack.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+constexpr int kScaledRows = kRows / 2;  // two sets of accumulators
+template <class Compute> constexpr bool kIntegerSums = std::is_same_v<Compute, ComputeInt16> || Compute::kWord == 4;
+
+// A stretch along k within one group.
+struct Stretch {
+  i64 group;
+  int words;
+};
+
+// Where words come from: those of one vector, `kWords` that follow each other along k.
+struct ReadyWords {
+  static constexpr int kWords = 1, kStep = kPanel * 4;  // bytes from one to the next
+  static TILEKILN_INLINE void get(vf* x, const float* p) { x[0] = load(p); }
+};
+#if TILEKILN_QUADS
+// Packed int8 and int4 as they lie, made unsigned: no L1 between.
+struct Int8Panels {
+  static constexpr int kWords = 1, kStep = kLaneBytes;
+  static TILEKILN_INLINE void get(vf* x, const float* p) {
+    x[0] = flip_signs(load_unaligned(p));
+    __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+  }
+};
+struct Int4Panels {
+  static constexpr int kWords = 2, kStep = kLaneBytes;
+  static TILEKILN_INLINE void get(vf* x, const float* p) {
+    const vf both = load_unaligned(p);
+    x[0] = low_nibbles(both), x[1] = high_nibbles(both);
+    __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+  }
+};
+#endif
+
+struct GroupBlock {
+  const char* a;
+  i64 a_row;  // bytes
+  const char* b;
+  float* sums;  // kPanel floats a row
+  bool first;
+  const Stretch* stretch;
+  int stretches;
+  const int* starts;  // where integer sums begin, kPieces a row; null: 0
+  const float* b_scale;
+  const float* a_scale;  // null: without
+  i64 a_scale_row, a_scale_step;
+};
+
+template <class Compute, class Words, int R> void group_block(const GroupBlock& o) {
+  constexpr int N = kBlockVectors;
+  vf f[R][N];
+  TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) f[r][j] = o.first ? zero() : load(o.sums + r * kPanel + j * kLanes);
+  }
+  const char* a[R];
+  TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] = o.a + r * o.a_row;
+  const char* b = o.b;
+  for (int i = 0; i < o.stretches; ++i) {
+    vf s[R][N];
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+      const vf start = o.starts ? broadcast_word(o.starts + r * kPieces + i) : zero();
+      TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = start;
+    }
+    // A vector after the other: with two sets of accumulators no more registers are left than for its words and a row's.
+    TILEKILN_UNROLL(4) for (int w = o.stretch[i].words; w > 0; w -= Words::kWords, b += Words::kStep) {
+      TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
+        vf x[Words::kWords];
+        Words::get(x, (const float*)b + j * kLanes);
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          TILEKILN_UNROLL(4)
+          for (int v = 0; v < Words::kWords; ++v)
+            s[r][j] = Compute::multiply_add(s[r][j], x[v], broadcast_word(a[r] + 4 * v));
+        }
+      }
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 4 * Words::kWords;
+    }
+    const i64 group = o.stretch[i].group;
+    TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
+      const vf scale = load_unaligned(o.b_scale + group * matrix::kPanelLanes + j * kLanes);
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+        vf of_row = scale;
+        if (o.a_scale) of_row = mul(scale, broadcast(o.a_scale[r * o.a_scale_row + group * o.a_scale_step]));
+        f[r][j] = fma(kIntegerSums<Compute> ? from_int32(s[r][j]) : s[r][j], of_row, f[r][j]);
+      }
+    }
+  }
+  TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) store(o.sums + r * kPanel + j * kLanes, f[r][j]);
+  }
+}
+// `rows` in [1, kScaledRows].
+template <class Compute, class Words> void group_rows(const GroupBlock& o, int rows) {
+  static_assert(kScaledRows == 2 || kScaledRows == 3, "Numbers of rows are spelled out for 2 and 3.");
+  if (rows == 1) return group_block<Compute, Words, 1>(o);
+  if constexpr (kScaledRows == 3) {
+    if (rows == 3) return group_block<Compute, Words, 3>(o);
+  }
+  group_block<Compute, Words, 2>(o);
+}
+
+// How operands become words. offset: what an element of b is too much, which integer sums begin without.
+struct GroupStages {
+  CopyRows a_rows;  // null: words of a lie ready
+  int a_bytes;
+  Unpack b;     // null: b is read as it lies
+  int b_bytes;  // of 64 lanes, and how many elements along k they hold
+  int b_elements;
+  int offset;
+};
+
+// starts[i] = -offset times the sum of row m from k = from[i] to from[i + 1], multiples of kSummed but for the end.
+inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const i64* from, int count, int offset) {
+  const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed;
+  const int* const sums = g.a_sums + m * blocks;
+  for (int i = 0; i < count; ++i) {
+    int total = 0;
+    for (i64 k = from[i]; k < from[i + 1]; k += matrix::kSummed) total += sums[k / matrix::kSummed];
+    starts[i] = -offset * total;
+  }
+}
+
+template <class Compute, class Words = ReadyWords>
+void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
+  const matrix::Problem& p = g.product;
+  const Finish finish = finish_of(p);
+  constexpr int W = Compute::kWord;
+  const int groups = (p.k + g.group - 1) / g.group;
+  for (int m0 = u.m0; m0 < u.m1; m0 += kTileRows) {
+    const int rows = least(u.m1 - m0, kTileRows);
+    i64 k0 = 0;
+    do {
+      Stretch stretch[kPieces];
+      i64 from[kPieces + 1] = {k0};
+      int count = 0;
+      for (i64 words = 0; count < kPieces && words < kTileWords && from[count] < p.k; ++count) {
+        const i64 group = from[count] / g.group;
+        const i64 end = least(least<i64>(p.k, (group + 1) * g.group), from[count] + (kTileWords - words) * W);
+        stretch[count] = {group, int((end - from[count]) / W)};
+        words += stretch[count].words, from[count + 1] = end;
+      }
+      const i64 k1 = from[count];
+      GroupBlock o = {};
+      const char* a = (const char*)p.a + (m0 * p.lda + k0) * s.a_bytes;
+      o.a_row = p.lda * s.a_bytes;
+      if (s.a_rows) {
+        s.a_rows(x.a, kCopyRow * 4, a, p.lda, rows, k1 - k0);
+        a = (const char*)x.a, o.a_row = kCopyRow * 4;
+      }
+      o.first = k0 == 0, o.stretch = stretch, o.stretches = count, o.b = (const char*)x.b;
+      o.a_scale_row = g.a_scale_row, o.a_scale_step = g.a_scale_step;
+      for (int n = u.n0; n < u.n1; n += kPanel) {
+        const i64 panel = n / matrix::kPanelLanes, lane = n % matrix::kPanelLanes;
+        const i64 word_bytes = s.b_bytes / matrix::kPanelLanes;
+        const char* b = (const char*)p.b + (panel * p.k + k0) / s.b_elements * s.b_bytes + lane * word_bytes;
+        if (!s.b)
+          o.b = b;
+        else if (k1 > k0)
+          s.b(x.b, (const uint8_t*)b, k1 - k0);
+        o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+        float* const sums = x.sums + i64(n - u.n0) * kTileRows;
+        for (int m = 0; m < rows;) {
+          const int many = least(rows - m, kScaledRows);
+          o.a = a + m * o.a_row, o.sums = sums + m * kPanel;
+          o.a_scale = g.a_scale ? g.a_scale + (m0 + m) * g.a_scale_row : nullptr;
+          if (s.offset != 0) {
+            if (n == u.n0) {
+              for (int r = 0; r < many; ++r)
+                start_stretches(x.group_starts + (m + r) * kPieces, g, m0 + m + r, from, count, s.offset);
+            }
+            o.starts = x.group_starts + m * kPieces;
+          }
+          group_rows<Compute, Words>(o, many);
+          m += many;
+        }
+        if (k1 == p.k) finish.block(p, sums, m0, n, rows, kPanel);
+      }
+      k0 = k1;
+    } while (k0 < p.k);
+  }
+}
+
+inline void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
+  GemmScratch& x = *(GemmScratch*)scratch;
+  constexpr int kWhole = kLaneBytes;
+  const bool int4 = g.weights == matrix::Weights::int4;
+  if (g.a_dtype == matrix::Dtype::int8) {
+#if TILEKILN_QUADS
+    if (int4) return run_groups<ComputeInt8, Int4Panels>({nullptr, 1, nullptr, kWhole, 8, 8}, g, u, x);
+    return run_groups<ComputeInt8, Int8Panels>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
+#else
+    const GroupStages of_int4 = {copy_rows_int16, 1, unpack_int4_int16, kWhole, 8, 0};
+    const GroupStages of_int8 = {copy_rows_int16, 1, unpack_int8_int16, kWhole, 4, 0};
+    return run_groups<ComputeInt16>(int4 ? of_int4 : of_int8, g, u, x);
+#endif
+  }
+  if (g.a_dtype == matrix::Dtype::fp16)
+    return run_groups<ComputeFp32>({copy_rows_fp32<fp16>, 2, unpack_int4_fp32, kWhole, 8, 0}, g, u, x);
+#if TILEKILN_PAIRS
+  const GroupStages of_int4 = {nullptr, 2, unpack_int4_bf16, kWhole, 8, 0};
+  const GroupStages of_fp8 = {copy_rows_bf16<fp8>, 1, unpack_fp8_bf16, kWhole / 2, 2, 0};
+  run_groups<ComputeBf16>(int4 ? of_int4 : of_fp8, g, u, x);
+#else
+  const GroupStages of_int4 = {copy_rows_fp32<bf16>, 2, unpack_int4_fp32, kWhole, 8, 0};
+  const GroupStages of_fp8 = {copy_rows_fp32<fp8>, 1, unpack_fp8_fp32, kWhole / 2, 2, 0};
+  run_groups<ComputeFp32>(int4 ? of_int4 : of_fp8, g, u, x);
+#endif
+}
+
+// A row of int8 and its factor: max |x| / 127, NaN where the row holds a NaN or an infinity.
+template <class T> void quantise(const T* x, int columns, signed char* to, float* scale) {
+  vf top = zero(), bad = zero();
+  for (int k = 0; k < columns; k += kLanes) {
+    const vf v = widen_some(x + k, columns - k);
+    top = max(top, abs(v)), bad = fma(v, zero(), bad);
+  }
+  alignas(64) float t[kLanes], z[kLanes];
+  store(t, top), store(z, bad);
+  float most = 0, nan = 0;
+  for (int i = 0; i < kLanes; ++i) most = t[i] > most ? t[i] : most, nan += z[i];
+  constexpr float kLeast =
+      0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
+  if (nan != 0 || most < kLeast) {
+    __builtin_memset(to, 0, columns);
+    *scale = nan != 0 ? __builtin_nanf("") : 0;
+    return;
+  }
+  const vf by = broadcast(127 / most);
+  for (int k = 0; k < columns; k += kLanes) narrow_some(to + k, mul(widen_some(x + k, columns - k), by), columns - k);
+  *scale = most / 127;
+}
+inline void quantise_row(const matrix::Rows& rows, int row) {
+  signed char* const to = rows.to + i64(row) * rows.columns;
+  if (rows.dtype == matrix::Dtype::fp16)
+    quantise((const fp16*)rows.from + row * rows.from_row, rows.columns, to, rows.scale + row);
+  else if (rows.dtype == matrix::Dtype::bf16)
+    quantise((const bf16*)rows.from + row * rows.from_row, rows.columns, to, rows.scale + row);
+  const int8* p = rows.dtype == matrix::Dtype::int8 ? (const int8*)rows.from + row * rows.from_row : to;
+  int* sums = rows.sums + row * i64((rows.columns + matrix::kSummed - 1) / matrix::kSummed);
+  for (int k = 0; k < rows.columns; k += matrix::kSummed) {
+    int total = 0;
+    for (int i = k; i < least(k + matrix::kSummed, rows.columns); ++i) total += p[i];
+    *sums++ = total;
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,0 +1,82 @@
+// Panels of a quantised b as words of what multiplies them: int4 as (panels, k / 8, 64, 4) bytes, int8 (panels, k / 4, 64, 4), fp8
+// (panels, k / 2, 64, 2). `from` is where a panel's first lane lies; `elements` along k, a multiple of 8.
+#pragma once
+
+#include "kernels/gemm/cpu/pack.h"
+#include "kernels/gemm/engine.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+using Unpack = void (*)(float* to, const uint8_t* from, i64 elements);
+constexpr int kLaneBytes = 4 * matrix::kPanelLanes;  // of int4 and int8 from one word to the next
+constexpr i64 kAheadBytes = 4096;                    // what is wanted soon
+
+TILEKILN_INLINE int int4_at(const uint8_t* word, int lane, int i) {  // i of 8
+  const int byte = word[4 * lane + i % 4];
+  return (i < 4 ? byte & 15 : byte >> 4) - 8;
+}
+
+// ---- fp32 words ------------------------------------------------------------------------------------------------------
+
+inline void unpack_int4_fp32(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
+    for (int i = 0; i < 8; ++i, to += kPanel) {
+      for (int j = 0; j < kPanel; ++j) to[j] = float(int4_at(from, j, i));
+    }
+  }
+}
+inline void unpack_fp8_fp32(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 2, from += 2 * matrix::kPanelLanes) {
+    for (int i = 0; i < 2; ++i, to += kPanel) {
+      for (int j = 0; j < kPanel; ++j) to[j] = core::widen(fp8{from[2 * j + i]});
+    }
+  }
+}
+
+#if !TILEKILN_QUADS
+// ---- int16 pairs -----------------------------------------------------------------------------------------------------
+
+TILEKILN_INLINE void put_pair(float* to, int even, int odd) {
+  const uint32_t word = uint16_t(even) | uint32_t(uint16_t(odd)) << 16;
+  __builtin_memcpy(to, &word, sizeof word);
+}
+inline void unpack_int4_int16(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes) {
+    for (int i = 0; i < 8; i += 2, to += kPanel) {
+      for (int j = 0; j < kPanel; ++j) put_pair(to + j, int4_at(from, j, i), int4_at(from, j, i + 1));
+    }
+  }
+}
+inline void unpack_int8_int16(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 4, from += kLaneBytes) {
+    for (int i = 0; i < 4; i += 2, to += kPanel) {
+      for (int j = 0; j < kPanel; ++j) put_pair(to + j, int8(from[4 * j + i]), int8(from[4 * j + i + 1]));
+    }
+  }
+}
+#endif
+
+#if TILEKILN_PAIRS
+// ---- pairs of bf16 ---------------------------------------------------------------------------------------------------
+
+inline void unpack_int4_bf16(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes, to += 4 * kPanel) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) {
+      const vf x = load_unaligned((const float*)from + j);
+      __builtin_prefetch(from + 4 * j + kAheadBytes, 0, 2);
+      store(to + j, nibble_pairs<0, false>(x)), store(to + kPanel + j, nibble_pairs<2, false>(x));
+      store(to + 2 * kPanel + j, nibble_pairs<0, true>(x)), store(to + 3 * kPanel + j, nibble_pairs<2, true>(x));
+    }
+  }
+}
+inline void unpack_fp8_bf16(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 2, from += 2 * matrix::kPanelLanes, to += kPanel) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) {
+      __builtin_prefetch(from + 2 * j + kAheadBytes, 0, 2);
+      store(to + j, words(load_halves((const fp8*)from + 2 * j)));
+    }
+  }
+}
+#endif
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET

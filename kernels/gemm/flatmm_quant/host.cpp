@@ -1,0 +1,105 @@
+// Arguments of flatmm_quant as the plain data of gemm's engines, and its units.
+#include "tilekiln/generated/operators/flatmm_quant_entries.h"
+
+#include "kernels/gemm/panels.h"
+
+namespace tilekiln::op::flatmm_quant {
+
+using matrix::Grouped;
+using matrix::i64;
+using matrix::Problem;
+
+tilekiln_status features(const Args& args, Call& call) {
+  TILEKILN_TRY(matrix::check_clamp(args));
+  const Arrays& in = call.in;
+  constexpr i64 least_group = 32, least_k = 8;
+  if (args.group % least_group != 0)
+    return fail_argument("group", "was %d, must be a multiple of 32", static_cast<int>(args.group));
+  if (call.K % least_k != 0)
+    return fail_argument("a", "k was %lld, must be a multiple of 8: pad a and b with zeros",
+                         static_cast<long long>(call.K));
+  const auto weights = call.signature.weights;
+  const i64 word = weights == tilekiln::flatmm_quant::Weights::fp8 ? 2 : 4;
+  const i64 elements = weights == tilekiln::flatmm_quant::Weights::int4 ? 8 : word;
+  TILEKILN_TRY(matrix::check_panels(in.b, 2, "lane count", matrix::kPanelLanes, "always"));
+  TILEKILN_TRY(matrix::check_panels(in.b, 3, "word elements", word, "those of its dtype"));
+  TILEKILN_TRY(matrix::check_panels(in.b, 1, "words", call.K / elements, "the k of a by elements of a word"));
+  TILEKILN_TRY(matrix::check_panels(in.b_scale, 1, "groups", matrix::divide_up(call.K, args.group),
+                                    "the k of a by group, rounded up"));
+  TILEKILN_TRY(matrix::check_contiguous_from(in.b, 0));
+  TILEKILN_TRY(matrix::check_contiguous_from(in.b_scale, 0));
+  TILEKILN_TRY(matrix::check_contiguous_from(in.out, 1));
+  if (in.bias.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.bias, 0));
+  if (in.a_scale.given() && args.quantise_a != 0)
+    return fail_argument("a_scale", "was given with quantise_a, must be null: rows get factors of their own");
+  return TILEKILN_OK;
+}
+
+// Everything is checked: the problem of the engines.
+void fill(const Args& args, Call& call) {
+  const Arrays& in = call.in;
+  Grouped& to = call.to.problem;
+  Problem& p = to.product;
+  p.m = static_cast<int>(call.M);
+  p.n = static_cast<int>(call.P * matrix::kPanelLanes);
+  p.k = static_cast<int>(call.K);
+  p.a = in.a.data;
+  p.lda = in.a.stride[0];
+  p.b = in.b.data;
+  p.out = in.out.data;
+  p.out_row = in.out.stride[0];
+  p.dtype = matrix::Dtype::fp32;  // of its sums
+  p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
+  p.activation = static_cast<matrix::Activation>(call.signature.activation);
+  p.clamp_min = args.clamp_min;
+  p.clamp_max = args.clamp_max;
+  p.bias = matrix::numbers(in.bias);
+  p.alpha = 1;
+  constexpr matrix::Dtype dtypes[] = {matrix::Dtype::fp16, matrix::Dtype::bf16, matrix::Dtype::int8,
+                                      matrix::Dtype::fp8};
+  to.a_dtype = dtypes[static_cast<int>(call.signature.dtype)];
+  to.weights = static_cast<matrix::Weights>(call.signature.weights);
+  to.group = args.group;
+  to.b_scale = matrix::numbers(in.b_scale);
+  to.a_scale = matrix::numbers(in.a_scale);
+  if (in.a_scale.given()) {
+    to.a_scale_row = in.a_scale.stride[0];
+    to.a_scale_step = in.a_scale.shape[1] == 1 ? 0 : 1;
+    // A factor a row: of the whole sum.
+    if (to.a_scale_step == 0 && to.a_scale_row == 1) p.row_scale = std::exchange(to.a_scale, nullptr);
+  }
+  to.quantise_a = call.signature.quantise_a;
+  int64_t* const sizes = call.to.query.sizes;
+  sizes[tilekiln::flatmm_quant::sizes::m] = call.M;
+  sizes[tilekiln::flatmm_quant::sizes::n] = p.n;
+  sizes[tilekiln::flatmm_quant::sizes::k] = call.K;
+}
+
+tilekiln_status launch(StageCall<Grouped>& call) {
+  const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
+  Grouped g = call.problem;
+  CallMemory memory;
+  if ((g.quantise_a || g.a_dtype == matrix::Dtype::int8) && g.product.m > 0) {
+    const i64 m = g.product.m, k = g.product.k, blocks = matrix::divide_up(k, matrix::kSummed);
+    const i64 bytes = g.quantise_a ? matrix::divide_up(m * k, 64) * 64 : 0;
+    TILEKILN_TRY(memory.get(call, static_cast<size_t>(bytes + m * (blocks + 1) * 4)));
+    signed char* const made = memory.as<signed char>();
+    float* const scales = static_cast<float*>(matrix::moved(made, bytes));
+    int* const sums = static_cast<int*>(matrix::moved(scales, m * 4));
+    const matrix::Rows rows = {g.product.a, g.product.lda, g.a_dtype, g.product.k, made, scales, sums};
+    TILEKILN_TRY(launch_stage(call, call.choice, rows, m, static_cast<double>(m) * g.product.k, 0,
+                              [&](i64 row, void*) { engine.rows(rows, static_cast<int>(row)); }));
+    g.a_sums = sums;
+    if (g.quantise_a) {
+      g.a_dtype = matrix::Dtype::int8;
+      g.product.a = made;
+      g.product.lda = k;
+      g.product.row_scale = scales;
+    }
+  }
+  const matrix::Cut cut(g.product, engine, call.threads, 1);
+  return launch_stage(call, call.choice, g, cut.units(), matrix::work_of(g.product), engine.scratch_bytes,
+                      [&](i64 number, void* scratch) { engine.groups(g, cut.unit(g.product, number), scratch); });
+}
+
+}  // namespace tilekiln::op::flatmm_quant

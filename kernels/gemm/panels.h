@@ -1,0 +1,25 @@
+// What the operators with a packed b check of arrays that are panels.
+#pragma once
+#include "kernels/gemm/host.h"
+
+namespace tilekiln::matrix {
+
+inline tilekiln_status check_panels(const Array& b, int dimension, const char* what, i64 must, const char* why) {
+  if (b.shape[dimension] == must) return TILEKILN_OK;
+  return fail_argument(b.name, "%s was %lld, must be %lld, %s", what, static_cast<long long>(b.shape[dimension]),
+                       static_cast<long long>(must), why);
+}
+
+// Dimensions from `first` on lie as one.
+inline tilekiln_status check_contiguous_from(const Array& array, int first) {
+  i64 step = 1;
+  for (int i = array.ndim - 1; i >= first && !array.empty(); --i) {
+    if (array.shape[i] > 1 && array.stride[i] != step)
+      return fail_argument(array.name, "stride of dimension %d was %lld, must be %lld: pass a contiguous array", i,
+                           static_cast<long long>(array.stride[i]), static_cast<long long>(step));
+    step *= array.shape[i];
+  }
+  return TILEKILN_OK;
+}
+
+}  // namespace tilekiln::matrix
