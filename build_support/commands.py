@@ -31,16 +31,26 @@ def codegen(*arguments: str) -> int:
         return main(list(arguments))
 
 
+def take_operators(values: dict[str, str], named: bool, directory: str = "") -> None:
+    """The operators of operators=, built where no receipt is named. CodegenError for what is no such folder."""
+    from codegen.schema.tree import take_operators, tree
+
+    take_operators(words(values["operators"]), directory)
+    if values["operators"] and not named:
+        values["receipt"] = ",".join(tree().outside_operators)
+
+
 def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
     """Answers receipt=list, target=list, explain= and the target `list`.
 
     Returns the exit code, or None when there is something left to build.
     """
+    operators = ["--operators", values["operators"]] if values["operators"] else []
     if values["receipt"] == "list":
-        return codegen("receipts")
+        return codegen("receipts", *operators)
     if values["target"] == "list":
-        return codegen("targets")
-    target = ["--target", values["target"]]
+        return codegen("targets", *operators)
+    target = ["--target", values["target"], *operators]
     where = ["--where", values["where"]] if values["where"] else []
     if values["explain"]:
         return max(codegen("explain", receipt, values["explain"], *target) for receipt in words(values["receipt"]))

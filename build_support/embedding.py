@@ -12,7 +12,7 @@ from .request import Request
 from .toolchain import ToolchainError
 
 ERRORS = (options.UsageError, ToolchainError, CodegenError)
-OPTIONS = ("receipt", "target", "where", "mode", "cxx", "launcher", "verbose")
+OPTIONS = ("receipt", "target", "where", "operators", "mode", "cxx", "launcher", "verbose")
 """Those of the command line that mean something to a host. `dry` (a bool: write nothing while reading) is one more."""
 
 
@@ -34,5 +34,6 @@ def request(given: Mapping[str, object], top: str) -> Request:
         if not isinstance(value, str):
             raise options.UsageError(f"{name} is {value!r} and must be text, as on the command line: {name}='...'.")
     parsed = options.parse([(name, str(value)) for name, value in values.items()], [])
+    commands.take_operators(parsed, "receipt" in values, top)
     asked = commands.request(parsed, dry)
     return replace(asked, toolchain=replace(asked.toolchain, top=top), embedded=True)

@@ -14,8 +14,9 @@ from typing import Any
 from SCons.Script import Action, Builder, Environment, SourceFileScanner
 
 from codegen.emit.flags import JOIN
+from codegen.schema.tree import tree
 
-from . import console, jobs, measured, memory, outputs, shared
+from . import console, jobs, measured, memory, outputs, outside, shared
 from .budget import Budget
 from .cache import CheckedCache
 from .jobs import Job
@@ -37,12 +38,13 @@ class Graph:
     """Makes nodes below `here`, the directory of SConscript as SCons names it."""
 
     def __init__(self, request: Request, here: str, include: Sequence[str]) -> None:
-        self.request, self.here = request, here
+        self.request, self.here, self.places = request, here, tree().places
+        self.outside = outside.headers(self.places, request.variant.directory)
         action = Action(run_job, say_job, varlist=["DIGEST"])
         self.env = Environment(
             tools=[],
             CACHEDIR_CLASS=CheckedCache,
-            CPPPATH=[self.node_path(path) for path in include],
+            CPPPATH=[self.node_path(path) for path in (*include, *self.outside)],
             BUILDERS={
                 # Sources somebody writes are scanned for headers; generated ones say what they hold in Job.content.
                 "Written": Builder(action=action, source_scanner=SourceFileScanner),
@@ -56,6 +58,7 @@ class Graph:
 
     def at(self, path: str) -> str:
         """A path of the tree as commands see it, relative to where they run."""
+        path = outside.path_of(self.places, self.request.variant.directory, path)
         return path if self.here == "." else os.path.normpath(os.path.join(self.here, path))
 
     def node_path(self, path: str) -> str:

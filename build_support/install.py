@@ -5,6 +5,7 @@ Every receipt has a ledger in the prefix, so receipts share headers, and an unin
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import msgspec
 
 from codegen.emit import files
 from codegen.emit.flags import library_name, manifest_name
+from codegen.emit.operators import header
 from codegen.out import placed
 from codegen.out.sources import public_headers
 from codegen.out.vendor import INCLUDE, LIB, SHARE, packages
@@ -88,6 +90,10 @@ def made(tree: Tree, receipt: str, folder: str) -> dict[str, bytes]:
     """What is installed of a receipt, by path below the prefix. `folder` holds the built library and its manifest."""
     found = {f"{LIB}/{name}": _read(folder, name) for name in (library_name(receipt), manifest_name(receipt))}
     found |= {f"{INCLUDE}/{header}": _read(tree.root, f"include/{header}") for header in public_headers(tree.root)}
+    if tree.places.outside:
+        held = json.loads(found[f"{LIB}/{manifest_name(receipt)}"]).get("operators", {})
+        operators = [tree.operators[name] for name in held]
+        found |= {f"{INCLUDE}/{header.path(one)}": header.text(one).encode() for one in operators}
     found |= packages(receipt, tree.receipt(receipt).about, tree.version)
     found[f"{SHARE}/LICENSE"] = _read(tree.root, "LICENSE")
     return found

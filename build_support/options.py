@@ -41,6 +41,13 @@ OPTIONS = (
     ),
     Option("where", "What to build", "'SELECTION'", "", ("narrows the plan, as in 'dtype=bf16 hdim_q=64,128'",)),
     Option(
+        "operators",
+        "What to build",
+        "DIR[,DIR]",
+        "",
+        ("operators from outside: the folder of one (operator.yaml) or of several;", "each is a receipt of its name"),
+    ),
+    Option(
         "mode",
         "How to build",
         "|".join(MODES),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import importlib.util
 import os
@@ -41,8 +40,7 @@ def build_info(root: str, tools: Toolchain) -> dict[str, str]:
 
 def _written(graph: Graph, pattern: str) -> list[str]:
     """Sources of the tree by pattern, sorted, as paths from its root."""
-    root = graph.env.Dir(graph.node_path(".")).abspath
-    return sorted(os.path.relpath(path, root) for path in glob.glob(os.path.join(root, pattern)))
+    return graph.places.matching(pattern)
 
 
 class Engines:
@@ -86,7 +84,7 @@ class Engines:
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
     variant = graph.request.variant
-    include = [*HEADERS, f"{generated}/include"]
+    include = [*HEADERS, f"{generated}/include", *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
     found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
@@ -116,7 +114,7 @@ def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any
             source,
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
-            [*HEADERS, f"{generated}/include"],
+            [*HEADERS, f"{generated}/include", *graph.outside],
         )
         for pattern in dict.fromkeys(pattern for patterns in sources.host.values() for pattern in patterns)
         for source in _written(graph, pattern)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError, nearest, warn
-from codegen.schema.tree import tree
+from codegen.schema.tree import take_operators, tree
 from codegen.tell import listing
-from codegen.tell.options import Command, Given, Option, columns, help_of, parse
+from codegen.tell.options import Command, Given, Option, columns, help_of, parse, words_of
 
 PROGRAM = "python -m codegen"
 SELECTION = """A selection is axis=value[,value] and axis!=value[,value]: conditions side by side must all hold, the
@@ -23,6 +23,9 @@ and have a column ck_name, CK's own name of each instance."""
 _TARGET = Option("--target", "T", "targets, comma separated, or native (this machine's best) or all", "native")
 _FAMILY = Option("--family", "F", "only this family")
 _WHERE = Option("--where", "S", "only instances that this selection allows")
+_OPERATORS = Option(
+    "--operators", "DIR", "operators from outside too: the folder of one or of several; comma separated"
+)
 _FORMAT = Option("--format", "F", "names, table, json or csv", "names", ("names", "table", "json", "csv"))
 
 
@@ -51,7 +54,7 @@ def help_pages() -> list[tuple[str, str]]:
 
 
 def _targets(given: Given) -> list[str]:
-    return [word for word in given["--target"].split(",") if word]
+    return words_of(given["--target"])
 
 
 def _list(given: Given) -> int:
@@ -125,18 +128,22 @@ def _docs(given: Given) -> int:
 
     if given["--write"]:
         return _say(write(tree(), given["--write"]))
+    if given["--operators"]:
+        raise CodegenError("docs --operators needs --write DIR: pages of operators from outside are none of this tree")
     check(tree(), FOLDER)
     return _say(f"{FOLDER} is up to date")
 
 
 def _operators(given: Given) -> int:
+    from codegen.emit.operators import header
     from codegen.emit.operators.written import check, write
 
     root = tree()
+    made = [f"{one.document.shown}: a build makes {header.path(one)}" for one in root.outside_operators.values()]
     if given["--write"]:
-        return _say(write(root.root, root.operators))
-    check(root.root, root.operators)
-    return _say("everything made from operator.yaml is up to date")
+        return _say("\n".join([write(root.root, root.own_operators), *made]))
+    check(root.root, root.own_operators)
+    return _say("\n".join(["everything made from operator.yaml is up to date", *made]))
 
 
 def _sources(given: Given) -> int:
@@ -147,7 +154,7 @@ def _sources(given: Given) -> int:
     return _say(tell(given[0], _targets(given), given["--where"], given["--write"], given["--format"]))
 
 
-COMMANDS = (
+_COMMANDS = (
     Command(
         "list",
         ("RECEIPT[,RECEIPT]",),
@@ -305,6 +312,7 @@ COMMANDS = (
         _operators,
     ),
 )
+COMMANDS = tuple(command._replace(options=(*command.options, _OPERATORS)) for command in _COMMANDS)
 
 
 def overview() -> str:
@@ -333,7 +341,10 @@ def _run(words: Sequence[str]) -> int:
     for command in COMMANDS:
         if command.name == words[0]:
             given = parse(command, words[1:], PROGRAM)
-            return _say(help_of(command, PROGRAM)) if given is None else command.run(given)
+            if given is None:
+                return _say(help_of(command, PROGRAM))
+            take_operators(words_of(given["--operators"]))
+            return command.run(given)
     near = nearest(words[0], [command.name for command in COMMANDS])
     listed = ", ".join(command.name for command in COMMANDS)
     raise CodegenError(f"no command '{words[0]}'" + (f"; nearest: {near[0]}" if near else "") + f"\ncommands: {listed}")

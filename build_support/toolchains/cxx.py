@@ -21,7 +21,7 @@ def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, ins
         engine.source,
         f"{place}/{target.name}/{family}-{pipeline}.o",
         "engine",
-        HEADERS,
+        [*HEADERS, *graph.outside],
         flags=list(target.flags),
         defines=[define(target.name)],
         label=f"{engine.source} for {target.name}",

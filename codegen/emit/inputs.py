@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 
 from codegen.emit import files
-from codegen.emit.manifest import walk
 from codegen.emit.render import Generated, generate, merged
 from codegen.plan.plan import resolve
+from codegen.schema.places import Places
 from codegen.schema.tree import Tree, tree
 
 _FOLDERS = ("codegen", "include", "kernels", "receipts")
 
 
-def fingerprint(root: str) -> str:
+def fingerprint(places: Places) -> str:
     """Of every file that generated sources depend on: the generator, receipts, kernels, headers."""
     parts = []
-    for folder in _FOLDERS:
-        for path in walk(root, folder):
-            with open(os.path.join(root, path), "rb") as file:
+    for folder in (*_FOLDERS, *(one.path for one in places.outside)):
+        for path in places.walk(folder):
+            with open(places.at(path), "rb") as file:
                 parts.append(f"{path}\0{files.digest(file.read())}")
     return files.digest("\n".join(parts).encode())
 
@@ -44,7 +44,7 @@ def prepare(
     out, where = os.fspath(out_dir), " ".join(where.split())
     if "native" in targets:
         targets = [root.native().name if word == "native" else word for word in targets]
-    state = [fingerprint(root.root), *sorted(set(targets)), where, dict(build_info)]
+    state = [fingerprint(root.places), *sorted(set(targets)), where, dict(build_info)]
     inputs = files.digest(msgspec.json.encode(state))
     ledgers = files.read_ledgers(out)
     kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]

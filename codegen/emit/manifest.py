@@ -12,6 +12,7 @@ import msgspec
 
 from codegen.plan.plan import Plan
 from codegen.schema.axes import Family
+from codegen.schema.places import Places
 
 FORMAT, ABI = 1, 1
 DECLARATIONS = ("operator.yaml", "family.yaml", "arguments.yaml")  # what makes a folder a room or an area
@@ -43,7 +44,7 @@ def inflated(data: bytes) -> list[bytes]:
     return found
 
 
-def source_hashes(root: str) -> dict[str, str]:
+def source_hashes(places: Places) -> dict[str, str]:
     """Of everything libraries are made from besides plans, by folder: templates, engines, runtime, headers.
 
     Rooms and areas are folders of their own; what lies in no room counts for the folder below kernels/.
@@ -51,15 +52,15 @@ def source_hashes(root: str) -> dict[str, str]:
     `held.sources` says which of them one library is made from.
     """
     states: dict[str, Any] = {}
-    for folder in ("include", "kernels"):
-        paths = walk(root, folder)
+    for folder in ("include", "kernels", *(one.path for one in places.outside)):
+        paths = places.walk(folder)
         rooms = {os.path.dirname(path) for path in paths if os.path.basename(path) in DECLARATIONS}
         for path in paths:
-            part = os.path.dirname(path) if folder == "kernels" else folder
+            part = folder if folder == "include" else os.path.dirname(path)
             while part not in rooms and part.count("/") > 1:
                 part = os.path.dirname(part)
             state = states.setdefault(part, hashlib.blake2b(digest_size=16))
-            with open(os.path.join(root, path), "rb") as file:
+            with open(places.at(path), "rb") as file:
                 data = file.read()
             state.update(f"{path}\0{len(data)}\0".encode())
             state.update(data)
@@ -69,16 +70,6 @@ def source_hashes(root: str) -> dict[str, str]:
 def source_hash(hashes: Mapping[str, str]) -> str:
     """Of all folders of source_hashes together."""
     return hashlib.blake2b("\n".join(f"{k} {v}" for k, v in hashes.items()).encode(), digest_size=16).hexdigest()
-
-
-def walk(root: str, folder: str) -> list[str]:
-    """Every file under a folder as root/relative/path, sorted. Hidden files and bytecode are none."""
-    found = []
-    for above, folders, files in os.walk(os.path.join(root, folder)):
-        folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-        relative = os.path.relpath(above, root).replace(os.sep, "/")
-        found += [f"{relative}/{name}" for name in files if name[0] != "." and not name.endswith((".pyc", ".tmp", "~"))]
-    return sorted(found)
 
 
 def _rows(plan: Plan, axes: list[str]) -> bytes:
@@ -98,9 +89,15 @@ def _rows(plan: Plan, axes: list[str]) -> bytes:
     return b",\n".join(lines)
 
 
-def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object], sources: Mapping[str, str]) -> bytes:
+def manifest(
+    plan: Plan,
+    families: list[Family],
+    build_info: Mapping[str, object],
+    sources: Mapping[str, str],
+    outside: Mapping[str, object],
+) -> bytes:
     """The manifest of a plan. `families`: those with instances. build_info: version, mode, cxx, cxx_version, flags.
-    `sources`: source_hashes of the tree."""
+    `sources`: source_hashes of the tree. `outside`: what frameworks must know of operators that no tree has."""
     axes = list(dict.fromkeys(axis.name for family in families for axis in family.axes))
     head = {
         "format": FORMAT,
@@ -127,6 +124,8 @@ def manifest(plan: Plan, families: list[Family], build_info: Mapping[str, object
             for f in families
         },
     }
+    if outside:
+        head["operators"] = outside
     lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())
     columns = msgspec.json.encode(["name", "family", *axes, *plan.algorithm_axes()])
     return b'{%b,\n"instances":{"columns":%b,"rows":[\n%b\n]}}\n' % (lines, columns, _rows(plan, axes))

@@ -11,6 +11,7 @@ import msgspec
 
 from codegen.emit import files, includes
 from codegen.emit.manifest import deflated, manifest, source_hashes
+from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
 from codegen.emit.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
 from codegen.plan import held
@@ -253,7 +254,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     for plan in plans:
         check_buildable(plan.target_list)
     renderer = Renderer(plans[0].tree)
-    sources = source_hashes(plans[0].tree.root)
+    sources = source_hashes(plans[0].tree.places)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     ledgers: dict[str, files.Ledger] = {}
@@ -276,6 +277,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
                 add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain))
         for name, operator in plan.tree.operators.items():
+            if operator.outside:  # those of the tree are committed
+                operator_headers.append(add(f"include/{header.path(operator)}", header.text(operator).encode()))
             known = {
                 "operator": operators.context(operator, plan.tree.operators),
                 "operator_table": operators.table(operator),
@@ -293,7 +296,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 add(batch.path, _rows(renderer, batch))
             names_ = tuple(i.name for i in batch.instances)
             units.append(unit(batch.path, "rows", plan, names_))
-        text = manifest(plan, families, build_info, held.sources(plan, sources))
+        text = manifest(plan, families, build_info, held.sources(plan, sources), python_table.of_outside(plan))
         info = {"version": build_info["version"]}
         add(f"{plan.receipt}/manifest.json", text)
         table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))

@@ -6,7 +6,6 @@ build files. Nothing here depends on a compiler: whoever builds the tree chooses
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,10 +13,12 @@ from typing import Any
 import msgspec
 
 from codegen.emit import files, flags, includes
+from codegen.emit.operators import header, python_table
 from codegen.emit.render import render
 from codegen.out import placed
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
+from codegen.schema.places import Places
 from codegen.schema.tree import Tree, tree
 
 MARKER = "tilekiln-sources.json"
@@ -82,7 +83,7 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
             contents[f"{GENERATED}/{path}"] = data
     groups = [
         Group("generated", _options("rows"), sorted(f"{GENERATED}/{unit.path}" for unit in generated.units)),
-        Group("runtime", _options("runtime"), runtime(root.root, generated.host[plan.receipt])),
+        Group("runtime", _options("runtime"), runtime(root.places, generated.host[plan.receipt])),
     ]
     for target in root.every_target.values():
         if target not in plan.target_list and not any(engine.target == target.name for engine in generated.engines):
@@ -96,9 +97,9 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
             written, keep = [engine.source for engine in engines], [engine.symbol for engine in engines]
             groups.append(Group(f"engine-{target.name}", [*_options("engine"), *more], sorted(written), sorted(keep)))
     for path in dict.fromkeys([*(path for group in groups[1:] for path in group.sources), "LICENSE", flags.EXPORTS]):
-        contents[path] = _read(root.root, path)
+        contents[path] = _read(root.places, path)
     contents[flags.manifest_name(plan.receipt)] = made.contents[f"{plan.receipt}/manifest.json"]
-    contents |= _headers(root.root, contents)
+    contents |= _headers(root.places, contents)
     return Sources(
         plan.receipt,
         plan.source.about,
@@ -108,7 +109,7 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
         len(plan.instances),
         dict(sorted(contents.items())),
         groups,
-        public_headers(root.root),
+        [*public_headers(root.root), *(header.path(root.operators[name]) for name in python_table.of_outside(plan))],
     )
 
 
@@ -116,17 +117,16 @@ def _options(what: str) -> list[str]:
     return [*flags.HIDDEN, flags.OPTIMISED[what], flags.NO_ASSERTIONS, *flags.AGAINST_HOST]
 
 
-def _read(root: str, path: str) -> bytes:
-    data = files.read(os.path.join(root, path))
+def _read(places: Places, path: str) -> bytes:
+    data = places.read(path)
     if data is None:
-        raise CodegenError(f"{path} is missing from {root}")
+        raise CodegenError(f"{places.shown(path)} is missing")
     return data
 
 
-def runtime(root: str, patterns: Sequence[str]) -> list[str]:
-    """The host code of a library (Generated.host), from the tree's root."""
-    found = [path for pattern in patterns for path in glob.glob(os.path.join(root, pattern))]
-    return sorted(os.path.relpath(path, root) for path in found)
+def runtime(places: Places, patterns: Sequence[str]) -> list[str]:
+    """The host code of a library (Generated.host), as paths of the tree."""
+    return sorted(path for pattern in patterns for path in places.matching(pattern))
 
 
 def public_headers(root: str) -> list[str]:
@@ -135,7 +135,7 @@ def public_headers(root: str) -> list[str]:
     return sorted(os.path.relpath(path, include) for path in includes.closure([PUBLIC_HEADER], [include]))
 
 
-def _headers(root: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
+def _headers(places: Places, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """path -> content of every header that the sources reach, public ones included."""
     found: dict[str, bytes] = {}
     waiting = [(path, name) for path, data in contents.items() for name in includes.named(data) if _is_code(path)]
@@ -146,7 +146,7 @@ def _headers(root: str, contents: Mapping[str, bytes]) -> dict[str, bytes]:
             place = os.path.normpath(os.path.join(folder, name))
             if place in contents or place in found:
                 break
-            data = files.read(os.path.join(root, place))
+            data = places.read(place)
             if data is not None:
                 found[place] = data
                 waiting += [(place, other) for other in includes.named(data)]

@@ -16,15 +16,15 @@ def operators(plan: Plan) -> list[Operator]:
     families = {instance.family for instance in plan.instances}
     every = plan.tree.operators.values()
     used = [operator for operator in every if not families.isdisjoint(operator.file.stages)]
-    whole = {operator.area_room for operator in used if operator.area.together}
-    return [operator for operator in every if operator in used or operator.area_room in whole]
+    whole = {operator.area_room for operator in used if operator.area.together and not operator.file.area}
+    return [one for one in every if one in used or (one.area_room in whole and not one.file.area)]
 
 
 def host(held: Iterable[Operator], backends: Iterable[str]) -> list[str]:
     """The host code of a library of these operators and backends, as patterns from the tree's root."""
     held = list(held)
     sides = [f"kernels/backends/{backend}/*.cpp" for backend in ("cpu", *backends)]
-    areas = [f"{operator.area_room}/*.cpp" for operator in held]
+    areas = [f"{operator.area_room}/*.cpp" for operator in held if not operator.file.area]
     return [*dict.fromkeys([ALWAYS, *sides, *areas, *(f"{operator.room}/*.cpp" for operator in held)])]
 
 
@@ -38,4 +38,8 @@ def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
     own = {COMMON} | {room for operator in held for room in (operator.room, operator.area_room)}
     own |= {all_families[stage].room for operator in held for stage in operator.file.stages}
     own |= {room for family in families for room in (family.room, family.engine_family.room)}
-    return {folder: digest for folder, digest in hashes.items() if folder not in rooms - own}
+    others = {
+        one.path for one in plan.tree.places.outside if not any(f"{room}/".startswith(f"{one.path}/") for room in own)
+    }
+    not_ours = {folder for folder in hashes for other in others if f"{folder}/".startswith(f"{other}/")}
+    return {folder: digest for folder, digest in hashes.items() if folder not in (rooms - own) | not_ours}

@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 def rules(root: Tree) -> RulesFile:
-    return Document(root.root, FILE).load(RulesFile)
+    return Document(root.places, FILE).load(RulesFile)
 
 
 def read(text: str | bytes, source: str) -> Kernel:

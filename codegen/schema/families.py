@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from codegen.schema import rooms
 from codegen.schema.axes import Family
 from codegen.schema.errors import no_such
+from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
 
 class Families(Mapping[str, Family]):
     """By name, sorted. CodegenError as a family is loaded whose file is wrong."""
 
-    def __init__(self, root: str) -> None:
-        self._documents: dict[str, Document] = rooms.found(root, "family.yaml")
+    def __init__(self, places: Places) -> None:
+        self._documents: dict[str, Document] = rooms.found(places, "family.yaml")
         self._loaded: dict[str, Family] = {}
 
     def __iter__(self) -> Iterator[str]:

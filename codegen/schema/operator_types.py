@@ -182,6 +182,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     stages: Annotated[list[Word], Meta(min_length=1)]
     forms: dict[Word, dict[Word, str]]
     arguments: dict[str, ArgumentFile | None]
+    area: Word | None = None  # of one from outside: the area of the tree whose groups and lengths it takes
     form_of: list[Word] | None = None  # whose dimensions choose the form; the first array that names its dtypes
     main: Word | None = None  # the stage that `instance` is of; the first unless said
     order: Steps | None = None

@@ -14,6 +14,7 @@ from codegen.schema import rooms
 from codegen.schema.axes import Family
 from codegen.schema.errors import no_such
 from codegen.schema.operator_types import ArgumentFile, SymbolFile
+from codegen.schema.places import OUTSIDE
 from codegen.schema.yaml_io import Document
 
 ARRAYS = ("array", "result", "written")
@@ -169,6 +170,7 @@ class Operator:
         self.name, self.about = file.operator, file.about
         self.room = rooms.folder_of(document)
         self.area_room = rooms.folder_of(area[0])
+        self.outside = self.room.startswith(f"{OUTSIDE}/")
         self.area_document, self.area = area
         self.groups = {
             name: (group, source) for source, file_ in (common, area) for name, group in file_.groups.items()
@@ -475,8 +477,7 @@ def load(
     document: Document, areas: Mapping[str, tuple[Document, types.AreaFile]], families: Mapping[str, Family]
 ) -> Operator:
     """The operator that an operator.yaml declares, with what its area and COMMON have."""
-    area = os.path.dirname(rooms.folder_of(document))
-    operator = Operator(document, areas.get(area, areas[COMMON]), areas[COMMON])
+    operator = Operator(document, areas[_area(document, areas)], areas[COMMON])
     for index, stage in enumerate(operator.file.stages):
         if stage not in families:
             raise document.error(("stages", index), no_such("family", stage, families, "families"))
@@ -493,6 +494,21 @@ def load(
     operator.held = [axis.name for axis in main.integers]
     _check_signature(operator, main)
     return operator
+
+
+def _area(document: Document, areas: Mapping[str, tuple[Document, types.AreaFile]]) -> str:
+    """Whose groups and lengths an operator takes: one from outside may have its own, or name an area."""
+    room = rooms.folder_of(document)
+    around = [room, os.path.dirname(room)] if room.startswith(f"{OUTSIDE}/") else [os.path.dirname(room)]
+    named = document.peek("area")
+    if named is None:
+        return next((area for area in around if area in areas), COMMON)
+    choices = [area.removeprefix(f"{rooms.KERNELS}/") for area in areas if area.startswith(f"{rooms.KERNELS}/")]
+    if around == [os.path.dirname(room)]:
+        raise document.error(("area",), f"'{named}' must be left out: the area of a room is the folder it lies in")
+    if named not in choices:
+        raise document.error(("area",), no_such("area", named, choices))
+    return f"{rooms.KERNELS}/{named}"
 
 
 def _check_signature(operator: Operator, family: Family) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from codegen.schema import select, sizes, yaml_types
 from codegen.schema.errors import SelectionError, no_such
+from codegen.schema.places import OUTSIDE
 from codegen.schema.select import Clause
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
     from codegen.schema.axes import Family
+    from codegen.schema.operators import Operator
 
 
 class Receipt:
@@ -22,8 +25,9 @@ class Receipt:
         self.file = document.load(yaml_types.ReceiptFile)
         self.name, self.number, self.about = self.file.receipt, self.file.number, self.file.about
         self.base = base
+        self.outside = document.path.startswith(f"{OUTSIDE}/")
         self.size_budget = self._size_budget()
-        if document.shown.rpartition("/")[2] != f"{self.name}.yaml":
+        if document.path.rpartition("/")[2] not in (f"{self.name}.yaml", "operator.yaml"):
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
         self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}
         for index, name in enumerate(self.file.without):
@@ -114,6 +118,17 @@ class Receipt:
         if result == clauses:
             raise self.document.error(path_of_values, f"'{text}' adds nothing: the receipt keeps it already")
         return result
+
+
+def whole(operator: Operator, families: Mapping[str, Family]) -> str:
+    """The text of a receipt that has the name of an operator, and its families with all that their base allows."""
+    lines = [f"receipt: {operator.name}", f"about: {json.dumps(operator.about)}", "families:"]
+    for stage in operator.file.stages:
+        family = families[stage]
+        if family.main is None:
+            axis = family.axes[0]
+            lines += [f"  {stage}:", f"    keep: {axis.name}={','.join(axis.values)}"]
+    return "\n".join(lines) + "\n"
 
 
 def receipt_names() -> list[str]:

@@ -2,24 +2,25 @@
 
 It is named as what it holds. The room of a stage may lie in that of its operator, without the operator's name:
 kernels/attention/fmha_bwd/dot_do_o holds the family fmha_bwd_dot_do_o. A folder with arguments.yaml is an area: what
-its operators, the rooms in it, have in common.
+its operators, the rooms in it, have in common. Folders from outside (places) hold rooms and areas as kernels/ does.
 """
 
 from __future__ import annotations
 
 import os
 
+from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
 KERNELS = "kernels"
 
 
-def found(root: str, file: str) -> dict[str, Document]:
+def found(places: Places, file: str) -> dict[str, Document]:
     """The files of this name in rooms, by the name of what they hold, sorted. CodegenError where two hold the same."""
     rooms: dict[str, Document] = {}
-    for folder in sorted(_folders(root, file)):
-        document = Document(root, f"{folder}/{file}")
-        names = _names(root, folder)
+    for folder in sorted(_folders(places, file)):
+        document = Document(places, f"{folder}/{file}")
+        names = _names(places, folder)
         word = file.removesuffix(".yaml")
         name = str(document.peek(word))
         if name not in names:
@@ -30,27 +31,24 @@ def found(root: str, file: str) -> dict[str, Document]:
     return dict(sorted(rooms.items()))
 
 
-def areas(root: str) -> dict[str, Document]:
+def areas(places: Places) -> dict[str, Document]:
     """By the path of their folder."""
-    return {folder: Document(root, f"{folder}/arguments.yaml") for folder in sorted(_folders(root, "arguments.yaml"))}
+    found = sorted(_folders(places, "arguments.yaml"))
+    return {folder: Document(places, f"{folder}/arguments.yaml") for folder in found}
 
 
 def folder_of(document: Document) -> str:
-    """The room of a family or an operator, from the tree's root."""
-    return os.path.dirname(document.shown)
+    """The room of a family or an operator, as a path of the tree."""
+    return os.path.dirname(document.path)
 
 
-def _names(root: str, folder: str) -> list[str]:
+def _names(places: Places, folder: str) -> list[str]:
     """What a room may hold."""
     above, name = os.path.split(folder)
-    inside = os.path.isfile(os.path.join(root, above, "operator.yaml"))
+    inside = os.path.isfile(places.at(f"{above}/operator.yaml"))
     return [name, f"{os.path.basename(above)}_{name}"] if inside else [name]
 
 
-def _folders(root: str, file: str) -> list[str]:
-    here = []
-    for above, folders, files in os.walk(os.path.join(root, KERNELS)):
-        folders[:] = [name for name in folders if name[0] != "."]
-        if file in files:
-            here.append(os.path.relpath(above, root).replace(os.sep, "/"))
-    return here
+def _folders(places: Places, file: str) -> list[str]:
+    tops = [KERNELS, *(one.path for one in places.outside)]
+    return [os.path.dirname(path) for top in tops for path in places.walk(top) if os.path.basename(path) == file]

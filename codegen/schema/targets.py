@@ -86,19 +86,32 @@ def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Targ
 
 def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Algorithm]:
     """The algorithms of a target for a family, its own or those of the target it extends, best rank first."""
+    for name in family.file.algorithms:
+        if name not in all_targets:
+            raise family.document.error(("algorithms", f"<{name}>"), no_such("target", name, all_targets))
     owner = all_targets[target.engines] if target.engines else target
-    while owner.own_algorithms is None or family.name not in owner.own_algorithms:
+    while (said := _said(owner, family)) is None:
         if owner.extends is None:
             return []
         owner = all_targets[owner.extends]
+    document, where, entries = said
     result: list[Algorithm] = []
-    for index, entry in enumerate(owner.own_algorithms[family.name]):
-        path = ("algorithms", family.name, index)
-        result.append(_algorithm(owner.document, family, index, dict(entry), path))
+    for index, entry in enumerate(entries):
+        path = ("algorithms", where, index)
+        result.append(_algorithm(document, family, index, dict(entry), path))
         if any((a.pipeline, a.values) == (result[-1].pipeline, result[-1].values) for a in result[:-1]):
             shown = f"{result[-1].pipeline} {result[-1].shown}"
-            raise owner.document.error(path, f"{shown} stands here twice")
+            raise document.error(path, f"{shown} stands here twice")
     return sorted(result, key=lambda algorithm: algorithm.rank)
+
+
+def _said(target: Target, family: Family) -> tuple[Document, str, list[yaml_types.Algorithm]] | None:
+    """What a target's own file says of a family, or that of a family from outside of the target; and where."""
+    if target.own_algorithms is not None and family.name in target.own_algorithms:
+        return target.document, family.name, target.own_algorithms[family.name]
+    if target.name in family.file.algorithms:
+        return family.document, target.name, family.file.algorithms[target.name]
+    return None
 
 
 def _wrong(key: str, value: Any) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from codegen.schema import select, yaml_types
 from codegen.schema.algorithms import ALWAYS, Algorithm, AlgorithmAxis, ReceiptFilter, SizeRule, read_values, size_rule
 from codegen.schema.errors import SelectionError, no_such
+from codegen.schema.places import Places
 from codegen.schema.select import Clause
 from codegen.schema.yaml_io import Document
 
@@ -178,10 +179,10 @@ class CkName:
         return self.file.text.format_map(said | {k: v[how.pipeline] for k, v in self.file.by_pipeline.items()})
 
 
-def tables_of(root: str, backend: str, family: Family) -> TileTables | None:
+def tables_of(places: Places, backend: str, family: Family) -> TileTables | None:
     """The tables of a family's room for a backend; None where it has none."""
     shown = f"{family.room}/{backend}/{FILE}"
-    return TileTables(Document(root, shown), family) if os.path.isfile(os.path.join(root, shown)) else None
+    return TileTables(Document(places, shown), family) if os.path.isfile(places.at(shown)) else None
 
 
 def check(tables: TileTables) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from codegen.schema import rooms
+from codegen.schema import places, receipts, rooms
 from codegen.schema.algorithms import Algorithm
 from codegen.schema.axes import Family, Rule
 from codegen.schema.backends import Backend
 from codegen.schema.errors import CodegenError, no_such, warn
 from codegen.schema.families import Families
+from codegen.schema.places import Folder, Places
 from codegen.schema.receipts import Receipt
 from codegen.schema.targets import Target, bind_algorithms, bind_refusals, check_together
 from codegen.schema.tile_tables import TileTables, tables_of
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """`root` holds receipts/ and kernels/."""
+    """`root` holds receipts/ and kernels/; `outside` are folders of others that hold operators."""
 
-    def __init__(self, root: str) -> None:
-        self.root = root
+    def __init__(self, root: str, outside: Iterable[Folder] = ()) -> None:
+        self.root, self.places = root, Places(root, outside)
         self._receipts: dict[str, Receipt] = {}
 
     @cached_property
@@ -43,15 +44,15 @@ class Tree:
 
     @cached_property
     def families(self) -> Families:
-        return Families(self.root)
+        return Families(self.places)
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
         """What the operator.yaml of all rooms declare, by name."""
         from codegen.schema import operator_types, operators
 
-        areas = {folder: (one, one.load(operator_types.AreaFile)) for folder, one in rooms.areas(self.root).items()}
-        documents = rooms.found(self.root, "operator.yaml")
+        areas = {folder: (one, one.load(operator_types.AreaFile)) for folder, one in rooms.areas(self.places).items()}
+        documents = rooms.found(self.places, "operator.yaml")
         return {name: operators.load(document, areas, self.families) for name, document in documents.items()}
 
     def families_of(self, receipt: Receipt) -> list[Family]:
@@ -68,7 +69,7 @@ class Tree:
         """By name, the host's first. What has no backend.yaml is none: kernels alone cannot be built or run."""
         folder = os.path.join(self.root, "kernels", "backends")
         names = [name for name in os.listdir(folder) if os.path.isfile(os.path.join(folder, name, "backend.yaml"))]
-        listed = [Backend(Document(self.root, f"kernels/backends/{name}/backend.yaml")) for name in sorted(names)]
+        listed = [Backend(Document(self.places, f"kernels/backends/{name}/backend.yaml")) for name in sorted(names)]
         devices: dict[int, str] = {}
         for backend in listed:
             if devices.setdefault(backend.device, backend.name) != backend.name:
@@ -91,7 +92,7 @@ class Tree:
     def every_target(self) -> dict[str, Target]:
         """Those for tests too, which are built when they are named, and planned ones, which are not."""
         paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
-        listed = [Target(Document(self.root, path), self.backends) for path in paths]
+        listed = [Target(Document(self.places, path), self.backends) for path in paths]
         check_together(listed)
         return {one.name: one for one in sorted(listed, key=lambda one: (one.backend_.device, one.order))}
 
@@ -118,7 +119,7 @@ class Tree:
     @cache  # noqa: B019
     def tile_tables(self, backend: str, family: Family) -> TileTables | None:
         """The tables of a room for a backend; None where it has none."""
-        return tables_of(self.root, backend, family)
+        return tables_of(self.places, backend, family)
 
     @cache  # noqa: B019
     def refusals(self, target: Target, family: Family) -> list[Rule]:
@@ -146,13 +147,55 @@ class Tree:
         return found
 
     @cached_property
+    def own_operators(self) -> dict[str, Operator]:
+        """Those of the tree itself."""
+        return {name: one for name, one in self.operators.items() if not one.outside}
+
+    @cached_property
+    def outside_operators(self) -> dict[str, Operator]:
+        return {name: one for name, one in self.operators.items() if one.outside}
+
+    @cached_property
     def receipt_names(self) -> list[str]:
-        """In the order of their files; no file is opened."""
-        return self._names("receipts")
+        """In the order of their files, then those of operators from outside; no file of the tree is opened."""
+        own = self._names("receipts")
+        for name in self._outside_receipts:
+            if name in own:
+                raise self._outside_receipts[name].error(
+                    ("receipt",), f"receipts/{name}.yaml is the receipt of this name"
+                )
+        return [*own, *self._outside_receipts]
+
+    def _check_algorithms(self, operator: Operator) -> None:
+        for stage in operator.file.stages:
+            family = self.families[stage]
+            if not any(self.algorithms(target, family) for target in self.every_target.values()):
+                what = f"no target has an algorithm of {stage}: name under `algorithms` a target"
+                raise family.document.error((), f"{what}, cpu-generic for every CPU, and its pipelines")
+
+    @cached_property
+    def _outside_receipts(self) -> dict[str, Document]:
+        """Files in a folder receipts/ there; and of each operator one that has its name and all that it can do."""
+        found: dict[str, Document] = {}
+        for folder in self.places.outside:
+            for path in self.places.walk(f"{folder.path}/receipts"):
+                if path.endswith(".yaml"):
+                    document = Document(self.places, path)
+                    name = os.path.basename(path)[:-5]
+                    if name in found:
+                        raise document.error(("receipt",), f"{found[name].shown} is the receipt of this name")
+                    found[name] = document
+        for operator in self.outside_operators.values() if self.places.outside else []:
+            self._check_algorithms(operator)
+            if operator.name not in found:
+                found[operator.name] = Document(
+                    self.places, operator.document.path, receipts.whole(operator, self.families)
+                )
+        return found
 
     def _load(self, name: str, above: tuple[str, ...] = ()) -> Receipt:
         if name not in self._receipts:
-            document = Document(self.root, f"receipts/{name}.yaml")
+            document = self._outside_receipts.get(name) or Document(self.places, f"receipts/{name}.yaml")
             base, extends = None, document.peek("extends")
             if extends is not None:
                 if extends in (*above, name):
@@ -210,7 +253,24 @@ class Tree:
         raise CodegenError(f"{no_such('receipt', word, choices)}\nreceipts: {table}")
 
 
-@cache
 def tree(root: str = "") -> Tree:
-    """The tree at `root`; by default the checkout that this package stands in."""
-    return Tree(root or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    """The tree at `root`; by default the checkout that this package stands in, with what take_operators has named."""
+    return _tree(root or ROOT, _outside if root in ("", ROOT) else ())
+
+
+def take_operators(given: Iterable[str], directory: str = "") -> None:
+    """From now on `tree` has the operators in these folders too, which are relative to `directory`, and no others.
+
+    CodegenError for what is no such folder.
+    """
+    global _outside
+    _outside = places.outside(given, ROOT, directory)
+
+
+@cache
+def _tree(root: str, outside: tuple[Folder, ...]) -> Tree:
+    return Tree(root, outside)
+
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_outside: tuple[Folder, ...] = ()

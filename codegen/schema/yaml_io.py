@@ -5,7 +5,6 @@ Loading keeps no positions: that would cost every run. When something is wrong t
 
 from __future__ import annotations
 
-import os
 import re
 import types
 import typing
@@ -17,6 +16,7 @@ import msgspec
 import yaml
 
 from codegen.schema.errors import CodegenError, SelectionError, nearest
+from codegen.schema.places import Places
 
 T = TypeVar("T")
 Path = Sequence[str | int]  # from the top of a document to a node: ("axes", 3, "values")
@@ -40,15 +40,19 @@ class _Loader(_Safe):
 
 
 class Document:
-    """One YAML file. `shown` is its path as people are told it, relative to the tree."""
+    """One YAML file. `path` is where it lies in the tree, `shown` how people are told that."""
 
-    def __init__(self, root: str, shown: str) -> None:
-        self.shown = shown
+    def __init__(self, places: Places, path: str, text: str | None = None) -> None:
+        """`text`: of a document that is no file."""
+        self.path, self.shown = path, places.shown(path)
+        if text is not None:
+            self.text = text
+            return
         try:
-            with open(os.path.join(root, shown), encoding="utf-8") as file:
+            with open(places.at(path), encoding="utf-8") as file:
                 self.text = file.read()
         except (OSError, UnicodeDecodeError) as error:
-            raise CodegenError(f"{shown}: cannot be read: {error}") from error
+            raise CodegenError(f"{self.shown}: cannot be read: {error}") from error
 
     @cached_property
     def plain(self) -> Any:

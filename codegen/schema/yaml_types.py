@@ -79,6 +79,10 @@ class EntryFile(Struct, frozen=True, forbid_unknown_fields=True):
     when: Selection | None = None
 
 
+# An entry of a target's algorithms; codegen.algorithms says what a family's may hold.
+Algorithm = dict[str, str | int | bool | list[str | int]]
+
+
 class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     family: Word
     about: Text
@@ -94,10 +98,8 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     entries: list[EntryFile] = []
     base: Selection | None = None
     rules: list[RuleFile] = []
-
-
-# An entry of a target's algorithms; codegen.schema.algorithms says what a family's may hold.
-Algorithm = dict[str, str | int | bool | list[str | int]]
+    # By target what its file would say of a family that the tree does not know: of one from outside.
+    algorithms: dict[str, list[Algorithm]] = {}
 
 
 class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):

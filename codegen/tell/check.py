@@ -41,7 +41,7 @@ def check(root: Tree) -> str:
             _check_clauses(receipt, root.families[name], clauses)
     for family in root.families.values():
         _check_files(root, family)
-    written.check(root.root, root.operators)
+    written.check(root.root, root.own_operators)
     rules = sum(len(family.rules) for family in root.families.values())
     counts = [
         (len(receipts), "receipt"),
@@ -163,5 +163,5 @@ def _check_files(root: Tree, family: Family) -> None:
         backends = [backend for backend in root.backends if (backend, name) in used] or [*root.backends][:1]
         named += [(f"{family.room}/{backend}/{name}.cpp", ("pipelines", index, "name")) for backend in backends]
     for file, path in named:
-        if not os.path.isfile(os.path.join(root.root, file)):
+        if not os.path.isfile(root.places.at(file)):
             raise family.document.error(path, f"{file} is missing")

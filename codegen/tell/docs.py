@@ -12,6 +12,7 @@ from codegen.schema import select
 from codegen.schema.axes import Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
+from codegen.schema.places import OUTSIDE
 from codegen.schema.tree import Tree
 from codegen.tell.listing import count
 
@@ -21,6 +22,13 @@ _MADE = "<!-- Made by `python -m codegen docs --write docs/reference`; edit the 
 
 def pages(root: Tree) -> dict[str, str]:
     """Text by file name."""
+    if root.places.outside:  # a tree's own pages are committed
+        families = {stage: root.families[stage] for one in root.outside_operators.values() for stage in one.file.stages}
+        return {f"operators/{one.name}.md": _operator(root, one) for one in root.outside_operators.values()} | {
+            f"{name}.md": _family(root, family)
+            for name, family in families.items()
+            if family.room.startswith(f"{OUTSIDE}/")
+        }
     result = {"README.md": _index(root), "receipts.md": _receipts(root), "targets.md": _targets(root)}
     result |= {"codegen.md": _commands()}
     result |= {f"operators/{one.name}.md": _operator(root, one) for one in root.operators.values()}
@@ -77,7 +85,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def counts(root: Tree) -> dict[str, int]:
     """By receipt the instances on one target, as the page of receipts says them."""
     target = next(iter(root.targets))
-    return {receipt.name: count(root, receipt, target) for receipt in root.all_receipts()}
+    return {receipt.name: count(root, receipt, target) for receipt in root.all_receipts() if not receipt.outside}
 
 
 def _index(root: Tree) -> str:

@@ -110,7 +110,8 @@ def _answer(root: Tree, source: Receipt, family: Family, selected: Selected, cho
 
 def scons(root: Tree, source: Receipt, family: Family, selected: Selected, chosen: Sequence[Target]) -> str:
     """The command line that builds what a clause of a selection allows."""
-    words = ["scons", f"receipt={source.name}"]
+    given = ",".join(one.given for one in root.places.outside)
+    words = ["scons", *([f"operators={given}"] if given else []), f"receipt={source.name}"]
     if [target.name for target in chosen] != [root.native().name]:
         words.append(f"target={','.join(target.name for target in chosen)}")
     if selected != Selected(family.everything):

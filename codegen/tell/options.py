@@ -84,6 +84,11 @@ def parse(command: Command, words: Sequence[str], program: str) -> Given | None:
     return given
 
 
+def words_of(value: str) -> list[str]:
+    """Those between commas."""
+    return [word for word in value.split(",") if word]
+
+
 def _usage(command: Command, program: str, message: str) -> CodegenError:
     return CodegenError(f"{message}\nusage: {usage(command, program)}")
 

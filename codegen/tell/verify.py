@@ -10,6 +10,7 @@ import msgspec
 
 from codegen.emit.flags import manifest_name
 from codegen.emit.manifest import FORMAT, MARK, inflated, manifest, source_hashes
+from codegen.emit.operators import python_table
 from codegen.plan import held
 from codegen.plan.plan import Plan, digest, resolve
 from codegen.schema.errors import CodegenError
@@ -49,7 +50,7 @@ def verify(root: Tree, path: str) -> tuple[str, bool]:
         raise CodegenError(f"{path}: its manifest is of another version or damaged: {error!r}") from error
     differs = [] if claim["format"] == FORMAT else [f"the manifest's format is {claim['format']}, ours is {FORMAT}"]
     differs += _library(path, data, text, receipt, names)
-    here, plan, planned = source_hashes(root.root), None, list[str]()
+    here, plan, planned = source_hashes(root.places), None, list[str]()
     try:
         plan = resolve(receipt, targets, where, root=root)
         here = held.sources(plan, here)
@@ -63,7 +64,7 @@ def verify(root: Tree, path: str) -> tuple[str, bool]:
     differs += planned
     if plan and not differs:
         families = [f for f in root.families.values() if any(i.family_ is f for i in plan.instances)]
-        if manifest(plan, families, info, here) != text:
+        if manifest(plan, families, info, here, python_table.of_outside(plan)) != text:
             differs.append("manifest: the same instances, yet other words about them, the receipt or the targets")
     what = f"{os.path.basename(path)}: receipt {receipt}, {', '.join(targets)}" + (
         f", where '{where}'" if where else ""

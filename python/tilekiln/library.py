@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from . import _binding, selection
+from . import _binding, _outside, selection
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
 
 ENTRY_POINTS = "tilekiln.libraries"
@@ -185,7 +185,9 @@ def looked_in() -> str:
 
 @functools.cache
 def _loaded(path: str, stamp: tuple[int, int]) -> Library:
-    return Library(path)
+    library = Library(path)
+    _outside.bring(library)
+    return library
 
 
 def _open(path: pathlib.Path) -> Library:

@@ -150,11 +150,8 @@ def _held(library: Library) -> list[int]:
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
-LOOKS = {name: table.looks for name, table in OPERATORS.items()}
-
-
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
-    one, other = LOOKS[operator]
+    one, other = OPERATORS[operator].looks
     q, v = arrays[one], arrays[other]
     look: tuple[Any, ...] | None
     try:

@@ -39,8 +39,8 @@ def test_every_option_and_target_is_in_the_help():
     [
         (
             ["reciept=flash"],
-            "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, mode, cxx, "
-            "launcher, cache, compiledb, prefix, DESTDIR, vendor, verbose, format, explain.",
+            "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, operators, mode, "
+            "cxx, launcher, cache, compiledb, prefix, DESTDIR, vendor, verbose, format, explain.",
         ),
         (
             ["mode=relase"],

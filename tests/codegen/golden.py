@@ -17,6 +17,7 @@ from codegen.emit.manifest import source_hash, source_hashes  # noqa: E402
 from codegen.emit.render import generate  # noqa: E402
 from codegen.plan import held  # noqa: E402
 from codegen.plan.plan import resolve  # noqa: E402
+from codegen.schema.places import Places  # noqa: E402
 from codegen.schema.tree import tree  # noqa: E402
 from codegen.tell import listing  # noqa: E402
 
@@ -39,7 +40,7 @@ def plans() -> dict[str, str]:
 
 def sources() -> dict[str, str]:
     """sources/*.txt: everything generated for SAMPLES. The tree's hashes, which any edit changes, are zeroed."""
-    hashes = source_hashes(str(ROOT))
+    hashes = source_hashes(Places(str(ROOT)))
     plans = [resolve(name, TARGETS, where) for name, where in SAMPLES.items()]
     real = re.compile("|".join([*(source_hash(held.sources(p, hashes)) for p in plans), *hashes.values()]).encode())
     with tempfile.TemporaryDirectory() as folder:

@@ -10,17 +10,24 @@ from codegen.schema.operators import Argument, Operator
 
 WIDTH = 150
 MADE = "Made by `python -m codegen operators --write`"
+MADE_IN_A_BUILD = "Made in a build"
 _WHY = """An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or \
 the nearest instances, the axes that differ, the rule that forbids the problem, and the command that builds it. Writes \
 at most capacity bytes, the final 0 included; *length is the full length without it. text may be null when capacity is \
 0. Returns OK or INVALID_ARGUMENT."""
 
 
+def path(operator: Operator) -> str:
+    """Where programs find it, below include/."""
+    return f"tilekiln/operators/{operator.name}.h"
+
+
 def text(operator: Operator) -> str:
     name, struct = operator.name, f"tilekiln_{operator.name}_args"
     guard = f"TILEKILN_OPERATORS_{name.upper()}_H"
+    made = MADE_IN_A_BUILD if operator.outside else MADE
     lines = [
-        f"/* {name}.h - {MADE} from {operator.room}/operator.yaml; change that. */",
+        f"/* {name}.h - {made} from {operator.room}/operator.yaml; change that. */",
         f"#ifndef {guard}",
         f"#define {guard}",
         "",

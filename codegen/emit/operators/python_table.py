@@ -7,6 +7,8 @@ from typing import Any
 
 from codegen.emit.operators import torch_schema
 from codegen.emit.operators.binding import place
+from codegen.plan import held
+from codegen.plan.plan import Plan
 from codegen.schema.errors import no_such
 from codegen.schema.operators import Argument, Form, Operator
 
@@ -25,37 +27,62 @@ OPERATORS: dict[str, Operator] = {
 '''
 
 
+class Record(dict[str, Any]):
+    """A record of python/tilekiln/_shapes.py by its fields: in JSON an object, in Python's source a call."""
+
+    def __init__(self, kind: str, **fields: Any) -> None:
+        super().__init__(fields)
+        self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
+
+
 def text(operators: Mapping[str, Operator]) -> str:
-    return HEAD + "".join(_operator(one, operators) for one in operators.values()) + "}\n"
+    return HEAD + "".join(_entry(one, operators) for one in operators.values()) + "}\n"
 
 
-def _operator(operator: Operator, operators: Mapping[str, Operator]) -> str:
+def _entry(operator: Operator, operators: Mapping[str, Operator]) -> str:
+    fields = record(operator, operators)
+    long = {name: "".join(f"            {item!r},\n" for item in fields[name]) for name in ("forms", "results")}
+    shown = {name: f"(\n{long[name]}        )" if name in long else repr(value) for name, value in fields.items()}
+    lines = "".join(f"        {name}={value},\n" for name, value in shown.items())
+    return f"    {operator.name!r}: Operator(\n{lines}    ),\n"
+
+
+def of_outside(plan: Plan) -> dict[str, object]:
+    """Of the operators from outside that a library holds: what frameworks must know, and no table of Python has."""
+    every = plan.tree.operators
+    return {one.name: record(one, every) for one in held.operators(plan) if one.outside}
+
+
+def record(operator: Operator, operators: Mapping[str, Operator]) -> Record:
+    """All that is known of an operator there."""
     torch = operator.file.torch
     if torch.backward is not None and torch.backward not in operators:
         raise operator.document.error(("torch", "backward"), no_such("operator", torch.backward, operators))
     backward = operators[torch.backward] if torch.backward else None
     pairs = [a for a in operator.scalars if a.value == "int32" and a.kind == "pair"]
     states = [a for a in operator.scalars if a.value == "uint64" and a.kind == "pair"]
-    fields: dict[str, str] = {
-        "arrays": repr(tuple(a.name for a in operator.positional)),
-        "optional": repr(tuple(a.name for a in operator.positional if a.file.optional)),
-        "written": repr({a.name: a.file.written_with or "" for a in torch_schema.written(operator)}),
-        "forms": _tuple(_form(operator, form) for form in operator.forms),
-        "exchange": repr(operator.exchange or ("", "")),
-        "results": _tuple(_results(operator)),
-        "pairs": repr({a.name: tuple(zip(a.fields, a.default, strict=True)) for a in pairs}),
-        "states": repr({a.name: torch_schema.state(a) for a in states}),
-        "schema": repr(torch_schema.schema(operator, backward)),
-        "twin": repr(torch_schema.twin(operator)),
-        "contiguous": repr(tuple(torch.contiguous)),
-        "backward": repr(torch.backward or ""),
-        "backward_flags": repr(tuple(torch_schema.backward_flags(operator, backward))),
-        "main": repr(operator.main),
-        "looks": repr(_looks(operator)),
-        "independent": _independent(operator),
-    }
-    lines = "".join(f"        {name}={value},\n" for name, value in fields.items())
-    return f"    {operator.name!r}: Operator(\n{lines}    ),\n"
+    return Record(
+        "Operator",
+        arrays=tuple(a.name for a in operator.positional),
+        optional=tuple(a.name for a in operator.positional if a.file.optional),
+        written={a.name: a.file.written_with or "" for a in torch_schema.written(operator)},
+        forms=tuple(_form(operator, form) for form in operator.forms),
+        exchange=operator.exchange or ("", ""),
+        results=tuple(_results(operator)),
+        pairs={a.name: tuple(zip(a.fields, a.default, strict=True)) for a in pairs},
+        states={a.name: torch_schema.state(a) for a in states},
+        schema=torch_schema.schema(operator, backward),
+        twin=torch_schema.twin(operator),
+        contiguous=tuple(torch.contiguous),
+        backward=torch.backward or "",
+        backward_flags=tuple(torch_schema.backward_flags(operator, backward)),
+        main=operator.main,
+        looks=_looks(operator),
+        independent=_independent(operator),
+    )
 
 
 def _looks(operator: Operator) -> tuple[int, int]:
@@ -66,16 +93,12 @@ def _looks(operator: Operator) -> tuple[int, int]:
     return places[0], places[-1]
 
 
-def _tuple(items: Iterator[str]) -> str:
-    return "(\n" + "".join(f"            {item},\n" for item in items) + "        )"
-
-
-def _form(operator: Operator, form: Form) -> str:
+def _form(operator: Operator, form: Form) -> Record:
     ndim = {a.name: len(operator.shape(form, a.name) or ()) for a in operator.form_of}
-    return f"Form(name={form.name!r}, ndim={ndim!r}, given={form.given!r})"
+    return Record("Form", name=form.name, ndim=ndim, given=form.given)
 
 
-def _results(operator: Operator) -> Iterator[str]:
+def _results(operator: Operator) -> Iterator[Record]:
     always = [a.required for a in operator.results]
     if always != sorted(always, reverse=True):
         late = operator.results[always.index(True, always.index(False))].name
@@ -87,7 +110,7 @@ def _results(operator: Operator) -> Iterator[str]:
         yield _result(operator, operator.arguments[name], {"asked_by": flag, "torch_alone": True})
 
 
-def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> str:
+def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> Record:
     file = a.file
     words: dict[str, Any] = {
         "dtype": "" if a.dtype_of else a.dtypes[0],
@@ -100,8 +123,7 @@ def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> str:
     }
     shapes = {form.name: tuple(_places(operator, form, a, exchanged) for exchanged in (False, True))
               for form in operator.forms}  # fmt: skip
-    said = "".join(f", {name}={value!r}" for name, value in words.items() if value)
-    return f"Result(name={a.name!r}, shapes={shapes!r}{said})"
+    return Record("Result", name=a.name, shapes=shapes, **{name: value for name, value in words.items() if value})
 
 
 def _places(operator: Operator, form: Form, a: Argument, exchanged: bool) -> tuple[tuple[str, int] | None, ...]:
@@ -111,10 +133,10 @@ def _places(operator: Operator, form: Form, a: Argument, exchanged: bool) -> tup
     )
 
 
-def _independent(operator: Operator) -> str:
+def _independent(operator: Operator) -> Record | None:
     file = operator.file.independent
     if file is None:
-        return "None"
+        return None
     form, letter = operator.forms[0], file.length
     leading: dict[str, int] = {}
     apart: dict[str, int] = {}
@@ -133,4 +155,4 @@ def _independent(operator: Operator) -> str:
             raise operator.document.error(("independent", "length"), error)
     taken = {a.name for a in operator.arrays if a.kind == "array"}
     leading, apart = ({name: n for name, n in of.items() if name in taken} for of in (leading, apart))
-    return f"Independent(leading={leading!r}, apart={apart!r}, unless={tuple(file.unless)!r})"
+    return Record("Independent", leading=leading, apart=apart, unless=tuple(file.unless))

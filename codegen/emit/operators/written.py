@@ -13,7 +13,7 @@ from codegen.schema.operators import Operator
 
 def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
     """Text by path from the root of the tree."""
-    headers = {f"include/tilekiln/operators/{name}.h": header.text(one) for name, one in operators.items()}
+    headers = {f"include/{header.path(one)}": header.text(one) for one in operators.values()}
     made = {
         "include/tilekiln/operators.h": header.all_of(operators),
         "python/tilekiln/_declared.py": stubs.text(operators),

@@ -18,6 +18,9 @@ struct Score {
   i64 bias_row;
   int rows, keys;  // that exist in this tile and block
   i64 distance;    // (first row + shift) - first key
+  // For the score of an operator from outside: its problem, and the query head.
+  const void* own;
+  int head;
 };
 
 // Vectors [j0, j1), keys [begin, end). maximum[j] is read and raised.

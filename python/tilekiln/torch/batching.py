@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilekiln import _outside
 from tilekiln._tables import OPERATORS
 
 from . import operators
@@ -72,7 +73,10 @@ def folded(name: str, call: Call, size: int, given: dict[str, Any], dims: dict[s
     return (unfolded, out_dims) if isinstance(made, tuple) else (unfolded[0], out_dims[0])
 
 
-def _register(name: str) -> None:
+def define(name: str) -> None:
+    """The rule of an operator that writes none of its arguments."""
+    if OPERATORS[name].written:
+        return
     arguments = operators.ARGUMENTS[name]
 
     def rule(info: Any, in_dims: Any, *values: Any) -> Any:
@@ -84,6 +88,6 @@ def _register(name: str) -> None:
     torch.library.register_vmap(f"tilekiln::{name}", rule)
 
 
-for _name, _table in OPERATORS.items():
-    if not _table.written:
-        _register(_name)
+for _name in OPERATORS:
+    define(_name)
+_outside.followers.append(define)

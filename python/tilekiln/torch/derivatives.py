@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilekiln import _outside
 from tilekiln._native import ArgumentError
 from tilekiln._tables import OPERATORS
 
@@ -197,15 +198,21 @@ def _register() -> None:
 
     torch.library.register_autograd("tilekiln::fmha_fwd", differentiate, setup_context=save)
     torch.library.register_autograd("tilekiln::fmha_bwd", no_second)
-    have = [name for name, table in OPERATORS.items() if table.backward]
-    for name, table in OPERATORS.items():
-        if name in have or name in [OPERATORS[one].backward for one in have] or table.written:
-            continue
+    for name in OPERATORS:
+        define(name)
 
-        def no_backward(ctx: Any, *_: Any, name: str = name) -> Any:
-            raise NotImplementedError(f"tilekiln::{name} has no backward; operators that have one: {', '.join(have)}")
 
-        torch.library.register_autograd(f"tilekiln::{name}", no_backward)
+def define(name: str) -> None:
+    """That an operator has no backward, where it has none."""
+    have = [one for one, table in OPERATORS.items() if table.backward]
+    if name in have or name in [OPERATORS[one].backward for one in have] or OPERATORS[name].written:
+        return
+
+    def no_backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError(f"tilekiln::{name} has no backward; operators that have one: {', '.join(have)}")
+
+    torch.library.register_autograd(f"tilekiln::{name}", no_backward)
 
 
 _register()
+_outside.followers.append(define)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tilekiln import _outside
 from tilekiln._shapes import Operator, Result
 from tilekiln._tables import OPERATORS
 from tilekiln.operators import _call
@@ -31,9 +32,9 @@ DTYPES = {
     "uint8": torch.uint8,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_STATES = {state: name for table in OPERATORS.values() for name, state in table.states.items()}
-_PAIRS = {name: pair for table in OPERATORS.values() for name, pair in table.pairs.items()}
-_OTHER = frozenset([*_STATES, *(field for pair in _PAIRS.values() for field, _ in pair)])
+_STATES: dict[str, str] = {}
+_PAIRS: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {}
+_OTHER: set[str] = set()
 """Arguments that the facade has under other names."""
 
 
@@ -120,7 +121,7 @@ def _run(table: Operator) -> tuple[Operator, list[tuple[str, str]], list[int], l
     return table, conditional, contiguous, [one for one in table.results if one.torch_alone]
 
 
-_RUNS = {name: _run(table) for name, table in OPERATORS.items()}
+_RUNS: dict[str, tuple[Operator, list[tuple[str, str]], list[int], list[Result]]] = {}
 
 
 def _trace(table: Operator, given: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -201,5 +202,20 @@ def _define(name: str) -> tuple[tuple[str, Any], ...]:
     return arguments
 
 
-ARGUMENTS = {name: _define(name) for name in OPERATORS}
+ARGUMENTS: dict[str, tuple[tuple[str, Any], ...]] = {}
 """The arguments of each operator and their defaults, in order."""
+
+
+def define(name: str) -> None:
+    """An operator that OPERATORS has becomes one of PyTorch."""
+    table = OPERATORS[name]
+    _STATES.update({state: argument for argument, state in table.states.items()})
+    _PAIRS.update(table.pairs)
+    _OTHER.update(table.states.values(), (field for pair in table.pairs.values() for field, _ in pair))
+    _RUNS[name] = _run(table)
+    ARGUMENTS[name] = _define(name)
+
+
+for _name in OPERATORS:
+    define(_name)
+_outside.followers.append(define)

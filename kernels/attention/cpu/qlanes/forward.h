@@ -72,7 +72,8 @@ void store_random_bytes(const Problem& a, const Unit& u, int rows, u64 rng_offse
   }
 }
 
-// Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them.
+// Source: where the keys come from (keys.h). The arguments are Storage, FwdProblem, FwdUnit and Scratch, or extend them. Stages may
+// have `own_score`, a ScoreStage that does all that there is between scores and logits: an operator's own score function.
 template <class Compute, class Source = DenseKeys, class Stages, class Problem, class Unit, class Space>
 void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const int rows = u.seqlen_q - u.row < kTileQ ? u.seqlen_q - u.row : kTileQ;
@@ -98,7 +99,12 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const bool has_sink = a.features.sink && a.sink && Source::has_sink(u) && a.sink[u.head] != -kInfinity;
   const float sink = has_sink ? a.sink[u.head] : 0.f;
   float scale = a.softmax_scale * descales.q;
-  const ScoreStage stage = stage_of(a, storage, descales.blocked(), scale, sink);
+  constexpr bool kOwnScore = requires { Stages::own_score; };
+  ScoreStage stage;
+  if constexpr (kOwnScore)
+    stage = Stages::own_score;
+  else
+    stage = stage_of(a, storage, descales.blocked(), scale, sink);
   if (!stage) scale = positive_scale<Compute>(scale, w.q, q_words);
   const float unit = stage ? 1.f : scale;  // m is in logits, or in scores that unit makes logits
   const float c = unit < -kLowest / kLog2e ? kLog2e * unit : -kLowest;
@@ -114,7 +120,8 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   }
 
   Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}};
-  b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0};
+  b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0, nullptr, 0};
+  if constexpr (kOwnScore) b.score.own = &a, b.score.head = u.head;
   if (a.features.bias == Bias::alibi) b.score.slope = -a.alibi_slopes[u.alibi_offset + u.head];
   const char* bias = nullptr;
   if (a.features.bias == Bias::elementwise)
