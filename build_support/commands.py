@@ -86,7 +86,9 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
         chosen += every if word == "all" else [native_target()] if word == "native" else [word]
     return Request(
         receipts=receipts(values),
-        variant=variant(chosen, list(tree().every_target), values["mode"], values["where"], len(every)),
+        variant=variant(
+            chosen, list(tree().every_target), values["mode"], values["where"], len(every), values["variant"]
+        ),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",

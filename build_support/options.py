@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -64,6 +65,9 @@ OPTIONS = (
         ("ccache, sccache, distcc, 'ccache distcc' or another that runs compilers;", "rebuilds nothing"),
     ),
     Option("cache", "How to build", "DIR", "", ("shares compiled objects between trees (SCons CacheDir)",)),
+    Option(
+        "variant", "How to build", "NAME", "", ("the folder is build/NAME-<mode>, whatever target= and where= are",)
+    ),
     Option("compiledb", "How to build", "yes|no", "no", ("also writes compile_commands.json",), YES_NO),
     Option("prefix", "Where to", "DIR", "", ("of install; /usr/local where none is given",)),
     Option("DESTDIR", "Where to", "DIR", "", ("of install: stands before prefix, for packages; $DESTDIR",)),
@@ -75,6 +79,7 @@ OPTIONS = (
         ("makes DIR a source tree of the receipt that needs no Python:", "a CMake project, with a Makefile too"),
     ),
     Option("verbose", "What to see", "yes|no", "no", ("shows whole commands",), YES_NO),
+    Option("progress", "What to see", "yes|no", "no", ("counts steps where the output is no terminal too",), YES_NO),
     Option("format", "What to see", "names|table|json|csv", "names", ("of list",), ("names", "table", "json", "csv")),
     Option(
         "explain",
@@ -141,6 +146,8 @@ def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str], receipts
             raise UsageError(
                 f"{name}={value} is not possible.{nearest(value, choices)} The values are {', '.join(choices)}."
             )
+        if name == "variant" and not re.fullmatch("(?!python$|executor$)[a-z][a-z0-9_]*", value):
+            raise UsageError(f"variant={value} must be a name (small letters, digits and _), not python or executor.")
         values[name] = value
     for target in targets:
         if target not in TARGETS and not target.startswith("build/") and target not in ("build", "."):

@@ -19,9 +19,12 @@ class Variant:
     mode: str
     where: str = ""
     every: bool = False
+    named: str = ""  # the folder, whatever is built there: objects that many plans share are made once
 
     @property
     def name(self) -> str:
+        if self.named:
+            return f"{self.named}-{self.mode}"
         short = "all" if self.every else "+".join(target.removeprefix("cpu-") for target in self.targets)
         # Blanks between the conditions mean nothing, so they make no other variant.
         where = " ".join(self.where.split())
@@ -60,7 +63,9 @@ class Variant:
         return (self.python_directory, self.executor_directory)
 
 
-def variant(targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "", all_: int = 0) -> Variant:
+def variant(
+    targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "", all_: int = 0, named: str = ""
+) -> Variant:
     """`all_`: how many of `everything`, the first, `all` means; 0: each."""
     chosen, count = tuple(name for name in everything if name in targets), all_ or len(everything)
-    return Variant(chosen, mode, where, every=count > 1 and chosen == tuple(everything[:count]))
+    return Variant(chosen, mode, where, count > 1 and chosen == tuple(everything[:count]), named)

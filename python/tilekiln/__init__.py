@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from . import reference
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
+    from .just_in_time import jit
     from .kv_cache import KVCache, decode
     from .library import Instance, Library, add_library, libraries, load
     from .machine import info
@@ -43,6 +44,7 @@ _HOME = {
     "attention_backward": ".operators",
     "decode": ".kv_cache",
     "info": ".machine",
+    "jit": ".just_in_time",
     "libraries": ".library",
     "linear": ".products",
     "load": ".library",
@@ -68,6 +70,7 @@ __all__ = [
     "attention_backward",
     "decode",
     "info",
+    "jit",
     "libraries",
     "linear",
     "load",

@@ -35,6 +35,15 @@ class Refusal(NamedTuple):
         return bool(near) and all(re.search(r"differs in (.*, )?dtype=", reason) for reason in near)
 
 
+_ASKED = re.compile(r"no kernel in (?:library|any library) \(.*?\) for (\w+ \S+=.*)")
+
+
+def problem_of(text: str) -> str | None:
+    """The family and the problem that `one_text` speaks of, as `jit` takes them; None where a rule forbids it."""
+    found = _ASKED.match(text)
+    return found[1] if found else None
+
+
 def one_text(refusals: Sequence[Refusal]) -> str:
     """The refusals of all libraries at hand; there is one at least.
 

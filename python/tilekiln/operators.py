@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from ._native import Launcher, NoKernelError
-from ._refusals import Refusal, one_text
+from ._native import ArgumentError, Launcher, NoKernelError
+from ._refusals import Refusal, one_text, problem_of
 from ._tables import OPERATORS
 from .library import Library, how_to_build, libraries, looked_in
 
@@ -20,7 +20,13 @@ _served: dict[Any, Callable[..., Any]] = {}
 
 
 def attention(
-    q: Array, k: Array, v: Array, *, deterministic: bool | None = None, **arguments: Unpack[AttentionArguments]
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    deterministic: bool | None = None,
+    on_missing: Literal["raise", "build"] = "raise",
+    **arguments: Unpack[AttentionArguments],
 ) -> Any:
     """Attention forward with the best kernel of whatever libraries are built or installed.
 
@@ -32,6 +38,9 @@ def attention(
     its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
     that backward; None is what torch.are_deterministic_algorithms_enabled() says. lse is then no differentiable result,
     and there is no second derivative.
+
+    on_missing="build" builds a kernel that no library has (`jit`), which takes its time once; where a gradient is
+    recorded the kernels must be there.
     """
     torch = sys.modules.get("torch")
     if (
@@ -48,7 +57,14 @@ def attention(
         from .torch import derivatives
 
         return derivatives.attention(q, k, v, deterministic, arguments)
-    return _call("fmha_fwd", (q, k, v), arguments)
+    if on_missing not in ("raise", "build"):
+        raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
+    if on_missing == "raise":
+        return _call("fmha_fwd", (q, k, v), arguments)
+    try:
+        return _call("fmha_fwd", (q, k, v), arguments)
+    except NoKernelError as error:
+        return _built(error).fmha_fwd(q, k, v, **arguments)
 
 
 def attention_backward(
@@ -123,7 +139,8 @@ class BackwardLauncher(Launcher):
 
 @functools.cache
 def _at_hand() -> list[Library]:
-    return libraries()
+    asked_for = sys.modules.get("tilekiln.just_in_time")
+    return [*libraries(), *(asked_for.loaded if asked_for else ())]
 
 
 def look_again() -> None:
@@ -168,6 +185,16 @@ def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
     if look is not None:
         _served[look] = serve
     return serve(*arrays, **arguments)
+
+
+def _built(error: NoKernelError) -> Library:
+    """A library with the kernel that a refusal speaks of, built. The refusal where it names none."""
+    problem = problem_of(str(error))
+    if problem is None:
+        raise error
+    from .just_in_time import jit
+
+    return jit(problem)
 
 
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:

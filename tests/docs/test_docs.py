@@ -84,7 +84,7 @@ PYTHON = [
 
 @pytest.mark.parametrize("page", PYTHON)
 def test_python(  # type: ignore[no-untyped-def]
-    page: pathlib.Path, build_library, binding, request, monkeypatch: pytest.MonkeyPatch, capsys
+    page: pathlib.Path, build_library, binding, request, monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: pathlib.Path
 ) -> None:
     if "import jax" in page.read_text():
         request.getfixturevalue("jax_handlers")
@@ -93,6 +93,9 @@ def test_python(  # type: ignore[no-untyped-def]
     monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(map(str, built)))
     monkeypatch.setattr("tilekiln.operators._at_hand", functools.cache(tilekiln.libraries))
     monkeypatch.setattr("tilekiln.operators._served", {})
+    monkeypatch.setattr("tilekiln.just_in_time.loaded", [])
+    monkeypatch.setenv("TILEKILN_JIT", str(tmp_path))
+    monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     namespace: dict[str, object] = {"np": np}
     for block in blocks(page, "python"):
         expecting = [line for line in block.splitlines() if re.search(r"# \w+Error", line)]

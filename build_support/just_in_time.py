@@ -1,0 +1,123 @@
+"""What `tilekiln.jit` runs in the tree: kernels as people ask for them, to libraries, by the build that is everybody's.
+
+Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "options": ["launcher=ccache"]}. Says
+the build's own lines on standard error; the answer is JSON on standard output: {"libraries": [path, ...]}, by kernel,
+or {"error": text, "wrong": whether it is what was asked that is wrong}.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from codegen.plan.plan import sieve
+from codegen.schema import select
+from codegen.schema.axes import Family
+from codegen.schema.errors import CodegenError
+from codegen.schema.language import Condition
+from codegen.schema.tree import Tree, tree
+from codegen.tell.explain import explain
+
+from .variant import variant
+
+NAME = "jit"
+MODE = "release"
+
+
+class Asked(NamedTuple):
+    """A kernel, in the words of selections."""
+
+    family: Family
+    selected: list[select.Selected]
+    text: str  # as where= takes it
+
+
+def read(root: Tree, text: str) -> Asked:
+    """CodegenError for a wrong word. Head dims that no kernel has exactly are those of the smallest that takes them."""
+    first, _, rest = text.strip().partition(" ")
+    family = root.family(first)
+    if family.main:
+        raise CodegenError(f"{first} comes with {family.main.name}: ask for that")
+    clauses = [_rounded(family, clause) for clause in select.parse(rest)]
+    written = " or ".join(" ".join([f"family={family.name}", *map(str, clause)]) for clause in clauses)
+    return Asked(family, select.typed([family], written, "jit", root.hows_of([family]))[family.name], written)
+
+
+def _rounded(family: Family, conditions: Sequence[Condition]) -> list[Condition]:
+    table = family.table
+    held = [axis for axis in (table.columns if table else []) if axis.holds == "at_least"]
+    wanted = {c.axis: c.values[0] for c in conditions if c.sign == "=" and len(c.values) == 1}
+    if not table or not all(wanted.get(axis.name, "").isdecimal() for axis in held):
+        return list(conditions)
+    least = [int(wanted[axis.name]) for axis in held]
+    rows = [row for by, row in table.rows if wanted.get(table.by.name, table.by.values[by]) == table.by.values[by]]
+    fits = [row for row in rows if all(has >= want for has, want in zip(row, least, strict=True))]
+    if tuple(least) in rows or not fits:
+        return list(conditions)
+    best = dict(zip((axis.name for axis in held), map(str, min(fits, key=sum)), strict=True))
+    return [c._replace(values=(best[c.axis],)) if c.axis in best else c for c in conditions]
+
+
+def groups(root: Tree, asked: Sequence[Asked]) -> dict[str, list[int]]:
+    """By receipt which of the kernels it is built with, few receipts. CodegenError where none lists one."""
+    native = root.native()
+    listed = {
+        receipt.name: [
+            at
+            for at, one in enumerate(asked)
+            if one.family.name in receipt.clauses and sieve(root, receipt, one.family, native, one.selected).leaves()
+        ]
+        for receipt in root.sound_receipts
+    }
+    left, found = set(range(len(asked))), dict[str, list[int]]()
+    while left:
+        best = max(listed, key=lambda name: len(left & set(listed[name])))
+        if not left & set(listed[best]):
+            text = asked[min(left)].text.removeprefix("family=")
+            raise CodegenError(explain(root, root.sound_receipts[0].name, text, [native.name]).text)
+        found[best] = sorted(left & set(listed[best]))
+        left -= set(found[best])
+    return found
+
+
+def build(root: Tree, kernels: Sequence[str], options: Sequence[str]) -> list[str]:
+    """The library of each kernel. CodegenError for what is asked wrongly, CalledProcessError where the build fails."""
+    asked = [read(root, text) for text in kernels]
+    native = root.native().name
+    made = [""] * len(asked)
+    for receipt, places in groups(root, asked).items():
+        where = " or ".join(dict.fromkeys(asked[at].text for at in places))
+        words = [
+            f"receipt={receipt}",
+            f"target={native}",
+            f"variant={NAME}",
+            f"where={where}",
+            "progress=yes",
+            *options,
+        ]
+        place = variant([native], [native], MODE, named=NAME)
+        goals = [place.library(receipt), place.manifest(receipt)]
+        subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *goals], stdout=sys.stderr, check=True)
+        for at in places:
+            made[at] = goals[0]
+    return made
+
+
+def main() -> None:
+    """The program."""
+    asked = json.load(sys.stdin)
+    answer: dict[str, object]
+    try:
+        answer = {"libraries": build(tree(), asked["kernels"], asked["options"])}
+    except CodegenError as error:
+        answer = {"error": str(error), "wrong": True}
+    except subprocess.CalledProcessError as error:
+        answer = {"error": f"exit status {error.returncode}", "wrong": False}
+    json.dump(answer, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

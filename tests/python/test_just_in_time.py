@@ -1,0 +1,200 @@
+"""Kernels built when they are asked for: real builds in the tree, a store of the test's own."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln import just_in_time, operators
+
+from tests.conftest import shared_objects
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PLAIN = "mask=none bias=none dropout=no softcap=no skip_min_seqlen_q=no sink=no mode=batch"
+FIRST = f"fmha_fwd dtype=fp32 hdim_q=48 hdim_v=48 lse=no {PLAIN}"
+SECOND = f"fmha_fwd dtype=fp32 hdim_q=48 hdim_v=48 lse=yes {PLAIN}"
+THIRD = f"fmha_fwd dtype=fp32 hdim_q=32 hdim_v=32 lse=yes {PLAIN}"
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, binding: object) -> Iterator[pathlib.Path]:
+    monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
+    monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
+    monkeypatch.delenv("TILEKILN_JIT_SIZE", raising=False)
+    before = list(just_in_time.loaded)
+    yield tmp_path / "store"
+    just_in_time.loaded[:] = before
+    operators.look_again()
+
+
+def test_kernels_are_built_once_and_found_by_other_processes(
+    store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[tuple[int, int]] = []
+    asked: list[just_in_time.Config] = [
+        FIRST,
+        {"family": "fmha_fwd", "dtype": "fp32", "hdim_q": 48, "hdim_v": 48, "lse": True, "mode": ["batch"]}
+        | {
+            "mask": "none",
+            "bias": "none",
+            "dropout": False,
+            "softcap": False,
+            "skip_min_seqlen_q": False,
+            "sink": False,
+        },
+        FIRST,
+    ]
+    libraries = tk.jit(asked, progress=lambda done, total: steps.append((done, total)))
+    assert libraries[0] is libraries[1] is libraries[2]
+    assert libraries[0].instance_count == 2
+    assert steps
+    assert steps == sorted(steps)
+    assert steps[-1][0] <= steps[-1][1]
+    q, k, v = np.random.default_rng(1).standard_normal((3, 1, 20, 2, 48)).astype(np.float32)
+    expected = tk.reference.fmha_fwd(q, k, v)
+    np.testing.assert_allclose(libraries[0].fmha_fwd(q, k, v), expected, rtol=1e-5, atol=1e-5)
+    # From now on nothing is built, here and elsewhere.
+    monkeypatch.setattr(just_in_time, "_run", lambda *_: pytest.fail("built again"))
+    assert tk.jit(FIRST) is libraries[0]
+    code = f"""
+import tilekiln as tk
+from tilekiln import just_in_time
+just_in_time._run = None
+print(tk.jit({FIRST!r}).path)
+"""
+    said = _python(code)
+    assert said.strip() == str(libraries[0].path)
+    assert [entry.path for entry in just_in_time.entries()] == [pathlib.Path(libraries[0].path)]
+    shown = _python("import runpy, sys; sys.argv[1:] = ['cache']; runpy.run_module('tilekiln', run_name='__main__')")
+    assert shown.startswith(f"{store}: 1 libraries, ")
+    cleared = _python(
+        "import runpy, sys; sys.argv[1:] = ['cache', '--clear']; runpy.run_module('tilekiln', run_name='__main__')"
+    )
+    assert cleared == f"{store}: 1 libraries removed\n"
+    assert just_in_time.entries() == []
+
+
+def _python(code: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+def test_processes_that_ask_at_once_build_once(store: pathlib.Path) -> None:
+    code = f"import tilekiln as tk; print(tk.jit({SECOND!r}).path)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate()[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert said[0] == said[1]
+    assert len(just_in_time.entries()) == 1
+    assert not list(store.glob(".new-*"))
+
+
+def test_a_failed_compile_shows_command_and_output(
+    store: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/bin/sh\necho the compiler is on strike >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("TILEKILN_JIT_OPTIONS", f"launcher={broken}")
+    with pytest.raises(RuntimeError, match=r"^the kernel could not be built: exit status \d+\n") as caught:
+        tk.jit(THIRD)
+    assert "the compiler is on strike" in str(caught.value)
+    assert "-m build_support.just_in_time" in str(caught.value)
+    assert just_in_time.entries() == []
+    assert not list(store.glob("requests/*"))
+
+
+def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tk.jit(THIRD, progress=interrupt)
+    assert just_in_time.entries() == []
+    assert tk.jit(THIRD).instance_count == 1
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("dtype=bf16", "config: was 'dtype=bf16', must begin with a family"),
+        ({"dtype": "bf16"}, "must be a text or a mapping with a family"),
+        ("fmha_fwt dtype=bf16", "no family 'fmha_fwt'; nearest: fmha_fwd"),
+        ("fmha_fwd dtype=bf17", "axis 'dtype' of fmha_fwd has no value 'bf17'; nearest: bf16"),
+        ("fmha_fwd softcap=yes bias=elementwise", "a soft cap is allowed only without an elementwise bias"),
+        ("fmha_bwd_dot_do_o dtype=bf16", "fmha_bwd_dot_do_o comes with fmha_bwd_dq_dk_dv: ask for that"),
+    ],
+)
+def test_what_is_no_kernel_is_refused_with_the_reason(config: just_in_time.Config, said: str) -> None:
+    with pytest.raises(tk.ArgumentError) as caught:
+        tk.jit(config)
+    assert said in str(caught.value)
+    assert just_in_time.entries() == []
+
+
+def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = tk.jit(SECOND)
+    just_in_time.loaded.clear()
+    monkeypatch.setattr(operators, "libraries", lambda: [small])
+    operators.look_again()
+    q, k, v = np.random.default_rng(2).standard_normal((3, 1, 20, 2, 41)).astype(np.float32)
+    with pytest.raises(tk.NoKernelError):
+        tk.attention(q, k, v)
+    out = tk.attention(q, k, v, on_missing="build")
+    expected = tk.reference.fmha_fwd(q, k, v)
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(tk.attention(q, k, v), out)  # it is at hand from now on
+    with pytest.raises(tk.ArgumentError, match="on_missing: was 'built', must be 'raise' or 'build'"):
+        tk.attention(q, k, v, on_missing="built")  # type: ignore[arg-type]
+
+
+def test_without_sources_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(just_in_time, "in_tree", lambda: False)
+    with pytest.raises(tk.NoKernelError, match="has no sources to build it from: run from a source tree"):
+        tk.jit(FIRST)
+
+
+def _entry(store: pathlib.Path, name: str, size: int, used: float) -> None:
+    folder = store / "entries" / name
+    folder.mkdir(parents=True)
+    (folder / "libtilekiln_x.so").write_bytes(b"x" * size)
+    (folder / "libtilekiln_x.json").touch()
+    os.utime(folder / "libtilekiln_x.json", (used, used))
+    (store / "requests").mkdir(exist_ok=True)
+    (store / "requests" / f"of_{name}").write_text(f"{name}/libtilekiln_x.so")
+
+
+def test_what_was_used_longest_ago_goes(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for at, name in enumerate(("old", "middle", "new")):
+        _entry(store, name, 1000, 1e9 + at)
+    (store / ".new-left").mkdir()  # of a process that was killed
+    gone = just_in_time.evict(store, 2500, keep=set())
+    assert [path.parent.name for path in gone] == ["old"]
+    assert sorted(path.name for path in (store / "requests").iterdir()) == ["of_middle", "of_new"]
+    assert not (store / ".new-left").exists()
+    assert just_in_time.evict(store, 0, keep={"new/libtilekiln_x.so"})
+    assert [entry.path.parent.name for entry in just_in_time.entries()] == ["new"]
+    monkeypatch.setenv("TILEKILN_JIT_SIZE", "1.5 GB")
+    assert just_in_time.limit() == 1_500_000_000
+    monkeypatch.setenv("TILEKILN_JIT_SIZE", "much")
+    with pytest.raises(tk.ArgumentError, match="TILEKILN_JIT_SIZE: was 'much', must be a size such as 800 MB or 2 GB"):
+        just_in_time.limit()
+
+
+def test_sources_that_changed_are_other_kernels(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert just_in_time._stamp() == just_in_time._stamp()
+    before = just_in_time._stamp()
+    monkeypatch.setenv("CXX", "another")
+    assert just_in_time._stamp() != before
