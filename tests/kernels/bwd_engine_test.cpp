@@ -144,15 +144,16 @@ void randoms(const Visit& visit) {
 const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16"};
 
 // Returns the number of failures.
-int test(const Target<fmha::BwdEngine>& target, Dtype dtype, int step) {
+int test(const Target<fmha::BwdEngine>& target, Dtype dtype, Steps steps) {
   Guarded scratch(Kind::byte, target.engine->scratch_bytes);
   scratch.poison();
   const Tolerance allowed = tolerance(dtype);
   int visited = 0, count = 0, failures = 0;
   GradientError worst;
   const Visit visit = [&](const BwdCase& t) {
-    if (visited++ % step != 0) return;
-    const BwdErrors e = run(*target.engine, dtype, t, scratch, unsigned(++count));
+    if (!steps.visits(visited++)) return;
+    ++count;
+    const BwdErrors e = run(*target.engine, dtype, t, scratch, unsigned(visited));
     bool right = e.broken.empty();
     const double far = std::abs(t.bias_mean) * 0x1p-23;  // what scores and LSE of that size round in fp32
     for (const GradientError* x : {&e.dq, &e.dk, &e.dv, &e.dbias, &e.delta, &e.d_sink}) {

@@ -159,15 +159,16 @@ bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
 const std::vector<const char*> dtype_names = {"fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"};
 
 // Returns the number of failures.
-int test(const Target<fmha::FwdEngine>& target, Dtype dtype, int step) {
+int test(const Target<fmha::FwdEngine>& target, Dtype dtype, Steps steps) {
   Guarded memory(Kind::byte, target.engine->scratch_bytes);
   void* const scratch = memory.data();
   const Tolerance allowed = tolerance(dtype);
   int visited = 0, count = 0, failures = 0;
   Errors worst;
   const Visit visit = [&](const FwdCase& t) {
-    if (visited++ % step != 0) return;
-    const Errors e = run(*target.engine, dtype, t, scratch, unsigned(++count));
+    if (!steps.visits(visited++)) return;
+    ++count;
+    const Errors e = run(*target.engine, dtype, t, scratch, unsigned(visited));
     worst.rms = std::max(worst.rms, e.rms);
     worst.element = std::max(worst.element, e.element);
     worst.lse = std::max(worst.lse, e.lse);

@@ -2,7 +2,7 @@
 // layout, splits and their combine, every feature. Caches touch inaccessible pages; what holds no key is NaN, and an index of a
 // page that holds none points nowhere.
 //
-//   kv_engine_test [TARGET [DTYPE [quick]]]
+//   kv_engine_test [TARGET [DTYPE [quick|few [FIRST]]]]
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #include <cmath>
 #include <cstdio>
@@ -246,7 +246,7 @@ std::vector<Target> targets() {
 }
 
 // Returns the number of failures.
-int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
+int test(const Target& target, Pipeline pipeline, KvDtype dtype, Steps steps) {
   const fmha::KvEngine& engine = pipeline == Pipeline::qlanes ? *target.qlanes : *target.dlanes;
   Guarded memory(Kind::byte, engine.scratch_bytes);
   memory.poison();
@@ -255,8 +255,9 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
   int visited = 0, count = 0, failures = 0;
   Errors worst;
   const Visit visit = [&](const KvCase& t) {
-    if (visited++ % step != 0) return;
-    const Errors e = run(engine, *target.dlanes, dtype, t, memory.data(), unsigned(++count));
+    if (!steps.visits(visited++)) return;
+    ++count;
+    const Errors e = run(engine, *target.dlanes, dtype, t, memory.data(), unsigned(visited));
     worst.rms = std::max(worst.rms, e.rms);
     worst.element = std::max(worst.element, e.element);
     worst.lse = std::max(worst.lse, e.lse);
@@ -284,7 +285,7 @@ int test(const Target& target, Pipeline pipeline, KvDtype dtype, int step) {
 
 int main(int argc, char** argv) {
   using namespace tilekiln::test;
-  const int step = step_of(argc, argv, 7);
+  const Steps steps = steps_of(argc, argv, 7);
   int failures = 0, tested = 0;
   for (const Target& target : targets()) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
@@ -293,7 +294,7 @@ int main(int argc, char** argv) {
       const KvDtype dtype{static_cast<unsigned char>(i)};
       if (argc > 2 && std::strcmp(argv[2], name_of(dtype)) != 0) continue;
       ++tested;
-      for (Pipeline pipeline : {Pipeline::qlanes, Pipeline::dlanes}) failures += test(target, pipeline, dtype, step);
+      for (Pipeline pipeline : {Pipeline::qlanes, Pipeline::dlanes}) failures += test(target, pipeline, dtype, steps);
     }
   }
   if (tested == 0) {

@@ -1,7 +1,7 @@
 // What the engine tests of the forward and of the backward share: sweeps over lengths, mask edges, scales and dropout, and
 // the command line.
 //
-//   PROGRAM [TARGET [DTYPE [quick|few]]]   one target (cpu_avx2) or any, one dtype (bf16), a fifth or a 29th of the cases
+//   PROGRAM [TARGET [DTYPE [quick|few [FIRST]]]]   one target (cpu_avx2) or any, one dtype (bf16), a fifth or a 29th of the cases
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.
 #pragma once
 
@@ -166,11 +166,11 @@ std::vector<Target<Engine>> targets(const Engine* avx512bf16, const Engine* avx5
           {"cpu_generic", generic, true}};
 }
 
-// test(target, dtype, step) for all that the command line asks for: every step-th case, returns the number of failures.
+// test(target, dtype, steps) for all that the command line asks for: returns the number of failures.
 template <class Engine>
 int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targets,
-                 const std::vector<const char*>& dtypes, int (*test)(const Target<Engine>&, Dtype, int)) {
-  const int step = step_of(argc, argv, 5);
+                 const std::vector<const char*>& dtypes, int (*test)(const Target<Engine>&, Dtype, Steps)) {
+  const Steps steps = steps_of(argc, argv, 5);
   int failures = 0, tested = 0;
   for (const Target<Engine>& target : targets) {
     const bool asked = argc < 2 || std::strcmp(argv[1], "any") == 0 || std::strcmp(argv[1], target.name) == 0;
@@ -178,7 +178,7 @@ int test_engines(int argc, char** argv, const std::vector<Target<Engine>>& targe
     for (size_t dtype = 0; dtype < dtypes.size(); ++dtype) {
       if (argc > 2 && std::strcmp(argv[2], dtypes[dtype]) != 0) continue;
       ++tested;
-      failures += test(target, Dtype(dtype), step);
+      failures += test(target, Dtype(dtype), steps);
     }
   }
   if (tested == 0) {

@@ -27,6 +27,12 @@ def run(program: Path, *arguments: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+@pytest.fixture
+def sweep(request: pytest.FixtureRequest) -> list[str]:
+    """Which cases a release engine gets: other ones each day, a fifth or a seventh; with --full all."""
+    return [] if request.config.option.full else ["quick", str(request.config.option.sample_seed)]
+
+
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 def test_core(build_program: Callable[..., Path], mode: str) -> None:
     run(build_program("core_test", mode=mode))
@@ -39,37 +45,35 @@ def test_vocabulary(build_program: Callable[..., Path], target: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
-def test_engine(build_program: Callable[..., Path], target: str, dtype: str) -> None:
-    run(build_program("fwd_engine_test", targets="all"), target, dtype)
+def test_engine(build_program: Callable[..., Path], sweep: list[str], target: str, dtype: str) -> None:
+    run(build_program("fwd_engine_test", targets="all"), target, dtype, *sweep)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_native_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("fwd_engine_test", mode="sanitize"), "any", dtype, "quick")
+    run(build_program("fwd_engine_test", mode="sanitize"), "any", dtype, "few")
 
 
 @pytest.mark.parametrize("dtype", BWD_DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
-def test_backward_engine(build_program: Callable[..., Path], target: str, dtype: str) -> None:
-    run(build_program("bwd_engine_test", targets="all"), target, dtype)
+def test_backward_engine(build_program: Callable[..., Path], sweep: list[str], target: str, dtype: str) -> None:
+    run(build_program("bwd_engine_test", targets="all"), target, dtype, *sweep)
 
 
 @pytest.mark.parametrize("dtype", BWD_DTYPES)
 def test_native_backward_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("bwd_engine_test", mode="sanitize"), "any", dtype, "quick")
+    run(build_program("bwd_engine_test", mode="sanitize"), "any", dtype, "few")
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
-def test_kv_engines(build_program: Callable[..., Path], target: str, dtype: str) -> None:
-    # 3,200 cases take 7 s on the fastest target and 20 s on the portable one; both kinds of vocabulary get them all.
-    step = [] if target in ("cpu_avx512bf16", "cpu_avx2") else ["quick"]
-    run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *step)
+def test_kv_engines(build_program: Callable[..., Path], sweep: list[str], target: str, dtype: str) -> None:
+    run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *sweep)
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
 def test_native_kv_engines_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("kv_engine_test", KV_RECEIPT, mode="sanitize"), "any", dtype, "quick")
+    run(build_program("kv_engine_test", KV_RECEIPT, mode="sanitize"), "any", dtype, "few")
 
 
 @pytest.mark.parametrize("target", TARGETS)
