@@ -1,0 +1,111 @@
+"""linear: layers, batches, experts and quantised weights against PyTorch, one core.
+
+Each sample of ours stands beside one of PyTorch, in one process, by thread CPU time, pinned; medians of the ratios are
+shown, PyTorch's time over ours. Wants the receipts gemm_default and gemm_linear built for this machine. Weights are
+4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are (w4a16) or
+quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+
+from tools.bench.gemm import _seconds
+
+Pair = tuple[str, Callable[[], Any], Callable[[], Any]]
+SIZE = 4096
+
+
+def _layers(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.randn(SIZE, SIZE, dtype=dtype)
+        packed = tk.PackedWeight(weight)
+        for m in (1, 16, 64, 128):
+            x, out = torch.randn(m, SIZE, dtype=dtype), torch.empty(m, SIZE, dtype=dtype)
+            theirs = lambda x=x, weight=weight: torch.nn.functional.linear(x, weight)  # noqa: E731
+            ours = lambda x=x, w=weight, out=out: lib.gemm(x, w.T, out=out, num_threads=1)  # noqa: E731
+            yield f"layer {str(dtype)[6:]} {m}", ours, theirs
+            tiles = out.reshape(m, SIZE // 64, 64)
+            ours = lambda x=x, w=packed, o=tiles: lib.flatmm(x, w.panels, out=o, num_threads=1)  # noqa: E731
+            yield f"packed {str(dtype)[6:]} {m}", ours, theirs
+
+
+def _quantised(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    packed = tk.QuantisedWeight(torch.randn(SIZE, SIZE), bits=4, group=32)
+    theirs = torch._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (SIZE, SIZE), dtype=torch.int32), 1)
+    scale = torch.rand(SIZE // 32, SIZE, 2).bfloat16()
+    for m in (1, 4, 16, 64):
+        x, out = torch.randn(m, SIZE).bfloat16(), torch.empty(m, SIZE // 64, 64, dtype=torch.bfloat16)
+
+        def peer(x: Any = x) -> Any:
+            return torch._weight_int4pack_mm_for_cpu(x, theirs, 32, scale)
+
+        for name, quantise in (("w4a8", True), ("w4a16", False)):
+
+            def ours(x: Any = x, out: Any = out, quantise: bool = quantise) -> Any:
+                return lib.flatmm_quant(x, packed.panels, packed.scale, out=out, quantise_a=quantise, num_threads=1)
+
+            yield f"{name} {m}", ours, peer
+
+
+def _batched(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    for dtype in (torch.float32, torch.bfloat16):
+        for count, m, n, k in ((256, 32, 32, 32), (64, 64, 64, 64), (32, 512, 512, 64)):
+            a, b = torch.randn(count, m, k, dtype=dtype), torch.randn(count, k, n, dtype=dtype)
+            out = torch.empty(count, m, n, dtype=dtype)
+            ours = lambda a=a, b=b, out=out: lib.batched_gemm(a, b, out=out, num_threads=1)  # noqa: E731
+            yield (
+                f"batched {str(dtype)[6:]} {count}x{m}x{n}x{k}",
+                ours,
+                lambda a=a, b=b, out=out: torch.bmm(a, b, out=out),
+            )
+
+
+def _grouped(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    weight = torch.randn(8, SIZE // 2, SIZE // 2).bfloat16()
+    for name, counts in (
+        ("even", [128] * 8),
+        ("ragged", [1, 3, 7, 16, 32, 64, 0, 5]),
+        ("mostly empty", [0, 0, 2, 0, 0, 0, 1, 0]),
+    ):
+        starts = np.cumsum([0, *counts]).astype(np.int32)
+        x, ends = torch.randn(int(starts[-1]), SIZE // 2).bfloat16(), torch.from_numpy(starts[1:].copy())
+        b = weight.transpose(1, 2)
+        ours = lambda x=x, b=b, starts=starts: lib.grouped_gemm(x, b, starts, num_threads=1)  # noqa: E731
+        yield f"grouped bf16 {name}", ours, lambda x=x, b=b, ends=ends: torch._grouped_mm(x, b, offs=ends)
+
+
+KINDS = {"layers": _layers, "quantised": _quantised, "batched": _batched, "grouped": _grouped}
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/bench linear", description=__doc__)
+    parser.add_argument("--kinds", default=",".join(KINDS), help="[%(default)s]")
+    parser.add_argument("--repeat", type=int, default=7, help="samples of each [%(default)s]")
+    given = parser.parse_args(argv)
+    kinds = given.kinds.split(",")
+    for kind in kinds:
+        if kind not in KINDS:
+            parser.error(f"--kinds: was {kind!r}, must be of {', '.join(KINDS)}")
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    import torch
+
+    torch.set_num_threads(1)
+    print(f"PyTorch {torch.__version__}; its time over ours (1.5: we take two thirds)")
+    for kind in kinds:
+        library = tk.load("gemm_linear" if kind == "quantised" else "gemm_default")
+        for name, ours, theirs in KINDS[kind](library, torch):
+            ours(), theirs()
+            ratios, spent = [], []
+            for _ in range(given.repeat):
+                spent.append(_seconds(ours, 0.02))
+                ratios.append(_seconds(theirs, 0.02) / spent[-1])
+            print(f"{name:32} {statistics.median(ratios):5.2f}x  {statistics.median(spent) * 1e6:9.1f} us", flush=True)
+    return 0
