@@ -196,4 +196,6 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     numbers: dict[Word, NumberFile] = {}
     independent: IndependentFile | None = None
     torch: TorchFile = TorchFile()
+    reference: Word | None = None  # its module in python/tilekiln/reference; the operator's name unless said
+    tests: Word | None = None  # its file in tests/python; test_<operator> unless said
     defaults: str = ""  # the comment of the C function that makes the defaults

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 
+from codegen.emit import files
 from codegen.emit.operators import written
 from codegen.plan.plan import resolve
 from codegen.plan.sieve import Sieve
 from codegen.schema import select, tile_tables
 from codegen.schema.axes import Family
 from codegen.schema.errors import no_such
+from codegen.schema.operators import Operator
 from codegen.schema.receipts import Receipt
 from codegen.schema.tree import Tree
 from codegen.tell import docs
@@ -41,6 +44,8 @@ def check(root: Tree) -> str:
             _check_clauses(receipt, root.families[name], clauses)
     for family in root.families.values():
         _check_files(root, family)
+    for operator in root.own_operators.values():
+        check_proof(root, operator)
     written.check(root.root, root.own_operators)
     rules = sum(len(family.rules) for family in root.families.values())
     counts = [
@@ -165,3 +170,22 @@ def _check_files(root: Tree, family: Family) -> None:
     for file, path in named:
         if not os.path.isfile(root.places.at(file)):
             raise family.document.error(path, f"{file} is missing")
+
+
+def check_proof(root: Tree, operator: Operator) -> None:
+    """An operator has a reference that judges it, tests that name it, and a page."""
+    name, file = operator.name, operator.file
+    proofs = {
+        "reference": f"python/tilekiln/reference/{file.reference or name}.py",
+        "tests": f"tests/python/{file.tests or f'test_{name}'}.py",
+        "page": f"{docs.FOLDER}/operators/{name}.md",
+    }
+    for what, path in proofs.items():
+        said = (what,) if getattr(file, what, None) else ("operator",)
+        found = files.read(os.path.join(root.root, path))
+        if found is None:
+            how = f"python -m codegen docs --write {docs.FOLDER}" if what == "page" else "write it"
+            more = "" if what == "page" else f", or name another under `{what}`"
+            raise operator.document.error(said, f"the {what} of {name}, {path}, must be there: {how}{more}")
+        if what == "tests" and not re.search(rf"\b{name}\b", found.decode()):
+            raise operator.document.error(said, f"the tests of {name}, {path}, must name it")

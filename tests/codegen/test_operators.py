@@ -13,7 +13,7 @@ from codegen.emit.operators import render, written
 from codegen.schema import operator_types as types
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
-from codegen.tell.check import check
+from codegen.tell.check import check, check_proof
 from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
 
@@ -196,3 +196,28 @@ def test_stubs_have_the_functions_of_every_operator(real: Tree) -> None:
             assert f"    def {name}{suffix}(self, " in text
     binding = (pathlib.Path(real.root) / "python/tilekiln/_binding.pyi").read_text()
     assert "class Library(Functions):" in binding
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [
+        ("python/tilekiln/reference/softmax.py", "reference"),
+        ("tests/python/test_softmax.py", "tests"),
+        ("docs/reference/operators/softmax.md", "page"),
+    ],
+)
+def test_check_demands_what_proves_an_operator(copy: Copy, missing: str, what: str) -> None:
+    root = copy.tree()
+    softmax = root.operators["softmax"]
+    check_proof(root, softmax)
+    (copy.path / missing).unlink()
+    said = rf"^kernels/norm/softmax/operator\.yaml:1:\d+: the {what} of softmax, {re.escape(missing)}, must be there: "
+    with pytest.raises(CodegenError, match=said):
+        check_proof(root, softmax)
+
+
+def test_check_demands_that_the_tests_name_the_operator(copy: Copy) -> None:
+    (copy.path / "tests/python/test_linear.py").write_text("def test_products() -> None: ...\n")
+    said = r"^kernels/gemm/flatmm/operator\.yaml:17:8: the tests of flatmm, tests/python/test_linear\.py, must name it$"
+    with pytest.raises(CodegenError, match=said):
+        check(copy.tree())

@@ -25,7 +25,9 @@ PARTS = (
     "python/tilekiln/_declared.py",
     "python/tilekiln/_functions.pyi",
     "python/tilekiln/_tables.py",
+    "python/tilekiln/reference",
     "python/tilekiln/torch/_declared.py",
+    "tests/python",
 )
 TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
 FORWARD = "kernels/attention/fmha_fwd/family.yaml"
