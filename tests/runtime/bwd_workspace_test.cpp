@@ -65,8 +65,8 @@ BwdWorkspaceShape group_shape(const GroupVector& v) {
   shape.batch = static_cast<int>(v.sq.size());
   shape.nhead_q = v.nhead;
   shape.hdim_q = v.hdim;
-  shape.kM0 = v.kM0;
-  shape.kN0 = v.kN0;
+  shape.tile_q = v.kM0;
+  shape.tile_k = v.kN0;
   shape.workers = v.workers;
   return shape;
 }
@@ -145,7 +145,7 @@ void vectors_of_batch_mode() {
     shape.batch = v.batch;
     shape.nhead_q = v.nhead;
     shape.seqlen_k = v.seqlen_k;
-    shape.kN0 = v.kN0;
+    shape.tile_k = v.kN0;
     shape.workers = v.workers;
     const BatchJobs jobs = batch_jobs(shape);
     CHECK_IN(jobs.per_head == v.per_head && jobs.total == v.total && jobs.per_worker == v.per_worker &&
@@ -160,8 +160,8 @@ void worked_batch_examples() {
   a.batch = 2;
   a.nhead_q = 16;
   a.hdim_q = 128;
-  a.kM0 = 16;
-  a.kN0 = 128;
+  a.tile_q = 16;
+  a.tile_k = 128;
   a.workers = 304;
   a.seqlen_q = 1024;
   a.seqlen_k = 4096;
@@ -240,7 +240,7 @@ void sizes_of_the_other_modes() {
   shape.batch = 3;
   shape.nhead_q = 4;
   shape.hdim_q = 64;
-  shape.kM0 = shape.kN0 = 64;
+  shape.tile_q = shape.tile_k = 64;
   shape.workers = 8;
   shape.seqlen_q = 100;
   shape.seqlen_k = 200;
@@ -316,8 +316,8 @@ void random_batch_schedules(int count) {
     shape.batch = 1 + static_cast<int>(random() % 4);
     shape.nhead_q = 1 + static_cast<int>(random() % 9);
     shape.hdim_q = 32;
-    shape.kM0 = 64;
-    shape.kN0 = 1 << (4 + random() % 4);
+    shape.tile_q = 64;
+    shape.tile_k = 1 << (4 + random() % 4);
     shape.workers = 1 + static_cast<int>(random() % 304);
     shape.seqlen_q = static_cast<int64_t>(random() % 100);
     shape.seqlen_k = static_cast<int64_t>(random() % 1500);

@@ -81,8 +81,8 @@ class Inspection {
     shape_.batch = p.batch;
     shape_.nhead_q = p.nhead_q;
     shape_.hdim_q = p.hdim_q;
-    shape_.kM0 = p.kM0;
-    shape_.kN0 = p.kN0;
+    shape_.tile_q = p.kM0;
+    shape_.tile_k = p.kN0;
     total_q_ = i64(p.batch) * p.seqlen_q;
     longest_k_ = p.seqlen_k;
     if (shape_.group) {
@@ -129,7 +129,7 @@ class Inspection {
     out->plain_balance = plain();
     const int threads = std::max(1, p_.threads);
     const auto free_units = [&] {
-      return units(keys_per_unit(shape_.kN0, threads, [&](int keys) { return units(keys); }));
+      return units(keys_per_unit(shape_.tile_k, threads, [&](int keys) { return units(keys); }));
     };
     out->thread_balance = balance(claimed(shape_.deterministic ? work_ : free_units(), threads));
   }
@@ -173,7 +173,7 @@ class Inspection {
     for (int block = 0; block < shape_.workers; ++block) {
       const int worker = shape_.group ? xcd_map(block, shape_.workers) : block;
       const auto add = [&](int b, int, int chunk, int) {
-        work_[static_cast<size_t>(worker)] += pairs(b, i64(chunk) * shape_.kN0, shape_.kN0);
+        work_[static_cast<size_t>(worker)] += pairs(b, i64(chunk) * shape_.tile_k, shape_.tile_k);
       };
       if (shape_.group) {
         walk_group(schedule.cu_states[block], schedule.batch_states, shape_.batch, shape_.nhead_q, add);
@@ -185,7 +185,7 @@ class Inspection {
 
   // The plain order cut into runs of equal count, one per thread.
   double plain() {
-    const std::vector<double> all = units(shape_.kN0);
+    const std::vector<double> all = units(shape_.tile_k);
     const size_t parts = static_cast<size_t>(std::max(1, p_.threads));
     std::vector<double> work(parts, 0.0);
     const size_t run = (all.size() + parts - 1) / parts;

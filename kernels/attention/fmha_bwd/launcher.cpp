@@ -193,8 +193,8 @@ tilekiln_status BwdLauncher::create(const tilekiln_fmha_bwd_problem& problem, st
   shape.batch = problem.batch;
   shape.nhead_q = problem.nhead_q;
   shape.hdim_q = problem.hdim_q;
-  shape.kM0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
-  shape.kN0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
+  shape.tile_q = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
+  shape.tile_k = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
   if (!shape.group) {
     shape.seqlen_q = problem.seqlen_q;
     shape.seqlen_k = problem.seqlen_k;

@@ -13,8 +13,8 @@ BwdWorkspaceShape shape_of(const BwdCall& call) {
   shape.batch = call.batch;
   shape.nhead_q = problem.nhead_q;
   shape.hdim_q = problem.hdim_q;
-  shape.kM0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
-  shape.kN0 = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
+  shape.tile_q = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_q]);
+  shape.tile_k = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
   i64 rows = call.batch * call.physical_q, longest = call.physical_k;
   if (shape.group) {
     rows = 0;
@@ -56,7 +56,7 @@ u64 workspace_size(const BwdCall& call) {
 
 tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys) {
   // Each sequence may end within a chunk.
-  const i64 chunks = shape.nhead_q * (keys / shape.kN0 + shape.batch);
+  const i64 chunks = shape.nhead_q * (keys / shape.tile_k + shape.batch);
   if (!shape.group_schedule() || chunks <= max_scheduled_chunks) return TILEKILN_OK;
   return fail_argument("deterministic",
                        "was 1 with %lld chunks of keys over all heads, must be 0 above %lld in group mode", chunks,

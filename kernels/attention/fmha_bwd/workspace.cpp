@@ -26,10 +26,10 @@ struct Work {
 
   int64_t rows(int b)
       const {  // of a chunk of sequence b: never 0, because dk and dv must be written even where there is no query
-    const int64_t length = seqstart_q[b + 1] - seqstart_q[b], step = std::max<int64_t>(shape.kM0, unit);
+    const int64_t length = seqstart_q[b + 1] - seqstart_q[b], step = std::max<int64_t>(shape.tile_q, unit);
     return std::max(round_up(length, step), step) / unit;
   }
-  int64_t chunks(int b) const { return ceil_div<int64_t>(seqstart_k[b + 1] - seqstart_k[b], shape.kN0); }
+  int64_t chunks(int b) const { return ceil_div<int64_t>(seqstart_k[b + 1] - seqstart_k[b], shape.tile_k); }
   int64_t of(int b) const { return shape.nhead_q * chunks(b) * rows(b); }
   int64_t total() const {
     int64_t sum = 0;
@@ -119,7 +119,7 @@ uint64_t pack_group(const BwdWorkspaceShape& shape, const int32_t* seqstart_q, c
   }
   // The states hold work in 32 bits. What does not fit is counted in coarser rows: the schedule only loses evenness.
   Work work = {shape, seqstart_q, seqstart_k};
-  while (work.total() + shape.kM0 > INT32_MAX && work.unit < max_unit) work.unit *= 2;
+  while (work.total() + shape.tile_q > INT32_MAX && work.unit < max_unit) work.unit *= 2;
   schedule(work, cu_states, batch_states);
   remap(cu_states, shape.workers);
   for (int b = 0; b < shape.batch; ++b) {
@@ -169,7 +169,7 @@ uint64_t dq_acc_upper_bound(const BwdWorkspaceShape& shape, int64_t total_q, int
   if (shape.direct) return 0;
   int64_t factor = 1;
   if (shape.group_schedule()) {
-    factor = ceil_div<int64_t>(max_seqlen_k, shape.kN0);
+    factor = ceil_div<int64_t>(max_seqlen_k, shape.tile_k);
   } else if (shape.batch_schedule()) {
     BwdWorkspaceShape most = shape;
     most.seqlen_k = max_seqlen_k;
@@ -188,9 +188,9 @@ int default_workers(const BwdWorkspaceShape& shape, int64_t rows, int64_t longes
   if (heads >= enough) return static_cast<int>(ceil_div(heads, ceil_div(heads, most)));
   // Sequences of group mode differ: their keys are taken to be as many as their queries, but not more than the longest
   // has.
-  int64_t chunks = ceil_div<int64_t>(longest, shape.kN0);
+  int64_t chunks = ceil_div<int64_t>(longest, shape.tile_k);
   if (shape.group && shape.batch > 0) {
-    const int64_t mean = ceil_div(ceil_div<int64_t>(rows, shape.batch), int64_t(shape.kN0));
+    const int64_t mean = ceil_div(ceil_div<int64_t>(rows, shape.batch), int64_t(shape.tile_k));
     chunks = std::min(chunks, std::max(mean, ceil_div<int64_t>(chunks, shape.batch)));
   }
   const int64_t splits = std::clamp<int64_t>(chunks, 1, ceil_div(enough, heads));
@@ -205,7 +205,7 @@ bool zeroed_by_prepare(const BwdWorkspaceShape& shape, bool has_mask) {
 
 BatchJobs batch_jobs(const BwdWorkspaceShape& shape) {
   BatchJobs jobs;
-  jobs.per_head = ceil_div<int64_t>(shape.seqlen_k, shape.kN0);
+  jobs.per_head = ceil_div<int64_t>(shape.seqlen_k, shape.tile_k);
   jobs.total = int64_t(shape.batch) * shape.nhead_q * jobs.per_head;
   jobs.per_worker = ceil_div<int64_t>(jobs.total, shape.workers);
   if (jobs.total == 0 || jobs.per_worker % jobs.per_head == 0) {

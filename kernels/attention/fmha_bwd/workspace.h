@@ -20,7 +20,7 @@ struct BwdWorkspaceShape {
   bool group = false, deterministic = false;
   bool direct = false;  // the main stage writes dq itself: no workspace
   int batch = 0, nhead_q = 0, hdim_q = 0;
-  int kM0 = 0, kN0 = 0;  // queries and keys of the main stage's tile
+  int tile_q = 0, tile_k = 0;  // queries and keys of the main stage's tile
   int workers = 0;
   int64_t seqlen_q = 0, seqlen_k = 0;  // batch mode: of each sequence
 
@@ -33,7 +33,7 @@ struct alignas(16) CuState { int32_t w_lo, w_hi, ibatch, isplit, head_start, c_s
 static_assert(sizeof(CuState) == 32);
 
 struct alignas(16) BatchState {
-  int32_t sq;  // work of a chunk: its query rows, rounded up to kM0
+  int32_t sq;  // work of a chunk: its query rows, rounded up to tile_q
   int32_t nc;  // chunks
   int32_t nsplits, unused;
 };
