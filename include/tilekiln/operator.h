@@ -94,10 +94,12 @@ typedef struct tilekiln_operator {
   tilekiln_status (*why)(const void* args, char* text, size_t capacity, size_t* length);
 } tilekiln_operator;
 
-/* The sizes of all structs of a table in one number. */
+/* Raised whenever a struct or an enum of this file changes, were it only the order of two fields. */
+#define TILEKILN_OPERATOR_REVISION 1
+/* The sizes of all structs of a table and the revision in one number. */
 #define TILEKILN_OPERATOR_LAYOUT \
   (sizeof(tilekiln_operator) | sizeof(tilekiln_form) << 12 | sizeof(tilekiln_argument) << 24 | \
-   sizeof(tilekiln_number) << 32 | sizeof(tilekiln_result) << 40)
+   sizeof(tilekiln_number) << 32 | sizeof(tilekiln_result) << 40 | (size_t)TILEKILN_OPERATOR_REVISION << 52)
 
 /* The operators of this library, *count of them. */
 TILEKILN_API const tilekiln_operator* const* tilekiln_operators(int32_t* count);

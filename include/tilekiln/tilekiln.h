@@ -45,7 +45,7 @@ typedef struct tilekiln_fmha_bwd_problem {
   int32_t dbias; /* 1: the bias gradient too */
   int32_t dropout; /* TILEKILN_DROPOUT_...: store with randval */
   int32_t softcap; /* 1: with a soft cap */
-  int32_t sink; /* 1: with sink logits, or sink_size and a left window */
+  int32_t sink; /* 1: with sink logits, or sink columns left of a window */
   int32_t deterministic;
   int32_t workers; /* as in tilekiln_fmha_bwd_args */
 } tilekiln_fmha_bwd_problem;

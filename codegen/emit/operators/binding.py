@@ -65,6 +65,20 @@ def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: st
     return None
 
 
+_BYTES = {"float": 4, "int32_t": 4, "int64_t": 8, "uint64_t": 8}
+
+
+def layout(operator: Operator) -> dict[str, int]:
+    """Where each field of the struct of arguments lies on a machine of 64 bits; "": its size."""
+    offsets, end = {"size": 0}, 8
+    for a in operator.arguments.values():
+        bytes_ = _BYTES.get(a.c_type, 8)  # else a pointer
+        for field in a.fields:
+            offsets[field] = -(-end // bytes_) * bytes_
+            end = offsets[field] + bytes_
+    return offsets | {"": -(-end // 8) * 8}
+
+
 class Table:
     """The context of kernels/runtime/operator_table.h.jinja."""
 
@@ -85,6 +99,7 @@ class Table:
         operator = self.operator
         untouched = operator.file.untouched
         forms = [form for form in operator.forms if form.mode in untouched.form]
+        offsets = layout(operator)
         return {
             "operator": operator,
             "arguments": [self._argument(entry) for entry in self.entries],
@@ -99,6 +114,8 @@ class Table:
             "zero_given": self._bits(untouched.given),
             "any_given": self._bits([name for form in operator.forms for name in form.given]),
             "doc": page.docstring(operator),
+            "offsets": [(field, at) for field, at in offsets.items() if field],
+            "size": offsets[""],
         }
 
     def _bits(self, names: Any) -> str:
