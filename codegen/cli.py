@@ -141,8 +141,8 @@ def _operators(given: Given) -> int:
     root = tree()
     made = [f"{one.document.shown}: a build makes {header.path(one)}" for one in root.outside_operators.values()]
     if given["--write"]:
-        return _say("\n".join([write(root.root, root.own_operators), *made]))
-    check(root.root, root.own_operators)
+        return _say("\n".join([write(root), *made]))
+    check(root)
     return _say("\n".join(["everything made from operator.yaml is up to date", *made]))
 
 

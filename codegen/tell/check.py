@@ -46,7 +46,7 @@ def check(root: Tree) -> str:
         _check_files(root, family)
     for operator in root.own_operators.values():
         check_proof(root, operator)
-    written.check(root.root, root.own_operators)
+    written.check(root)
     rules = sum(len(family.rules) for family in root.families.values())
     counts = [
         (len(receipts), "receipt"),

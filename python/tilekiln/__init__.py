@@ -6,7 +6,8 @@
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
 `KVCache` and `decode` serve from a cache, `matmul`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
-`info` says what there is, `reference` is the float64 NumPy reference.
+`info` says what there is, `reference` is the float64 NumPy reference. Every other
+operator is here under its own name, over all libraries as `attention` is: `tk.rmsnorm2d(x, gamma)`.
 Importing this imports neither NumPy nor any framework.
 """
 
@@ -84,12 +85,20 @@ def __getattr__(name: str) -> Any:
     """Names arrive at their first use, which keeps the import itself at a few milliseconds."""
     import importlib
 
-    if name not in _HOME:
+    if name not in _HOME and (name.startswith("_") or name not in _operators()):
         raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
-    module = importlib.import_module(_HOME[name], __name__)
-    value = globals()[name] = module if name == "reference" else getattr(module, name)
+    module = importlib.import_module(_HOME.get(name, ".operators"), __name__)
+    value = globals()[name] = (
+        module if name == "reference" else getattr(module, name) if name in _HOME else module.face(name)
+    )
     return value
 
 
+def _operators() -> frozenset[str]:
+    from ._tables import OPERATORS
+
+    return frozenset(OPERATORS)
+
+
 def __dir__() -> list[str]:
-    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__, *_operators()})

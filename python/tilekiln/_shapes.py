@@ -83,6 +83,8 @@ class Operator(_Record):
     """The operator of its derivative."""
     backward_flags: tuple[str, ...]
     """Flags of that operator alone, which PyTorch's operator takes for it."""
+    receipt: str
+    """What people are told to build for it; empty: no receipt has it."""
     main: int
     """Which of its instances, one a stage, is the one that callers choose."""
     looks: tuple[int, int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from ._native import ArgumentError, Launcher, NoKernelError
@@ -115,7 +115,7 @@ class BackwardLauncher(Launcher):
 
         seqlen_q: batch mode: rows of each sequence; group mode: of all together, seqstart_q[-1]. seqlen_k: keys of
         each, of the longest. mask: 'window' with causal or a window. dropout: 'store' with randval. softcap, sink: is
-        there one (sink: logits, or sink_size and a left window)? nhead_k: None is nhead_q. library: None is the first
+        there one (sink: logits, or sink columns left of a window)? nhead_k: None is nhead_q. library: None is the first
         at hand that has the kernels. Raises NoKernelError when none has.
         """
         problem = {
@@ -167,6 +167,47 @@ def _held(library: Library) -> list[int]:
     return [sum(row[at] for at in columns[row[family]]) for row in table["rows"]]
 
 
+_FACE = """{0} with the best kernel of whatever libraries are built or installed.
+
+Arguments, results and errors are those of `Library.{0}`: help(tilekiln.load(RECEIPT).{0}). The choice is made as
+`attention` makes it. Raises NoKernelError when no library at hand has a kernel, and ArgumentError for a torch tensor
+whose gradient would be recorded.
+"""
+
+
+def face(operator: str) -> Callable[..., Any]:
+    """`tilekiln.<operator>`: the function of that name of the library at hand that has the best kernel."""
+    table = OPERATORS[operator]
+
+    def function(*arrays: Any, **arguments: Any) -> Any:
+        if len(arrays) != len(table.arrays):
+            raise TypeError(
+                f"{operator}() takes {len(table.arrays)} arrays by position, {', '.join(table.arrays)}; {len(arrays)} "
+                "were given"
+            )
+        refuse_gradients(operator, table.backward, {**dict(zip(table.arrays, arrays, strict=True)), **arguments})
+        return _call(operator, arrays, arguments)
+
+    function.__name__ = function.__qualname__ = operator
+    function.__module__ = "tilekiln"
+    function.__doc__ = _FACE.format(operator)
+    return function
+
+
+def refuse_gradients(function: str, backward: str, arrays: Mapping[str, Any]) -> None:
+    """ArgumentError where PyTorch would record a gradient, which would silently be none."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    for name, array in arrays.items():
+        if getattr(array, "requires_grad", False) and torch.is_grad_enabled():
+            help_ = "tilekiln.attention has gradients" if backward else f"{function} has no derivative"
+            raise ArgumentError(
+                f"{name}: requires grad, and {help_}: call {'that' if backward else 'it under torch.no_grad()'}, or "
+                "detach it"
+            )
+
+
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
     one, other = OPERATORS[operator].looks
     q, v = arrays[one], arrays[other]
@@ -216,6 +257,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
     if not refusals:
         names = ", ".join(library.receipt for library in at_hand())
         raise NoKernelError(
-            f"no library at hand ({names}) has the operator {operator}\n  build one: {how_to_build('flash')}"
+            f"no library at hand ({names}) has the operator {operator}\n"
+            f"  build one: {how_to_build(OPERATORS[operator].receipt or 'RECEIPT')}"
         )
     raise NoKernelError(one_text(refusals))

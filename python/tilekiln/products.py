@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from ._native import ArgumentError
-from .operators import _call
+from .operators import _call, refuse_gradients
 from .quantised_weight import LANES, QuantisedWeight
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def matmul(a: Array, b: Array, **arguments: Unpack[ProductArguments]) -> Any:
     errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework. It has no derivative:
     a torch tensor whose gradient would be recorded is refused.
     """
-    _refuse_gradients("matmul", a=a, b=b)
+    refuse_gradients("matmul", "", {"a": a, "b": b})
     return _call("batched_gemm" if getattr(a, "ndim", 2) == 3 else "gemm", (a, b), arguments)
 
 
@@ -57,7 +56,7 @@ def linear(
     """
     extra: dict[str, Any] = {"stream": arguments.pop("stream", None)} if "stream" in arguments else {}
     panels = weight.panels if isinstance(weight, (PackedWeight, QuantisedWeight)) else _array("weight", weight)
-    _refuse_gradients("linear", x=_array("x", x), weight=panels, bias=bias)
+    refuse_gradients("linear", "", {"x": _array("x", x), "weight": panels, "bias": bias})
     if quantise_x and not isinstance(weight, QuantisedWeight):
         raise ArgumentError("quantise_x: was True, must be False unless weight is a QuantisedWeight")
     if isinstance(weight, QuantisedWeight):
@@ -132,16 +131,6 @@ def _array(name: str, value: Any) -> Any:
 
 def _dtype(array: Any) -> str:
     return str(array.dtype).removeprefix("torch.")
-
-
-def _refuse_gradients(function: str, **arrays: Any) -> None:
-    """ArgumentError where PyTorch would record a gradient, which would silently be none."""
-    torch = sys.modules.get("torch")
-    for name, array in arrays.items():
-        if torch is not None and getattr(array, "requires_grad", False) and torch.is_grad_enabled():
-            raise ArgumentError(
-                f"{name}: requires grad, and {function} has no derivative: call it under torch.no_grad(), or detach it"
-            )
 
 
 def _is_torch(array: Any) -> bool:

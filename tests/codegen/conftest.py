@@ -54,7 +54,7 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     shutil.copytree(ROOT / "include", root / "include")
     for proof in ("python/tilekiln/reference", "tests/python", "docs/reference/operators"):
         shutil.copytree(ROOT / proof, root / proof, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    for made in written.contents(tree().operators):  # from the declarations
+    for made in written.contents(tree().operators, {}):  # from the declarations
         (root / made).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / made, root / made)
     return Copy(root)

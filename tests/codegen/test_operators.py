@@ -123,7 +123,7 @@ def test_an_error_says_where_and_what(copy: Copy, file: str, old: str, new: str,
 
 def made(root: Tree) -> None:
     """Everything that is made from the operators."""
-    written.contents(root.operators)
+    written.contents(root.operators, {})
     for operator in root.operators.values():
         render.context(operator, root.operators)
 
@@ -158,7 +158,7 @@ def test_no_edit_ends_in_anything_but_a_message(copy: Copy, seed: int) -> None:
 
 
 def test_the_files_made_from_declarations_are_up_to_date(real: Tree) -> None:
-    written.check(real.root, real.operators)
+    written.check(real)
 
 
 def test_check_says_which_file_is_out_of_date(copy: Copy) -> None:

@@ -396,7 +396,40 @@ def _usable(library: tk.Library, target: str) -> bool:
 
 def test_the_module_shows_what_it_offers_and_nothing_else(binding):
     shown = run("import tilekiln; print(*[name for name in dir(tilekiln) if not name.startswith('__')])")
-    assert shown.split() == sorted(set(tk.__all__) - {"__version__"})
+    from tilekiln._tables import OPERATORS
+
+    assert shown.split() == sorted({*tk.__all__, *OPERATORS} - {"__version__"})
+
+
+def test_every_operator_is_a_function_over_all_libraries(flash, monkeypatch):
+    from tilekiln import operators
+    from tilekiln._tables import OPERATORS
+
+    monkeypatch.setattr(operators, "_at_hand", lambda: [flash])
+    q = np.ones((1, 5, 2, 64), np.float32)
+    assert np.array_equal(tk.fmha_fwd(q, q, q, causal=True), flash.fmha_fwd(q, q, q, causal=True))
+    out, lse = tk.fmha_fwd_splitkv(q, q, q, return_lse=True)
+    assert (out.shape, lse.shape) == (q.shape, (1, 2, 5))
+    for name in OPERATORS:
+        function = getattr(tk, name)
+        assert function.__name__ == name
+        assert f"`Library.{name}`" in function.__doc__
+    with pytest.raises(TypeError, match=r"fmha_fwd\(\) takes 3 arrays by position, q, k, v; 2 were given"):
+        tk.fmha_fwd(q, q)
+    with pytest.raises(tk.ArgumentError, match="v: had"):
+        tk.fmha_fwd(q, q, q[0])
+
+
+def test_a_missing_operator_names_the_receipt_that_builds_it(flash, monkeypatch):
+    from tilekiln import operators
+
+    monkeypatch.setattr(operators, "_at_hand", lambda: [flash])
+    with pytest.raises(tk.NoKernelError) as told:
+        tk.softmax(np.ones((2, 8), np.float32))
+    assert "no library at hand (flash) has the operator softmax\n  build one: " in str(told.value)
+    assert "receipt=norm_default" in str(told.value)
+    with pytest.raises(tk.NoKernelError, match="receipt=gemm_default"):
+        tk.gemm(np.ones((2, 8), np.float32), np.ones((8, 2), np.float32))
 
 
 def test_help_says_what_there_is(flash):

@@ -38,12 +38,12 @@ class Record(dict[str, Any]):
         return f"{self.kind}({', '.join(f'{name}={value!r}' for name, value in self.items())})"
 
 
-def text(operators: Mapping[str, Operator]) -> str:
-    return HEAD + "".join(_entry(one, operators) for one in operators.values()) + "}\n"
+def text(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> str:
+    return HEAD + "".join(_entry(one, operators, receipts.get(name, "")) for name, one in operators.items()) + "}\n"
 
 
-def _entry(operator: Operator, operators: Mapping[str, Operator]) -> str:
-    fields = record(operator, operators)
+def _entry(operator: Operator, operators: Mapping[str, Operator], receipt: str) -> str:
+    fields = record(operator, operators, receipt)
     long = {name: "".join(f"            {item!r},\n" for item in fields[name]) for name in ("forms", "results")}
     shown = {name: f"(\n{long[name]}        )" if name in long else repr(value) for name, value in fields.items()}
     lines = "".join(f"        {name}={value},\n" for name, value in shown.items())
@@ -56,7 +56,7 @@ def of_outside(plan: Plan) -> dict[str, object]:
     return {one.name: record(one, every) for one in held.operators(plan) if one.outside}
 
 
-def record(operator: Operator, operators: Mapping[str, Operator]) -> Record:
+def record(operator: Operator, operators: Mapping[str, Operator], receipt: str = "") -> Record:
     """All that is known of an operator there."""
     torch = operator.file.torch
     if torch.backward is not None and torch.backward not in operators:
@@ -79,6 +79,7 @@ def record(operator: Operator, operators: Mapping[str, Operator]) -> Record:
         contiguous=tuple(torch.contiguous),
         backward=torch.backward or "",
         backward_flags=tuple(torch_schema.backward_flags(operator, backward)),
+        receipt=receipt,
         main=operator.main,
         looks=_looks(operator),
         independent=_independent(operator),

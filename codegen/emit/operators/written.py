@@ -4,37 +4,51 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from codegen.emit import files
 from codegen.emit.operators import header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
 
+if TYPE_CHECKING:
+    from codegen.schema.tree import Tree
 
-def contents(operators: Mapping[str, Operator]) -> dict[str, str]:
-    """Text by path from the root of the tree."""
+
+def receipts(tree: Tree) -> dict[str, str]:
+    """The receipt that people are told to build for each operator: flash, else the one of most families; else none."""
+    listed = sorted(tree.all_receipts(), key=lambda receipt: (receipt.name != "flash", -len(receipt.clauses)))
+    return {
+        name: next((one.name for one in listed if operator.file.stages[operator.main] in one.clauses), "")
+        for name, operator in tree.own_operators.items()
+    }
+
+
+def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> dict[str, str]:
+    """Text by path from the root of the tree. receipts: what builds each operator."""
     headers = {f"include/{header.path(one)}": header.text(one) for one in operators.values()}
     made = {
         "include/tilekiln/operators.h": header.all_of(operators),
         "python/tilekiln/_declared.py": stubs.text(operators),
         "python/tilekiln/torch/_declared.py": stubs.torch_text(operators),
         "python/tilekiln/_functions.pyi": stubs.functions_text(operators),
-        "python/tilekiln/_tables.py": python_table.text(operators),
+        "python/tilekiln/_tables.py": python_table.text(operators, receipts),
     }
     return made | headers
 
 
-def write(root: str, operators: Mapping[str, Operator]) -> str:
-    made = {path: text.encode() for path, text in contents(operators).items()}
+def write(tree: Tree) -> str:
+    root = tree.root
+    made = {path: text.encode() for path, text in contents(tree.own_operators, receipts(tree)).items()}
     for path in made:
         os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
     written = files.write_changed(root, made)
     return "\n".join(f"{path}: {'written' if path in written else 'up to date'}" for path in sorted(made))
 
 
-def check(root: str, operators: Mapping[str, Operator]) -> None:
+def check(tree: Tree) -> None:
     """CodegenError when a file in the tree is not what would be written now."""
-    made = contents(operators)
-    stale = [path for path, text in made.items() if not files.unchanged(os.path.join(root, path), text.encode())]
+    made = contents(tree.own_operators, receipts(tree))
+    stale = [path for path, text in made.items() if not files.unchanged(os.path.join(tree.root, path), text.encode())]
     if stale:
         raise CodegenError(f"out of date: {', '.join(sorted(stale))}\nwrite them: python -m codegen operators --write")
