@@ -267,6 +267,13 @@ def _first(operator: str, library: Library | None, *arrays: Any, **arguments: An
     return _call(operator, arrays, arguments)
 
 
+_PLACES = (
+    "seqstart_q", "seqstart_k", "seqlen_q", "seqlen_k", "cu_seqlens_q", "cu_seqlens_k", "block_table",
+    "cache_batch_idx", "is_gappy", "layout",
+)  # fmt: skip
+"""Arguments of split-KV that say where queries and keys are."""
+
+
 def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpack[DecodeArguments]) -> Any:
     """Attention of the newest queries of several sequences over a cache, by split-KV.
 
@@ -278,4 +285,7 @@ def decode(q: Array, cache: KVCache, sequences: Sequence[int], **arguments: Unpa
     if not isinstance(cache, KVCache):
         raise ArgumentError(f"cache: was {cache!r}, must be a tilekiln.KVCache")
     where = cache.view(sequences)
+    for name in (*where, *_PLACES):
+        if name in arguments:
+            raise ArgumentError(f"{name}: was given, must not be: the cache says where keys are")
     return _first("fmha_fwd_splitkv", cache.library, q, where.pop("k"), where.pop("v"), **where, **arguments)

@@ -174,6 +174,8 @@ REFUSED = {
     "sequence freed": lambda: paged().free(3),
     "k": lambda: paged().append([], np.zeros((1, 1, HEADS, HDIM)), np.zeros((1, 1, HEADS, HDIM))),
     "cache none": lambda: tk.decode(np.zeros((1, 1, HEADS, HDIM), np.float32), None, []),
+    "block_table": lambda: tk.decode(np.zeros((0, 1, HEADS, HDIM), np.float32), paged(), [], block_table=None),
+    "layout": lambda: tk.decode(np.zeros((0, 1, HEADS, HDIM), np.float32), contiguous(), [], layout="bhsd"),
     "cache": lambda: contiguous().prefill_view([]),
     "lookup": lambda: paged().prefill_view([], "list"),
 }

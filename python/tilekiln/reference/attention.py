@@ -6,7 +6,7 @@ docs/reference/special-values.md; the arguments and their meaning: `Library.fmha
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,10 +104,6 @@ def forward(
     v: Any,
     *,
     softmax_scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    mask_origin: str = "bottom_right",
-    sink_size: int = 0,
     sink: Any = None,
     bias: Any = None,
     alibi_slopes: Any = None,
@@ -127,6 +123,7 @@ def forward(
     block_scale_seqstart_q: Any = None,
     block_scale_seqstart_k: Any = None,
     layout: str = "bshd",
+    **mask: Unpack[masks.Mask],
 ) -> Result:
     """Everything one call computes, in float64. The arguments are those of `Library.fmha_fwd`, as NumPy arrays."""
     if bias is not None and alibi_slopes is not None:
@@ -170,7 +167,7 @@ def forward(
         place = 0 if group else b  # index of the first dimension
         rows = slice(side_q.starts[b], side_q.starts[b] + m)
         keys = slice(side_k.starts[b], side_k.starts[b] + n)
-        visible = masks.visible(m, n, causal=causal, window=window, mask_origin=mask_origin, sink_size=sink_size)
+        visible = masks.visible(m, n, **mask)
         for h in range(nhead_q):
             h_k = h // (nhead_q // nhead_k)
             q_scale = _descale(q_descale, b, h, m, group, block_scale_seqstart_q)
@@ -188,7 +185,7 @@ def forward(
                 v_head,
                 softmax_scale=softmax_scale,
                 visible=visible,
-                bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask_origin),
+                bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask.get("mask_origin")),
                 softcap=softcap,
                 sink=None if sink is None else float(np.asarray(sink)[h]),
                 keep=keep,
@@ -261,7 +258,7 @@ def _descale(descale: Any, b: int, h: int, length: int, group: bool, seqstart: A
 
 
 def _bias(
-    bias: Any, alibi_slopes: Any, b: int, h: int, m: int, n: int, rows: slice, group: bool, mask_origin: str
+    bias: Any, alibi_slopes: Any, b: int, h: int, m: int, n: int, rows: slice, group: bool, mask_origin: str | None
 ) -> Float | None:
     """What is added to the scaled scores of one head, (m, n)."""
     if bias is not None:
@@ -273,5 +270,5 @@ def _bias(
         slopes = np.asarray(alibi_slopes, np.float64)
         slope = slopes[h] if slopes.ndim == 1 else slopes[b, h]
         i, j = np.arange(m)[:, None], np.arange(n)[None, :]
-        return np.asarray(-slope * np.abs(i + masks.shift(m, n, mask_origin) - j))
+        return np.asarray(-slope * np.abs(i + masks.shift(m, n, mask_origin or "bottom_right") - j))
     return None

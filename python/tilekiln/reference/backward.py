@@ -10,7 +10,7 @@ cap. Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2; the sink is o
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,10 +126,6 @@ def backward(
     lse: Any = None,
     *,
     softmax_scale: float | None = None,
-    causal: bool = False,
-    window: tuple[int, int] = (-1, -1),
-    mask_origin: str = "bottom_right",
-    sink_size: int = 0,
     sink: Any = None,
     bias: Any = None,
     alibi_slopes: Any = None,
@@ -143,13 +139,16 @@ def backward(
     cu_seqlens_q: Any = None,
     cu_seqlens_k: Any = None,
     layout: str = "bshd",
+    **mask: Unpack[masks.Mask],
 ) -> Gradients:
     """Everything one backward call computes, in float64. The arguments are those of `Library.fmha_bwd`.
 
     out, lse: as the forward wrote them, so that what rounded them takes no part in the comparison. None: computed by
     `forward`. A bias that is broadcast over batch or heads has a dbias of the full shape: sum it over those.
     """
-    rest = {name: value for name, value in locals().items() if name not in ("dout", "q", "k", "v", "out", "lse")}
+    rest: dict[str, Any] = {**locals(), **mask}
+    for name in ("dout", "q", "k", "v", "out", "lse", "mask"):
+        del rest[name]
     if out is None or lse is None:
         exact = forward(q, k, v, **rest)
         out = exact.out if out is None else out
@@ -183,7 +182,7 @@ def backward(
         place = 0 if group else b  # index of the first dimension
         rows = slice(side_q.starts[b], side_q.starts[b] + m)
         keys = slice(side_k.starts[b], side_k.starts[b] + n)
-        visible = masks.visible(m, n, causal=causal, window=window, mask_origin=mask_origin, sink_size=sink_size)
+        visible = masks.visible(m, n, **mask)
         for h in range(nhead_q):
             h_k = h // (nhead_q // nhead_k)
             keep = None
@@ -199,7 +198,7 @@ def backward(
                 lse[place, h, rows],
                 softmax_scale=softmax_scale,
                 visible=visible,
-                bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask_origin),
+                bias=_bias(bias, alibi_slopes, b, h, m, n, rows, group, mask.get("mask_origin")),
                 softcap=softcap,
                 sink=None if sink is None else float(np.asarray(sink)[h]),
                 keep=keep,

@@ -1,7 +1,18 @@
 """Which keys a query sees: windows of both origins, and sink columns."""
 
+from typing import TypedDict
+
 import numpy as np
 from numpy.typing import NDArray
+
+
+class Mask(TypedDict, total=False):
+    """What of an attention's arguments says which keys a query sees; `visible` has the defaults."""
+
+    causal: bool
+    window: tuple[int, int]
+    mask_origin: str
+    sink_size: int
 
 
 def shift(seqlen_q: int, seqlen_k: int, mask_origin: str) -> int:
