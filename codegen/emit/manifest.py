@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from codegen.plan.plan import Plan
-from codegen.schema.axes import Family
+from codegen.schema.axes import INTEGER, Family
 from codegen.schema.places import Places
 
 FORMAT, ABI = 1, 1
@@ -89,6 +89,31 @@ def _rows(plan: Plan, axes: list[str]) -> bytes:
     return b",\n".join(lines)
 
 
+def _algorithms(plan: Plan, family: Family) -> list[dict[str, object]]:
+    """How the instances of a family answer, each way once, with what steers the choice between them."""
+    ways: dict[tuple[str, int], dict[str, object]] = {}
+    for instance in plan.instances:
+        how = instance.how
+        if instance.family_ is family and (instance.target.name, id(how)) not in ways:
+            rules = {"needs": how.needs.text, "best": how.best.text}
+            ways[instance.target.name, id(how)] = {**instance.algorithm, "rank": how.rank, **rules}
+    return list(ways.values())
+
+
+def _always(family: Family) -> dict[str, int | str | bool]:
+    """What instances have whether or not a call asks for it, by their rules: a split always writes its LSE."""
+    left = list(family.everything)  # bit c: code c
+    for clause in (clause for rule in family.rules for clause in rule.when):
+        said = [at for at, codes in enumerate(clause) if codes != family.everything[at]]
+        if len(said) == 1:
+            left[said[0]] &= ~clause[said[0]]
+    only = [
+        (axis, codes.bit_length() - 1) for axis, codes in zip(family.axes, left, strict=True) if codes.bit_count() == 1
+    ]
+    values = {axis.name: axis.json(code) for axis, code in only if axis.kind != INTEGER and len(axis.values) > 1}
+    return {axis: value for axis, value in values.items() if value not in (False, "none")}
+
+
 def manifest(
     plan: Plan,
     families: list[Family],
@@ -120,8 +145,21 @@ def manifest(
                 "algorithm": list(plan.algorithm_axes(f)),
                 "holds": [axis.name for axis in f.integers if axis.holds == "at_least"],
                 "numbers": {axis.name: list(axis.of) for axis in f.algorithm_axes if axis.of},
+                "sizes": list(f.file.sizes),
+                "fit": dict(f.file.choice.fit) if f.file.choice else {},
+                "algorithms": _algorithms(plan, f),
+                "always": _always(f),
             }
             for f in families
+        },
+        "stages": {
+            name: {
+                "stages": operator.file.stages,
+                "main": operator.file.stages[operator.main],
+                "optional": operator.file.optional,
+            }
+            for name, operator in plan.tree.operators.items()
+            if not {f.name for f in families}.isdisjoint(operator.file.stages)
         },
     }
     if outside:

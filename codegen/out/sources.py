@@ -25,6 +25,7 @@ MARKER = "tilekiln-sources.json"
 """The ledger of such a tree, and what makes a folder one."""
 GENERATED = "generated"
 PUBLIC_HEADER = "tilekiln/tilekiln.h"
+DISPATCHER_HEADER = "tilekiln/dispatcher.hpp"  # header-only, over the C ABI
 
 
 class Group(msgspec.Struct):
@@ -132,14 +133,15 @@ def runtime(places: Places, patterns: Sequence[str]) -> list[str]:
 def public_headers(root: str) -> list[str]:
     """Those that a program needs, below include/, sorted."""
     include = os.path.join(root, "include")
-    return sorted(os.path.relpath(path, include) for path in includes.closure([PUBLIC_HEADER], [include]))
+    found = includes.closure([PUBLIC_HEADER, DISPATCHER_HEADER], [include])
+    return sorted(os.path.relpath(path, include) for path in found)
 
 
 def _headers(places: Places, contents: Mapping[str, bytes]) -> dict[str, bytes]:
     """path -> content of every header that the sources reach, public ones included."""
     found: dict[str, bytes] = {}
     waiting = [(path, name) for path, data in contents.items() for name in includes.named(data) if _is_code(path)]
-    waiting.append(("", PUBLIC_HEADER))
+    waiting += [("", PUBLIC_HEADER), ("", DISPATCHER_HEADER)]
     while waiting:
         path, name = waiting.pop()
         for folder in (os.path.dirname(path), *flags.HEADERS):

@@ -185,6 +185,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     area: Word | None = None  # of one from outside: the area of the tree whose groups and lengths it takes
     form_of: list[Word] | None = None  # whose dimensions choose the form; the first array that names its dtypes
     main: Word | None = None  # the stage that `instance` is of; the first unless said
+    optional: dict[str, Word] = {}  # stages that a call may do without: what asks for them
     order: Steps | None = None
     symbols: dict[Letter, SymbolFile] = {}
     symbol_order: list[Letter | list[Letter]] | None = None

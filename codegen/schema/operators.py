@@ -483,6 +483,9 @@ def load(
             raise document.error(("stages", index), no_such("family", stage, families, "families"))
     if operator.file.main and operator.file.main not in operator.file.stages:
         raise document.error(("main",), no_such("stage", operator.file.main, operator.file.stages))
+    for stage in operator.file.optional:
+        if stage not in operator.file.stages:
+            raise document.error(("optional", f"<{stage}>"), no_such("stage", stage, operator.file.stages))
     main = families[operator.file.stages[operator.main]]
     for argument in operator.arguments.values():
         if argument.value == "axis":

@@ -149,6 +149,10 @@ TILEKILN_API int64_t tilekiln_instance_count(void);
 TILEKILN_API const char* tilekiln_instance_name(int64_t instance);
 /* 1 when this machine can run it and TILEKILN_ISA allows it, else 0. */
 TILEKILN_API int32_t tilekiln_instance_usable(int64_t instance);
+/* The problem of a call, one line a stage: its family, the axes of the signature and the sizes that steer the choice, as in
+ * "fmha_fwd dtype=bf16 hdim_q=64 ... seqlen_q=128". Checks the arguments as the operator does and runs nothing; there need be no kernel for them. args:
+ * the operator's struct, such as tilekiln_fmha_fwd_args. text, capacity and length are as in tilekiln_fmha_fwd_why. */
+TILEKILN_API tilekiln_status tilekiln_describe(const char* operator_name, const void* args, char* text, size_t capacity, size_t* length);
 /* The best ISA in use, such as "avx512bf16"; "" when this library holds none that this machine has and TILEKILN_ISA allows, and tilekiln_last_error says why. */
 TILEKILN_API const char* tilekiln_isa(void);
 /* The number of threads a call with num_threads = 0 uses. */

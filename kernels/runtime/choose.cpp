@@ -7,6 +7,8 @@
 namespace tilekiln {
 namespace {
 
+thread_local bool describing = false;
+
 tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
   const int64_t count = dispatcher.table().instance_count;
   if (instance >= count) {
@@ -32,7 +34,24 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
   return TILEKILN_OK;
 }
 
+// One line a stage: the family, the axes of its signature, the sizes that steer its choice.
+tilekiln_status describe_stages(Text& text, const Stage* stages, int count) {
+  for (int i = 0; i < count; ++i) {
+    const Dispatcher* dispatcher = nullptr;
+    TILEKILN_TRY(find_dispatcher(stages[i].family, stages[i].query->device, &dispatcher));
+    describe(text, *dispatcher, *stages[i].query);
+    const Family& family = dispatcher->family();
+    for (uint32_t j = 0; j < family.size_count; ++j)
+      text.add(" %s=%lld", family.sizes[j], static_cast<long long>(stages[i].query->sizes[j]));
+    text.add("\n");
+  }
+  return TILEKILN_OK;
+}
+
 }  // namespace
+
+Describing::Describing() { describing = true; }
+Describing::~Describing() { describing = false; }
 
 tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
   if (__builtin_expect(instance >= 0, 0)) return take_callers(dispatcher, instance, query, choice);
@@ -55,6 +74,7 @@ tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* cho
 }
 
 tilekiln_status explain_stages(Text& text, const Stage* stages, int count) {
+  if (describing) return describe_stages(text, stages, count);
   for (int i = 0; i < count; ++i) {
     const Dispatcher* dispatcher = nullptr;
     Choice choice;

@@ -25,6 +25,13 @@ struct Stages {
 // The instances of stages in the order given, choices[i] of stages[i]. NO_KERNEL: the error is of the first that has none.
 [[nodiscard]] tilekiln_status choose_stages(const Stage* stages, int count, Choice* const* choices);
 
+// While one lives, explain_stages of its thread tells the problem alone, one line a stage: the family, the axes of its signature,
+// the sizes that steer the choice.
+struct Describing {
+  Describing();
+  ~Describing();
+};
+
 // Adds a paragraph for each stage: its choice and what was refused, or why there is none.
 [[nodiscard]] tilekiln_status explain_stages(Text& text, const Stage* stages, int count);
 

@@ -473,6 +473,18 @@ void run_nulls() {
   World w;
   CHECK(tilekiln_fmha_fwd_find(&w.args, nullptr) == TILEKILN_INVALID_ARGUMENT);
   CHECK(tilekiln_fmha_fwd_why(&w.args, nullptr, 5, nullptr) == TILEKILN_INVALID_ARGUMENT);
+  size_t length = 0;
+  CHECK(tilekiln_describe("fmha_fwd", nullptr, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(tilekiln_last_error(), "args: was null, must point to a tilekiln_fmha_fwd_args");
+  CHECK(tilekiln_describe(nullptr, &w.args, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(tilekiln_last_error(), "operator_name: was null, must be a name such as fmha_fwd");
+  CHECK(tilekiln_describe("fmha", &w.args, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
+  CHECK_TEXT(tilekiln_last_error(),
+             "operator_name: was fmha, must be an operator of this library (tilekiln_operators lists them)");
+  CHECK(tilekiln_describe("fmha_fwd", &w.args, nullptr, 0, &length) == TILEKILN_OK && length > 100);
+  // Explanations go on being explanations.
+  char text[16] = "";
+  CHECK(tilekiln_fmha_fwd_why(&w.args, text, sizeof(text), &length) == TILEKILN_OK && length > 200);
 }
 
 }  // namespace

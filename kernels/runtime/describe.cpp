@@ -1,0 +1,22 @@
+// The C ABI's answer to which problem a call is.
+#include <string.h>
+
+#include "kernels/runtime/choose.h"
+#include "kernels/runtime/status.h"
+#include "tilekiln/tilekiln.h"
+
+using namespace tilekiln;
+
+tilekiln_status tilekiln_describe(const char* operator_name, const void* args, char* text, size_t capacity,
+                                  size_t* length) {
+  if (operator_name == nullptr) return fail_argument("operator_name", "was null, must be a name such as fmha_fwd");
+  int32_t count = 0;
+  const tilekiln_operator* const* operators = tilekiln_operators(&count);
+  for (int32_t i = 0; i < count; ++i) {
+    if (strcmp(operators[i]->name, operator_name) != 0) continue;
+    const Describing alone;
+    return operators[i]->why(args, text, capacity, length);
+  }
+  return fail_argument("operator_name", "was %s, must be an operator of this library (tilekiln_operators lists them)",
+                       operator_name);
+}
