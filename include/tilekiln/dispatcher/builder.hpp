@@ -1,0 +1,199 @@
+// Problems of attention, setter by setter. A wrong value is refused where it is given, what does not go together by build():
+// std::invalid_argument, "field: was X, must be Y".
+#pragma once
+#include "tilekiln/dispatcher/errors.hpp"
+#include "tilekiln/dispatcher/problem.hpp"
+
+namespace tilekiln::dispatcher {
+
+namespace detail {
+
+using Words = std::vector<std::string>;
+
+[[noreturn]] inline void refuse(const std::string& name, const std::string& was, const std::string& must) {
+  throw std::invalid_argument(name + ": was " + was + ", must be " + must);
+}
+
+inline std::string listed(const Words& words) {
+  std::string text;
+  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
+  return text;
+}
+
+// The position of a word among those that there are.
+inline size_t one_of(const char* name, std::string_view word, const Words& words) {
+  for (size_t i = 0; i < words.size(); ++i)
+    if (words[i] == word) return i;
+  refuse(name, std::string(word), listed(words));
+}
+
+inline int64_t at_least(const char* name, int64_t number, int64_t least) {
+  if (number < least) refuse(name, std::to_string(number), "at least " + std::to_string(least));
+  return number;
+}
+
+}  // namespace detail
+
+// The setters that upstream's builder has, by upstream's names, over the fields of this tree's families; `set` gives any other.
+class ProblemBuilder {
+ public:
+  ProblemBuilder() : problem_("fmha_fwd") {}
+
+  // fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it.
+  ProblemBuilder& api_family(std::string_view name) {
+    static const detail::Words names = {"fwd", "fwd_pagedkv", "fwd_splitkv", "fwd_appendkv", "batch_prefill", "bwd"};
+    const std::string_view bare = without_prefix(name);
+    detail::one_of("api_family", bare, names);
+    const Value value("fmha_" + std::string(bare));
+    problem_.set(field::operator_name, value);
+    backward_ = bare == "bwd";
+    prefill_ = bare == "batch_prefill";
+    if (!family_given_) problem_.set(field::family, value);
+    return *this;
+  }
+  // The stage that is asked for: fwd_splitkv_combine, bwd_dot_do_o, ...; that of api_family unless given.
+  ProblemBuilder& kernel_family(std::string_view name) {
+    static const detail::Words names = {"fwd",           "fwd_pagedkv",   "fwd_splitkv",  "fwd_splitkv_combine",
+                                        "fwd_appendkv",  "batch_prefill", "bwd_dot_do_o", "bwd_dq_dk_dv",
+                                        "bwd_convert_dq"};
+    detail::one_of("kernel_family", without_prefix(name), names);
+    problem_.set(field::family, "fmha_" + std::string(without_prefix(name)));
+    family_given_ = true;
+    return *this;
+  }
+  // A target of the tree, such as cpu-avx512 or gfx942; unless given, any.
+  ProblemBuilder& gfx_arch(std::string_view target) { return put(field::target, target); }
+  // fp32, fp16, bf16, fp8bf16, fp8fp32, ...
+  ProblemBuilder& data_type(std::string_view dtype) { return put(field::dtype, dtype); }
+  ProblemBuilder& dims(int64_t hdim_q, int64_t hdim_v, int64_t batch, int64_t seqlen_q, int64_t seqlen_k) {
+    put(field::hdim_q, detail::at_least("hdim_q", hdim_q, 1));
+    put(field::hdim_v, detail::at_least("hdim_v", hdim_v, 1));
+    put(field::batch, detail::at_least("batch", batch, 1));
+    put(field::seqlen_q, detail::at_least("seqlen_q", seqlen_q, 0));
+    return put(field::seqlen_k, detail::at_least("seqlen_k", seqlen_k, 0));
+  }
+  ProblemBuilder& nheads(int64_t q, int64_t k) {
+    put(field::nhead_q, detail::at_least("nhead_q", q, 1));
+    return put(field::nhead_k, detail::at_least("nhead_k", k, 1));
+  }
+  // no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask.
+  ProblemBuilder& mask_type(std::string_view name) {
+    static const detail::Words names = {"no_mask",           "none",           "top_left",
+                                        "mask_top_left",     "causal",         "bottom_right",
+                                        "mask_bottom_right", "window_generic", "window"};
+    const size_t at = detail::one_of("mask_type", name, names);
+    put("mask", at < 2 ? Value("none") : Value("window"));
+    return put("mask_origin", at < 2 ? Value() : at < 5 ? Value("top_left") : Value("bottom_right"));
+  }
+  // no_bias, elementwise or alibi.
+  ProblemBuilder& bias_type(std::string_view name) {
+    static const detail::Words names = {"no_bias", "none", "elementwise", "elementwise_bias", "alibi"};
+    static const Value values[] = {"none", "none", "elementwise", "elementwise", "alibi"};
+    return put("bias", values[detail::one_of("bias_type", name, names)]);
+  }
+  ProblemBuilder& lse(bool yes) { return put("lse", yes); }
+  ProblemBuilder& dropout(bool yes) {
+    dropout_ = yes;
+    return *this;
+  }
+  // no_scale, pertensor, blockscale or kv_blockscale.
+  ProblemBuilder& qscale_type(std::string_view name) {
+    static const detail::Words names = {"no_scale", "none", "pertensor", "blockscale", "kv_blockscale"};
+    return put("qscale", detail::one_of("qscale_type", name, names) < 2 ? Value("none") : Value(name));
+  }
+  // none, interleaved or half_rotated.
+  ProblemBuilder& rope_type(std::string_view name) {
+    static const detail::Words names = {"none", "interleaved", "half_rotated", "half"};
+    static const Value values[] = {"none", "interleaved", "half", "half"};
+    return put("rope", values[detail::one_of("rope_type", name, names)]);
+  }
+  ProblemBuilder& logits_soft_cap(bool yes) { return put("softcap", yes); }
+  ProblemBuilder& v_rowmajor(bool yes) { return put("v_layout", yes ? "row" : "column"); }
+  ProblemBuilder& group_mode(bool yes) { return put(field::mode, yes ? "group" : "batch"); }
+  ProblemBuilder& paged_kv(bool yes) { return put("paged", yes); }
+  // Static quantisation of fp8 has no kernels here; qscale_type("pertensor") has.
+  ProblemBuilder& fp8_static_quant(bool yes) { return put("fp8_static_quant", yes); }
+  ProblemBuilder& skip_min_seqlen_q(bool yes) { return put("skip_min_seqlen_q", yes); }
+  ProblemBuilder& sink(bool yes) { return put("sink", yes); }
+  // vectorized or linear; vllm (a 2D block table) or sglang (a 1D page table); tokens of a page.
+  ProblemBuilder& kv_cache(std::string_view layout, std::string_view lookup, int64_t page_size) {
+    static const detail::Words layouts = {"vectorized", "linear"};
+    static const detail::Words lookups = {"vllm", "vllm_block_table_2d", "sglang", "sglang_page_table_1d"};
+    detail::one_of("layout", layout, layouts);
+    put("layout", layout);
+    put("lookup", detail::one_of("lookup", lookup, lookups) < 2 ? "vllm" : "sglang");
+    return put("page_size", detail::at_least("page_size", page_size, 1));
+  }
+  // Columns to the left and right of the diagonal that a row sees; -1: all. It makes a mask where there was none.
+  ProblemBuilder& window(int64_t left, int64_t right) {
+    put("window_left", detail::at_least("window_left", left, -1));
+    put("window_right", detail::at_least("window_right", right, -1));
+    if (left >= 0 || right >= 0) put("mask", "window");
+    return *this;
+  }
+  // The first keys that stay visible whatever the left window says; more than 0 is a sink.
+  ProblemBuilder& sink_size(int64_t keys) {
+    put("sink_size", detail::at_least("sink_size", keys, 0));
+    return keys > 0 ? put("sink", true) : *this;
+  }
+  ProblemBuilder& max_seqlen(int64_t q, int64_t k) {
+    put(field::max_seqlen_q, detail::at_least("max_seqlen_q", q, 0));
+    return put(field::max_seqlen_k, detail::at_least("max_seqlen_k", k, 0));
+  }
+  ProblemBuilder& num_splits(int64_t splits) { return put("num_splits", detail::at_least("num_splits", splits, 1)); }
+  // Of the backward: the gradient of the bias, the random bytes stored, the same bits every time.
+  ProblemBuilder& bwd_flags(bool dbias, bool store_randval, bool deterministic) {
+    put("dbias", dbias);
+    put("store_randval", store_randval);
+    return put("deterministic", deterministic);
+  }
+
+  // Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family.
+  ProblemBuilder& set(Field field, Value value) { return put(field, value); }
+
+  // Throws std::invalid_argument for what is missing or does not go together.
+  Problem build() const {
+    if (problem_[field::dtype].empty()) detail::refuse("data_type", "not given", "a dtype such as bf16");
+    for (const Field* needed : {&field::hdim_q, &field::hdim_v, &field::batch, &field::nhead_q, &field::nhead_k})
+      if (problem_.number(*needed) <= 0) detail::refuse(needed->name(), "not given", "at least 1");
+    const int64_t heads_q = problem_.number(field::nhead_q), heads_k = problem_.number(field::nhead_k);
+    if (heads_q % heads_k != 0)
+      detail::refuse("nhead_q", std::to_string(heads_q), "a multiple of nhead_k, " + std::to_string(heads_k));
+    static const Field lse("lse"), dbias("dbias"), bias("bias"), store("store_randval"), dropout("dropout");
+    if (backward_ && problem_[lse].off())
+      detail::refuse("lse", "no", "yes for bwd, which reads what the forward wrote");
+    if (problem_[field::mode] == Value("group") && problem_.number(field::max_seqlen_q) <= 0)
+      detail::refuse("max_seqlen_q", std::to_string(problem_.number(field::max_seqlen_q)), "at least 1 in group mode");
+    if (problem_[dbias].yes() && problem_[bias] != Value("elementwise"))
+      detail::refuse("dbias", "yes", "no without an elementwise bias");
+    if (problem_[store].yes() && !dropout_) detail::refuse("store_randval", "yes", "no without dropout");
+    Problem built = problem_;
+    if (backward_) {
+      // The backward reads the LSE always, so no kernel of it is made for one.
+      static const Value none("none"), apply("apply"), stored("store");
+      built.set(lse, Value());
+      built.set(dropout, !dropout_ ? none : problem_[store].yes() ? stored : apply);
+      static const Value main("fmha_bwd_dq_dk_dv");
+      if (!family_given_) built.set(field::family, main);
+    } else if (dropout_) {
+      built.set(dropout, true);
+    }
+    static const Field kv_dtype("kv_dtype");
+    if (prefill_ && built[kv_dtype].empty()) built.set(kv_dtype, "same");
+    return built;
+  }
+
+ private:
+  static std::string_view without_prefix(std::string_view name) {
+    return name.substr(0, 5) == "fmha_" ? name.substr(5) : name;
+  }
+  ProblemBuilder& put(Field field, Value value) {
+    problem_.set(field, value);
+    return *this;
+  }
+
+  Problem problem_;
+  bool backward_ = false, prefill_ = false, family_given_ = false, dropout_ = false;
+};
+
+}  // namespace tilekiln::dispatcher

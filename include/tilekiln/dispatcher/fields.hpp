@@ -1,0 +1,137 @@
+// Fields: the names that problems and keys give their values, and what the choice does with each.
+#pragma once
+#include <array>
+#include <vector>
+
+#include "tilekiln/dispatcher/words.hpp"
+
+namespace tilekiln::dispatcher {
+
+// What a field of a problem is to the choice.
+enum class Role : uint8_t {
+  signature,  // what kernels are made for; one that a kernel does not know refuses the problem, unless it is off or as usual
+  detail,  // compared where a kernel says it, else for the kernel to read at run time
+  size,    // a number of this one call; no part of the canonical key
+};
+
+constexpr uint32_t most_fields = 128;
+
+class Field {
+ public:
+  Field(const char* name) : Field(std::string_view(name)) {}
+  Field(const std::string& name) : Field(std::string_view(name)) {}
+  Field(std::string_view name) : number_(static_cast<uint8_t>(table().names.number(name))) {}
+  static Field of(uint32_t number) { return Field(number, Numbered()); }
+  uint8_t number() const { return number_; }
+  const std::string& name() const { return table().names.text(number_); }
+  Role role() const { return table().roles[number_]; }
+  // What every kernel does that does not speak of the field: mode=batch, v_layout=row.
+  Value usual() const { return table().usual[number_]; }
+  friend bool operator==(Field a, Field b) { return a.number_ == b.number_; }
+  friend bool operator!=(Field a, Field b) { return a.number_ != b.number_; }
+
+ private:
+  struct Table {
+    Interned<most_fields> names;
+    Role roles[most_fields] = {};
+    Value usual[most_fields] = {};
+
+    void put(const char* name, Role role, Value value = {}) {
+      const uint32_t at = names.number(name);
+      roles[at] = role;
+      usual[at] = value;
+    }
+    // Names that no family declares as an axis; every other name is of a signature.
+    Table() {
+      for (const char* name : {"operator", "family", "target"}) put(name, Role::detail);
+      for (const char* name :
+           {"batch", "nhead_q", "nhead_k", "seqlen_q",    "seqlen_k",    "max_seqlen_q",    "max_seqlen_k",
+            "m",     "n",       "k",       "stride_a",    "stride_b",    "stride_out",      "num_splits",
+            "rows",  "groups",  "split_k", "cache_bytes", "page_tokens", "workspace_budget"})
+        put(name, Role::size);
+      for (const char* name : {"mask_origin",      "window_left",     "window_right",
+                               "sink_size",        "min_seqlen_q",    "rotary_dim",
+                               "layout",           "lookup",          "page_size",
+                               "is_gappy",         "has_seqstart_q",  "has_seqstart_k",
+                               "has_seqlen_q",     "has_seqlen_k",    "has_cu_seqlens_q",
+                               "has_cu_seqlens_k", "has_block_table", "has_cache_batch_idx",
+                               "has_rotary",       "store_randval",   "attend",
+                               "persistent"})
+        put(name, Role::detail);
+      put("mode", Role::signature, "batch");
+      put("v_layout", Role::signature, "row");
+      put("kv_dtype", Role::signature, "same");
+      for (const char* name : {"layout_a", "layout_b", "layout_out"}) put(name, Role::signature, "row");
+    }
+  };
+  static Table& table() {
+    static Table all;
+    return all;
+  }
+  struct Numbered {};
+  Field(uint32_t number, Numbered) : number_(static_cast<uint8_t>(number)) {}
+
+  uint8_t number_;
+};
+
+// Those that the dispatcher itself asks for, looked up once.
+namespace field {
+inline const Field operator_name("operator"), family("family"), target("target"), dtype("dtype"), mode("mode");
+inline const Field hdim_q("hdim_q"), hdim_v("hdim_v"), batch("batch"), nhead_q("nhead_q"), nhead_k("nhead_k");
+inline const Field seqlen_q("seqlen_q"), seqlen_k("seqlen_k"), max_seqlen_q("max_seqlen_q"),
+    max_seqlen_k("max_seqlen_k");
+inline const Field m("m"), n("n"), k("k");
+}  // namespace field
+
+// A set of fields.
+class Fields {
+ public:
+  void add(Field field) { bits_[field.number() / 64] |= uint64_t(1) << field.number() % 64; }
+  void remove(Field field) { bits_[field.number() / 64] &= ~(uint64_t(1) << field.number() % 64); }
+  bool has(Field field) const { return bits_[field.number() / 64] >> field.number() % 64 & 1; }
+  bool within(const Fields& other) const { return ((bits_[0] & ~other.bits_[0]) | (bits_[1] & ~other.bits_[1])) == 0; }
+  void remove(const Fields& other) {
+    bits_[0] &= ~other.bits_[0];
+    bits_[1] &= ~other.bits_[1];
+  }
+  void add(const Fields& other) {
+    bits_[0] |= other.bits_[0];
+    bits_[1] |= other.bits_[1];
+  }
+
+ private:
+  uint64_t bits_[most_fields / 64] = {};
+};
+
+// Fields with values, as they were said: of keys, which are many and have few.
+class Values {
+ public:
+  struct Pair {
+    Field field;
+    Value value;
+  };
+  // Replaces what the field had.
+  void set(Field field, Value value) {
+    for (Pair& pair : pairs_) {
+      if (pair.field != field) continue;
+      pair.value = value;
+      return;
+    }
+    pairs_.push_back({field, value});
+  }
+  // Nothing where the field was never set.
+  Value operator[](Field field) const {
+    for (const Pair& pair : pairs_)
+      if (pair.field == field) return pair.value;
+    return {};
+  }
+  bool has(Field field) const { return !(*this)[field].empty(); }
+  size_t size() const { return pairs_.size(); }
+  auto begin() const { return pairs_.begin(); }
+  auto end() const { return pairs_.end(); }
+
+ private:
+  std::vector<Pair> pairs_;
+};
+
+}  // namespace tilekiln::dispatcher

@@ -1,0 +1,107 @@
+// Problems of a matrix product: dimensions, dtypes, layouts and strides.
+#pragma once
+#include "tilekiln/dispatcher/builder.hpp"
+
+namespace tilekiln::dispatcher {
+
+class GemmProblemBuilder {
+ public:
+  // gemm, or another operator of products: batched_gemm, flatmm, ...
+  explicit GemmProblemBuilder(std::string_view operator_name = "gemm") : problem_(operator_name) {
+    dtypes("fp32").layouts("rcr");
+  }
+
+  GemmProblemBuilder& dimensions(int64_t m, int64_t n, int64_t k) {
+    problem_.set(field::m, detail::at_least("m", m, 1));
+    problem_.set(field::n, detail::at_least("n", n, 1));
+    problem_.set(field::k, detail::at_least("k", k, 1));
+    return *this;
+  }
+  // From the shapes of a and b as they are multiplied: (m, k) and (k, n).
+  GemmProblemBuilder& from_ab(int64_t a_rows, int64_t a_columns, int64_t b_rows, int64_t b_columns) {
+    if (a_columns != b_rows)
+      detail::refuse("k", std::to_string(b_rows) + " rows of b", std::to_string(a_columns) + ", the columns of a");
+    return dimensions(a_rows, b_columns, a_columns);
+  }
+  // With the shape of out, which must be theirs.
+  GemmProblemBuilder& from_shapes(int64_t a_rows, int64_t a_columns, int64_t b_rows, int64_t b_columns,
+                                  int64_t out_rows, int64_t out_columns) {
+    if (out_rows != a_rows)
+      detail::refuse("m", std::to_string(out_rows) + " rows of out", std::to_string(a_rows) + ", the rows of a");
+    if (out_columns != b_columns)
+      detail::refuse("n", std::to_string(out_columns) + " columns of out", std::to_string(b_columns) + ", those of b");
+    return from_ab(a_rows, a_columns, b_rows, b_columns);
+  }
+  // Of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8.
+  GemmProblemBuilder& dtypes(std::string_view ab, std::string_view out = "") {
+    static const detail::Words known = {"fp32", "fp16", "bf16", "int8", "fp8", "bf8"};
+    static const detail::Words outs = {"", "fp32", "fp16", "bf16", "int32"};
+    detail::one_of("dtype", ab, known);
+    detail::one_of("out_dtype", out, outs);
+    problem_.set(field::dtype, ab);
+    problem_.set("out_dtype", out);
+    return *this;
+  }
+  // Of a, b and out, a letter each: r (a row lies together) or c (a column does), as in "rcr".
+  GemmProblemBuilder& layouts(std::string_view letters) {
+    const char* const names[] = {"layout_a", "layout_b", "layout_out"};
+    if (letters.size() != 3) detail::refuse("layouts", std::string(letters), "three letters of r and c, as in rcr");
+    for (int i = 0; i < 3; ++i) {
+      if (letters[i] != 'r' && letters[i] != 'c') detail::refuse(names[i], std::string(1, letters[i]), "r or c");
+      problem_.set(names[i], letters[i] == 'r' ? "row" : "column");
+    }
+    return *this;
+  }
+  // Elements from one row to the next (column of a column-major matrix); 0: as close as they go.
+  GemmProblemBuilder& strides(int64_t a, int64_t b, int64_t out) {
+    problem_.set("stride_a", a);
+    problem_.set("stride_b", b);
+    problem_.set("stride_out", out);
+    return *this;
+  }
+  // relu, gelu, ...; none.
+  GemmProblemBuilder& activation(std::string_view name) { return set("activation", name); }
+  GemmProblemBuilder& bias(bool yes) { return set("bias", yes); }
+  // Whether beta c is added.
+  GemmProblemBuilder& c(bool yes) { return set("c", yes); }
+  // Whether row_scale or column_scale multiplies the product.
+  GemmProblemBuilder& scaled(bool yes) { return set("scaled", yes); }
+  GemmProblemBuilder& batch(int64_t count) { return set(field::batch, detail::at_least("batch", count, 1)); }
+  GemmProblemBuilder& split_k(int64_t count) { return set("split_k", detail::at_least("split_k", count, 1)); }
+  GemmProblemBuilder& workspace_budget(int64_t bytes) {
+    return set("workspace_budget", detail::at_least("workspace_budget", bytes, 0));
+  }
+  GemmProblemBuilder& persistent(bool yes) { return set("persistent", yes); }
+  GemmProblemBuilder& set(Field field, Value value) {
+    problem_.set(field, value);
+    return *this;
+  }
+
+  // Throws std::invalid_argument: dimensions that are missing, a stride that is too short for its rows.
+  Problem build() const {
+    for (const Field* needed : {&field::m, &field::n, &field::k})
+      if (problem_.number(*needed) <= 0) detail::refuse(needed->name(), "not given", "at least 1");
+    Problem built = problem_;
+    // Only gemm has a choice; the others' results are of the dtype of a.
+    if (built["out_dtype"].empty() && built.operator_name() == Value("gemm")) {
+      const std::string ab = built[field::dtype].text();
+      built.set("out_dtype", ab == "int8" ? "int32" : ab == "fp8" || ab == "bf8" ? "bf16" : ab);
+    }
+    stride(built, "stride_a", "layout_a", field::m, field::k);
+    stride(built, "stride_b", "layout_b", field::k, field::n);
+    stride(built, "stride_out", "layout_out", field::m, field::n);
+    return built;
+  }
+
+ private:
+  static void stride(Problem& problem, const char* name, const char* layout, Field rows, Field columns) {
+    const int64_t least = problem.number(problem[layout] == Value("row") ? columns : rows);
+    const int64_t given = problem.number(name);
+    if (given != 0 && given < least) detail::refuse(name, std::to_string(given), "at least " + std::to_string(least));
+    if (given == 0) problem.set(name, least);
+  }
+
+  Problem problem_;
+};
+
+}  // namespace tilekiln::dispatcher

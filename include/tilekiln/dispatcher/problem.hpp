@@ -1,0 +1,95 @@
+// A problem: what one call asks for. Its signature, its sizes, and what the kernel will be told at run time.
+#pragma once
+#include <algorithm>
+#include <map>
+
+#include "tilekiln/dispatcher/fields.hpp"
+
+namespace tilekiln::dispatcher {
+
+class Problem {
+ public:
+  // operator_name: "fmha_fwd", "gemm". The family is that of the main stage until somebody asks for another.
+  explicit Problem(Value operator_name) {
+    set(field::operator_name, operator_name);
+    set(field::family, operator_name);
+  }
+
+  Problem& set(Field field, Value value) {
+    values_[field.number()] = value;
+    const bool asks = !value.off() && !value.is_number() && value != field.usual() && field.role() == Role::signature;
+    if (asks) {
+      asked_.add(field);
+    } else {
+      asked_.remove(field);
+    }
+    if (field.number() >= count_) count_ = field.number() + 1;
+    return *this;
+  }
+  Value operator[](Field field) const { return values_[field.number()]; }
+  // The number of a field; 0 where it has none.
+  int64_t number(Field field) const { return values_[field.number()].number(); }
+  // The features that it asks for: a kernel that does not know one of them does not answer.
+  const Fields& asked() const { return asked_; }
+  // Of a stage: what others of its call know need not be known by it.
+  void forgive(const Fields& known_elsewhere) { asked_.remove(known_elsewhere); }
+
+  Value operator_name() const { return (*this)[field::operator_name]; }
+  Value family() const { return (*this)[field::family]; }
+
+  int64_t effective_max_seqlen_q() const { return first_above_zero(field::max_seqlen_q, field::seqlen_q); }
+  int64_t effective_max_seqlen_k() const { return first_above_zero(field::max_seqlen_k, field::seqlen_k); }
+  bool has_variable_seqlen_k() const {
+    return !((*this)["has_seqstart_k"].off() && (*this)["has_seqlen_k"].off() && (*this)["has_cu_seqlens_k"].off() &&
+             (*this)["is_gappy"].off());
+  }
+
+  // Multiplications and additions, without what a mask hides: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v) of attention,
+  // 2 batch m n k of a product. 0 when one of the sizes is not positive.
+  int64_t num_ops() const {
+    if (!(*this)[field::m].empty()) {
+      const int64_t batch = (*this)[field::batch].empty() ? 1 : number(field::batch);
+      return 2 * above_zero(batch) * above_zero(number(field::m)) * above_zero(number(field::n)) *
+             above_zero(number(field::k));
+    }
+    return 2 * above_zero(number(field::batch)) * above_zero(number(field::nhead_q)) *
+           above_zero(effective_max_seqlen_q()) * above_zero(effective_max_seqlen_k()) *
+           (above_zero(number(field::hdim_q)) + above_zero(number(field::hdim_v)));
+  }
+
+  // For caches: every field that says something but the sizes, by name, apart by 0x1f. Two problems have one key exactly when the same kernels
+  // answer them, sizes apart.
+  std::string canonical_key() const {
+    std::string key;
+    for (const auto& [name, value] : named())
+      if (Field(name).role() != Role::size && !value.off() && value != Field(name).usual())
+        key += name + "=" + value.text() + '\x1f';
+    return key;
+  }
+  // In the language of selections, sizes too.
+  std::string to_string() const {
+    std::string text = operator_name().text();
+    for (const auto& [name, value] : named())
+      if (name != "operator" && name != "family") text += " " + name + "=" + value.text();
+    return text;
+  }
+  // What is set, by name.
+  std::map<std::string, Value> named() const {
+    std::map<std::string, Value> result;
+    for (uint32_t i = 0; i < count_; ++i)
+      if (!values_[i].empty()) result.emplace(Field::of(i).name(), values_[i]);
+    return result;
+  }
+
+ private:
+  static int64_t above_zero(int64_t size) { return size > 0 ? size : 0; }
+  int64_t first_above_zero(Field first, Field second) const {
+    return number(first) > 0 ? number(first) : number(second);
+  }
+
+  Value values_[most_fields];
+  Fields asked_;
+  uint32_t count_ = 0;
+};
+
+}  // namespace tilekiln::dispatcher

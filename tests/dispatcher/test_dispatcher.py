@@ -1,0 +1,29 @@
+"""The dispatcher in C++: problems, keys, registries, choices and plans by hand, then over real libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.test_runtime import passes
+
+Build = Callable[..., Path]
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize"])
+@pytest.mark.parametrize("name", ["problem", "dispatch"])
+def test_by_hand(build_program: Build, name: str, mode: str) -> None:
+    passes(build_program(f"dispatcher_{name}", mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["release", "sanitize", "thread"])
+def test_registries(build_program: Build, tmp_path: Path, mode: str) -> None:
+    passes(build_program("dispatcher_registry", mode=mode), str(tmp_path))
+
+
+def test_over_libraries(build_program: Build, build_library: Build) -> None:
+    """Call for call the dispatcher chooses what the library does."""
+    paths = [str(build_library(receipt)) for receipt in ("flash", "gemm_default")]
+    passes(build_program("dispatcher_library"), *paths)
