@@ -29,7 +29,15 @@ PARTS = (
     "python/tilekiln/torch/_declared.py",
     "tests/python",
 )
-TESTED = ("build_support", "python", "tests/codegen", "tests/conftest.py", "tests/programs.py", "tests/programs.yaml")
+TESTED = (
+    "build_support",
+    "python",
+    "tests/codegen",
+    "tests/conftest.py",
+    "tests/programs.py",
+    "tests/programs.yaml",
+    "tests/sampling.py",
+)
 FORWARD = "kernels/attention/fmha_fwd/family.yaml"
 
 
