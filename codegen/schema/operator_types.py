@@ -19,8 +19,8 @@ Real = float
 Whole = int
 
 Letter = Text  # a length that arrays share
-DTYPES = ("fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8")
-Dtype = Literal["fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8"]
+DTYPES = ("fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8", "int64", "fp64", "bool")
+Dtype = Literal["fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8", "int64", "fp64", "bool"]
 Dtypes = Text | list[Dtype]  # one, several, or "as q": that of another array
 Shape = Text  # letters of lengths
 
@@ -62,6 +62,7 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     flag: bool | None = None
     word: list[Word] | Literal["axis"] | None = None  # axis: the values of the axis of its name
     pair: Literal["int32", "uint64"] | None = None
+    dims: Word | None = None  # dimensions of that array
     threads: Literal[True] | None = None
     instance: Literal[True] | None = None
     stream: Literal[True] | None = None
@@ -83,7 +84,10 @@ class ArgumentFile(Struct, frozen=True, forbid_unknown_fields=True):
     in_place: Word | None = None  # an array that it may be: its memory with its strides
     ask: bool = False  # True in place of the array asks for a new one
     read: Literal["host"] | None = None
-    strides: Literal["either"] | None = None  # row- or column-major; unless said, the last dimension is contiguous
+    strides: Literal["either", "any"] | None = (
+        None  # row- or column-major; unless said, the last dimension is contiguous
+    )
+    shape_by: Word | None = None  # the function of host.cpp that says the shape, from the arguments before it
     written_with: Word | None = None  # an array that is read, and written too when that argument is given
     # presence
     not_with: Word | None = None
@@ -110,6 +114,7 @@ KINDS = (
     "flag",
     "word",
     "pair",
+    "dims",
     "threads",
     "instance",
     "stream",

@@ -18,7 +18,7 @@ from codegen.schema.places import OUTSIDE
 from codegen.schema.yaml_io import Document
 
 ARRAYS = ("array", "result", "written")
-MOST_DIMENSIONS = 5  # TILEKILN_MAX_NDIM
+MOST_DIMENSIONS = 8  # TILEKILN_MAX_NDIM
 C_TYPES = {
     "float": "float",
     "int": "int32_t",
@@ -30,18 +30,20 @@ C_TYPES = {
     "executor": "const tilekiln_executor*",
     "int32": "int32_t",
     "uint64": "uint64_t",
+    "dims": "tilekiln_dims",
 }
 NO_FIELD = ("threads", "instance", "stream", "executor")  # kinds that the generator knows by itself
 _WORDS = {  # which words a kind may have, besides `about`
     "array": "place optional required form like shape one ones when only read strides written_with not_with needs "
     "together says",
-    "result": "form like shape when strides chosen_by asked_by unless_said ask in_place needs says",
+    "result": "form like shape shape_by when strides chosen_by asked_by unless_said ask in_place needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",
     "int": "least least_is most needs says",
     "flag": "",
     "word": "",
     "pair": "names items default absent least least_is",
+    "dims": "",
     "threads": "",
     "instance": "",
     "stream": "",
@@ -329,7 +331,7 @@ class Operator:
     def _check_names(self) -> None:
         """Every name of an argument that stands in words of another leads to one."""
         for key, words in self.file.arguments.items():
-            for word in ("like", "not_with", "needs", "written_with", "unless_said", "in_place"):
+            for word in ("like", "not_with", "needs", "written_with", "unless_said", "in_place", "dims"):
                 other = getattr(words, word, None)
                 if other is not None and other not in self.arguments:
                     raise self.document.error(("arguments", key, word), no_such("argument", other, self.arguments))

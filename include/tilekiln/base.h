@@ -39,10 +39,13 @@ enum {
   TILEKILN_BF8 = TILEKILN_DTYPE(12, 8), /* OCP e5m2 */
   TILEKILN_INT32 = TILEKILN_DTYPE(0, 32),
   TILEKILN_INT8 = TILEKILN_DTYPE(0, 8),
-  TILEKILN_UINT8 = TILEKILN_DTYPE(1, 8)
+  TILEKILN_UINT8 = TILEKILN_DTYPE(1, 8),
+  TILEKILN_INT64 = TILEKILN_DTYPE(0, 64),
+  TILEKILN_FP64 = TILEKILN_DTYPE(2, 64),
+  TILEKILN_BOOL = TILEKILN_DTYPE(6, 8)
 };
 
-#define TILEKILN_MAX_NDIM 5
+#define TILEKILN_MAX_NDIM 8
 /* device_type and device_id are DLPack's. The arrays of a call are on one device, of a type that the library has a target for; it is there that
  * the call runs. Index arrays (lengths, starts, places, pages) may also be in the host's memory: the host reads them, or copies
  * them from the device, before the call returns. */
@@ -59,6 +62,17 @@ typedef struct tilekiln_tensor {
   int64_t shape[TILEKILN_MAX_NDIM];
   int64_t stride[TILEKILN_MAX_NDIM];
 } tilekiln_tensor;
+
+/* Some dimensions of an array: numbers from 0, or from -1 for the last one downwards. count 0: what the operator says. */
+typedef struct tilekiln_dims {
+  int32_t count;
+  int32_t dim[TILEKILN_MAX_NDIM];
+} tilekiln_dims;
+
+typedef struct tilekiln_shape {
+  int32_t ndim;
+  int64_t length[TILEKILN_MAX_NDIM];
+} tilekiln_shape;
 
 /* ---- streams and executors --------------------------------------------------------------------------------------- */
 

@@ -25,7 +25,8 @@ typedef enum tilekiln_kind {
   TILEKILN_STREAM,     /* tilekiln_stream* */
   TILEKILN_INSTANCE,   /* int64_t */
   TILEKILN_ASK,        /* no field: whether a result is made and returned */
-  TILEKILN_CHOOSE      /* no field: which of words is the dtype of a new result */
+  TILEKILN_CHOOSE,     /* no field: which of words is the dtype of a new result */
+  TILEKILN_DIMS        /* tilekiln_dims */
 } tilekiln_kind;
 
 typedef struct tilekiln_argument {
@@ -57,6 +58,8 @@ typedef struct tilekiln_result {
   tilekiln_choice choices[TILEKILN_MAX_CHOICES + 1]; /* ended by one without `when` */
   uint8_t ndim[TILEKILN_MAX_FORMS];
   tilekiln_place shape[TILEKILN_MAX_FORMS][2][TILEKILN_MAX_NDIM]; /* by form and whether dimensions are exchanged */
+  /* Not null: says the shape instead, of arguments that have all other arrays; their lengths may still be wrong. */
+  tilekiln_status (*shape_of)(const void* args, tilekiln_shape* shape);
 } tilekiln_result;
 
 /* One way that a call may be shaped. */

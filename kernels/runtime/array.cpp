@@ -73,6 +73,7 @@ const char* dtype_name(int32_t dtype, char* buffer) {
     case TILEKILN_BF16: return "bf16";
     case TILEKILN_FP8: return "fp8";
     case TILEKILN_BF8: return "bf8";
+    case TILEKILN_FP64: return "fp64";
     default: break;
   }
   const int code = dtype >> 8, bits = dtype & 0xff;

@@ -18,6 +18,15 @@ bool is_same(const Array& a, const Array& b) {
   return same;
 }
 
+// "(2, 3)"
+const char* shape_text(int ndim, const int64_t* lengths, char (&text)[256]) {
+  int at = snprintf(text, sizeof(text), "(");
+  for (int i = 0; i < ndim; ++i)
+    at += snprintf(text + at, sizeof(text) - at, "%s%lld", i > 0 ? ", " : "", static_cast<long long>(lengths[i]));
+  snprintf(text + at, sizeof(text) - at, ")");
+  return text;
+}
+
 }  // namespace
 
 tilekiln_status GivenArrays::check_own(const Array& output, const Array* in_place) const {
@@ -122,6 +131,35 @@ tilekiln_status check_one_element(const Array& array) {
     }
   }
   return TILEKILN_OK;
+}
+
+tilekiln_status check_dims(const char* name, const tilekiln_dims& dims) {
+  if (dims.count >= 0 && dims.count <= TILEKILN_MAX_NDIM) return TILEKILN_OK;
+  return fail_argument(name, "count was %d, must be from 0 to %d", dims.count, TILEKILN_MAX_NDIM);
+}
+
+tilekiln_status find_dims(const char* name, const tilekiln_dims& dims, int ndim, int* dim) {
+  uint32_t seen = 0;
+  for (int i = 0; i < dims.count; ++i) {
+    const int32_t said = dims.dim[i];
+    if (said < -ndim || said >= ndim) {
+      return fail_argument(name, "dimension %d was %d, must be from %d to %d, of the %d of the array", i, said, -ndim,
+                           ndim - 1, ndim);
+    }
+    dim[i] = said < 0 ? said + ndim : said;
+    if ((seen >> dim[i] & 1) != 0) return fail_argument(name, "had dimension %d twice, must have each once", dim[i]);
+    seen |= uint32_t(1) << dim[i];
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status check_shape(const Array& array, const tilekiln_shape& shape) {
+  bool same = array.ndim == shape.ndim;
+  for (int i = 0; same && i < shape.ndim; ++i) same = array.shape[i] == shape.length[i];
+  if (same) return TILEKILN_OK;
+  char was_text[256], must_text[256];
+  return fail_argument(array.name, "shape was %s, must be %s", shape_text(array.ndim, array.shape, was_text),
+                       shape_text(shape.ndim, shape.length, must_text));
 }
 
 tilekiln_status check_matrix(const Array& array) {

@@ -61,6 +61,22 @@ class GivenArrays {
 
 [[nodiscard]] tilekiln_status check_one_element(const Array& array);
 
+// As many as a list holds. Which dimensions they are is found with those of the array: find_dims.
+[[nodiscard]] tilekiln_status check_dims(const char* name, const tilekiln_dims& dims);
+
+// The dimensions of a list, counted from the front of an array of ndim of them, in `dim`; each stands there once.
+[[nodiscard]] tilekiln_status find_dims(const char* name, const tilekiln_dims& dims, int ndim, int* dim);
+
+// The shape that `says` finds.
+[[nodiscard]] tilekiln_status check_shape(const Array& array, const tilekiln_shape& shape);
+template <class Args>
+[[nodiscard]] tilekiln_status check_shape(const Array& array, const Args& args,
+                                          tilekiln_status (*says)(const Args&, tilekiln_shape*)) {
+  tilekiln_shape shape;
+  TILEKILN_TRY(says(args, &shape));
+  return check_shape(array, shape);
+}
+
 // Two dimensions, one of which is contiguous: row- or column-major.
 [[nodiscard]] tilekiln_status check_matrix(const Array& array);
 

@@ -29,8 +29,8 @@ static int refuse(const char* argument, const char* format, ...) {
 
 static struct {
   int bf16, fp8, bf8; /* type numbers; -1: not known yet */
-  PyArray_Descr *bf16_descr, *fp8_descr;
-} ml_dtypes = {-1, -1, -1, NULL, NULL};
+  PyArray_Descr *bf16_descr, *fp8_descr, *bf8_descr;
+} ml_dtypes = {-1, -1, -1, NULL, NULL, NULL};
 
 static int ml_dtypes_number(PyObject* module, const char* name, PyArray_Descr** keep) {
   PyObject* type = PyObject_GetAttrString(module, name);
@@ -53,7 +53,7 @@ static int ml_dtypes_import(void) {
   PyObject* module = PyImport_ImportModule("ml_dtypes");
   if (!module) return -1;
   ml_dtypes.fp8 = ml_dtypes_number(module, "float8_e4m3fn", &ml_dtypes.fp8_descr);
-  ml_dtypes.bf8 = ml_dtypes_number(module, "float8_e5m2", NULL);
+  ml_dtypes.bf8 = ml_dtypes_number(module, "float8_e5m2", &ml_dtypes.bf8_descr);
   ml_dtypes.bf16 = ml_dtypes_number(module, "bfloat16", &ml_dtypes.bf16_descr);
   Py_DECREF(module);
   return PyErr_Occurred() ? -1 : 0;
@@ -327,6 +327,9 @@ static inline int numpy_number(int32_t dtype) {
     case TILEKILN_INT8: return NPY_BYTE;
     case TILEKILN_INT32: return NPY_INT;
     case TILEKILN_UINT8: return NPY_UBYTE;
+    case TILEKILN_INT64: return NPY_INT64;
+    case TILEKILN_FP64: return NPY_DOUBLE;
+    case TILEKILN_BOOL: return NPY_BOOL;
   }
   return NPY_FLOAT;
 }
@@ -336,9 +339,10 @@ static inline int numpy_number(int32_t dtype) {
 static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
   const DLPackExchangeAPI* api = PyArray_CheckExact(like) ? NULL : exchange_api(Py_TYPE(like));
   if (api) return new_exchanged(api, view, zero);
-  if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8) {
+  if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8 || view->dtype == TILEKILN_BF8) {
     if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
-    return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : ml_dtypes.fp8_descr, zero);
+    PyArray_Descr* const of_8_bits = view->dtype == TILEKILN_FP8 ? ml_dtypes.fp8_descr : ml_dtypes.bf8_descr;
+    return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : of_8_bits, zero);
   }
   PyArray_Descr* descr = PyArray_DescrFromType(numpy_number(view->dtype));
   PyObject* array = new_numpy(view, descr, zero);

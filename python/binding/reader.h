@@ -138,6 +138,7 @@ static inline int read_scalar(OperatorCall* call, const tilekiln_argument* argum
     case TILEKILN_FLAG: return read_flag(value, argument->name, place);
     case TILEKILN_INT: return read_int32(value, argument->name, argument->least, place);
     case TILEKILN_WORD: return read_word(value, argument->name, argument->words, place);
+    case TILEKILN_DIMS: return read_dims(value, argument->name, place);
     case TILEKILN_PAIR_INT:
     case TILEKILN_PAIR_ULONG: return read_pair_of(argument, value, place);
     case TILEKILN_STREAM: call->stream_offset = argument->offset; return read_stream(value, &call->stream);
@@ -298,6 +299,15 @@ static inline int64_t length_at(const OperatorCall* call, tilekiln_place place) 
   return (call->present >> array & 1) && index < call->tensor[array].ndim ? call->tensor[array].shape[index] : -1;
 }
 
+/* Asks the library for the shape of a result; 0: it refuses the call. */
+static int made_shape(const OperatorCall* call, const tilekiln_result* result, tilekiln_tensor* tensor) {
+  tilekiln_shape shape;
+  if (result->shape_of(call->args, &shape) != TILEKILN_OK) return 0;
+  tensor->ndim = shape.ndim;
+  memcpy(tensor->shape, shape.length, sizeof(tensor->shape));
+  return 1;
+}
+
 /* Describes what the caller did not give. Rows that a call leaves untouched read as zero. */
 static inline int describe_results(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
@@ -325,6 +335,7 @@ static inline int describe_results(OperatorCall* call) {
       tensor->shape[d] = length_at(call, result->shape[call->form][call->exchanged][d]);
       shaped &= tensor->shape[d] >= 0;
     }
+    if (can && result->shape_of) shaped = made_shape(call, result, tensor);
     if (shaped)
       add_result(&call->results, argument->name, tensor, &call->made[r]);
     else { /* the library refuses an array that it checks before this one, which is empty */
@@ -429,20 +440,6 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
   status = with ? with(library, context, call->args) : self->table->run(call->args);
   if (state) PyEval_RestoreThread(state);
   return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
-}
-
-/* One number, or a tuple of as many as there are stages. */
-static PyObject* stage_numbers(const int64_t* instances, int count) {
-  if (count == 1) return PyLong_FromLongLong(instances[0]);
-  PyObject* result = PyTuple_New(count);
-  for (int i = 0; result && i < count; ++i) {
-    PyObject* number = PyLong_FromLongLong(instances[i]);
-    if (!number)
-      Py_CLEAR(result);
-    else
-      PyTuple_SetItem(result, i, number);
-  }
-  return result;
 }
 
 static PyObject* call_find(OperatorCall* call) {

@@ -71,6 +71,8 @@ static inline const char* dtype_name(int32_t dtype) {
     case TILEKILN_BF8: return "bf8";
     case TILEKILN_INT8: return "int8";
     case TILEKILN_INT32: return "int32";
+    case TILEKILN_INT64: return "int64";
+    case TILEKILN_FP64: return "fp64";
     default: return "another dtype";
   }
 }
@@ -93,6 +95,27 @@ static int read_word(PyObject* value, const char* name, const char* const* words
   return refuse(name, "was %R, must be %s", value, list);
 }
 
+/* Dimensions: one number, or a sequence of them. */
+static int read_dims(PyObject* value, const char* name, tilekiln_dims* dims) {
+  dims->count = 0;
+  PyObject* items = PyIndex_Check(value)     ? PyTuple_Pack(1, value)
+                    : PyUnicode_Check(value) ? NULL
+                                             : PySequence_Tuple(value);
+  if (!items) {
+    PyErr_Clear();
+    return refuse(name, "was %R, must be a dimension or several", value);
+  }
+  int bad = 0;
+  const Py_ssize_t count = PyTuple_Size(items);
+  if (count > TILEKILN_MAX_NDIM)
+    bad = refuse(name, "had %zd dimensions, must have at most %d", count, TILEKILN_MAX_NDIM);
+  for (Py_ssize_t i = 0; i < count && !bad; ++i)
+    bad = read_int32(PyTuple_GetItem(items, i), name, INT32_MIN, &dims->dim[i]);
+  dims->count = (int32_t)count;
+  Py_DECREF(items);
+  return bad;
+}
+
 /* The two items of a pair; *holder keeps them alive. */
 static int read_pair(PyObject* value, const char* name, const char* meaning, PyObject** holder) {
   *holder = PyTuple_CheckExact(value) ? Py_NewRef(value) : PyUnicode_Check(value) ? NULL : PySequence_Tuple(value);
@@ -100,6 +123,20 @@ static int read_pair(PyObject* value, const char* name, const char* meaning, PyO
   PyErr_Clear();
   Py_CLEAR(*holder);
   return refuse(name, "was %R, must be a pair (%s)", value, meaning);
+}
+
+/* One number, or a tuple of as many as there are stages. */
+static PyObject* stage_numbers(const int64_t* instances, int count) {
+  if (count == 1) return PyLong_FromLongLong(instances[0]);
+  PyObject* result = PyTuple_New(count);
+  for (int i = 0; result && i < count; ++i) {
+    PyObject* number = PyLong_FromLongLong(instances[i]);
+    if (!number)
+      Py_CLEAR(result);
+    else
+      PyTuple_SetItem(result, i, number);
+  }
+  return result;
 }
 
 #endif

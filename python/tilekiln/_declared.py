@@ -27,6 +27,25 @@ class BatchedGemmArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class BatchedTransposeArguments(TypedDict, total=False):
+    """Everything that `Library.batched_transpose` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    layout: Literal["nchw", "nhwc"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class CopyArguments(TypedDict, total=False):
+    """Everything that `Library.copy` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class FlatmmArguments(TypedDict, total=False):
     """Everything that `Library.flatmm` takes by name; its docstring says what each one is."""
 
@@ -314,6 +333,20 @@ class GroupedGemmArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class Img2colArguments(TypedDict, total=False):
+    """Everything that `Library.img2col` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    filter: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: tuple[int, int]
+    padding: tuple[int, int]
+    groups: int
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class Layernorm2dArguments(TypedDict, total=False):
     """Everything that `Library.layernorm2d` takes by name; its docstring says what each one is."""
 
@@ -358,6 +391,28 @@ class MoeSmoothquantArguments(TypedDict, total=False):
     instance: int | str
     stream: Stream | None
     y_dtype: Literal["int8", "fp8"] | None
+
+
+class PermuteArguments(TypedDict, total=False):
+    """Everything that `Library.permute` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    axes: int | tuple[int, ...] | list[int]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class ReduceArguments(TypedDict, total=False):
+    """Everything that `Library.reduce` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    axes: int | tuple[int, ...] | list[int]
+    operation: Literal["sum", "mean", "max", "min"]
+    keepdim: bool
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
 
 
 class Rmsnorm2dArguments(TypedDict, total=False):
@@ -408,6 +463,15 @@ class SmoothquantArguments(TypedDict, total=False):
 
 class SoftmaxArguments(TypedDict, total=False):
     """Everything that `Library.softmax` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class TransposeArguments(TypedDict, total=False):
+    """Everything that `Library.transpose` takes by name; its docstring says what each one is."""
 
     y: Array | None
     num_threads: int

@@ -41,11 +41,22 @@ class Result(_Record):
     chosen_by: str = ""
     asked_by: str = ""
     """The flag that asks for it; empty: it is always made."""
+    shape_by: str = ""
+    """Its shape is what this function of `_shape_rules` says."""
     unless_said: str = ""
     """Without the flag, asked for when this argument is given."""
     needs: str = ""
     torch_alone: bool = False
     """The C function writes it when given; PyTorch's operator makes it."""
+
+    def shape_of(self, given: Mapping[str, Any]) -> list[Any] | None:
+        """Its shape by its rule, in a call with the arguments of PyTorch's operator; None where it has no rule."""
+        if not self.shape_by:
+            return None
+        from . import _shape_rules
+
+        found: list[Any] = getattr(_shape_rules, self.shape_by)(given)
+        return found
 
 
 class Independent(_Record):

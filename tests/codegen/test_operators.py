@@ -41,7 +41,7 @@ CASES = [
         FWD,
         "sink: {array: fp32, shape: H",
         "sink: {array: fp32, @least: 0, shape: H",
-        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, one, ones, when, "
+        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, shape_by, one, ones, when, "
         "only, read, strides, written_with, not_with, needs, together, says",
     ),
     (
@@ -49,7 +49,7 @@ CASES = [
         "sink: {array: fp32",
         "sink: @{array: fp32, int: 0",
         "'sink' is of several kinds: array, int; it must be one of array, result, written, float, int, flag, word, "
-        "pair, threads, instance, stream, executor",
+        "pair, dims, threads, instance, stream, executor",
     ),
     (
         FWD,

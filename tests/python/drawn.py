@@ -19,6 +19,9 @@ DTYPES = {
     "int8": np.int8,
     "int32": np.int32,
     "uint8": np.uint8,
+    "int64": np.int64,
+    "fp64": np.float64,
+    "bool": np.bool_,
 }
 # Every letter another length. Of a cache: as many sequences as the call has, all of them full.
 LENGTHS = {

@@ -9,7 +9,7 @@ from codegen.emit.operators.check import code
 from codegen.schema.operators import Argument, Form, Operator
 
 NOWHERE = "TILEKILN_NOWHERE"
-MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, MOST_CHOICES, NDIM = 4, 8, 64, 6, 5
+MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, MOST_CHOICES = 4, 8, 64, 6
 _KINDS = {"int": "INT", "threads": "INT", "int32": "PAIR_INT", "uint64": "PAIR_ULONG"}
 
 
@@ -174,6 +174,7 @@ class Table:
             "dtype": 0 if result.dtype_of else code(result.dtypes[0]),
             "choices": choices,
             "ndim": [len(dims[0]) for dims in shape],
+            "shape_by": file.shape_by,
             "shape": shape,
         }
 

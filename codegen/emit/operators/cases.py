@@ -32,7 +32,8 @@ class Drawn:
 
     def __init__(self, operator: Operator, form: Form, lengths: dict[str, int], dtype: str) -> None:
         self.operator, self.form, self.lengths = operator, form, lengths
-        self.dtypes: dict[str, str] = {operator.first.name: dtype}
+        known = operator.first.dtypes
+        self.dtypes: dict[str, str] = {operator.first.name: dtype if dtype in known else known[0]}
 
     def dtype(self, a: Argument) -> str:
         if a.name not in self.dtypes:
@@ -44,6 +45,8 @@ class Drawn:
     def array(self, a: Argument) -> Array | None:
         """None where only host.cpp knows the shape."""
         shape = self.operator.shape(self.form, a.name)
+        if shape is None and a.kind == "array" and a.file.place and a.file.read is None:
+            return Array(self.dtype(a), (5, 6, 7))  # of any shape
         if shape is None or any(one.number is None and one.letter not in self.lengths for one in shape):
             return None
         return Array(self.dtype(a), tuple(one.number or self.lengths[one.letter] for one in shape))
@@ -69,12 +72,14 @@ class Drawn:
                 continue
             if a.name in self.operator.order:  # of those of the main step a length is bound, not compared
                 yield from self._lengths(a, array, extra)
-            if a.dtypes:
+            wrong = next((one for one in ("int32", "fp16") if one not in a.dtypes), "")
+            if a.dtypes and wrong:
                 # Of arrays that go together host.cpp may allow another dtype, and then says so.
                 must = "" if extra.keys() & self._together(a) else listed(a.dtypes)
-                wrong = "int32" if "int32" not in a.dtypes else "fp16"
                 text = f"{a.name}: dtype was {wrong}, must be {must}"
                 yield Case(f"{a.name} of {wrong}", extra | {a.name: array._replace(dtype=wrong)}, text)
+            if self.operator.shape(self.form, a.name) is None:
+                continue
             more = array._replace(shape=(*array.shape, 1))
             known = [*a.shapes, *(self.operator.shape(form, a.name) or () for form in self.operator.forms)]
             if len(more.shape) not in map(len, known):

@@ -69,6 +69,10 @@ class Check:
                 self._scalar(operator.arguments[step])
 
     @property
+    def shape_functions(self) -> list[str]:
+        return list(dict.fromkeys(a.file.shape_by for a in self.operator.arrays if a.file.shape_by))
+
+    @property
     def hosts(self) -> list[str]:
         return [step[5:] for step in self.operator.order if isinstance(step, str) and step.startswith("host ")]
 
@@ -111,6 +115,8 @@ class Check:
                 self._fail(condition, field, f"was %d, must be {words}", value)
                 if self.operator.exchange and self.operator.exchange[0] == a.name:
                     self._put(f"call.exchanged = {value} == {a.value.index(self.operator.exchange[1])};")
+            elif a.kind == "dims":
+                self._try(f"check_dims({quoted(field)}, {value})")
             elif a.kind == "instance":
                 text = "was %lld, must be -1 (the dispatcher chooses) or an instance"
                 self._fail(f"{value} < -1", field, text, f"static_cast<long long>({value})")
@@ -201,12 +207,13 @@ class Check:
     # ---- the arrays that say the lengths
     def _main(self, arrays: Sequence[Argument]) -> None:
         self._choose_form()
-        for a in arrays:
+        shaped = [a for a in arrays if self.operator.shape(self.operator.forms[0], a.name) is not None]
+        for a in shaped:
             if a not in self.operator.form_of or len({len(self._shape(f, a)) for f in self.operator.forms}) == 1:
                 self._main_ndim(a, arrays[0])
         for a in arrays:
             self._guarded(a, self._dtype)
-        names = [a.name for a in arrays]
+        names = [a.name for a in shaped]
         for bracket in self.operator.symbol_order:
             for symbol in bracket:
                 if symbol.file.of in names:
@@ -217,8 +224,16 @@ class Check:
                         self._equal(symbol, name)
         for a in arrays:
             self._guarded(a, self._strides)
+            if a.file.shape_by:
+                self._guarded(a, self._made_shape)
+
+    def _made_shape(self, a: Argument) -> None:
+        """The shape that a function of host.cpp says."""
+        self._try(f"check_shape(in.{a.name}, args, {a.file.shape_by})")
 
     def _strides(self, a: Argument) -> None:
+        if a.file.strides == "any":
+            return
         self._try(f"check_{'matrix' if a.file.strides else 'contiguous'}(in.{a.name})")
 
     def _guarded(self, a: Argument, put: Callable[[Argument], None]) -> None:
@@ -233,6 +248,8 @@ class Check:
         """By the number of dimensions of some arrays, and by what is given."""
         forms, conditions = self.operator.forms, list[list[str]]([] for _ in self.operator.forms)
         for a in self.operator.form_of:
+            if self.operator.shape(forms[0], a.name) is None:
+                continue  # of any shape
             shown: dict[int, str] = {}
             for form in forms:
                 shape = self._shape(form, a)
@@ -390,7 +407,9 @@ class Check:
         if a.file.one:
             self._try(f"check_one_element(in.{a.name})")
             return
-        if a.shapes:
+        if a.file.shape_by:
+            self._made_shape(a)
+        elif a.shapes:
             self._own_shapes(a)
         else:
             self._form_shapes(a)

@@ -138,6 +138,8 @@ def c_words(operator: Operator, a: Argument) -> str:
         what.append(listed([f"{index} ({word})" for index, word in enumerate(a.value)]))
     elif a.kind == "flag":
         what.append("0 or 1")
+    elif a.kind == "dims":
+        what.append(f"dimensions of {a.value}")
     if a.file.about:
         what.append(capital(operator, a.file.about) if what else a.file.about)
     return ". ".join(what)

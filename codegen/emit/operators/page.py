@@ -28,6 +28,8 @@ def default(entry: Entry) -> str:
         return "False" if entry.asks and not (entry.result and entry.result.file.unless_said) else "None"
     if a.is_array or a.is_pointer or a.kind == "stream":
         return "None"
+    if a.kind == "dims":
+        return "()"
     if a.kind == "flag":
         return str(bool(a.value))
     if a.kind == "word":
@@ -60,6 +62,8 @@ def what(operator: Operator, entry: Entry) -> str:
         return listed([repr(word) for word in a.value])
     if a.kind == "pair":
         return f"({', '.join(a.file.items or [])})"
+    if a.kind == "dims":
+        return f"dimensions of {a.value}"
     return {"flag": "bool", "float": "float", "instance": "number or name of the kernel to use"}.get(a.kind, "")
 
 

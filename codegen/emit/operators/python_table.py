@@ -119,6 +119,7 @@ def _result(operator: Operator, a: Argument, how: dict[str, Any]) -> Record:
         "when": {str(dtype): tuple(map(str, choices)) for dtype, choices in (file.when or {}).items()},
         "chosen_by": file.chosen_by,
         **how,
+        "shape_by": file.shape_by,
         "unless_said": file.unless_said,
         "needs": file.needs,
     }

@@ -31,6 +31,7 @@ def context(operator: Operator, operators: Mapping[str, Operator]) -> dict[str, 
         "letters": bound,
         "places": check.kept_places,
         "hosts": check.hosts,
+        "shape_functions": check.shape_functions,
         "tables": list(check.tables.values()),
         "lines": check.lines,
     }

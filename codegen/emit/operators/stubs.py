@@ -129,6 +129,8 @@ def _type(entry: Entry) -> str:
         return f"Literal[{words}]"
     if a.kind == "pair":
         return "tuple[int, int]"
+    if a.kind == "dims":
+        return "int | tuple[int, ...] | list[int]"
     if a.kind == "stream":
         return "Stream | None"
     return "float | None" if a.is_pointer else _TYPES[a.kind]

@@ -71,6 +71,8 @@ def _scalar(entry: Entry, reads: list[str]) -> Iterator[str]:
         yield f"Tensor? {state(a)}=None"
     elif a.kind == "pair":
         yield from (f"SymInt {field}={value}" for field, value in zip(a.fields, a.default, strict=True))
+    elif a.kind == "dims":
+        yield f"int[] {name}=[]"
     elif a.is_pointer:
         yield f"float? {name}=None"
     elif a.kind == "instance":

@@ -30,6 +30,9 @@ DTYPES = {
     "int8": torch.int8,
     "int32": torch.int32,
     "uint8": torch.uint8,
+    "int64": torch.int64,
+    "fp64": torch.float64,
+    "bool": torch.bool,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _STATES: dict[str, str] = {}
@@ -131,10 +134,12 @@ def _trace(table: Operator, given: Mapping[str, Any]) -> tuple[Any, ...]:
         if not wanted:
             results.append(None)
             continue
-        shape = [
-            torch.library.get_ctx().new_dynamic_size() if place is None else given[place[0]].shape[place[1]]
-            for place in table.places(one, given)
-        ]
+        shape = one.shape_of(given)
+        if shape is None:
+            shape = [
+                torch.library.get_ctx().new_dynamic_size() if place is None else given[place[0]].shape[place[1]]
+                for place in table.places(one, given)
+            ]
         like = given[one.dtype_of or table.first]
         name = table.dtype(one, NAMES.get(like.dtype, ""), given)
         results.append(like.new_empty(shape, dtype=DTYPES.get(name, like.dtype)))

@@ -1,0 +1,31 @@
+// The border between the host side and the CPU engines of reduce: plain data, no ISA, no std header, no inline function.
+#pragma once
+
+namespace tilekiln::tensor {
+
+enum class Reduction : int { sum, mean, max, min };  // by value of the axis
+
+constexpr int kKept = 7, kReduced = 7;  // of the 8 dimensions one lies along the lanes
+
+// y[kept] = scale * the sum of x[kept][reduced], or their maximum or minimum. Steps are in elements. Lanes run along one dimension in
+// which x is contiguous where there is one: the last that is reduced (rows), or one that is kept (columns).
+struct Reduce {
+  const void* x;
+  void* y;
+  long long kept[kKept], kept_x[kKept], kept_y[kKept];  // the rest are 1 long
+  long long reduced[kReduced], reduced_x[kReduced];     // but for the lanes' own
+  long long length, step;                               // of rows: the lanes' own; of columns: of those of x
+  long long column_y;                                   // of columns: the step in y
+  long long outputs;                                    // of kept
+  int way;                                              // ReduceWay
+  int operation, dtype, y_dtype;                        // by value of the axes
+  double scale;
+};
+
+enum class ReduceWay : int { rows, columns };
+
+// rows[dtype] computes units [first, last): of rows an output each, of columns kColumns columns of an output.
+constexpr int kColumns = 64;
+struct ReduceEngine { void (*rows[3])(const Reduce&, long long first, long long last); };
+
+}  // namespace tilekiln::tensor

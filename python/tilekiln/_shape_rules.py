@@ -1,0 +1,46 @@
+"""Shapes of results that are no lengths of arrays: what the functions of the same names in the rooms' host.cpp say.
+
+Each takes the arguments of PyTorch's operator by name, right or wrong: the library refuses what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Given = Mapping[str, Any]
+
+
+def permuted(given: Given) -> list[Any]:
+    x = given["x"]
+    return [x.shape[axis] for axis in given["axes"] or range(x.ndim - 1, -1, -1)]
+
+
+def copied(given: Given) -> list[Any]:
+    return list(given["x"].shape)
+
+
+def turned(given: Given) -> list[Any]:
+    batch, *rest = given["x"].shape
+    if len(rest) == 3 and given["layout"] == "nchw":
+        return [batch, rest[1], rest[2], rest[0]]
+    return [batch, rest[-1], *rest[:-1]]
+
+
+def reduced(given: Given) -> list[Any]:
+    x = given["x"]
+    gone = {axis % x.ndim for axis in given["axes"]} if given["axes"] else set(range(x.ndim))
+    lengths = [1 if axis in gone else x.shape[axis] for axis in range(x.ndim)]
+    return lengths if given["keepdim"] else [n for axis, n in enumerate(lengths) if axis not in gone]
+
+
+def columns(given: Given) -> list[Any]:
+    batch, height, width, channels = given["x"].shape
+    sides = [
+        (length + 2 * given[f"padding_{side}"] - given[f"dilation_{side}"] * (given[f"filter_{side}"] - 1) - 1)
+        // given[f"stride_{side}"]
+        + 1
+        for side, length in (("height", height), ("width", width))
+    ]
+    patch = given["filter_height"] * given["filter_width"]
+    return [given["groups"], batch * sides[0] * sides[1], patch * (channels // given["groups"])]
