@@ -34,8 +34,8 @@ C_TYPES = {
 }
 NO_FIELD = ("threads", "instance", "stream", "executor")  # kinds that the generator knows by itself
 _WORDS = {  # which words a kind may have, besides `about`
-    "array": "place optional required form like shape one ones when only read strides written_with not_with needs "
-    "together says",
+    "array": "place optional required form like shape shape_by one ones when only read strides written_with not_with "
+    "needs together says",
     "result": "form like shape shape_by when strides chosen_by asked_by unless_said ask in_place needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",

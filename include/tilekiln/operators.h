@@ -18,14 +18,18 @@
 #include "tilekiln/operators/grouped_gemm.h"
 #include "tilekiln/operators/img2col.h"
 #include "tilekiln/operators/layernorm2d.h"
+#include "tilekiln/operators/layernorm2d_bwd.h"
 #include "tilekiln/operators/layernorm2d_rdquant.h"
 #include "tilekiln/operators/moe_smoothquant.h"
+#include "tilekiln/operators/moe_sorting.h"
 #include "tilekiln/operators/permute.h"
 #include "tilekiln/operators/reduce.h"
 #include "tilekiln/operators/rmsnorm2d.h"
+#include "tilekiln/operators/rmsnorm2d_bwd.h"
 #include "tilekiln/operators/rmsnorm2d_rdquant.h"
 #include "tilekiln/operators/smoothquant.h"
 #include "tilekiln/operators/softmax.h"
+#include "tilekiln/operators/topk_softmax.h"
 #include "tilekiln/operators/transpose.h"
 
 #endif

@@ -364,6 +364,18 @@ class Layernorm2dArguments(TypedDict, total=False):
     return_inv_std: bool
 
 
+class Layernorm2dBwdArguments(TypedDict, total=False):
+    """Everything that `Library.layernorm2d_bwd` takes by name; its docstring says what each one is."""
+
+    dx: Array | None
+    dgamma: Array | None
+    dbeta: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    return_dbeta: bool
+
+
 class Layernorm2dRdquantArguments(TypedDict, total=False):
     """Everything that `Library.layernorm2d_rdquant` takes by name; its docstring says what each one is."""
 
@@ -391,6 +403,24 @@ class MoeSmoothquantArguments(TypedDict, total=False):
     instance: int | str
     stream: Stream | None
     y_dtype: Literal["int8", "fp8"] | None
+
+
+class MoeSortingArguments(TypedDict, total=False):
+    """Everything that `Library.moe_sorting` takes by name; its docstring says what each one is."""
+
+    expert_mask: Array | None
+    local_tokens: Array | None
+    sorted_token_ids: Array | None
+    sorted_weights: Array | None
+    sorted_expert_ids: Array | None
+    total_tokens_post_pad: Array | None
+    out: Array | None
+    experts: int
+    unit: int
+    skip_empty: bool
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
 
 
 class PermuteArguments(TypedDict, total=False):
@@ -431,6 +461,16 @@ class Rmsnorm2dArguments(TypedDict, total=False):
     return_inv_rms: bool
 
 
+class Rmsnorm2dBwdArguments(TypedDict, total=False):
+    """Everything that `Library.rmsnorm2d_bwd` takes by name; its docstring says what each one is."""
+
+    dx: Array | None
+    dgamma: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class Rmsnorm2dRdquantArguments(TypedDict, total=False):
     """Everything that `Library.rmsnorm2d_rdquant` takes by name; its docstring says what each one is."""
 
@@ -465,6 +505,18 @@ class SoftmaxArguments(TypedDict, total=False):
     """Everything that `Library.softmax` takes by name; its docstring says what each one is."""
 
     y: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class TopkSoftmaxArguments(TypedDict, total=False):
+    """Everything that `Library.topk_softmax` takes by name; its docstring says what each one is."""
+
+    weights: Array | None
+    indices: Array | None
+    topk: int
+    renormalise: bool
     num_threads: int
     instance: int | str
     stream: Stream | None

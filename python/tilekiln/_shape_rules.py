@@ -44,3 +44,20 @@ def columns(given: Given) -> list[Any]:
     ]
     patch = given["filter_height"] * given["filter_width"]
     return [given["groups"], batch * sides[0] * sides[1], patch * (channels // given["groups"])]
+
+
+def chosen(given: Given) -> list[Any]:
+    return [given["x"].shape[0], given["topk"]]
+
+
+def padded(given: Given) -> list[Any]:
+    tokens, topk = given["topk_ids"].shape
+    return [tokens * topk + given["experts"] * given["unit"] - (1 if tokens > 0 else 0)]
+
+
+def padded_units(given: Given) -> list[Any]:
+    return [(padded(given)[0] + given["unit"] - 1) // given["unit"]]
+
+
+def totals(given: Given) -> list[Any]:
+    return [2]

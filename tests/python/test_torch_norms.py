@@ -39,10 +39,15 @@ def test_as_the_modules_of_pytorch(dtype: torch.dtype) -> None:
             torch.testing.assert_close(ours(x), stock(x), **close)
             torch.testing.assert_close(ours(x / 64), stock(x / 64), **close)  # where eps is much of it
         assert dict(ours.named_parameters()).keys() == dict(stock.named_parameters()).keys()
-        y = ours(x.clone().requires_grad_())  # PyTorch's own, which has a backward
-        assert torch.equal(y, stock(x))
-        y.sum().backward()
-        assert stock.weight.grad is not None  # shared
+        parameters, dy = list(stock.parameters()), torch.randn(x.shape).to(dtype)
+        gradients = []
+        for module in (ours, stock):  # they share their parameters
+            leaf = x.detach().clone().requires_grad_()
+            gradients.append(torch.autograd.grad(module(leaf), [leaf, *parameters], dy))
+        for mine, its in zip(*gradients, strict=True):
+            assert mine.shape == its.shape
+            most = its.abs().max().item()
+            torch.testing.assert_close(mine, its, rtol=close["rtol"], atol=close["rtol"] * most)
 
 
 def test_it_is_the_kernel_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +57,29 @@ def test_it_is_the_kernel_that_computes(monkeypatch: pytest.MonkeyPatch) -> None
     norm = RMSNorm(8)
     with torch.no_grad(), pytest.raises(tk.NoKernelError):
         norm(torch.randn(2, 8))
-    norm(torch.randn(2, 8))  # the weight requires grad
+    with pytest.raises(tk.NoKernelError):
+        norm(torch.randn(2, 8))  # the weight requires grad
+
+
+@pytest.mark.parametrize("kind", ["RMSNorm", "LayerNorm"])
+def test_gradients_traced_and_transformed(kind: str) -> None:
+    import tilekiln.torch
+
+    norm = getattr(tilekiln.torch, kind)(24)
+    x = torch.randn(5, 24, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return (norm(x) ** 2 * torch.arange(24)).sum()
+
+    (eager,) = torch.autograd.grad(loss(x), x)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(torch.autograd.grad(compiled(x), x)[0], eager)
+    torch.testing.assert_close(torch.func.grad(loss)(x.detach()), eager)
+    (first,) = torch.autograd.grad(loss(x), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+    norm(x).sum().backward()  # dy of strides 0
+    assert norm.weight.grad.shape == (24,)
 
 
 def test_wrong_modules_are_refused() -> None:
@@ -114,3 +141,28 @@ def test_in_a_small_llama() -> None:
         ours = model(tokens).logits
     assert len(norms) == 5
     torch.testing.assert_close(ours, stock, rtol=2**-6, atol=2**-6)
+
+
+@pytest.mark.transformers
+def test_a_small_llama_learns_alike() -> None:
+    transformers = pytest.importorskip("transformers")
+    from tilekiln.torch import RMSNorm
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
+    config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    tokens = torch.arange(2 * 17).reshape(2, 17)
+    gradients = []
+    for replaced in (False, True):
+        if replaced:
+            for name, one in list(model.named_modules()):
+                if type(one).__name__ == "LlamaRMSNorm":
+                    model.set_submodule(name, RMSNorm.like(one))
+        model.zero_grad()
+        model(tokens, labels=tokens).loss.backward()
+        gradients.append({name: one.grad.clone() for name, one in model.named_parameters()})
+    assert sum(type(one) is RMSNorm for one in model.modules()) == 5
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, its in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], its, rtol=1e-3, atol=1e-5 * (1 + its.abs().max().item()))

@@ -3,7 +3,8 @@
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)
 
 Their parameters have the names of those, so state dicts load. They compute with the operators rmsnorm2d and layernorm2d
-of whatever libraries are at hand. Those have no backward: where a gradient would be recorded, PyTorch computes.
+of whatever libraries are at hand, and their gradients with rmsnorm2d_bwd and layernorm2d_bwd. Gradients of gradients
+are refused.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 Rounding = Literal["pytorch", "transformers"]
 ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they are the same
@@ -19,6 +21,60 @@ ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they ar
 
 def _recorded(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(one is not None and one.requires_grad for one in tensors)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(rows, columns), the last dimension contiguous."""
+    rows = x.reshape(-1, x.shape[-1])
+    return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
+
+
+class _RMSNorm(torch.autograd.Function):
+    """(y, inv_rms) of rows."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor, eps: float, rounding: str) -> Any:
+        call = torch.ops.tilekiln.rmsnorm2d
+        made = call(rows, weight, epsilon=eps, rounding=rounding, return_inv_rms=True)
+        return made[0], made[-1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*inputs[:2], output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, _: Any) -> Any:
+        dx, dweight = torch.ops.tilekiln.rmsnorm2d_bwd(_rows(dy), *ctx.saved_tensors)
+        return dx, dweight, None, None
+
+
+class _LayerNorm(torch.autograd.Function):
+    """(y, mean, inv_std) of rows."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Any:
+        call = torch.ops.tilekiln.layernorm2d
+        made = call(rows, weight, bias, epsilon=eps, return_mean=True, return_inv_std=True)
+        return made[0], made[-2], made[-1]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.biased = inputs[2] is not None
+        ctx.save_for_backward(*inputs[:2], *output[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        call = torch.ops.tilekiln.layernorm2d_bwd
+        dx, dweight, dbias = call(_rows(dy), *ctx.saved_tensors, return_dbeta=ctx.biased)
+        return dx, dweight, dbias if ctx.biased else None, None
 
 
 def _columns(module: Any) -> int:
@@ -79,12 +135,12 @@ class RMSNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        if not _recorded(x, self.weight):
-            rows = x.reshape(-1, x.shape[-1])
-            made = torch.ops.tilekiln.rmsnorm2d(rows, self.weight, epsilon=self.eps, rounding=self.rounding)
-            y: Tensor = made[0].view(x.shape)
-            return y
-        return _rms_norm(x, self.weight, self.eps, self.rounding)
+        rows = _rows(x)
+        if _recorded(x, self.weight):
+            y: Tensor = _RMSNorm.apply(rows, self.weight, self.eps, self.rounding)[0]
+        else:
+            y = torch.ops.tilekiln.rmsnorm2d(rows, self.weight, epsilon=self.eps, rounding=self.rounding)[0]
+        return y.view(x.shape)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}"
@@ -116,11 +172,12 @@ class LayerNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
+        rows = _rows(x)
         if _recorded(x, self.weight, self.bias):
-            return torch.nn.functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        rows = x.reshape(-1, x.shape[-1])
-        y: Tensor = torch.ops.tilekiln.layernorm2d(rows, self.weight, self.bias, epsilon=self.eps)[0].view(x.shape)
-        return y
+            y: Tensor = _LayerNorm.apply(rows, self.weight, self.bias, self.eps)[0]
+        else:
+            y = torch.ops.tilekiln.layernorm2d(rows, self.weight, self.bias, epsilon=self.eps)[0]
+        return y.view(x.shape)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
