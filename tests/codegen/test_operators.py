@@ -41,8 +41,8 @@ CASES = [
         FWD,
         "sink: {array: fp32, shape: H",
         "sink: {array: fp32, @least: 0, shape: H",
-        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, shape_by, one, ones, when, "
-        "only, read, strides, written_with, not_with, needs, together, says",
+        "'least' is no word of kind array; it may have place, optional, required, form, like, shape, shape_by, one, "
+        "ones, when, only, read, strides, written_with, not_with, needs, together, says",
     ),
     (
         FWD,

@@ -1,4 +1,4 @@
-"""img2col against patches cut in NumPy, bit for bit, and against torch.nn.functional.unfold."""
+"""img2col against its reference, bit for bit, and against torch.nn.functional.unfold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln.reference.moves import img2col as patches
 
 from tests.python.guard import guarded
 
@@ -15,29 +16,6 @@ from tests.python.guard import guarded
 @pytest.fixture(scope="module")
 def lib(load: Callable[..., tk.Library]) -> tk.Library:
     return load("norm_default", targets="all")
-
-
-def patches(
-    x: np.ndarray,
-    filter: tuple[int, int] = (1, 1),  # noqa: A002
-    stride: tuple[int, int] = (1, 1),
-    dilation: tuple[int, int] = (1, 1),
-    padding: tuple[int, int] = (0, 0),
-    groups: int = 1,
-) -> np.ndarray:
-    """(groups, outputs, y x c), a patch at a time."""
-    batch, height, width, channels = x.shape
-    padded = np.zeros((batch, height + 2 * padding[0], width + 2 * padding[1], channels), x.dtype)
-    padded[:, padding[0] : padding[0] + height, padding[1] : padding[1] + width] = x
-    last = [length - step * (size - 1) for length, step, size in zip(padded.shape[1:3], dilation, filter, strict=True)]
-    rows = [
-        padded[n, i : i + dilation[0] * filter[0] : dilation[0], j : j + dilation[1] * filter[1] : dilation[1]]
-        for n in range(batch)
-        for i in range(0, last[0], stride[0])
-        for j in range(0, last[1], stride[1])
-    ]
-    each = np.array(rows, x.dtype).reshape(len(rows), *filter, groups, channels // groups)
-    return np.moveaxis(each, 3, 0).reshape(groups, len(rows), filter[0] * filter[1] * (channels // groups))
 
 
 CASES: list[tuple[tuple[int, int, int, int], dict[str, Any]]] = [

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from codegen.emit.operators import page
 from codegen.emit.operators.check import code
-from codegen.schema.operators import Argument, Form, Operator
+from codegen.schema.operators import MOST_DIMENSIONS, Argument, Form, Operator
 
 NOWHERE = "TILEKILN_NOWHERE"
 MOST_FORMS, MOST_POSITIONAL, MOST_ARGUMENTS, MOST_CHOICES = 4, 8, 64, 6
@@ -65,7 +65,8 @@ def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: st
     return None
 
 
-_BYTES = {"float": 4, "int32_t": 4, "int64_t": 8, "uint64_t": 8}
+_BYTES = {"float": 4, "int32_t": 4, "int64_t": 8, "uint64_t": 8, "tilekiln_dims": 4 + 4 * MOST_DIMENSIONS}
+_ALIGNMENT = {"tilekiln_dims": 4}  # else as many as its bytes
 
 
 def layout(operator: Operator) -> dict[str, int]:
@@ -73,8 +74,9 @@ def layout(operator: Operator) -> dict[str, int]:
     offsets, end = {"size": 0}, 8
     for a in operator.arguments.values():
         bytes_ = _BYTES.get(a.c_type, 8)  # else a pointer
+        alignment = _ALIGNMENT.get(a.c_type, bytes_)
         for field in a.fields:
-            offsets[field] = -(-end // bytes_) * bytes_
+            offsets[field] = -(-end // alignment) * alignment
             end = offsets[field] + bytes_
     return offsets | {"": -(-end // 8) * 8}
 

@@ -1,0 +1,158 @@
+"""tensor: moves, reductions, softmax, routing: GB/s beside a copy of the same place and PyTorch, one core.
+
+Timed as `tools/bench norm` times: each round ours, a copy of x and the peers in turn, in one process, by thread CPU
+time, pinned, one thread; medians of the ratios. GB/s of the bytes that must move: inputs once, results once. Wants
+norm_default built for this machine. --threads 2 shows the wall time of one thread over that of two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from typing import Any
+
+import tilekiln as tk
+import torch
+from torch import Tensor
+
+from .norm import Case, _keep_pages, _row, _scaling
+
+FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {**FLOATS, "int8": torch.int8}
+Make = Callable[[tk.Library, torch.dtype, int], Case]
+
+
+def _drawn(dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randint(-99, 99, shape).to(dtype)
+
+
+def _moved(name: str, shape: tuple[int, ...], peer: Callable[[Tensor], Tensor], **how: Any) -> Make:
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        x = _drawn(dtype, *shape)
+        y = getattr(library, name)(x, **how)
+        return Case(lambda: getattr(library, name)(x, y=y, num_threads=threads, **how), peer, (x,), (y,))
+
+    return make
+
+
+def _img2col(x: Tensor) -> Tensor:
+    first = x.permute(0, 3, 1, 2)
+    return torch.nn.functional.unfold(first, 3, padding=1).transpose(1, 2)
+
+
+def _routed(tokens: int, experts: int, topk: int) -> Make:
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        x = torch.randn(tokens, experts).to(dtype)
+        weights, indices = library.topk_softmax(x, topk=topk)
+        more = {"weights": weights, "indices": indices, "topk": topk, "num_threads": threads}
+
+        def peer(x: Tensor) -> Any:
+            return torch.topk(torch.softmax(x, -1, dtype=torch.float32), topk)
+
+        return Case(lambda: library.topk_softmax(x, **more), peer, (x,), (weights, indices))
+
+    return make
+
+
+def _sorted(tokens: int, experts: int, topk: int, unit: int = 32) -> Make:
+    def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
+        ids = torch.rand(tokens, experts).topk(topk).indices.int()
+        weights = torch.rand(tokens, topk)
+        results = library.moe_sorting(ids, weights, experts=experts, unit=unit)
+        names = ("sorted_token_ids", "sorted_weights", "sorted_expert_ids", "total_tokens_post_pad")
+        more = dict(zip(names, results, strict=True)) | {"experts": experts, "unit": unit, "num_threads": threads}
+
+        def peer(ids: Tensor, weights: Tensor) -> Any:
+            order = torch.argsort(ids.flatten(), stable=True)
+            counts = torch.bincount(ids.flatten(), minlength=experts)
+            padded = (counts + unit - 1) // unit * unit
+            starts, first = padded.cumsum(0) - padded, counts.cumsum(0) - counts
+            expert = ids.flatten()[order].long()
+            at = starts[expert] + torch.arange(len(order)) - first[expert]
+            places = torch.full((tokens * topk + experts * unit,), tokens)
+            places[at] = order // topk
+            sorted_weights = torch.zeros(len(places))
+            sorted_weights[at] = weights.flatten()[order]
+            return places, sorted_weights, torch.repeat_interleave(torch.arange(experts), padded // unit)
+
+        return Case(lambda: library.moe_sorting(ids, weights, **more), peer, (ids, weights), tuple(results))
+
+    return make
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.t().contiguous()
+
+
+CASES: dict[str, tuple[dict[str, torch.dtype], Make]] = {
+    **{
+        f"transpose {n}x{n}": (DTYPES, _moved("transpose", (n, n), _turned)) for n in (64, 1024, 4096)
+    },
+    "permute 0213 8x64x32x128": (
+        DTYPES,
+        _moved("permute", (8, 64, 32, 128), lambda x: x.permute(0, 2, 1, 3).contiguous(), axes=(0, 2, 1, 3)),
+    ),
+    "permute 40213 9x11x8x13x17": (
+        DTYPES,
+        _moved("permute", (9, 11, 8, 13, 17), lambda x: x.permute(4, 0, 2, 1, 3).contiguous(), axes=(4, 0, 2, 1, 3)),
+    ),
+    "nchw to nhwc 8x64x56x56": (
+        DTYPES,
+        _moved("batched_transpose", (8, 64, 56, 56), lambda x: x.permute(0, 2, 3, 1).contiguous()),
+    ),
+    "nhwc to nchw 8x56x56x64": (
+        DTYPES,
+        _moved("batched_transpose", (8, 56, 56, 64), lambda x: x.permute(0, 3, 1, 2).contiguous(), layout="nhwc"),
+    ),
+    "copy 1 MB": (DTYPES, _moved("copy", (1 << 10, 256), lambda x: x.clone())),
+    "copy 64M": (DTYPES, _moved("copy", (1 << 13, 1 << 13), lambda x: x.clone())),
+    "img2col 3x3 8x28x28x64": (FLOATS, _moved("img2col", (8, 28, 28, 64), _img2col, filter=(3, 3), padding=(1, 1))),
+    **{
+        f"{kind} {axis} of 1024x4096": (
+            FLOATS,
+            _moved("reduce", (1024, 4096), lambda x, k=kind, a=axis: getattr(torch, f"a{k}" if k == "max" else k)(x, a),
+                   axes=axis, operation=kind),
+        )
+        for kind in ("sum", "mean", "max")
+        for axis in (1, 0)
+    },
+    **{
+        f"softmax {m}x{n}": (FLOATS, _moved("softmax", (m, n), lambda x: torch.softmax(x, -1)))
+        for m, n in ((1, 4096), (64, 8192), (1024, 4096), (8192, 4096))
+    },
+    **{f"topk_softmax {m}x{e} k8": (FLOATS, _routed(m, e, 8)) for m, e in ((1, 128), (1024, 128), (4096, 256))},
+    **{f"moe_sorting {m}x{e} k8": ({"int32": torch.int32}, _sorted(m, e, 8)) for m, e in ((1024, 128), (4096, 256))},
+}  # fmt: skip
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="tools/bench tensor", description=__doc__)
+    parser.add_argument("--cases", default="", help="those whose names hold one of these words [all]")
+    parser.add_argument("--dtypes", default="fp32,bf16,int8,int32", help="[%(default)s]")
+    parser.add_argument("--repeat", type=int, default=9, help="rounds [%(default)s]")
+    parser.add_argument("--threads", type=int, default=1, help="[%(default)s]")
+    parser.add_argument("--compile", action="store_true", help="torch.compile too, which takes seconds a row")
+    given = parser.parse_args(argv)
+    words, dtypes = given.cases.split(","), given.dtypes.split(",")
+    chosen = [name for name in CASES if any(word in name for word in words)]
+    if not chosen:
+        parser.error(f"--cases: was {given.cases!r}, must be in one of {', '.join(CASES)}")
+    _keep_pages()
+    torch.set_num_threads(1)
+    if given.threads == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    library = tk.load("norm_default")
+    print(f"{library.isa}; in brackets: our share of a copy's rate, and a peer's time over ours")
+    for name in chosen:
+        known, make = CASES[name]
+        for dtype in [one for one in known if one in dtypes]:
+            torch.manual_seed(0)
+            if given.threads == 1:
+                text = _row(make(library, known[dtype], 1), given.compile, given.repeat)
+            else:
+                text = _scaling(
+                    make(library, known[dtype], 1), make(library, known[dtype], given.threads), given.repeat
+                )
+            print(f"{dtype:>5} {name:26}: {text}", flush=True)
+    return 0
