@@ -46,7 +46,9 @@ def _entry(operator: Operator, operators: Mapping[str, Operator], receipt: str) 
     fields = record(operator, operators, receipt)
     long = {name: "".join(f"            {item!r},\n" for item in fields[name]) for name in ("forms", "results")}
     shown = {name: f"(\n{long[name]}        )" if name in long else repr(value) for name, value in fields.items()}
-    lines = "".join(f"        {name}={value},\n" for name, value in shown.items())
+    short = [f"{name}={value}" for name, value in shown.items() if len(value) < 40]
+    lines = "".join(f"        {name}={value},\n" for name, value in shown.items() if len(value) >= 40)
+    lines += f"        {', '.join(short)},\n"
     return f"    {operator.name!r}: Operator(\n{lines}    ),\n"
 
 
