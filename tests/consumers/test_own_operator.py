@@ -125,7 +125,7 @@ def refused(sentence, q=q, k=k, v=v, bias=bias, **words):
 
 refused("k: hdim was 0, must be 1, the hdim of q", k=k[..., :-1])
 refused("distance_bias: ", bias=bias[:, :0])
-refused("distance_bias: dtype was float64, must be fp32", bias=bias.astype(np.float64))
+refused("distance_bias: dtype was ", bias=bias.astype(np.float64))
 refused("softmax_scale: was nan", softmax_scale=float("nan"))
 print(lib.isa)
 """
