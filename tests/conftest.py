@@ -55,16 +55,23 @@ class Scons:
         """Fails the test, with all that scons said, when the build fails."""
         key = hashlib.sha256("\0".join(arguments).encode()).hexdigest()[:16]
         answer = self.answers / f"scons-{key}"
+        if not answer.exists():  # what is built does not wait for what another worker builds
+            self._build(arguments, answer)
+        failure = answer.read_text()
+        if failure:
+            pytest.fail(failure, pytrace=False)
+
+    @staticmethod
+    def _build(arguments: tuple[str, ...], answer: Path) -> None:
         (ROOT / "build").mkdir(exist_ok=True)
         with filelock.FileLock(ROOT / "build" / "tests.lock"):
             if not answer.exists():
                 command = [sys.executable, "-m", "SCons", "-Q", *arguments, *shared_objects()]
                 result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
                 said = f"{result.stdout}{result.stderr}\nexit code {result.returncode}"
-                answer.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
-        failure = answer.read_text()
-        if failure:
-            pytest.fail(failure, pytrace=False)
+                being_written = answer.with_suffix(".new")
+                being_written.write_text("" if result.returncode == 0 else f"scons {' '.join(arguments)}\n{said}")
+                being_written.rename(answer)
 
 
 @pytest.fixture(scope="session")
