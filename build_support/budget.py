@@ -57,6 +57,6 @@ def part(path: str) -> str:
         return f"engines for {re.sub('-[0-9a-f]{8}$', '', words[1])}"
     if words[0] == "rows":
         return f"rows of {words[1]} for {words[2]}"
-    if words[0] == "library":
+    if words[0] == "runtime":
         return "runtime"
     return " of ".join(reversed(words))

@@ -130,7 +130,7 @@ def place(path: str) -> tuple[str, str, str]:
         return "rows", f"{words[1]} for {words[2]}", re.sub("-[0-9a-f]{12}$", "", words[3])
     if words[-1] in TABLES:
         return "tables", "tables", words[1]
-    return "runtime", "runtime", "/".join(words[words[0] == "library" :])
+    return "runtime", "runtime", "/".join(words[words[0] == "runtime" :])
 
 
 def by_part(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

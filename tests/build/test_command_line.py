@@ -198,7 +198,7 @@ def test_two_receipts_by_name_and_number_are_one(tree):
 
 
 def test_colours_and_progress_on_a_terminal_only(built_tree):
-    target = f"build/{built_tree.variant}/obj/library/status.o"
+    target = f"build/{built_tree.variant}/obj/runtime/status.o"
     (built_tree.root / target).unlink()
     assert built_tree.on_terminal("-n", *built_tree.SMALL, target).splitlines()[-1] == (
         "[1/1] \033[36mcompile\033[0m kernels/runtime/status.cpp"

@@ -132,7 +132,7 @@ def test_a_killed_build_is_swept(built_tree, script, tmp_path):
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]
     build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
     wait_for(tmp_path / "started", build)
-    half = built_tree.root / f"build/{built_tree.variant}/obj/library/status.o.{build.pid}.new"
+    half = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o.{build.pid}.new"
     half.write_bytes(b"half")
     os.killpg(build.pid, signal.SIGKILL)
     build.wait()

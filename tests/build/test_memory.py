@@ -89,7 +89,7 @@ def test_measurements_survive_a_line_cut_short(tmp_path):
 
 
 def remove_objects(tree, count):
-    objects = sorted((tree.root / f"build/{tree.variant}/obj/library").glob("*.o"))[:count]
+    objects = sorted((tree.root / f"build/{tree.variant}/obj/runtime").glob("*.o"))[:count]
     for path in objects:
         path.unlink()
     return [f"kernels/runtime/{path.stem}.cpp" for path in objects]

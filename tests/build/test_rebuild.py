@@ -177,7 +177,7 @@ def test_interrupted(built_tree, script, how):
     """What was being compiled when the build was stopped is compiled again, to the same library."""
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
     expected = library.read_bytes()
-    object_ = built_tree.root / f"build/{built_tree.variant}/obj/library/status.o"
+    object_ = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o"
     object_.unlink()
     library.unlink()
     # Half an object, then a compiler that hangs.

@@ -50,7 +50,7 @@ def test_report(built_tree):
     built_tree.built(*built_tree.SMALL, "report")
     data, page = read(built_tree)
     changes = data["changes"]
-    assert any(path.endswith("obj/library/status.o") for path in changes["units_changed"])
+    assert any(path.endswith("obj/runtime/status.o") for path in changes["units_changed"])
     assert changes["instances_added"] == []
     assert changes["instances_removed"]
     assert any("d128x128" in name for name in changes["instances_removed"])
@@ -108,7 +108,7 @@ def test_lanes():
 
 def test_duplicates_are_found(built_tree):
     """The same object under two names: every section of it is there twice. Once, the linker's own groups are not."""
-    path = built_tree.root / f"build/{built_tree.variant}/obj/library/status.o"
+    path = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o"
     twin = path.with_name("twin.o")
     twin.write_bytes(path.read_bytes())
     assert report.duplicates([str(path)]) == []

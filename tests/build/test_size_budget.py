@@ -47,7 +47,7 @@ def test_only_release():
     [
         ("build/avx2-release/obj/engine/cpu-avx2-0123abcd.o", "engines for cpu-avx2"),
         ("build/avx2-release/obj/rows/fmha_fwd/cpu-avx2/fp32_d32x32-12.o", "rows of fmha_fwd for cpu-avx2"),
-        ("build/avx2-release/obj/library/pool.o", "runtime"),
+        ("build/avx2-release/obj/runtime/pool.o", "runtime"),
         ("build/avx2-release/obj/flash/table.o", "table of flash"),
     ],
 )

@@ -83,7 +83,7 @@ def damage(path):
 
 
 KINDS = (
-    "obj/library/status.o",
+    "obj/runtime/status.o",
     "obj/engine/*.o",
     "obj/engine/*/fmha_fwd-*.o",
     "lib/*.so",

@@ -92,7 +92,7 @@ class StockSCons:
         engines = [(e["output"].rpartition("/")[2], e["file"], e) for e in entries if "/obj/engine/" in e["output"]]
         settings = {
             "rows": flags("/obj/rows/"),
-            "runtime": flags("/obj/library/"),
+            "runtime": flags("/obj/runtime/"),
             "host": [
                 e["file"] for e in entries if e["file"].startswith("kernels/") and "/obj/engine/" not in e["output"]
             ],
