@@ -16,7 +16,7 @@
 extern "C" {
 #endif
 
-#define TILEKILN_ABI_VERSION 1
+#define TILEKILN_ABI_VERSION 2
 
 typedef int32_t tilekiln_status;
 enum {

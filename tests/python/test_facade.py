@@ -373,7 +373,7 @@ def test_info(flash):
     as_json = subprocess.run(
         [sys.executable, "-m", "tilekiln", "info", "--json"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert json.loads(as_json)["binding"]["abi"] == 1
+    assert json.loads(as_json)["binding"]["abi"] == 2
 
 
 def test_an_isa_can_be_forced_down(load):

@@ -12,6 +12,8 @@ import pytest
 import tilekiln
 import tilekiln as tk
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ABI = int(re.search(r"TILEKILN_ABI_VERSION (\d+)", (ROOT / "include/tilekiln/base.h").read_text())[1])
 SAME = "install both in one version, or build both from one tree"
 
 
@@ -54,7 +56,7 @@ def sentence(path, rest):
 
 def test_the_sentences(pretend):
     version = tk.__version__
-    assert version == (pathlib.Path(__file__).resolve().parents[2] / "VERSION").read_text().strip()
+    assert version == (ROOT / "VERSION").read_text().strip()
     older = pretend("older", abi_version=1, version="0.0.9")
     expected = sentence(older, f"is of Tilekiln 0.0.9 and this is Tilekiln {version}: {SAME}")
     with pytest.raises(ImportError, match=expected):
@@ -63,10 +65,10 @@ def test_the_sentences(pretend):
         tk.load(older)
     other = pretend("other", abi_version=77, version=version)
     with pytest.raises(
-        ImportError, match=sentence(other, f"speaks version 77 of the Tilekiln ABI and this is version 1: {SAME}")
+        ImportError, match=sentence(other, f"speaks version 77 of the Tilekiln ABI and this is version {ABI}: {SAME}")
     ):
         tk.load("other")
-    pretend("lacking", abi_version=1, version=version, isa="")
+    pretend("lacking", abi_version=ABI, version=version, isa="")
     with pytest.raises(ImportError, match=f"has no tilekiln_\\w+, which Tilekiln {version} needs: {SAME}"):
         tk.load("lacking")
     nothing = pretend("nothing", unrelated=1)
@@ -91,7 +93,7 @@ def test_tables_of_another_layout_are_not_read(flash, tmp_path):
 
 def test_the_right_ones_are_found_all_the_same(pretend, flash, monkeypatch):
     """A stale flash lies before the right one, and an older library beside it."""
-    stale = pretend("flash", abi_version=1, version=tk.__version__)
+    stale = pretend("flash", abi_version=ABI, version=tk.__version__)
     pretend("older", abi_version=1, version="0.0.9")
     monkeypatch.setenv("TILEKILN_PATH", f"{stale.parent}:{flash.path}")
     with pytest.warns(RuntimeWarning) as said:

@@ -53,7 +53,7 @@ class Bad {
 void arguments() {
   REFUSED(plain(), args.size = 8,
           ("args: size was 8, must be " + std::to_string(sizeof(tilekiln_fmha_bwd_args)) +
-           ", sizeof(tilekiln_fmha_bwd_args) of ABI 1: start from tilekiln_fmha_bwd_defaults()")
+           ", sizeof(tilekiln_fmha_bwd_args) of ABI 2: start from tilekiln_fmha_bwd_defaults()")
               .c_str());
   REFUSED(plain(), args.dout = nullptr, "dout: was null, must be given");
   REFUSED(plain(), args.lse = nullptr, "lse: was null, must be given");
