@@ -114,7 +114,7 @@ def some_units(tree) -> list[str]:
     return [
         f"{objects}/rows",
         f"{objects}/fp32_min",
-        *(f"{objects}/library/{name}.o" for name in ("status", "environment")),
+        *(f"{objects}/runtime/{name}.o" for name in ("status", "environment")),
     ]
 
 
