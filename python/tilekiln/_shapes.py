@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ._native import ArgumentError
-
 Place = tuple[str, int] | None
 """An array and one of its dimensions; None is a length that only the values of index arrays say."""
 
@@ -118,6 +116,8 @@ class Operator(_Record):
         must = " or ".join(
             ", ".join([*(f"{name} of {ndim}" for name, ndim in form.ndim.items()), *form.given]) for form in self.forms
         )
+        from ._native import ArgumentError  # the table is read before the binding is there
+
         raise ArgumentError(f"{next(iter(self.forms[0].ndim))}: had dimensions {had}, must be {must}")
 
     def asked(self, given: Mapping[str, Any]) -> list[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pathlib
 import subprocess
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import tilekiln
 import tilekiln as tk
-from tilekiln import just_in_time, operators
 
 from tests.conftest import shared_objects
 
@@ -24,20 +25,22 @@ THIRD = f"fmha_fwd dtype=fp32 hdim_q=32 hdim_v=32 lse=yes {PLAIN}"
 
 @pytest.fixture(autouse=True)
 def store(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, binding: object) -> Iterator[pathlib.Path]:
+    for name in ("just_in_time", "operators"):  # they need the binding, which is built by now
+        importlib.import_module(f"tilekiln.{name}")
     monkeypatch.setenv("TILEKILN_JIT", str(tmp_path / "store"))
     monkeypatch.setenv("TILEKILN_JIT_OPTIONS", " ".join(shared_objects()))
     monkeypatch.delenv("TILEKILN_JIT_SIZE", raising=False)
-    before = list(just_in_time.loaded)
+    before = list(tilekiln.just_in_time.loaded)
     yield tmp_path / "store"
-    just_in_time.loaded[:] = before
-    operators.look_again()
+    tilekiln.just_in_time.loaded[:] = before
+    tilekiln.operators.look_again()
 
 
 def test_kernels_are_built_once_and_found_by_other_processes(
     store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[tuple[int, int]] = []
-    asked: list[just_in_time.Config] = [
+    asked: list[tilekiln.just_in_time.Config] = [
         FIRST,
         {"family": "fmha_fwd", "dtype": "fp32", "hdim_q": 48, "hdim_v": 48, "lse": True, "mode": ["batch"]}
         | {
@@ -60,7 +63,7 @@ def test_kernels_are_built_once_and_found_by_other_processes(
     expected = tk.reference.fmha_fwd(q, k, v)
     np.testing.assert_allclose(libraries[0].fmha_fwd(q, k, v), expected, rtol=1e-5, atol=1e-5)
     # From now on nothing is built, here and elsewhere.
-    monkeypatch.setattr(just_in_time, "_run", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(tilekiln.just_in_time, "_run", lambda *_: pytest.fail("built again"))
     assert tk.jit(FIRST) is libraries[0]
     code = f"""
 import tilekiln as tk
@@ -70,14 +73,14 @@ print(tk.jit({FIRST!r}).path)
 """
     said = _python(code)
     assert said.strip() == str(libraries[0].path)
-    assert [entry.path for entry in just_in_time.entries()] == [pathlib.Path(libraries[0].path)]
+    assert [entry.path for entry in tilekiln.just_in_time.entries()] == [pathlib.Path(libraries[0].path)]
     shown = _python("import runpy, sys; sys.argv[1:] = ['cache']; runpy.run_module('tilekiln', run_name='__main__')")
     assert shown.startswith(f"{store}: 1 libraries, ")
     cleared = _python(
         "import runpy, sys; sys.argv[1:] = ['cache', '--clear']; runpy.run_module('tilekiln', run_name='__main__')"
     )
     assert cleared == f"{store}: 1 libraries removed\n"
-    assert just_in_time.entries() == []
+    assert tilekiln.just_in_time.entries() == []
 
 
 def _python(code: str) -> str:
@@ -97,7 +100,7 @@ def test_processes_that_ask_at_once_build_once(store: pathlib.Path) -> None:
     said = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]
     assert said[0] == said[1]
-    assert len(just_in_time.entries()) == 1
+    assert len(tilekiln.just_in_time.entries()) == 1
     assert not list(store.glob(".new-*"))
 
 
@@ -112,7 +115,7 @@ def test_a_failed_compile_shows_command_and_output(
         tk.jit(THIRD)
     assert "the compiler is on strike" in str(caught.value)
     assert "-m build_support.just_in_time" in str(caught.value)
-    assert just_in_time.entries() == []
+    assert tilekiln.just_in_time.entries() == []
     assert not list(store.glob("requests/*"))
 
 
@@ -122,7 +125,7 @@ def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         tk.jit(THIRD, progress=interrupt)
-    assert just_in_time.entries() == []
+    assert tilekiln.just_in_time.entries() == []
     assert tk.jit(THIRD).instance_count == 1
 
 
@@ -137,18 +140,18 @@ def test_an_interruption_leaves_nothing(store: pathlib.Path) -> None:
         ("fmha_bwd_dot_do_o dtype=bf16", "fmha_bwd_dot_do_o comes with fmha_bwd_dq_dk_dv: ask for that"),
     ],
 )
-def test_what_is_no_kernel_is_refused_with_the_reason(config: just_in_time.Config, said: str) -> None:
+def test_what_is_no_kernel_is_refused_with_the_reason(config: tilekiln.just_in_time.Config, said: str) -> None:
     with pytest.raises(tk.ArgumentError) as caught:
         tk.jit(config)
     assert said in str(caught.value)
-    assert just_in_time.entries() == []
+    assert tilekiln.just_in_time.entries() == []
 
 
 def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatch) -> None:
     small = tk.jit(SECOND)
-    just_in_time.loaded.clear()
-    monkeypatch.setattr(operators, "libraries", lambda: [small])
-    operators.look_again()
+    tilekiln.just_in_time.loaded.clear()
+    monkeypatch.setattr(tilekiln.operators, "libraries", lambda: [small])
+    tilekiln.operators.look_again()
     q, k, v = np.random.default_rng(2).standard_normal((3, 1, 20, 2, 41)).astype(np.float32)
     with pytest.raises(tk.NoKernelError):
         tk.attention(q, k, v)
@@ -161,7 +164,7 @@ def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatc
 
 
 def test_without_sources_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(just_in_time, "in_tree", lambda: False)
+    monkeypatch.setattr(tilekiln.just_in_time, "in_tree", lambda: False)
     with pytest.raises(tk.NoKernelError, match="has no sources to build it from: run from a source tree"):
         tk.jit(FIRST)
 
@@ -180,21 +183,21 @@ def test_what_was_used_longest_ago_goes(store: pathlib.Path, monkeypatch: pytest
     for at, name in enumerate(("old", "middle", "new")):
         _entry(store, name, 1000, 1e9 + at)
     (store / ".new-left").mkdir()  # of a process that was killed
-    gone = just_in_time.evict(store, 2500, keep=set())
+    gone = tilekiln.just_in_time.evict(store, 2500, keep=set())
     assert [path.parent.name for path in gone] == ["old"]
     assert sorted(path.name for path in (store / "requests").iterdir()) == ["of_middle", "of_new"]
     assert not (store / ".new-left").exists()
-    assert just_in_time.evict(store, 0, keep={"new/libtilekiln_x.so"})
-    assert [entry.path.parent.name for entry in just_in_time.entries()] == ["new"]
+    assert tilekiln.just_in_time.evict(store, 0, keep={"new/libtilekiln_x.so"})
+    assert [entry.path.parent.name for entry in tilekiln.just_in_time.entries()] == ["new"]
     monkeypatch.setenv("TILEKILN_JIT_SIZE", "1.5 GB")
-    assert just_in_time.limit() == 1_500_000_000
+    assert tilekiln.just_in_time.limit() == 1_500_000_000
     monkeypatch.setenv("TILEKILN_JIT_SIZE", "much")
     with pytest.raises(tk.ArgumentError, match="TILEKILN_JIT_SIZE: was 'much', must be a size such as 800 MB or 2 GB"):
-        just_in_time.limit()
+        tilekiln.just_in_time.limit()
 
 
 def test_sources_that_changed_are_other_kernels(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert just_in_time._stamp() == just_in_time._stamp()
-    before = just_in_time._stamp()
+    assert tilekiln.just_in_time._stamp() == tilekiln.just_in_time._stamp()
+    before = tilekiln.just_in_time._stamp()
     monkeypatch.setenv("CXX", "another")
-    assert just_in_time._stamp() != before
+    assert tilekiln.just_in_time._stamp() != before
