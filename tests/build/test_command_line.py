@@ -40,7 +40,7 @@ def test_every_option_and_target_is_in_the_help():
         (
             ["reciept=flash"],
             "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, operators, mode, "
-            "cxx, launcher, cache, compiledb, prefix, DESTDIR, vendor, verbose, format, explain.",
+            "cxx, launcher, cache, variant, compiledb, prefix, DESTDIR, vendor, verbose, progress, format, explain.",
         ),
         (
             ["mode=relase"],
