@@ -34,4 +34,5 @@ def test_refused_in_the_declared_words(library: tk.Library, name: str, case: Cas
 
 def test_there_are_enough_cases() -> None:
     assert len(CASES) >= 100
-    assert {name for name, _ in CASES} == set(OPERATORS)
+    # Moves take elements of any kind in any shape: tests/python/test_moves.py has what they refuse.
+    assert set(OPERATORS) - {name for name, _ in CASES} == {"batched_transpose", "copy", "permute"}

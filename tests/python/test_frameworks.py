@@ -287,7 +287,7 @@ def test_torch_refusals(flash):
     for bad, text in (
         (q.to("meta"), "meta"),
         (q.to_sparse(), "storage"),
-        (q.double(), "dtype was float64"),
+        (q.double(), "dtype was fp64"),
         (q.to(torch.complex64).conj(), "dtype was complex64"),
         (q.to(torch.float8_e5m2), "dtype was bf8"),
         (q.transpose(-1, -2).contiguous().transpose(-1, -2), "must be 1: pass a copy"),

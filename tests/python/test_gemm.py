@@ -322,7 +322,7 @@ def test_torch(library: tk.Library) -> None:
 F32 = np.float32
 BAD = [
     ({"a": np.zeros((2, 3, 4), F32)}, "a: had 3 dimensions, must have 2: (m, k)"),
-    ({"a": np.zeros((2, 3), np.float64)}, "a: dtype was float64, must be fp32, fp16, bf16, int8, fp8 or bf8"),
+    ({"a": np.zeros((2, 3), np.float64)}, "a: dtype was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8"),
     ({"b": np.zeros((3, 4), np.float16)}, "b: dtype was fp16, must be fp32, the dtype of a"),
     ({"b": np.zeros((5, 4), F32)}, "b: k was 5, must be 3, the k of a"),
     ({"b": np.zeros(3, F32)}, "b: had 1 dimensions, must have 2: (k, n)"),

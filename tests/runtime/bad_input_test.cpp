@@ -134,7 +134,7 @@ const Case cases[] = {
     CASE("k: device was of DLPack type 99, must be cpu (1)", w.k.device_type = 99),
 
     // dtypes, by the names people know.
-    CASE("q: dtype was float64, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_DTYPE(2, 64)),
+    CASE("q: dtype was fp64, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_DTYPE(2, 64)),
     CASE("q: dtype was int64, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_DTYPE(0, 64)),
     CASE("q: dtype was bf8, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_BF8),
     CASE("q: dtype was float8_e4m3fnuz, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_DTYPE(11, 8)),
@@ -146,9 +146,9 @@ const Case cases[] = {
     CASE("v: dtype was bf16, must be fp32, the dtype of q", w.v.dtype = TILEKILN_BF16),
     CASE("out: dtype was fp16, must be fp32, the dtype of q", w.out.dtype = TILEKILN_FP16),
     CASE("out: dtype was fp16, must be bf16 or fp32 when q is fp8", w.q.dtype = w.k.dtype = w.v.dtype = TILEKILN_FP8; w.out.dtype = TILEKILN_FP16),
-    CASE("lse: dtype was float64, must be fp32", w.args.lse = &w.lse; w.lse.dtype = TILEKILN_DTYPE(2, 64)),
+    CASE("lse: dtype was fp64, must be fp32", w.args.lse = &w.lse; w.lse.dtype = TILEKILN_DTYPE(2, 64)),
     CASE("bias: dtype was fp16, must be fp32, the dtype of out", w.args.bias = &w.bias; w.bias.dtype = TILEKILN_FP16),
-    CASE("alibi_slopes: dtype was float64, must be fp32", w.args.alibi_slopes = &w.slopes; w.slopes.dtype = TILEKILN_DTYPE(2, 64)),
+    CASE("alibi_slopes: dtype was fp64, must be fp32", w.args.alibi_slopes = &w.slopes; w.slopes.dtype = TILEKILN_DTYPE(2, 64)),
     CASE("sink: dtype was bf16, must be fp32", w.args.sink = &w.sink; w.sink.dtype = TILEKILN_BF16),
     CASE("q_descale: dtype was fp16, must be fp32", for (int i = 0; i < 3; ++i) w.descale[i].dtype = TILEKILN_FP16; w.args.q_descale = &w.descale[0];
          w.args.k_descale = &w.descale[1]; w.args.v_descale = &w.descale[2]),
