@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from codegen.plan.plan import Plan
@@ -38,6 +39,8 @@ def sources(plan: Plan, hashes: Mapping[str, str]) -> dict[str, str]:
     own = {COMMON} | {room for operator in held for room in (operator.room, operator.area_room)}
     own |= {all_families[stage].room for operator in held for stage in operator.file.stages}
     own |= {room for family in families for room in (family.room, family.engine_family.room)}
+    # The folder that rooms lie in is theirs, whether it is an area with arguments of its own or not.
+    rooms, own = ({*some, *(os.path.dirname(room) for room in some)} for some in (rooms, own))
     others = {
         one.path for one in plan.tree.places.outside if not any(f"{room}/".startswith(f"{one.path}/") for room in own)
     }
