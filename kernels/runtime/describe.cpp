@@ -9,7 +9,7 @@ using namespace tilekiln;
 
 tilekiln_status tilekiln_describe(const char* operator_name, const void* args, char* text, size_t capacity,
                                   size_t* length) {
-  if (operator_name == nullptr) return fail_argument("operator_name", "was null, must be a name such as fmha_fwd");
+  if (operator_name == nullptr) return fail_argument("operator_name", "was null, must be a name of tilekiln_operators");
   int32_t count = 0;
   const tilekiln_operator* const* operators = tilekiln_operators(&count);
   for (int32_t i = 0; i < count; ++i) {

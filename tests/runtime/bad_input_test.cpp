@@ -477,7 +477,7 @@ void run_nulls() {
   CHECK(tilekiln_describe("fmha_fwd", nullptr, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(tilekiln_last_error(), "args: was null, must point to a tilekiln_fmha_fwd_args");
   CHECK(tilekiln_describe(nullptr, &w.args, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
-  CHECK_TEXT(tilekiln_last_error(), "operator_name: was null, must be a name such as fmha_fwd");
+  CHECK_TEXT(tilekiln_last_error(), "operator_name: was null, must be a name of tilekiln_operators");
   CHECK(tilekiln_describe("fmha", &w.args, nullptr, 0, &length) == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(tilekiln_last_error(),
              "operator_name: was fmha, must be an operator of this library (tilekiln_operators lists them)");
