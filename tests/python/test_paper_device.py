@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
 import tilekiln as tk
 
+from codegen.emit.operators.cases import Array, Drawn
+from codegen.schema.tree import tree
 from tests.python.capsules import Exported
+from tests.python.drawn import DTYPES, OPERATORS, drawn, made, receipt
 
 TARGETS = "cpu-generic,paper-generic"
-CODES = {"f4": (2, 32), "i4": (0, 32)}
+CODES = {"f4": (2, 32), "f2": (2, 16), "i4": (0, 32), "i1": (0, 8), "u1": (1, 8)}
+# Of attention two operators have no kernel of fp32; of what they have, a few lists.
+WHERE = (
+    "dtype=fp32 hdim_q=32 or family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
+    "family=fmha_batch_prefill dtype=fp16 hdim_q=128 bias=none softcap=no page_size=16 layout=linear lookup=vllm"
+)
 
 
 class Paper:
@@ -69,7 +79,66 @@ def ints(*values: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def flash(load: Made) -> tk.Library:
-    return load("flash", targets=TARGETS, where="dtype=fp32 hdim_q=32")
+    return load("flash", targets=TARGETS, where=WHERE)
+
+
+def values(array: Array, name: str) -> np.ndarray:
+    """Numbers for an array; of int32: starts of groups, experts."""
+    if array.dtype == "int32":
+        return np.arange(math.prod(array.shape), dtype=np.int32).reshape(array.shape) // 2
+    random = np.random.default_rng(len(name) + sum(array.shape))
+    return random.standard_normal(array.shape).astype(DTYPES[array.dtype])
+
+
+# Not here: fmha_fwd and fmha_fwd_splitkv, which have tests of their own below; grouped_gemm, whose host still reads
+# starts on the device; those whose results have shapes that functions say (permute, reduce); flatmm_quant: no fp32.
+DECLARED = (
+    *("fmha_bwd", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_fwd_appendkv"),
+    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm"),
+    *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
+    *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose"),
+)
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
+    """With what it needs, then with as many other arrays as have a kernel; results are compared with the inputs."""
+    operator = OPERATORS[name]
+    attention, main = operator.area_room == "kernels/attention", operator.file.stages[operator.main]
+    narrow = "dtype=fp32" if "dtype" in tree().families[main].axis_of else ""
+    library = flash if attention else load(receipt(name), targets=TARGETS, where=narrow)
+    dtype = "fp32" if "fp32" in operator.first.dtypes else "fp16"
+    call = Drawn(operator, operator.forms[0], drawn(name).lengths | {"D": 32, "Dv": 32}, dtype)
+
+    def numbers(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
+        return made(name, {one: values(array, one) for one, array in arrays.items()})
+
+    given, find = numbers(call.required), getattr(library, f"{name}_find")
+    known = {a.name: call.array(a) for a in operator.arrays}
+    others = {a.name: known[a.name] for a in operator.arrays if a.kind == "array" and a.name not in given}
+    for more in ({}, others):
+        for one, array in more.items():
+            with suppress(tk.NoKernelError, tk.ArgumentError):
+                if array is not None:
+                    find(**given | {one: values(array, one)})
+                    given[one] = values(array, one)
+        wanted = [a for a in operator.results if a.required or (more and given.keys() >= {a.file.needs} - {None})]
+        results = {a.name: np.full(array.shape, 7, DTYPES[array.dtype]) for a in wanted if (array := known[a.name])}
+        with suppress(tk.NoKernelError):
+            find(**given | results)
+            same(getattr(library, name), given | results)
+    assert list(results)
+
+
+def same(function: Callable[..., object], arrays: dict[str, np.ndarray]) -> None:
+    """The call on the CPU and on paper leaves equal bits in every array, and something new in one of them."""
+    before = {name: array.copy() for name, array in arrays.items()}
+    papers = {name: Paper(array) for name, array in arrays.items()}
+    function(**arrays)
+    function(**papers)
+    for name, array in arrays.items():
+        assert np.array_equal(array.view(np.uint8), papers[name].seen.view(np.uint8)), name
+    assert any(np.any(array != before[name]) for name, array in arrays.items())
 
 
 def test_forward_and_backward(flash: tk.Library) -> None:
