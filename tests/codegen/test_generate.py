@@ -173,7 +173,7 @@ def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pa
     """Without `apart` a further mode changes every unit of the family, whose rows it doubles."""
     out, mode = tmp_path / "gen", "- name: mode\n    values: [batch, group"
     make(copy, out, "fp8")
-    shutil.copytree(ROOT / "docs/reference", copy.path / "docs/reference")
+    shutil.copytree(ROOT / "docs/reference", copy.path / "docs/reference", dirs_exist_ok=True)
     before = [path for path in content(out) if path.startswith("rows/")]
     copy.edit("kernels/attention/fmha_fwd/family.yaml", f"{mode}]", f"{mode}, nested]\n    apart: [nested]")
     assert mixed(copy.tree()) == []
