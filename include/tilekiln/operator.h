@@ -98,7 +98,7 @@ typedef struct tilekiln_operator {
 } tilekiln_operator;
 
 /* Raised whenever a struct or an enum of this file changes, were it only the order of two fields. */
-#define TILEKILN_OPERATOR_REVISION 1
+#define TILEKILN_OPERATOR_REVISION 2
 /* The sizes of all structs of a table and the revision in one number. */
 #define TILEKILN_OPERATOR_LAYOUT \
   (sizeof(tilekiln_operator) | sizeof(tilekiln_form) << 12 | sizeof(tilekiln_argument) << 24 | \
