@@ -63,7 +63,15 @@ def compiled(build: Build, place: Path, source: Path = SOURCE) -> Path:
             "-fno-finite-math-only",
             "-fuse-ld=lld",
         ]
-        command += [*build.defines(), "-c", str(source), "--no-gpu-bundle-output", "-o", str(made)]
+        command += [
+            f"-I{source.parents[4]}",
+            *build.defines(),
+            "-c",
+            str(source),
+            "--no-gpu-bundle-output",
+            "-o",
+            str(made),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     return made
