@@ -175,7 +175,7 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         (
             "values: [1, 8], holds: equal",
             "values: sizes, holds: equal",
-            "no table 'sizes': write main, the table or a list",
+            "no table 'sizes': write main, engine, the table or a list",
         ),
         ("fit: {rows: block_m", "fit: {row: block_m", "no size 'row'; nearest: rows"),
         (
