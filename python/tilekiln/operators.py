@@ -249,6 +249,8 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         except NoKernelError as refusal:
             refusals.append(Refusal(library.receipt, str(refusal)))
             continue
+        except TypeError:  # the operator itself says so, by its own name
+            return library
         size = _held(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
         if best is None or size < best[0]:
             best = size, library

@@ -418,6 +418,8 @@ def test_every_operator_is_a_function_over_all_libraries(flash, monkeypatch):
         tk.fmha_fwd(q, q)
     with pytest.raises(tk.ArgumentError, match="v: had"):
         tk.fmha_fwd(q, q, q[0])
+    with pytest.raises(TypeError, match=r"^fmha_fwd\(\) has no argument 'casual'"):
+        tk.fmha_fwd(q, q, q, casual=True)
 
 
 def test_a_missing_operator_names_the_receipt_that_builds_it(flash, monkeypatch):
