@@ -54,7 +54,7 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
 
     The store is shared by processes and found in TILEKILN_JIT (~/.cache/tilekiln/jit); `python -m tilekiln cache` shows
     it. A library is there whole or not at all, under the hash of its content; what was used longest ago goes when there
-    is more than TILEKILN_JIT_SIZE. Sources or a compiler that changed are other kernels.
+    is more than TILEKILN_JIT_SIZE. Other sources, another CXX or PATH are other kernels.
 
     Raises ArgumentError for what is no kernel or what no receipt lists, with the reason; NoKernelError where there is
     no source tree to build from; RuntimeError with command and output where the build fails. Interrupted, it leaves
