@@ -20,26 +20,14 @@ from codegen.plan.plan import resolve
 from codegen.schema import places
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
+from tests.build.conftest import PARTS as SOURCES
 from tests.conftest import shared_objects
 from tests.consumers.conftest import ROOT, run
 from tests.programs import need
 
 EXAMPLE = ROOT / "tests/consumers/relative_attention"
 PAGE = (ROOT / "docs/how-to/own-operator.md").read_text()
-PARTS = (
-    "SConstruct",
-    "SConscript",
-    "VERSION",
-    "LICENSE",
-    "build_support",
-    "codegen",
-    "include",
-    "kernels",
-    "python",
-    "receipts",
-    "docs",
-    "tests/python",
-)
+PARTS = (*SOURCES, "docs", "tests/python")
 LIBRARY = "libtilekiln_relative_attention.so"
 
 
