@@ -102,47 +102,64 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
   narrow_some((T*)a.y + at.y, broadcast(result), 1);
 }
 
+// Rows that are taken together into what a column has so far, one after the other.
+constexpr int kTogether = 4;
+
 template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, long long number) {
-  constexpr int kVectors = tensor::kColumns / kLanes;
-  const long long across = (a.length + tensor::kColumns - 1) / tensor::kColumns,
-                  first = number % across * tensor::kColumns;
+  const long long across = (a.length + a.column_block - 1) / a.column_block, first = number % across * a.column_block;
   const Output at = output(a, number / across);
   const T* x = (const T*)a.x + at.x + first;
-  const int count = a.length - first < tensor::kColumns ? int(a.length - first) : tensor::kColumns;
-  double sums[tensor::kColumns] = {};
-  alignas(64) float part[tensor::kColumns];
-  vf so_far[kVectors], bad[kVectors];
-  for (int i = 0; i < kVectors; ++i) so_far[i] = broadcast(nothing<kDo>()), bad[i] = zero();
+  const int count = a.length - first < a.column_block ? int(a.length - first) : a.column_block;
+  alignas(64) float so_far[tensor::kColumns], bad[kSums(kDo) ? 1 : tensor::kColumns];
+  alignas(64) double sums[kSums(kDo) ? tensor::kColumns : 1];
+  const int whole = (count + kLanes - 1) / kLanes * kLanes;
+  for (int i = 0; i < whole; ++i) {
+    so_far[i] = nothing<kDo>();
+    if constexpr (kSums(kDo))
+      sums[i] = 0;
+    else
+      bad[i] = 0;
+  }
   const auto flush = [&] {
-    for (int i = 0; i < kVectors; ++i) {
-      store(part + i * kLanes, kSums(kDo) ? so_far[i] : add(so_far[i], bad[i]));
-      if constexpr (kSums(kDo)) so_far[i] = zero();
+    if constexpr (kSums(kDo))
+      for (int i = 0; i < whole; ++i) sums[i] += double(so_far[i]), so_far[i] = 0;
+  };
+  const auto add_rows = [&](const T* const* rows, int many) __attribute__((always_inline)) {
+    for (int j = 0; j < count; j += kLanes) {
+      vf all = load(so_far + j), wrong = kSums(kDo) ? zero() : load(bad + (kSums(kDo) ? 0 : j));
+      TILEKILN_UNROLL(4) for (int r = 0; r < many; ++r) {
+        const vf v = widen_some(rows[r] + j, count - j);
+        all = taken<kDo>(all, v);
+        if constexpr (!kSums(kDo)) wrong = not_a_number(v, wrong);
+      }
+      store(so_far + j, all);
+      if constexpr (!kSums(kDo)) store(bad + j, wrong);
     }
-    for (int i = 0; i < count; ++i) sums[i] = kSums(kDo) ? sums[i] + double(part[i]) : double(part[i]);
   };
   bool any = true;
   for (int i = 0; i < tensor::kReduced; ++i) any = any && a.reduced[i] > 0;
   Places place = {a};
-  int added = 0;
-  const auto add_row = [&](int i, vf v) __attribute__((always_inline)) {
-    so_far[i] = taken<kDo>(so_far[i], v);
-    if constexpr (!kSums(kDo)) bad[i] = not_a_number(v, bad[i]);
-  };
+  const T* rows[kTogether];
+  int added = 0, waiting = 0;
   if (any) do {
-      const T* p = x + place.x;
-      if (count == tensor::kColumns) {
-        TILEKILN_UNROLL(16) for (int i = 0; i < kVectors; ++i) add_row(i, widen(p + i * kLanes));
-      } else {
-        for (int i = 0; i * kLanes < count; ++i) {
-          const int left = count - i * kLanes;
-          add_row(i, widen_some(p + i * kLanes, left < kLanes ? left : kLanes));
-        }
-      }
-      if (kSums(kDo) && ++added == kFlush) flush(), added = 0;
+      rows[waiting++] = x + place.x;
+      if (waiting < kTogether) continue;
+      add_rows(rows, kTogether);
+      waiting = 0;
+      if ((added += kTogether) == kFlush) flush(), added = 0;
     } while (place.next());
+  for (int r = 0; r < waiting; ++r) add_rows(rows + r, 1);
   flush();
-  for (int i = 0; i < count; ++i)
-    narrow_some((T*)a.y + at.y + (first + i) * a.column_y, broadcast(float(sums[i] * a.scale)), 1);
+  for (int i = 0; i < whole; ++i) {
+    if constexpr (kSums(kDo))
+      so_far[i] = float(sums[i] * a.scale);
+    else
+      so_far[i] += bad[i];
+  }
+  T* y = (T*)a.y + at.y + first * a.column_y;
+  for (int i = 0; i < count; i += a.column_y == 1 ? kLanes : 1)
+    narrow_some(y + i * a.column_y, a.column_y == 1 ? load(so_far + i) : broadcast(so_far[i]),
+                a.column_y == 1 ? count - i : 1);
 }
 
 template <class T> void reduce(const tensor::Reduce& a, long long first, long long last) {

@@ -81,9 +81,12 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<tensor::Reduce>& call) {
-  const tensor::Reduce& reduce = call.problem;
+  tensor::Reduce& reduce = call.problem;
   const bool rows = reduce.way == static_cast<int>(tensor::ReduceWay::rows);
-  const int64_t units = reduce.outputs * (rows ? 1 : tensor::blocks(reduce.length, tensor::kColumns));
+  // Wide blocks of columns, of whole lines, as long as each thread has one.
+  const int64_t share = tensor::blocks(reduce.outputs * reduce.length, std::max(1, call.threads));
+  reduce.column_block = static_cast<int>(std::clamp<int64_t>(tensor::blocks(share, 64) * 64, 64, tensor::kColumns));
+  const int64_t units = reduce.outputs * (rows ? 1 : tensor::blocks(reduce.length, reduce.column_block));
   double work = 4.0 * static_cast<double>(reduce.outputs) * static_cast<double>(reduce.length);
   for (const long long length : reduce.reduced) work *= static_cast<double>(length);
   const int64_t many =
