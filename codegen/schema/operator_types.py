@@ -6,7 +6,7 @@ stands in several members of a union.)
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -19,8 +19,11 @@ Real = float
 Whole = int
 
 Letter = Text  # a length that arrays share
-DTYPES = ("fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8", "int64", "fp64", "bool")
-Dtype = Literal["fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int32", "uint8", "int64", "fp64", "bool"]
+Dtype = Literal[
+    "fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "fp64", "bool",
+]  # fmt: skip
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Dtypes = Text | list[Dtype]  # one, several, or "as q": that of another array
 Shape = Text  # letters of lengths
 

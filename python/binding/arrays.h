@@ -325,9 +325,13 @@ static inline int numpy_number(int32_t dtype) {
   switch (dtype) {
     case TILEKILN_FP16: return NPY_HALF;
     case TILEKILN_INT8: return NPY_BYTE;
+    case TILEKILN_INT16: return NPY_INT16;
     case TILEKILN_INT32: return NPY_INT;
-    case TILEKILN_UINT8: return NPY_UBYTE;
     case TILEKILN_INT64: return NPY_INT64;
+    case TILEKILN_UINT8: return NPY_UBYTE;
+    case TILEKILN_UINT16: return NPY_UINT16;
+    case TILEKILN_UINT32: return NPY_UINT32;
+    case TILEKILN_UINT64: return NPY_UINT64;
     case TILEKILN_FP64: return NPY_DOUBLE;
     case TILEKILN_BOOL: return NPY_BOOL;
   }

@@ -16,12 +16,9 @@ DTYPES = {
     "bf16": ml_dtypes.bfloat16,
     "fp8": ml_dtypes.float8_e4m3fn,
     "bf8": ml_dtypes.float8_e5m2,
-    "int8": np.int8,
-    "int32": np.int32,
-    "uint8": np.uint8,
-    "int64": np.int64,
     "fp64": np.float64,
     "bool": np.bool_,
+    **{name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
 }
 # Every letter another length. Of a cache: as many sequences as the call has, all of them full.
 LENGTHS = {

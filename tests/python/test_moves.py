@@ -96,7 +96,8 @@ def test_strides(lib: tk.Library) -> None:
     assert same(turned.copy(), memory[:5, :7, 0])
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int32, np.int64, np.float16, ml_dtypes.bfloat16,
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32,
+                                   np.uint64, np.float16, np.float32, np.float64, ml_dtypes.bfloat16,
                                    ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2])  # fmt: skip
 def test_results_have_the_dtype_of_x(lib: tk.Library, dtype: Any) -> None:
     x = np.arange(6).reshape(2, 3).astype(dtype)
@@ -147,7 +148,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("permute", {"y": np.zeros((2, 3, 4), "f")}, "y: shape was (2, 3, 4), must be (4, 3, 2)"),
     ("copy", {"y": np.zeros((2, 3), "f")}, "y: shape was (2, 3), must be (2, 3, 4)"),
     ("copy", {"y": np.broadcast_to(np.zeros(4, "f"), (2, 3, 4))}, "y: was read-only, must be writable"),
-    ("copy", {"x": np.zeros((2, 3, 4), "u4")}, "x: dtype was uint32, must be fp32, fp16, bf16, fp8, bf8, int8, int32"),
+    (
+        "copy",
+        {"x": np.zeros((2, 3, 4), "c8")},
+        "x: dtype was complex64, must be fp32, fp16, bf16, fp8, bf8, int8, int16",
+    ),
     ("transpose", {}, "x: had 3 dimensions, must have 2: (rows, columns)"),
     ("batched_transpose", {"x": np.zeros((2, 3), "f")}, "x: had 2 dimensions, must have 3, (batch, rows, columns), or"),
     ("batched_transpose", {"layout": "nchwc"}, "layout: was 'nchwc', must be 'nchw' or 'nhwc'"),

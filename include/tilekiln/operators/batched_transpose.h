@@ -16,8 +16,8 @@ extern "C" {
  * address, and it shares no memory with x. */
 typedef struct tilekiln_batched_transpose_args {
   size_t size; /* sizeof(tilekiln_batched_transpose_args): set by tilekiln_batched_transpose_defaults */
-  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int32, uint8, int64, fp64 or bool. (batch, rows, columns), or images of four
-     dimensions */
+  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp64 or bool. (batch, rows,
+     columns), or images of four dimensions */
   int32_t layout; /* 0 (nchw) or 1 (nhwc). How images lie in x; in y they lie the other way */
   const tilekiln_tensor* y; /* dtype of x. What was last of x before what came after the batch */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */

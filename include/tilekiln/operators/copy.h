@@ -15,7 +15,8 @@ extern "C" {
  * are written around the caches. */
 typedef struct tilekiln_copy_args {
   size_t size; /* sizeof(tilekiln_copy_args): set by tilekiln_copy_defaults */
-  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int32, uint8, int64, fp64 or bool. What is copied, (d0, d1, ..) */
+  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp64 or bool. What is copied,
+     (d0, d1, ..) */
   const tilekiln_tensor* y; /* dtype of x. The copy, in the shape of x */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */

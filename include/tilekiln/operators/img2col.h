@@ -18,7 +18,8 @@ extern "C" {
  * memory with x. */
 typedef struct tilekiln_img2col_args {
   size_t size; /* sizeof(tilekiln_img2col_args): set by tilekiln_img2col_defaults */
-  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int32, uint8, int64, fp64 or bool (batch, height, width, channels). The images */
+  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp64 or bool (batch, height,
+     width, channels). The images */
   int32_t filter_height, filter_width; /* what a patch has along each side */
   int32_t stride_height, stride_width; /* pixels from one patch to the next */
   int32_t dilation_height, dilation_width; /* pixels from one element of a patch to the next */

@@ -15,7 +15,8 @@ extern "C" {
  * with x: there is no permutation in place. */
 typedef struct tilekiln_permute_args {
   size_t size; /* sizeof(tilekiln_permute_args): set by tilekiln_permute_defaults */
-  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int32, uint8, int64, fp64 or bool. What is permuted, (d0, d1, ..) */
+  const tilekiln_tensor* x; /* fp32, fp16, bf16, fp8, bf8, int8, int16, int32, int64, uint8, uint16, uint32, uint64, fp64 or bool. What is permuted,
+     (d0, d1, ..) */
   tilekiln_dims axes; /* dimensions of x. The dimension of x that each of y is, every one once; none: all, last first */
   const tilekiln_tensor* y; /* dtype of x. x in the order of axes */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
