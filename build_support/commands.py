@@ -72,22 +72,22 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
 
     Raises UsageError, ToolchainError or CodegenError.
     """
-    from codegen.schema.targets import native_target, targets
+    from codegen.plan.plan import pick_targets
     from codegen.schema.tree import tree
 
-    every = [target.name for target in targets()]
+    every = list(tree().targets)
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
-        if word not in ("native", "all", *tree().every_target):
+        if word not in ("native", "all", *tree().backends, *tree().every_target):
             near = options.nearest(word, ["native", "all", "list", *every])
             raise options.UsageError(
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
             )
-        chosen += every if word == "all" else [native_target()] if word == "native" else [word]
+        chosen += [target.name for target in pick_targets(tree(), [word])]
     return Request(
         receipts=receipts(values),
         variant=variant(
-            chosen, list(tree().every_target), values["mode"], values["where"], len(every), values["variant"]
+            chosen, list(tree().every_target), values["mode"], values["where"], len(tree().of_host), values["variant"]
         ),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
         launcher=launchers.words(values["launcher"]),

@@ -193,13 +193,20 @@ def _table(
         )
         for target in plan.target_list
     ]
-    types = {engine.symbol: plan.tree.families[name].engine.type for (_, name, _), engine in engines.items()}
+    # A backend with kernels of its own says what its engines are.
+    own = {engine.target: plan.tree.target(engine.target).backend_.engine for engine in engines.values()}
+    types = {
+        engine.symbol: (own[engine.target] or plan.tree.families[name].engine).type
+        for (_, name, _), engine in engines.items()
+    }
     return render.text(
         "runtime/table.cpp.jinja",
         plan=plan,
         families=families,
         tables=[FamilyTable(plan, family) for family in families],
-        headers=list(dict.fromkeys(family.engine.header for family in families)),
+        headers=list(
+            dict.fromkeys(kind.header for kind in (*(family.engine for family in families), *own.values()) if kind)
+        ),
         engines=types,
         batches=batches,
         targets=targets,

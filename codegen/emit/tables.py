@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from codegen.plan.plan import Instance, Plan
-from codegen.schema import cpu
+from codegen.schema import cpu, machines
 from codegen.schema.algorithms import Algorithm, SizeRule
 from codegen.schema.axes import FEATURES, INTEGER, Family
 from codegen.schema.select import Clause
@@ -166,6 +166,7 @@ class TargetTable:
         self.algorithms, self.refuses = algorithms, refuses
         self.name, self.word, self.isa, self.arch = target.name, target.word, target.isa, target.arch
         self.index, self.order, self.engines, self.backend = target.index, target.order, engines, target.backend
+        self.asked_by_backend = target.backend_.machine is not machines.MACHINES["cpuid"]
         self.levels = any(feature in cpu.LEVELS for feature in target.cpuid)
         self.cpuid = _supports(target.cpuid)
         self.features = _supports(cpu.features(target.cpuid))

@@ -83,13 +83,15 @@ def digest(names: Iterable[str]) -> str:
 
 
 def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
-    """Targets by name, `native` or `all`, each once, slowest first."""
+    """Targets by name, of a backend by its name, `native` or `all` (those of the host), each once, slowest first."""
     picked: set[str] = set()
     for word in words:
         if word == "all":
-            picked |= root.targets.keys()
+            picked |= root.of_host.keys()
         elif word == "native":
             picked.add(root.native().name)
+        elif word in root.backends:
+            picked |= root.of_backend(word).keys()
         else:
             picked.add(root.target(word).name)
     if not picked:

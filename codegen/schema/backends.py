@@ -18,7 +18,7 @@ class Backend:
         self.toolchain, self.for_tests = file.toolchain or "none", file.for_tests
         if document.shown.split("/")[-2] != self.name:
             raise document.error(("backend",), f"the file must lie in kernels/backends/{self.name}")
-        self.planned = file.planned
+        self.planned, self.engine, self.limits = file.planned, file.engine, file.limits
         for key in ("machine", "toolchain"):
             if (getattr(file, key) is None) != file.planned:
                 what = "it has none yet: leave it out, or planned out" if file.planned else f"'{key}' is missing here"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from codegen.schema import cpu
+from codegen.schema import cpu, nvidia
 from codegen.schema.errors import nearest
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class Machine(NamedTuple):
+    """What `check` lets through, the table of a library can say: of cpuid a function, of others `arch` alone."""
+
     check: Callable[[Target], None]  # CodegenError for what a target says wrongly
     has: Callable[[Target], bool]
 
@@ -30,6 +32,19 @@ def _has_cpuid(target: Target) -> bool:
     return cpu.has(target.arch, target.cpuid)
 
 
+def _check_cuda(target: Target) -> None:
+    if nvidia.ARCH.fullmatch(target.arch) is None:
+        what = f"'{target.arch}' must be an architecture of NVIDIA's, as sm_80 or sm_90a"
+        raise target.document.error(("arch",), what)
+    for key in ("isa", "cpuid"):
+        if getattr(target, key):
+            raise target.document.error((key,), f"'{key}' is of CPUs: a target of backend {target.backend} has none")
+
+
 PLANNED = "planned"
 """That of a backend whose targets nothing here runs yet."""
-MACHINES = {"cpuid": Machine(_check_cpuid, _has_cpuid), PLANNED: Machine(lambda target: None, lambda target: False)}
+MACHINES = {
+    "cpuid": Machine(_check_cpuid, _has_cpuid),
+    "cuda": Machine(_check_cuda, lambda target: nvidia.has(target.arch)),
+    PLANNED: Machine(lambda target: None, lambda target: False),
+}

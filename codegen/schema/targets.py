@@ -23,7 +23,8 @@ class Target:
         self.document = document
         file = self.file = document.load(yaml_types.TargetFile)
         self.name, self.about, self.index, self.order = file.target, file.about, file.index, file.order
-        self.isa, self.arch, self.flags, self.cpuid = file.isa or "", file.arch, list(file.flags), list(file.cpuid)
+        self.isa, self.flags, self.cpuid = file.isa or "", list(file.flags), list(file.cpuid)
+        self.arch: str = file.arch
         self.extends, self.engines = file.extends, file.engines
         self.own_algorithms = file.algorithms
         self.planned, self.tiles, self.limits = file.planned, list(file.tiles), file.limits
@@ -41,7 +42,21 @@ class Target:
             raise document.error((), f"{what}, so its targets must be planned (planned: yes)")
         if self.tiles and file.algorithms is not None:
             raise document.error(("tiles",), "a target has algorithms of its own or tables of tiles, not both")
+        self._check_limits()
         self.backend_.machine.check(self)
+
+    def _check_limits(self) -> None:
+        known = self.backend_.limits
+        for name in self.limits:
+            if name not in known:
+                listed = f"; it has {', '.join(known)}" if known else ", which has none"
+                raise self.document.error(
+                    ("limits", f"<{name}>"), f"no limit '{name}' of backend {self.backend}{listed}"
+                )
+        for name, about in known.items():
+            if name not in self.limits:
+                what = f"'{name}' is missing here: {about}"
+                raise self.document.error(("limits",) if self.limits else (), what)
 
     @property
     def backend(self) -> str:
@@ -56,6 +71,17 @@ class Target:
     def usable(self) -> bool:
         """Whether this machine can run it."""
         return self.backend_.machine.has(self)
+
+
+def check_limits(target: Target, kernel: str, needs: Mapping[str, int]) -> None:
+    """CodegenError for a kernel that needs more than its target gives; `needs` by the names of `limits`."""
+    for name, need in needs.items():
+        if need > target.limits[name]:
+            about = target.backend_.limits[name]
+            raise CodegenError(
+                f"{kernel}: {name} was {need:,}, must be at most {target.limits[name]:,} ({about}), as "
+                f"{target.name} has it"
+            )
 
 
 def check_buildable(chosen: Iterable[Target]) -> None:

@@ -83,6 +83,21 @@ class Tree:
         every = self.every_target.items()
         return {name: one for name, one in every if not one.backend_.for_tests and not one.planned}
 
+    @property
+    def of_host(self) -> dict[str, Target]:
+        """What `all` means: one library for every machine. Targets of devices are named, or their backend is."""
+        return {name: one for name, one in self.targets.items() if one.backend_.host}
+
+    def of_backend(self, name: str) -> dict[str, Target]:
+        """What the name of a backend means. CodegenError where it has no target that can be built."""
+        found = {one.name: one for one in self.targets.values() if one.backend == name}
+        if not found:
+            named = [one.name for one in self.every_target.values() if one.backend == name]
+            raise CodegenError(
+                f"backend {name} has no target that its name means; by their own names: {', '.join(named)}"
+            )
+        return found
+
     @cached_property
     def planned(self) -> dict[str, Target]:
         """Those whose kernels no library holds yet: listed and explained where they are named."""

@@ -111,6 +111,8 @@ class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     planned: bool = False  # its targets are listed; nothing here asks for them, compiles or runs them yet
     for_tests: bool = False  # neither native nor all means its targets: they are built when they are named
     hub: Word | None = None  # what Hugging Face's kernels calls it
+    engine: EngineFile | None = None  # of kernels of its own; else engines are the families', functions of the host
+    limits: dict[str, Text] = {}  # the numbers that its targets must say, and what each is
 
 
 class RefusalFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,13 +161,6 @@ class TileTablesFile(Struct, frozen=True, forbid_unknown_fields=True):
     rules: list[TileRuleFile] = []
 
 
-class LimitsFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a target's hardware gives."""
-
-    lds_bytes: Annotated[int, Meta(ge=1)]
-    wave_size: Annotated[int, Meta(ge=1)]
-
-
 class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     target: TargetName
     backend: Word
@@ -182,7 +177,7 @@ class TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
     refuses: dict[str, list[RefusalFile]] = {}
     planned: bool = False  # listed and explained; no library holds its kernels yet
     tiles: list[Word] = []  # the tables of the rooms' tiles.yaml that are its own, the first that a family has
-    limits: LimitsFile | None = None
+    limits: dict[str, Annotated[int, Meta(ge=1)]] = {}  # what its hardware gives; the backend says which numbers
 
 
 class AdditionFile(Struct, frozen=True, forbid_unknown_fields=True):

@@ -204,10 +204,9 @@ def _targets(root: Tree) -> str:
                 )
     planned = []
     for target in root.planned.values():
-        limits = target.limits
-        lds = f"{limits.lds_bytes:,}" if limits else ""
+        limits = ", ".join(f"{name} {value:,}" for name, value in target.limits.items())
         tables = " ".join(f"`{name}`" for name in target.tiles)
-        planned.append([f"`{target.name}`", target.backend, target.arch, lds, tables, target.about])
+        planned.append([f"`{target.name}`", target.backend, target.arch, limits, tables, target.about])
     return _page(
         "Targets",
         "Slowest first. At load a library takes the fastest of its targets that the machine has; `TILEKILN_ISA` forces "
@@ -218,7 +217,7 @@ def _targets(root: Tree) -> str:
         "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
         "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
         "for one is refused. Their tiles stand in the rooms' `hip/tiles.yaml`.\n\n"
-        + _table(["target", "backend", "machine", "LDS bytes", "tables of tiles", ""], planned),
+        + _table(["target", "backend", "machine", "limits", "tables of tiles", ""], planned),
     )
 
 

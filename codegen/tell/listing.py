@@ -173,6 +173,7 @@ def targets(root: Tree) -> str:
         lines.append(f"{target.name}  ({runs})\n  {wrapped(target.about, 2)}")
         facts = [("backend", target.backend), ("isa", target.isa or "none"), ("machine", target.arch)]
         facts += [("flags", " ".join(target.flags) or "none"), ("cpuid", " ".join(target.cpuid) or "nothing")]
+        facts += _limits(target)
         for family in root.families.values():
             algorithms = root.algorithms(target, family)
             facts.append((family.name, ", ".join(f"{a.pipeline} {a.shown}" for a in algorithms) or "no algorithm"))
@@ -181,12 +182,14 @@ def targets(root: Tree) -> str:
     return "\n".join(lines)
 
 
+def _limits(target: Target) -> list[tuple[str, str]]:
+    text = ", ".join(f"{name} {value:,}" for name, value in target.limits.items())
+    return [("limits", text)] if text else []
+
+
 def _of_planned(root: Tree, target: Target) -> str:
     facts = [("backend", target.backend), ("machine", target.arch), ("flags", " ".join(target.flags) or "none")]
-    if target.limits:
-        facts.append(
-            ("limits", f"{target.limits.lds_bytes:,} bytes of LDS a block, waves of {target.limits.wave_size}")
-        )
+    facts += _limits(target)
     facts.append(("tiles", " ".join(target.tiles)))
     for family in root.families.values():
         if algorithms := root.algorithms(target, family):

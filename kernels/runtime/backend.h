@@ -2,8 +2,9 @@
 // Nothing above it names a processor, or touches memory that the host may not.
 //
 // A call is a list of steps in stream order: copy, fill, launch, launch. Its problem is plain data. A backend whose engines are
-// functions of the host calls `unit` for each unit; one with kernels of its own passes the problem to the kernel by value, or
-// what a host function of the operator's room makes of it (its engine names that function), and takes no units.
+// functions of the host (takes_units) calls `unit` for each unit. One with kernels of its own is handed the problem alone: its
+// engines have the type that its backend.yaml names (`engine`), and lead to the kernel and to the host function, in the operator's
+// room (kernels/<area>/<operator>/<backend>/<pipeline>.cpp), that turns the problem into what the kernel takes.
 #pragma once
 #include "kernels/runtime/dispatch.h"
 #include "tilekiln/tilekiln.h"
@@ -12,7 +13,7 @@ namespace tilekiln {
 
 struct Run;
 
-// A backend's own stream. Null: the one in which everything has ended when a function of the backend returns.
+// A backend's own stream, such as a CUstream. Null: everything has ended when a function of the backend returns.
 using NativeStream = void*;
 
 struct Launch {
@@ -20,7 +21,7 @@ struct Launch {
   const Choice* choice;  // row, engine, algorithm
   const void* problem;   // plain data
   uint32_t problem_bytes;
-  int64_t units;           // pieces of the call
+  int64_t units;           // pieces of the call; of a kernel launch (launch_kernel) 0, and so is all that follows
   double work;             // multiply-adds of all together
   uint64_t scratch_bytes;  // of each thread
   // Units [first, last) of `context`, for engines on the host.
@@ -43,12 +44,15 @@ struct Backend {
   bool host_memory;     // the host may read and write the memory of its devices
   bool takes_calls;     // a call with a stream waits as a whole in that stream (host), its steps then run at once; else
                         // its steps are enqueued one by one
+  bool takes_units;     // its engines are functions of the host, of the type that a family declares
+  NativeStream default_stream;  // what a wrapped null handle stands for; null: such a handle is refused
   // Whether a device can run a target. Never fails: without a driver it cannot.
   bool (*has)(Device device, const Target& target);
   tilekiln_status (*launch)(Device device, NativeStream stream, const Launch& launch);
   // For as long as a call needs it: `bytes` > 0, whatever they hold. Memory goes back in stream order, with bytes 0.
   tilekiln_status (*memory)(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory);
   tilekiln_status (*fill)(Device device, NativeStream stream, void* to, int byte, size_t bytes);
+  // Memory of the host has been read, or holds what was copied, when it returns; the rest happens in stream order.
   tilekiln_status (*copy)(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
                           Direction direction);
   // A function of the host in stream order. What it returns is the stream's to keep for who waits next.

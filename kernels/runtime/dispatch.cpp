@@ -78,6 +78,8 @@ void Dispatcher::ask_engines() {
   if (family_.answers == nullptr) return;
   for (uint32_t i = 0; i < family_.instance_count && unanswered_ < 0; ++i) {
     const Choice one = at(int64_t(family_.first_instance) + i);
+    const Backend* const backend = use_[one.row->target].target->backend;
+    if (backend != nullptr && !backend->takes_units) continue;  // its engines are of another type
     if (one.engine != nullptr && !family_.answers(one.engine, one.row->features)) unanswered_ = one.instance;
   }
 }

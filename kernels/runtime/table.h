@@ -113,12 +113,14 @@ struct Target {
   const char* isa;               // "avx512", what TILEKILN_ISA takes; "" of another backend than the CPU's
   uint8_t index;                 // Row::target
   uint8_t order;                 // higher is faster: the best usable one wins
-  bool (*supported)();           // does this machine have it; asked by its backend
+  bool (*supported)();           // does this machine have it; asked by its backend. Null: `arch` says all
   const void* const* const* engines;  // by family as in Table::families, then by pipeline; null: not built.
-                                      // fmha_fwd: const fmha::FwdEngine*; fmha_bwd_*: const fmha::BwdEngine*, one object for the three
+                                      // Of the type that the family declares (fmha_fwd: const fmha::FwdEngine*), or
+                                      // that the backend does, of one with kernels of its own
   const Algorithms* algorithms;  // by family, alike
   const Rules* refusals;         // by family, alike: rules of this target alone; null: it has none
   const Backend* backend;        // null: the CPU's
+  const char* arch;              // the machine that its flags are for: "any", "x86_64", "sm_90a"
 };
 // Before the manifest's stream stand a text by which `codegen verify` finds it in a file, and the lengths of stream and JSON, 8
 // bytes each, the lowest first.

@@ -8,7 +8,10 @@ import pytest
 
 from codegen.emit.render import render
 from codegen.plan.plan import resolve
+from codegen.schema import nvidia
 from codegen.schema.errors import CodegenError
+from codegen.schema.targets import check_limits
+from codegen.schema.tree import Tree
 from codegen.tell.check import check
 from codegen.tell.explain import explain
 from codegen.tell.listing import targets
@@ -94,3 +97,103 @@ def test_a_refusal_must_forbid_something(copy: Copy) -> None:
     copy.edit(AVX2, "no_fp32", name)
     with pytest.raises(CodegenError, match=rf"fmha_fwd has a rule '{name}' already$"):
         check(copy.tree())
+
+
+UNIT = """backend: unit
+about: A backend of tests with kernels of its own.
+device: 14
+machine: cuda
+toolchain: cxx
+engine: {header: kernels/backends/unit/engine.h, type: "unit::Engine"}
+limits: {registers: of a thread, shared_bytes: shared memory of a block}
+"""
+UNIT_ONE = """target: unit-one
+backend: unit
+about: Its one target.
+index: 40
+order: 40
+arch: sm_90a
+flags: [-arch=sm_90a]
+limits: {registers: 255, shared_bytes: 232448}
+algorithms:
+  fmha_fwd:
+    - {pipeline: qlanes, tile: 64x64}
+"""
+
+
+def unit(copy: Copy, backend: str = UNIT, target: str = UNIT_ONE) -> Tree:
+    room = copy.path / "kernels/backends/unit"
+    room.mkdir(exist_ok=True)
+    (room / "backend.yaml").write_text(backend)
+    (copy.path / "kernels/targets/unit-one.yaml").write_text(target)
+    return copy.tree()
+
+
+def test_a_target_says_the_limits_of_its_backend(copy: Copy) -> None:
+    root = unit(copy)
+    assert re.search(r"\n    limits +registers 255, shared_bytes 232,448\n", targets(root))
+    one = root.target("unit-one")
+    check_limits(one, "forward.cu", {"registers": 255, "shared_bytes": 232448})
+    said = r"^forward\.cu: shared_bytes was 232,449, must be at most 232,448 \(shared memory of a block\)"
+    with pytest.raises(CodegenError, match=said):
+        check_limits(one, "forward.cu", {"shared_bytes": 232449})
+    without = UNIT_ONE.replace(", shared_bytes: 232448", "")
+    with pytest.raises(CodegenError, match=r"'shared_bytes' is missing here: shared memory of a block$"):
+        _ = unit(copy, target=without).targets
+    more = UNIT_ONE.replace("232448}", "232448, waves: 3}")
+    with pytest.raises(CodegenError, match=r"no limit 'waves' of backend unit; it has registers, shared_bytes$"):
+        _ = unit(copy, target=more).targets
+    copy.edit("kernels/targets/cpu-avx2.yaml", "isa: avx2\n", "isa: avx2\nlimits: {registers: 16}\n")
+    with pytest.raises(CodegenError, match=r"cpu-avx2\.yaml:.*no limit 'registers' of backend cpu, which has none$"):
+        _ = unit(copy).targets
+
+
+def test_a_backend_with_kernels_of_its_own(copy: Copy) -> None:
+    """Its engines have its type, and only its runtime says which devices run them."""
+    root = unit(copy)
+    made = render([resolve("fp32_min", ["cpu-generic", "unit-one"], root=root)], INFO)
+    table = made.contents["fp32_min/table.cpp"].decode()
+    assert 'extern "C" const unit::Engine tilekiln_unit_one_fmha_fwd_qlanes;' in table
+    assert 'extern "C" const tilekiln::fmha::FwdEngine tilekiln_cpu_generic_fmha_fwd_qlanes;' in table
+    assert '#include "kernels/backends/unit/engine.h"' in table
+    assert (
+        '{ "unit-one", "", 40, 40, nullptr, engines_unit_one, how_unit_one, nullptr,\n    &unit_backend, "sm_90a" },'
+        in table
+    )
+    assert "supported_unit_one" not in table
+    sources = {engine.symbol: engine.source for engine in made.generated.engines}
+    assert sources["tilekiln_unit_one_fmha_fwd_qlanes"] == "kernels/attention/fmha_fwd/unit/qlanes.cpp"
+    assert "kernels/backends/unit/*.cpp" in made.generated.host["fp32_min"]
+
+
+def test_words_for_targets(copy: Copy) -> None:
+    """`all` is one library for every machine: a device's targets are named, or their backend is."""
+    root = unit(copy)
+    cpus = ["cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"]
+    assert resolve("fp32_min", ["all"], root=root).targets == cpus
+    assert resolve("fp32_min", ["cpu"], root=root).targets == cpus
+    assert resolve("fp32_min", ["unit"], root=root).targets == ["unit-one"]
+    said = r"^backend paper has no target that its name means; by their own names: paper-generic$"
+    with pytest.raises(CodegenError, match=said):
+        resolve("fp32_min", ["paper"], root=root)
+
+
+def test_an_architecture_of_a_gpu(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        CodegenError, match=r"yaml:6:7: 'x86_64' must be an architecture of NVIDIA's, as sm_80 or sm_90a$"
+    ):
+        _ = unit(copy, target=UNIT_ONE.replace("sm_90a\nf", "x86_64\nf")).targets
+    with pytest.raises(CodegenError, match=r"'cpuid' is of CPUs: a target of backend unit has none$"):
+        _ = unit(copy, target=UNIT_ONE + "cpuid: [avx2]\n").targets
+    monkeypatch.setattr(nvidia, "capabilities", lambda: ((9, 0),))
+    assert [nvidia.has(arch) for arch in ("sm_80", "sm_90", "sm_90a", "sm_100a", "x86")] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+    monkeypatch.setattr(nvidia, "capabilities", lambda: ((8, 9), (12, 0)))
+    assert [nvidia.has(arch) for arch in ("sm_80", "sm_89", "sm_90a", "sm_120a")] == [True, True, False, True]
+    monkeypatch.setattr(nvidia, "capabilities", tuple)
+    assert not unit(copy).target("unit-one").usable

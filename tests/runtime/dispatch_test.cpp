@@ -535,7 +535,8 @@ void sentences() {
 
 // A library for two kinds of device: the arrays say whose targets answer, and a limit is its own devices' only.
 void devices() {
-  static const Backend unit = {"unit", 12, false, false, [](Device device, const Target&) { return device.id < 2; }};
+  static const Backend unit = {
+      "unit", 12, false, false, true, nullptr, [](Device device, const Target&) { return device.id < 2; }};
   const auto two = [](Limit limit, Device device) {
     static World w;
     w = World();
