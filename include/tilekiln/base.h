@@ -83,6 +83,10 @@ typedef struct tilekiln_shape {
 /* An in-order queue with its own worker. A null stream means: run now, in the caller. */
 typedef struct tilekiln_stream tilekiln_stream;
 TILEKILN_API tilekiln_status tilekiln_stream_create(tilekiln_stream** stream);
+/* A stream of a device's own backend, as what it is to that backend: a CUstream (device_type 2). Calls whose arrays are on that
+ * device enqueue their steps there, in the order of calls. It stays the caller's: destroying what was made here neither waits nor ends
+ * it. native: the handle; null is the backend's default stream, where it has one. */
+TILEKILN_API tilekiln_status tilekiln_stream_wrap(int32_t device_type, int32_t device_id, void* native, tilekiln_stream** stream);
 /* Waits for what was enqueued, then frees the stream. Null is allowed. */
 TILEKILN_API tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream);
 /* Waits; returns the first error of the work enqueued since the last call, and its text. */

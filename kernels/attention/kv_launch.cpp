@@ -55,7 +55,7 @@ bool all_heads_suit(const KvCall& call) {
 
 // A float of the device, when all before it in the stream has run.
 tilekiln_status read_float(const tilekiln::Run& run, const float* from, float* to) {
-  return run.backend->copy(run.device, nullptr, to, from, sizeof(float), Direction::to_host);
+  return run.backend->copy(run.device, run.native, to, from, sizeof(float), Direction::to_host);
 }
 
 class Run {
@@ -271,7 +271,7 @@ tilekiln_status place_table(const tilekiln::Run& run, const SmallArray<int, 64>&
   const size_t bytes = sizeof(int) * table.size();
   TILEKILN_TRY(memory->get(run, bytes));
   *place = memory->as<int>();
-  return run.backend->copy(run.device, nullptr, memory->as<int>(), table.begin(), bytes, Direction::to_device);
+  return run.backend->copy(run.device, run.native, memory->as<int>(), table.begin(), bytes, Direction::to_device);
 }
 
 tilekiln_status check_kv_scales(const KvCall& call) {

@@ -85,7 +85,10 @@ template <class Args>
 
 template <class Args, class Call>
 [[nodiscard]] tilekiln_status where_to_run(const Args& args, Call* call) {
-  if (args.stream != nullptr) TILEKILN_TRY(check_stream(args.stream));
+  if (args.stream != nullptr) {
+    TILEKILN_TRY(check_stream(args.stream));
+    TILEKILN_TRY(check_stream_of(*args.stream, call));
+  }
   call->stream = args.stream;
   return check_run(args.num_threads, args.executor, call);
 }

@@ -19,8 +19,16 @@ template <class Problem, class Unit>
     Callee& one = *static_cast<Callee*>(context);
     for (int64_t number = first; number < last; ++number) one(number, scratch);
   };
-  return run.backend->launch(run.device, nullptr,
+  return run.backend->launch(run.device, run.native,
                              {&run, &choice, &problem, sizeof(Problem), units, work, scratch_bytes, range, &unit});
+}
+
+// One stage on a backend with kernels of its own: the engine of `choice` is of its type, and turns `problem` into what its
+// kernel takes.
+template <class Problem>
+[[nodiscard]] tilekiln_status launch_kernel(const Run& run, const Choice& choice, const Problem& problem) {
+  static_assert(std::is_trivially_copyable_v<Problem>, "a problem is plain data: kernels take it by value");
+  return run.backend->launch(run.device, run.native, {&run, &choice, &problem, sizeof(Problem)});
 }
 
 // Memory of a call on its device, given back when this ends.
@@ -29,13 +37,13 @@ class CallMemory {
   CallMemory() = default;
   CallMemory(const CallMemory&) = delete;
   ~CallMemory() {
-    if (run_ != nullptr) static_cast<void>(run_->backend->memory(run_->device, nullptr, 0, &memory_));
+    if (run_ != nullptr) static_cast<void>(run_->backend->memory(run_->device, run_->native, 0, &memory_));
   }
   // `run` must outlive it. Whatever the memory held, unless `byte` from 0 to 255 fills it.
   [[nodiscard]] tilekiln_status get(const Run& run, size_t bytes, int byte = -1) {
-    TILEKILN_TRY(run.backend->memory(run.device, nullptr, bytes, &memory_));
+    TILEKILN_TRY(run.backend->memory(run.device, run.native, bytes, &memory_));
     run_ = &run;
-    return byte < 0 ? TILEKILN_OK : run.backend->fill(run.device, nullptr, memory_.data, byte, bytes);
+    return byte < 0 ? TILEKILN_OK : run.backend->fill(run.device, run.native, memory_.data, byte, bytes);
   }
   explicit operator bool() const { return run_ != nullptr; }
   template <class T> T* as() const { return static_cast<T*>(memory_.data); }
@@ -45,10 +53,10 @@ class CallMemory {
   DeviceMemory memory_ = {};
 };
 
-// Runs a call now, or hands it to its stream, which takes it over.
+// Runs a call now, or hands it to its stream: as a whole, which takes it over, or its steps one by one (call.native).
 template <class Call, tilekiln_status (*run)(Call&)>
 [[nodiscard]] tilekiln_status run_in_stream(Call& call) {
-  if (call.stream == nullptr) return run(call);
+  if (call.stream == nullptr || call.native != nullptr) return run(call);
   struct Taken {
     Call* call;
     ~Taken() { delete call; }
@@ -57,8 +65,9 @@ template <class Call, tilekiln_status (*run)(Call&)>
     const Taken taken = {static_cast<Call*>(context)};
     return run(*taken.call);
   };
+  tilekiln_stream& call_stream = *call.stream;
   Taken taken = {new Call(static_cast<Call&&>(call))};
-  TILEKILN_TRY(taken.call->backend->host(taken.call->device, taken.call->stream, own, taken.call));
+  TILEKILN_TRY(taken.call->backend->host(taken.call->device, native_of(call_stream), own, taken.call));
   taken.call = nullptr;
   return TILEKILN_OK;
 }

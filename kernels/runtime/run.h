@@ -14,6 +14,7 @@ struct Run {
   tilekiln_executor executor = {};
   Device device;  // of its arrays
   const Backend* backend = &cpu_backend;
+  void* native = nullptr;  // the stream of the backend that the steps go to, one by one; null: they run at once
 };
 
 }  // namespace tilekiln

@@ -4,11 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <string>
 #include <thread>
 
+#include "kernels/runtime/backend.h"
 #include "kernels/runtime/pool.h"
 
 namespace tilekiln {
@@ -86,11 +88,28 @@ class HostTask : public StreamTask {
 
 struct tilekiln_stream {
   uint64_t magic = tilekiln::live;
-  std::atomic<tilekiln::Queue*> queue = new tilekiln::Queue;
+  std::atomic<tilekiln::Queue*> queue = nullptr;  // null: wrapped
+  const tilekiln::Backend* backend = &tilekiln::cpu_backend;
+  tilekiln::Device device;
+  void* native = nullptr;  // wrapped, or null
 };
 
 namespace tilekiln {
 namespace {
+
+// Until a wrapped stream has come to a mark, which counts nothing there: until it is idle.
+tilekiln_status wait_wrapped(const tilekiln_stream& stream, int64_t nanoseconds, uint64_t* mark, int32_t* passed) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end = Clock::now() + std::chrono::nanoseconds(nanoseconds);
+  *mark = 1;
+  for (;;) {
+    bool idle = false;
+    TILEKILN_TRY(stream.backend->query(stream.device, stream.native, &idle));
+    *passed = idle ? 1 : 0;
+    if (idle || Clock::now() >= end) return TILEKILN_OK;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
 
 // The queue, made anew in a forked child: what was enqueued before the fork runs in the parent only.
 Queue& queue_of(tilekiln_stream& stream) {
@@ -114,6 +133,23 @@ tilekiln_status check_stream(const tilekiln_stream* stream) {
                            ? "was null, must be one that tilekiln_stream_create made"
                            : "was no live stream, must be one that tilekiln_stream_create made and nobody destroyed");
 }
+
+tilekiln_status check_stream_of(const tilekiln_stream& stream, Run* run) {
+  const bool wrapped = stream.native != nullptr;
+  if (wrapped ? stream.device == run->device : run->backend->takes_calls) {
+    if (!run->backend->takes_calls) run->native = stream.native;
+    return TILEKILN_OK;
+  }
+  char was[48], must[48];
+  device_text(run->device, must, sizeof(must));
+  if (!wrapped)
+    return fail_argument(
+        "stream", "was a queue of the host, must be a stream of %s, where the arrays are (tilekiln_stream_wrap)", must);
+  return fail_argument("stream", "was a stream of %s, must be one of %s, where the arrays are",
+                       device_text(stream.device, was, sizeof(was)), must);
+}
+
+void* native_of(tilekiln_stream& stream) { return stream.native != nullptr ? stream.native : &stream; }
 
 void enqueue(tilekiln_stream& stream, StreamTask* task) {
   Queue& queue = queue_of(stream);
@@ -140,7 +176,36 @@ tilekiln_status tilekiln_stream_create(tilekiln_stream** stream) {
   if (stream == nullptr) return fail_argument("stream", "was null, must point to where the stream is put");
   try {
     watch_forks();
+    std::unique_ptr<Queue> queue(new Queue);
     *stream = new tilekiln_stream;
+    (*stream)->queue = queue.release();
+    return TILEKILN_OK;
+  } catch (...) {
+    return fail_exception();
+  }
+}
+
+tilekiln_status tilekiln_stream_wrap(int32_t device_type, int32_t device_id, void* native, tilekiln_stream** stream) {
+  if (stream == nullptr) return fail_argument("stream", "was null, must point to where the stream is put");
+  const Device device = {device_type, device_id};
+  const Backend* const backend = backend_of(device_type);
+  char was[48], must[48];
+  device_text(device, was, sizeof(was));
+  if (backend == &cpu_backend)
+    return fail_argument("device_type",
+                         "was %d (%s), must be that of a device: tilekiln_stream_create makes the host's streams",
+                         device_type, was);
+  if (backend == nullptr) {
+    return fail_argument("device_type", "was %d (%s), must be %s", device_type, was,
+                         known_devices(true, must, sizeof(must)));
+  }
+  void* const wrapped = native != nullptr ? native : backend->default_stream;
+  if (wrapped == nullptr) return fail_argument("native", "was null, must be a stream of %s", was);
+  try {
+    *stream = new tilekiln_stream;
+    (*stream)->backend = backend;
+    (*stream)->device = device;
+    (*stream)->native = wrapped;
     return TILEKILN_OK;
   } catch (...) {
     return fail_exception();
@@ -150,6 +215,11 @@ tilekiln_status tilekiln_stream_create(tilekiln_stream** stream) {
 tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream) {
   if (stream == nullptr) return TILEKILN_OK;
   TILEKILN_TRY(check_stream(stream));
+  if (stream->native != nullptr) {  // the caller's still
+    stream->magic = 0;
+    delete stream;
+    return TILEKILN_OK;
+  }
   try {
     Queue& queue = queue_of(*stream);
     {
@@ -172,6 +242,7 @@ tilekiln_status tilekiln_stream_destroy(tilekiln_stream* stream) {
 tilekiln_status tilekiln_stream_synchronize(tilekiln_stream* stream) {
   TILEKILN_TRY(check_stream(stream));
   try {
+    if (stream->native != nullptr) return stream->backend->wait(stream->device, stream->native);
     Queue& queue = queue_of(*stream);
     std::unique_lock lock(queue.mutex);
     TILEKILN_TRY(queue.check_not_worker("synchronise"));
@@ -190,14 +261,16 @@ tilekiln_status tilekiln_stream_wait(tilekiln_stream* stream, int64_t nanosecond
   if (mark == nullptr) return fail_argument("mark", "was null, must point to 0 or to what an earlier call put there");
   if (passed == nullptr) return fail_argument("passed", "was null, must point to where the answer is put");
   try {
+    constexpr int64_t longest = 3600000000000;  // no overflow of the clock, and nobody notices
+    nanoseconds = std::min(nanoseconds, longest);
+    if (stream->native != nullptr) return wait_wrapped(*stream, nanoseconds, mark, passed);
     Queue& queue = queue_of(*stream);
     std::unique_lock lock(queue.mutex);
     TILEKILN_TRY(queue.check_not_worker("wait for itself"));
     if (*mark == 0) *mark = queue.enqueued;
     // A mark of before a fork is past all that the queue of the child knows.
     const auto has = [&] { return queue.ended >= *mark || *mark > queue.enqueued; };
-    constexpr int64_t longest = 3600000000000;  // no overflow of the clock, and nobody notices
-    *passed = queue.progress.wait_for(lock, std::chrono::nanoseconds(std::min(nanoseconds, longest)), has) ? 1 : 0;
+    *passed = queue.progress.wait_for(lock, std::chrono::nanoseconds(nanoseconds), has) ? 1 : 0;
     return TILEKILN_OK;
   } catch (...) {
     return fail_exception();
@@ -208,6 +281,12 @@ tilekiln_status tilekiln_stream_query(tilekiln_stream* stream, int32_t* idle) {
   TILEKILN_TRY(check_stream(stream));
   if (idle == nullptr) return fail_argument("idle", "was null, must point to where the answer is put");
   try {
+    if (stream->native != nullptr) {
+      bool answer = false;
+      TILEKILN_TRY(stream->backend->query(stream->device, stream->native, &answer));
+      *idle = answer ? 1 : 0;
+      return TILEKILN_OK;
+    }
     Queue& queue = queue_of(*stream);
     std::lock_guard lock(queue.mutex);
     *idle = queue.ended == queue.enqueued ? 1 : 0;
@@ -221,6 +300,21 @@ tilekiln_status tilekiln_stream_launch_host(tilekiln_stream* stream, void (*host
   TILEKILN_TRY(check_stream(stream));
   if (host == nullptr) return fail_argument("host", "was null, must be a function");
   try {
+    if (stream->native != nullptr) {
+      struct Function {
+        void (*host)(void*);
+        void* context;
+      };
+      const auto once = [](void* self) {
+        const std::unique_ptr<Function> function(static_cast<Function*>(self));
+        function->host(function->context);
+        return tilekiln_status(TILEKILN_OK);
+      };
+      auto function = std::make_unique<Function>(Function{host, context});
+      TILEKILN_TRY(stream->backend->host(stream->device, stream->native, once, function.get()));
+      static_cast<void>(function.release());
+      return TILEKILN_OK;
+    }
     enqueue(*stream, new HostTask(host, context));
     return TILEKILN_OK;
   } catch (...) {

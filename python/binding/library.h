@@ -13,6 +13,7 @@
 /* Every function that all libraries have, so that loading finds a missing one and not a call. */
 #define TILEKILN_FUNCTIONS(X)                                                                                         \
   X(stream_create)                                                                                                    \
+  X(stream_wrap)                                                                                                      \
   X(stream_destroy)                                                                                                   \
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \

@@ -18,8 +18,11 @@ typedef struct {
   Queue* queues;
   Py_ssize_t count;
   Py_ssize_t current; /* index of the queue in use; -1: none yet */
-  PyObject* held;     /* list: what enqueued work still uses */
-  PyObject* failure;  /* the first exception of a host function, or null */
+  int wrapped;        /* of a device: each library wraps this one */
+  int device_type, device_id;
+  void* native;
+  PyObject* held;    /* list: what enqueued work still uses */
+  PyObject* failure; /* the first exception of a host function, or null */
 } Work;
 
 typedef struct Stream {
@@ -42,8 +45,10 @@ static int stream_hold(Stream* self, PyObject* object) { return PyList_Append(se
 static void work_end(Work* work) {
   for (Py_ssize_t i = 0; i < work->count; ++i) {
     Queue queue = work->queues[i];
-    tilekiln_status status;
-    Py_BEGIN_ALLOW_THREADS status = queue.library->stream_destroy(queue.native);
+    tilekiln_status status = TILEKILN_OK, ended;
+    Py_BEGIN_ALLOW_THREADS if (work->wrapped) status = queue.library->stream_synchronize(queue.native);
+    ended = queue.library->stream_destroy(queue.native); /* waits for a queue of its own; a wrapped one outlives it */
+    if (status == TILEKILN_OK) status = ended;
     Py_END_ALLOW_THREADS if (status != TILEKILN_OK) {
       library_error(queue.library, status);
       PyErr_WriteUnraisable((PyObject*)queue.library);
@@ -72,9 +77,32 @@ static Work* work_new(void) {
 }
 
 static PyObject* stream_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static char* names[] = {NULL};
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, ":Stream", names)) return NULL;
+  static char* names[] = {"device", "native", NULL};
+  int device_type = 0, device_id = 0;
+  PyObject *device = NULL, *native = NULL;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "|$OO:Stream", names, &device, &native)) return NULL;
+  if (!device != !native) {
+    PyErr_Format(ArgumentError, "%s: was given without %s, must be given together: they wrap a stream of a device",
+                 device ? "device" : "native", device ? "native" : "device");
+    return NULL;
+  }
+  if (device && (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &device_type, &device_id))) {
+    PyErr_Format(ArgumentError, "device: was %R, must be (type, id) as __dlpack_device__() gives it", device);
+    return NULL;
+  }
+  void* handle = native ? PyLong_AsVoidPtr(native) : NULL;
+  if (native && PyErr_Occurred()) {
+    PyErr_Format(ArgumentError, "native: was %R, must be the handle of a stream as a number", native);
+    return NULL;
+  }
   Work* work = work_new();
+  if (work)
+    *work = (Work){.current = -1,
+                   .held = work->held,
+                   .wrapped = native != NULL,
+                   .device_type = device_type,
+                   .device_id = device_id,
+                   .native = handle};
   Stream* self = work ? (Stream*)object_new(type) : NULL;
   if (!self) {
     if (work) work_end(work);
@@ -158,7 +186,9 @@ static tilekiln_stream* stream_native(Stream* self, Library* library) {
   if (!queues) return (tilekiln_stream*)PyErr_NoMemory();
   work->queues = queues;
   tilekiln_stream* native = NULL;
-  const tilekiln_status status = library->stream_create(&native);
+  const tilekiln_status status = work->wrapped
+                                     ? library->stream_wrap(work->device_type, work->device_id, work->native, &native)
+                                     : library->stream_create(&native);
   if (status != TILEKILN_OK) return (tilekiln_stream*)library_error(library, status);
   queues[work->count] = (Queue){(Library*)Py_NewRef(library), native};
   work->current = work->count++;
@@ -354,8 +384,11 @@ static PyMethodDef stream_methods[] = {
 
 static PyType_Slot stream_slots[] = {
     {Py_tp_doc,
-     "Stream()\n--\n\nAn in-order queue with its own worker: calls given stream= return at once and run one after "
-     "another.\n\n"
+     "Stream(*, device=None, native=None)\n--\n\nAn in-order queue with its own worker: calls given stream= return at "
+     "once and run one after another.\n\n"
+     "device, native: instead, a stream of that device, (type, id) as __dlpack_device__() gives it, by its handle as a "
+     "number,\nsuch as torch.cuda.current_stream().cuda_stream; it stays its owner's. Calls whose arrays are on that "
+     "device go to it.\n\n"
      "Arrays of a call stay referenced until the stream is idle; do not write to them before that. Leaving a with "
      "block\n"
      "synchronises, and so does dropping the last reference (but not from a host function: then its work goes on by "

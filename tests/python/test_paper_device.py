@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import mmap
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -189,6 +191,56 @@ def test_a_stream(flash: tk.Library) -> None:
         stream.synchronize()
 
     both(call, [zeros(1, 33, 2, 32)], noise(1, 33, 2, 32), noise(1, 40, 2, 32), noise(1, 40, 2, 32))
+
+
+def test_a_wrapped_stream(flash: tk.Library) -> None:
+    """A stream of the backend's own, which on paper is a queue of the host: calls wait there, in the order of calls."""
+    own = ctypes.CDLL(flash.path)
+    native, task = ctypes.c_void_p(), ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    assert own.tilekiln_stream_create(ctypes.byref(native)) == 0
+    assert native.value is not None
+    gate = threading.Event()
+    waiting = task(lambda context: gate.wait(60) and None)
+    assert own.tilekiln_stream_launch_host(native, waiting, None) == 0
+    stream = tk.Stream(device=(12, 0), native=native.value)
+    q, k, v = (Paper(noise(1, 33, 2, 32)) for _ in range(3))
+    out, said = Paper(zeros(1, 33, 2, 32)), []
+    flash.fmha_fwd(q, k, v, out=out, stream=stream)
+    stream.launch_host(lambda: said.append(bool(np.any(out.seen))))
+    assert not stream.query()
+    assert not np.any(out.seen)
+    gate.set()
+    stream.synchronize()
+    assert stream.query()
+    assert said == [True]
+    expected = zeros(1, 33, 2, 32)
+    flash.fmha_fwd(*(noise(1, 33, 2, 32) for _ in range(3)), out=expected)
+    assert np.array_equal(expected, out.seen)
+    # Another device's arrays are none of its own, and it outlives what wrapped it.
+    a = noise(1, 8, 2, 32)
+    said_so = r"^stream: was a stream of paper:0, must be one of cpu, where the arrays are$"
+    with pytest.raises(tk.ArgumentError, match=said_so):
+        flash.fmha_fwd(a, a, a, out=zeros(1, 8, 2, 32), stream=stream)
+    del stream
+    assert own.tilekiln_stream_launch_host(native, waiting, None) == 0
+    assert own.tilekiln_stream_destroy(native) == 0
+
+
+def test_what_no_stream_wraps(flash: tk.Library) -> None:
+    q = noise(1, 8, 2, 32)
+    for device, native, said in (
+        ((1, 0), 1, r"^device_type: was 1 \(cpu\), must be that of a device: tilekiln_stream_create makes the host's"),
+        ((2, 0), 1, r"^device_type: was 2 \(cuda:0\), must be cpu \(1\) or paper \(12\)$"),
+        ((12, 0), 0, r"^native: was null, must be a stream of paper:0$"),
+    ):
+        with pytest.raises(tk.ArgumentError, match=said):
+            flash.fmha_fwd(q, q, q, stream=tk.Stream(device=device, native=native))
+    with pytest.raises(tk.ArgumentError, match=r"^native: was given without device, must be given together"):
+        tk.Stream(native=1)
+    with pytest.raises(tk.ArgumentError, match=r"^device: was 'cuda', must be \(type, id\)"):
+        tk.Stream(device="cuda", native=1)  # type: ignore[arg-type]
+    with pytest.raises(tk.ArgumentError, match=r"^native: was 'x', must be the handle of a stream as a number$"):
+        tk.Stream(device=(12, 0), native="x")  # type: ignore[arg-type]
 
 
 def test_arrays_of_two_devices(flash: tk.Library) -> None:

@@ -62,10 +62,10 @@ class Run {
   }
 
   tilekiln_status fill(void* to, int byte, size_t bytes) {
-    return call_.backend->fill(call_.device, nullptr, to, byte, bytes);
+    return call_.backend->fill(call_.device, call_.native, to, byte, bytes);
   }
   tilekiln_status copy(void* to, const void* from, size_t bytes, Direction direction) {
-    return call_.backend->copy(call_.device, nullptr, to, from, bytes, direction);
+    return call_.backend->copy(call_.device, call_.native, to, from, bytes, direction);
   }
   // A stage, or what is left to do for one: unit(number, scratch) for every number in [0, units).
   template <class Unit>
