@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from codegen.emit import files
@@ -40,17 +40,43 @@ def take_operators(values: dict[str, str], named: bool, directory: str = "") -> 
         values["receipt"] = ",".join(tree().outside_operators)
 
 
+def take_kernel_sets(values: dict[str, str], given: Collection[str], goals: Sequence[str] = ()) -> None:
+    """The sets of kernel_set=, built where no receipt is named, for the targets that they name where none is given.
+
+    CodegenError for what is wrong in one.
+    """
+    from codegen.schema.tree import take_kernel_sets, tree
+
+    from . import kernel_sets
+
+    files_ = kernel_sets.take(words(values["kernel_set"]), values["cxx"]) if values["kernel_set"] else []
+    take_kernel_sets(files_)
+    values["kernel_set"] = ",".join(files_)
+    if not files_:
+        return
+    root = tree()
+    if "receipt" not in given:
+        values["receipt"] = ",".join(root.kernel_sets)
+    if "target" not in given:
+        named = [name for one in root.kernel_sets for name in root.kernel_set(one).targets]
+        if "list" not in goals:  # what no library can hold yet is listed and not built
+            named = [name for name in named if not root.target(name).planned]
+        every = all(d.targets for one in root.kernel_sets for d in root.kernel_set(one).declared)
+        values["target"] = ",".join(dict.fromkeys([*(() if every and named else ("native",)), *named]))
+
+
 def answer(values: Mapping[str, str], targets: Sequence[str]) -> int | None:
     """Answers receipt=list, target=list, explain= and the target `list`.
 
     Returns the exit code, or None when there is something left to build.
     """
     operators = ["--operators", values["operators"]] if values["operators"] else []
+    sets = ["--kernel-set", values["kernel_set"]] if values["kernel_set"] else []
     if values["receipt"] == "list":
-        return codegen("receipts", *operators)
+        return codegen("receipts", *operators, *sets)
     if values["target"] == "list":
         return codegen("targets", *operators)
-    target = ["--target", values["target"], *operators]
+    target = ["--target", values["target"], *operators, *sets]
     where = ["--where", values["where"]] if values["where"] else []
     if values["explain"]:
         return max(codegen("explain", receipt, values["explain"], *target) for receipt in words(values["receipt"]))

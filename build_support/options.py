@@ -49,6 +49,13 @@ OPTIONS = (
         ("operators from outside: the folder of one (operator.yaml) or of several;", "each is a receipt of its name"),
     ),
     Option(
+        "kernel_set",
+        "What to build",
+        "FILE[,FILE]",
+        "",
+        ("kernels that a program declares, in YAML or C++ (TILEKILN_KERNEL_SET);", "each set is a receipt of its name"),
+    ),
+    Option(
         "mode",
         "How to build",
         "|".join(MODES),

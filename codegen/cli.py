@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError, nearest, warn
-from codegen.schema.tree import take_operators, tree
+from codegen.schema.tree import take_kernel_sets, take_operators, tree
 from codegen.tell import listing
 from codegen.tell.options import Command, Given, Option, columns, help_of, parse, words_of
 
@@ -26,6 +26,7 @@ _WHERE = Option("--where", "S", "only instances that this selection allows")
 _OPERATORS = Option(
     "--operators", "DIR", "operators from outside too: the folder of one or of several; comma separated"
 )
+_KERNEL_SETS = Option("--kernel-set", "FILE", "kernel sets (YAML) too, each a receipt of its name; comma separated")
 _FORMAT = Option("--format", "F", "names, table, json or csv", "names", ("names", "table", "json", "csv"))
 
 
@@ -312,7 +313,11 @@ _COMMANDS = (
         _operators,
     ),
 )
-COMMANDS = tuple(command._replace(options=(*command.options, _OPERATORS)) for command in _COMMANDS)
+_OF_RECEIPTS = ("list", "explain", "receipts", "diff", "sources", "verify")
+COMMANDS = tuple(
+    command._replace(options=(*command.options, _OPERATORS, *([_KERNEL_SETS] if command.name in _OF_RECEIPTS else [])))
+    for command in _COMMANDS
+)
 
 
 def overview() -> str:
@@ -344,6 +349,7 @@ def _run(words: Sequence[str]) -> int:
             if given is None:
                 return _say(help_of(command, PROGRAM))
             take_operators(words_of(given["--operators"]))
+            take_kernel_sets(words_of(given.options.get("--kernel-set", "")))
             return command.run(given)
     near = nearest(words[0], [command.name for command in COMMANDS])
     listed = ", ".join(command.name for command in COMMANDS)

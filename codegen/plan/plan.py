@@ -11,6 +11,7 @@ from codegen.schema import select
 from codegen.schema.algorithms import FIXED, Algorithm
 from codegen.schema.axes import Family, Value
 from codegen.schema.errors import CodegenError
+from codegen.schema.kernel_sets import KernelSet
 from codegen.schema.receipts import Receipt
 from codegen.schema.targets import Target
 from codegen.schema.tree import Tree, tree
@@ -117,17 +118,26 @@ def sieve(
     else:
         lists["receipt"] = receipt.clauses.get(family.name, [])
     algorithms = root.algorithms(target, family)
+    whens = [_when(receipt, family, target, how) for how in algorithms]
     has = [how.receipts is None or how.receipts.has(receipt.names) for how in algorithms]
     if not any(selected.how for selected in where):
         lists["where"] = [selected.clause for selected in where]
-        hows = [how.when if its else [] for how, its in zip(algorithms, has, strict=True)]
+        hows = [when if its else [] for when, its in zip(whens, has, strict=True)]
         return Sieve(family, lists, hows, root.refusals(target, family))
     # A clause that asks for some algorithms narrows those alone.
     narrowed = []
-    for algorithm, its in zip(algorithms, has, strict=True):
+    for algorithm, when, its in zip(algorithms, whens, has, strict=True):
         values = algorithm.selectable(target.name)
-        narrowed.append(select.both(algorithm.when, [s.clause for s in where if its and s.answers(values)]))
+        narrowed.append(select.both(when, [s.clause for s in where if its and s.answers(values)]))
     return Sieve(family, lists, narrowed, root.refusals(target, family))
+
+
+def _when(receipt: Receipt, family: Family, target: Target, how: Algorithm) -> list[select.Clause]:
+    """Which signatures an algorithm answers in a receipt, which may name the algorithms that it wants."""
+    if family.name not in receipt.selected:
+        return how.when
+    values = how.selectable(target.name)
+    return select.both(how.when, [one.clause for one in receipt.selected[family.name] if one.answers(values)])
 
 
 def needed(
@@ -163,6 +173,30 @@ def _leaves(root: Tree, receipt: Receipt, family: Family, target: Target, where:
     return leaves
 
 
+def _check_declared(root: Tree, source: KernelSet, chosen: Sequence[Target]) -> None:
+    """CodegenError for a declaration of a set that none of its targets has an instance of, with the reason."""
+    for one in source.declared:
+        on = [target for target in chosen if not one.targets or target.name in one.targets]
+        walks = [sieve(root, source, one.family, target, one.selected) for target in on]
+        if not on or any(walk.leaves() for walk in walks):
+            continue
+        reasons = dict[str, None]()
+        for target in on:
+            clauses = [selected.clause for selected in one.selected]
+            hows = [how for how in root.algorithms(target, one.family) if select.both(how.when, clauses)]
+            lists: dict[str, Sequence[select.Clause]] = {"table": one.family.table_clauses, "declared": clauses}
+            walk = Sieve(one.family, lists, [how.when for how in hows], root.refusals(target, one.family))
+            if walk.leaves():
+                reasons |= {f"{target.name} has {how.pipeline} {how.shown}".rstrip(): None for how in hows}
+                continue
+            ended = {word for words in walk.endings() for word in words}
+            rules = {f"rule {r.name}: {r.says}": None for r in walk.rules if f"rule {r.name}" in ended}
+            reasons |= rules
+            if one.family.table and not rules:
+                reasons[f"it has these {one.family.table.title}: `python -m codegen axes {one.family.name}`"] = None
+        raise source.nothing(one, on, list(reasons))
+
+
 def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str = "", root: Tree | None = None) -> Plan:
     """The plan of a receipt (name or number) for targets (names, `native`, `all`), narrowed to a selection or a family.
 
@@ -178,6 +212,8 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     planned = [target for target in chosen if target.planned]
     hows = root.hows if where and not planned else root.hows_of(root.families.values() if where else own, planned)
     narrowed = select.typed(own, where, "where", hows, of_receipt)
+    if isinstance(source, KernelSet):
+        _check_declared(root, source, chosen)
     instances: list[Instance] = []
     for one in families:
         for target in chosen:

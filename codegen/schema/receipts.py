@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from codegen.schema import select, sizes, yaml_types
 from codegen.schema.errors import SelectionError, no_such
 from codegen.schema.places import OUTSIDE
-from codegen.schema.select import Clause
+from codegen.schema.select import Clause, Selected
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 class Receipt:
-    """One receipts/*.yaml. `clauses[family]`: a legal signature that meets one of them is listed."""
+    """One receipts/*.yaml. `clauses[family]`: a legal signature that meets one of them is listed.
+
+    `selected[family]`: where it is there, by these ways alone; only kernel sets say it.
+    """
+
+    selected: dict[str, list[Selected]]
 
     def __init__(self, document: Document, families: Mapping[str, Family], base: Receipt | None) -> None:
         self.document = document
@@ -27,6 +32,7 @@ class Receipt:
         self.base = base
         self.outside = document.path.startswith(f"{OUTSIDE}/")
         self.size_budget = self._size_budget()
+        self.selected = {}
         if document.path.rpartition("/")[2] not in (f"{self.name}.yaml", "operator.yaml"):
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
         self.clauses: dict[str, list[Clause]] = dict(base.clauses) if base else {}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
-from codegen.schema import places, receipts, rooms
+from codegen.schema import kernel_sets, places, receipts, rooms
 from codegen.schema.algorithms import Algorithm
 from codegen.schema.axes import Family, Rule
 from codegen.schema.backends import Backend
 from codegen.schema.errors import CodegenError, no_such, warn
 from codegen.schema.families import Families
+from codegen.schema.kernel_sets import KernelSet
 from codegen.schema.places import Folder, Places
 from codegen.schema.receipts import Receipt
 from codegen.schema.targets import Target, bind_algorithms, bind_refusals, check_together
@@ -24,10 +25,11 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """`root` holds receipts/ and kernels/; `outside` are folders of others that hold operators."""
+    """`root` holds receipts/ and kernels/; `outside` are folders of others that hold operators, `sets` files of kernel
+    sets."""
 
-    def __init__(self, root: str, outside: Iterable[Folder] = ()) -> None:
-        self.root, self.places = root, Places(root, outside)
+    def __init__(self, root: str, outside: Iterable[Folder] = (), sets: Iterable[str] = ()) -> None:
+        self.root, self.places, self.sets = root, Places(root, outside), tuple(sets)
         self._receipts: dict[str, Receipt] = {}
 
     @cached_property
@@ -179,7 +181,7 @@ class Tree:
                 raise self._outside_receipts[name].error(
                     ("receipt",), f"receipts/{name}.yaml is the receipt of this name"
                 )
-        return [*own, *self._outside_receipts]
+        return [*own, *self._outside_receipts, *self._kernel_sets]
 
     def _check_algorithms(self, operator: Operator) -> None:
         for stage in operator.file.stages:
@@ -208,7 +210,40 @@ class Tree:
                 )
         return found
 
+    @cached_property
+    def _kernel_sets(self) -> dict[str, Document]:
+        """The files of kernel sets, by the name of the set."""
+        found: dict[str, Document] = {}
+        for path in self.sets:
+            try:
+                with open(path, encoding="utf-8") as file:
+                    document = Document(self.places, path, file.read())
+            except (OSError, UnicodeDecodeError) as error:
+                raise CodegenError(f"{path}: cannot be read: {error}") from error
+            name = kernel_sets.name_of(document.text, path)
+            if name in found or name in [*self._names("receipts"), *self._outside_receipts]:
+                taken = found[name].shown if name in found else f"receipts/{name}.yaml"
+                raise document.error(("kernel_set",), f"{taken} has this name")
+            found[name] = document
+        return found
+
+    def kernel_set(self, name: str) -> KernelSet:
+        """One that was taken."""
+        document = self._kernel_sets[name]
+
+        def hows(family: Family, planned: bool) -> Mapping[str, Sequence[str]]:
+            return self.hows_of([family], self.planned.values() if planned else ())[family.name]
+
+        return KernelSet(document, self.families, self.every_target, hows)
+
+    @property
+    def kernel_sets(self) -> list[str]:
+        """The names of those that were taken."""
+        return list(self._kernel_sets)
+
     def _load(self, name: str, above: tuple[str, ...] = ()) -> Receipt:
+        if name not in self._receipts and name in self._kernel_sets:
+            self._receipts[name] = self.kernel_set(name)
         if name not in self._receipts:
             document = self._outside_receipts.get(name) or Document(self.places, f"receipts/{name}.yaml")
             base, extends = None, document.peek("extends")
@@ -270,7 +305,7 @@ class Tree:
 
 def tree(root: str = "") -> Tree:
     """The tree at `root`; by default the checkout that this package stands in, with what take_operators has named."""
-    return _tree(root or ROOT, _outside if root in ("", ROOT) else ())
+    return _tree(root or ROOT, *((_outside, _sets) if root in ("", ROOT) else ((), ())))
 
 
 def take_operators(given: Iterable[str], directory: str = "") -> None:
@@ -282,10 +317,17 @@ def take_operators(given: Iterable[str], directory: str = "") -> None:
     _outside = places.outside(given, ROOT, directory)
 
 
+def take_kernel_sets(files: Iterable[str]) -> None:
+    """From now on `tree` has the sets in these files too, a receipt each, and no others."""
+    global _sets
+    _sets = tuple(dict.fromkeys(files))
+
+
 @cache
-def _tree(root: str, outside: tuple[Folder, ...]) -> Tree:
-    return Tree(root, outside)
+def _tree(root: str, outside: tuple[Folder, ...], sets: tuple[str, ...]) -> Tree:
+    return Tree(root, outside, sets)
 
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _outside: tuple[Folder, ...] = ()
+_sets: tuple[str, ...] = ()

@@ -10,4 +10,5 @@
 #include "tilekiln/dispatcher/builder.hpp"
 #include "tilekiln/dispatcher/dispatch.hpp"
 #include "tilekiln/dispatcher/gemm.hpp"
+#include "tilekiln/dispatcher/kernel_set.hpp"
 #include "tilekiln/dispatcher/registry_json.hpp"

@@ -39,8 +39,9 @@ def test_every_option_and_target_is_in_the_help():
     [
         (
             ["reciept=flash"],
-            "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, operators, mode, "
-            "cxx, launcher, cache, variant, compiledb, prefix, DESTDIR, vendor, verbose, progress, format, explain.",
+            "unknown option reciept=. Did you mean receipt? The options are receipt, target, where, operators, "
+            "kernel_set, mode, cxx, launcher, cache, variant, compiledb, prefix, DESTDIR, vendor, verbose, progress, "
+            "format, explain.",
         ),
         (
             ["mode=relase"],

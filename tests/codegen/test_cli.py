@@ -70,7 +70,8 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         (["list", "55"], f"no receipt '55'; nearest: {nearest(55, NUMBERS)}\n{RECEIPTS}"),
         (
             ["list", "-1"],
-            "list has no option '-1'; options: --target, --family, --where, --format, --count, --operators, --help\n"
+            "list has no option '-1'; options: --target, --family, --where, --format, --count, --operators, "
+            "--kernel-set, --help\n"
             "usage: python -m codegen list RECEIPT[,RECEIPT] [options]",
         ),
         (["list", "500"], f"no receipt '500'; nearest: {nearest(500, NUMBERS)}\n{RECEIPTS}"),

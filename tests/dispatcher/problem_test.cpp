@@ -20,7 +20,7 @@ void refusals_name_the_field() {
   refused("seqlen_q: was -1, must be at least 0", [](auto& b) { b.dims(64, 64, 1, -1, 1); });
   refused("nhead_k: was 0, must be at least 1", [](auto& b) { b.nheads(8, 0); });
   refused("nhead_q: was 8, must be a multiple of nhead_k, 3", [](auto& b) { b.nheads(8, 3); });
-  refused("bias_type: was slopes, must be no_bias, none, elementwise, elementwise_bias or alibi",
+  refused("bias_type: was slopes, must be no_bias, none, no, elementwise, elementwise_bias or alibi",
           [](auto& b) { b.bias_type("slopes"); });
   refused("page_size: was 0, must be at least 1", [](auto& b) { b.kv_cache("linear", "vllm", 0); });
   refused("window_left: was -2, must be at least -1", [](auto& b) { b.window(-2, 0); });
@@ -124,7 +124,8 @@ void products() {
   refused("n: was 0, must be at least 1", [](auto& b) { b.dimensions(1, 0, 1); });
   refused("k: was 31 rows of b, must be 30, the columns of a", [](auto& b) { b.from_ab(100, 30, 31, 50); });
   refused("m: was 99 rows of out, must be 100, the rows of a", [](auto& b) { b.from_shapes(100, 30, 30, 50, 99, 50); });
-  refused("dtype: was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8", [](auto& b) { b.dtypes("fp64"); });
+  refused("dtype: was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8; did you mean fp32?",
+          [](auto& b) { b.dtypes("fp64"); });
   refused("layouts: was rc, must be three letters of r and c, as in rcr", [](auto& b) { b.layouts("rc"); });
   refused("layout_b: was x, must be r or c", [](auto& b) { b.layouts("rxr"); });
   refused("stride_a: was 20, must be at least 30", [](auto& b) { b.dimensions(10, 10, 30).strides(20, 0, 0); });
@@ -173,9 +174,51 @@ void values() {
   CHECK(thrown<Invalid>([] { Value(INT64_MAX); }) != "");
 }
 
+TILEKILN_KERNEL_SET(of_a_test, .add(Signature("fwd").dtype("fp16").hdim(64)));
+TILEKILN_KERNEL_SET(another, .add(Signature("fwd").dtype("bf16").hdim(-1)));
+TILEKILN_KERNEL_SET(of_a_test,
+                    .add(Signature("fwd").dtype("bf16").hdim(64, 32).mask("causal").lse("*"),
+                         Algorithm().tile(64, 32, 16).wave({4, 1, 1}).pipeline("qlanes").auto_fill(), "gfx942")
+                        .add(Signature("bwd_dq_dk_dv").dtype("bf16").hdim(64).dropout(true).store_randval(true)));
+
+void kernel_sets() {
+  // The last of a name counts, at the place of the first; there is none of another name.
+  CHECK((KernelSets::names() == std::vector<std::string>{"of_a_test", "another"}));
+  CHECK(KernelSets::get("no such").size() == 0 && KernelSets::get("no such").tag() == "no such");
+  KernelSet set = KernelSets::get("of_a_test");
+  CHECK(set.size() == 2 && set.needs_expansion());
+  CHECK_HOLDS(set.to_yaml().c_str(),
+              "  - family: fmha_fwd\n    signature: {dtype: bf16, hdim_q: 64, hdim_v: 32, mask: window, lse: any}\n"
+              "    algorithm: {tile_q: 64, tile_k: 32, k0: 16, n1: 32, k1: 16, k0max: 16, qk_m: 4, qk_n: 1, qk_k: 1, "
+              "pipeline: qlanes, hdim_q_alignment: 16, hdim_v_alignment: 16}\n    target: hip-gfx942\n");
+  CHECK_HOLDS(set.to_yaml().c_str(), "{dtype: bf16, hdim_q: 64, hdim_v: 64, dropout: store}");
+  // A listing answers as a kernel does: its key holds CK's words, and its pads their rules.
+  const auto listed = set.listing();
+  CHECK(listed.size() == 2 && listed[0]->key().algorithm["tile_m0"] == Value(64));
+  const auto asked = [](bool lse) {
+    return attention(60, 30).mask_type("window_generic").lse(lse).gfx_arch("hip-gfx942").build();
+  };
+  CHECK(listed[0]->supports(asked(false)) && listed[0]->supports(asked(true)));
+  Registry registry("of a test");
+  registry.add_all(listed);
+  CHECK(registry.index()->select(asked(true))->instance == listed[0]);
+  CHECK(registry.index()->select(attention(60, 30).mask_type("causal").sink(true).build()) == nullptr);
+  CHECK_HOLDS(listed[0]->refusal(attention(65, 30).mask_type("causal").build()).c_str(), "too small");
+  // One that names everything stands for one kernel.
+  KernelSet exact("exact", "here.cpp", 7);
+  exact.add(Signature("fwd").dtype("bf16").hdim(64), Algorithm().pipeline("qlanes"), "cpu-avx2");
+  CHECK(!exact.needs_expansion() && exact.merge(set).size() == 3 && exact.needs_expansion());
+  exact.add(Signature("fwd_splitkw").dtype("bf16")).add(Signature().bias("alibo"), Algorithm().wave({1, 2}));
+  const std::string wrong = thrown<Invalid>([&] { exact.to_yaml(); });
+  CHECK_HOLDS(wrong.c_str(), "here.cpp:7: kernel set exact, kernel 4: kernel_family: was fwd_splitkw");
+  CHECK_HOLDS(wrong.c_str(), "did you mean alibi?");
+  CHECK_HOLDS(wrong.c_str(), "kernel 5: wave: was 2 numbers, must be 3, 6 or 9");
+}
+
 }  // namespace
 
 int main() {
+  kernel_sets();
   refusals_name_the_field();
   every_setter_reaches_its_field();
   sizes_and_keys_of_problems();

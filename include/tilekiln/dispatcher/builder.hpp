@@ -1,38 +1,10 @@
 // Problems of attention, setter by setter. A wrong value is refused where it is given, what does not go together by build():
 // std::invalid_argument, "field: was X, must be Y".
 #pragma once
-#include "tilekiln/dispatcher/errors.hpp"
+#include "tilekiln/dispatcher/ck_words.hpp"
 #include "tilekiln/dispatcher/problem.hpp"
 
 namespace tilekiln::dispatcher {
-
-namespace detail {
-
-using Words = std::vector<std::string>;
-
-[[noreturn]] inline void refuse(const std::string& name, const std::string& was, const std::string& must) {
-  throw std::invalid_argument(name + ": was " + was + ", must be " + must);
-}
-
-inline std::string listed(const Words& words) {
-  std::string text;
-  for (size_t i = 0; i < words.size(); ++i) text += (i == 0 ? "" : i + 1 == words.size() ? " or " : ", ") + words[i];
-  return text;
-}
-
-// The position of a word among those that there are.
-inline size_t one_of(const char* name, std::string_view word, const Words& words) {
-  for (size_t i = 0; i < words.size(); ++i)
-    if (words[i] == word) return i;
-  refuse(name, std::string(word), listed(words));
-}
-
-inline int64_t at_least(const char* name, int64_t number, int64_t least) {
-  if (number < least) refuse(name, std::to_string(number), "at least " + std::to_string(least));
-  return number;
-}
-
-}  // namespace detail
 
 // The setters that upstream's builder has, by upstream's names, over the fields of this tree's families; `set` gives any other.
 class ProblemBuilder {
@@ -42,7 +14,7 @@ class ProblemBuilder {
   // fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it.
   ProblemBuilder& api_family(std::string_view name) {
     static const detail::Words names = {"fwd", "fwd_pagedkv", "fwd_splitkv", "fwd_appendkv", "batch_prefill", "bwd"};
-    const std::string_view bare = without_prefix(name);
+    const std::string_view bare = detail::without_prefix(name);
     detail::one_of("api_family", bare, names);
     const Value value("fmha_" + std::string(bare));
     problem_.set(field::operator_name, value);
@@ -53,11 +25,7 @@ class ProblemBuilder {
   }
   // The stage that is asked for: fwd_splitkv_combine, bwd_dot_do_o, ...; that of api_family unless given.
   ProblemBuilder& kernel_family(std::string_view name) {
-    static const detail::Words names = {"fwd",           "fwd_pagedkv",   "fwd_splitkv",  "fwd_splitkv_combine",
-                                        "fwd_appendkv",  "batch_prefill", "bwd_dot_do_o", "bwd_dq_dk_dv",
-                                        "bwd_convert_dq"};
-    detail::one_of("kernel_family", without_prefix(name), names);
-    problem_.set(field::family, "fmha_" + std::string(without_prefix(name)));
+    problem_.set(field::family, ck::family(name));
     family_given_ = true;
     return *this;
   }
@@ -78,35 +46,21 @@ class ProblemBuilder {
   }
   // no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask.
   ProblemBuilder& mask_type(std::string_view name) {
-    static const detail::Words names = {"no_mask",           "none",           "top_left",
-                                        "mask_top_left",     "causal",         "bottom_right",
-                                        "mask_bottom_right", "window_generic", "window"};
-    const size_t at = detail::one_of("mask_type", name, names);
-    put("mask", at < 2 ? Value("none") : Value("window"));
-    return put("mask_origin", at < 2 ? Value() : at < 5 ? Value("top_left") : Value("bottom_right"));
+    Value origin;
+    put("mask", ck::mask(name, &origin));
+    return put("mask_origin", origin);
   }
   // no_bias, elementwise or alibi.
-  ProblemBuilder& bias_type(std::string_view name) {
-    static const detail::Words names = {"no_bias", "none", "elementwise", "elementwise_bias", "alibi"};
-    static const Value values[] = {"none", "none", "elementwise", "elementwise", "alibi"};
-    return put("bias", values[detail::one_of("bias_type", name, names)]);
-  }
+  ProblemBuilder& bias_type(std::string_view name) { return put("bias", ck::bias(name)); }
   ProblemBuilder& lse(bool yes) { return put("lse", yes); }
   ProblemBuilder& dropout(bool yes) {
     dropout_ = yes;
     return *this;
   }
   // no_scale, pertensor, blockscale or kv_blockscale.
-  ProblemBuilder& qscale_type(std::string_view name) {
-    static const detail::Words names = {"no_scale", "none", "pertensor", "blockscale", "kv_blockscale"};
-    return put("qscale", detail::one_of("qscale_type", name, names) < 2 ? Value("none") : Value(name));
-  }
+  ProblemBuilder& qscale_type(std::string_view name) { return put("qscale", ck::qscale(name)); }
   // none, interleaved or half_rotated.
-  ProblemBuilder& rope_type(std::string_view name) {
-    static const detail::Words names = {"none", "interleaved", "half_rotated", "half"};
-    static const Value values[] = {"none", "interleaved", "half", "half"};
-    return put("rope", values[detail::one_of("rope_type", name, names)]);
-  }
+  ProblemBuilder& rope_type(std::string_view name) { return put("rope", ck::rope(name)); }
   ProblemBuilder& logits_soft_cap(bool yes) { return put("softcap", yes); }
   ProblemBuilder& v_rowmajor(bool yes) { return put("v_layout", yes ? "row" : "column"); }
   ProblemBuilder& group_mode(bool yes) { return put(field::mode, yes ? "group" : "batch"); }
@@ -117,11 +71,8 @@ class ProblemBuilder {
   ProblemBuilder& sink(bool yes) { return put("sink", yes); }
   // vectorized or linear; vllm (a 2D block table) or sglang (a 1D page table); tokens of a page.
   ProblemBuilder& kv_cache(std::string_view layout, std::string_view lookup, int64_t page_size) {
-    static const detail::Words layouts = {"vectorized", "linear"};
-    static const detail::Words lookups = {"vllm", "vllm_block_table_2d", "sglang", "sglang_page_table_1d"};
-    detail::one_of("layout", layout, layouts);
-    put("layout", layout);
-    put("lookup", detail::one_of("lookup", lookup, lookups) < 2 ? "vllm" : "sglang");
+    put("layout", ck::layout(layout));
+    put("lookup", ck::lookup(lookup));
     return put("page_size", detail::at_least("page_size", page_size, 1));
   }
   // Columns to the left and right of the diagonal that a row sees; -1: all. It makes a mask where there was none.
@@ -184,9 +135,6 @@ class ProblemBuilder {
   }
 
  private:
-  static std::string_view without_prefix(std::string_view name) {
-    return name.substr(0, 5) == "fmha_" ? name.substr(5) : name;
-  }
   ProblemBuilder& put(Field field, Value value) {
     problem_.set(field, value);
     return *this;

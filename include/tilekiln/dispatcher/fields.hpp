@@ -90,6 +90,7 @@ class Fields {
   void remove(Field field) { bits_[field.number() / 64] &= ~(uint64_t(1) << field.number() % 64); }
   bool has(Field field) const { return bits_[field.number() / 64] >> field.number() % 64 & 1; }
   bool within(const Fields& other) const { return ((bits_[0] & ~other.bits_[0]) | (bits_[1] & ~other.bits_[1])) == 0; }
+  friend bool operator==(const Fields& a, const Fields& b) { return a.within(b) && b.within(a); }
   void remove(const Fields& other) {
     bits_[0] &= ~other.bits_[0];
     bits_[1] &= ~other.bits_[1];

@@ -133,8 +133,8 @@ class Index {
     std::vector<Field> equal, holds;
     Fields known;
     for (const auto& [field, value] : key.signature) {
-      if (value.empty()) continue;
       known.add(field);
+      if (value.empty()) continue;  // any value
       (candidate.choice->held(field) ? holds : equal).push_back(field);
     }
     if (holds.size() > most_held)
@@ -158,7 +158,7 @@ class Index {
     std::vector<Shape>& shapes = families_[Value(key.family).meaning()];
     Shape* shape = nullptr;
     for (Shape& one : shapes)
-      if (one.equal == equal && one.holds == holds) shape = &one;
+      if (one.equal == equal && one.holds == holds && one.known == known) shape = &one;
     if (shape == nullptr) shape = &shapes.emplace_back(Shape{equal, holds, known, {}});
     shape->buckets[hash].push_back(std::move(candidate));
   }

@@ -9,7 +9,8 @@ namespace tilekiln::dispatcher {
 
 struct Key {
   std::string family;
-  Values signature;  // what it says nothing of, it answers with any value
+  // What it says nothing of, it does not know; an axis without a value it answers with any.
+  Values signature;
   Values algorithm;  // pipeline, tiles, pads, ...: what callers cannot see
   std::string target;
   std::string receipt;  // whose kernel it is; "": everybody's

@@ -1,0 +1,181 @@
+// What a program declares of a kernel: its signature and its algorithm, setter by setter, in CK's words or in those of the axes.
+//
+// A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch, row-major); dtype,
+// head dims and others that are never off must be named. `any` names every value. An algorithm that names nothing is any.
+#pragma once
+#include "tilekiln/dispatcher/ck_words.hpp"
+#include "tilekiln/dispatcher/key.hpp"
+
+namespace tilekiln::dispatcher {
+
+// Every value of a field. CK's -1 and "*" mean the same.
+inline const Value any = Value::word("any");
+inline Value or_any(Value value) { return value == Value(-1) || value == Value("*") ? any : value; }
+
+// A word that is wrong is kept in `fault`, and said by the set that the declaration stands in, with its file and line.
+class Signature {
+ public:
+  // fwd, fwd_splitkv, bwd_dq_dk_dv, ..., or a family by its own name, such as gemm.
+  explicit Signature(std::string_view family = "fwd") { this->family(family); }
+
+  Signature& family(std::string_view name) {
+    const bool attention = name.substr(0, 3) == "fwd" || name.substr(0, 3) == "bwd" || name.substr(0, 5) == "fmha_" ||
+                           name == "batch_prefill";
+    said([&] { family_ = attention ? ck::family(name).text() : std::string(name); });
+    if (family_ == "fmha_batch_prefill") values_.set(field::mode, "group");
+    return *this;
+  }
+  Signature& dtype(Value value) { return set(field::dtype, value); }
+  // batch or group.
+  Signature& mode(Value value) { return set(field::mode, value); }
+  // r or c. Kernels of c are there for none of the operators of attention.
+  Signature& vlayout(std::string_view letter) {
+    return set("v_layout", letter == "r" ? "row" : letter == "c" ? "column" : letter);
+  }
+  // hdim_v: that of q where it is not given.
+  Signature& hdim(Value q, Value v = {}) {
+    set(field::hdim_q, q);
+    return set(field::hdim_v, v.empty() ? q : v);
+  }
+  Signature& mask(Value value) {
+    return word("mask", value, [](const std::string& text) { return ck::mask(text); });
+  }
+  Signature& bias(Value value) { return word("bias", value, ck::bias); }
+  Signature& qscale(Value value) { return word("qscale", value, ck::qscale); }
+  Signature& rope(Value value) { return word("rope", value, ck::rope); }
+  Signature& lse(Value yes) { return set("lse", yes); }
+  Signature& dropout(Value yes) {
+    return set("dropout", family_.compare(0, 8, "fmha_bwd") == 0 && yes == Value(true) ? Value("apply") : yes);
+  }
+  Signature& logits(Value yes) { return set("softcap", yes); }
+  Signature& paged_kv(Value yes) { return set("paged", yes); }
+  Signature& fp8_static_quant(Value yes) { return set("fp8_static_quant", yes); }
+  Signature& skip(Value yes) { return set("skip_min_seqlen_q", yes); }
+  Signature& sink(Value yes) { return set("sink", yes); }
+  Signature& dbias(Value yes) { return set("dbias", yes); }
+  // Of the backward, an axis of dropout; a forward kernel with dropout stores on request.
+  Signature& store_randval(Value yes) {
+    return family_.compare(0, 8, "fmha_bwd") == 0 && yes == Value(true) ? set("dropout", "store") : *this;
+  }
+  Signature& deterministic(Value yes) { return set("deterministic", yes); }
+  Signature& kv_cache(Value layout, Value lookup, Value page_size = any) {
+    word("layout", layout, ck::layout).word("lookup", lookup, ck::lookup);
+    return set("page_size", page_size);
+  }
+  // Any axis by its name.
+  Signature& set(Field axis, Value value) {
+    values_.set(axis, or_any(value));
+    return *this;
+  }
+
+  const std::string& family_name() const { return family_; }
+  const Values& values() const { return values_; }
+  const std::string& fault() const { return fault_; }
+
+ private:
+  template <class Read>
+  Signature& word(const char* axis, Value value, Read read) {
+    value = or_any(value);
+    if (value != any) said([&] { value = read(value.text()); });
+    return set(axis, value);
+  }
+  template <class Statement>
+  void said(const Statement& statement) {
+    try {
+      statement();
+    } catch (const std::invalid_argument& error) {
+      if (fault_.empty()) fault_ = error.what();
+    }
+  }
+
+  std::string family_ = "fmha_fwd", fault_;
+  Values values_;
+};
+
+class Algorithm {
+ public:
+  // Blocks: queries, keys, head dims of q a step; head dims of v and keys a step of the second product; padded head dims.
+  Algorithm& tile(int64_t m0, int64_t n0, int64_t k0 = 0, int64_t n1 = 0, int64_t k1 = 0, int64_t k0max = 0) {
+    return tile_m0(m0).tile_n0(n0).tile_k0(k0).tile_n1(n1).tile_k1(k1).tile_k0max(k0max);
+  }
+  // Rows and columns of a product's block, and what it takes of k at once.
+  Algorithm& tile_mnk(int64_t m, int64_t n, int64_t k) { return put("tile_m", m).put("tile_n", n).put("tile_k", k); }
+  Algorithm& tile_m0(int64_t size) { return put("tile_m0", size); }
+  Algorithm& tile_n0(int64_t size) { return put("tile_n0", size); }
+  Algorithm& tile_k0(int64_t size) { return put("tile_k0", size); }
+  Algorithm& tile_n1(int64_t size) { return put("tile_n1", size); }
+  Algorithm& tile_k1(int64_t size) { return put("tile_k1", size); }
+  Algorithm& tile_k0max(int64_t size) { return put("tile_k0max", size); }
+  // Waves of a block along each dimension of each product: 3, 6 or 9 numbers.
+  Algorithm& wave(const std::vector<int64_t>& sizes) { return shape("wave_", sizes); }
+  Algorithm& wave_m0(int64_t waves) { return put("wave_m0", waves); }
+  Algorithm& wave_n0(int64_t waves) { return put("wave_n0", waves); }
+  Algorithm& wave_k0(int64_t waves) { return put("wave_k0", waves); }
+  Algorithm& wave_m1(int64_t waves) { return put("wave_m1", waves); }
+  Algorithm& wave_n1(int64_t waves) { return put("wave_n1", waves); }
+  Algorithm& wave_k1(int64_t waves) { return put("wave_k1", waves); }
+  // What one wave multiplies at once: 3, 6 or 9 numbers.
+  Algorithm& warp(const std::vector<int64_t>& sizes) { return shape("warp_", sizes); }
+  Algorithm& warp_m0(int64_t size) { return put("warp_m0", size); }
+  Algorithm& warp_n0(int64_t size) { return put("warp_n0", size); }
+  Algorithm& warp_k0(int64_t size) { return put("warp_k0", size); }
+  Algorithm& warp_m1(int64_t size) { return put("warp_m1", size); }
+  Algorithm& warp_n1(int64_t size) { return put("warp_n1", size); }
+  Algorithm& warp_k1(int64_t size) { return put("warp_k1", size); }
+  Algorithm& pipeline(std::string_view name) { return set("pipeline", name); }
+  // Which sizes may be ragged: seqlen_q, seqlen_k, hdim_q, hdim_v.
+  Algorithm& padding(bool s, bool sk, bool d, bool dv) {
+    return set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv);
+  }
+  Algorithm& trload(bool yes) { return set("trload", yes); }
+  Algorithm& alignments(int64_t q, int64_t v) { return put("hdim_q_alignment", q).put("hdim_v_alignment", v); }
+  // -1 leaves it to the pipeline.
+  Algorithm& block_per_cu(int64_t blocks) { return set("block_per_cu", blocks); }
+  Algorithm& num_wave_groups(int64_t groups) { return put("num_wave_groups", groups); }
+  Algorithm& max_splits_log2(int64_t most) { return put("max_splits_log2", most); }
+  Algorithm& max_seq_len_q(int64_t most) { return put("max_seq_len_q", most); }
+  Algorithm& selection_rank(int64_t rank) { return set("selection_rank", rank); }
+  Algorithm& constraint(std::string_view tag) { return set("constraint", tag); }
+  // Any axis of an algorithm by its name: tile_q, schedule, ...
+  Algorithm& set(Field axis, Value value) {
+    values_.set(axis, value);
+    return *this;
+  }
+
+  // Gives what was left out by what was said: n1 is n0, k1 and k0max are k0, alignments are k0max.
+  Algorithm& auto_fill() {
+    const auto fill = [&](const char* to, const char* from) {
+      if (values_[to].number() <= 0 && values_[from].number() > 0) values_.set(to, values_[from]);
+    };
+    fill("tile_n1", "tile_n0");
+    fill("tile_k1", "tile_k0");
+    fill("tile_k0max", "tile_k0");
+    fill("hdim_q_alignment", "tile_k0max");
+    fill("hdim_v_alignment", "tile_k0max");
+    return *this;
+  }
+
+  const Values& values() const { return values_; }
+  const std::string& fault() const { return fault_; }
+
+ private:
+  // 0 says nothing of it.
+  Algorithm& put(const char* name, int64_t size) {
+    if (size < 0 && size != -1 && fault_.empty())
+      fault_ = std::string(name) + ": was " + std::to_string(size) + ", must be at least 1, or 0 or -1 for any";
+    values_.set(name, size > 0 ? Value(size) : Value());
+    return *this;
+  }
+  Algorithm& shape(const std::string& prefix, const std::vector<int64_t>& sizes) {
+    if (sizes.size() != 3 && sizes.size() != 6 && sizes.size() != 9 && fault_.empty())
+      fault_ = prefix.substr(0, 4) + ": was " + std::to_string(sizes.size()) + " numbers, must be 3, 6 or 9";
+    for (size_t i = 0; i < sizes.size() && i < 9; ++i)
+      put((prefix + "mnk"[i % 3] + std::to_string(i / 3)).c_str(), sizes[i]);
+    return *this;
+  }
+
+  std::string fault_;
+  Values values_;
+};
+
+}  // namespace tilekiln::dispatcher

@@ -1,0 +1,132 @@
+"""Kernel sets as docs/how-to/kernel-sets.md has them: C++ and YAML make one plan, wrong words are said by place."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from codegen.cli import main
+from codegen.schema.tree import take_kernel_sets
+from tests.conftest import ROOT, Scons, _variant
+
+PAGE = ROOT / "docs/how-to/kernel-sets.md"
+CPP, YAML, SAID = (
+    re.findall(rf"^```{word}\n(.*?)^```$", PAGE.read_text(), re.M | re.S)[0] for word in ("cpp", "yaml", "text")
+)
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> Run:
+    """listed(name, text, *words): `scons kernel_set=NAME list` of a file with this text."""
+
+    def run(name: str, text: str, *words: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / name).write_text(text)
+        command = [sys.executable, "-m", "SCons", "-Q", f"kernel_set={tmp_path / name}", *words, "list"]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def test_one_plan(listed: Run) -> None:
+    from_cpp, from_yaml = listed("decoder.cpp", CPP), listed("decoder.yaml", YAML)
+    assert (from_cpp.returncode, from_yaml.returncode) == (0, 0), from_cpp.stderr + from_yaml.stderr
+    assert from_cpp.stdout == from_yaml.stdout
+    names = from_cpp.stdout.split()
+    forward = [name for name in names if re.match("fmha_fwd_bf16.*batch.*cpu", name)]
+    assert [re.findall("_n?lse", name) for name in forward] == [["_nlse"], ["_lse"]]
+    splits = [name for name in names if name.startswith("fmha_fwd_splitkv_bf16") and "cpu" in name]
+    assert len(splits) == 2
+    assert all("dlanes" in name for name in splits)
+    group = [name for name in names if "_group_" in name and "splitkv" not in name]
+    assert len(group) == 1
+    assert "_b128x128x32x128x32x128_r4x1x1_r4x1x1_w32x32x16_w32x32x16_psskddv_hip_gfx942" in group[0]
+    # A companion comes with what needs it; nothing else is there.
+    assert {name.partition("_bf16")[0] for name in names} == {
+        "fmha_fwd",
+        "fmha_fwd_splitkv",
+        "fmha_fwd_splitkv_combine",
+    }
+
+
+@pytest.fixture
+def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., tuple[int, str, str]]]:
+    """asked(name, text, *words): `codegen list decoder --kernel-set NAME`, in this process: code, output, errors."""
+
+    def run(name: str, text: str, *words: str) -> tuple[int, str, str]:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+        code = main(["list", "decoder", "--kernel-set", str(tmp_path / name), *words])
+        return code, *capsys.readouterr()
+
+    yield run
+    take_kernel_sets([])
+
+
+def test_what_is_wrong(listed: Run, asked: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    forbidden = YAML.replace("mask: window, lse: any", "mask: window, bias: elementwise, softcap: yes", 1)
+    errors = [
+        listed("decoder.cpp", CPP.replace('"causal").lse', '"causl").lse')).stderr,
+        listed("decoder.cpp", CPP.replace("paged_kv(any)", 'set("pagd", true)')).stderr,
+        asked("word/decoder.yaml", YAML.replace("mask: window, lse: any", "mask: windw, lse: any"))[2],
+        asked("rule/decoder.yaml", forbidden, "--target", "cpu-generic")[2],
+    ]
+    for said, line in zip(errors, SAID.splitlines(), strict=True):
+        assert re.sub(rf"{tmp_path}/(\w+/)?", "", said).partition(": ")[2].startswith(line), said
+    assert "rule softcap_without_elementwise_bias: a soft cap is allowed only" in errors[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("int main() { return 1; }\n", "declares no set"), ("int main(\n", "cannot be compiled")],
+)
+def test_what_declares_nothing(listed: Run, text: str, said: str) -> None:
+    done = listed("none.cpp", text)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("other.yaml", "receipt: other\n", "is no kernel set"),
+        ("flash.yaml", YAML.replace("kernel_set: decoder", "kernel_set: flash"), "receipts/flash.yaml has this name"),
+        ("no_dtype.yaml", YAML.replace("dtype: bf16, ", "", 1), "dtype is not named, and no kernel is without it"),
+        ("tile.yaml", YAML.replace("{tile_q: 64}", "{tile_q: 65}"), "axis 'tile_q' of fmha_fwd has no value '65'"),
+        ("wave.yaml", YAML.replace("{tile_q: 64}", "{wavs_qk: 4x1x1}"), "nearest: waves_qk"),
+        (
+            "family.yaml",
+            YAML.replace("family: fmha_fwd\n", "family: fmha_fdw\n", 1),
+            "no family 'fmha_fdw'; nearest: fmha_fwd",
+        ),
+        ("target.yaml", YAML.replace("hip-gfx942", "hip-gfx943"), "no target 'hip-gfx943'; nearest: hip-gfx942"),
+    ],
+)
+def test_what_is_no_set(asked: Callable[..., tuple[int, str, str]], name: str, text: str, said: str) -> None:
+    code, _, errors = asked(name, text)
+    assert code == 2
+    assert said in errors
+
+
+def test_a_wave_has_no_effect_on_a_cpu(asked: Callable[..., tuple[int, str, str]]) -> None:
+    waves = YAML.replace("{tile_q: 64}", "{tile_q: 64, waves_qk: 4x1x1, pipeline: qr}")
+    answers = [asked(f"{i}/decoder.yaml", text, "--target", "cpu-generic") for i, text in enumerate((YAML, waves))]
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 0
+
+
+def test_its_library(scons: Scons, tmp_path: Path) -> None:
+    """It holds what is listed, and `codegen verify` makes its plan again."""
+    (tmp_path / "decoder.yaml").write_text(YAML)
+    built = _variant("native", "release", "").library("decoder")
+    scons(f"kernel_set={tmp_path / 'decoder.yaml'}", built)
+    command = [sys.executable, "-m", "codegen", "verify", built, "--kernel-set", str(tmp_path / "decoder.yaml")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "is what it claims" in done.stdout
