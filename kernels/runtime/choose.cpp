@@ -3,6 +3,7 @@
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/explain.h"
 #include "kernels/runtime/library.h"
+#include "kernels/runtime/log.h"
 
 namespace tilekiln {
 namespace {
@@ -31,7 +32,15 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
     return TILEKILN_INVALID_ARGUMENT;
   }
   *choice = wanted;
+  if (__builtin_expect(environment().tells_choices, 0)) Chosen::note(dispatcher.table(), instance);
   return TILEKILN_OK;
+}
+
+// A choice, found or not, as the environment asks: a paragraph in the log, a word in the line of its call.
+void tell(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
+  const Environment& asked = environment();
+  if (asked.verbose_dispatch || asked.log >= LogLevel::refusals) report(dispatcher, query, choice);
+  if (choice.row != nullptr) Chosen::note(dispatcher.table(), choice.instance);
 }
 
 // One line a stage: the family, the axes of its signature, the sizes that steer its choice.
@@ -57,7 +66,7 @@ tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Que
   if (__builtin_expect(instance >= 0, 0)) return take_callers(dispatcher, instance, query, choice);
   TILEKILN_TRY(dispatcher.status());
   *choice = dispatcher.find(query);
-  if (__builtin_expect(environment().verbose_dispatch, 0)) report(dispatcher, query, *choice);
+  if (__builtin_expect(environment().tells_choices, 0)) tell(dispatcher, query, *choice);
   if (__builtin_expect(choice->row != nullptr, 1)) return TILEKILN_OK;
   Text text(error_buffer(), error_capacity);
   explain_missing(text, dispatcher, query);

@@ -5,7 +5,9 @@
 //   list_instances(stages, call, instances)          as many as there are stages, -1 for one that the call has not
 //   explain_call(text, stages, instance, call)       a paragraph a stage
 #pragma once
+#include "kernels/runtime/call_log.h"
 #include "kernels/runtime/choose.h"
+#include "kernels/runtime/environment.h"
 #include "kernels/runtime/launch.h"
 #include "kernels/runtime/library.h"
 
@@ -45,13 +47,8 @@ class Entry {
   constexpr Entry(const char* name, const Stages& stages) : name_(name), stages_(stages) {}
 
   tilekiln_status run(const Args* args) const {
-    try {
-      Call call;
-      TILEKILN_TRY(prepare_and_choose(args, &call));
-      return launch(call);
-    } catch (...) {
-      return fail_exception();
-    }
+    if (__builtin_expect(environment().logs_calls, 0)) return run_logged({name_, args, run_entry, this});
+    return run_now(args);
   }
 
   tilekiln_status find(const Args* args, int64_t* instances) const {
@@ -100,6 +97,18 @@ class Entry {
   }
 
  private:
+  tilekiln_status run_now(const Args* args) const {
+    try {
+      Call call;
+      TILEKILN_TRY(prepare_and_choose(args, &call));
+      return launch(call);
+    } catch (...) {
+      return fail_exception();
+    }
+  }
+  static tilekiln_status run_entry(const void* entry, const void* args) {
+    return static_cast<const Entry*>(entry)->run_now(static_cast<const Args*>(args));
+  }
   tilekiln_status prepare(const Args* args, Call* call) const {
     if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_%s_args", name_);
     return check(*args, call);

@@ -46,16 +46,47 @@ bool verbose(const char* topic) {
   return found;
 }
 
+// A copy, as a later setenv may move the environment; "" when unset.
+const char* copied(const char* text) {
+  const char* copy = text == nullptr || *text == 0 ? "" : strdup(text);
+  return copy == nullptr ? "" : copy;
+}
+
+LogLevel log_level() {
+  const char* text = getenv("TILEKILN_LOG");
+  if (text == nullptr || *text == 0 || strcmp(text, "off") == 0 || strcmp(text, "0") == 0) return LogLevel::off;
+  if (strcmp(text, "calls") == 0 || strcmp(text, "1") == 0) return LogLevel::calls;
+  if (strcmp(text, "refusals") == 0 || strcmp(text, "2") == 0) return LogLevel::refusals;
+  fprintf(stderr, "tilekiln: TILEKILN_LOG: was \"%s\", must be off (0), calls (1) or refusals (2); ignored\n", text);
+  return LogLevel::off;
+}
+
+// "800 MB", "2 GB", "5000": bytes.
+uint64_t dump_size() {
+  constexpr uint64_t otherwise = 4'000'000'000;
+  const char* text = getenv("TILEKILN_DUMP_SIZE");
+  if (text == nullptr || *text == 0) return otherwise;
+  char* unit = nullptr;
+  const double number = strtod(text, &unit);
+  unit += strspn(unit, " ");
+  const double factor = *unit == 0 ? 1 : strcmp(unit, "MB") == 0 ? 1e6 : strcmp(unit, "GB") == 0 ? 1e9 : 0;
+  if (number >= 0 && number * factor <= 1e18 && factor != 0) return static_cast<uint64_t>(number * factor);
+  fprintf(stderr, "tilekiln: TILEKILN_DUMP_SIZE: was \"%s\", must be a size such as \"800 MB\" or \"2 GB\"; ignored\n",
+          text);
+  return otherwise;
+}
+
 Environment read() {
   Environment result = {};
-  // Copied: a later setenv may move the environment.
-  const char* isa = getenv("TILEKILN_ISA");
-  result.isa = isa == nullptr || *isa == 0 ? "" : strdup(isa);
-  if (result.isa == nullptr) result.isa = "";
-  const char* target = getenv("TILEKILN_TARGET");
-  result.target = target == nullptr || *target == 0 ? "" : strdup(target);
-  if (result.target == nullptr) result.target = "";
+  result.isa = copied(getenv("TILEKILN_ISA"));
+  result.target = copied(getenv("TILEKILN_TARGET"));
   result.verbose_dispatch = verbose("dispatch");
+  result.log = log_level();
+  result.log_file = copied(getenv("TILEKILN_LOG_FILE"));
+  result.dump = copied(getenv("TILEKILN_DUMP"));
+  result.dump_bytes = dump_size();
+  result.logs_calls = result.log != LogLevel::off || *result.dump != 0;
+  result.tells_choices = result.verbose_dispatch || result.log != LogLevel::off;
   const char* own = getenv("TILEKILN_NUM_THREADS");
   if (own != nullptr && *own != 0) {
     result.threads = parse_threads(own, 0);

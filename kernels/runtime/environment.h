@@ -7,10 +7,17 @@ namespace tilekiln {
 // The most threads one call may use: a bound on what a typing error can start.
 constexpr int max_threads = 1024;
 
+enum class LogLevel : int8_t { off, calls, refusals };
+
 struct Environment {
-  const char* isa;        // TILEKILN_ISA: the best ISA allowed; "" when unset
-  const char* target;     // TILEKILN_TARGET: the best target of its backend allowed; "" when unset
-  bool verbose_dispatch;  // TILEKILN_VERBOSE holds the word "dispatch"
+  const char* isa;                 // TILEKILN_ISA: the best ISA allowed; "" when unset
+  const char* target;              // TILEKILN_TARGET: the best target of its backend allowed; "" when unset
+  bool verbose_dispatch;           // TILEKILN_VERBOSE holds the word "dispatch"
+  LogLevel log;                    // TILEKILN_LOG
+  const char* log_file;            // TILEKILN_LOG_FILE; "" when unset: stderr
+  const char* dump;                // TILEKILN_DUMP, a folder; "" when unset
+  uint64_t dump_bytes;             // TILEKILN_DUMP_SIZE: what the files of this process may hold
+  bool tells_choices, logs_calls;  // whether any of these asks for it
   int threads;  // TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use; 0: not understood
   const char* threads_text;  // what TILEKILN_NUM_THREADS was, for the error
 };

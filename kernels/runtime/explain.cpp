@@ -9,6 +9,8 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/runtime/log.h"
+
 namespace tilekiln {
 namespace {
 
@@ -461,7 +463,7 @@ void report(const Dispatcher& dispatcher, const Query& query, const Choice& choi
   }
   size_t length = strlen(buffer);
   buffer[length++] = '\n';
-  fwrite(buffer, 1, length, stderr);
+  write_log(buffer, length);
 }
 
 }  // namespace tilekiln

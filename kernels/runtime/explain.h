@@ -17,7 +17,7 @@ void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query
 // Why an instance the caller asked for by number cannot answer: the axes that differ, or the ISA.
 void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);
 
-// The choice, and the first time how many instances were refused for which reason; explain_choice names each. One write to stderr, so that lines of several threads do not mix: for TILEKILN_VERBOSE=dispatch.
+// The choice, and the first time how many instances were refused for which reason; explain_choice names each. For the log (log.h).
 void report(const Dispatcher& dispatcher, const Query& query, const Choice& choice);
 
 }  // namespace tilekiln

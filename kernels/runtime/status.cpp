@@ -13,6 +13,8 @@ namespace {
 // A plain array: nothing to destroy when the thread ends, so the library needs no thread-exit hook for it.
 thread_local char buffer[error_capacity];
 
+constexpr char how_to_dump[] = "TILEKILN_DUMP=FOLDER writes them, and tilekiln replay runs them again";
+
 }  // namespace
 
 Text& Text::add(const char* format, ...) {
@@ -61,9 +63,12 @@ tilekiln_status fail_exception() noexcept {
   } catch (const std::bad_alloc&) {
     return fail(TILEKILN_OUT_OF_MEMORY, "out of memory; nothing was written");
   } catch (const std::exception& error) {
-    return fail(TILEKILN_INTERNAL, "internal error: %s; please report it", error.what());
+    return fail(TILEKILN_INTERNAL, "internal error: %s; please report it, with the call's inputs: %s", error.what(),
+                how_to_dump);
   } catch (...) {
-    return fail(TILEKILN_INTERNAL, "internal error: an exception of unknown type; please report it");
+    return fail(TILEKILN_INTERNAL,
+                "internal error: an exception of unknown type; please report it, with the call's inputs: %s",
+                how_to_dump);
   }
 }
 

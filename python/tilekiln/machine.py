@@ -12,10 +12,15 @@ ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl
 
 VARIABLES = (
     "TILEKILN_ISA",
+    "TILEKILN_TARGET",
     "TILEKILN_PATH",
     "TILEKILN_NUM_THREADS",
     "OMP_NUM_THREADS",
     "TILEKILN_VERBOSE",
+    "TILEKILN_LOG",
+    "TILEKILN_LOG_FILE",
+    "TILEKILN_DUMP",
+    "TILEKILN_DUMP_SIZE",
     "TILEKILN_FLASH_ATTN_S_DMASK",
 )
 """The environment variables that change what Tilekiln does."""

@@ -1,0 +1,30 @@
+// Where the library tells what it does, for who asks by environment variables.
+#pragma once
+#include "kernels/runtime/table.h"
+#include "tilekiln/operator.h"
+
+namespace tilekiln {
+
+// Adds lines to TILEKILN_LOG_FILE, or to stderr where it names none. `text` ends with a newline, and is written at once, so
+// that lines of several threads and processes do not mix.
+void write_log(const char* text, size_t length);
+
+// The instances that a call chooses, noted in its thread while this lives.
+class Chosen {
+ public:
+  Chosen();
+  Chosen(const Chosen&) = delete;
+  ~Chosen();
+  // Nothing where no call of this thread is told.
+  static void note(const Table& table, int64_t instance);
+  int count() const { return count_; }
+  const Table& table() const { return *table_; }
+  int64_t operator[](int stage) const { return instances_[stage]; }
+
+ private:
+  const Table* table_ = nullptr;
+  int64_t instances_[TILEKILN_MAX_STAGES] = {};
+  int count_ = 0;
+};
+
+}  // namespace tilekiln
