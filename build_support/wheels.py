@@ -95,7 +95,8 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
         FACADE_NEEDS,
         {**files, **package_files(root)},
         _read(os.path.join(root, "LICENSE")),
-        extras=EXTRAS,
+        f"[console_scripts]\n{FACADE} = {FACADE}.__main__:main\n",
+        EXTRAS,
     )
 
 

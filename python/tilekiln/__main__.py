@@ -1,10 +1,15 @@
-"""python -m tilekiln: `info`, what there is on this machine; `cache`, the kernels that were built when asked for."""
+"""tilekiln, or python -m tilekiln: `info`, what is on this machine; `cache`, kernels built when asked for; `bench`."""
+
+from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 import time
 
 from . import just_in_time, machine
+from .bench import command as bench
 
 
 def _cache() -> str:
@@ -21,22 +26,27 @@ def _cleared() -> str:
     return f"{just_in_time.place()}: {len(just_in_time.clear())} libraries removed"
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m tilekiln", description="What Tilekiln finds on this machine.")
+    prog = "python -m tilekiln" if os.path.basename(sys.argv[0]) == "__main__.py" else "tilekiln"
+    parser = argparse.ArgumentParser(prog=prog, description="What Tilekiln finds on this machine, and how fast it is.")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("info", help="CPU, ISA, versions, and the libraries that are built or installed")
     command.add_argument("--json", action="store_true", help="as JSON")
     cache = commands.add_parser("cache", help="the store of kernels that tilekiln.jit has built")
     cache.add_argument("--clear", action="store_true", help="empty it")
-    given = parser.parse_args()
+    bench.add(commands)
+    given = parser.parse_args(argv)
+    if given.command == "bench":
+        return bench.run(given)
     if given.command == "cache":
         print(_cleared() if given.clear else _cache())
     elif given.json:
         print(json.dumps(machine.info(), indent=2))
     else:
         print(machine.text())
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

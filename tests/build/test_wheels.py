@@ -178,6 +178,14 @@ def test_a_clean_environment_runs_the_demo(clean_python):
         assert f"{receipt}: " in said
 
 
+def test_the_package_brings_its_command(clean_python):
+    command = str(clean_python.with_name("tilekiln"))
+    assert "fp32_min" in run(clean_python, command, "info")
+    words = ("fmha_fwd", "hdim_q=128", "hdim_v=128", "seqlen_q=5", "seqlen_k=7", "nhead_q=1", "nhead_k=1")
+    said = run(clean_python, command, "bench", *words, "--repeat", "1", "--receipt", "fp32_min")
+    assert "; right, " in said
+
+
 SIDE_BY_SIDE = """
 import numpy as np, ml_dtypes, tilekiln as tk
 libraries = {library.receipt: library for library in tk.libraries()}

@@ -1,0 +1,1 @@
+"""`tilekiln bench OPERATOR`: any operator on arrays made from its declaration, checked and timed."""

@@ -1,0 +1,250 @@
+"""How far the results of a call are from the float64 reference, as a share of how far they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..reference import attention as attention_
+from ..reference import gemm as gemm_
+from ..reference import gradient_excess, kv, moe, moves, norm_backward, quantised, rows
+from ..reference import layernorm2d as layer
+from ..reference import reduce as reduce_
+from ..reference import rmsnorm2d as rms
+from ..reference import softmax as softmax_
+from ..reference.backward import backward as attention_gradients
+from ..reference.tolerance import excess as attention_excess
+
+Given = Mapping[str, Any]
+WRONG = float("inf")
+NO_PART = ("num_threads", "instance", "stream", "num_splits", "deterministic", "workers", "out_dtype", "y_dtype")
+"""Arguments that change no answer."""
+
+
+def answer(operator: str, given: Given, made: Given, weight: Any = None) -> float:
+    """The largest error over its bound; at most 1 is right.
+
+    given: the arguments of the call, arrays as they were before it; made: its results by name; weight: of flatmm and
+    flatmm_quant, before it was packed.
+    """
+    if operator.startswith("flatmm"):
+        return _flat(operator, given, made, weight)
+    return ANSWERS[operator](given, made)
+
+
+def _only(given: Given, *names: str) -> dict[str, Any]:
+    return {name: given[name] for name in names if name in given}
+
+
+def _equal(one: Any, other: Any) -> float:
+    """Bit for bit."""
+    same = (
+        one.shape == other.shape and one.dtype == other.dtype and one.tobytes() == np.ascontiguousarray(other).tobytes()
+    )
+    return 0.0 if same else WRONG
+
+
+def _near(got: Any, right: Any) -> float:
+    """Of statistics in fp32, which the tests hold to closer bounds."""
+    return float((np.abs(got - right) / (2.0**-12 * np.abs(right) + 2.0**-20)).max(initial=0.0))
+
+
+def _normalised(given: Given, made: Given) -> tuple[Any, Any, list[float]]:
+    """The rows of a norm, what arithmetic may lose of them, and shares of what else was made."""
+    if "beta" in given or "inv_std" in made or given.get("layer"):
+        right = layer.layernorm2d(**_only(given, "x", "gamma", "beta", "residual", "epsilon"))
+        error, inverse = right.error, {"mean": right.mean, "inv_std": right.inv_std}
+        value, total = right.y, right.residual_out
+    else:
+        of = rms.rmsnorm2d(**_only(given, "x", "gamma", "residual", "epsilon"))
+        twice = rows.OUT[given["x"].dtype.name][0] if given.get("rounding") == "transformers" else 0
+        error, inverse = ((given["x"].shape[1] / 8 + 6) * rows.FP32 + twice) * np.abs(of.y), {"inv_rms": of.inv_rms}
+        value, total = of.y, of.residual_out
+    shares = [_near(made[name], wanted) for name, wanted in inverse.items() if name in made]
+    if "residual_out" in made:
+        shares.append(_equal(made["residual_out"], total))
+    return value, error, shares
+
+
+def _norm(given: Given, made: Given) -> float:
+    value, error, shares = _normalised(given, made)
+    return max(rows.excess(made["y"], value, error), *shares, 0.0)
+
+
+def _quantised(given: Given, made: Given) -> float:
+    value, error, shares = _normalised(given, made)
+    if "unquantised" in made:
+        shares.append(rows.excess(made["unquantised"], value, error))
+    smooth = given.get("smooth_scale", np.float32(1)).astype(np.float64)
+    return max(quantised.excess(made["y"], made["y_scale"], value * smooth, error * smooth), *shares, 0.0)
+
+
+def _smooth(given: Given, made: Given) -> float:
+    value = given["x"].astype(np.float64)
+    if "topk_ids" in given:
+        value = value[None] * given["smooth_scale"][given["topk_ids"]].astype(np.float64).transpose(1, 0, 2)
+    elif given.get("smooth_scale") is not None:
+        value = value * given["smooth_scale"]
+    return quantised.excess(made["y"], made["y_scale"], value, np.abs(value) * rows.FP32)
+
+
+def _norm_backward(given: Given, made: Given) -> float:
+    inverse = given.get("inv_std", given.get("inv_rms"))
+    right = norm_backward.backward(given["dy"], given["x"], given["gamma"], given.get("mean"), inverse)
+    parts = zip(("dx", "dgamma", "dbeta"), right[:3], right.errors, strict=True)
+    return max(rows.excess(made[name], value, error) for name, value, error in parts if name in made)
+
+
+def _chosen(given: Given, made: Given) -> float:
+    weights, indices = moe.topk_softmax(given["x"], given["topk"], given.get("renormalise", False))
+    return _near(made["weights"], weights) if (made["indices"] == indices).all() else WRONG
+
+
+def _sorted(given: Given, made: Given) -> float:
+    names = ("topk_ids", "topk_weights", "experts", "skip_empty", "expert_mask")
+    local = int(given["local_tokens"][0]) if "local_tokens" in given else None
+    unit = given.get("unit", 32)
+    right = moe.moe_sorting(**_only(given, *names), unit=unit, local_tokens=local)
+    used = int(made["total_tokens_post_pad"][0])
+    got = moe.Sorted(
+        made["sorted_token_ids"][:used].tolist(),
+        made["sorted_weights"][:used].tolist(),
+        made["sorted_expert_ids"][: used // unit].tolist(),
+        tuple(made["total_tokens_post_pad"].tolist()),
+    )
+    return 0.0 if got == right else WRONG
+
+
+def _product(out: Any, right: gemm_.Result) -> float:
+    if gemm_.faults(out, right):
+        return WRONG
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.abs(out.astype(np.float64) - right.out.astype(np.float64)) / right.bound
+    return float(np.nan_to_num(share, nan=0.0, posinf=0.0).max(initial=0.0))
+
+
+def _ends(given: Given) -> dict[str, Any]:
+    low, high = gemm_.CLAMP
+    return {"clamp": (given.get("clamp_min", low), given.get("clamp_max", high))}
+
+
+def _gemm(given: Given, made: Given) -> float:
+    names = ("a", "b", "c", "bias", "alpha", "beta", "activation", "row_scale", "column_scale")
+    right = gemm_.gemm(**_only(given, *names), **_ends(given), dtype=given.get("out_dtype"))
+    return _product(made["out"], right)
+
+
+def _batched(given: Given, made: Given) -> float:
+    parts = _only(given, "bias", "alpha", "activation") | _ends(given)
+    bias = parts.pop("bias", None)
+    return max(
+        _product(
+            out,
+            gemm_.gemm(
+                a, b, bias=None if bias is None else np.broadcast_to(bias, (len(made["out"]), b.shape[1]))[i], **parts
+            ),
+        )
+        for i, (a, b, out) in enumerate(zip(given["a"], given["b"], made["out"], strict=True))
+    )
+
+
+def _grouped(given: Given, made: Given) -> float:
+    worst, bias = 0.0, given.get("bias")
+    for g, (first, last) in enumerate(zip(given["starts"], given["starts"][1:], strict=False)):
+        own = {"bias": None if bias is None else bias[g], **_only(given, "activation"), **_ends(given)}
+        right = gemm_.gemm(given["a"][first:last], given["b"][g], **own)
+        worst = max(worst, _product(made["out"][first:last], right))
+    return worst
+
+
+def _multi(given: Given, made: Given) -> float:
+    ds = [given[name] for name in ("d0", "d1") if name in given]
+    own = _only(given, "elementwise", "alpha", "activation")
+    return _product(made["out"], gemm_.gemm_multi_d(given["a"], given["b"], ds, **own))
+
+
+def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
+    a, n = given["a"], len(weight)
+    out = made["out"].reshape(len(a), -1)[:, :n]
+    own = _only(given, "activation")
+    if "bias" in given:
+        own["bias"] = given["bias"].reshape(-1)[:n]
+    if operator == "flatmm":
+        return _product(out, gemm_.gemm(a, weight.astype(a.dtype).T, **own, **_only(given, "alpha"), **_ends(given)))
+    from ..quantised_weight import LARGEST
+
+    group = given["group"]
+    bits = 4 if given["b"].dtype == np.uint8 else 8
+    k = weight.shape[1]
+    whole = np.zeros((n, -(-k // group), group), np.float32)
+    whole.reshape(n, -1)[:, :k] = weight
+    scale = np.abs(whole).max(axis=2) / np.float32(LARGEST[bits])
+    values = np.rint(whole / np.where(scale == 0, np.float32(1), scale)[:, :, None]).reshape(n, -1)[:, :k]
+    own |= _only(given, "a_scale", "quantise_a")
+    dtype = {"float32": "fp32", "float16": "fp16"}.get(out.dtype.name, "bf16")
+    return _product(out, gemm_.flatmm_quant(a, values, scale, group=group, **own, dtype=dtype))
+
+
+def _attention(reference: Callable[..., Any]) -> Callable[[Given, Given], float]:
+    def of(given: Given, made: Given) -> float:
+        right = reference(
+            **{name: value for name, value in given.items() if name not in NO_PART and not name.startswith("return_")}
+        )
+        name = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(given["q"].dtype.name)
+        to = {"float32": "fp8fp32", "bfloat16": "fp8bf16"}.get(made["out"].dtype.name, "fp8")
+        return attention_excess(name or to, right, made["out"], made.get("lse"))
+
+    return of
+
+
+def _append(given: Given, made: Given) -> float:
+    own = {name: value for name, value in given.items() if name not in NO_PART and not name.startswith("return_")}
+    right = kv.appendkv(**{"q": None, **own})
+    dtype = given["k"].dtype.name
+    name = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(dtype, "fp8")
+    caches = [] if "rotary_cos" in given else [_equal(made[one], own[one]) for one in ("k", "v")]
+    return max(attention_excess(name, right, made["out"], made.get("lse")) if right else 0.0, *caches, 0.0)
+
+
+def _attention_backward(given: Given, made: Given) -> float:
+    own = {name: value for name, value in given.items() if name not in (*NO_PART, "dbias", "d_sink")}
+    right = attention_gradients(**own)
+    name = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[given["q"].dtype.name]
+    return gradient_excess(name, right, **_only(made, "dq", "dk", "dv", "dbias", "d_sink"))
+
+
+def _moved(move: Callable[..., Any], *names: str) -> Callable[[Given, Given], float]:
+    return lambda given, made: _equal(made["y"], move(given["x"], **_only(given, *names)))
+
+
+ANSWERS: dict[str, Callable[[Given, Given], float]] = {
+    "rmsnorm2d": _norm,
+    "layernorm2d": lambda given, made: _norm({**given, "layer": True}, made),
+    "rmsnorm2d_rdquant": _quantised,
+    "layernorm2d_rdquant": lambda given, made: _quantised({**given, "layer": True}, made),
+    "smoothquant": _smooth,
+    "moe_smoothquant": _smooth,
+    "softmax": lambda given, made: softmax_.excess(made["y"], given["x"]),
+    "rmsnorm2d_bwd": _norm_backward,
+    "layernorm2d_bwd": _norm_backward,
+    "topk_softmax": _chosen,
+    "moe_sorting": _sorted,
+    "reduce": lambda given, made: reduce_.excess(made["y"], given["x"], **_only(given, "axes", "operation", "keepdim")),
+    "permute": _moved(moves.permute, "axes"),
+    "copy": _moved(lambda x: x),
+    "transpose": _moved(lambda x: x.T),
+    "batched_transpose": _moved(moves.batched_transpose, "layout"),
+    "img2col": _moved(moves.img2col, "filter", "stride", "dilation", "padding", "groups"),
+    "gemm": _gemm,
+    "batched_gemm": _batched,
+    "grouped_gemm": _grouped,
+    "gemm_multi_d": _multi,
+    "fmha_fwd": _attention(attention_.forward),
+    "fmha_fwd_splitkv": _attention(kv.splitkv),
+    "fmha_fwd_pagedkv": _attention(kv.splitkv),
+    "fmha_batch_prefill": _attention(kv.batch_prefill),
+    "fmha_fwd_appendkv": _append,
+    "fmha_bwd": _attention_backward,
+}

@@ -1,0 +1,231 @@
+"""The command `tilekiln bench OPERATOR [size=N] [axis=VALUE] ...`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import itertools
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from ..library import Library
+    from .settings import Settings
+
+EPILOG = """Words after the operator: a size (rows=1024), an axis (dtype=bf16 add=add_store), an argument (epsilon=1e-3,
+causal=yes, axes=0x2x1x3), an optional array (bias=yes) ARRAY.stride=N, elements between its rows, or
+ARRAY.order=column. Several values with commas are so many lines: columns=1024,4096 dtype=fp32,bf16 are four.
+`tilekiln bench OPERATOR --words` lists what may be said.
+
+  tilekiln bench rmsnorm2d rows=1024 columns=4096 dtype=bf16 add=add_store
+  tilekiln bench gemm m=16,64 n=4096 k=4096 dtype=bf16 activation=silu --csv gemm.csv
+  tilekiln bench permute shape=8x64x32x128 axes=0x2x1x3 dtype=fp32 --threads 2
+"""
+COLUMNS = ("operator", "call", "instance", "threads", "microseconds", "least", "gb_per_s", "error_of_bound")
+
+
+class Outcome(NamedTuple):
+    """One line of the report. error: the largest over its bound, None where it was not asked for."""
+
+    said: str
+    instance: str
+    median: float
+    least: float
+    bytes: int
+    error: float | None
+
+
+def add(commands: Any) -> None:
+    """The command to those of `tilekiln`."""
+    parser = commands.add_parser(
+        "bench",
+        help="time any operator, on arrays made from its declaration, its answer checked",
+        description="Times an operator on arrays made from its declaration and checks the answer with the float64 "
+        "reference. With one thread, its processor time; with several, wall time. GB/s: arrays in and results, once.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("operator", nargs="?", help="such as rmsnorm2d; without one, lists them")
+    parser.add_argument("words", nargs="*", metavar="WORD=VALUE", help="sizes, axes, arguments")
+    parser.add_argument("--words", action="store_true", dest="list_words", help="list what may be said, and end")
+    parser.add_argument("--receipt", help="the library, by the name of its receipt or its path [one that has it]")
+    parser.add_argument("--no-check", action="store_true", help="without the reference, which is slow for large sizes")
+    parser.add_argument("--repeat", type=_count, default=20, help="samples, of 5 ms or one call each [%(default)s]")
+    parser.add_argument("--warmup", type=int, default=2, help="calls before [%(default)s]")
+    parser.add_argument("--threads", type=_count, default=1, help="[%(default)s]")
+    parser.add_argument("--seed", type=int, default=0, help="of the numbers in the arrays [%(default)s]")
+    parser.add_argument("--csv", metavar="FILE", help="write the lines there too; - is standard output, alone")
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"was {text!r}, must be an integer of 1 or more")
+    return int(text)
+
+
+def run(given: argparse.Namespace) -> int:
+    """1 where an answer is wrong, 2 where the call is."""
+    from .._native import ArgumentError, NoKernelError
+    from .._tables import OPERATORS
+    from ..library import load
+    from ._declared import CALLS
+    from .settings import Settings
+
+    if given.operator is None:
+        print("tilekiln bench OPERATOR, one of:\n  " + "\n  ".join(sorted(CALLS)))
+        return 0
+    try:
+        if given.list_words:
+            print(_words(given.operator))
+            return 0
+        calls = [Settings(given.operator, words) for words in _combined(given.words)]
+        library = load(given.receipt or OPERATORS[given.operator].receipt)
+        if not hasattr(library, given.operator):
+            raise NoKernelError(
+                f"library {library.receipt} has no {given.operator}; it has {', '.join(library.operators)}"
+            )
+        return _report(library, calls, given)
+    except (ArgumentError, NoKernelError) as error:
+        print(f"tilekiln bench: {error}", file=sys.stderr)
+        return 2
+
+
+def _combined(words: list[str]) -> Iterator[dict[str, str]]:
+    """Every combination of the values between commas."""
+    from .._native import ArgumentError
+
+    choices: dict[str, list[str]] = {}
+    for word in words:
+        name, equal, values = word.partition("=")
+        if not equal or not name or not values:
+            raise ArgumentError(f"{word!r}: must be a word and its value, such as rows=1024")
+        if name in choices:
+            raise ArgumentError(f"{name}: was given twice, must be given once; several values have commas between them")
+        choices[name] = values.split(",")
+    for chosen in itertools.product(*choices.values()):
+        yield dict(zip(choices, chosen, strict=True))
+
+
+def _words(operator: str) -> str:
+    """What may be said of an operator, and the sizes it has otherwise."""
+    from .settings import Settings
+
+    settings = Settings(operator, {})
+    lines = ["sizes:", *(f"  {word}={settings.lengths[letter]}" for word, letter in settings.letters.items())]
+    if settings.shape:
+        lines.append(f"  shape={'x'.join(map(str, settings.shape))}")
+    lines += ["axes:", *(f"  {axis}={','.join(settings.call.axis_choices(axis))}" for axis in settings.axes)]
+    numbers = [name for name in settings.call.numbers if name not in settings.call.axes]
+    lines += ["arguments:", *(f"  {name}={_kind(settings.call.numbers[name])}" for name in numbers)]
+    lines += ["optional arrays:", *(f"  {name}=yes" for name in settings.optional)] if settings.optional else []
+    return "\n".join(lines)
+
+
+def _kind(kind: Any) -> str:
+    if isinstance(kind, tuple):
+        return ",".join(kind)
+    words = {"flag": "yes,no", "dims": "0x2x1", "int32": "1x1", "uint64": "1x0", "instance": "NAME", "int": "N"}
+    return words.get(kind, "X")
+
+
+def _report(library: Library, calls: list[Settings], given: argparse.Namespace) -> int:
+    alone = given.csv == "-"
+    wrong = 0
+    with contextlib.ExitStack() as open_files:
+        file = sys.stdout if alone else None
+        if given.csv and not alone:
+            file = open_files.enter_context(open(given.csv, "w", newline="", encoding="utf-8"))
+        writer = csv.writer(file) if file else None
+        if writer:
+            writer.writerow(COLUMNS)
+        for settings in calls:
+            one = measure(library, settings, given.repeat, given.warmup, given.threads, given.seed, not given.no_check)
+            rate = one.bytes / one.median / 1e9
+            if writer:
+                error = "" if one.error is None else f"{one.error:.4g}"
+                writer.writerow((settings.operator, one.said, one.instance, given.threads, f"{one.median * 1e6:.3f}",
+                                 f"{one.least * 1e6:.3f}", f"{rate:.3f}", error))  # fmt: skip
+            if not alone:
+                print(_line(one, rate), flush=True)
+            wrong += one.error is not None and not one.error <= 1
+    return 1 if wrong else 0
+
+
+def _line(one: Outcome, rate: float) -> str:
+    text = f"{one.said}: {one.median * 1e6:.1f} us, least {one.least * 1e6:.1f}; {rate:.1f} GB/s; {one.instance}"
+    if one.error is None:
+        return f"{text}; not checked"
+    return f"{text}; {'right' if one.error <= 1 else 'WRONG'}, {one.error:.2f} of the largest error allowed"
+
+
+def measure(
+    library: Library, settings: Settings, repeat: int, warmup: int, threads: int, seed: int, check: bool
+) -> Outcome:
+    """Computes a call once, checks it, and times it with its results given."""
+    from .._tables import OPERATORS
+    from . import answers, problems
+
+    operator = settings.operator
+    made = problems.arrays(settings, seed, library)
+    given = {**made, **settings.arguments, "num_threads": threads}
+    for name, one in settings.call.arrays.items():  # by position, and may be null
+        if one.kind != "result" and name in OPERATORS[operator].optional:
+            given.setdefault(name, None)
+    before = {name: array.copy() for name, array in made.items()} if check else {}
+    function: Callable[..., Any] = getattr(library, operator)
+    found = getattr(library, f"{operator}_find")(**given)
+    returned = function(**given)
+    results = _by_name(settings, given, returned)
+    error = None
+    if check:
+        asked = {name: value for name, value in given.items() if name not in made and value is not None}
+        written = {
+            name: made[name] for name, one in settings.call.arrays.items() if one.kind == "written" and name in made
+        }
+        error = answers.answer(operator, {**asked, **before}, {**results, **written}, settings.weight)
+    flags = {one.asked_by for one in settings.call.arrays.values() if one.asked_by} | set(settings.call.dtype_words)
+    timed = {name: value for name, value in given.items() if name not in flags} | results
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    for _ in range(warmup):
+        function(**timed)
+    samples = [_sample(function, timed, clock) for _ in range(repeat)]
+    main = found if isinstance(found, int) else found[OPERATORS[operator].main]
+    moved = sum(array.nbytes for array in (*made.values(), *results.values()))
+    dtype = settings.dtype(next(name for name, one in settings.call.arrays.items() if one.dtypes and one.required))
+    extra = " ".join(f"{name}={_shown(value)}" for name, value in settings.arguments.items())
+    said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.said(), extra)))
+    return Outcome(said, library.instance_name(main), statistics.median(samples), min(samples), moved, error)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def _by_name(settings: Settings, given: dict[str, Any], returned: Any) -> dict[str, Any]:
+    """The results of a call: those that are always made, and those that were asked for, in their order."""
+    from .._tables import OPERATORS
+
+    table = OPERATORS[settings.operator]
+    asked = [
+        one.name for one, made in zip(table.results, table.asked(given), strict=True) if made and not one.torch_alone
+    ]
+    values = returned if isinstance(returned, tuple) else (returned,)
+    return dict(zip(asked, values, strict=True)) if asked else {}
+
+
+def _sample(function: Callable[..., Any], timed: dict[str, Any], clock: Callable[[], float]) -> float:
+    """Seconds of a call, over as many as take 5 ms."""
+    count, start = 0, clock()
+    while True:
+        function(**timed)
+        count += 1
+        spent = clock() - start
+        if spent >= 0.005:
+            return spent / count

@@ -1,0 +1,147 @@
+"""The arrays of a call of `tilekiln bench`, drawn by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from .._native import ArgumentError
+from .settings import Settings
+
+NUMPY: dict[str, Any] = {
+    "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn,
+    "bf8": ml_dtypes.float8_e5m2, "fp64": np.float64, "bool": np.bool_,
+}  # fmt: skip
+POSITIVE = ("inv_rms", "inv_std", "smooth_scale", "row_scale", "column_scale", "q_descale", "k_descale", "v_descale",
+            "out_scale", "kv_block_descale", "topk_weights", "a_scale")  # fmt: skip
+
+
+def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
+    """The arguments of a call that are arrays, but for its results."""
+    random = np.random.default_rng(seed)
+    made: dict[str, Any] = {}
+    for name in settings.call.arrays:
+        if name in settings.wanted and not (settings.packed and name in ("b", "b_scale", "bias")):
+            made[name] = _strided(settings, name, _made(settings, name, random))
+    if settings.packed:
+        _pack(settings, made, random)
+    if settings.operator == "fmha_bwd":
+        shared = ("q", "k", "v", "bias", "alibi_slopes", "sink", "seqstart_q", "seqstart_k")
+        arguments = {name: made[name] for name in shared if name in made}
+        taken = (
+            "causal",
+            "window",
+            "mask_origin",
+            "softcap",
+            "dropout_p",
+            "rng",
+            "softmax_scale",
+            "layout",
+            "sink_size",
+        )
+        arguments |= {name: value for name, value in settings.arguments.items() if name in taken}
+        made["out"], made["lse"] = library.fmha_fwd(**arguments, return_lse=True)
+    return made
+
+
+def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
+    if name in INDICES:
+        return np.ascontiguousarray(INDICES[name](settings, random), np.int32)
+    shape, dtype = settings.shape_of(name), settings.dtype(name)
+    if name == "alibi_slopes":
+        return np.float32(2.0) ** -np.arange(1, shape[0] + 1, dtype=np.float32)
+    if name in ("rotary_cos", "rotary_sin"):
+        angle = np.arange(shape[0])[:, None] * 10000.0 ** (-np.arange(shape[1]) / max(1, shape[1]))
+        return (np.cos if name == "rotary_cos" else np.sin)(angle).astype(NUMPY[dtype])
+    if dtype not in NUMPY or dtype == "bool":
+        raw = random.integers(0, 2 if dtype == "bool" else 100, shape)
+        return (raw if dtype.startswith(("u", "b")) else raw - 50).astype(NUMPY.get(dtype, dtype))
+    values = random.uniform(0.5, 1.5, shape) if name in POSITIVE else random.standard_normal(shape, np.float32)
+    return values.astype(NUMPY[dtype])
+
+
+def _strided(settings: Settings, name: str, array: Any) -> Any:
+    """With the order and the stride that were asked for between rows, or columns."""
+    if name in settings.columns_first:
+        if array.ndim < 2:
+            raise ArgumentError(f"{name}.order: is of {array.ndim} dimensions, must be of 2 or more")
+        return _spaced(settings, name, np.ascontiguousarray(array.swapaxes(-1, -2))).swapaxes(-1, -2)
+    return _spaced(settings, name, array)
+
+
+def _spaced(settings: Settings, name: str, array: Any) -> Any:
+    stride = settings.strides.get(name)
+    if stride is None:
+        return array
+    if array.ndim < 2 or stride < array.shape[-1]:
+        raise ArgumentError(
+            f"{name}.stride: was {stride}, must be at least {array.shape[-1]}, the length of its rows"
+            if array.ndim > 1
+            else f"{name}.stride: was given for an array of {array.ndim} dimensions, must be of one of 2 or more"
+        )
+    room = np.zeros((*array.shape[:-1], stride), array.dtype)
+    room[..., : array.shape[-1]] = array
+    return room[..., : array.shape[-1]]
+
+
+def _pack(settings: Settings, made: dict[str, Any], random: np.random.Generator) -> None:
+    """The weight of flatmm and flatmm_quant, packed, and what has its columns."""
+    from ..products import PackedWeight
+    from ..quantised_weight import LANES, QuantisedWeight
+
+    n, k = settings.lengths["N"], settings.lengths["K"]
+    settings.weight = weight = random.standard_normal((n, k), np.float32)
+    if settings.operator == "flatmm":
+        made["b"] = PackedWeight(weight.astype(NUMPY[settings.dtype("a")])).panels
+    else:
+        kind = settings.dtype("b")
+        if kind == "fp8":
+            raise ArgumentError("weights: was 'fp8', must be int4 or int8: the bench quantises a weight itself")
+        group = settings.arguments.setdefault("group", 32)
+        packed = QuantisedWeight(weight, bits=4 if kind == "uint8" else 8, group=group)
+        made["b"], made["b_scale"] = packed.panels, packed.scale
+    if "bias" in settings.wanted:
+        made["bias"] = random.standard_normal((made["b"].shape[0], LANES), np.float32)
+
+
+def _even(total: int, parts: int) -> Any:
+    """0 to total in equal steps."""
+    return np.linspace(0, total, parts + 1).astype(np.int64)
+
+
+def _experts(settings: Settings, random: np.random.Generator) -> Any:
+    experts = settings.lengths.get("E") or settings.arguments["experts"]
+    if settings.lengths["K"] > experts:
+        raise ArgumentError(f"topk: was {settings.lengths['K']}, must be at most {experts}, the experts")
+    drawn = random.random((settings.lengths["M"], experts))
+    return np.argsort(drawn, axis=1)[:, : settings.lengths["K"]]
+
+
+def _lengths_k(settings: Settings, _: Any) -> Any:
+    """Full sequences; before an append, with room for what is new."""
+    return np.full(settings.lengths["B"], settings.keys - settings.lengths.get("Sn", 0))
+
+
+def _table(settings: Settings, _: Any) -> Any:
+    rows, blocks = settings.lengths["B"], settings.lengths["Mb"]
+    return np.arange(rows * blocks).reshape(rows, blocks)
+
+
+INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
+    "topk_ids": _experts,
+    "expert_mask": lambda settings, random: random.integers(0, 2, settings.arguments["experts"]),
+    "local_tokens": lambda settings, random: [settings.lengths["M"]],
+    "starts": lambda settings, random: _even(settings.lengths["T"], settings.lengths["G"]),
+    "seqstart_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),
+    "seqstart_k": lambda settings, random: _even(settings.lengths["Tk"], settings.lengths["B"]),
+    "cu_seqlens_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),
+    "seqlen_k": _lengths_k,
+    "block_table": _table,
+    "kv_indptr": lambda settings, random: _even(settings.lengths["P"], settings.lengths["B"]),
+    "kv_page_indices": lambda settings, random: np.arange(settings.lengths["P"]),
+    "kv_last_page_lens": lambda settings, random: np.full(settings.lengths["B"], settings.lengths["Ps"]),
+}
+"""Arrays whose numbers mean something."""

@@ -1,0 +1,150 @@
+"""`tilekiln bench OPERATOR`: every operator is made from its declaration, computed, checked and timed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln.__main__ import main
+from tilekiln.bench import answers
+from tilekiln.bench._declared import CALLS
+
+SMALL = {
+    "rows": 7, "columns": 70, "tokens": 9, "experts": 8, "topk": 2, "m": 5, "n": 70, "k": 64, "groups": 2, "batch": 2,
+    "seqlen_q": 5, "seqlen_k": 33, "total_q": 9, "total_k": 33, "nhead_q": 2, "nhead_k": 1, "hdim_q": 64, "hdim_v": 64,
+    "pages": 4, "height": 6, "width": 5, "channels": 6,
+}  # fmt: skip
+KV = "batch=2 seqlen_q=5 nhead_q=2 nhead_k=1 hdim_q=64"
+# Every operator once, and once more with what axes, strides and forms may ask for.
+WORDS = [
+    "rmsnorm2d dtype=bf16 add=add_store save_rms=yes rounding=transformers x.stride=80",
+    "layernorm2d dtype=fp16 add=add beta=no statistics=saved",
+    "rmsnorm2d_rdquant y_dtype=fp8 smooth=yes unquantised=yes rounding=pytorch",
+    "layernorm2d_rdquant dtype=bf16 add=add_store smooth=yes",
+    "smoothquant y_dtype=fp8",
+    "moe_smoothquant dtype=bf16",
+    "softmax dtype=bf16",
+    "rmsnorm2d_bwd dtype=bf16",
+    "layernorm2d_bwd dbeta=yes",
+    "topk_softmax experts=40 topk=3 renormalise=yes",
+    "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
+    "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",
+    "permute shape=3x40x5 axes=2x0x1 dtype=int16 x.order=column",
+    "copy shape=3x70 dtype=bf16",
+    "transpose element=bytes8",
+    "batched_transpose shape=2x20x3x5 layout=nhwc",
+    "img2col filter=3x2 stride=2x1 groups=2",
+    "gemm dtype=bf16 bias=yes c=yes activation=gelu a.order=column",
+    "gemm dtype=int8 out_dtype=int32",
+    "batched_gemm bias=yes",
+    "grouped_gemm dtype=fp16 bias=yes",
+    "flatmm dtype=bf16 bias=yes",
+    "fmha_fwd mask=window bias=alibi lse=yes",
+    "fmha_fwd dtype=bf16 mode=group batch=2 total_q=9 total_k=33",
+    "fmha_bwd mask=window",
+    f"fmha_fwd_splitkv {KV} paged=yes pages=4 num_splits=2",
+    f"fmha_fwd_pagedkv {KV} pages=4",
+    "fmha_batch_prefill batch=2 total_q=9 pages=4 lookup=sglang nhead_q=2 nhead_k=1 hdim_q=64",
+    "fmha_fwd_appendkv batch=2 seqlen_q=1 seqlen_k=33 rotary_cos=yes hdim_q=64",
+]
+ELSEWHERE = {"gemm_multi_d", "flatmm_quant"}
+"""In libraries that no other test here builds."""
+
+
+def receipt(operator: str) -> str:
+    room = (
+        "flash" if operator.startswith("fmha") else "gemm_default" if "gemm" in operator or "flatmm" in operator else ""
+    )
+    return room or "norm_default"
+
+
+def bench(library: tk.Library, words: str, *options: str) -> int:
+    return main(["bench", *words.split(), *options, "--repeat", "1", "--warmup", "0", "--receipt", str(library.path)])
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_every_operator_is_computed_and_right(
+    load: Callable[..., tk.Library], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    operator, *said = words.split()
+    targets = {} if operator.startswith("fmha") else {"targets": "all"}
+    library = load(receipt(operator), **targets)
+    from tilekiln.bench.settings import Settings
+
+    given = {word.partition("=")[0] for word in said}
+    sizes = [f"{word}={SMALL[word]}" for word in Settings(operator, {}).letters if word in SMALL and word not in given]
+    assert bench(library, " ".join([*words.split(), *sizes])) == 0, capsys.readouterr()
+    out = capsys.readouterr().out
+    assert out.startswith(f"{operator} dtype=")
+    assert "; right, " in out
+
+
+def test_no_operator_is_left_out() -> None:
+    assert {words.split()[0] for words in WORDS} == set(CALLS) - ELSEWHERE
+
+
+def test_lines_and_csv(load: Callable[..., tk.Library], tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    library = load("norm_default", targets="all")
+    words = "softmax rows=1,3 columns=40 dtype=fp32,bf16"
+    assert bench(library, words, "--csv", str(tmp_path / "out.csv"), "--threads", "2") == 0
+    assert capsys.readouterr().out.count("\n") == 4
+    with open(tmp_path / "out.csv", newline="") as file:
+        lines = list(csv.DictReader(file))
+    assert [line["call"].split()[1:3] for line in lines] == [
+        [f"dtype={dtype}", f"rows={rows}"] for rows in (1, 3) for dtype in ("fp32", "bf16")
+    ]
+    assert all(float(line["microseconds"]) > 0 and float(line["error_of_bound"]) <= 1 for line in lines)
+    assert all(line["instance"].startswith("softmax_") and line["threads"] == "2" for line in lines)
+    assert bench(library, words, "--csv", "-", "--no-check") == 0
+    printed = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [line["error_of_bound"] for line in printed] == [""] * 4
+
+
+def test_a_wrong_answer_is_told(
+    load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def spoilt(given: Any, made: Any) -> float:
+        right(given, made)
+        return right(given, {**made, "y": made["y"] + np.float32(1e-3)})
+
+    right = answers.ANSWERS["rmsnorm2d"]
+    monkeypatch.setitem(answers.ANSWERS, "rmsnorm2d", spoilt)
+    assert bench(load("norm_default", targets="all"), "rmsnorm2d rows=3 columns=40") == 1
+    assert "; WRONG, " in capsys.readouterr().out
+
+
+BAD = [
+    ("rmsnorm2d rowz=3", "there is no size, axis or argument of rmsnorm2d 'rowz'; did you mean 'rows'?"),
+    ("rmsnorm", "there is no operator 'rmsnorm'; did you mean 'rmsnorm2d'?"),
+    ("rmsnorm2d add=twice", "add: was 'twice', must be none, add_store or add"),
+    ("rmsnorm2d rows", "'rows': must be a word and its value, such as rows=1024"),
+    ("rmsnorm2d rows=-1", "rows: was '-1', must be an integer of 0 or more"),
+    ("rmsnorm2d rows=1 rows=2", "rows: was given twice"),
+    ("rmsnorm2d columns=8 x.stride=7", "x.stride: was 7, must be at least 8, the length of its rows"),
+    ("rmsnorm2d gamma.order=column", "gamma.order: is of 1 dimensions, must be of 2 or more"),
+    ("rmsnorm2d epsilon=-1", "epsilon: was -1, must be 0 or a finite number above"),
+    ("gemm layout_a=row", "layout_a: was 'row'; it follows from the arrays, their lengths and order"),
+    ("permute axes=a", "axes: was 'a', must be integers with x between them"),
+    ("moe_sorting topk=65", "topk: was 65, must be at most 64, the experts"),
+    ("fmha_fwd_pagedkv pages=1 batch=2", "pages: was 1, must be at least 2, the batch"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), BAD, ids=[words for words, _ in BAD])
+def test_bad_words(load: Callable[..., tk.Library], words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(load("norm_default", targets="all"), words) == 2
+    assert capsys.readouterr().err.startswith(f"tilekiln bench: {says}")
+
+
+def test_what_there_is_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench"]) == 0
+    assert set(capsys.readouterr().out.split("\n")[1:-1]) == {f"  {name}" for name in CALLS}
+    assert main(["bench", "rmsnorm2d", "--words"]) == 0
+    said = capsys.readouterr().out
+    assert "  rows=1024\n" in said
+    assert "  add=none,add_store,add\n" in said
+    assert "  epsilon=X\n" in said
