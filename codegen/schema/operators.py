@@ -39,7 +39,7 @@ _WORDS = {  # which words a kind may have, besides `about`
     "result": "form like shape shape_by when strides chosen_by asked_by unless_said ask in_place needs says",
     "written": "place form like shape not_with needs says",
     "float": "range needs not_with says",
-    "int": "least least_is most needs says",
+    "int": "least least_is most needs says instead_of",
     "flag": "",
     "word": "",
     "pair": "names items default absent least least_is",

@@ -1,10 +1,16 @@
 // What attention calls of every direction have in common on their way from arguments to units.
 #pragma once
+#include <memory>
+
 #include "kernels/attention/fwd_engine.h"
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/dispatch.h"
 #include "kernels/runtime/run.h"
 #include "kernels/runtime/small_array.h"
+
+namespace tilekiln {
+class CallMemory;  // runtime/launch.h
+}
 
 namespace tilekiln::fmha {
 
@@ -31,6 +37,17 @@ struct Sequence {
 // Where the main stage of every operator has these in its Query; static_asserts compare them with the generated headers.
 constexpr int want_hdim_q = 0, want_hdim_v = 1, size_seqlen_q = 0;
 
+// Block scales of group mode: the blocks there are in q_descale and k_descale.
+struct ScaleBlocks { i64 q, k; };
+
+// Index arrays that stay on the device until the call runs, and what else check_sequences takes.
+struct UnreadArrays {
+  IndexArrays arrays;
+  bool group, scaled;
+  i64 physical_q, physical_k;
+  ScaleBlocks scales;
+};
+
 struct AttentionCall : Run {
   Query query = {};
   Choice choice;
@@ -38,16 +55,26 @@ struct AttentionCall : Run {
   int seqlen_q = 0, seqlen_k = 0;  // the longest logical lengths
   bool uniform = false;            // every sequence has these lengths, and `sequences` is empty
   SmallArray<Sequence, 16> sequences;
+  bool unread = false;  // the lengths are at most seqlen_q and seqlen_k, and `on_device` says more
+  std::unique_ptr<UnreadArrays> on_device;
   tilekiln_stream* stream = nullptr;
 };
-
-// Block scales of group mode: the blocks there are in q_descale and k_descale.
-struct ScaleBlocks { i64 q, k; };
 
 // The logical lengths and places of every sequence, from the index arrays. `scales`: null without block scales in group
 // mode.
 [[nodiscard]] tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                               const ScaleBlocks* scales, AttentionCall* call);
+
+// The same with the arguments max_seqlen_q and max_seqlen_k, 0 and 0 or no less than the longest lengths: where the arrays stay on
+// a device (call->unread) only their shapes are looked at.
+[[nodiscard]] tilekiln_status check_sequences_within(const IndexArrays& arrays, bool group, i64 physical_q,
+                                                     i64 physical_k, const ScaleBlocks* scales, int max_seqlen_q,
+                                                     int max_seqlen_k, AttentionCall* call);
+// Of an unread call whose turn has come: reads the arrays, for engines on the host.
+[[nodiscard]] tilekiln_status read_sequences(AttentionCall* call);
+// Of a call whose turn has come, for kernels: the arrays where they are, or, of those that the host has read, copies in `memory`.
+[[nodiscard]] tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory* memory,
+                                            DeviceLengths* lengths);
 
 // The queries' half of it: every sequence has its place and length of q, none of k, and `sequences` is filled whether
 // or not all are alike.

@@ -59,6 +59,26 @@ struct FwdUnit {
   i64 q_descale_offset, k_descale_offset, v_descale_offset;
 };
 
+// Elements from one place of a sequence to the next: its batch index in batch mode, its start in group mode.
+struct FwdSteps { i64 q, k, v, out, lse, randval, bias, alibi, q_descale, k_descale, v_descale; };
+
+// Where the sequences of a call are, in the memory of its device, for kernels that find them by themselves. All null: every one has the
+// longest lengths. Of numbers that the host has not looked at, a kernel makes something that stays within the arrays.
+struct DeviceLengths {
+  const int *seqstart_q, *seqstart_k;    // group mode: the first row of each sequence; null: cu_seqlens says it
+  const int *seqlen_q, *seqlen_k;        // null: cu_seqlens says it, or else the difference of two starts
+  const int *cu_seqlens_q, *cu_seqlens_k;  // (batch + 1)
+};
+
+// What a kernel of a device is handed in place of units.
+struct FwdKernelProblem {
+  FwdProblem problem;
+  FwdSteps steps;
+  DeviceLengths lengths;
+  int batch, seqlen_q, seqlen_k;  // sequences; the longest
+  int min_seqlen_q;               // sequences with at most so many queries are left untouched; 0: none
+};
+
 // What one target offers for one pipeline. `tile` never reads or writes outside the rows and keys of the unit;
 // scratch is at least scratch_bytes, aligned to 64, contents arbitrary, used by one thread at a time.
 struct FwdEngine {

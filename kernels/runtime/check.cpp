@@ -66,16 +66,21 @@ tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor
   return TILEKILN_OK;
 }
 
-tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read) {
+tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, bool* unread) {
+  const auto is_read = [&](int i) { return std::find(read.begin(), read.end(), list_[i]) != read.end(); };
+  for (int i = 0; i < count_ && unread != nullptr && !backend_->host_memory; ++i)
+    *unread = *unread || ((on_device_ >> i & 1) != 0 && is_read(i));
+  const bool stay = unread != nullptr && *unread;
   for (int i = 0; i < count_; ++i) {
-    if ((on_device_ >> i & 1) != 0 || std::find(read.begin(), read.end(), list_[i]) != read.end()) continue;
+    if ((on_device_ >> i & 1) != 0 || (!stay && is_read(i))) continue;
     char must[48];
     return fail_argument(list_[i]->name, "device was cpu, must be %s, the device of %s",
                          device_text(device_, must, sizeof(must)), list_[0]->name);
   }
-  for (int i = 0; i < count_; ++i) {
-    Array* const* const found = std::find(read.begin(), read.end(), list_[i]);
-    if ((on_device_ >> i & 1) != 0 && found != read.end()) TILEKILN_TRY(copy_to_host(*found));
+  for (Array* const array : read) {
+    for (int i = 0; i < count_ && !stay; ++i) {
+      if (list_[i] == array && (on_device_ >> i & 1) != 0) TILEKILN_TRY(copy_to_host(array));
+    }
   }
   return TILEKILN_OK;
 }

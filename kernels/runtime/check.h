@@ -22,11 +22,12 @@ class GivenArrays {
     return check_array(name, tensor, array);
   }
   // When all are there: that they are on one device, which `call` is told. Those of `read`, which the host reads, may be
-  // in its own memory; where it may not read that of the device they become copies, which live as long as this.
+  // in its own memory; where it may not read that of the device they become copies, which live as long as this. `unread`: they
+  // stay on such a device, if any of them is there, and it becomes true.
   template <class Call>
-  [[nodiscard]] tilekiln_status settle(Call* call, std::initializer_list<Array*> read) {
+  [[nodiscard]] tilekiln_status settle(Call* call, std::initializer_list<Array*> read, bool* unread = nullptr) {
     if (__builtin_expect(on_device_ == 0, 1)) return TILEKILN_OK;
-    TILEKILN_TRY(check_devices(read));
+    TILEKILN_TRY(check_devices(read, unread));
     call->device = call->query.device = device_;
     call->backend = backend_;
     return TILEKILN_OK;
@@ -37,7 +38,7 @@ class GivenArrays {
 
  private:
   [[nodiscard]] tilekiln_status take_device(const char* name, const tilekiln_tensor& tensor);
-  [[nodiscard]] tilekiln_status check_devices(std::initializer_list<Array*> read);
+  [[nodiscard]] tilekiln_status check_devices(std::initializer_list<Array*> read, bool* unread);
   [[nodiscard]] tilekiln_status copy_to_host(Array* array);
 
   const Array* list_[32];

@@ -175,6 +175,8 @@ class FmhaFwdArguments(TypedDict, total=False):
     sink_size: int
     softcap: float
     min_seqlen_q: int
+    max_seqlen_q: int
+    max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
     out_dtype: Literal["bf16", "fp32"] | None
     stream: Stream | None

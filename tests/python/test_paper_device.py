@@ -18,7 +18,6 @@ import pytest
 import tilekiln as tk
 
 from codegen.emit.operators.cases import Array, Drawn
-from codegen.schema.tree import tree
 from tests.python.capsules import Exported
 from tests.python.drawn import DTYPES, OPERATORS, drawn, made, receipt
 
@@ -84,6 +83,13 @@ def flash(load: Made) -> tk.Library:
     return load("flash", targets=TARGETS, where=WHERE)
 
 
+def narrow(load: Made, name: str) -> tk.Library:
+    """The operator's library, of few instances: one build for all of a receipt."""
+    of = receipt(name)
+    where = {"norm_default": "dtype=fp32 or element=bytes4 or family=moe_sorting", "gemm_linear": "family=flatmm_quant"}
+    return load(of, targets=TARGETS, where=where.get(of, "dtype=fp32"))
+
+
 def values(array: Array, name: str) -> np.ndarray:
     """Numbers for an array; of int32: starts of groups, experts."""
     if array.dtype == "int32":
@@ -92,11 +98,9 @@ def values(array: Array, name: str) -> np.ndarray:
     return random.standard_normal(array.shape).astype(DTYPES[array.dtype])
 
 
-# Not here: fmha_fwd and fmha_fwd_splitkv, which have tests of their own below; grouped_gemm, whose host still reads
-# starts on the device; those whose results have shapes that functions say (permute, reduce); flatmm_quant: no fp32.
 DECLARED = (
     *("fmha_bwd", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_fwd_appendkv"),
-    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm"),
+    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "grouped_gemm"),
     *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
     *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose"),
 )
@@ -106,10 +110,9 @@ DECLARED = (
 def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
     """With what it needs, then with as many other arrays as have a kernel; results are compared with the inputs."""
     operator = OPERATORS[name]
-    attention, main = operator.area_room == "kernels/attention", operator.file.stages[operator.main]
-    narrow = "dtype=fp32" if "dtype" in tree().families[main].axis_of else ""
-    library = flash if attention else load(receipt(name), targets=TARGETS, where=narrow)
+    attention = operator.area_room == "kernels/attention"
     dtype = "fp32" if "fp32" in operator.first.dtypes else "fp16"
+    library = flash if attention else narrow(load, name)
     call = Drawn(operator, operator.forms[0], drawn(name).lengths | {"D": 32, "Dv": 32}, dtype)
 
     def numbers(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
@@ -143,6 +146,46 @@ def same(function: Callable[..., object], arrays: dict[str, np.ndarray]) -> None
     assert any(np.any(array != before[name]) for name, array in arrays.items())
 
 
+# Those whose results have shapes that functions say, and what the declaration does not say of a right call.
+MOVED: dict[str, tuple[dict[str, object], tuple[int, ...]]] = {
+    "permute": ({"axes": (2, 0, 1)}, (5, 3, 4)),
+    "copy": ({}, (3, 4, 5)),
+    "batched_transpose": ({}, (3, 5, 4)),
+    "reduce": ({"axes": (1,), "operation": "max"}, (3, 5)),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_results_of_shapes_that_functions_say(name: str, load: Made) -> None:
+    function = getattr(narrow(load, name), name)
+    options, shape = MOVED[name]
+    both(lambda x, y: function(x, y=y, **options), [zeros(*shape)], noise(3, 4, 5))
+
+
+def test_patches_of_an_image(load: Made) -> None:
+    library, image = narrow(load, "img2col"), noise(2, 6, 7, 3)
+    both(lambda x, y: library.img2col(x, filter=(3, 2), y=y), [zeros(1, 48, 18)], image)
+
+
+def test_the_routing_of_experts(load: Made) -> None:
+    library, logits = narrow(load, "topk_softmax"), noise(6, 5)
+    weights, ids = library.topk_softmax(logits, topk=2)
+    both(
+        lambda x, weights, ids: library.topk_softmax(x, weights=weights, indices=ids, topk=2),
+        [np.zeros_like(weights), np.zeros_like(ids)],
+        logits,
+    )
+    options = {"experts": 5, "unit": 4}
+    names = ("sorted_token_ids", "sorted_weights", "sorted_expert_ids", "total_tokens_post_pad")
+    made = [np.zeros_like(array) for array in library.moe_sorting(ids, weights, **options)]
+    both(lambda i, w, *r: library.moe_sorting(i, w, **options, **dict(zip(names, r, strict=True))), made, ids, weights)
+
+
+def test_no_operator_is_left_out() -> None:
+    own = {"fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_softmax", "moe_sorting"}
+    assert {*DECLARED, *MOVED, *own} == OPERATORS.keys()
+
+
 def test_forward_and_backward(flash: tk.Library) -> None:
     q, k, v, dout = noise(2, 70, 4, 32), noise(2, 90, 2, 32), noise(2, 90, 2, 32), noise(2, 70, 4, 32)
     out, lse = zeros(2, 70, 4, 32), zeros(2, 4, 70)
@@ -164,6 +207,52 @@ def test_index_arrays_are_copied_or_stay_with_the_host(flash: tk.Library) -> Non
 
     both(call, [zeros(50, 2, 32)], q, k, v, starts_q, starts_k)
     both(lambda q, k, v, out: call(q, k, v, starts_q, starts_k, out), [zeros(50, 2, 32)], q, k, v)
+
+
+def test_lengths_that_stay_on_the_device(flash: tk.Library) -> None:
+    """With max_seqlen_q and max_seqlen_k nobody reads them before the stream has come to the call."""
+    q, k, v, out = noise(50, 2, 32), noise(80, 2, 32), noise(80, 2, 32), zeros(50, 2, 32)
+    starts_q, starts_k = ints(0, 20, 50), ints(0, 41, 80)
+    flash.fmha_fwd(q, k, v, out=out, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k)
+    device = {"cu_seqlens_q": Paper(np.zeros_like(starts_q)), "cu_seqlens_k": Paper(np.zeros_like(starts_k))}
+    longest = {"max_seqlen_q": 30, "max_seqlen_k": 41}
+
+    def write(numbers_q: np.ndarray) -> None:
+        device["cu_seqlens_q"].seen[...], device["cu_seqlens_k"].seen[...] = numbers_q, starts_k
+
+    arrays, result = [Paper(array) for array in (q, k, v)], Paper(zeros(50, 2, 32))
+    other = np.empty((1, 1, 1, 32), np.float32)
+    with tk.Stream() as stream:
+        gate = threading.Event()
+        flash.fmha_fwd(other, other, other, stream=stream)  # launch_host has a queue from the first call on
+        stream.launch_host(lambda: gate.wait(60))
+        stream.launch_host(lambda: write(starts_q))
+        flash.fmha_fwd(*arrays, out=result, stream=stream, **device, **longest)
+        gate.set()
+    assert np.array_equal(out, result.seen)
+    # What is wrong with them is told when they are read.
+    write(ints(0, 60, 50))
+    said = r"^cu_seqlens_q: must not decrease, but entry 2 is 50 after 60$"
+    with pytest.raises(tk.ArgumentError, match=said):
+        flash.fmha_fwd(*arrays, out=result, **device, **longest)
+    write(ints(0, 10, 50))
+    with pytest.raises(tk.ArgumentError, match=r"^max_seqlen_q: was 30, must be at least 40, the longest sequence$"):
+        flash.fmha_fwd(*arrays, out=result, **device, **longest)
+    with pytest.raises(tk.ArgumentError, match=r"^max_seqlen_k: was 0, must be given with max_seqlen_q$"):
+        flash.fmha_fwd(*arrays, out=result, **device, max_seqlen_q=30)
+    with pytest.raises(tk.ArgumentError, match=r"^cu_seqlens_k: device was cpu, must be paper:0, the device of q$"):
+        flash.fmha_fwd(*arrays, out=result, **device | {"cu_seqlens_k": starts_k}, **longest)
+    with pytest.raises(tk.ArgumentError, match=r"^cu_seqlens_q: had 2 dimensions, must have 1: batch \+ 1$"):
+        flash.fmha_fwd(*arrays, out=result, **device | {"cu_seqlens_q": Paper(starts_q.reshape(1, 3))}, **longest)
+
+
+def test_the_longest_lengths_on_the_host(flash: tk.Library) -> None:
+    """There the arrays are read all the same, and must agree."""
+    q, starts = noise(50, 2, 32), {"cu_seqlens_q": ints(0, 20, 50), "cu_seqlens_k": ints(0, 20, 50)}
+    expected = flash.fmha_fwd(q, q, q, **starts)
+    assert np.array_equal(expected, flash.fmha_fwd(q, q, q, **starts, max_seqlen_q=30, max_seqlen_k=64))
+    with pytest.raises(tk.ArgumentError, match=r"^max_seqlen_k: was 29, must be at least 30, the longest sequence$"):
+        flash.fmha_fwd(q, q, q, **starts, max_seqlen_q=30, max_seqlen_k=29)
 
 
 def test_a_paged_cache_in_two_stages(flash: tk.Library) -> None:

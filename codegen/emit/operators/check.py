@@ -181,7 +181,9 @@ class Check:
             if not a.required:
                 self._put("}")
         read = [f"&in.{a.name}" for a in self.operator.arrays if a.file.read == "host"]
-        self._try(f"given.settle(&call.to, {{{', '.join(read)}}})")
+        instead = [a.name for a in self.operator.arguments.values() if a.file.instead_of]
+        stay = "".join(f", args.{name} > 0 ? &call.to.unread : nullptr" for name in instead)
+        self._try(f"given.settle(&call.to, {{{', '.join(read)}}}{stay})")
 
     def _dtype(self, a: Argument) -> None:
         if a.dtype_of is None:

@@ -19,7 +19,8 @@ extern "C" {
  * Arrays are read and written with their strides, and aligned to their elements; the last dimension of all but the index arrays
  * is contiguous. out, lse and randval may not overlap any input or each other, nor themselves.
  * The structs a pointer here names are read before the call returns, and so are the index arrays (seqstart, seqlen, cu_seqlens,
- * block_scale_seqstart); the data of all other arrays must stay until the stream has run the call. */
+ * block_scale_seqstart); the data of all other arrays must stay until the stream has run the call. With max_seqlen_q and max_seqlen_k
+ * index arrays of a device whose memory the host may not read are data like the others: contiguous, and read by the kernels. */
 typedef struct tilekiln_fmha_fwd_args {
   size_t size; /* sizeof(tilekiln_fmha_fwd_args): set by tilekiln_fmha_fwd_defaults */
   const tilekiln_tensor* q; /* fp32, fp16, bf16 or fp8 (batch, seqlen_q, nhead_q, hdim_q), group: (total_q, nhead_q, hdim_q). Queries */
@@ -47,6 +48,9 @@ typedef struct tilekiln_fmha_fwd_args {
   const tilekiln_tensor* cu_seqlens_q; /* int32 (batch + 1); or null. Cumulative logical lengths; in group mode without seqstart_q also the physical
      starts */
   const tilekiln_tensor* cu_seqlens_k; /* int32 (batch + 1); or null. The same of k and v */
+  int32_t max_seqlen_q; /* above 0: no sequence has more queries, and index arrays on a device whose memory the host may not read stay there, neither
+     copied nor checked; 0: the host reads them */
+  int32_t max_seqlen_k; /* the same of keys, with max_seqlen_q */
   const tilekiln_tensor* randval; /* uint8 (batch, nhead_q, seqlen_q, seqlen_k), group: (nhead_q, total_q, max_seqlen_k); or null. The random bytes of
      dropout */
   const float* softmax_scale; /* null: 1 / sqrt(hdim_q) */

@@ -4,9 +4,6 @@
 
 namespace tilekiln::fmha {
 
-// Elements from one place of a sequence to the next.
-struct FwdSteps { i64 q, k, v, out, lse, randval, bias, alibi, q_descale, k_descale, v_descale; };
-
 struct FwdCall : AttentionCall {
   FwdProblem problem = {};
   FwdSteps steps = {};

@@ -130,11 +130,11 @@ tilekiln_status features(const Args& args, Call& call) {
   return TILEKILN_OK;
 }
 
-tilekiln_status sequences(const Args&, Call& call) {
+tilekiln_status sequences(const Args& args, Call& call) {
   const bool group = call.form == Form::group, scaled = group && call.signature.qscale == Scales::blockscale;
   const fmha::ScaleBlocks blocks = {scaled ? call.in.q_descale.shape[1] : 0, scaled ? call.in.k_descale.shape[1] : 0};
-  return check_sequences(call.in, group, group ? call.Tq : call.Sq, group ? call.Tk : call.Sk,
-                         scaled ? &blocks : nullptr, &call.to);
+  return check_sequences_within(call.in, group, group ? call.Tq : call.Sq, group ? call.Tk : call.Sk,
+                                scaled ? &blocks : nullptr, args.max_seqlen_q, args.max_seqlen_k, &call.to);
 }
 
 tilekiln_status scales(const Args& args, Call& call) {

@@ -122,6 +122,14 @@ tilekiln_status run_fwd(FwdCall& call) {
   // Earlier work of the stream may have written the scales, so they are looked at here.
   if (call.stream != nullptr && call.problem.features.qscale == Qscale::pertensor && call.backend->host_memory)
     TILEKILN_TRY(check_fwd_descales(call.problem));
+  if (!call.backend->takes_units) {
+    FwdKernelProblem problem = {call.problem,  call.steps,       {}, call.batch, call.seqlen_q,
+                                call.seqlen_k, call.min_seqlen_q};
+    CallMemory memory;
+    TILEKILN_TRY(place_lengths(call, call.problem.features.group, &memory, &problem.lengths));
+    return launch_kernel(call, call.choice, problem);
+  }
+  if (call.unread) TILEKILN_TRY(read_sequences(&call));
   return Run(call).run();
 }
 

@@ -1,5 +1,10 @@
 // The index arrays of an attention call: how long each sequence is and where it starts.
+#include <algorithm>
+#include <iterator>
+#include <vector>
+
 #include "kernels/attention/index_arrays.h"
+#include "kernels/runtime/launch.h"
 
 namespace tilekiln::fmha {
 
@@ -180,15 +185,29 @@ tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physica
   return read_side(q, group, call->batch, false, call->sequences.begin(), &call->seqlen_q);
 }
 
-tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
-                                const ScaleBlocks* scales, AttentionCall* call) {
-  const bool blockscale = scales != nullptr;
-  const Side q = query_side(arrays, group, physical_q, blockscale ? scales->q : 0);
+namespace {
+
+struct Sides { Side q, k; };
+
+// Both sides; which arrays are given, and how many sequences there are: call->batch.
+tilekiln_status check_sides(const Sides& sides, bool group, bool blockscale, AttentionCall* call) {
+  TILEKILN_TRY(check_given(sides.q, group, blockscale));
+  TILEKILN_TRY(check_given(sides.k, group, blockscale));
+  if (group && blockscale) {
+    if (!sides.q.scale_start.given())
+      return fail_argument("block_scale_seqstart_q", "was null, must be given with block scales in group mode");
+    if (!sides.k.scale_start.given())
+      return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
+  }
+  return group ? count_sequences(sides.q, call) : TILEKILN_OK;
+}
+
+Sides sides_of(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k, const ScaleBlocks* scales) {
   const Side k = {arrays.seqstart_k,
                   arrays.seqlen_k,
                   arrays.cu_seqlens_k,
                   arrays.block_scale_seqstart_k,
-                  blockscale ? scales->k : 0,
+                  scales != nullptr ? scales->k : 0,
                   "seqstart_k",
                   "cu_seqlens_k",
                   physical_k,
@@ -197,25 +216,121 @@ tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physi
                   &Sequence::place_k,
                   &Sequence::place_scale_k,
                   &Sequence::room_k};
-  TILEKILN_TRY(check_given(q, group, blockscale));
-  TILEKILN_TRY(check_given(k, group, blockscale));
-  if (group && blockscale) {
-    if (!q.scale_start.given())
-      return fail_argument("block_scale_seqstart_q", "was null, must be given with block scales in group mode");
-    if (!k.scale_start.given())
-      return fail_argument("block_scale_seqstart_k", "was null, must be given with block scales in group mode");
-  }
-  if (group) {
-    TILEKILN_TRY(count_sequences(q, call));
-  } else if (!q.seqlen.given() && !q.cu_seqlens.given() && !k.seqlen.given() && !k.cu_seqlens.given()) {
+  return {query_side(arrays, group, physical_q, scales != nullptr ? scales->q : 0), k};
+}
+
+// Of an array that kernels read.
+tilekiln_status check_unread(const Array& array, i64 count, const char* sum) {
+  if (!array.given()) return TILEKILN_OK;
+  TILEKILN_TRY(check_index(array, count, sum));
+  return check_contiguous(array);
+}
+
+tilekiln_status check_longest(const char* name, int given, int longest) {
+  if (given == 0 || longest <= given) return TILEKILN_OK;
+  return fail_argument(name, "was %d, must be at least %d, the longest sequence", given, longest);
+}
+
+}  // namespace
+
+tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                const ScaleBlocks* scales, AttentionCall* call) {
+  const bool blockscale = scales != nullptr;
+  const Sides sides = sides_of(arrays, group, physical_q, physical_k, scales);
+  TILEKILN_TRY(check_sides(sides, group, blockscale, call));
+  if (!group && !arrays.seqlen_q.given() && !arrays.cu_seqlens_q.given() && !arrays.seqlen_k.given() &&
+      !arrays.cu_seqlens_k.given()) {
     call->uniform = true;
     call->seqlen_q = static_cast<int>(physical_q);
     call->seqlen_k = static_cast<int>(physical_k);
     return TILEKILN_OK;
   }
   make_sequences(call);
-  TILEKILN_TRY(read_side(q, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_q));
-  return read_side(k, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_k);
+  TILEKILN_TRY(read_side(sides.q, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_q));
+  return read_side(sides.k, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_k);
+}
+
+tilekiln_status check_sequences_within(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
+                                       const ScaleBlocks* scales, int max_seqlen_q, int max_seqlen_k,
+                                       AttentionCall* call) {
+  if ((max_seqlen_q == 0) != (max_seqlen_k == 0)) {
+    const bool q = max_seqlen_q == 0;
+    return fail_argument(q ? "max_seqlen_q" : "max_seqlen_k", "was 0, must be given with %s",
+                         q ? "max_seqlen_k" : "max_seqlen_q");
+  }
+  if (!call->unread) {
+    TILEKILN_TRY(check_sequences(arrays, group, physical_q, physical_k, scales, call));
+    TILEKILN_TRY(check_longest("max_seqlen_q", max_seqlen_q, call->seqlen_q));
+    return check_longest("max_seqlen_k", max_seqlen_k, call->seqlen_k);
+  }
+  const Sides sides = sides_of(arrays, group, physical_q, physical_k, scales);
+  TILEKILN_TRY(check_sides(sides, group, scales != nullptr, call));
+  for (const Side* side : {&sides.q, &sides.k}) {
+    TILEKILN_TRY(check_unread(side->seqlen, call->batch, "batch"));
+    for (const Array* array : {&side->cu_seqlens, &side->seqstart, &side->scale_start})
+      TILEKILN_TRY(check_unread(*array, i64(call->batch) + 1, "batch + 1"));
+  }
+  call->on_device.reset(new UnreadArrays{arrays, group, scales != nullptr, physical_q, physical_k,
+                                         scales != nullptr ? *scales : ScaleBlocks{}});
+  call->seqlen_q = static_cast<int>(std::min<i64>(max_seqlen_q, physical_q));
+  call->seqlen_k = static_cast<int>(std::min<i64>(max_seqlen_k, physical_k));
+  return TILEKILN_OK;
+}
+
+tilekiln_status read_sequences(AttentionCall* call) {
+  UnreadArrays& unread = *call->on_device;
+  IndexArrays& arrays = unread.arrays;
+  Array* const all[] = {&arrays.seqstart_q,
+                        &arrays.seqstart_k,
+                        &arrays.seqlen_q,
+                        &arrays.seqlen_k,
+                        &arrays.cu_seqlens_q,
+                        &arrays.cu_seqlens_k,
+                        &arrays.block_scale_seqstart_q,
+                        &arrays.block_scale_seqstart_k};
+  std::vector<char> copies[std::size(all)];
+  for (size_t i = 0; i < std::size(all); ++i) {
+    if (!all[i]->given() || all[i]->empty()) continue;
+    copies[i].resize(all[i]->last - all[i]->first);
+    TILEKILN_TRY(call->backend->copy(call->device, call->native, copies[i].data(), all[i]->data, copies[i].size(),
+                                     Direction::to_host));
+    all[i]->data = copies[i].data();
+  }
+  const int most_q = call->seqlen_q, most_k = call->seqlen_k;
+  call->seqlen_q = call->seqlen_k = 0;
+  TILEKILN_TRY(check_sequences(arrays, unread.group, unread.physical_q, unread.physical_k,
+                               unread.scaled ? &unread.scales : nullptr, call));
+  TILEKILN_TRY(check_longest("max_seqlen_q", most_q, call->seqlen_q));
+  return check_longest("max_seqlen_k", most_k, call->seqlen_k);
+}
+
+tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory* memory, DeviceLengths* lengths) {
+  *lengths = {};
+  if (call.uniform) return TILEKILN_OK;
+  if (call.unread) {
+    const IndexArrays& in = call.on_device->arrays;
+    const auto data = [](const Array& array) {
+      return array.given() ? reinterpret_cast<const int*>(array.data) : nullptr;
+    };
+    *lengths = {data(in.seqstart_q), data(in.seqstart_k),   data(in.seqlen_q),
+                data(in.seqlen_k),   data(in.cu_seqlens_q), data(in.cu_seqlens_k)};
+    return TILEKILN_OK;
+  }
+  const size_t batch = call.sequences.size();
+  if (batch == 0) return TILEKILN_OK;
+  std::vector<int> numbers(4 * batch);
+  for (const Sequence& sequence : call.sequences) {
+    const auto at = static_cast<size_t>(sequence.batch);
+    numbers[at] = static_cast<int>(sequence.place_q);
+    numbers[batch + at] = static_cast<int>(sequence.place_k);
+    numbers[2 * batch + at] = sequence.seqlen_q;
+    numbers[3 * batch + at] = sequence.seqlen_k;
+  }
+  TILEKILN_TRY(memory->get(call, sizeof(int) * numbers.size()));
+  const int* const at = memory->as<int>();
+  *lengths = {group ? at : nullptr, group ? at + batch : nullptr, at + 2 * batch, at + 3 * batch, nullptr, nullptr};
+  return call.backend->copy(call.device, call.native, memory->as<int>(), numbers.data(), sizeof(int) * numbers.size(),
+                            Direction::to_device);
 }
 
 }  // namespace tilekiln::fmha
