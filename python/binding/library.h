@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "arrays.h"
+#include "tilekiln/dispatcher/key_hash.h"
 
 /* Every function that all libraries have, so that loading finds a missing one and not a call. */
 #define TILEKILN_FUNCTIONS(X)                                                                                         \
@@ -17,7 +18,7 @@
   X(stream_destroy)                                                                                                   \
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
-          X(num_threads) X(last_error)
+          X(num_threads) X(last_error) X(describe)
 /* Those of the backward's launcher and workspace: null in a library without the operator. */
 #define TILEKILN_BACKWARD_FUNCTIONS(X)                                                                                \
   X(fmha_bwd_launcher_create)                                                                                         \
@@ -213,6 +214,17 @@ static PyObject* library_manifest_text(Library* self, PyObject* unused) {
   Py_XDECREF(data);
   Py_XDECREF(zlib);
   return text;
+}
+
+/* The digits of the id of a dispatcher's key, from its text. */
+static PyObject* key_digits(PyObject* unused, PyObject* text) {
+  (void)unused;
+  Py_ssize_t length = 0;
+  const char* bytes = PyUnicode_AsUTF8AndSize(text, &length);
+  char digits[TILEKILN_KEY_DIGITS + 1];
+  if (!bytes) return NULL;
+  tilekiln_key_digits(bytes, (size_t)length, digits);
+  return PyUnicode_FromStringAndSize(digits, TILEKILN_KEY_DIGITS);
 }
 
 static PyObject* library_instance_name(Library* self, PyObject* number) {

@@ -4,13 +4,14 @@
 #define TILEKILN_BINDING_READER_H
 
 #include "library.h"
+#include "says.h"
 #include "scalars.h"
 #include "stream.h"
 
 enum { MAX_ARGUMENTS = 64, MAX_ARRAYS = 32, MAX_POINTERS = 4, MAX_ARGS = 640 };
 
 /* What calling an operator's function does. */
-typedef enum { DO_RUN, DO_FIND, DO_WHY, DO_NUMBER } Doing;
+typedef enum { DO_RUN, DO_FIND, DO_WHY, DO_DESCRIBE, DO_NUMBER } Doing;
 
 /* One function of one operator: what its PyCFunction is bound to. */
 typedef struct {
@@ -450,13 +451,19 @@ static PyObject* call_find(OperatorCall* call) {
                                : library_error(call->operator_->library, status);
 }
 
-static PyObject* call_why(OperatorCall* call) {
-  const tilekiln_operator* table = call->operator_->table;
+/* Text about a call, as the operator's `why` or the library's `describe` writes it. */
+static tilekiln_status write_text(OperatorCall* call, char* text, size_t capacity, size_t* length) {
+  const Operator* self = call->operator_;
+  if (self->doing == DO_WHY) return self->table->why(call->args, text, capacity, length);
+  return self->library->describe(self->table->name, call->args, text, capacity, length);
+}
+
+static PyObject* call_text(OperatorCall* call) {
   size_t length = 0;
   PyObject* result = NULL;
-  tilekiln_status status = table->why(call->args, NULL, 0, &length);
+  tilekiln_status status = write_text(call, NULL, 0, &length);
   char* text = status == TILEKILN_OK ? PyMem_Malloc(length + 1) : NULL;
-  if (text) status = table->why(call->args, text, length + 1, &length);
+  if (text) status = write_text(call, text, length + 1, &length);
   if (status != TILEKILN_OK)
     library_error(call->operator_->library, status);
   else
@@ -483,7 +490,9 @@ static PyObject* operator_ask(Operator* self, PyObject* const* values, Py_ssize_
   OperatorCall call;
   PyObject* result = NULL;
   if (call_begin(self, &call, values, positional, names) == 0)
-    result = self->doing == DO_FIND ? call_find(&call) : self->doing == DO_WHY ? call_why(&call) : call_number(&call);
+    result = self->doing == DO_FIND     ? call_find(&call)
+             : self->doing == DO_NUMBER ? call_number(&call)
+                                        : call_text(&call);
   call_end(&call);
   return result;
 }
@@ -557,14 +566,6 @@ static int add_function(Library* library, const tilekiln_operator* table, Doing 
   return bad ? -1 : 0;
 }
 
-static const char find_says[] =
-    "The number of the instance that the operator would use for the same arguments, or a tuple of one a stage (-1: not "
-    "needed).\nChecks them alike and runs nothing.";
-static const char why_says[] =
-    "Why the operator would use the instance it would use, or why there is none: the problem, the choice and what was\n"
-    "refused, or the nearest instances, the axes that differ, the rule that forbids the problem and the command that\n"
-    "builds it. Runs nothing.";
-
 /* Gives a library a function for all that its operators can do. */
 static int add_operators(Library* library) {
   int32_t count = 0;
@@ -585,7 +586,8 @@ static int add_operators(Library* library) {
     }
     if (add_function(library, table, DO_RUN, 0, "", NULL) < 0 ||
         add_function(library, table, DO_FIND, 0, "find", find_says) < 0 ||
-        add_function(library, table, DO_WHY, 0, "why", why_says) < 0)
+        add_function(library, table, DO_WHY, 0, "why", why_says) < 0 ||
+        add_function(library, table, DO_DESCRIBE, 0, "describe", describe_says) < 0)
       return -1;
     for (int number = 0; number < table->number_count; ++number)
       if (add_function(library, table, DO_NUMBER, number, table->numbers[number].name, table->numbers[number].doc) < 0)

@@ -181,5 +181,6 @@ int main(int, char** paths) {
   the_same_bits(dispatcher, *flash, random);
   products(other, *gemm, random);
   there_and_back(attention, flash);
+  attention.to_file(paths[3]);  // for Python, which reads and writes the same
   return check_result();
 }

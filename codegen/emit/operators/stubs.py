@@ -95,7 +95,9 @@ def functions_text(operators: Mapping[str, Operator]) -> str:
         taken = f"(self{places}, **arguments: Unpack[{class_name(operator)}])"
         stages = len(operator.file.stages)
         found = f"tuple[{', '.join(['int'] * stages)}]" if stages > 1 else "int"
-        given = {"": "Any", "_find": found, "_why": "str"} | {f"_{number}": "int" for number in operator.file.numbers}
+        given = {"": "Any", "_find": found, "_why": "str", "_describe": "str"} | {
+            f"_{number}": "int" for number in operator.file.numbers
+        }
         lines += [f"    def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""The committed files that are made from operator.yaml: a review sees what a change does to them."""
+"""The committed files made from operator.yaml and dispatcher.yaml: a review sees what a change does to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.emit import files
+from codegen.emit import dispatcher, files
 from codegen.emit.operators import bench_table, header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
@@ -38,9 +38,13 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
     return made | headers
 
 
+def _all(tree: Tree) -> dict[str, str]:
+    return contents(tree.own_operators, receipts(tree)) | dispatcher.contents(tree.places)
+
+
 def write(tree: Tree) -> str:
     root = tree.root
-    made = {path: text.encode() for path, text in contents(tree.own_operators, receipts(tree)).items()}
+    made = {path: text.encode() for path, text in _all(tree).items()}
     for path in made:
         os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
     written = files.write_changed(root, made)
@@ -49,7 +53,7 @@ def write(tree: Tree) -> str:
 
 def check(tree: Tree) -> None:
     """CodegenError when a file in the tree is not what would be written now."""
-    made = contents(tree.own_operators, receipts(tree))
+    made = _all(tree)
     stale = [path for path, text in made.items() if not files.unchanged(os.path.join(tree.root, path), text.encode())]
     if stale:
         raise CodegenError(f"out of date: {', '.join(sorted(stale))}\nwrite them: python -m codegen operators --write")

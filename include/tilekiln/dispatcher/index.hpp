@@ -3,6 +3,7 @@
 // Kernels whose keys say the same fields are of one shape. Fields that must be equal are hashed; of those alike in them, the least
 // capacity comes first.
 #pragma once
+#include <map>
 #include <unordered_map>
 
 #include "tilekiln/dispatcher/instance.hpp"
@@ -37,8 +38,11 @@ inline void sort_entries(std::vector<Entry>& entries) {
     Order order = {-static_cast<int>(entries[i].priority), entries[i].rank, {}, one.name(), i};
     for (const Field field : {field::hdim_q, field::hdim_v})
       order.numbers.push_back(one.key().signature[field].number());
+    std::map<std::string, int64_t>
+        by_name;  // however the key was said: a registry that is read back has the same order
     for (const auto& [field, value] : one.key().algorithm)
-      if (value.is_number()) order.numbers.push_back(value.number());
+      if (value.is_number()) by_name.emplace(field.name(), value.number());
+    for (const auto& [name, number] : by_name) order.numbers.push_back(number);
     orders.push_back(std::move(order));
   }
   std::sort(orders.begin(), orders.end());

@@ -1,8 +1,8 @@
 // A key: what one kernel answers and how. Signature, algorithm and target; all of it makes the id.
 #pragma once
 #include <algorithm>
-#include <cstdio>
 
+#include "tilekiln/dispatcher/key_hash.h"
 #include "tilekiln/dispatcher/problem.hpp"
 
 namespace tilekiln::dispatcher {
@@ -18,31 +18,21 @@ struct Key {
   // A readable beginning and a hash of every field, so that two keys that differ anywhere have two ids:
   // "fmha_fwd-bf16-128x128-0f3c..". The order in which fields were said is no difference.
   std::string id() const {
-    uint64_t hash[2] = {1469598103934665603u, 0x9e3779b97f4a7c15u};
-    const auto mix = [&hash](const std::string& text) {
-      for (const char c : text + '\x1f') {
-        hash[0] = (hash[0] ^ static_cast<unsigned char>(c)) * 1099511628211u;
-        hash[1] = (hash[1] + static_cast<unsigned char>(c)) * 0xff51afd7ed558ccdu;
-        hash[1] ^= hash[1] >> 32;
-      }
-    };
-    mix(family);
+    std::string said = family + '\x1f';
     for (const Values* values : {&signature, &algorithm}) {
-      for (const std::string& text : sorted(*values)) mix(text);
-      mix("");
+      for (const std::string& text : sorted(*values)) said += text + '\x1f';
+      said += '\x1f';
     }
-    mix(target);
-    mix(receipt);
+    said += target + '\x1f' + receipt + '\x1f';
     std::string text = family;
     const Value dtype = signature[field::dtype];
     if (!dtype.empty()) text += "-" + dtype.text();
     const Value q = signature[field::hdim_q], v = signature[field::hdim_v];
     if (!q.empty()) text += "-" + q.text();
     if (!v.empty()) text += (q.empty() ? "-" : "x") + v.text();
-    char digits[40];
-    std::snprintf(digits, sizeof(digits), "-%016llx%08llx", static_cast<unsigned long long>(hash[0]),
-                  static_cast<unsigned long long>(hash[1] >> 32));
-    return text + digits;
+    char digits[TILEKILN_KEY_DIGITS + 1];
+    tilekiln_key_digits(said.data(), said.size(), digits);
+    return text + "-" + digits;
   }
 
   friend bool operator==(const Key& a, const Key& b) {

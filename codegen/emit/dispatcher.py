@@ -1,0 +1,258 @@
+"""Fields and setters of the dispatcher's problems, for Python, from kernels/dispatcher.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from codegen.schema.errors import no_such
+from codegen.schema.language import Condition, parse
+from codegen.schema.places import Places
+from codegen.schema.yaml_io import Document
+
+FILE = "kernels/dispatcher.yaml"
+PYTHON = "python/tilekiln/dispatcher"
+
+
+class Fields(Struct, frozen=True, forbid_unknown_fields=True):
+    detail: list[str]
+    size: list[str]
+
+
+class Pad(Struct, frozen=True, forbid_unknown_fields=True):
+    pad: str
+    size: str
+    tile: str
+    varies: bool = False
+
+
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
+    limit: str
+    size: str
+    of: str
+    log2: bool = False
+
+
+Said = dict[str, str | None]
+
+
+class Takes(Struct, frozen=True, forbid_unknown_fields=True):
+    """An argument of a setter: of one kind."""
+
+    least: int | None = None
+    flag: str | None = None
+    values: list[str] = field(default_factory=lambda: ["no", "yes"])
+    text: str | None = None
+    words: dict[str, Said] | None = None
+    prefix: str = ""
+
+
+class Becomes(Struct, frozen=True, forbid_unknown_fields=True):
+    when: str
+    set: Said
+
+
+class Setter(Struct, frozen=True, forbid_unknown_fields=True):
+    about: str
+    takes: dict[str, Takes]
+    then: list[Becomes] = field(default_factory=list)
+
+
+class Requires(Struct, frozen=True, forbid_unknown_fields=True):
+    field: str
+    must: str
+    name: str = ""
+
+
+class Multiple(Struct, frozen=True, forbid_unknown_fields=True):
+    field: str
+    of: str
+
+
+class Refuses(Struct, frozen=True, forbid_unknown_fields=True):
+    when: str
+    field: str
+    must: str
+
+
+class Builder(Struct, frozen=True, forbid_unknown_fields=True):
+    about: str
+    begins: dict[str, str]
+    setters: dict[str, Setter]
+    requires: list[Requires]
+    refuses: list[Refuses]
+    becomes: list[Becomes]
+    multiple: Multiple | None = None
+
+
+class DispatcherFile(Struct, frozen=True, forbid_unknown_fields=True):
+    fields: Fields
+    usual: dict[str, str]
+    variable_seqlen_k: list[str]
+    pads: list[Pad]
+    limits: list[Limit]
+    idle_on_cpu: list[str]
+    builders: dict[str, Builder]
+
+
+def read(places: Places) -> DispatcherFile:
+    """CodegenError, with file and line, for what is no such file."""
+    document = Document(places, FILE)
+    declared = document.load(DispatcherFile)
+    named = {*declared.fields.detail, *declared.fields.size}
+    for at, name in enumerate(declared.variable_seqlen_k):
+        if name not in named:
+            raise document.error(("variable_seqlen_k", at), no_such("field", name, sorted(named)))
+    return declared
+
+
+HEAD = '''"""Fields of problems and the setters of their builders.
+
+Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
+"""
+# fmt: off
+# ruff: noqa: E501, RUF100
+
+from __future__ import annotations
+
+from .problem import Builder, Problem, at_least, one_of, refusal, said
+from .words import OFF
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import ClassVar, Self
+
+    from .words import Value
+
+    _Words = dict[str, dict[str, Value]]
+'''
+
+
+def contents(places: Places) -> dict[str, str]:
+    """Text by path from the root of the tree."""
+    declared = read(places)
+    setters = HEAD + "".join(_classes(declared))
+    return {f"{PYTHON}/_fields.py": _fields(declared), f"{PYTHON}/_setters.py": setters}
+
+
+def _fields(declared: DispatcherFile) -> str:
+    tables: dict[str, object] = {
+        "DETAILS": sorted(declared.fields.detail),
+        "SIZES": sorted(declared.fields.size),
+        "USUAL": dict(sorted(declared.usual.items())),
+        "VARIABLE_SEQLEN_K": tuple(declared.variable_seqlen_k),
+        "PADS": tuple((one.pad, one.size, one.tile, one.varies) for one in declared.pads),
+        "LIMITS": tuple((one.limit, one.size, one.of, one.log2) for one in declared.limits),
+        "IDLE_ON_CPU": tuple(declared.idle_on_cpu),
+    }
+    head = HEAD.split("from .problem", maxsplit=1)[0].replace(
+        "Fields of problems and the setters of their builders", "Fields"
+    )
+    lines = [f"{name} = {'frozenset(' if isinstance(of, list) else ''}{of!r}{')' if isinstance(of, list) else ''}\n"
+             for name, of in tables.items()]  # fmt: skip
+    return head + "".join(lines)
+
+
+def _classes(declared: DispatcherFile) -> Iterator[str]:
+    sizes = frozenset(declared.fields.size)
+    for name, builder in declared.builders.items():
+        for setter, of in builder.setters.items():
+            for argument, takes in of.takes.items():
+                yield _table(setter, argument, takes)
+        yield f'\n\nclass {name}(Builder):\n    """{builder.about}"""\n\n    __slots__ = ()\n'
+        yield f"    BEGINS: ClassVar[Mapping[str, Value]] = {builder.begins!r}\n"
+        for setter, of in builder.setters.items():
+            yield from _setter(setter, of)
+        yield from _build(builder, sizes)
+
+
+def _table_name(setter: str, argument: str) -> str:
+    return f"_{setter}_{argument}".upper()
+
+
+def _table(setter: str, argument: str, takes: Takes) -> str:
+    return f"{_table_name(setter, argument)}: _Words = {takes.words!r}\n" if takes.words else ""
+
+
+def _setter(name: str, setter: Setter) -> Iterator[str]:
+    types = {a: "int" if t.least is not None else "bool = True" if t.flag else "str" for a, t in setter.takes.items()}
+    if len(types) > 1:
+        types = {argument: kind.partition(" ")[0] for argument, kind in types.items()}
+    yield f"\n    def {name}(self, {', '.join(f'{a}: {kind}' for a, kind in types.items())}) -> Self:\n"
+    yield f'        """{setter.about}"""\n        v = self._values\n'
+    for argument, takes in setter.takes.items():
+        if takes.least is not None:
+            yield f"        if not ({argument}.__class__ is int and {argument} >= {takes.least}):\n"
+            yield f"            {argument} = at_least({argument!r}, {argument}, {takes.least})\n"
+        if takes.words:
+            shown = name if len(setter.takes) == 1 else argument
+            if takes.prefix:
+                yield f"        {argument} = {argument}.removeprefix({takes.prefix!r})\n"
+            yield f"        of_{argument} = {_table_name(name, argument)}.get({argument})\n"
+            yield f"        if of_{argument} is None:\n"
+            yield f"            raise one_of({shown!r}, {argument}, {_table_name(name, argument)})\n"
+    for argument, takes in setter.takes.items():
+        if takes.least is not None:
+            yield f"        v[{argument!r}] = {argument}\n"
+        elif takes.flag:
+            yield f"        v[{takes.flag!r}] = {takes.values[1]!r} if {argument} else {takes.values[0]!r}\n"
+        elif takes.text:
+            yield f"        v[{takes.text!r}] = said({argument})\n"
+        else:
+            yield f"        v.update(of_{argument})\n"
+    for then in setter.then:
+        yield f"        if {_condition(then.when).replace('get(', 'v.get(')}:\n            v.update({then.set!r})\n"
+    yield "        return self\n"
+
+
+def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
+    yield "\n    def build(self) -> Problem:\n"
+    yield '        """The problem. ArgumentError for what is missing or does not go together."""\n'
+    yield "        v = self._values.copy()\n"
+    yield "        get = v.get\n" if builder.refuses or builder.becomes else ""
+    for one in builder.requires:
+        yield f"        if {one.field!r} not in v:\n"
+        yield f"            raise refusal({one.name or one.field!r}, 'not given', {one.must!r})\n"
+    if builder.multiple:
+        by, of = builder.multiple.field, builder.multiple.of
+        yield f"        if v[{by!r}] % v[{of!r}]:\n"
+        yield f'            raise refusal({by!r}, v[{by!r}], f"a multiple of {of}, {{v[{of!r}]}}")\n'
+    for rule in builder.refuses:
+        yield f"        if {_condition(rule.when)}:\n"
+        absent = 0 if rule.field in sizes else "no"
+        yield f"            raise refusal({rule.field!r}, v.get({rule.field!r}, {absent!r}), {rule.must!r})\n"
+    yield "        v['family'] = v['operator']\n"
+    for change in builder.becomes:
+        yield f"        if {_condition(change.when)}:\n            v.update({change.set!r})\n"
+    if any("stage" in of for _, _, of in _words(builder)):
+        yield "        if 'stage' in v:\n            v['family'] = v.pop('stage')\n"
+    yield "        return Problem.of(v)\n"
+
+
+def _words(builder: Builder) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    for setter, of in builder.setters.items():
+        for takes in of.takes.values():
+            for word, values in (takes.words or {}).items():
+                yield setter, word, values
+
+
+def _condition(when: str) -> str:
+    """A selection over fields as a Python expression over `v`; no is also what is not said."""
+
+    def failure(message: str, text: str, offset: int) -> Exception:
+        return ValueError(f"{FILE}: {message}: {text}")
+
+    (clause,) = parse(when, failure)
+    return " and ".join(_test(condition) for condition in clause)
+
+
+def _test(condition: Condition) -> str:
+    value = condition.values[0]
+    if condition.ordered:
+        return f"get({condition.axis!r}, 0) {condition.sign} {int(value)}"
+    if value == "no":
+        return f"get({condition.axis!r}) {'not in' if condition.negated else 'in'} OFF"
+    return f"get({condition.axis!r}) {'!=' if condition.negated else '=='} {value!r}"

@@ -1,0 +1,89 @@
+"""The dispatcher: problems, kernels, registries, plans and runs, in the words of C++'s `tilekiln/dispatcher.hpp`.
+
+    from tilekiln import dispatcher as dp
+
+    dispatcher = dp.Dispatcher(dp.Registry("mine")).add_library(tk.load("flash"))
+    problem = dp.ProblemBuilder().data_type("bf16").dims(64, 64, 2, 128, 256).nheads(8, 2).lse().build()
+    plan = dispatcher.plan(problem)
+    out = dispatcher.run("fmha_fwd", q, k, v, causal=True)
+
+docs/how-to/dispatcher.md shows all of it. Importing this imports neither NumPy nor the binding.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .builder import GemmProblemBuilder, ProblemBuilder
+    from .choice import Choice, SizeRule
+    from .dispatch import Dispatcher, Plan, Stage
+    from .errors import FileError, UnsupportedProblem
+    from .index import Entry
+    from .instance import Call, FunctionInstance, Instance
+    from .key import Key
+    from .libraries import LibraryInstance, Stages
+    from .problem import Problem
+    from .registry import Registry
+    from .timing import Times, Timing
+
+_HOME = {
+    "Call": ".instance",
+    "Choice": ".choice",
+    "Dispatcher": ".dispatch",
+    "Entry": ".index",
+    "FileError": ".errors",
+    "FunctionInstance": ".instance",
+    "GemmProblemBuilder": ".builder",
+    "Instance": ".instance",
+    "Key": ".key",
+    "LibraryInstance": ".libraries",
+    "Plan": ".dispatch",
+    "Problem": ".problem",
+    "ProblemBuilder": ".builder",
+    "Registry": ".registry",
+    "SizeRule": ".choice",
+    "Stage": ".dispatch",
+    "Stages": ".libraries",
+    "Times": ".timing",
+    "Timing": ".timing",
+    "UnsupportedProblem": ".errors",
+}
+
+__all__ = [
+    "Call",
+    "Choice",
+    "Dispatcher",
+    "Entry",
+    "FileError",
+    "FunctionInstance",
+    "GemmProblemBuilder",
+    "Instance",
+    "Key",
+    "LibraryInstance",
+    "Plan",
+    "Problem",
+    "ProblemBuilder",
+    "Registry",
+    "SizeRule",
+    "Stage",
+    "Stages",
+    "Times",
+    "Timing",
+    "UnsupportedProblem",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Names arrive at their first use, as those of tilekiln do."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'tilekiln.dispatcher' has no attribute {name!r}")
+    import importlib
+
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name], __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

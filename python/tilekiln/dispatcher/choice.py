@@ -1,0 +1,99 @@
+"""What steers the choice between kernels that all answer a problem.
+
+The score of a kernel, lower first: what its capacity wastes (head dims beyond the problem's), its priority in the
+registry, the declared fit (made for these sizes; the tile whose rows cover the problem with the least waste, a quarter
+of the problem forgiven; the taller of two that fit alike), the speed of its target, its rank. It is the order of the
+libraries' own choice (kernels/runtime/dispatch.h), with priority, which only registries have.
+"""
+
+from __future__ import annotations
+
+from .words import refusal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from .words import Value
+
+
+class SizeRule:
+    """A selection over sizes: "seqlen_q>=1 seqlen_q<=8 or ...". "" always holds."""
+
+    __slots__ = ("clauses", "text")
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.clauses: list[list[tuple[str, str, int]]] = []
+        if text:
+            from .._language import parse
+
+            wrong = refusal("rule", f'"{text}"', "such as seqlen_q>=1 seqlen_q<=8")
+            for clause in parse(text, lambda *_: wrong):
+                for one in clause:
+                    if one.negated or not one.values[0].removeprefix("-").isdecimal():
+                        raise wrong
+                self.clauses.append([(one.axis, one.sign, int(one.values[0])) for one in clause])
+
+    def holds(self, values: Mapping[str, Value]) -> bool:
+        """Whether the sizes of a problem meet it; one that has none is 0."""
+        return not self.clauses or any(all(_met(values, one) for one in clause) for clause in self.clauses)
+
+
+def _met(values: Mapping[str, Value], condition: tuple[str, str, int]) -> bool:
+    field, sign, bound = condition
+    size = values.get(field)
+    number = size if isinstance(size, int) else 0
+    return number >= bound if sign == ">=" else number <= bound if sign == "<=" else number == bound
+
+
+ALWAYS = SizeRule()
+
+
+class Choice:
+    """How a kernel is weighed, besides its key.
+
+    holds: fields of the signature that hold problems up to their value; all others must be equal. fit: the size of a
+    problem, the number of the algorithm whose tile covers it, and that tile. needs: it answers no other problems. best:
+    it is preferred there to one without, and one without to it elsewhere. rank: lower first. order: of the target,
+    higher is faster.
+    """
+
+    __slots__ = ("best", "fit", "holds", "needs", "order", "rank")
+
+    def __init__(
+        self,
+        holds: Iterable[str] = (),
+        fit: Iterable[tuple[str, str, int]] = (),
+        needs: SizeRule | str = "",
+        best: SizeRule | str = "",
+        rank: int = 0,
+        order: int = 0,
+    ) -> None:
+        self.holds, self.fit = tuple(holds), tuple(fit)
+        self.needs = SizeRule(needs) if isinstance(needs, str) else needs
+        self.best = SizeRule(best) if isinstance(best, str) else best
+        self.rank, self.order = rank, order
+
+    def sizes(self) -> set[str]:
+        """The sizes of a problem that steer it."""
+        ruled = {field for rule in (self.needs, self.best) for clause in rule.clauses for field, _, _ in clause}
+        return ruled | {field for field, _, _ in self.fit}
+
+    def fitted(self, values: Mapping[str, Value]) -> tuple[int, int, int]:
+        """Its part of the score: preference, the rows that its tiles spend, minus the tile's size."""
+        preference = 1 if not self.best.clauses else 0 if self.best.holds(values) else 2
+        cost = tile = 1
+        for field, _, rows in self.fit:
+            size = values.get(field)
+            cost *= tile_cost(size if isinstance(size, int) else 0, rows)
+            tile *= rows
+        return preference, cost, -tile
+
+
+PLAIN = Choice()
+
+
+def tile_cost(size: int, tile: int) -> int:
+    """The rows that tiles of a height spend on a size; up to a quarter more than it is forgiven."""
+    return max(-(-size // tile) * tile, size + size // 4)

@@ -1,0 +1,124 @@
+"""A kernel as the dispatcher sees it.
+
+People may derive from it: a kernel of their own, or of another library, takes part in the choice beside those of
+Tilekiln's libraries.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from .choice import PLAIN
+from .match import mismatch
+from .timing import Times, Timing, measure
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from .choice import Choice
+    from .key import Key
+    from .problem import Problem
+
+
+class Call:
+    """A call: an operator, its arrays by position, and its arguments by name, as `Library.<operator>` takes them."""
+
+    __slots__ = ("arguments", "arrays", "operator")
+
+    def __init__(self, operator: str, *arrays: Any, **arguments: Any) -> None:
+        self.operator, self.arrays, self.arguments = operator, arrays, arguments
+
+
+class Instance(abc.ABC):
+    """key and launch are the least. What key, name and choice give may not change while it is registered."""
+
+    __slots__ = ()
+    answers_by_key = False
+    """Whether `refusal` is the one of this class, which the choice then need not call."""
+    launches_whole_call = False
+    """Whether one launch runs all stages of the call, as that of a library does, this one being its main stage."""
+    origin = ""
+    """Stages of one plan are of one origin: the path of a library, or whatever launches alone."""
+
+    @property
+    @abc.abstractmethod
+    def key(self) -> Key:
+        """What it answers."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.key.id
+
+    @property
+    def choice(self) -> Choice:
+        """How it is weighed."""
+        return PLAIN
+
+    def refusal(self, problem: Problem) -> str:
+        """ "" or why it does not answer. Asked only of problems that the signature of the key answers."""
+        return mismatch(self.key, self.choice, problem)
+
+    def supports(self, problem: Problem) -> bool:
+        """Whether it answers."""
+        return not self.refusal(problem)
+
+    @abc.abstractmethod
+    def launch(self, call: Call) -> Any:
+        """Runs it, in the order of the call's stream, and gives the call's results. Raises what it has to say."""
+
+    def time(self, calls: Sequence[Call], timing: Timing) -> Times:
+        """Runs it as often as timing says, each set of buffers in turn."""
+        timing.rotating = len(calls)
+        return measure(timing, lambda at: self.launch(calls[at]))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__module__}.{type(self).__name__} {self.name}>"
+
+
+class FunctionInstance(Instance):
+    """An instance made of a key and functions.
+
+    Without launch, as in a listing for a machine that is elsewhere, a launch raises RuntimeError. accepts: what it asks
+    of a problem besides its key.
+    """
+
+    __slots__ = ("_accepts", "_choice", "_key", "_launch", "_name")
+
+    def __init__(
+        self,
+        key: Key,
+        launch: Callable[[Call], Any] | None = None,
+        choice: Choice = PLAIN,
+        name: str = "",
+        accepts: Callable[[Problem], bool] | None = None,
+    ) -> None:
+        self._key, self._launch, self._choice, self._name, self._accepts = key, launch, choice, name, accepts
+
+    @property
+    def key(self) -> Key:
+        return self._key
+
+    @property
+    def name(self) -> str:
+        return self._name or self._key.id
+
+    @property
+    def choice(self) -> Choice:
+        return self._choice
+
+    @property
+    def answers_by_key(self) -> bool:  # type: ignore[override]
+        return self._accepts is None
+
+    def refusal(self, problem: Problem) -> str:
+        reason = super().refusal(problem)
+        accepts = self._accepts
+        return reason or ("" if accepts is None or accepts(problem) else "it does not accept the problem")
+
+    def launch(self, call: Call) -> Any:
+        if self._launch is None:
+            raise RuntimeError(f"{self.name}: has no code here, it is a listing; load the library that holds it")
+        return self._launch(call)

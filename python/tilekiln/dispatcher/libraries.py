@@ -1,0 +1,142 @@
+"""The kernels of a library as instances, from its manifest."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .choice import Choice
+from .instance import Call, Instance
+from .key import Key
+from .problem import Problem
+from .words import no_such, said, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from ..library import Library
+    from .words import Value
+
+
+class Stages(NamedTuple):
+    """The stages of an operator, in the order they run.
+
+    optional: a stage that a call may do without, and the field of a problem that asks for it; "found": whenever there
+    is a kernel.
+    """
+
+    families: Sequence[str]
+    main: str
+    optional: Mapping[str, str] = {}
+
+
+class LibraryInstance(Instance):
+    """A kernel of a library; `number` is that of its plan."""
+
+    __slots__ = ("_choice", "_key", "_name", "library", "number")
+    answers_by_key = True
+    launches_whole_call = True
+
+    def __init__(self, library: Library, number: int, name: str, key: Key, choice: Choice) -> None:
+        self.library, self.number, self._name, self._key, self._choice = library, number, name, key, choice
+
+    @property
+    def key(self) -> Key:
+        return self._key
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def choice(self) -> Choice:
+        return self._choice
+
+    @property
+    def origin(self) -> str:  # type: ignore[override]
+        return self.library.path
+
+    def launch(self, call: Call) -> Any:
+        function = getattr(self.library, call.operator)
+        return function(*call.arrays, **{**call.arguments, "instance": self.number})
+
+
+def operators_of(library: Library) -> dict[str, Stages]:
+    """The stages of each of its operators."""
+    stages = library.manifest["stages"]
+    return {name: Stages(of["stages"], of["main"], of["optional"]) for name, of in stages.items()}
+
+
+def always_of(library: Library) -> dict[str, dict[str, Value]]:
+    """By family, what its kernels have whether or not a call asks for it: a split always writes its LSE."""
+    families = library.manifest["families"]
+    return {name: {axis: said(value) for axis, value in of["always"].items()} for name, of in families.items()}
+
+
+def instances_of(library: Library, usable_only: bool = False) -> list[LibraryInstance]:
+    """One for each kernel, in plan order. usable_only: those alone that this machine can run."""
+    manifest = library.manifest
+    orders = {target["name"]: target["order"] for target in manifest["targets"]}
+    columns = {name: at for at, name in enumerate(manifest["instances"]["columns"])}
+    families = {name: _Family(of, columns, orders) for name, of in manifest["families"].items()}
+    usable, receipt, target_at = library.instance_usable, library.receipt, columns["target"]
+    made = []
+    for number, row in enumerate(manifest["instances"]["rows"]):
+        if usable_only and not usable(number):
+            continue
+        family = families[row[1]]
+        choice, algorithm = family.ways[tuple([text(said(row[at])) for at in family.algorithm])]
+        signature = {axis: said(row[at]) for axis, at in family.signature}
+        key = Key.of(row[1], signature, algorithm, row[target_at], receipt)
+        made.append(LibraryInstance(library, number, row[0], key, choice))
+    return made
+
+
+class _Family:
+    """How the kernels of one family answer, by what their rows say of their algorithm."""
+
+    def __init__(self, family: Mapping[str, Any], columns: Mapping[str, int], orders: Mapping[str, int]) -> None:
+        self.signature = [(axis, columns[axis]) for axis in family["signature"]]
+        self.algorithm = [columns[axis] for axis in family["algorithm"]]
+        self.ways: dict[tuple[str, ...], tuple[Choice, dict[str, Value]]] = {}
+        for entry in family["algorithms"]:
+            at = tuple([text(said(entry.get(axis))) for axis in family["algorithm"]])
+            self.ways.setdefault(at, _way(family, entry, orders[entry["target"]]))
+
+
+def _way(family: Mapping[str, Any], entry: Mapping[str, Any], order: int) -> tuple[Choice, dict[str, Value]]:
+    algorithm: dict[str, Value] = {"pipeline": said(entry["pipeline"])}
+    for axis in family["algorithm"]:
+        if axis in ("target", "pipeline") or axis not in entry:
+            continue
+        if axis in family["numbers"]:
+            algorithm |= {
+                name: int(part) for name, part in zip(family["numbers"][axis], entry[axis].split("x"), strict=True)
+            }
+        else:
+            algorithm[axis] = said(entry[axis])
+    fit = [(size, of, int(algorithm[of] or 0)) for size, of in family["fit"].items()]
+    choice = Choice(family["holds"], fit, entry["needs"], entry["best"], entry["rank"], order)
+    return choice, algorithm
+
+
+def problem_of(library: Library, call: Call) -> Problem:
+    """The problem of a call, from its real arrays. ArgumentError when the library refuses the arguments."""
+    stages, always = operators_of(library), always_of(library)
+    if call.operator not in stages:
+        from .errors import ArgumentError
+
+        raise ArgumentError(no_such(f"operator of library {library.receipt}", call.operator, stages))
+    main = stages[call.operator].main
+    lines = getattr(library, f"{call.operator}_describe")(*call.arrays, **call.arguments).splitlines()
+    problem = Problem(call.operator).set("family", main)
+    # The main stage last, so that what stages say differently is as it says it.
+    for line in sorted(lines, key=lambda line: line.partition(" ")[0] == main):
+        family, *words = line.split()
+        for word in words:
+            field, _, value = word.partition("=")
+            # What a stage has always, another stage says whether the call asks for it.
+            if len(lines) == 1 or field not in always.get(family, ()):
+                problem.set(field, value)
+    return problem

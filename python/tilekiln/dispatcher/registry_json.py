@@ -1,0 +1,231 @@
+"""Registries as JSON, as C++ writes and reads them: {"metadata": ..., "statistics": ..., "kernels": [one a line]}."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from json.encoder import encode_basestring as quoted
+
+from .choice import Choice, SizeRule
+from .errors import ArgumentError, FileError
+from .index import PRIORITIES
+from .instance import FunctionInstance
+from .key import Key
+from .words import said, text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, NoReturn
+
+    from .index import Entry
+    from .instance import Instance
+    from .registry import Priority, Registry
+    from .words import Value
+
+    Path = tuple[str | int, ...]
+
+_WORDS = {None: "null", "yes": "true", "no": "false"}
+_MEMBERS = ("name", "identifier", "family", "dtype", "pipeline", "gfx_arch", "receipt", "priority")
+
+
+def write(registry: Registry, statistics: bool, timestamp: bool) -> str:
+    """The text of a registry."""
+    entries = registry.entries()
+    head = f'{{"metadata":{{"registry_name":{quoted(registry.name)},"total_kernels":{len(entries)}'
+    head += ',"export_version":"1.0.0"'
+    if timestamp:
+        import time
+
+        head += time.strftime(',"timestamp":"%Y-%m-%dT%H:%M:%SZ"', time.gmtime())
+    parts = [head, "},\n"]
+    if statistics:
+        parts += _statistics(entries)
+    kernels = _Writer()
+    lines = ",\n".join([kernels.line(entry) for entry in entries])
+    parts += ['"kernels":[', f"\n{lines}\n]}}\n" if entries else "]}\n"]
+    return "".join(parts)
+
+
+def _statistics(entries: list[Entry]) -> list[str]:
+    keys = [entry.instance.key for entry in entries]
+    counts = {
+        "by_family": Counter([key.family for key in keys]),
+        "by_dtype": Counter([text(key.signature.get("dtype")) for key in keys]),
+        "by_pipeline": Counter([text(key.algorithm.get("pipeline")) for key in keys]),
+        "by_gfx_arch": Counter([key.target for key in keys]),
+    }
+    shown = [
+        f'"{name}":{{{",".join(f"{quoted(word)}:{count}" for word, count in sorted(of.items()))}}}'
+        for name, of in counts.items()
+    ]
+    return ['"statistics":{', ",".join(shown), "},\n"]
+
+
+def _value(value: Value) -> str:
+    return str(value) if value.__class__ is int else _WORDS.get(value) or quoted(value)  # type: ignore[arg-type]
+
+
+class _Writer:
+    """Lines of kernels; what many share is written once: algorithms and choices, pairs of signatures."""
+
+    def __init__(self) -> None:
+        self._shared: dict[int, tuple[object, str]] = {}
+        self._pairs: dict[tuple[str, Value], str] = {}
+
+    def line(self, entry: Entry) -> str:
+        instance, key = entry.instance, entry.instance.key
+        signature = self._values(key.signature)
+        algorithm = self._once(key.algorithm, self._values)
+        choice = self._once(instance.choice, _choice)
+        return (
+            f'{{"name":{quoted(instance.name)},"identifier":{quoted(entry.id)},"family":{quoted(key.family)},'
+            f'"dtype":{quoted(text(key.signature.get("dtype")))},"pipeline":{quoted(text(key.algorithm.get("pipeline")))},'
+            f'"gfx_arch":{quoted(key.target)},"receipt":{quoted(key.receipt)},"priority":"{PRIORITIES[entry.priority]}",'
+            f'"rank":{entry.rank},"signature":{signature},"algorithm":{algorithm},"choice":{choice}}}'
+        )
+
+    def _once(self, of: Any, make: Any) -> str:
+        known = self._shared.get(id(of))
+        if known is None:
+            known = self._shared[id(of)] = of, make(of)
+        return known[1]
+
+    def _values(self, values: Mapping[str, Value]) -> str:
+        pairs = self._pairs
+        shown = []
+        for pair in sorted(values.items()):
+            made = pairs.get(pair)
+            if made is None:
+                made = pairs[pair] = f"{quoted(pair[0])}:{_value(pair[1])}"
+            shown.append(made)
+        return f"{{{','.join(shown)}}}"
+
+
+def _choice(choice: Choice) -> str:
+    holds = ",".join(quoted(name) for name in sorted(choice.holds))
+    fit = ",".join(f"{quoted(size)}:{quoted(of)}" for size, of, _ in sorted(choice.fit))
+    rules = f'"needs":{quoted(choice.needs.text)},"best":{quoted(choice.best.text)}'
+    return f'{{"holds":[{holds}],"fit":{{{fit}}},{rules},"order":{choice.order}}}'
+
+
+def read(document: str, file: str, libraries: Iterable[Any]) -> list[tuple[Instance, Priority]]:
+    """The kernels of a document, with their priorities. FileError."""
+    return _Reader(document, file).kernels(libraries)
+
+
+class _Reader:
+    def __init__(self, document: str, file: str) -> None:
+        self.document, self.file = document, file
+
+    def fail(self, path: Path, what: str) -> NoReturn:
+        raise FileError(f"{self.file}:{_line(self.document, path)}: {what}")
+
+    def kernels(self, libraries: Iterable[Any]) -> list[tuple[Instance, Priority]]:
+        from .libraries import instances_of
+
+        held = {(one.key.receipt, one.name): one for library in libraries for one in instances_of(library)}
+        try:
+            everything = json.loads(self.document)
+        except json.JSONDecodeError as error:
+            raise FileError(f"{self.file}:{error.lineno}: {error.msg}") from None
+        except RecursionError:
+            raise FileError(f"{self.file}:1: arrays and objects go too deep") from None
+        kernels = self._member(everything, (), "kernels", list)
+        metadata = self._member(everything, (), "metadata", dict)
+        total = self._member(metadata, ("metadata",), "total_kernels", int)
+        if total != len(kernels):
+            must = f"must be {len(kernels)}, the kernels that follow"
+            self.fail(("metadata", "total_kernels"), f"total_kernels: was {total}, {must}")
+        return [self._kernel(one, ("kernels", at), held) for at, one in enumerate(kernels)]
+
+    def _member(self, of: Any, path: Path, name: str, kind: type) -> Any:
+        if not isinstance(of, dict):
+            self.fail(path, f"was {_kind(of)}, must be an object")
+        if name not in of:
+            self.fail(path, f"'{name}' is missing here")
+        value = of[name]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            self.fail((*path, name), f"was {_kind(value)}, must be {_kind(kind())}")
+        return value
+
+    def _kernel(self, one: Any, path: Path, held: Mapping[tuple[str, str], Instance]) -> tuple[Instance, Priority]:
+        words = {name: self._member(one, path, name, str) for name in _MEMBERS}
+        signature, algorithm = (self._values(one, path, name) for name in ("signature", "algorithm"))
+        key = Key.of(words["family"], signature, algorithm, words["gfx_arch"], words["receipt"])
+        for name, must in (("dtype", text(signature.get("dtype"))), ("pipeline", text(algorithm.get("pipeline")))):
+            if words[name] != must:
+                self.fail((*path, name), f"{name}: was {words[name]}, must be {must}, as in the key")
+        priority = words["priority"]
+        if priority not in PRIORITIES:
+            self.fail((*path, "priority"), f"priority: was {priority}, must be low, normal or high")
+        if words["identifier"] != key.id:
+            must = f"must be {key.id}, that of its fields"
+            self.fail((*path, "identifier"), f"identifier: was {words['identifier']}, {must}")
+        choice = self._choice(one, path, algorithm)
+        known = held.get((key.receipt, words["name"]))
+        if known is not None and known.key == key:
+            return known, priority
+        return FunctionInstance(key, None, choice, words["name"]), priority
+
+    def _values(self, one: Any, path: Path, name: str) -> dict[str, Value]:
+        values = self._member(one, path, name, dict)
+        for field, value in values.items():
+            if isinstance(value, (dict, list, float)):
+                must = "must be a value: true, false, a whole number or a string"
+                self.fail((*path, name, field), f"was {_kind(value)}, {must}")
+        return {field: said(value) for field, value in values.items()}
+
+    def _choice(self, one: Any, path: Path, algorithm: Mapping[str, Value]) -> Choice:
+        rank = self._member(one, path, "rank", int)
+        choice, path = self._member(one, path, "choice", dict), (*path, "choice")
+        holds = self._member(choice, path, "holds", list)
+        for at, field in enumerate(holds):
+            if not isinstance(field, str):
+                self.fail((*path, "holds", at), f"was {_kind(field)}, must be a string")
+        fit = []
+        for size, of in self._member(choice, path, "fit", dict).items():
+            tile = algorithm.get(of) if isinstance(of, str) else None
+            if not isinstance(tile, int) or tile <= 0:
+                self.fail((*path, "fit", size), f"fit: was {of}, must be a number of the algorithm")
+            fit.append((size, of, tile))
+        rules = []
+        for name in ("needs", "best"):
+            try:
+                rules.append(SizeRule(self._member(choice, path, name, str)))
+            except FileError:
+                raise
+            except ArgumentError as error:
+                self.fail((*path, name), str(error))
+        return Choice(holds, fit, rules[0], rules[1], rank, self._member(choice, path, "order", int))
+
+
+def _kind(value: object) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number with a dot", str: "a string", list: "an array",
+             dict: "an object", type(None): "null"}  # fmt: skip
+    return names[type(value)]
+
+
+def _line(document: str, path: Path) -> int:
+    """The line of the value at a path in a document that can be parsed."""
+    decoder = json.JSONDecoder()
+
+    def blank(at: int) -> int:
+        while document[at] in " \t\r\n":
+            at += 1
+        return at
+
+    at = blank(0)
+    for step in path:
+        at, count = blank(at + 1), 0
+        while True:
+            if isinstance(step, int):
+                found = count == step
+            else:
+                name, end = decoder.raw_decode(document, at)
+                at, found = blank(blank(end) + 1), name == step  # past the colon
+            if found:
+                break
+            _, end = decoder.raw_decode(document, at)
+            at, count = blank(blank(end) + 1), count + 1  # past the comma
+    return document.count("\n", 0, at) + 1

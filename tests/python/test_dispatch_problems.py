@@ -1,0 +1,177 @@
+"""The dispatcher's problems, builders and keys: every setter, every refusal, every field of a key in its id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tilekiln import ArgumentError
+from tilekiln.dispatcher import GemmProblemBuilder, Key, Problem, ProblemBuilder
+
+
+def attention(hdim_q: int = 64, hdim_v: int = 64, seqlen_q: int = 128) -> ProblemBuilder:
+    return ProblemBuilder().data_type("bf16").dims(hdim_q, hdim_v, 2, seqlen_q, 256).nheads(8, 4)
+
+
+WRONG = {
+    "api_family: was fmha, must be fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd": (
+        lambda b: b.api_family("fmha")
+    ),
+    "hdim_q: was 0, must be at least 1": lambda b: b.dims(0, 64, 1, 1, 1),
+    "hdim_v: was -1, must be at least 1": lambda b: b.dims(64, -1, 1, 1, 1),
+    "hdim_v: was 'wide', must be an integer of at least 1": lambda b: b.dims(64, "wide", 1, 1, 1),
+    "batch: was True, must be an integer of at least 1": lambda b: b.dims(64, 64, True, 1, 1),
+    "seqlen_q: was -1, must be at least 0": lambda b: b.dims(64, 64, 1, -1, 1),
+    "nhead_k: was 0, must be at least 1": lambda b: b.nheads(8, 0),
+    "nhead_q: was 8, must be a multiple of nhead_k, 3": lambda b: b.nheads(8, 3),
+    "bias_type: was slopes, must be no_bias, none, no, elementwise, elementwise_bias or alibi": (
+        lambda b: b.bias_type("slopes")
+    ),
+    "page_size: was 0, must be at least 1": lambda b: b.kv_cache("linear", "vllm", 0),
+    "lookup: was hash, must be vllm, vllm_block_table_2d, sglang or sglang_page_table_1d": (
+        lambda b: b.kv_cache("linear", "hash", 1)
+    ),
+    "window_left: was -2, must be at least -1": lambda b: b.window(-2, 0),
+    "sink_size: was -1, must be at least 0": lambda b: b.sink_size(-1),
+    "num_splits: was 0, must be at least 1": lambda b: b.num_splits(0),
+    "lse: was no, must be yes for bwd, which reads what the forward wrote": lambda b: b.api_family("bwd"),
+    "max_seqlen_q: was 0, must be at least 1 in group mode": lambda b: b.group_mode(),
+    "dbias: was yes, must be no without an elementwise bias": lambda b: b.bwd_flags(True, False, False),
+    "store_randval: was yes, must be no without dropout": lambda b: b.bwd_flags(False, True, False),
+}
+
+
+@pytest.mark.parametrize("sentence", WRONG)
+def test_refusals_name_the_field(sentence: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        WRONG[sentence](attention()).build()
+    assert str(refused.value) == sentence
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"^data_type: was not given, must be a dtype such as bf16$"):
+        ProblemBuilder().build()
+    with pytest.raises(ArgumentError, match=r"^hdim_q: was not given, must be at least 1$"):
+        ProblemBuilder().data_type("fp16").build()
+    with pytest.raises(ArgumentError, match=r"value: was 1\.5, must be a number"):
+        attention().set("hdim_q", 1.5)
+
+
+def test_every_setter_reaches_its_field() -> None:
+    """The sentence is that of C++ (tests/dispatcher/problem_test.cpp)."""
+    problem = (
+        attention().api_family("batch_prefill").gfx_arch("gfx942").mask_type("top_left").bias_type("elementwise_bias")
+        .lse().dropout().qscale_type("kv_blockscale").rope_type("half_rotated").logits_soft_cap().v_rowmajor(False)
+        .group_mode().paged_kv().fp8_static_quant().skip_min_seqlen_q().kv_cache("vectorized", "sglang", 16)
+        .window(7, 3).sink_size(4).max_seqlen(300, 400).num_splits(8).bwd_flags(False, True, True).build()
+    )  # fmt: skip
+    assert str(problem) == (
+        "fmha_batch_prefill batch=2 bias=elementwise dbias=no deterministic=yes dropout=yes dtype=bf16 "
+        "fp8_static_quant=yes hdim_q=64 hdim_v=64 kv_dtype=same layout=vectorized lookup=sglang lse=yes mask=window "
+        "mask_origin=top_left max_seqlen_k=400 max_seqlen_q=300 mode=group nhead_k=4 nhead_q=8 num_splits=8 "
+        "page_size=16 paged=yes qscale=kv_blockscale rope=half seqlen_k=256 seqlen_q=128 sink=yes sink_size=4 "
+        "skip_min_seqlen_q=yes "
+        "softcap=yes store_randval=yes target=gfx942 v_layout=column window_left=7 window_right=3"
+    )
+    backward = attention().api_family("fmha_bwd").lse().dropout().bwd_flags(False, True, False).build()
+    assert (backward["dropout"], backward.family) == ("store", "fmha_bwd_dq_dk_dv")
+    for order in (("api_family", "kernel_family"), ("kernel_family", "api_family")):
+        builder = attention().lse()
+        for setter in order:
+            getattr(builder, setter)("bwd" if setter == "api_family" else "bwd_dot_do_o")
+        assert builder.build().family == "fmha_bwd_dot_do_o"
+
+
+def test_sizes_and_keys_of_problems() -> None:
+    problem = attention(64, 32).build()
+    assert problem.num_ops == 2 * 2 * 8 * 128 * 256 * (64 + 32)
+    assert attention(64, 32, 0).build().num_ops == 0
+    longer = attention(64, 32).max_seqlen(500, 600).build()
+    assert (longer.effective_max_seqlen_q, longer.effective_max_seqlen_k) == (500, 600)
+    assert (problem.effective_max_seqlen_q, problem.has_variable_seqlen_k) == (128, False)
+    for name in ("has_seqstart_k", "has_seqlen_k", "has_cu_seqlens_k", "is_gappy"):
+        assert attention().set(name, True).build().has_variable_seqlen_k
+    # Sizes are not in the canonical key; every other field that says something is.
+    assert problem.canonical_key() == attention(64, 32, 7).build().canonical_key()
+    assert problem.canonical_key() == attention(64, 32).lse(False).mask_type("no_mask").build().canonical_key()
+    changes: list[Callable[[ProblemBuilder], object]] = [
+        lambda b: b.set("hdim_q", 32), lambda b: b.set("hdim_v", 64), lambda b: b.lse(), lambda b: b.dropout(),
+        lambda b: b.mask_type("top_left"), lambda b: b.mask_type("bottom_right"), lambda b: b.bias_type("alibi"),
+        lambda b: b.logits_soft_cap(), lambda b: b.v_rowmajor(False), lambda b: b.gfx_arch("gfx942"),
+        lambda b: b.sink(), lambda b: b.window(5, 0), lambda b: b.paged_kv(),
+        lambda b: b.kv_cache("linear", "vllm", 16),
+        lambda b: b.kv_cache("linear", "sglang", 16), lambda b: b.set("has_block_table", True),
+        lambda b: b.api_family("fwd_splitkv"), lambda b: b.qscale_type("pertensor"), lambda b: b.rope_type("half"),
+        lambda b: b.fp8_static_quant(), lambda b: b.skip_min_seqlen_q(), lambda b: b.set("rotary_dim", 16),
+        lambda b: b.set("min_seqlen_q", 4), lambda b: b.set("has_cache_batch_idx", True), lambda b: b.data_type("fp16"),
+        lambda b: b.set("has_rotary", True), lambda b: b.set("is_gappy", True), lambda b: b.set("deterministic", True),
+    ]  # fmt: skip
+    keys = {problem.canonical_key()}
+    for change in changes:
+        builder = attention(64, 32)
+        change(builder)
+        keys.add(builder.build().canonical_key())
+    assert len(keys) == 1 + len(changes)
+
+
+def test_products() -> None:
+    problem = GemmProblemBuilder().from_ab(100, 30, 30, 50).dtypes("int8").layouts("rcc").build()
+    assert str(problem) == (
+        "gemm dtype=int8 k=30 layout_a=row layout_b=column layout_out=column m=100 n=50 out_dtype=int32 stride_a=30 "
+        "stride_b=30 stride_out=100"
+    )
+    assert problem.num_ops == 2 * 100 * 50 * 30
+    assert GemmProblemBuilder().dimensions(10, 10, 30).strides(40, 0, 0).build().number("stride_a") == 40
+
+
+PRODUCTS_WRONG = {
+    "m: was not given, must be at least 1": lambda b: b,
+    "n: was 0, must be at least 1": lambda b: b.dimensions(1, 0, 1),
+    "k: was 31 rows of b, must be 30, the columns of a": lambda b: b.from_ab(100, 30, 31, 50),
+    "m: was 99 rows of out, must be 100, the rows of a": lambda b: b.from_shapes(100, 30, 30, 50, 99, 50),
+    "n: was 51 columns of out, must be 50, those of b": lambda b: b.from_shapes(100, 30, 30, 50, 100, 51),
+    "dtype: was fp64, must be fp32, fp16, bf16, int8, fp8 or bf8; did you mean fp16?": lambda b: b.dtypes("fp64"),
+    "layouts: was rc, must be three letters of r and c, as in rcr": lambda b: b.layouts("rc"),
+    "layout_b: was x, must be r or c": lambda b: b.layouts("rxr"),
+    "stride_a: was 20, must be at least 30": lambda b: b.dimensions(10, 10, 30).strides(20, 0, 0),
+}
+
+
+@pytest.mark.parametrize("sentence", PRODUCTS_WRONG)
+def test_refusals_of_products(sentence: str) -> None:
+    with pytest.raises(ArgumentError) as refused:
+        PRODUCTS_WRONG[sentence](GemmProblemBuilder()).build()
+    assert str(refused.value) == sentence
+
+
+def test_values_mean_what_they_say() -> None:
+    problem = Problem("fmha_fwd", lse=True, sink="no", hdim_q="64", page_size=16, dtype="")
+    assert [problem[name] for name in ("lse", "sink", "hdim_q", "page_size", "dtype", "other")] == [
+        "yes", "no", 64, 16, None, None
+    ]  # fmt: skip
+    assert problem == Problem("fmha_fwd", page_size="16", hdim_q=64, sink=False, lse="yes")
+    assert problem != problem.copy().set("lse", False)
+
+
+def test_every_field_of_a_key_is_in_its_id() -> None:
+    """Each field alone, those among them that upstream forgets (facts 1.5 and gemm.md 4.1)."""
+    words = ("softcap", "lse", "wave_m2", "wave_n2", "wave_k2", "warp_m2", "warp_n2", "warp_k2", "constraint",
+             "dtype_b", "dtype_acc", "transpose_c", "grouped", "block_size", "double_buffer",
+             "num_wave_groups")  # fmt: skip
+    signature = {"dtype": "bf16", "hdim_q": 64, "hdim_v": 64, "mode": "batch", "mask": "none"}
+    algorithm = {"pipeline": "qr", "tile_m0": 128, **dict.fromkeys(words, 1)}
+    ids = {Key("fmha_fwd", signature, algorithm, "cpu-generic").id}
+    changed = [
+        Key("fmha_bwd", signature, algorithm, "cpu-generic"),
+        Key("fmha_fwd", signature, algorithm, "gfx942"),
+        Key("fmha_fwd", signature, algorithm, "cpu-generic", "flash"),
+        *(Key("fmha_fwd", {**signature, name: 77}, algorithm, "cpu-generic") for name in (*signature, *words)),
+        *(Key("fmha_fwd", signature, {**algorithm, name: 77}, "cpu-generic") for name in algorithm),
+        Key("fmha_fwd", {**signature, "pipeline": "qr"}, algorithm, "cpu-generic"),
+    ]
+    ids |= {key.id for key in changed}
+    assert len(ids) == 1 + len(changed) > 40
+    turned = Key("fmha_fwd", dict(reversed(signature.items())), dict(reversed(algorithm.items())), "cpu-generic")
+    assert turned == Key("fmha_fwd", signature, algorithm, "cpu-generic")
+    assert turned.id in ids
+    assert turned.id.startswith("fmha_fwd-bf16-64x64-")

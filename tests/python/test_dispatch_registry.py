@@ -1,0 +1,373 @@
+"""Registries, choices, plans and timing of the dispatcher, by kernels made by hand."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+from tilekiln import ArgumentError, NoKernelError
+from tilekiln.dispatcher import (
+    Call,
+    Choice,
+    Dispatcher,
+    FileError,
+    FunctionInstance,
+    Instance,
+    Key,
+    Problem,
+    ProblemBuilder,
+    Registry,
+    Stages,
+    Timing,
+    UnsupportedProblem,
+)
+from tilekiln.dispatcher.timing import measure
+
+PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python"
+
+
+def attention(hdim_q: int = 64, hdim_v: int = 64, seqlen_q: int = 128) -> ProblemBuilder:
+    return ProblemBuilder().data_type("bf16").dims(hdim_q, hdim_v, 2, seqlen_q, 256).nheads(8, 4)
+
+
+def kernel(name: str = "", hdim: int = 64, tile: int = 64, launch: Any = None, **changes: Any) -> FunctionInstance:
+    """A kernel of the forward; changes: fields of its signature or algorithm, target, and of its choice."""
+    signature = {"dtype": "bf16", "hdim_q": hdim, "hdim_v": hdim, "mode": "batch", "mask": "none"}
+    algorithm = {"pipeline": "qr", "tile_m0": tile}
+    choice = {name: changes.pop(name) for name in ("needs", "best", "rank", "order") if name in changes}
+    family, target = changes.pop("family", "fmha_fwd"), changes.pop("target", "cpu-generic")
+    accepts = changes.pop("accepts", None)
+    for field, value in changes.items():
+        (algorithm if field.startswith(("pad", "tile", "max_", "wave", "hdim_q_al")) else signature)[field] = value
+    fit = [("seqlen_q", "tile_m0", tile)]
+    key = Key(family, signature, algorithm, target)
+    return FunctionInstance(key, launch, Choice(("hdim_q", "hdim_v"), fit, **choice), name, accepts)
+
+
+def dispatcher(*kernels: Instance, **options: Any) -> Dispatcher:
+    registry = Registry("made")
+    assert registry.add_all(kernels) == len(kernels)
+    return Dispatcher(registry, **options)
+
+
+def chosen(problem: Problem, *kernels: Instance) -> str:
+    """The name of what is chosen, which may not depend on the order of registration."""
+    names = {getattr(dispatcher(*order).select(problem), "name", "") for order in (kernels, tuple(reversed(kernels)))}
+    (name,) = names
+    return name
+
+
+def test_the_score() -> None:
+    problem = attention().build()
+    # Waste before all: a fitting tile does not save a kernel of larger head dims.
+    assert chosen(problem, kernel("exact", tile=128), kernel("larger", hdim=128, tile=64)) == "exact"
+    # Then the declared fit: of 128 queries 64 and 128 spend alike, so the taller answers; 256 would waste half.
+    assert chosen(problem, kernel("64", tile=64), kernel("128", tile=128), kernel("256", tile=256)) == "128"
+    assert chosen(attention(seqlen_q=60).build(), kernel("64", tile=64), kernel("128", tile=128)) == "64"
+    assert chosen(attention(seqlen_q=100).build(), kernel("64", tile=64), kernel("16", tile=16)) == "16"
+    # best: preferred within, and after all others elsewhere.
+    few = kernel("few", tile=16, best="seqlen_q>=1 seqlen_q<=8")
+    assert chosen(attention(seqlen_q=8).build(), few, kernel("64")) == "few"
+    assert chosen(attention(seqlen_q=9).build(), few, kernel("64")) == "64"
+    # Then the faster target, then rank.
+    fast = kernel("fast", target="cpu-avx512", order=30)
+    assert chosen(problem, kernel("slow", order=10, rank=-5), fast) == "fast"
+    assert chosen(problem, kernel("first", rank=1), kernel("second", rank=2, max_seq_len_q=9999)) == "first"
+    ranked = dispatcher(kernel("first", rank=1), kernel("second", rank=2, max_seq_len_q=9999))
+    second = next(entry.id for entry in ranked.registry.entries() if entry.instance.name == "second")
+    assert ranked.registry.set_rank(second, 0)
+    assert ranked.select(problem).name == "second"
+    assert not ranked.registry.set_rank("nobody", 0)
+
+
+def test_what_answers() -> None:
+    problem = attention().build()
+    assert chosen(problem, kernel(hdim=32)) == ""
+    assert chosen(attention(64, 128).build(), kernel("wide", hdim=128)) == "wide"
+    assert chosen(attention().mask_type("causal").build(), kernel()) == ""
+    assert chosen(attention().lse().build(), kernel()) == "", "a feature that the kernel does not know"
+    assert chosen(attention().lse(False).build(), kernel("off")) == "off"
+    assert chosen(problem, kernel(lse=True)) == ""
+    assert chosen(attention().v_rowmajor().build(), kernel("usual")) == "usual"
+    assert chosen(attention().v_rowmajor(False).build(), kernel("usual")) == ""
+    # Pads and limits.
+    assert chosen(attention(seqlen_q=100).build(), kernel(pad_s=False)) == ""
+    assert chosen(attention(seqlen_q=128).build(), kernel("whole", pad_s=False)) == "whole"
+    assert chosen(attention().set("is_gappy", True).build(), kernel(pad_sk=False, tile_n0=64)) == ""
+    assert chosen(attention(60).build(), kernel(pad_d=False, hdim_q_alignment=8)) == ""
+    assert chosen(problem, kernel(max_seq_len_q=64)) == ""
+    assert chosen(attention().num_splits(8).build(), kernel(max_splits_log2=2)) == ""
+    assert chosen(attention().num_splits(4).build(), kernel("four", max_splits_log2=2)) == "four"
+    assert chosen(problem, kernel("small", needs="seqlen_q<=64")) == ""
+    assert chosen(attention(seqlen_q=64).build(), kernel("small", needs="seqlen_q<=64")) == "small"
+    assert chosen(problem, kernel("picky", accepts=lambda asked: asked["batch"] == 3)) == ""
+    # Fields whose numbers must be equal, which words alone do not tell apart.
+    pages = [kernel("16", page_size=16), kernel("64", page_size=64)]
+    of = dispatcher(*pages)
+    sizes = [16, 64, 16, 1]
+    found = [of.select(attention().kv_cache("linear", "vllm", size).build()) for size in sizes]
+    assert [one and one.name for one in found] == ["16", "64", "16", None]
+
+
+def test_targets() -> None:
+    two = [kernel("generic"), kernel("gfx", target="gfx942", order=-1), kernel("any", target="", hdim=128)]
+    assert dispatcher(*two).select(attention().gfx_arch("gfx942").build()).name == "gfx"
+    assert dispatcher(*two, target="gfx942").select(attention().build()).name == "gfx"
+    assert dispatcher(*two).select(attention().gfx_arch("gfx90a").build()).name == "any"
+    of = dispatcher(*two)
+    assert of.registry.filter_by_target("gfx942") == 1
+    assert [one.name for one in of.registry.get_all()] == ["gfx", "any"]
+
+
+def test_priorities_and_merging() -> None:
+    registry = Registry("mine")
+    assert registry.add(kernel("low"), "low")
+    assert not registry.add(kernel("again"), "low"), "only a higher priority replaces"
+    assert registry.add(kernel("normal"))
+    assert not registry.add(kernel("lower"), "low")
+    assert registry.lookup(kernel().key).name == "normal"
+    other = Registry("theirs")
+    other.add(kernel("merged"))
+    other.add(kernel("wide", hdim=128), "high")
+    assert registry.merge_from(other) == 2, "merging replaces an equal priority"
+    assert registry.merge_from(registry) == 0
+    assert sorted(one.name for one in registry.get_all()) == ["merged", "wide"]
+    assert [one.name for one in registry.filter(lambda one: one.key.signature["hdim_q"] == 64)] == ["merged"]
+    # Priority goes before fit and rank, after waste.
+    registry.add(kernel("better", tile=128, rank=-9), "low")
+    assert Dispatcher(registry).select(attention().build()).name == "merged"
+    with pytest.raises(ArgumentError, match="priority: was urgent, must be low, normal or high"):
+        registry.add(kernel(), "urgent")
+    registry.clear()
+    assert len(registry) == 0
+    assert Registry.named("some") is Registry.named("some") is not Registry.named("other")
+
+
+def test_receipts() -> None:
+    registry = Registry("mine")
+    for receipt in ("flash", "pytorch", ""):
+        registry.add(FunctionInstance(Key("fmha_fwd", {"dtype": "bf16"}, receipt=receipt)))
+    assert registry.available_receipts() == ["flash", "pytorch"]
+    assert registry.filter_by_receipt("flash") == 1
+    assert sorted(one.key.receipt for one in registry.get_all()) == ["", "flash"]
+
+
+def test_threads_register_and_ask() -> None:
+    registry = Registry("shared")
+    of, problem, failed = Dispatcher(registry), attention().build(), []
+
+    def work(number: int) -> None:
+        try:
+            for i in range(100):
+                registry.add(kernel(hdim=64 + 8 * (number * 100 + i)))
+                assert of.select(problem) is not None
+        except BaseException as error:  # a thread's failure is the test's
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert len(registry) == 400
+    assert of.select(problem).key.signature["hdim_q"] == 64
+
+
+def test_heuristics_and_measurements() -> None:
+    problem, log = attention().build(), []
+    of = dispatcher(kernel("64", tile=64), kernel("128", tile=128), kernel("alibi", tile=32, bias="alibi"))
+    ids = {entry.instance.name: entry.id for entry in of.registry.entries()}
+    assert (of.strategy, of.select(problem).name) == ("first_fit", "128")
+    of.set_heuristic(lambda asked: log.append(str(asked)) or ["nobody", ids["alibi"], ids["64"]])
+    assert (of.strategy, of.select(problem).name) == ("heuristic", "64")
+    assert log == [str(problem)]
+    of.set_heuristic(lambda _: ["nobody", ids["alibi"]])
+    assert of.select(problem).name == "128", "none is left, so the first fit"
+    of.set_measured({str(problem): [ids["64"]]})
+    assert of.select(problem).name == "64"
+    of.set_heuristic(None)
+    assert (of.strategy, of.select(attention(seqlen_q=999).build()).name) == ("first_fit", "128")
+
+
+def test_plans_of_stages() -> None:
+    families = ("fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_bwd_convert_dq")
+    stages = Stages(families, families[1], {families[2]: "found"})
+    problem = attention().api_family("bwd").lse().dropout().build()
+    made = [kernel(family=family, **({"dropout": "apply"} if family == families[1] else {})) for family in families]
+    three = dispatcher(*made).add_operator("fmha_bwd", stages)
+    plan = three.plan(problem)
+    assert [stage.family for stage in plan.stages] == list(families)
+    assert plan.is_valid
+    assert plan.whole is None
+    two = dispatcher(*made[:2]).add_operator("fmha_bwd", stages)
+    assert [stage.family for stage in two.plan(problem).stages] == list(families[:2])
+    missing = dispatcher(*made[1:]).add_operator("fmha_bwd", stages).plan(problem)
+    assert not missing.is_valid
+    assert missing.reason.startswith("no kernel of fmha_bwd_dot_do_o in registry made for fmha_bwd ")
+    # A field that is needed only when a problem asks for it.
+    when = dispatcher(*made).add_operator("fmha_bwd", Stages(families, families[1], {families[2]: "deterministic"}))
+    assert len(when.plan(problem).stages) == 2
+    # What no stage knows is refused by its name.
+    unknown = three.plan(problem.copy().set("qscale", "pertensor"))
+    assert (unknown.is_valid, "qscale" in unknown.reason) == (False, True)
+    # An empty registry gives a plan without stages.
+    assert not dispatcher().plan(problem).is_valid
+
+
+def test_running_and_refusing() -> None:
+    ran: list[Any] = []
+    problem = attention().build()
+    of = dispatcher(
+        kernel("mine", launch=lambda call: ran.append(call.arrays) or len(ran)), kernel("listed", tile=32, rank=9)
+    )
+    ids = {entry.instance.name: entry.id for entry in of.registry.entries()}
+    assert of.run("fmha_fwd", 1, 2, problem=problem) == 1
+    assert ran == [(1, 2)]
+    assert of.run_explicit(ids["mine"], Call("fmha_fwd", 3), problem) == 2
+    with pytest.raises(NoKernelError, match="id: was nobody, must be one of registry made"):
+        of.run_explicit("nobody", Call("fmha_fwd"), problem)
+    with pytest.raises(UnsupportedProblem, match="mine: it has mask=none"):
+        of.run_explicit(ids["mine"], Call("fmha_fwd"), attention().mask_type("causal").build())
+    with pytest.raises(RuntimeError, match="listed: has no code here, it is a listing"):
+        of.run_explicit(ids["listed"], Call("fmha_fwd"), problem)
+    with pytest.raises(NoKernelError, match="no kernel of fmha_fwd in registry made"):
+        of.run("fmha_fwd", problem=attention(512).build())
+    with pytest.raises(NoKernelError, match="operator: was fmha_fwd, must be one of a library that was added"):
+        of.run("fmha_fwd", 1)
+    why = of.why(attention().build())
+    assert "  chosen: mine" in why
+    mismatch = of.why(attention().mask_type("causal").build())
+    assert "refused: mine: it has mask=none" in mismatch
+    assert "wave_m0=4 has no effect on cpu-generic" in dispatcher(kernel(wave_m0=4)).why(problem)
+
+
+def test_people_derive_from_instance() -> None:
+    class Own(Instance):
+        key = Key("fmha_fwd", {"dtype": "bf16", "mask": "none"})
+
+        def launch(self, call: Call) -> str:
+            return f"ran {call.operator}"
+
+        def refusal(self, problem: Problem) -> str:
+            return super().refusal(problem) or ("it wants few queries" if problem.number("seqlen_q") > 8 else "")
+
+    of = dispatcher(kernel("ours", hdim=128), Own())
+    assert of.run("fmha_fwd", problem=attention(seqlen_q=8).build()) == "ran fmha_fwd"
+    assert of.select(attention(seqlen_q=9).build()).name == "ours"
+    assert "it wants few queries" in of.why(attention(512, seqlen_q=9).build())
+    with pytest.raises(TypeError, match="abstract"):
+        Instance()  # type: ignore[abstract]
+
+
+def test_timing() -> None:
+    sets: list[int] = []
+    timing = Timing().set(2, 5, 1000)
+    timing.rotating = 3
+    times = measure(timing, sets.append)
+    assert sets == [0, 1, 0, 1, 2, 0, 1]
+    assert times.runs == 5
+    assert 0 <= times.min <= times.median <= times.max
+    timing.on = False
+    assert measure(timing, sets.append) == (0, 0, 0, 0)
+    for arguments, sentence in (
+        ((-1, 1), "cold: was -1, must be at least 0"),
+        ((0, 0), "repeat: was 0, must be at least 1"),
+    ):
+        with pytest.raises(ArgumentError, match=sentence):
+            Timing().set(*arguments)
+    of, turns = dispatcher(kernel(launch=lambda call: turns.append(call.arrays))), []
+    of.set_timing(0, 4)
+    assert of.time(Call("x", 1), Call("x", 2), problem=attention().build()).runs == 4
+    assert turns == [(1,), (2,), (1,), (2,)]
+    of.set_benchmarking(False)
+    assert of.time(Call("x", 1), problem=attention().build()).runs == 0
+
+
+def registered() -> Registry:
+    registry = Registry('a "name"\n')
+    for one, priority in ((kernel("64", best="seqlen_q<=8", rank=2, order=3), "low"),
+                          (kernel("é\x01", tile=128), "high"),
+                          (kernel("third", hdim=32, page_size=16, lse=True, bias="alibi"), "normal")):  # fmt: skip
+        assert registry.add(one, priority)
+    return registry
+
+
+def test_json_there_and_back() -> None:
+    registry = registered()
+    text = registry.to_json()
+    back = Registry(registry.name)
+    assert back.from_json(text) == 3
+    assert back.to_json() == text
+    whole = json.loads(text)
+    assert whole["metadata"] == {"registry_name": 'a "name"\n', "total_kernels": 3, "export_version": "1.0.0"}
+    for counts in whole["statistics"].values():
+        assert sum(counts.values()) == 3
+    assert whole["kernels"][0]["name"] == "é\x01"
+    assert "timestamp" in json.loads(registry.to_json(timestamp=True))["metadata"]
+    assert list(json.loads(registry.to_json(statistics=False))) == ["metadata", "kernels"]
+    assert Registry("empty").from_json(Registry("empty").to_json()) == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('"kernels"', '"kernel"', r":1: 'kernels' is missing here"),
+        ('"total_kernels":3', '"total_kernels":4', r":1: total_kernels: was 4, must be 3, the kernels that follow"),
+        ('"priority":"low"', '"priority":"soon"', r":6: priority: was soon, must be low, normal or high"),
+        ('"rank":2', '"rank":"2"', r":6: was a string, must be a number"),
+        ('"tile_m0":128', '"tile_m0":64', r":4: identifier: was .*, must be .*, that of its fields"),
+        ('"page_size":16', '"page_size":[16]', r":5: was an array, must be a value"),
+        ('"best":"seqlen_q<=8"', '"best":"seqlen_q<8"', r':6: rule: was "seqlen_q<8", must be'),
+        (
+            '"fit":{"seqlen_q":"tile_m0"}',
+            '"fit":{"seqlen_q":"tile"}',
+            r":4: fit: was tile, must be a number of the alg",
+        ),
+        ('"bias":"alibi"', '"bias":"alibi', r":5: "),
+        ("]}", "", r":8: "),
+    ],
+)
+def test_a_broken_file_is_told_by_its_line(old: str, new: str, sentence: str) -> None:
+    text = registered().to_json()
+    assert old in text
+    registry = Registry("mine")
+    with pytest.raises(FileError, match=f"^kernels.json{sentence}"):
+        registry.from_json(text.replace(old, new, 1), "kernels.json")
+    assert len(registry) == 0, "nothing was added"
+
+
+def test_auto_export(tmp_path) -> None:
+    path, registry = tmp_path / "kernels.json", Registry("exported")
+    registry.enable_auto_export(path, statistics=False)
+    registry.add(kernel("64"))
+    assert path.read_text() == registry.to_json(statistics=False)
+    registry.disable_auto_export()
+    registry.add(kernel("128", tile=128))
+    assert json.loads(path.read_text())["metadata"]["total_kernels"] == 1
+    with pytest.raises(OSError):
+        registry.to_file(tmp_path / "none" / "kernels.json")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["kernels.json"]
+
+
+def test_auto_export_at_the_end_of_the_process(tmp_path, run) -> None:
+    run(f"""
+from tilekiln.dispatcher import FunctionInstance, Key, Registry
+registry = Registry("late")
+registry.enable_auto_export({str(tmp_path / 'kernels.json')!r}, each_registration=False)
+registry.add(FunctionInstance(Key("fmha_fwd", {{"dtype": "bf16"}})))
+assert not __import__("os").path.exists({str(tmp_path / 'kernels.json')!r})
+""", PYTHON)  # fmt: skip
+    assert json.loads((tmp_path / "kernels.json").read_text())["metadata"]["total_kernels"] == 1
+
+
+def test_importing_needs_no_numpy(run) -> None:
+    said = run(
+        "import sys; from tilekiln.dispatcher import Dispatcher, Key, ProblemBuilder, Registry\n"
+        "print('numpy' in sys.modules)",
+        PYTHON,
+    )
+    assert said == "False\n"
