@@ -11,4 +11,5 @@
 #include "tilekiln/dispatcher/dispatch.hpp"
 #include "tilekiln/dispatcher/gemm.hpp"
 #include "tilekiln/dispatcher/kernel_set.hpp"
+#include "tilekiln/dispatcher/listing.hpp"
 #include "tilekiln/dispatcher/registry_json.hpp"

@@ -39,6 +39,8 @@ class Library : public std::enable_shared_from_this<Library> {
   Library& operator=(const Library&) = delete;
 
   const std::string& receipt() const { return receipt_; }
+  // CK's number of the receipt; -1: it has none.
+  int64_t number() const { return number_; }
   const std::string& path() const { return path_; }
   const std::map<std::string, Stages>& operators() const { return stages_; }
   // By family, what its kernels have whether or not a call asks for it: a split always writes its LSE.
@@ -94,6 +96,7 @@ class Library : public std::enable_shared_from_this<Library> {
     source_ = path_ + " (manifest)";
     const Json all = JsonReader::read({text, length}, source_);
     receipt_ = all["receipt"]["name"].text();
+    if (all["receipt"]["number"].kind == Json::Kind::number) number_ = all["receipt"]["number"].integer();
     for (const auto& [name, of] : all["stages"].members) {
       Stages& stages = stages_[name];
       for (const Json& family : of["stages"].list()) stages.families.push_back(family.text());
@@ -139,6 +142,7 @@ class Library : public std::enable_shared_from_this<Library> {
 
   void* handle_;
   std::string path_, source_, receipt_;
+  int64_t number_ = -1;
   const tilekiln_operator* const* (*operators_)(int32_t*) = nullptr;
   const char* (*manifest_)(size_t*) = nullptr;
   int32_t (*usable_)(int64_t) = nullptr;

@@ -1,0 +1,243 @@
+// What the examples share: their command line, arrays, and attention in double precision to compare with.
+#pragma once
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+#include "tilekiln/dispatcher.hpp"
+
+namespace example {
+
+using namespace tilekiln::dispatcher;
+
+// PROGRAM LIBRARY [--target TARGET] [--listing FILE]... [--to FILE]
+struct Options {
+  Library::Pointer library;
+  std::string target;             // kernels of this one alone; "": this machine's best
+  std::vector<Listing> listings;  // of `codegen list RECEIPT --format json`
+  std::string to = "kernels.json";
+  bool planned = false;  // the target has kernels in a listing alone
+};
+
+inline Options options(int count, char** words, const char* about) {
+  Options given;
+  const std::string use =
+      std::string("usage: ") + words[0] + " LIBRARY [--target TARGET] [--listing FILE]... [--to FILE]\n";
+  for (int i = 1; i < count; ++i) {
+    const std::string word = words[i];
+    const bool takes = word == "--target" || word == "--listing" || word == "--to";
+    if (word == "--help" || (takes && i + 1 == count) || (!takes && word.substr(0, 2) == "--")) {
+      std::fprintf(word == "--help" ? stdout : stderr, "%s%s\n", use.c_str(), about);
+      std::exit(word == "--help" ? 0 : 2);
+    }
+    if (word == "--target") given.target = words[++i];
+    if (word == "--listing") given.listings.push_back(read_listing_file(words[++i]));
+    if (word == "--to") given.to = words[++i];
+    if (!takes) given.library = Library::open(word);
+  }
+  if (given.library == nullptr) {
+    std::fprintf(stderr, "%s", use.c_str());
+    std::exit(2);
+  }
+  return given;
+}
+
+// A registry and a dispatcher over the library's kernels, of one target if it is named.
+struct Session {
+  Registry registry;
+  Dispatcher dispatcher;
+  bool planned = false;  // its kernels have no code: plans can be made, nothing runs
+
+  explicit Session(const Options& given) : registry("examples"), dispatcher(registry, given.target) {
+    dispatcher.add_library(given.library);
+    for (const Listing& listing : given.listings) registry.add_all(listing.instances);
+    if (given.target.empty()) return;
+    planned = true;
+    for (const auto& one : registry.get_all())
+      if (one->key().target == given.target && !one->origin().empty()) planned = false;
+    if (planned && given.listings.empty()) {
+      std::printf("library %s has no kernel of %s; give its listing, of codegen list --target %s --format json\n",
+                  given.library->receipt().c_str(), given.target.c_str(), given.target.c_str());
+      std::exit(1);
+    }
+  }
+  // Runs a call, or says that it cannot. Throws NoKernelFound.
+  template <class Args>
+  bool run(const char* operator_name, const Args& args, const Problem* problem = nullptr) const {
+    if (planned) return false;
+    const Call call(operator_name, args);
+    problem == nullptr ? dispatcher.run(call) : dispatcher.run(*problem, call);
+    return true;
+  }
+};
+
+// An array of floats, or of 32-bit indices.
+class Array {
+ public:
+  explicit Array(std::vector<int64_t> shape, unsigned seed = 0) { shaped(TILEKILN_FP32, shape, seed); }
+  static Array of_bf16(std::vector<int64_t> shape, unsigned seed = 0) { return Array(TILEKILN_BF16, shape, seed); }
+  static Array indices(const std::vector<int32_t>& numbers) {
+    Array made(TILEKILN_INT32, {static_cast<int64_t>(numbers.size())}, 0);
+    std::memcpy(made.bytes_.data(), numbers.data(), numbers.size() * 4);
+    return made;
+  }
+  static Array bytes(std::vector<int64_t> shape) { return Array(TILEKILN_UINT8, std::move(shape), 0); }
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+  Array(Array&& other) noexcept : tensor_(other.tensor_), bytes_(std::move(other.bytes_)) {
+    tensor_.data = bytes_.data();
+  }
+
+  const tilekiln_tensor* tensor() const { return &tensor_; }
+  int64_t shape(int i) const { return tensor_.shape[i]; }
+  size_t size() const { return count_of(tensor_); }
+  const std::vector<unsigned char>& raw() const { return bytes_; }
+  double operator[](size_t i) const {
+    if (tensor_.dtype == TILEKILN_UINT8) return bytes_[i];
+    float number = 0;
+    uint16_t high = 0;
+    if (tensor_.dtype == TILEKILN_FP32) {
+      std::memcpy(&number, bytes_.data() + 4 * i, 4);
+    } else {
+      std::memcpy(&high, bytes_.data() + 2 * i, 2);
+      const uint32_t bits = uint32_t(high) << 16;
+      std::memcpy(&number, &bits, 4);
+    }
+    return number;
+  }
+  void set(size_t i, float number) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, &number, 4);
+    if (tensor_.dtype == TILEKILN_FP32) {
+      std::memcpy(bytes_.data() + 4 * i, &bits, 4);
+    } else {
+      const uint16_t high = static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // round to nearest even
+      std::memcpy(bytes_.data() + 2 * i, &high, 2);
+    }
+  }
+
+ private:
+  Array(int32_t dtype, std::vector<int64_t> shape, unsigned seed) { shaped(dtype, shape, seed); }
+  static size_t count_of(const tilekiln_tensor& tensor) {
+    size_t count = 1;
+    for (int i = 0; i < tensor.ndim; ++i) count *= static_cast<size_t>(tensor.shape[i]);
+    return count;
+  }
+  // seed 0: zeros; else numbers between -1 and 1.
+  void shaped(int32_t dtype, const std::vector<int64_t>& shape, unsigned seed) {
+    tensor_ = {};
+    tensor_.dtype = dtype, tensor_.device_type = TILEKILN_CPU, tensor_.ndim = static_cast<int32_t>(shape.size());
+    int64_t count = 1;
+    for (size_t i = shape.size(); i-- > 0; count *= shape[i]) tensor_.shape[i] = shape[i], tensor_.stride[i] = count;
+    bytes_.resize(static_cast<size_t>(count) * (dtype == TILEKILN_UINT8 ? 1 : dtype == TILEKILN_BF16 ? 2 : 4));
+    tensor_.data = bytes_.data();
+    std::mt19937 random(seed);
+    for (int64_t i = 0; i < count && seed != 0; ++i)
+      set(static_cast<size_t>(i), static_cast<float>(random() % 4001) / 2000.f - 1.f);
+  }
+
+  tilekiln_tensor tensor_;
+  std::vector<unsigned char> bytes_;
+};
+
+// What attention is asked for besides its arrays.
+struct Asked {
+  int64_t left = -1, right = -1;  // the window; causal: right 0
+  bool top_left = false;
+  int64_t sink_size = 0;
+  double softcap = 0;
+  const Array* bias = nullptr;          // (seqlen_q, seqlen_k)
+  const Array* alibi_slopes = nullptr;  // (nhead_q)
+};
+
+// In double precision: q (b, sq, h, d), k and v (b, sk, hk, d). out as q; lse (b, h, sq); weights (b, h, sq, sk) where given.
+struct Expected { std::vector<double> out, lse, weights; };
+inline Expected attention(const Array& q, const Array& k, const Array& v, const Asked& asked = {}) {
+  const int64_t batch = q.shape(0), sq = q.shape(1), heads = q.shape(2), d = q.shape(3), sk = k.shape(1),
+                hk = k.shape(2), dv = v.shape(3);
+  Expected result;
+  result.out.resize(static_cast<size_t>(batch * sq * heads * dv));
+  result.lse.resize(static_cast<size_t>(batch * heads * sq));
+  result.weights.resize(static_cast<size_t>(batch * heads * sq * sk));
+  const int64_t shift = asked.top_left ? 0 : sk - sq;
+  for (int64_t b = 0; b < batch; ++b)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t i = 0; i < sq; ++i) {
+        double* const weights = &result.weights[static_cast<size_t>(((b * heads + h) * sq + i) * sk)];
+        const int64_t of = h / (heads / hk);
+        double most = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < sk; ++j) {
+          double score = 0;
+          for (int64_t x = 0; x < d; ++x)
+            score += q[static_cast<size_t>(((b * sq + i) * heads + h) * d + x)] *
+                     k[static_cast<size_t>(((b * sk + j) * hk + of) * d + x)];
+          score /= std::sqrt(static_cast<double>(d));
+          if (asked.softcap > 0) score = asked.softcap * std::tanh(score / asked.softcap);
+          if (asked.bias != nullptr) score += (*asked.bias)[static_cast<size_t>(i * sk + j)];
+          if (asked.alibi_slopes != nullptr)
+            score -= (*asked.alibi_slopes)[static_cast<size_t>(h)] * std::fabs(static_cast<double>(i + shift - j));
+          const bool left = asked.left < 0 || j >= i + shift - asked.left || j < asked.sink_size;
+          const bool right = asked.right < 0 || j <= i + shift + asked.right;
+          weights[j] = left && right ? score : -INFINITY;
+          most = std::max(most, weights[j]);
+        }
+        for (int64_t j = 0; j < sk; ++j) sum += weights[j] = most == -INFINITY ? 0 : std::exp(weights[j] - most);
+        result.lse[static_cast<size_t>((b * heads + h) * sq + i)] = sum > 0 ? most + std::log(sum) : -INFINITY;
+        for (int64_t j = 0; j < sk && sum > 0; ++j) weights[j] /= sum;
+        for (int64_t x = 0; x < dv; ++x) {
+          double value = 0;
+          for (int64_t j = 0; j < sk; ++j)
+            value += weights[j] * v[static_cast<size_t>(((b * sk + j) * hk + of) * dv + x)];
+          result.out[static_cast<size_t>(((b * sq + i) * heads + h) * dv + x)] = value;
+        }
+      }
+  return result;
+}
+
+// "agrees with float64", or how far it is from it.
+inline std::string verdict(const Array& got, const std::vector<double>& expected, double bound = 1e-5) {
+  double worst = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = got[i] == expected[i] ? 0 : std::fabs(got[i] - expected[i]);
+    worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+  }
+  return worst <= bound ? "agrees with float64" : "is off by " + std::to_string(worst);
+}
+
+// A plan, a stage a line; or why there is none.
+inline void say(const Plan& plan) {
+  if (!plan.is_valid()) std::printf("  no plan: %s\n", plan.reason.substr(0, plan.reason.find(" in registry")).c_str());
+  for (const Plan::Stage& stage : plan.stages) {
+    const Key& key = stage.instance->key();
+    std::printf("  %s: %s", stage.family.c_str(), key.signature[field::dtype].text().c_str());
+    for (const Field axis : {field::hdim_q, field::hdim_v})
+      if (key.signature.has(axis)) std::printf(" %s=%s", axis.name().c_str(), key.signature[axis].text().c_str());
+    std::printf(", %s\n", key.algorithm["pipeline"].text().c_str());
+  }
+}
+
+// fp32, head dims 64, as most examples ask.
+inline ProblemBuilder fp32(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t nhead_q = 4,
+                           int64_t nhead_k = 4) {
+  return ProblemBuilder().data_type("fp32").dims(64, 64, batch, seqlen_q, seqlen_k).nheads(nhead_q, nhead_k);
+}
+
+// q, k, v and out of attention, fp32 and head dim 64.
+struct Arrays {
+  Array q, k, v, out, lse;
+  Arrays(int64_t batch, int64_t seqlen_q, int64_t seqlen_k, int64_t nhead_q = 4, int64_t nhead_k = 4)
+      : q({batch, seqlen_q, nhead_q, 64}, 1),
+        k({batch, seqlen_k, nhead_k, 64}, 2),
+        v({batch, seqlen_k, nhead_k, 64}, 3),
+        out({batch, seqlen_q, nhead_q, 64}),
+        lse({batch, nhead_q, seqlen_q}) {}
+  tilekiln_fmha_fwd_args forward() const {
+    tilekiln_fmha_fwd_args args = tilekiln_fmha_fwd_defaults();
+    args.q = q.tensor(), args.k = k.tensor(), args.v = v.tensor(), args.out = out.tensor();
+    return args;
+  }
+};
+
+}  // namespace example
