@@ -35,6 +35,26 @@ class Limit(Struct, frozen=True, forbid_unknown_fields=True):
     log2: bool = False
 
 
+class AlgorithmAxes(Struct, frozen=True, forbid_unknown_fields=True):
+    forward: dict[str, str]
+    backward: dict[str, str]
+    forward_products: list[str]
+    backward_products: list[str]
+    same: list[str]
+
+    def of(self, backward: bool) -> dict[str, str]:
+        """CK's words and the axes that they are."""
+        products = self.backward_products if backward else self.forward_products
+        waves = {
+            f"{kind}_{letter}{at}": f"{product}{of}_{letter}"
+            for at, product in enumerate(products)
+            for kind, of in (("wave", ""), ("warp", "_warp"))
+            for letter in "mnk"
+        }
+        same = {word: word for word in self.same}
+        return same | (self.backward if backward else self.forward) | waves | {"block_per_cu": "occupancy"}
+
+
 Said = dict[str, str | None]
 
 
@@ -94,6 +114,8 @@ class DispatcherFile(Struct, frozen=True, forbid_unknown_fields=True):
     pads: list[Pad]
     limits: list[Limit]
     idle_on_cpu: list[str]
+    algorithm_axes: AlgorithmAxes
+    auto_fill: list[tuple[str, str]]
     builders: dict[str, Builder]
 
 
@@ -147,6 +169,10 @@ def _fields(declared: DispatcherFile) -> str:
         "PADS": tuple((one.pad, one.size, one.tile, one.varies) for one in declared.pads),
         "LIMITS": tuple((one.limit, one.size, one.of, one.log2) for one in declared.limits),
         "IDLE_ON_CPU": tuple(declared.idle_on_cpu),
+        "AXES": declared.algorithm_axes.of(backward=False),
+        "BACKWARD_AXES": declared.algorithm_axes.of(backward=True),
+        "PRODUCT_AXES": {word: word for word in declared.algorithm_axes.same} | {"block_per_cu": "occupancy"},
+        "AUTO_FILL": tuple(declared.auto_fill),
     }
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Fields"

@@ -7,12 +7,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from codegen.cli import main
 from codegen.schema.tree import take_kernel_sets
 from tests.conftest import ROOT, Scons, _variant
+
+if TYPE_CHECKING:
+    from tilekiln.dispatcher import KernelSet
 
 PAGE = ROOT / "docs/how-to/kernel-sets.md"
 CPP, YAML, SAID = (
@@ -67,6 +71,57 @@ def asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Callab
 
     yield run
     take_kernel_sets([])
+
+
+def declared_in_python() -> KernelSet:
+    names: dict[str, KernelSet] = {}
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    exec(compile(program, "decoder.py", "exec"), names)
+    return names["decoder"]
+
+
+@pytest.mark.parametrize("target", [["--target", "cpu-generic"], []])
+def test_python_declares_the_same(asked: Callable[..., tuple[int, str, str]], binding: Path, target: list[str]) -> None:
+    set_ = declared_in_python()
+    assert set_.needs_expansion
+    answers = [asked(f"{i}/decoder.yaml", text, *target) for i, text in enumerate((YAML, set_.to_yaml()))]
+    assert answers[0] == answers[1]
+    assert answers[0][0] == 0
+
+
+def test_the_kernels_of_a_python_set(build_library: Callable[..., Path], binding: Path) -> None:
+    from tilekiln import ArgumentError, Library
+    from tilekiln.dispatcher import Algorithm, Dispatcher, KernelSet, ProblemBuilder, Registry, Signature
+
+    flash = Library(build_library("flash"))
+    kernels = declared_in_python().of(flash)
+    assert {one.key.family for one in kernels} == {"fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine"}
+    causal = ProblemBuilder().data_type("bf16").dims(128, 128, 1, 999, 999).nheads(4, 4).mask_type("causal")
+    for registered in (kernels, declared_in_python().listing()):
+        registry = Registry("decoder")
+        registry.add_all(registered)
+        of = Dispatcher(registry)
+        found = of.select(causal.build())
+        assert found is not None
+        assert found.key.algorithm.get("tile_q", found.key.algorithm.get("tile_m0")) == 64
+        assert of.select(causal.build().copy().set("softcap", True)) is None
+    wrong: dict[str, Callable[[], object]] = {
+        "mask_type: was causl, must be .*; did you mean causal": lambda: Signature("fwd").mask("causl"),
+        "kernel_family: was fwd_splitkw, must be": lambda: Signature("fwd_splitkw"),
+        "algorithm: was tile_m9, must be": lambda: Algorithm(tile_m9=3),
+        "wave: was 2 numbers, must be 3, 6 or 9": lambda: Algorithm().wave(1, 2),
+        "tile_m0: was -5, must be": lambda: Algorithm(tile_m0=-5),
+        "signature: was 'fwd', must be a Signature": lambda: KernelSet("x").add("fwd"),
+        "kernel set x, kernel 1: axis of fmha_fwd_splitkv: there is no 'pagd'; did you mean": lambda: (
+            KernelSet("x").add(Signature("fwd_splitkv").dtype("bf16").hdim(64).set("pagd", True)).of(flash)
+        ),
+        "kernel set x, kernel 1: library flash has no kernel of it": lambda: (
+            KernelSet("x").add(Signature("fwd").dtype("bf16").hdim(65)).of(flash)
+        ),
+    }
+    for sentence, declare in wrong.items():
+        with pytest.raises(ArgumentError, match=rf"test_kernel_sets\.py:\d+: {sentence}"):
+            declare()
 
 
 def test_what_is_wrong(listed: Run, asked: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:

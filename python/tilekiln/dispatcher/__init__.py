@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
     from .builder import GemmProblemBuilder, ProblemBuilder
     from .choice import Choice, SizeRule
+    from .declared import Algorithm, Signature
     from .dispatch import Dispatcher, Plan, Stage
     from .errors import FileError, UnsupportedProblem
     from .index import Entry
     from .instance import Call, FunctionInstance, Instance
+    from .kernel_set import KernelSet
     from .key import Key
     from .libraries import LibraryInstance, Stages
     from .problem import Problem
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from .timing import Times, Timing
 
 _HOME = {
+    "Algorithm": ".declared",
     "Call": ".instance",
     "Choice": ".choice",
     "Dispatcher": ".dispatch",
@@ -37,12 +40,14 @@ _HOME = {
     "FunctionInstance": ".instance",
     "GemmProblemBuilder": ".builder",
     "Instance": ".instance",
+    "KernelSet": ".kernel_set",
     "Key": ".key",
     "LibraryInstance": ".libraries",
     "Plan": ".dispatch",
     "Problem": ".problem",
     "ProblemBuilder": ".builder",
     "Registry": ".registry",
+    "Signature": ".declared",
     "SizeRule": ".choice",
     "Stage": ".dispatch",
     "Stages": ".libraries",
@@ -52,6 +57,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Algorithm",
     "Call",
     "Choice",
     "Dispatcher",
@@ -60,12 +66,14 @@ __all__ = [
     "FunctionInstance",
     "GemmProblemBuilder",
     "Instance",
+    "KernelSet",
     "Key",
     "LibraryInstance",
     "Plan",
     "Problem",
     "ProblemBuilder",
     "Registry",
+    "Signature",
     "SizeRule",
     "Stage",
     "Stages",

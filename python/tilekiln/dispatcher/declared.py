@@ -1,0 +1,281 @@
+"""What a program declares of a kernel: its signature and algorithm, setter by setter, in CK's words or the axes'.
+
+A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch,
+row-major); dtype, head dims and others that are never off must be named. "any", "*" and -1 name every value. An
+algorithm that names nothing is any.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from . import _setters
+from ._fields import AUTO_FILL, AXES, BACKWARD_AXES, PRODUCT_AXES
+from .problem import one_of
+from .words import OFF, refusal, said
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Self
+
+    from .._binding import ArgumentError
+    from .words import Value
+
+ANY = "any"
+
+
+def place() -> str:
+    """file:line of the program that declares."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("tilekiln.dispatcher"):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def wrong(refused: ArgumentError) -> ArgumentError:
+    """A refusal with the place of what is refused."""
+    from .errors import FileError
+
+    return FileError(f"{place()}: {refused}")
+
+
+def or_any(value: Any) -> Value:
+    """A value, "any" for what means that."""
+    return ANY if value in (-1, "*") else said(value)
+
+
+class Signature:
+    """family: fwd, fwd_splitkv, bwd_dq_dk_dv, ..., or a family by its own name, such as gemm."""
+
+    __slots__ = ("family", "values")
+
+    def __init__(self, family: str = "fwd") -> None:
+        self.family = family
+        self.values: dict[str, Value] = {}
+        if family.startswith(("fwd", "bwd", "fmha_")) or family == "batch_prefill":
+            bare, words = family.removeprefix("fmha_"), _setters._KERNEL_FAMILY_NAME
+            if bare not in words:
+                raise wrong(one_of("kernel_family", bare, words))
+            self.family = f"fmha_{bare}"
+        if self.family == "fmha_batch_prefill":
+            self.values["mode"] = "group"
+
+    @property
+    def _backward(self) -> bool:
+        return self.family.startswith("fmha_bwd")
+
+    def set(self, axis: str, value: Any) -> Self:
+        """Any axis by its name."""
+        self.values[axis] = or_any(value)
+        return self
+
+    def _word(self, setter: str, axis: str, value: Any, words: Mapping[str, Mapping[str, Value]]) -> Self:
+        value = or_any(value)
+        if value != ANY:
+            if str(value) not in words:
+                raise wrong(one_of(setter, value, words))
+            value = words[str(value)][axis]
+        return self.set(axis, value)
+
+    def dtype(self, value: str) -> Self:
+        """fp32, fp16, bf16, ..."""
+        return self.set("dtype", value)
+
+    def mode(self, value: str) -> Self:
+        """batch or group."""
+        return self.set("mode", value)
+
+    def vlayout(self, letter: str) -> Self:
+        """r or c. Kernels of c are there for none of the operators of attention."""
+        return self.set("v_layout", {"r": "row", "c": "column"}.get(letter, letter))
+
+    def hdim(self, q: int | str, v: int | str | None = None) -> Self:
+        """Head dims; that of v is that of q where it is not given."""
+        return self.set("hdim_q", q).set("hdim_v", q if v is None else v)
+
+    def mask(self, value: str) -> Self:
+        """no_mask, causal, window_generic, ..."""
+        return self._word("mask_type", "mask", value, _setters._MASK_TYPE_NAME)
+
+    def bias(self, value: str) -> Self:
+        """no_bias, elementwise or alibi."""
+        return self._word("bias_type", "bias", value, _setters._BIAS_TYPE_NAME)
+
+    def qscale(self, value: str) -> Self:
+        """no_scale, pertensor, blockscale or kv_blockscale."""
+        return self._word("qscale_type", "qscale", value, _setters._QSCALE_TYPE_NAME)
+
+    def rope(self, value: str) -> Self:
+        """none, interleaved or half_rotated."""
+        return self._word("rope_type", "rope", value, _setters._ROPE_TYPE_NAME)
+
+    def lse(self, wanted: bool | str = True) -> Self:
+        """Whether the log-sum-exp of every row is written."""
+        return self.set("lse", wanted)
+
+    def dropout(self, wanted: bool | str = True) -> Self:
+        """Whether probabilities are dropped."""
+        return self.set("dropout", "apply" if self._backward and wanted is True else wanted)
+
+    def logits(self, wanted: bool | str = True) -> Self:
+        """Whether scores are capped by a tanh."""
+        return self.set("softcap", wanted)
+
+    def paged_kv(self, wanted: bool | str = True) -> Self:
+        """Whether keys and values lie in pages."""
+        return self.set("paged", wanted)
+
+    def fp8_static_quant(self, wanted: bool | str = True) -> Self:
+        """Static quantisation of fp8, which has no kernels here."""
+        return self.set("fp8_static_quant", wanted)
+
+    def skip(self, wanted: bool | str = True) -> Self:
+        """Whether sequences of at most min_seqlen_q queries are left to another call."""
+        return self.set("skip_min_seqlen_q", wanted)
+
+    def sink(self, wanted: bool | str = True) -> Self:
+        """Whether attention sinks are honoured."""
+        return self.set("sink", wanted)
+
+    def dbias(self, wanted: bool | str = True) -> Self:
+        """Of the backward: whether the gradient of the bias is written."""
+        return self.set("dbias", wanted)
+
+    def store_randval(self, wanted: bool = True) -> Self:
+        """Of the backward: whether random bytes are stored; a forward kernel with dropout stores on request."""
+        return self.set("dropout", "store") if self._backward and wanted else self
+
+    def deterministic(self, wanted: bool | str = True) -> Self:
+        """Of the backward: whether the bits are the same every time."""
+        return self.set("deterministic", wanted)
+
+    def kv_cache(self, layout: str, lookup: str, page_size: int | str = ANY) -> Self:
+        """vectorized or linear; vllm or sglang; tokens of a page."""
+        self._word("layout", "layout", layout, _setters._KV_CACHE_LAYOUT)
+        self._word("lookup", "lookup", lookup, _setters._KV_CACHE_LOOKUP)
+        return self.set("page_size", page_size)
+
+
+_PLACES = [f"{letter}{at}" for at in range(3) for letter in "mnk"]
+_LENGTHS = (3, 6, 9)
+_NAMED = frozenset(["tile_m", "tile_n", "tile_k", "tile_k0max", *(f"{kind}_{at}" for kind in ("tile", "wave", "warp")
+                    for at in _PLACES)])  # fmt: skip
+
+
+class Algorithm:
+    """Numbers by name: Algorithm(tile_m0=64, wave_m0=4, warp_k1=16); what takes several has a setter. 0 is any."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, **numbers: int) -> None:
+        self.values: dict[str, Value] = {}
+        for name, number in numbers.items():
+            if name not in _NAMED:
+                raise wrong(one_of("algorithm", name, sorted(_NAMED)))
+            self._number(name, number)
+
+    def _number(self, name: str, number: int) -> Self:
+        if not isinstance(number, int) or number < -1:
+            raise wrong(refusal(name, number, "at least 1, or 0 or -1 for any"))
+        self.values[name] = number if number > 0 else None
+        return self
+
+    def set(self, axis: str, value: Any) -> Self:
+        """Any axis of an algorithm by its name: tile_q, schedule, tile_m0, ..."""
+        self.values[axis] = said(value)
+        return self
+
+    def tile(self, m0: int, n0: int, k0: int = 0, n1: int = 0, k1: int = 0, k0max: int = 0) -> Self:
+        """Queries, keys, head dims of q a step; head dims of v, keys of the second; padded head dims."""
+        names = ("tile_m0", "tile_n0", "tile_k0", "tile_n1", "tile_k1", "tile_k0max")
+        for name, number in zip(names, (m0, n0, k0, n1, k1, k0max), strict=True):
+            self._number(name, number)
+        return self
+
+    def tile_mnk(self, m: int, n: int, k: int) -> Self:
+        """Rows and columns of a product's block, and what it takes of k at once."""
+        return self._number("tile_m", m)._number("tile_n", n)._number("tile_k", k)
+
+    def wave(self, *numbers: int) -> Self:
+        """Waves of a block along each dimension of each product: 3, 6 or 9 numbers."""
+        return self._shape("wave", numbers)
+
+    def warp(self, *numbers: int) -> Self:
+        """What one wave multiplies at once: 3, 6 or 9 numbers."""
+        return self._shape("warp", numbers)
+
+    def _shape(self, kind: str, numbers: tuple[int, ...]) -> Self:
+        if len(numbers) not in _LENGTHS:
+            raise wrong(refusal(kind, f"{len(numbers)} numbers", "3, 6 or 9"))
+        for place, number in zip(_PLACES, numbers, strict=False):
+            self._number(f"{kind}_{place}", number)
+        return self
+
+    def pipeline(self, name: str) -> Self:
+        """qlanes, dlanes, ...; of a GPU qr, qr_async, ..."""
+        return self.set("pipeline", name)
+
+    def padding(self, s: bool, sk: bool, d: bool, dv: bool) -> Self:
+        """Which sizes may be ragged: seqlen_q, seqlen_k, hdim_q, hdim_v."""
+        return self.set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv)
+
+    def trload(self, wanted: bool = True) -> Self:
+        """Whether a GPU transposes as it loads."""
+        return self.set("trload", wanted)
+
+    def alignments(self, q: int, v: int) -> Self:
+        """What head dims are multiples of, without their pads."""
+        return self._number("hdim_q_alignment", q)._number("hdim_v_alignment", v)
+
+    def block_per_cu(self, blocks: int) -> Self:
+        """-1 leaves it to the pipeline."""
+        return self.set("block_per_cu", blocks)
+
+    def num_wave_groups(self, groups: int) -> Self:
+        """Groups of waves of a block."""
+        return self._number("num_wave_groups", groups)
+
+    def max_splits_log2(self, most: int) -> Self:
+        """The most splits, as a power of two."""
+        return self._number("max_splits_log2", most)
+
+    def max_seq_len_q(self, most: int) -> Self:
+        """The most queries."""
+        return self._number("max_seq_len_q", most)
+
+    def selection_rank(self, rank: int) -> Self:
+        """Lower is taken first."""
+        return self.set("selection_rank", rank)
+
+    def constraint(self, tag: str) -> Self:
+        """A word of yours in the key."""
+        return self.set("constraint", tag)
+
+    def auto_fill(self) -> Self:
+        """Gives what was left out by what was said: n1 is n0, k1 and k0max are k0, alignments are k0max."""
+        for to, of in AUTO_FILL:
+            have, want = self.values.get(to), self.values.get(of)
+            if not (isinstance(have, int) and have > 0) and isinstance(want, int) and want > 0:
+                self.values[to] = want
+        return self
+
+    def in_axes(self, family: str) -> dict[str, Value]:
+        """In the words of the family's axes; those that no axis has stay CK's."""
+        axes = PRODUCT_AXES if not family.startswith("fmha_") else BACKWARD_AXES if "_bwd" in family else AXES
+        values: dict[str, Value] = {}
+        pads: list[str] | None = None
+        for word, value in self.values.items():
+            if value is None:
+                continue
+            axis = axes.get(word, word)
+            if word.startswith("pad_"):
+                pads = [*(pads or []), *([word.removeprefix("pad_")] if value not in OFF else [])]
+            else:
+                values[axis] = "auto" if axis == "occupancy" and value == -1 else value
+        if pads is not None:
+            values["pads"] = f"p{''.join(pads)}" if pads else "npad"
+        return values
+
+
+__all__ = ["ANY", "Algorithm", "Signature"]
