@@ -66,18 +66,30 @@ struct Grouped {
   const int* a_sums;  // of rows of int8: Rows::sums
 };
 
-// Rows of int8: their sums, by 32 along k, to sums[i][block]. Those of fp16 and bf16 are quantised first: to[i][k] scale[i] is from[i][k],
-// to half a step.
+// Rows of int8: their sums, by 32 along k, to sums[i][block]. Those of fp32, fp16 and bf16 are quantised first: to[i][k] scale[i] is
+// from[i][k] column_scale[k], to half a step.
 struct Rows {
   const void* from;
   i64 from_row;  // elements
   Dtype dtype;
+  const float* column_scale;  // null: without
   int columns;
   signed char* to;  // rows follow each other
   float* scale;
   int* sums;
 };
 constexpr int kSummed = 32;
+
+// A row of out: the sum over i of factors[i] times row rows[i] of `from`, in the order of i, in fp32, rounded once.
+struct Combined {
+  const float* from;
+  i64 from_row;
+  const int* rows;
+  const float* factors;
+  int count, columns;
+  OutDtype dtype;
+  void* out;
+};
 
 // A block of out: rows [m0, m1), columns [n0, n1).
 struct Unit { int m0, m1, n0, n1; };
@@ -98,6 +110,7 @@ struct Engine {
   void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
   void (*groups)(const Grouped&, const Unit&, void* scratch);
   void (*rows)(const Rows&, int row);
+  void (*combine)(const Combined&);
   u64 scratch_bytes;
   int most_columns;  // of a unit
 };

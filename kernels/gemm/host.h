@@ -11,11 +11,14 @@
 namespace tilekiln::matrix {
 
 // Signatures name dtypes and activations as family.yaml does; the problem has them in the order of engine.h.
-template <class Dtypes, class OutDtypes, class Activations>
-constexpr void check_names() {
+template <class Dtypes> constexpr void check_dtypes() {
   static_assert(static_cast<int>(Dtypes::fp32) == static_cast<int>(Dtype::fp32) &&
                 static_cast<int>(Dtypes::fp16) == static_cast<int>(Dtype::fp16) &&
                 static_cast<int>(Dtypes::bf16) == static_cast<int>(Dtype::bf16));
+}
+template <class Dtypes, class OutDtypes, class Activations>
+constexpr void check_names() {
+  check_dtypes<Dtypes>();
   static_assert(static_cast<int>(OutDtypes::fp32) == static_cast<int>(OutDtype::fp32) &&
                 static_cast<int>(OutDtypes::fp16) == static_cast<int>(OutDtype::fp16) &&
                 static_cast<int>(OutDtypes::bf16) == static_cast<int>(OutDtype::bf16));
@@ -85,6 +88,10 @@ inline Extra extra(const Matrix& matrix, bool transposed) {
 }
 inline const float* numbers(const Array& array) {
   return array.given() ? reinterpret_cast<const float*>(array.data) : nullptr;
+}
+
+constexpr i64 dtype_size(Dtype dtype) {
+  return dtype == Dtype::fp32 ? 4 : dtype == Dtype::fp16 || dtype == Dtype::bf16 ? 2 : 1;
 }
 
 inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }

@@ -10,10 +10,6 @@ namespace tilekiln::matrix {
 // The values of the algorithm axis `schedule` of gemm.
 enum class Schedule : unsigned char { tiles, persistent, split_k, stream_k, stream_k_tree };
 
-constexpr i64 dtype_size(Dtype dtype) {
-  return dtype == Dtype::fp32 ? 4 : dtype == Dtype::fp16 || dtype == Dtype::bf16 ? 2 : 1;
-}
-
 // Rows and columns of a block and a part of k: what it adds to, by its place in the memory of sums, -1 where it is the whole of k.
 struct Piece {
   Unit unit;

@@ -6,6 +6,7 @@
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
 `KVCache` and `decode` serve from a cache, `matmul`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
+`experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
 `info` says what there is, `reference` is the float64 NumPy reference. Every other
 operator is here under its own name, over all libraries as `attention` is: `tk.rmsnorm2d(x, gamma)`.
 Importing this imports neither NumPy nor any framework.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from .library import Instance, Library, add_library, libraries, load
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
+    from .packed_experts import PackedExperts, experts
     from .products import PackedWeight, linear, matmul
     from .quantised_weight import QuantisedWeight
     from .workspace import BackwardWorkspace, plan_backward_workspace
@@ -37,6 +39,7 @@ _HOME = {
     "KVCache": ".kv_cache",
     "Library": ".library",
     "NoKernelError": "._native",
+    "PackedExperts": ".packed_experts",
     "PackedWeight": ".products",
     "QuantisedWeight": ".quantised_weight",
     "Stream": "._native",
@@ -44,6 +47,7 @@ _HOME = {
     "attention": ".operators",
     "attention_backward": ".operators",
     "decode": ".kv_cache",
+    "experts": ".packed_experts",
     "info": ".machine",
     "jit": ".just_in_time",
     "libraries": ".library",
@@ -62,6 +66,7 @@ __all__ = [
     "KVCache",
     "Library",
     "NoKernelError",
+    "PackedExperts",
     "PackedWeight",
     "QuantisedWeight",
     "Stream",
@@ -70,6 +75,7 @@ __all__ = [
     "attention",
     "attention_backward",
     "decode",
+    "experts",
     "info",
     "jit",
     "libraries",

@@ -288,6 +288,22 @@ class FmhaFwdSplitkvArguments(TypedDict, total=False):
     return_lse: bool
 
 
+class FusedMoeArguments(TypedDict, total=False):
+    """Everything that `Library.fused_moe` takes by name; its docstring says what each one is."""
+
+    gate_up_scale: Array | None
+    down_scale: Array | None
+    smooth_scale: Array | None
+    down_smooth_scale: Array | None
+    expert_mask: Array | None
+    out: Array | None
+    group: int
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu"]
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class GemmArguments(TypedDict, total=False):
     """Everything that `Library.gemm` takes by name; its docstring says what each one is."""
 

@@ -146,6 +146,18 @@ OPERATORS: dict[str, Operator] = {
         schema="(Tensor q, Tensor k, Tensor v, Tensor? bias=None, Tensor? alibi_slopes=None, Tensor? sink=None, Tensor? q_descale=None, Tensor? k_descale=None, Tensor? v_descale=None, Tensor? out_scale=None, Tensor? seqstart_q=None, Tensor? seqstart_k=None, Tensor? seqlen_q=None, Tensor? seqlen_k=None, Tensor? cu_seqlens_q=None, Tensor? cu_seqlens_k=None, Tensor? block_table=None, Tensor? cache_batch_idx=None, Tensor? cache_leftpad=None, float? softmax_scale=None, bool causal=False, SymInt window_left=-1, SymInt window_right=-1, str mask_origin='bottom_right', SymInt sink_size=0, float softcap=0.0, bool is_gappy=False, SymInt num_splits=0, str layout='bshd', SymInt num_threads=0, str? instance=None, bool return_lse=False) -> (Tensor out, Tensor lse)",
         arrays=('q', 'k', 'v'), optional=(), written={}, exchange=('layout', 'bhsd'), states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='flash', main=0, looks=(0, 2), independent=None,
     ),
+    'fused_moe': Operator(
+        arrays=('x', 'topk_ids', 'topk_weights', 'gate_up', 'down'),
+        forms=(
+            Form(name='plain', ndim={'gate_up': 3}, given=()),
+            Form(name='packed', ndim={'gate_up': 5}, given=()),
+        ),
+        results=(
+            Result(name='out', shapes={'plain': ((('x', 0), ('x', 1)), (('x', 0), ('x', 1))), 'packed': ((('x', 0), ('x', 1)), (('x', 0), ('x', 1)))}, dtype_of='x'),
+        ),
+        schema="(Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? gate_up_scale=None, Tensor? down_scale=None, Tensor? smooth_scale=None, Tensor? down_smooth_scale=None, Tensor? expert_mask=None, SymInt group=32, str activation='silu', SymInt num_threads=0, str? instance=None) -> Tensor",
+        optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='moe_default', main=0, looks=(0, 0), independent=None,
+    ),
     'gemm': Operator(
         forms=(
             Form(name='plain', ndim={'a': 2}, given=()),

@@ -23,6 +23,7 @@ SEES = {  # of the packages
 }
 CODEGEN = ("schema", "plan", "emit", "tell", "out")  # its rooms, in the order data walks
 BELOW = ("kernels/runtime/", "kernels/backends/")  # of every operator
+BESIDE = {("kernels/moe/", "kernels/gemm/")}  # areas that see another: experts are products
 
 Graph = dict[str, set[str]]
 
@@ -153,7 +154,8 @@ def test_areas_know_none_beside_them(sources: Graph) -> None:
     areas = {area for path in sources if (area := _area(path))}
     assert {"kernels/attention/", "kernels/gemm/", "kernels/norm/"} <= areas
     arrows = [(path, other) for path, others in sources.items() if _area(path) for other in others]
-    assert [(path, other) for path, other in arrows if _area(other) not in ("", _area(path))] == []
+    seen = {(_area(path), _area(other)) for path, other in arrows if _area(other) not in ("", _area(path))}
+    assert seen == BESIDE
 
 
 def test_public_headers_include_public_ones_alone(sources: Graph) -> None:

@@ -41,6 +41,7 @@ LENGTHS = {
 }
 LENGTHS_OF = {  # by operator
     "flatmm_quant": {"W": 2, "V": 4, "G": 1},  # int4: eight numbers a word; one group
+    "fused_moe": {"N": 32, "I": 16},
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},

@@ -32,6 +32,7 @@ WORDS = [
     "layernorm2d_bwd dbeta=yes",
     "topk_softmax experts=40 topk=3 renormalise=yes",
     "moe_sorting experts=8 unit=4 masked=yes skip_empty=no",
+    "fused_moe dtype=bf16 hidden=70 inter=33 activation=gelu masked=yes",
     "reduce shape=3x4x70 axes=0x2 operation=max keepdim=yes",
     "permute shape=3x40x5 axes=2x0x1 dtype=int16 x.order=column",
     "copy shape=3x70 dtype=bf16",
@@ -59,7 +60,7 @@ def receipt(operator: str) -> str:
     room = (
         "flash" if operator.startswith("fmha") else "gemm_default" if "gemm" in operator or "flatmm" in operator else ""
     )
-    return room or "norm_default"
+    return room or ("moe_default" if operator == "fused_moe" else "norm_default")
 
 
 def bench(library: tk.Library, words: str, *options: str) -> int:

@@ -150,6 +150,42 @@ def test_sorting(lib: tk.Library, seed: int) -> None:
             assert not out.any()
 
 
+def test_sorting_into_upstream_sizes(lib: tk.Library) -> None:
+    """CK's callers make topk tokens + experts unit - topk elements; the older ones topk tokens + experts (unit - 1)."""
+    for skip, count in ((False, 15 + 6 * 4 - 3), (True, 15 + 6 * 4 - 3), (True, 15 + 6 * 3)):
+        ids, weights = (guarded(np.zeros(count, dtype), "after") for dtype in (np.int32, np.float32))
+        experts = guarded(np.zeros(-(-count // 4), np.int32), "after")
+        arrays = {"sorted_token_ids": ids, "sorted_weights": weights, "sorted_expert_ids": experts}
+        made = lib.moe_sorting(IDS, WEIGHTS, experts=6, unit=4, skip_empty=skip, **arrays)
+        assert used(made, 4) == reference.moe_sorting(IDS, WEIGHTS, 6, 4, skip)
+    with pytest.raises(tk.ArgumentError, match=r"sorted_token_ids: shape was \(32\), must be \(38\)"):
+        lib.moe_sorting(IDS, WEIGHTS, experts=6, unit=4, sorted_token_ids=np.zeros(32, np.int32))
+
+
+def test_sorting_without_room_leaves_experts_out(lib: tk.Library) -> None:
+    """An expert named twice by a token: more padding than upstream's sizes allow for. Nothing is written past it."""
+    ids, count = np.zeros((1, 4), np.int32), 4 + 3 * 8 - 4
+    arrays = [guarded(np.full(count, 7, dtype), "after") for dtype in (np.int32, np.float32)]
+    experts = guarded(np.full(3, 7, np.int32), "after")
+    how: dict[str, Any] = {"experts": 3, "unit": 8, "skip_empty": False}
+    for one in lib.instances("family=moe_sorting masked=no"):
+        if lib.instance_usable(one.number):
+            made = lib.moe_sorting(
+                ids, np.ones((1, 4), np.float32), sorted_token_ids=arrays[0], sorted_weights=arrays[1],
+                sorted_expert_ids=experts, instance=one.number, **how,
+            )  # fmt: skip
+            assert made[3].tolist() == [24, 1]
+    short: dict[str, Any] = {**how, "experts": 2}
+    more = np.zeros((1, 13), np.int32)
+    arrays = [guarded(np.full(13 + 16 - 13, 7, dtype), "after") for dtype in (np.int32, np.float32)]
+    made = lib.moe_sorting(
+        more, np.ones((1, 13), np.float32), sorted_token_ids=arrays[0], sorted_weights=arrays[1], **short
+    )
+    assert made[3].tolist() == [24, 1]
+    assert made[3][0] > len(made[0])
+    assert made[0].tolist() == [slot << 24 for slot in range(13)] + [1 | 13 << 24] * 3
+
+
 def test_sorting_with_threads_zeroes_everything(lib: tk.Library) -> None:
     random = np.random.default_rng(1)
     ids = np.argsort(random.random((900, 64)), axis=1)[:, :8].astype(np.int32)

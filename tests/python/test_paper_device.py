@@ -86,7 +86,11 @@ def flash(load: Made) -> tk.Library:
 def narrow(load: Made, name: str) -> tk.Library:
     """The operator's library, of few instances: one build for all of a receipt."""
     of = receipt(name)
-    where = {"norm_default": "dtype=fp32 or element=bytes4 or family=moe_sorting", "gemm_linear": "family=flatmm_quant"}
+    where = {
+        "norm_default": "dtype=fp32 or element=bytes4",
+        "moe_default": "dtype=fp32 or family=moe_sorting",
+        "gemm_linear": "family=flatmm_quant",
+    }
     return load(of, targets=TARGETS, where=where.get(of, "dtype=fp32"))
 
 
@@ -100,7 +104,7 @@ def values(array: Array, name: str) -> np.ndarray:
 
 DECLARED = (
     *("fmha_bwd", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_fwd_appendkv"),
-    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "grouped_gemm"),
+    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "grouped_gemm", "fused_moe"),
     *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
     *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose"),
 )

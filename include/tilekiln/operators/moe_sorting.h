@@ -17,8 +17,10 @@ extern "C" {
  *
  * With expert_mask the experts are those whose number there is not 0, and sorted_expert_ids counts only them. With local_tokens only so
  * many tokens count, of those that there are. sorted_token_ids and sorted_weights have room for tokens topk + experts unit - 1 elements (no
- * tokens: experts unit), which is enough for whatever ids; sorted_expert_ids for the units of these. Past what is used they are not
- * written; new ones are 0 there. out, the buffer that experts will add to, is set to 0.
+ * tokens: experts unit), which is enough for whatever ids; sorted_expert_ids for the units of these. Those of a caller may be shorter, down
+ * to tokens topk + experts unit - topk, as other libraries make them (with skip_empty tokens topk + experts (unit - 1)): enough when no
+ * token names an expert twice. An expert for which there is no room then is left out, and total_tokens_post_pad[0], more than
+ * the length, says so. Past what is used they are not written; new ones are 0 there. out, the buffer that experts will add to, is set to 0.
  *
  * Rows may have any stride, the last dimension is contiguous. Results share memory with nothing. */
 typedef struct tilekiln_moe_sorting_args {

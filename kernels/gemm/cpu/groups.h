@@ -219,10 +219,14 @@ inline void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* s
 }
 
 // A row of int8 and its factor: max |x| / 127, NaN where the row holds a NaN or an infinity.
-template <class T> void quantise(const T* x, int columns, signed char* to, float* scale) {
+template <class T> void quantise(const T* x, const float* by_column, int columns, signed char* to, float* scale) {
+  const auto get = [=](int k) __attribute__((always_inline)) {
+    const vf v = widen_some(x + k, columns - k);
+    return by_column ? mul(v, widen_some(by_column + k, columns - k)) : v;
+  };
   vf top = zero(), bad = zero();
   for (int k = 0; k < columns; k += kLanes) {
-    const vf v = widen_some(x + k, columns - k);
+    const vf v = get(k);
     top = max(top, abs(v)), bad = fma(v, zero(), bad);
   }
   alignas(64) float t[kLanes], z[kLanes];
@@ -237,15 +241,17 @@ template <class T> void quantise(const T* x, int columns, signed char* to, float
     return;
   }
   const vf by = broadcast(127 / most);
-  for (int k = 0; k < columns; k += kLanes) narrow_some(to + k, mul(widen_some(x + k, columns - k), by), columns - k);
+  for (int k = 0; k < columns; k += kLanes) narrow_some(to + k, mul(get(k), by), columns - k);
   *scale = most / 127;
 }
 inline void quantise_row(const matrix::Rows& rows, int row) {
   signed char* const to = rows.to + i64(row) * rows.columns;
-  if (rows.dtype == matrix::Dtype::fp16)
-    quantise((const fp16*)rows.from + row * rows.from_row, rows.columns, to, rows.scale + row);
-  else if (rows.dtype == matrix::Dtype::bf16)
-    quantise((const bf16*)rows.from + row * rows.from_row, rows.columns, to, rows.scale + row);
+  const auto of = [&](auto* from) {
+    quantise(from + row * rows.from_row, rows.column_scale, rows.columns, to, rows.scale + row);
+  };
+  if (rows.dtype == matrix::Dtype::fp32) of((const float*)rows.from);
+  if (rows.dtype == matrix::Dtype::fp16) of((const fp16*)rows.from);
+  if (rows.dtype == matrix::Dtype::bf16) of((const bf16*)rows.from);
   const int8* p = rows.dtype == matrix::Dtype::int8 ? (const int8*)rows.from + row * rows.from_row : to;
   int* sums = rows.sums + row * i64((rows.columns + matrix::kSummed - 1) / matrix::kSummed);
   for (int k = 0; k < rows.columns; k += matrix::kSummed) {

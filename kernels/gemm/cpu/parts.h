@@ -1,4 +1,4 @@
-// Sums of pieces along k added up, then the epilogue: what a product that was cut along k ends with.
+// Sums added up: of pieces along k, then the epilogue, which a product that was cut along k ends with; and whole rows by their factors.
 #pragma once
 
 #include "kernels/gemm/cpu/epilogue.h"
@@ -44,6 +44,22 @@ inline void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matr
       finish.block(p, block, m, n, 1, columns);
     }
   }
+}
+
+template <class T> void combine_row(const matrix::Combined& c) {
+  T* const out = (T*)c.out;
+  for (int j = 0; j < c.columns; j += kLanes) {
+    const int left = c.columns - j;
+    vf sum = zero();
+    for (int i = 0; i < c.count; ++i)
+      sum = fma(widen_some(c.from + c.rows[i] * c.from_row + j, left), broadcast(c.factors[i]), sum);
+    narrow_some(out + j, sum, left);
+  }
+}
+inline void combine(const matrix::Combined& c) {
+  if (c.dtype == matrix::OutDtype::fp32) return combine_row<float>(c);
+  if (c.dtype == matrix::OutDtype::fp16) return combine_row<fp16>(c);
+  combine_row<bf16>(c);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -86,7 +86,7 @@ tilekiln_status launch(StageCall<Grouped>& call) {
     signed char* const made = memory.as<signed char>();
     float* const scales = static_cast<float*>(matrix::moved(made, bytes));
     int* const sums = static_cast<int*>(matrix::moved(scales, m * 4));
-    const matrix::Rows rows = {g.product.a, g.product.lda, g.a_dtype, g.product.k, made, scales, sums};
+    const matrix::Rows rows = {g.product.a, g.product.lda, g.a_dtype, nullptr, g.product.k, made, scales, sums};
     TILEKILN_TRY(launch_stage(call, call.choice, rows, m, static_cast<double>(m) * g.product.k, 0,
                               [&](i64 row, void*) { engine.rows(rows, static_cast<int>(row)); }));
     g.a_sums = sums;

@@ -12,6 +12,7 @@ struct MoeSorting {
   char* out;
   long long ids_row, weights_row, out_row, out_bytes;  // of out in bytes
   int tokens, topk, experts, unit, skip_empty;
+  int room;  // elements of sorted_token_ids: units that would end past it are left out, and counted
 };
 
 // sort: everything but out; scratch holds a number an expert. zero: rows [first, last) of out.

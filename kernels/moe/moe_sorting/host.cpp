@@ -11,17 +11,23 @@ tilekiln_status masks(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
-// Of e experts that have tokens each pads at most unit - 1, and those that have none a unit: the most is with one of them.
+// Of e experts that have tokens each pads at most unit - 1, and those that have none a unit: the most is with one of them. A caller's
+// arrays may be shorter, as upstream makes them: enough where the experts of a token are distinct, or empty ones are skipped.
 tilekiln_status padded(const Args& args, tilekiln_shape* shape) {
-  const int64_t tokens = args.topk_ids->shape[0], topk = args.topk_ids->shape[1];
+  const int64_t tokens = args.topk_ids->shape[0], topk = args.topk_ids->shape[1], experts = args.experts;
   int64_t chosen = 0;
-  const int64_t padding = int64_t{args.experts} * args.unit - (tokens > 0 ? 1 : 0);
+  const int64_t padding = experts * args.unit - (tokens > 0 ? 1 : 0);
   if (__builtin_mul_overflow(tokens, topk, &chosen) || chosen + padding > INT32_MAX || chosen < 0) {
     return fail_argument("topk_ids",
                          "was (%lld, %lld) for %d experts in units of %d, must leave at most 2^31 - 1 elements",
                          static_cast<long long>(tokens), static_cast<long long>(topk), args.experts, args.unit);
   }
-  *shape = {1, {chosen + padding}};
+  const int64_t least = experts * args.unit - (args.skip_empty ? experts : topk);
+  const tilekiln_tensor* const given = args.sorted_token_ids;
+  int64_t length = chosen + padding;
+  if (given != nullptr && given->ndim == 1 && given->shape[0] >= chosen + std::max<int64_t>(0, least))
+    length = std::min(length, given->shape[0]);
+  *shape = {1, {length}};
   return TILEKILN_OK;
 }
 
@@ -56,6 +62,7 @@ void fill(const Args& args, Call& call) {
   to.experts = args.experts;
   to.unit = args.unit;
   to.skip_empty = args.skip_empty;
+  to.room = static_cast<int>(in.sorted_token_ids.shape[0]);
 }
 
 tilekiln_status launch(StageCall<moe::MoeSorting>& call) {

@@ -98,6 +98,14 @@ CALLS: dict[str, Call] = {
         dtype_words={},
         axes={'dtype': {'q': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16', 'fp8': 'fp8'}}, 'mode': 'form', 'mask': {'window': ['causal', 'window']}, 'bias': {'elementwise': 'bias', 'alibi': 'alibi_slopes'}, 'softcap': 'softcap', 'paged': 'block_table', 'sink': 'host', 'lse': 'host', 'qscale': 'host'},
     ),
+    'fused_moe': Call(
+        lengths={'M': 'tokens', 'K': 'topk', 'H': 'hidden', 'E': 'experts', 'N': 'gate_up_rows', 'I': 'inter', 'P': 'panels', 'W': 'words', 'L': 'lanes', 'V': 'word_elements', 'Q': 'panels', 'U': 'words'},
+        forms=(Form(name='plain', mode='plain', given=(), shapes={'x': 'M H', 'topk_ids': 'M K', 'topk_weights': 'M K', 'gate_up': 'E N H', 'down': 'E H I', 'smooth_scale': 'E H', 'out': 'M H'}), Form(name='packed', mode='packed', given=(), shapes={'x': 'M H', 'topk_ids': 'M K', 'topk_weights': 'M K', 'gate_up': 'E P W L V', 'down': 'E Q U L V', 'smooth_scale': 'E H', 'out': 'M H'}),),
+        arrays={'x': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'topk_ids': Array(kind='array', dtypes=('int32',), required=True), 'topk_weights': Array(kind='array', dtypes=('fp32',), required=True), 'gate_up': Array(kind='array', dtype_of='x', when={'fp32': ('fp32',), 'fp16': ('fp16', 'int8', 'uint8'), 'bf16': ('bf16', 'int8', 'uint8')}, required=True), 'down': Array(kind='array', dtype_of='gate_up', required=True), 'gate_up_scale': Array(kind='array', dtypes=('fp32',)), 'down_scale': Array(kind='array', dtypes=('fp32',)), 'smooth_scale': Array(kind='array', dtypes=('fp32',)), 'down_smooth_scale': Array(kind='array', dtypes=('fp32',)), 'expert_mask': Array(kind='array', dtypes=('int32',)), 'out': Array(kind='result', dtype_of='x', required=True)},
+        numbers={'group': 'int', 'activation': ('silu', 'gelu', 'gelu_tanh', 'relu'), 'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'x': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'weights': {'gate_up': {'fp32': 'same', 'fp16': 'same', 'bf16': 'same', 'int8': 'int8', 'uint8': 'int4'}}, 'layout': 'host', 'gated': 'host', 'activation': 'activation', 'smooth': 'smooth_scale', 'masked': 'expert_mask'},
+    ),
     'gemm': Call(
         lengths={'M': 'm', 'N': 'n', 'K': 'k'},
         forms=(Form(name='plain', mode='plain', given=(), shapes={'a': 'M K', 'b': 'K N', 'out': 'M N', 'c': 'M N', 'bias': 'N', 'row_scale': 'M', 'column_scale': 'N'}),),

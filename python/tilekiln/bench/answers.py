@@ -117,6 +117,12 @@ def _sorted(given: Given, made: Given) -> float:
     return 0.0 if got == right else WRONG
 
 
+def _experts(given: Given, made: Given) -> float:
+    names = ("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "expert_mask")
+    dtype = {"float32": "fp32", "float16": "fp16"}.get(made["out"].dtype.name, "bf16")
+    return _product(made["out"], moe.fused_moe(**_only(given, *names), dtype=dtype))
+
+
 def _product(out: Any, right: gemm_.Result) -> float:
     if gemm_.faults(out, right):
         return WRONG
@@ -231,6 +237,7 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "layernorm2d_bwd": _norm_backward,
     "topk_softmax": _chosen,
     "moe_sorting": _sorted,
+    "fused_moe": _experts,
     "reduce": lambda given, made: reduce_.excess(made["y"], given["x"], **_only(given, "axes", "operation", "keepdim")),
     "permute": _moved(moves.permute, "axes"),
     "copy": _moved(lambda x: x),

@@ -112,6 +112,13 @@ def _even(total: int, parts: int) -> Any:
     return np.linspace(0, total, parts + 1).astype(np.int64)
 
 
+def _mask(settings: Settings, random: np.random.Generator) -> Any:
+    """Some experts are elsewhere: of moe_sorting any, of fused_moe every second of twice as many."""
+    if settings.operator == "moe_sorting":
+        return random.integers(0, 2, settings.arguments["experts"])
+    return np.arange(2 * settings.lengths["E"]) % 2
+
+
 def _experts(settings: Settings, random: np.random.Generator) -> Any:
     experts = settings.lengths.get("E") or settings.arguments["experts"]
     if settings.lengths["K"] > experts:
@@ -132,7 +139,7 @@ def _table(settings: Settings, _: Any) -> Any:
 
 INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
     "topk_ids": _experts,
-    "expert_mask": lambda settings, random: random.integers(0, 2, settings.arguments["experts"]),
+    "expert_mask": _mask,
     "local_tokens": lambda settings, random: [settings.lengths["M"]],
     "starts": lambda settings, random: _even(settings.lengths["T"], settings.lengths["G"]),
     "seqstart_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),

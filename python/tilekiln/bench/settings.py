@@ -11,7 +11,7 @@ from ._declared import CALLS
 from .declaration import Call, Form, leaves_of
 
 LENGTHS = {
-    "rows": 1024, "columns": 4096, "tokens": 1024, "experts": 64, "topk": 8,
+    "rows": 1024, "columns": 4096, "tokens": 1024, "experts": 64, "topk": 8, "hidden": 512, "inter": 256,
     "m": 512, "n": 512, "k": 512, "groups": 8,
     "batch": 1, "seqlen_q": 512, "seqlen_k": 512, "seqlen_new": 1, "total_q": 512, "total_k": 512,
     "nhead_q": 8, "nhead_k": 8, "hdim_q": 128, "hdim_v": 128, "pages": 32, "page_size": 16,
@@ -201,7 +201,9 @@ class Settings:
         if "rotary_cos" in self.wanted:
             lengths["R"], lengths["Rd"] = self.keys, lengths["D"] // 2
             self.wanted.add("rotary_sin")
-        if self.operator == "moe_smoothquant" and lengths["K"] > lengths["E"]:
+        if self.operator == "fused_moe" and "gate_up_rows" not in words:
+            lengths["N"] = 2 * lengths["I"]
+        if self.operator in ("moe_smoothquant", "fused_moe") and lengths["K"] > lengths["E"]:
             raise ArgumentError(f"topk: was {lengths['K']}, must be at most {lengths['E']}, the experts")
         for name in (*self.strides, *self.columns_first):
             if name not in self.wanted or (self.packed and name == "b"):

@@ -1,12 +1,13 @@
-"""Routing and sorting of a mixture of experts: topk_softmax and moe_sorting, in float64 and plain loops."""
+"""A mixture of experts: topk_softmax, moe_sorting and fused_moe, in float64 and plain loops."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .gemm import LARGEST, ROUNDING, SLOPE, Float, Result, U, gemm
 from .softmax import softmax
 
 
@@ -54,3 +55,80 @@ def moe_sorting(
         weights += [float(topk_weights[t, k]) for t, k in mine] + [0.0] * padding
         units += [local] * ((len(mine) + padding) // unit)
     return Sorted(ids, weights, units, (len(ids), tokens))
+
+
+def _int8_rows(rows: Float, error: Float) -> tuple[Float, Float]:
+    """Rows as int8 times their factor, and how far a kernel's may be whose rows are off by `error`.
+
+    A number that comes within its error of the middle between two others may become either, a whole step; the factor,
+    max |row| / 127, is off as the largest number of the row.
+    """
+    most = np.abs(rows).max(axis=1, initial=0, keepdims=True)
+    step = np.where(most < 2.0**-100, 0.0, most / 127)
+    over = np.where(step == 0, 1.0, step)
+    exact = rows / over
+    relative = error.max(axis=1, initial=0, keepdims=True) / np.where(most == 0, 1.0, most) + 2.0**-22
+    near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= error / over + np.abs(exact) * relative
+    numbers = np.where(np.isfinite(most), np.rint(exact), np.nan)
+    return numbers * step, near * step + np.abs(numbers) * step * relative
+
+
+def fused_moe(
+    x: NDArray[Any],
+    topk_ids: NDArray[np.int32],
+    topk_weights: NDArray[np.float32],
+    gate_up: NDArray[Any],
+    down: NDArray[Any],
+    *,
+    activation: str = "silu",
+    quantised: bool = False,
+    smooth_scale: NDArray[np.float32] | None = None,
+    down_smooth_scale: NDArray[np.float32] | None = None,
+    expert_mask: NDArray[np.int32] | None = None,
+    dtype: str,
+) -> Result:
+    """The weighted sums of experts (tokens, hidden) in float64, with how far a kernel may be from each.
+
+    gate_up (experts, 2 inter or inter, hidden), down (experts, hidden, inter): numbers times their factors where they
+    are quantised; rows then become int8 before each product. dtype: of x and out. What the bound of `gemm` says of both
+    products is carried through the multiplication of gate and up, which round to dtype where nothing is quantised.
+    """
+    tokens, hidden = x.shape
+    inter = down.shape[2]
+    out, error, magnitude = (np.zeros((tokens, hidden)) for _ in range(3))
+    between = "fp32" if quantised else dtype
+    local = np.arange(len(gate_up))
+    if expert_mask is not None:
+        local = np.where(expert_mask != 0, np.cumsum(expert_mask != 0) - 1, -1)
+    with np.errstate(all="ignore"):
+        for name, e in enumerate(local):
+            if not 0 <= e < len(gate_up):
+                continue
+            mine, slots = np.nonzero(topk_ids == name)
+            weights = topk_weights[mine, slots, None].astype(np.float64)
+            rows, off = x[mine].astype(np.float64), np.zeros((len(mine), hidden))
+            if quantised:
+                rows = rows if smooth_scale is None else rows * smooth_scale[e]
+                rows, off = _int8_rows(rows, np.abs(rows) * U)
+            wide = gate_up[e].astype(np.float64)
+            carried = off @ np.abs(wide).T
+            gate = gemm(rows, wide[:inter].T, activation=activation, dtype=between)
+            h, h_error = gate.out, gate.bound + SLOPE * carried[:, :inter]
+            if len(wide) != inter:
+                up = gemm(rows, wide[inter:].T, dtype="fp32")
+                up_error = up.bound + carried[:, inter:]
+                h, h_error = h * up.out, np.abs(h) * up_error + np.abs(up.out) * h_error + h_error * up_error
+                h_error += ROUNDING[between] * (np.abs(h) + h_error) + (2.0**-25 if between == "fp16" else 2.0**-126)
+                h = np.where(np.abs(h) >= LARGEST[between], np.copysign(np.inf, h), h)
+            if quantised:
+                smooth = np.float64(1) if down_smooth_scale is None else down_smooth_scale[e].astype(np.float64)
+                h, h_error = _int8_rows(h * smooth, np.abs(h * smooth) * U + h_error * smooth)
+            second = down[e].astype(np.float64).T
+            product = gemm(h, second, dtype="fp32")
+            np.add.at(out, mine, weights * product.out)
+            np.add.at(error, mine, np.abs(weights) * (product.bound + h_error @ np.abs(second)))
+            np.add.at(magnitude, mine, np.abs(weights * product.out))
+        error += U * (topk_ids.shape[1] + 1) * magnitude
+        bound = error + ROUNDING[dtype] * (np.abs(out) + error) + (2.0**-25 if dtype == "fp16" else 2.0**-126)
+        out = np.where(np.abs(out) >= LARGEST[dtype], np.copysign(np.inf, out), out)
+    return Result(out, bound)

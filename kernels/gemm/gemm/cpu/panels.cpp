@@ -82,5 +82,6 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     tilekiln::cpu::add_unit,
     tilekiln::cpu::groups_unit,
     tilekiln::cpu::quantise_row,
+    tilekiln::cpu::combine,
     sizeof(tilekiln::cpu::GemmScratch),
     tilekiln::cpu::kUnitColumns};

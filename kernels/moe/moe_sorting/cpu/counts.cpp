@@ -20,9 +20,13 @@ void sort(const moe::MoeSorting& a, int* at) {
     const int count = at[expert];
     at[expert] = -1;
     if (a.expert_mask && a.expert_mask[expert] == 0) continue;
-    at[expert] = used;
     int units = (count + a.unit - 1) / a.unit;
     if (count == 0 && !a.skip_empty) units = 1;
+    if (used + units * a.unit > a.room) {
+      used += units * a.unit, ++here;
+      continue;
+    }
+    at[expert] = used;
     for (const int end = unit + units; unit < end; ++unit) a.sorted_expert_ids[unit] = here;
     for (int i = used + count; i < used + units * a.unit; ++i) a.sorted_token_ids[i] = filler, a.sorted_weights[i] = 0;
     used += units * a.unit;

@@ -1,0 +1,265 @@
+"""fused_moe, experts and PackedExperts against float64: every ISA, layout and kind of weights, edges, bad input."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln.reference import moe as reference
+
+from tests.python.guard import guarded
+from tests.python.test_gemm import NUMPY, TARGETS, draw
+from tests.python.test_gemm_lists import check, kernel
+
+F32 = np.float32
+# tokens, experts, topk, hidden, inter
+SHAPES = [(1, 3, 2, 72, 40), (5, 4, 4, 64, 136), (20, 3, 1, 8, 64), (9, 1, 1, 136, 8), (50, 2, 2, 72, 72),
+          (0, 3, 2, 8, 8), (3, 0, 2, 8, 8), (2, 2, 1, 0, 8), (2, 2, 1, 8, 0)]  # fmt: skip
+ODD = [(5, 3, 2, 71, 33), (3, 2, 2, 1, 1), (20, 2, 2, 129, 65)]
+KINDS = ["row", "column", "packed", "int8", "int4", "smooth8", "smooth4"]
+
+
+@pytest.fixture(scope="module")
+def library(load: Callable[..., tk.Library]) -> tk.Library:
+    return load("moe_default", targets="all")
+
+
+class Problem:
+    """Random experts, as arrays of a call and as what the reference takes."""
+
+    def __init__(self, seed: int, dtype: str, kind: str, gated: bool, shape: tuple[int, ...]) -> None:
+        tokens, experts, topk, hidden, inter = shape
+        random = np.random.default_rng(seed)
+        self.x = draw(random, tokens, hidden, dtype, False)
+        self.ids = random.integers(-1, max(1, experts) + 1, (tokens, topk)).astype(
+            np.int32
+        )  # some twice, some nobody's
+        if seed % 3 == 0:
+            self.ids[:] = max(0, experts - 1)
+        self.weights = random.standard_normal((tokens, topk)).astype(F32)
+        rows = inter * (2 if gated else 1)
+        gate_up = draw(random, experts * rows, hidden, dtype, False).reshape(experts, rows, hidden)
+        down = draw(random, experts * hidden, inter, dtype, False).reshape(experts, hidden, inter)
+        self.call: dict[str, Any] = {}
+        self.expected: dict[str, Any] = {"quantised": kind[-1] in "48", "dtype": dtype}
+        if kind in ("row", "column"):
+            turn = kind == "column"
+            self.gate_up = gate_up.transpose(0, 2, 1).copy().transpose(0, 2, 1) if turn else gate_up
+            self.down = down.transpose(0, 2, 1).copy().transpose(0, 2, 1) if turn else down
+            self.matrices = gate_up, down
+            return
+        smooth: dict[str, Any] = {}
+        if kind.startswith("smooth"):
+            smooth["smooth_scale"] = random.random((experts, hidden)).astype(F32) + F32(0.5)
+            smooth["down_smooth_scale"] = random.random((experts, inter)).astype(F32) + F32(0.5)
+        bits = None if kind == "packed" else int(kind[-1])
+        self.packed = packed = tk.PackedExperts(gate_up, down, bits=bits, **smooth)
+        self.gate_up, self.down = packed.gate_up, packed.down
+        self.matrices = gate_up, down
+        if bits:
+            self.call |= {"gate_up_scale": packed.gate_up_scale, "down_scale": packed.down_scale, **smooth}
+            self.call["group"] = packed.group
+            self.expected |= smooth
+            self.matrices = quantised(packed, rows, inter), quantised(packed, hidden, inter, of_down=True)
+
+    def reference(self, **arguments: Any) -> Any:
+        return reference.fused_moe(self.x, self.ids, self.weights, *self.matrices, **self.expected, **arguments)
+
+
+def quantised(packed: tk.PackedExperts, rows: int, inter: int, *, of_down: bool = False) -> np.ndarray:
+    """What quantised panels hold, times factors, in float64: (experts, rows, columns)."""
+    panels, scale = (packed.down, packed.down_scale) if of_down else (packed.gate_up, packed.gate_up_scale)
+    numbers = panels
+    if panels.dtype == np.uint8:
+        numbers = np.concatenate([panels & 15, panels >> 4], axis=4).astype(np.int8) - np.int8(8)
+    experts, count = panels.shape[:2]
+    columns, height = inter if of_down else packed.hidden, count * 64
+    wide = numbers.transpose(0, 1, 3, 2, 4).reshape(experts, height, columns).astype(np.float64)
+    factors = scale.transpose(0, 1, 3, 2).reshape(experts, height, scale.shape[2])
+    factors = np.repeat(factors, packed.group, axis=2)[:, :, :columns]
+    whole = wide * factors
+    if of_down or rows == inter:
+        return whole[:, :rows]
+    return np.concatenate([whole[:, :inter], whole[:, count * 32 : count * 32 + inter]], axis=1)
+
+
+CASES = [(d, k) for d, k in itertools.product(("fp32", "fp16", "bf16"), KINDS) if d != "fp32" or k[-1] not in "48"]
+
+
+@pytest.mark.parametrize(("dtype", "kind"), CASES, ids=[f"{d}-{k}" for d, k in CASES])
+@pytest.mark.parametrize("target", TARGETS)
+def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str) -> None:
+    choices = itertools.cycle(itertools.product((True, False), ("silu", "gelu", "gelu_tanh", "relu"), (False, True)))
+    shapes = SHAPES if kind[-1] in "48" else SHAPES + ODD
+    for seed, shape in enumerate(shapes):
+        gated, activation, masked = next(choices)
+        p = Problem(seed, dtype, kind, gated, shape)
+        call, expected = {"activation": activation, **p.call}, {"activation": activation}
+        if masked:
+            every = np.zeros(2 * shape[1] + 1, np.int32)
+            every[1::2] = 1
+            call["expert_mask"] = expected["expert_mask"] = every
+            p.ids = 2 * p.ids + 1
+        out = np.full((shape[0], shape[3] + 3), 77, NUMPY[dtype])
+        arrays = [guarded(a, "after") if a.size else a for a in (p.x, p.ids, p.weights)]
+        arrays += [guarded(a, "after") if a.size and a.flags.c_contiguous else a for a in (p.gate_up, p.down)]
+        number = kernel(library, "fused_moe", target, *arrays, out=out[:, :-3], **call)
+        library.fused_moe(*arrays, out=out[:, :-3], instance=number, **call)
+        check(out[:, :-3], p.reference(**expected))
+        assert (out[:, -3:] == 77).all()
+        again = library.fused_moe(*arrays, instance=number, num_threads=3, **call)
+        assert again.tobytes() == out[:, :-3].tobytes(), shape
+
+
+def test_all_tokens_to_one_expert_and_threads(library: tk.Library) -> None:
+    """More rows than a tile, whatever the threads; the others have none."""
+    p = Problem(3, "bf16", "packed", True, (1100, 4, 1, 64, 64))
+    one = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down)
+    with tk.Stream() as stream:
+        later = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down, stream=stream)
+    for made in (later, library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down, num_threads=2)):
+        assert made.tobytes() == one.tobytes()
+    few = Problem(3, "bf16", "packed", True, (1100, 4, 1, 64, 64))
+    few.x, few.ids, few.weights = p.x[1075:], p.ids[1075:], p.weights[1075:]
+    check(one[1075:], few.reference())
+
+
+def test_strides(library: tk.Library) -> None:
+    p = Problem(4, "bf16", "row", True, (6, 3, 2, 40, 24))
+    want = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down)
+    wide = [np.repeat(a, 2, axis=0)[::2] for a in (p.x, p.ids, p.weights, p.gate_up, p.down)]
+    assert wide[0].strides != p.x.strides
+    assert library.fused_moe(*wide).tobytes() == want.tobytes()
+    packed = tk.PackedExperts(p.gate_up, p.down)
+    check(library.fused_moe(p.x[::-1], p.ids[::-1], p.weights[::-1], packed.gate_up, packed.down)[::-1], p.reference())
+
+
+def test_special_values(library: tk.Library) -> None:
+    """A NaN or an infinity of a token stays in that token; a weight of 0 times infinity is NaN."""
+    for kind in ("row", "packed", "int8"):
+        p = Problem(4, "bf16", kind, True, (6, 2, 2, 64, 64))
+        p.ids = np.array([[0, 1]] * 6, np.int32)
+        clean = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down, **p.call)
+        p.x[2, 5], p.x[3, 7], p.weights[4, 0] = np.nan, np.inf, np.inf
+        made = library.fused_moe(p.x, p.ids, p.weights, p.gate_up, p.down, **p.call)
+        assert not np.isfinite(made[2:5].astype(F32)).any()
+        assert np.isnan(made[2].astype(F32)).all()
+        assert made[[0, 1, 5]].tobytes() == clean[[0, 1, 5]].tobytes()
+
+
+@pytest.fixture
+def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from tilekiln import operators  # here, as it needs the binding
+
+    operators.look_again()
+    monkeypatch.setattr(operators, "_at_hand", lambda: [library])
+    yield
+    operators._served.clear()
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_experts_of_torch() -> None:
+    """As the experts of a model of Transformers compute: bf16, ids of int64, weights of bf16, three dimensions."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    x, gate_up, down = torch.randn(2, 5, 64), torch.randn(4, 48, 64) / 8, torch.randn(4, 64, 24) / 5
+    weights, ids = torch.softmax(torch.randn(10, 4), -1).topk(2)
+    expected = torch.zeros(10, 64)
+    for token, slot in itertools.product(range(10), range(2)):
+        e = ids[token, slot]
+        gate, up = (gate_up[e] @ x.reshape(10, 64)[token]).chunk(2)
+        expected[token] += weights[token, slot] * (down[e] @ (torch.nn.functional.silu(gate) * up))
+    for bits, near in ((None, 2e-2), (8, 4e-2), (4, 4e-1)):
+        packed = tk.PackedExperts(gate_up.bfloat16(), down.bfloat16(), bits=bits)
+        made = tk.experts(x.bfloat16(), ids, weights.bfloat16(), packed)
+        assert made.dtype == torch.bfloat16
+        assert made.shape == x.shape
+        far = (made.reshape(10, 64).float() - expected).norm() / expected.norm()
+        assert far < near, (bits, far)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_experts_refuse() -> None:
+    x, ids, weights = np.zeros((2, 8), F32), np.zeros((2, 1), np.int32), np.zeros((2, 1), F32)
+    packed = tk.PackedExperts(np.zeros((1, 16, 8), F32), np.zeros((1, 8, 8), F32))
+    assert repr(packed) == "<tilekiln.PackedExperts 1 of hidden=8 inter=8 float32>"
+    assert tk.experts(x, ids, weights, packed).shape == (2, 8)
+    with pytest.raises(tk.ArgumentError, match=r"weights: was a ndarray, must be tilekiln\.PackedExperts"):
+        tk.experts(x, ids, weights, x)  # type: ignore[arg-type]
+    with pytest.raises(tk.ArgumentError, match="weights: dtype was float32, must be float16"):
+        tk.experts(x.astype(np.float16), ids, weights, packed)
+
+
+GATE_UP, DOWN = np.zeros((2, 16, 8), F32), np.zeros((2, 8, 8), F32)
+BAD_WEIGHTS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: tk.PackedExperts(GATE_UP[0], DOWN), "gate_up: had 2 dimensions, must have 3"),
+    (lambda: tk.PackedExperts(GATE_UP, DOWN[:1]), r"down: shape was \(1, 8, 8\), must be \(2, 8, inter\)"),
+    (lambda: tk.PackedExperts(GATE_UP[:, :9], DOWN), "gate_up: rows was 9, must be 16, twice the inter of down, or 8"),
+    (lambda: tk.PackedExperts(GATE_UP, DOWN, bits=3), "bits: was 3, must be 4 or 8"),
+    (lambda: tk.PackedExperts(GATE_UP, DOWN, smooth_scale=DOWN[0]), "smooth_scale: was given without bits"),
+    (lambda: tk.PackedExperts(GATE_UP, DOWN, bits=8, smooth_scale=DOWN[0]), "down_smooth_scale: must be given with"),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), BAD_WEIGHTS, ids=[text.partition(",")[0] for _, text in BAD_WEIGHTS])
+def test_bad_weights(call: Callable[[], Any], text: str) -> None:
+    with pytest.raises(tk.ArgumentError, match=text):
+        call()
+
+
+HALF = np.float16
+GOOD: dict[str, Any] = {
+    "x": np.zeros((3, 64), HALF), "topk_ids": np.zeros((3, 2), np.int32), "topk_weights": np.zeros((3, 2), F32),
+    "gate_up": np.zeros((2, 2, 64, 64, 1), HALF), "down": np.zeros((2, 1, 64, 64, 1), HALF),
+}  # fmt: skip
+PLAIN = {"gate_up": np.zeros((2, 128, 64), HALF), "down": np.zeros((2, 64, 64), HALF)}
+INT8 = {
+    "gate_up": np.zeros((2, 2, 16, 64, 4), np.int8), "down": np.zeros((2, 1, 16, 64, 4), np.int8),
+    "gate_up_scale": np.zeros((2, 2, 2, 64), F32), "down_scale": np.zeros((2, 1, 2, 64), F32),
+}  # fmt: skip
+SMOOTH = {"smooth_scale": np.ones((2, 64), F32), "down_smooth_scale": np.ones((2, 64), F32)}
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"topk_ids": np.zeros((2, 2), np.int32)}, "topk_ids: token count was 2, must be 3, the token count of x"),
+    ({"topk_weights": np.zeros((3, 1), F32)}, "topk_weights: topk was 1, must be 2, the topk of topk_ids"),
+    ({"gate_up": GOOD["gate_up"].astype(F32)}, "gate_up: dtype was fp32, must be"),
+    ({"down": np.zeros((1, 1, 64, 64, 1), HALF)}, "down: expert count was 1, must be 2, the expert count of gate_up"),
+    ({"gate_up": np.zeros((2, 2, 63, 64, 1), HALF)}, "gate_up: words was 63, must be 64, hidden by elements of a word"),
+    ({"gate_up": np.zeros((2, 3, 64, 64, 1), HALF)},
+     "gate_up: panels was 3, must be 2, twice those of the inter of down, or 1"),
+    ({"down": np.zeros((2, 2, 64, 64, 1), HALF)}, "down: panels was 2, must be 1, hidden by 64, rounded up"),
+    ({"gate_up": np.zeros((2, 4, 64, 64, 1), HALF)[:, ::2]}, "gate_up: stride of dimension 1 was"),
+    ({"gate_up_scale": np.zeros((2, 2, 2, 64), F32)},
+     "down_scale: was null, must be given: gate_up_scale and down_scale go together"),
+    ({**INT8, "gate_up_scale": None, "down_scale": None}, "gate_up_scale: was null, must be given, as down_scale"),
+    ({"gate_up_scale": np.zeros((2, 2, 2, 64), F32), "down_scale": np.zeros((2, 1, 2, 64), F32)},
+     "gate_up_scale: was given, must be null, as down_scale, but with weights of int8 and int4"),
+    ({**PLAIN, "gate_up": np.zeros((2, 100, 64), HALF)},
+     "gate_up: rows was 100, must be 128, twice the inter of down, or 64"),
+    ({**PLAIN, "down": np.zeros((2, 64, 64), HALF).transpose(0, 2, 1)},
+     "down: was column-major, must be as gate_up"),
+    ({"gate_up": np.zeros((2, 128, 64), np.int8), "down": np.zeros((2, 64, 64), np.int8)},
+     "gate_up: had 3 dimensions, must have 5: weights of int8 and int4 are packed"),
+    ({**INT8, "group": 48}, "group: was 48, must be a multiple of 32"),
+    ({**INT8, "group": 64}, "gate_up_scale: shape was (2, 2, 2, 64), must be (2, 2, 1, 64)"),
+    ({**INT8, "smooth_scale": np.ones((2, 64), F32)}, "down_smooth_scale: was null, must be given: smooth_scale and"),
+    ({**INT8, **SMOOTH, "down_smooth_scale": np.ones((2, 63), F32)},
+     "down_smooth_scale: shape was (2, 63), must be (2, 64)"),
+    ({"expert_mask": np.ones((2, 2), np.int32)}, "expert_mask: shape was (2, 2), must be (2)"),
+    ({"out": GOOD["x"]}, "out: shares memory with x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[text[:50] for _, text in BAD])
+def test_bad_input(library: tk.Library, change: dict[str, Any], text: str) -> None:
+    with pytest.raises(tk.ArgumentError) as error:
+        library.fused_moe(**{**GOOD, **change})
+    assert str(error.value).startswith(text), str(error.value)
+
+
+def test_no_kernel(library: tk.Library) -> None:
+    with pytest.raises(tk.NoKernelError, match="only rows that become int8 are smoothed"):
+        library.fused_moe(**GOOD, **SMOOTH)
