@@ -58,7 +58,7 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
     def write_wheels(target: Any, source: Any, env: Any) -> int:
         from . import wheels
 
-        for wheel in [facade(), *map(kernels, build.libraries)]:
+        for wheel in [facade(), *map(kernels, build.libraries), wheels.sources(root, tree(root).version)]:
             path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
             built = f"{console.line('built', path)}: {shown(os.path.getsize(path))}"
             console.block(built if written else f"{path} is up to date")

@@ -213,7 +213,8 @@ def programs(
     flags = {target.name: list(target.flags) for target in targets()}
     include = [*HEADERS, f"{generated}/include", "tests"]
     found: dict[str, list[Any]] = {}
-    for program in read_programs(graph.env.File(graph.node_path("tests/programs.yaml")).abspath):
+    table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath
+    for program in read_programs(table) if os.path.isfile(table) else []:  # sources without tests have none
         if variant.mode not in program.modes:
             continue
         for target in variant.targets if program.for_each == "target" else [""]:

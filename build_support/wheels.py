@@ -1,4 +1,4 @@
-"""`scons wheel`: the wheel of the facade, tilekiln, and for each receipt one of its kernels, tilekiln-<receipt>.
+"""`scons wheel`: the wheels of the facade, tilekiln, of each receipt's kernels, tilekiln-<receipt>, and of the sources.
 
 Their bytes depend on what is in them alone: names in order, one date, nothing of the machine.
 """
@@ -97,6 +97,40 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
         _read(os.path.join(root, "LICENSE")),
         f"[console_scripts]\n{FACADE} = {FACADE}.__main__:main\n",
         EXTRAS,
+    )
+
+
+SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
+"""What a kernel is built from; `tilekiln.jit` looks at the same (python/tilekiln/just_in_time.py)."""
+SOURCES_NEED = ("scons>=4.11", "jinja2", "pyyaml", "msgspec", "numpy>=2")
+
+
+def sources(root: str, version: str) -> Wheel:
+    """The tree's sources, for `tilekiln.jit` to build kernels from where the tree is not."""
+    package = f"{FACADE}_sources"
+    module = (
+        f'"""The sources of Tilekiln {version}, from which tilekiln.jit builds kernels."""\n\n'
+        'import pathlib\n\ntree = pathlib.Path(__file__).with_name("tree")\n'
+    )
+    files = {f"{package}/__init__.py": module.encode()}
+    for name in SOURCES:
+        path = os.path.join(root, name)
+        if os.path.isfile(path):
+            files[f"{package}/tree/{name}"] = _read(path)
+        for directory, inner, names in os.walk(path):
+            inner[:] = [folder for folder in inner if folder[0] != "." and folder != "__pycache__"]
+            for file in names:
+                if file[0] != "." and not file.endswith((".pyc", ".tmp", "~")):
+                    here = os.path.relpath(os.path.join(directory, file), root).replace(os.sep, "/")
+                    files[f"{package}/tree/{here}"] = _read(os.path.join(directory, file))
+    return Wheel(
+        f"{FACADE}-sources",
+        version,
+        "py3-none-any",
+        "Tilekiln's sources: with a C++ compiler, tilekiln.jit builds the kernels that no library has.",
+        [f"{FACADE}=={version}", *SOURCES_NEED],
+        files,
+        _read(os.path.join(root, "LICENSE")),
     )
 
 

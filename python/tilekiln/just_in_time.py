@@ -56,8 +56,9 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
     it. A library is there whole or not at all, under the hash of its content; what was used longest ago goes when there
     is more than TILEKILN_JIT_SIZE. Other sources, another CXX or PATH are other kernels.
 
-    Raises ArgumentError for what is no kernel or what no receipt lists, with the reason; NoKernelError where there is
-    no source tree to build from; RuntimeError with command and output where the build fails. Interrupted, it leaves
+    Raises ArgumentError for what is no kernel or what no receipt lists, with the reason; NoKernelError where there are
+    no sources to build from, neither a tree's nor those of the wheel tilekiln-sources; RuntimeError with command and
+    output where the build fails, as it does without a compiler. Interrupted, it leaves
     nothing half-made.
     """
     texts = [_text(one) for one in (config if isinstance(config, list) else [config])]
@@ -125,9 +126,56 @@ def _options() -> list[str]:
 def _stamp() -> bytes:
     """What a kernel is made from and for: the tree's sources as they lie there, the compiler, this machine's CPU."""
     words = [__version__, os.environ.get("CXX", ""), os.environ.get("PATH", ""), *_options(), _cpu()]
-    for name in _SOURCES if in_tree() else ():
-        words += [f"{path} {status.st_mtime_ns} {status.st_size}" for path, status in _files(TREE / name)]
+    tree = _sources()
+    if tree:
+        words += _states(tree)
     return hashlib.blake2b("\0".join(words).encode(), digest_size=16).digest()
+
+
+def _sources() -> pathlib.Path | None:
+    """The sources to build from: the tree that this package lies in, or those of the wheel tilekiln-sources."""
+    if in_tree():
+        return TREE
+    import importlib.util
+
+    found = importlib.util.find_spec("tilekiln_sources")
+    tree = pathlib.Path(found.origin).with_name("tree") if found and found.origin else None
+    if tree is None or not (tree / "VERSION").is_file():
+        return None
+    version = (tree / "VERSION").read_text().strip()
+    if version != __version__:
+        raise NoKernelError(
+            f"tilekiln-sources is of {version} and this is Tilekiln {__version__}: install both in one version, "
+            f"pip install tilekiln-sources=={__version__}"
+        )
+    return tree
+
+
+def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
+    """Where to build: in the tree itself; of installed sources in a copy, which stays for the next build."""
+    if sources == TREE:
+        return TREE
+    import shutil
+    import tempfile
+
+    name = hashlib.blake2b("\n".join(_states(sources)).encode(), digest_size=8).hexdigest()
+    place = store / "tree" / name
+    if not place.is_dir():
+        shutil.rmtree(place.parent, ignore_errors=True)  # of sources that were replaced
+        place.parent.mkdir(parents=True)
+        new = pathlib.Path(tempfile.mkdtemp(prefix=".new-", dir=store))
+        try:
+            shutil.copytree(sources, new / "tree", ignore=shutil.ignore_patterns("__pycache__"))
+            (new / "tree").rename(place)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
+    return place
+
+
+def _states(tree: pathlib.Path) -> list[str]:
+    """What tells sources apart that were changed."""
+    listed = (each for name in _SOURCES for each in _files(tree / name))
+    return [f"{path} {status.st_mtime_ns} {status.st_size}" for path, status in listed]
 
 
 def _files(path: pathlib.Path) -> Iterator[tuple[str, os.stat_result]]:
@@ -167,11 +215,12 @@ def _found(store: pathlib.Path, stamp: bytes, text: str) -> pathlib.Path | None:
 
 def _build(store: pathlib.Path, stamp: bytes, texts: list[str], progress: bool | Progress | None) -> None:
     """Puts the libraries of kernels into the store; one process builds, others wait and find."""
-    if not in_tree():
+    sources = _sources()
+    if sources is None:
         raise NoKernelError(
             f"no kernel for {texts[0]} is in the store {store}, and this installation of Tilekiln {__version__} has no "
-            "sources to build it from: run from a source tree of this version (PYTHONPATH=TREE/python), where "
-            f"`tools/dev` has made an environment, or install a library that has it"
+            f"sources to build it from: pip install tilekiln-sources=={__version__} (it needs a C++ compiler besides), "
+            "or install a library that has it"
         )
     store.mkdir(parents=True, exist_ok=True)
     with open(store / "lock", "w", encoding="ascii") as lock:
@@ -180,14 +229,15 @@ def _build(store: pathlib.Path, stamp: bytes, texts: list[str], progress: bool |
         if not texts:
             return
         bytes_ = limit()
-        made = _run({"kernels": texts, "options": _options()}, progress)
-        entries = {library: _put(store, TREE / library) for library in dict.fromkeys(made)}
+        tree = _workplace(store, sources)
+        made = _run(tree, {"kernels": texts, "options": _options()}, progress)
+        entries = {library: _put(store, tree / library) for library in dict.fromkeys(made)}
         for text, library in zip(texts, made, strict=True):
             _write(_request(store, stamp, text), entries[library])
         evict(store, bytes_, keep=set(entries.values()))
 
 
-def _run(asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str]:
+def _run(tree: pathlib.Path, asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str]:
     """The build's answer: the library of each kernel, below the tree."""
     import json
     import shlex
@@ -196,10 +246,10 @@ def _run(asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str
     command = [sys.executable, "-m", "build_support.just_in_time"]
     show = _bar if progress is True else progress or None
     lines, done = list[str](), 0
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(TREE), os.environ.get("PYTHONPATH")]))}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(tree), os.environ.get("PYTHONPATH")]))}
     with subprocess.Popen(
         command,
-        cwd=TREE,
+        cwd=tree,
         env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -236,7 +286,10 @@ def _run(asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str
         return libraries
     if answer["wrong"]:
         raise ArgumentError(f"config: {answer['error']}")
-    missing = "" if "No module named" not in output else "\n(`tools/dev` makes an environment that has all it needs)"
+    missing = ""
+    if "No module named" in output:
+        how = "`tools/dev` makes an environment that has" if tree == TREE else "`pip install tilekiln-sources` brings"
+        missing = f"\n({how} all it needs)"
     raise RuntimeError(f"the kernel could not be built: {answer['error']}\n{shlex.join(command)}\n{output}{missing}")
 
 
@@ -316,4 +369,7 @@ def clear(store: pathlib.Path | None = None) -> list[pathlib.Path]:
         return []
     with open(root / "lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        import shutil
+
+        shutil.rmtree(root / "tree", ignore_errors=True)  # where installed sources are built
         return evict(root, -1, keep=set())

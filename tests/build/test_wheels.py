@@ -18,9 +18,11 @@ from pathlib import Path
 import pytest
 
 from build_support import hf_kernels, platform_tag, wheels
+from tests.conftest import shared_objects
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = (ROOT / "VERSION").read_text().strip()
+LAUNCHER = " ".join(shared_objects())
 RECEIPTS = ("fp32_min", "fp8")
 """Small, built for other tests too, and neither can do what the other does."""
 
@@ -210,6 +212,42 @@ def test_two_receipts_in_one_process(clean_python):
     assert done.stderr.splitlines()[-1] == (
         f"  build it: tools/dev scons receipt=flash wheel, in a tree of Tilekiln {VERSION}; then pip install it"
     )
+
+
+JIT = """
+import sys, numpy as np, tilekiln as tk
+library = tk.jit("softmax dtype=fp32")
+x = np.arange(6, dtype=np.float32).reshape(2, 3)
+print(float(library.softmax(x).sum()), library.receipt)
+"""
+
+
+def test_jit_builds_from_the_wheel_of_the_sources(packed, clean_python, tmp_path):
+    """Without it, the error names it; with it kernels are built, once; without a compiler, that is what is said."""
+    from tilekiln import just_in_time  # its binding is built now
+
+    assert just_in_time._SOURCES == wheels.SOURCES
+    told = (
+        f"import os; os.environ.update(TILEKILN_JIT={str(tmp_path / 'store')!r}, TILEKILN_JIT_OPTIONS={LAUNCHER!r})\n"
+    )
+    done = start(clean_python, "-c", told + JIT)
+    assert f"pip install tilekiln-sources=={VERSION}" in done.stderr.splitlines()[-1]
+    place = tmp_path / "needs"
+    place.mkdir()
+    for name in ("scons", "jinja2", "markupsafe", "pyyaml", "msgspec"):
+        repacked(name, place)
+    command = [sys.executable, "-m", "pip", "--python", str(clean_python), "install", "-q", "--no-index"]
+    command += ["--disable-pip-version-check", "--find-links", str(place), "--find-links", str(packed / "wheel")]
+    subprocess.run([*command, "tilekiln-sources"], check=True)
+    nowhere = "os.environ['PATH'] = os.environ['CXX'] = ''\n"
+    done = start(clean_python, "-c", told + nowhere + JIT)
+    assert "RuntimeError: the kernel could not be built" in done.stderr
+    assert "Install g++ >= 12 or clang++ >= 16" in done.stderr
+    assert run(clean_python, "-c", told + JIT) == "2.0 norm_default\n"
+    # Found by the next process, with nothing left to run a build with.
+    assert run(clean_python, "-c", told + "import subprocess; subprocess.Popen = None\n" + JIT) == "2.0 norm_default\n"
+    installed = next(clean_python.parents[1].glob("lib/*/site-packages/tilekiln_sources/tree"))
+    assert not (installed / "build").exists()  # it may not be ours to write
 
 
 def test_sanitized_wheels_are_refused(tree):
