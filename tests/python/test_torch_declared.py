@@ -47,13 +47,15 @@ def calls(name: str, table: Operator) -> Iterator[tuple[list[Any], dict[str, Any
     call, find = drawn(name), getattr(operators._at_hand()[0], f"{name}_find")
     required = {one: tensor(array) for one, array in call.required.items()}
     others = {a.name: call.array(a) for a in OPERATORS[name].arrays if a.kind == "array" and a.name not in required}
+    together = {a.name: a.file.together for a in OPERATORS[name].arrays}
     for order in ([], list(others), list(others)[::-1]):
         given = {one: required.get(one) for one in table.arrays}
         for one in order:
-            array = others[one]
+            both = {each: others[each] for each in together[one] or [one]}  # what is given together
+            made = {each: tensor(array) for each, array in both.items() if array is not None}
             with suppress(tk.NoKernelError):
-                if array is not None and find(**given | {one: tensor(array)}) is not None:
-                    given[one] = tensor(array)
+                if len(made) == len(both) and find(**given | made) is not None:
+                    given |= made
         asks = {one.asked_by: True for one in table.results if one.asked_by and (not one.needs or one.needs in given)}
         yield [given.pop(one) for one in table.arrays], given | (asks if order else {})
 
