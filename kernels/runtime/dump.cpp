@@ -29,12 +29,12 @@ constexpr size_t header_capacity = 1 << 16;
 constexpr size_t chunk = 1 << 20;
 constexpr size_t path_capacity = 4096;
 
-// An array of the call. Its bytes are written where it is an input.
+// An array of the call. Its bytes are written where it may be an input: what is written in place is one too.
 struct Saved {
   const char* name;
   Array array;
   Device device;
-  bool input;
+  bool input, written;
   uint64_t bytes() const { return input ? array.last - array.first : 0; }
 };
 
@@ -51,6 +51,10 @@ const char* format_dtype(int32_t dtype) {
     case TILEKILN_INT32: return "I32";
     case TILEKILN_INT64: return "I64";
     case TILEKILN_UINT8: return "U8";
+    case TILEKILN_INT16: return "I16";
+    case TILEKILN_UINT16: return "U16";
+    case TILEKILN_UINT32: return "U32";
+    case TILEKILN_UINT64: return "U64";
     case TILEKILN_BOOL: return "BOOL";
     default: return nullptr;
   }
@@ -63,7 +67,11 @@ int read_arrays(const tilekiln_operator& table, const void* args, Saved* saved) 
     if (!is_array(argument) || array_of(argument, args) == nullptr) continue;
     const tilekiln_tensor& tensor = *array_of(argument, args);
     Saved& one = saved[count];
-    one = {argument.name, {}, {tensor.device_type, tensor.device_id}, argument.kind == TILEKILN_ARRAY};
+    one = {argument.name,
+           {},
+           {tensor.device_type, tensor.device_id},
+           argument.kind != TILEKILN_RESULT,
+           argument.kind == TILEKILN_WRITTEN};
     if (format_dtype(tensor.dtype) == nullptr || check_array(argument.name, tensor, &one.array) != TILEKILN_OK)
       continue;
     ++count;
@@ -118,9 +126,9 @@ void add_arrays(Text& text, const Saved* saved, int count) {
     text.add(", \"stride\": ");
     add_integers(text, array.stride, array.ndim);
     const uint64_t before = array.empty() ? 0 : reinterpret_cast<uint64_t>(array.data) - array.first;
-    text.add(", \"first\": %llu, \"input\": %s}",
+    text.add(", \"first\": %llu, \"input\": %s, \"written\": %s}",
              static_cast<unsigned long long>(before / static_cast<uint64_t>(dtype_bytes(array.dtype))),
-             saved[i].input ? "true" : "false");
+             saved[i].input ? "true" : "false", saved[i].written ? "true" : "false");
   }
   text.add("}");
 }

@@ -1,4 +1,4 @@
-"""tilekiln, or python -m tilekiln: `info`, what is on this machine; `cache`, kernels built when asked for; `bench`."""
+"""The command `tilekiln`, or python -m tilekiln: `info`, `cache`, `bench`, `replay`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import just_in_time, machine
+from . import just_in_time, machine, replay
 from .bench import command as bench
 
 
@@ -36,9 +36,10 @@ def main(argv: list[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the store of kernels that tilekiln.jit has built")
     cache.add_argument("--clear", action="store_true", help="empty it")
     bench.add(commands)
+    replay.add(commands)
     given = parser.parse_args(argv)
-    if given.command == "bench":
-        return bench.run(given)
+    if "run" in given:
+        return int(given.run(given))
     if given.command == "cache":
         print(_cleared() if given.clear else _cache())
     elif given.json:

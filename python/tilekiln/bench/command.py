@@ -193,7 +193,7 @@ def measure(
     clock = time.thread_time if threads == 1 else time.perf_counter
     for _ in range(warmup):
         function(**timed)
-    samples = [_sample(function, timed, clock) for _ in range(repeat)]
+    samples = [sample(function, timed, clock) for _ in range(repeat)]
     main = found if isinstance(found, int) else found[OPERATORS[operator].main]
     moved = sum(array.nbytes for array in (*made.values(), *results.values()))
     dtype = settings.dtype(next(name for name, one in settings.call.arrays.items() if one.dtypes and one.required))
@@ -220,7 +220,7 @@ def _by_name(settings: Settings, given: dict[str, Any], returned: Any) -> dict[s
     return dict(zip(asked, values, strict=True)) if asked else {}
 
 
-def _sample(function: Callable[..., Any], timed: dict[str, Any], clock: Callable[[], float]) -> float:
+def sample(function: Callable[..., Any], timed: dict[str, Any], clock: Callable[[], float]) -> float:
     """Seconds of a call, over as many as take 5 ms."""
     count, start = 0, clock()
     while True:
