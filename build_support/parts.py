@@ -19,7 +19,8 @@ from .programs import read_programs
 from .toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Generated
+    from codegen.emit.render import Engine, Generated
+    from codegen.schema.targets import Target
 
     from .graph import Graph
 
@@ -43,8 +44,18 @@ def _written(graph: Graph, pattern: str) -> list[str]:
     return graph.places.matching(pattern)
 
 
+def _object_name(engine: Engine, target: Target, source: str) -> str:
+    """<family>-<pipeline> of an engine, <area>-<the rest of its path> of what engines share."""
+    if source != engine.source:
+        area, _, rest = source.removeprefix("kernels/").removesuffix(".cpp").partition("/")
+        return f"{area}-{rest.replace('/', '_')}"
+    pipeline = source.removesuffix(".cpp").rpartition("/")[2]
+    return f"{engine.symbol.removeprefix(f'tilekiln_{target.word}_').removesuffix(f'_{pipeline}')}-{pipeline}"
+
+
 class Engines:
-    """The engines of a build: each compiled once, joined to one object a target that shows their symbols only.
+    """The engines of a build, and the sources they share: each compiled once, joined to one object a target that
+    shows the engines' symbols only.
 
     Its bytes and its name follow from the engines in it, so receipts that need the same ones share it, and what else
     is built beside a receipt changes nothing of its library.
@@ -53,29 +64,33 @@ class Engines:
     def __init__(self, graph: Graph, sources: Generated) -> None:
         self._graph, self._engines = graph, sorted(sources.engines, key=lambda engine: engine.symbol)
         self._place = f"{graph.request.variant.directory}/obj/engine"
-        self._objects: dict[str, Any] = {}  # by symbol
+        self._objects: dict[tuple[str, str], Any] = {}  # by target and source
         self._joined: dict[str, Any] = {}  # by path
         self._targets = {name: tree().target(name) for name in {engine.target for engine in self._engines}}
         for engine in self._engines:
             target = self._targets[engine.target]
             suffix = f"_{target.word}"  # names end with their target
             names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
-            self._objects[engine.symbol] = toolchains.of(target).compile_engine(
-                graph, engine, target, self._place, names
-            )
+            for source in engine.sources:
+                if (target.name, source) not in self._objects:
+                    self._objects[target.name, source] = toolchains.of(target).compile_engine(
+                        graph, source, _object_name(engine, target, source), target, self._place, names
+                    )
 
     def of(self, receipts: Collection[str]) -> dict[str, Any]:
         """By target, in one order: the object of all engines that a library of these receipts holds."""
-        symbols: dict[str, list[str]] = {}
+        engines: dict[str, list[Engine]] = {}
         for engine in self._engines:
             if not set(receipts).isdisjoint(engine.receipts):
-                symbols.setdefault(engine.target, []).append(engine.symbol)
-        return {target: self._join(target, symbols[target]) for target in sorted(symbols)}
+                engines.setdefault(engine.target, []).append(engine)
+        return {target: self._join(target, engines[target]) for target in sorted(engines)}
 
-    def _join(self, target: str, symbols: Sequence[str]) -> Any:
+    def _join(self, target: str, engines: Sequence[Engine]) -> Any:
+        symbols = [engine.symbol for engine in engines]
         path = f"{self._place}/{target}-{hashlib.sha256(' '.join(symbols).encode()).hexdigest()[:8]}.o"
         if path not in self._joined:
-            objects = [self._objects[symbol] for symbol in symbols]
+            sources = dict.fromkeys(source for engine in engines for source in engine.sources)
+            objects = [self._objects[target, source] for source in sources]
             of = self._targets[target]
             self._joined[path] = toolchains.of(of).join_engines(self._graph, path, objects, symbols, of)
         return self._joined[path]

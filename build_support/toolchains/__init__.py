@@ -9,15 +9,16 @@ from ..toolchain import ToolchainError
 from . import cxx
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph
 
 
 class EngineToolchain(Protocol):
-    def compile_engine(self, graph: Graph, engine: Engine, target: Target, place: str, instances: Sequence[str]) -> Any:
-        """The object of an engine, below the directory `place`."""
+    def compile_engine(
+        self, graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]
+    ) -> Any:
+        """The object of that name of a source of engines, below the directory `place`."""
 
     def join_engines(
         self, graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target

@@ -8,23 +8,20 @@ from typing import TYPE_CHECKING, Any
 from codegen.emit.flags import HEADERS, define
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph
 
 
-def compile_engine(graph: Graph, engine: Engine, target: Target, place: str, instances: Sequence[str]) -> Any:
-    pipeline = engine.source.removesuffix(".cpp").rpartition("/")[2]
-    family = engine.symbol.removeprefix(f"tilekiln_{target.word}_").removesuffix(f"_{pipeline}")
+def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
     return graph.compile(
-        engine.source,
-        f"{place}/{target.name}/{family}-{pipeline}.o",
+        source,
+        f"{place}/{target.name}/{name}.o",
         "engine",
         [*HEADERS, *graph.outside],
         flags=list(target.flags),
         defines=[define(target.name)],
-        label=f"{engine.source} for {target.name}",
+        label=f"{source} for {target.name}",
         instances=instances,
     )
 

@@ -37,12 +37,17 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """A hand-written engine that a library needs. `source` is relative to the tree."""
+    """A hand-written engine that a library needs. Sources are relative to the tree; `shares` export nothing."""
 
     source: str
     target: str
     symbol: str
     receipts: tuple[str, ...]
+    shares: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return self.source, *self.shares
 
 
 class Generated(msgspec.Struct):
@@ -171,7 +176,7 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
             compiled = plan.tree.target(instance.target.engines or instance.target.name)
             symbol = f"tilekiln_{compiled.word}_{owner.name}_{pipeline}"
             source = f"{owner.room}/{compiled.backend}/{pipeline}.cpp"
-            found[key] = Engine(source, compiled.name, symbol, (plan.receipt,))
+            found[key] = Engine(source, compiled.name, symbol, (plan.receipt,), owner.shares(pipeline))
     return found
 
 

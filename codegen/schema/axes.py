@@ -167,6 +167,10 @@ class Family:
                 near = ", ".join(nearest(name, self.axis_of)) or ", ".join(self.axis_of)
                 raise document.error(("batch_by", index), f"no axis '{name}'; nearest: {near}")
 
+    def shares(self, pipeline: str) -> tuple[str, ...]:
+        """The sources that its engine for that pipeline needs beside its own, as paths of the tree."""
+        return tuple(path for one in self.file.pipelines if one.name == pipeline for path in one.shares)
+
     def _entry(self, index: int, file: yaml_types.EntryFile) -> Entry:
         path = ("entries", index)
         found = re.findall(r"{(\w*)}", file.member)

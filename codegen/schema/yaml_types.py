@@ -63,8 +63,11 @@ class RuleFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PipelineFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """`shares`: sources that its engine needs beside its own, compiled once a target for all that name them."""
+
     name: Word
     about: Text
+    shares: list[Text] = []
 
 
 class EngineFile(Struct, frozen=True, forbid_unknown_fields=True):

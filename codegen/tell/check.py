@@ -167,6 +167,7 @@ def _check_files(root: Tree, family: Family) -> None:
     for index, name in enumerate(family.pipelines):
         backends = [backend for backend in root.backends if (backend, name) in used] or [*root.backends][:1]
         named += [(f"{family.room}/{backend}/{name}.cpp", ("pipelines", index, "name")) for backend in backends]
+        named += [(path, ("pipelines", index, "shares", at)) for at, path in enumerate(family.shares(name))]
     for file, path in named:
         if not os.path.isfile(root.places.at(file)):
             raise family.document.error(path, f"{file} is missing")

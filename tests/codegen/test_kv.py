@@ -158,6 +158,7 @@ def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
         (f"kernels/attention/fmha_fwd_splitkv/cpu/{pipeline}.cpp", f"tilekiln_cpu_avx2_fmha_fwd_splitkv_{pipeline}")
         for pipeline in ("qlanes", "dlanes")
     ]
+    assert [e.shares for e in generated.engines] == [("kernels/attention/cpu/qlanes/stages.cpp",), ()]
 
 
 def test_families_share_engines() -> None:

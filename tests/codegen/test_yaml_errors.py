@@ -296,6 +296,14 @@ def test_a_missing_pipeline_is_found(copy: Copy) -> None:
         check(copy.tree())
 
 
+def test_a_source_that_a_pipeline_shares_must_be_there(copy: Copy) -> None:
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "qlanes/stages.cpp]", "qlanes/stage.cpp]")
+    with pytest.raises(
+        CodegenError, match=r"/fmha_fwd/family\.yaml:\d+:\d+: kernels/attention/cpu/qlanes/stage\.cpp is missing$"
+    ):
+        check(copy.tree())
+
+
 def test_a_folded_selection_points_at_its_beginning_and_a_quoted_one_at_the_word(copy: Copy) -> None:
     file, keep = "receipts/fp8.yaml", "keep: dtype=fp8bf16,fp8fp32 hdim_q=128,192"
     copy.edit(file, keep, "keep: >\n      dtype=fp8bf16\n      hdmi_q=128")

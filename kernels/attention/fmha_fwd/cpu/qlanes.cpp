@@ -1,6 +1,7 @@
 // The qlanes engine of fmha_fwd for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every
 // instance of that target is a row over it. The engine is the only symbol that leaves this unit.
 #include "kernels/attention/cpu/qlanes/forward.h"
+#include "kernels/attention/cpu/qlanes/stages.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {

@@ -5,10 +5,9 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#include "kernels/backends/cpu/saturate.h"
-
 #include "kernels/attention/cpu/qlanes/cache_keys.h"
 #include "kernels/attention/cpu/qlanes/forward.h"
+#include "kernels/attention/cpu/qlanes/stages.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
