@@ -3,7 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <tuple>
@@ -370,8 +372,10 @@ void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Quer
 bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   static std::mutex mutex;
   static std::set<std::tuple<const Family*, uint64_t, std::array<int64_t, max_integers>, int64_t>> told;
+  std::array<int64_t, max_integers> wants;
+  std::copy(std::begin(query.wants), std::end(query.wants), wants.begin());
   std::lock_guard lock(mutex);
-  return !told.insert({&dispatcher.family(), query.features, std::to_array(query.wants), choice.instance}).second;
+  return !told.insert({&dispatcher.family(), query.features, wants, choice.instance}).second;
 }
 
 }  // namespace

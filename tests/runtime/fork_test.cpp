@@ -1,4 +1,5 @@
 // A forked child starts afresh: its calls use several threads, its inherited streams work, nothing hangs; the parent goes on.
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
