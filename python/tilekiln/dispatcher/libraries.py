@@ -134,6 +134,9 @@ def problem_of(library: Library, call: Call) -> Problem:
     # The main stage last, so that what stages say differently is as it says it.
     for line in sorted(lines, key=lambda line: line.partition(" ")[0] == main):
         family, *words = line.split()
+        asked_by = stages[call.operator].optional.get(family, "found")
+        if asked_by != "found":  # the library names only the stages that the call needs
+            problem.set(asked_by, True)
         for word in words:
             field, _, value = word.partition("=")
             # What a stage has always, another stage says whether the call asks for it.

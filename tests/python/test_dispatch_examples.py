@@ -1,0 +1,64 @@
+"""Every program of examples/dispatcher/python and examples/gemm/python runs and says what it should."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import runpy
+import sys
+from collections.abc import Callable
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": ("gemm_default", "gemm_multi_d")}
+PROGRAMS = [
+    path.relative_to(ROOT)
+    for folder in FOLDERS
+    for path in sorted((ROOT / "examples" / folder / "python").glob("[0-9]*.py"))
+]
+SAYS = {  # what a program must say besides its verdicts
+    "02": "kernels of 1 signature",
+    "03": r"(seqlen +\d+: +\d+\.\d+ ms of 5 runs, +\d+\.\d GFLOP/s\n){3}",
+    "07": r"48 kernels, 48 ids +48 right +PASS",
+    "08": r"first_fit: tiles of .*: 16 16 256\nheuristic: tiles of .*: 64 128 256",
+    "12": "5 masks, 2 kernels",
+    "16": "stages: fmha_fwd_splitkv fmha_fwd_splitkv_combine",
+    "18": "stages: dot_do_o dq_dk_dv convert_dq",
+    "24": "it knows no v_layout, and the problem has column",
+}
+
+
+@pytest.fixture
+def say(
+    load: Callable[..., object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """say(program, *arguments) -> what it prints; it runs in this process, over the tests' libraries."""
+
+    def run(program: pathlib.Path, *arguments: str) -> str:
+        folder = program.parts[1]
+        paths = [str(load(receipt).path) for receipt in FOLDERS[folder]]
+        monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(paths))
+        monkeypatch.syspath_prepend(ROOT / program.parent)
+        monkeypatch.setattr(sys, "argv", [str(program), *arguments])
+        runpy.run_path(str(ROOT / program), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+def test_example(say: Callable[..., str], program: pathlib.Path) -> None:
+    said = say(program, *(["--built"] if program.name.startswith("01_basic_fmha") else []))
+    assert "FAIL" not in said
+    number = program.name[:2]
+    if program.parts[1] == "dispatcher":
+        assert number == "03" or "PASS" in said
+        assert re.search(SAYS.get(number, ""), said), said
+
+
+def test_the_examples_are_all_there() -> None:
+    numbers = [path.name[:2] for path in PROGRAMS if path.parts[1] == "dispatcher"]
+    assert numbers == [f"{i:02}" for i in range(1, len(numbers) + 1)]
+    assert len(numbers) >= 32
