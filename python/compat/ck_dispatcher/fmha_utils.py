@@ -1,0 +1,501 @@
+"""fmha_utils by Tilekiln: upstream's Python names of the attention dispatcher, over Tilekiln's kernels on the CPU.
+
+    PYTHONPATH=python:python/compat/ck_dispatcher
+
+Arrays are NumPy's, heads before the sequence (BHSD) unless perm=0. Kernels come from the libraries at hand, and are
+built by `tilekiln.jit` where none has them. A GPU's words (gfx_arch, waves, pipelines) are kept in a config and change
+nothing here. A wrong use raises ArgumentError, where upstream went on; a kernel that fails is an unsuccessful
+FmhaResult, as there. There are no device buffers, so nothing of HIP is here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tilekiln as tk
+from tilekiln import operators
+from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
+
+ERROR_CHARACTERS = 500
+BF16, FP8 = np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.float8_e4m3fn)
+INPUTS = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": BF16, "fp8bf16": FP8, "fp8fp32": FP8}
+OUTPUTS = {"fp8bf16": "bf16", "fp8fp32": "fp32"}
+MASKS = ({}, {"causal": True, "mask_origin": "top_left"}, {"causal": True}, {})
+FAMILIES = {
+    "fwd": ("mode", "mask", "bias", "lse", "dropout", "softcap", "skip_min_seqlen_q", "sink", "qscale"),
+    "fwd_splitkv": ("mode", "mask", "bias", "softcap", "paged", "sink", "qscale"),
+    "fwd_pagedkv": ("mode", "mask", "bias", "softcap", "sink", "qscale"),
+    "fwd_appendkv": ("rope", "paged"),
+    "batch_prefill": ("mask", "bias", "lse", "dropout", "softcap", "sink", "qscale", "layout", "lookup", "page_size"),
+    "bwd_dq_dk_dv": ("mode", "mask", "bias", "dbias", "dropout", "softcap", "sink", "deterministic"),
+}
+"""The families that a config may be of, and the axes of ours that it says."""
+
+
+def _wrong(name: str, was: object, must: str) -> tk.ArgumentError:
+    return tk.ArgumentError(f"{name}: was {was!r}, must be {must}")
+
+
+@dataclasses.dataclass
+class FmhaResult:
+    """What a run came to. output is None, and error says why, where it failed."""
+
+    success: bool
+    output: Any = None
+    time_ms: float = 0.0
+    tflops: float = 0.0
+    error: str = ""
+
+
+@dataclasses.dataclass
+class FmhaProblem:
+    """The sizes of a problem, BHSD."""
+
+    batch: int = 2
+    nhead_q: int = 8
+    nhead_k: int = 8
+    seqlen_q: int = 128
+    seqlen_k: int = 128
+    hdim_q: int = 128
+    hdim_v: int = 128
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or value < 1:
+                raise _wrong(field.name, value, "at least 1")
+        if self.nhead_q % self.nhead_k:
+            raise _wrong("nhead_q", self.nhead_q, f"a multiple of nhead_k, {self.nhead_k}")
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by."""
+        return float(self.hdim_q**-0.5)
+
+    @property
+    def num_ops(self) -> int:
+        """Multiplications and additions, masked or not."""
+        return 2 * self.batch * self.nhead_q * self.seqlen_q * self.seqlen_k * (self.hdim_q + self.hdim_v)
+
+    def q_shape(self) -> tuple[int, ...]:
+        return self.batch, self.nhead_q, self.seqlen_q, self.hdim_q
+
+    def k_shape(self) -> tuple[int, ...]:
+        return self.batch, self.nhead_k, self.seqlen_k, self.hdim_q
+
+    def v_shape(self) -> tuple[int, ...]:
+        return self.batch, self.nhead_k, self.seqlen_k, self.hdim_v
+
+    def o_shape(self) -> tuple[int, ...]:
+        return self.batch, self.nhead_q, self.seqlen_q, self.hdim_v
+
+
+@dataclasses.dataclass
+class FmhaKernelConfig:
+    """A kernel in upstream's words. Numbers of tiles, waves and warps are a GPU's: kept, without effect here."""
+
+    family: str = "fwd"
+    data_type: str = "fp16"
+    mode: str = "batch"
+    vlayout: str = "r"
+    hdim_q: int = 128
+    hdim_v: int = 128
+    mask: str = "no"
+    bias: str = "no"
+    lse: bool = False
+    dropout: bool = False
+    qscale: str = "no"
+    rope: str = "none"
+    logits: bool = False
+    paged_kv: bool = False
+    skip_min_seqlen_q: bool = False
+    sink: bool = False
+    dbias: bool = False
+    store_randval: bool = False
+    deterministic: bool = False
+    kv_memory_layout: str = "vectorized"
+    kv_lookup_table: str = "sglang"
+    page_size: int = 1
+    pipeline: str = "qr_async"
+    gfx_arch: str = "gfx950"
+    tile: tuple[int, ...] = (128, 128, 32, 128, 32, 128)
+    wave: tuple[int, ...] = (4, 1, 1, 4, 1, 1, 1, 1, 1)
+    warp: tuple[int, ...] = (32, 32, 16, 32, 32, 16, 16, 16, 16)
+    padding: tuple[int, ...] = (1, 1, 1, 1)
+    block_per_cu: int = -1
+    num_wave_groups: int = 1
+
+    def __post_init__(self) -> None:
+        if self.family not in FAMILIES:
+            raise _wrong("family", self.family, f"one of {', '.join(FAMILIES)}; other stages come with these")
+        if self.data_type not in INPUTS:
+            raise _wrong("data_type", self.data_type, f"one of {', '.join(INPUTS)}")
+        if self.mode not in ("batch", "group"):
+            raise _wrong("mode", self.mode, "batch or group")
+        if self.vlayout != "r":
+            raise _wrong("vlayout", self.vlayout, "r: kernels read V row-major")
+        for name, lengths in (("tile", (6, 9)), ("wave", (9,)), ("warp", (9,)), ("padding", (4,))):
+            if len(getattr(self, name)) not in lengths:
+                raise _wrong(name, getattr(self, name), f"{' or '.join(map(str, lengths))} numbers")
+        self.signature()
+
+    @property
+    def name(self) -> str:
+        """One for each config that differs anywhere."""
+        import hashlib
+
+        digits = hashlib.blake2b(repr(dataclasses.astuple(self)).encode(), digest_size=6).hexdigest()
+        return f"fmha_{self.family}_{self.data_type}_{self.mode}_{self.hdim_q}x{self.hdim_v}_{digits}"
+
+    def to_codegen_json(self) -> str:
+        """The kernel as `python -m codegen validate` takes it."""
+        import json
+
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    def signature(self) -> Signature:
+        """What callers see of it."""
+        of = Signature(self.family).dtype(self.data_type).hdim(self.hdim_q, self.hdim_v)
+        said: dict[str, Callable[[], object]] = {
+            "mode": lambda: of.mode(self.mode),
+            "mask": lambda: of.mask(self.mask),
+            "bias": lambda: of.bias(self.bias),
+            "lse": lambda: of.lse(self.lse),
+            "dropout": lambda: of.dropout(self.dropout),
+            "softcap": lambda: of.logits(self.logits),
+            "skip_min_seqlen_q": lambda: of.skip(self.skip_min_seqlen_q),
+            "sink": lambda: of.sink(self.sink),
+            "qscale": lambda: of.qscale(self.qscale),
+            "paged": lambda: of.paged_kv(self.paged_kv),
+            "rope": lambda: of.rope(self.rope),
+            "dbias": lambda: of.dbias(self.dbias),
+            "deterministic": lambda: of.deterministic(self.deterministic),
+            "layout": lambda: of.set("layout", self.kv_memory_layout),
+            "lookup": lambda: of.set("lookup", self.kv_lookup_table),
+            "page_size": lambda: of.set("page_size", "any"),
+        }
+        for axis in FAMILIES[self.family]:
+            said[axis]()
+        if self.family == "bwd_dq_dk_dv" and self.store_randval:
+            of.store_randval()
+        if self.family == "fwd_splitkv":
+            of.lse()  # a split always writes it
+        if self.family == "batch_prefill":
+            of.set("kv_dtype", "same")
+        return of
+
+    def selection(self) -> str:
+        """The kernel as `tilekiln.jit` takes it."""
+        values = self.signature().values
+        return " ".join(
+            [f"fmha_{self.family}", *(f"{a}={v}" for a, v in values.items() if v != "any" and v is not None)]
+        )
+
+
+@dataclasses.dataclass
+class FmhaKernelSpec:
+    """A kernel by what mostly differs."""
+
+    name: str
+    hdim: int
+    pipeline: str
+    m0: int
+    n0: int
+    k0: int
+
+
+def spec_to_config(spec: FmhaKernelSpec, **fields: Any) -> FmhaKernelConfig:
+    """The config of a short form: n1 and k0max are the head dim, k1 is k0."""
+    tile = (spec.m0, spec.n0, spec.k0, spec.hdim, spec.k0, spec.hdim)
+    return FmhaKernelConfig(hdim_q=spec.hdim, hdim_v=spec.hdim, pipeline=spec.pipeline, tile=tile, **fields)
+
+
+def _heads(array: Any, nhead_q: int) -> Any:
+    return np.repeat(np.asarray(array, np.float32), nhead_q // array.shape[1], axis=1)
+
+
+def _probabilities(q: Any, k: Any, scale: float, mask_type: int) -> Any:
+    if mask_type not in (0, 1, 2):
+        raise _wrong("mask_type", mask_type, "0 (none), 1 (top left) or 2 (bottom right)")
+    scores = np.float32(scale) * np.asarray(q, np.float32) @ k.swapaxes(-1, -2)
+    rows, columns = scores.shape[-2:]
+    if mask_type:
+        shift = columns - rows if mask_type == 2 else 0
+        scores = np.where(np.arange(columns) <= np.arange(rows)[:, None] + shift, scores, np.float32(-1e9))
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def cpu_attention_fwd(Q: Any, K: Any, V: Any, scale: float, mask_type: int = 0) -> Any:  # noqa: N803 upstream's names
+    """Attention in float32, BHSD; K and V are repeated for grouped queries."""
+    return _probabilities(Q, _heads(K, Q.shape[1]), scale, mask_type) @ _heads(V, Q.shape[1])
+
+
+def cpu_attention_fwd_with_intermediates(Q: Any, K: Any, V: Any, scale: float) -> tuple[Any, Any]:  # noqa: N803
+    """The same without a mask, and the probabilities."""
+    weights = _probabilities(Q, _heads(K, Q.shape[1]), scale, 0)
+    return weights @ _heads(V, Q.shape[1]), weights
+
+
+def cpu_attention_bwd(Q: Any, K: Any, V: Any, out: Any, dO: Any, P: Any, scale: float) -> tuple[Any, Any, Any]:  # noqa: N803
+    """dQ, dK and dV in float32, of as many heads as Q: grouped queries are not summed."""
+    q, k, v, o, d_out, p = (np.asarray(array, np.float32) for array in (Q, K, V, out, dO, P))
+    if k.shape[1] != q.shape[1]:
+        raise _wrong("K", f"{k.shape[1]} heads", f"{q.shape[1]}, those of Q: repeat them")
+    d_scores = p * (d_out @ v.swapaxes(-1, -2) - (d_out * o).sum(axis=-1, keepdims=True))
+    return scale * d_scores @ k, scale * d_scores.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ d_out
+
+
+class FmhaValidator:
+    """Results against expected ones."""
+
+    def __init__(self, rtol: float = 1e-2, atol: float = 1e-2) -> None:
+        self.rtol, self.atol = rtol, atol
+
+    def check(self, output: Any, reference: Any) -> tuple[bool, float, float]:
+        """(close, largest difference, largest relative difference)."""
+        got, want = np.asarray(output, np.float32), np.asarray(reference, np.float32)
+        if got.shape != want.shape:
+            raise _wrong("output", got.shape, f"{want.shape}, the shape of reference")
+        difference = np.abs(got - want)
+        relative = difference / (np.abs(want) + 1e-6)
+        return bool(np.allclose(got, want, self.rtol, self.atol)), float(difference.max()), float(relative.max())
+
+
+class FmhaDispatcherLib:
+    """A kernel library. Upstream's runs what is first in its registry; this one chooses."""
+
+    def __init__(self, library: tk.Library) -> None:
+        self.library = library
+        self.registry = Registry(library.receipt)
+        self.dispatcher = Dispatcher(self.registry).add_library(library)
+
+    @classmethod
+    def load(cls, path: str) -> FmhaDispatcherLib:
+        """Of a file, or a receipt's name. ImportError, OSError or NoKernelError for none."""
+        return cls(tk.load(path))
+
+    @classmethod
+    def find(cls) -> FmhaDispatcherLib | None:
+        """The first library at hand with attention; None for none."""
+        return next((cls(library) for library in tk.libraries() if "fmha_fwd" in library.operators), None)
+
+    def kernel_count(self) -> int:
+        """How many kernels it chooses from."""
+        return len(self.registry)
+
+    def cleanup(self) -> None:
+        """Forgets its kernels."""
+        self.registry.clear()
+
+
+class FmhaRunner:
+    """Runs problems by a library."""
+
+    def __init__(self, lib: FmhaDispatcherLib) -> None:
+        self.lib = lib
+
+    @classmethod
+    def from_library(cls, path: str) -> FmhaRunner:
+        """Of a file, or a receipt's name."""
+        return cls(FmhaDispatcherLib.load(path))
+
+    @classmethod
+    def from_prebuilt(cls) -> FmhaRunner:
+        """Of the first library at hand. NoKernelError for none."""
+        found = FmhaDispatcherLib.find()
+        if found is None:
+            raise tk.NoKernelError("no library with attention is at hand: tools/dev scons receipt=flash builds one")
+        return cls(found)
+
+    def run(
+        self,
+        Q: Any,  # noqa: N803
+        K: Any,  # noqa: N803
+        V: Any,  # noqa: N803
+        prob: FmhaProblem,
+        mask_type: int = 0,
+        bias_type: int = 0,
+        has_lse: bool = False,
+        has_dropout: bool = False,
+        has_logits: bool = False,
+        has_sink: bool = False,
+        api_family: str = "fwd",
+        data_type: str = "fp16",
+        **more: Any,
+    ) -> FmhaResult:
+        """One forward. Q, K, V: (batch, nhead, seqlen, hdim), with perm=0 (batch, seqlen, nhead, hdim); of any dtype.
+
+        more: perm, window_left, window_right, num_splits, and what upstream fixed: bias, alibi_slopes, dropout_p, rng,
+        softcap, sink, q_descale, k_descale, v_descale. output is of the shape of Q, with V's head dim.
+        """
+        perm = more.pop("perm", 1)
+        if data_type not in INPUTS:
+            raise _wrong("data_type", data_type, f"one of {', '.join(INPUTS)}")
+        if api_family not in ("fwd", "fwd_splitkv", "splitkv"):
+            raise _wrong(
+                "api_family", api_family, "fwd or splitkv; caches of pages take Dispatcher.run of their operator"
+            )
+        arguments = self._arguments(prob, mask_type, bias_type, has_dropout, has_logits, has_sink, more)
+        shapes = {"Q": (Q, prob.q_shape()), "K": (K, prob.k_shape()), "V": (V, prob.v_shape())}
+        for name, (array, shape) in shapes.items():
+            expected = shape if perm else (shape[0], shape[2], shape[1], shape[3])
+            if np.shape(array) != expected:
+                raise _wrong(name, np.shape(array), f"{expected}, as prob says")
+        arrays = [np.asarray(array).astype(INPUTS[data_type], copy=False) for array in (Q, K, V)]
+        arguments |= {"layout": "bhsd" if perm else "bshd"}
+        if data_type in OUTPUTS:
+            arguments["out_dtype"] = OUTPUTS[data_type]
+        if has_lse:
+            arguments["return_lse"] = True
+        operator = "fmha_fwd" if api_family == "fwd" else "fmha_fwd_splitkv"
+        if operator != "fmha_fwd" and "num_splits" in more:
+            arguments["num_splits"] = more.pop("num_splits")
+        if more:
+            raise _wrong("run", f"given {', '.join(sorted(more))}", "given what its page names")
+        return self._timed(Call(operator, *arrays, **arguments), prob)
+
+    def _timed(self, call: Call, prob: FmhaProblem) -> FmhaResult:
+        dispatcher = self.lib.dispatcher
+        try:
+            plan = dispatcher.from_call(call)
+            begin = time.perf_counter()
+            output = dispatcher.run(call, problem=plan)
+        except tk.NoKernelError as error:
+            return FmhaResult(False, error=f"Kernel failed ({str(error)[:ERROR_CHARACTERS]})")
+        milliseconds = 1e3 * (time.perf_counter() - begin)
+        return FmhaResult(True, output, milliseconds, prob.num_ops / milliseconds / 1e9)
+
+    def _arguments(
+        self,
+        prob: FmhaProblem,
+        mask_type: int,
+        bias_type: int,
+        dropout: bool,
+        logits: bool,
+        sink: bool,
+        more: dict[str, Any],
+    ) -> dict[str, Any]:
+        if mask_type not in range(4):
+            raise _wrong("mask_type", mask_type, "0 (none), 1 (top left), 2 (bottom right) or 3 (window)")
+        arguments: dict[str, Any] = dict(MASKS[mask_type])
+        window = more.pop("window_left", -1), more.pop("window_right", -1)
+        if mask_type == 3:
+            arguments["window"] = window
+        elif window != (-1, -1):
+            raise _wrong("window_left, window_right", window, "-1 unless mask_type is 3")
+        for on, name, said in ((bias_type == 1, "bias", f"bias_type {bias_type}"),
+                               (bias_type == 2, "alibi_slopes", f"bias_type {bias_type}"),
+                               (dropout, "dropout_p", "has_dropout"), (logits, "softcap", "has_logits"),
+                               (sink, "sink", "has_sink")):  # fmt: skip
+            if on != (name in more):
+                raise _wrong(name, "given" if name in more else "not given", f"given exactly with {said}")
+            if on:
+                arguments[name] = more.pop(name)
+        if bias_type not in range(3):
+            raise _wrong("bias_type", bias_type, "0 (none), 1 (elementwise) or 2 (alibi)")
+        for name in ("rng", "q_descale", "k_descale", "v_descale", "softmax_scale", "num_threads"):
+            if name in more:
+                arguments[name] = more.pop(name)
+        return arguments
+
+    def run_bwd(
+        self, Q: Any, K: Any, V: Any, out: Any, lse: Any, dO: Any, prob: FmhaProblem, data_type: str = "fp16",  # noqa: N803
+        mask_type: int = 0, deterministic: bool = False,
+    ) -> FmhaResult:  # fmt: skip
+        """One backward: output is (dQ, dK, dV), BHSD; dK and dV of grouped queries are summed."""
+        if data_type not in ("fp32", "fp16", "bf16"):
+            raise _wrong("data_type", data_type, "fp32, fp16 or bf16")
+        arguments = self._arguments(prob, mask_type, 0, False, False, False, {})
+        arrays = [np.asarray(array).astype(INPUTS[data_type], copy=False) for array in (dO, Q, K, V, out)]
+        call = Call(
+            "fmha_bwd", *arrays, np.asarray(lse, np.float32), layout="bhsd", deterministic=deterministic, **arguments
+        )
+        return self._timed(call, prob)
+
+
+@dataclasses.dataclass
+class FmhaSetupResult:
+    """A kernel that was made ready, or why not."""
+
+    success: bool
+    config: FmhaKernelConfig
+    runner: FmhaRunner | None = None
+    library_path: str = ""
+    error: str = ""
+    build_time_s: float = 0.0
+
+
+def _at_hand(config: FmhaKernelConfig) -> tk.Library | None:
+    wanted = KernelSet(config.name).add(config.signature(), Algorithm())
+    for library in operators.at_hand() if operators._at_hand() else []:
+        if wanted.declarations[0].signature.family in library.manifest["families"]:
+            try:
+                wanted.of(library)
+            except tk.ArgumentError:
+                continue
+            return library
+    return None
+
+
+def _set_up(configs: Sequence[FmhaKernelConfig], progress: Any) -> list[tk.Library]:
+    found = [_at_hand(config) for config in configs]
+    missing = [config.selection() for config, library in zip(configs, found, strict=True) if library is None]
+    built = iter(tk.jit(missing, progress=progress) if missing else [])
+    return [library or next(built) for library in found]
+
+
+def setup_fmha_dispatcher(config: FmhaKernelConfig) -> FmhaSetupResult:
+    """Makes one kernel ready: of a library at hand, else built. With a main stage come its others."""
+    result = setup_multiple_fmha_dispatchers([config])[0]
+    if result.success:
+        result.runner = FmhaRunner.from_library(result.library_path)
+    return result
+
+
+def setup_multiple_fmha_dispatchers(
+    configs: Sequence[FmhaKernelConfig], progress_callback: Callable[[str, int, int], object] | None = None
+) -> list[FmhaSetupResult]:
+    """Makes kernels ready, those to be built in parallel; results in the order of configs, without runners."""
+    if not all(isinstance(config, FmhaKernelConfig) for config in configs):
+        raise _wrong("configs", configs, "FmhaKernelConfigs")
+    begin = time.perf_counter()
+    callback = progress_callback
+    report = (lambda done, total: callback("compile", done, total)) if callback is not None else None
+    try:
+        libraries = _set_up(configs, report)
+    except (tk.ArgumentError, tk.NoKernelError, RuntimeError) as error:
+        if len(configs) == 1:
+            return [FmhaSetupResult(False, configs[0], error=str(error)[:ERROR_CHARACTERS])]
+        return [setup_multiple_fmha_dispatchers([config], progress_callback)[0] for config in configs]
+    seconds = time.perf_counter() - begin
+    return [
+        FmhaSetupResult(True, config, None, library.path, "", seconds)
+        for config, library in zip(configs, libraries, strict=True)
+    ]
+
+
+class FmhaRegistry:
+    """Configs by name, and their kernels when they are built."""
+
+    def __init__(self, name: str = "default") -> None:
+        self.name = name
+        self.kernels: dict[str, FmhaKernelConfig] = {}
+
+    def register_kernel(self, config: FmhaKernelConfig) -> None:
+        """Adds a config; one that differs nowhere is there already."""
+        if not isinstance(config, FmhaKernelConfig):
+            raise _wrong("config", config, "an FmhaKernelConfig")
+        self.kernels[config.name] = config
+
+    def __len__(self) -> int:
+        return len(self.kernels)
+
+    def build(self) -> list[FmhaSetupResult]:
+        """Makes them all ready."""
+        return setup_multiple_fmha_dispatchers(list(self.kernels.values()))

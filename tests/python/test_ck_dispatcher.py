@@ -1,0 +1,194 @@
+"""Upstream's Python names of the dispatcher: results as there, and wrong uses refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+import tilekiln as tk
+from tilekiln import operators, reference
+
+COMPAT = pathlib.Path(__file__).resolve().parents[2] / "python" / "compat" / "ck_dispatcher"
+
+
+@pytest.fixture
+def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(COMPAT)
+    monkeypatch.setenv("TILEKILN_PATH", flash.path)
+    operators.look_again()
+    import fmha_utils
+
+    yield fmha_utils
+    operators.look_again()
+
+
+@pytest.fixture
+def gemm(load: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(COMPAT)
+    monkeypatch.setenv("TILEKILN_PATH", load("gemm_default").path)
+    operators.look_again()
+    import ctypes_utils
+
+    yield ctypes_utils
+    operators.look_again()
+
+
+def arrays(problem: Any) -> tuple[Any, Any, Any]:
+    random = np.random.default_rng(1)
+    shapes = (problem.q_shape(), problem.k_shape(), problem.v_shape())
+    return tuple(random.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+
+@pytest.mark.parametrize("mask_type", [0, 1, 2])
+def test_a_run_is_what_the_cpu_reference_says(fmha: Any, mask_type: int) -> None:
+    problem = fmha.FmhaProblem(2, 4, 2, 40, 60, 64, 64)
+    config = fmha.FmhaKernelConfig(hdim_q=64, hdim_v=64, mask=("no", "top_left", "bottom_right")[mask_type])
+    setup = fmha.setup_fmha_dispatcher(config)
+    assert setup.success, setup.error
+    q, k, v = arrays(problem)
+    result = setup.runner.run(q, k, v, problem, mask_type=mask_type)
+    assert result.success, result.error
+    assert result.output.shape == problem.o_shape()
+    assert result.output.dtype == np.float16
+    assert result.tflops == pytest.approx(problem.num_ops / result.time_ms / 1e9)
+    expected = fmha.cpu_attention_fwd(q, k, v, problem.scale, mask_type)
+    close, worst, _ = fmha.FmhaValidator(atol=2e-3).check(result.output, expected)
+    assert close, worst
+    turned = setup.runner.run(*(np.swapaxes(x, 1, 2) for x in (q, k, v)), problem, mask_type=mask_type, perm=0)
+    assert np.array_equal(np.swapaxes(turned.output, 1, 2), result.output)
+    split = setup.runner.run(q, k, v, problem, mask_type=mask_type, api_family="splitkv", num_splits=3)
+    assert fmha.FmhaValidator(atol=2e-3).check(split.output, expected)[0]
+
+
+def test_the_backward(fmha: Any) -> None:
+    problem = fmha.FmhaProblem(1, 2, 2, 20, 24, 64, 64)
+    q, k, v = arrays(problem)
+    runner = fmha.FmhaRunner.from_prebuilt()
+    out, lse = runner.run(q, k, v, problem, has_lse=True).output
+    dout = np.random.default_rng(5).standard_normal(out.shape).astype(np.float32)
+    result = runner.run_bwd(q, k, v, out, lse, dout, problem)
+    assert result.success, result.error
+    plain, weights = fmha.cpu_attention_fwd_with_intermediates(q, k, v, problem.scale)
+    expected = fmha.cpu_attention_bwd(q, k, v, plain, dout, weights, problem.scale)
+    for made, want in zip(result.output, expected, strict=True):
+        assert fmha.FmhaValidator(atol=0.02).check(made, want)[0]
+    exact = reference.fmha_bwd(dout, q, k, v, layout="bhsd")
+    for want, right in zip(expected, exact, strict=True):
+        np.testing.assert_allclose(want, right, rtol=1e-3, atol=1e-4)
+
+
+def test_wrong_uses_of_fmha_utils_raise(fmha: Any) -> None:
+    runner, problem = fmha.FmhaRunner.from_prebuilt(), fmha.FmhaProblem(1, 2, 2, 8, 8, 64, 64)
+    q, k, v = arrays(problem)
+    wrong = {
+        "nhead_q: was 3, must be a multiple of nhead_k, 2": lambda: fmha.FmhaProblem(nhead_q=3, nhead_k=2),
+        "batch: was 0, must be at least 1": lambda: fmha.FmhaProblem(batch=0),
+        "family: was 'fwd_spit'": lambda: fmha.FmhaKernelConfig(family="fwd_spit"),
+        "data_type: was 'fp64'": lambda: fmha.FmhaKernelConfig(data_type="fp64"),
+        "tile: was": lambda: fmha.FmhaKernelConfig(tile=(1, 2)),
+        "mask_type: was causl": lambda: fmha.FmhaKernelConfig(mask="causl"),
+        "vlayout: was 'c'": lambda: fmha.FmhaKernelConfig(vlayout="c"),
+        "K: was": lambda: runner.run(q, k[:, :, :5], v, problem),
+        "mask_type: was 7": lambda: runner.run(q, k, v, problem, mask_type=7),
+        "window_left, window_right: was": lambda: runner.run(q, k, v, problem, window_left=3),
+        "bias: was 'not given'": lambda: runner.run(q, k, v, problem, bias_type=1),
+        "dropout_p: was 'given'": lambda: runner.run(q, k, v, problem, dropout_p=0.5),
+        "run: was 'given page_sise'": lambda: runner.run(q, k, v, problem, page_sise=3),
+        "api_family: was 'fwd_pagedkv'": lambda: runner.run(q, k, v, problem, api_family="fwd_pagedkv"),
+        "mask_type: was 5": lambda: fmha.cpu_attention_fwd(q, k, v, 1.0, 5),
+        "K: was '1 heads'": lambda: fmha.cpu_attention_bwd(q, k[:, :1], v, v, v, v, 1.0),
+        "output: was": lambda: fmha.FmhaValidator().check(q, q[:, :1]),
+        "config: was 3": lambda: fmha.FmhaRegistry().register_kernel(3),
+    }
+    for sentence, use in wrong.items():
+        with pytest.raises(tk.ArgumentError, match=sentence.replace("(", r"\(")):
+            use()
+    failed = runner.run(q, k, v, problem, bias_type=1, bias=np.zeros((1, 2, 8, 8), np.float16))
+    assert not failed.success
+    assert "Kernel failed (no kernel of fmha_fwd" in failed.error
+
+
+def test_configs(fmha: Any) -> None:
+    config = fmha.spec_to_config(fmha.FmhaKernelSpec("small", 64, "qr", 64, 64, 32))
+    assert config.tile == (64, 64, 32, 64, 32, 64)
+    assert json.loads(config.to_codegen_json())["hdim_q"] == 64
+    names = {config.name}
+    for field, value in {"data_type": "bf16", "lse": True, "pipeline": "qr_async", "wave": (2,) + (1,) * 8}.items():
+        names.add(dataclasses.replace(config, **{field: value}).name)
+    assert len(names) == 5
+    registry = fmha.FmhaRegistry("some")
+    for _ in range(2):
+        registry.register_kernel(config)
+    steps = []
+    assert len(registry) == 1
+    results = fmha.setup_multiple_fmha_dispatchers([config, config], lambda *step: steps.append(step))
+    assert [result.success for result in results] == [True, True]
+    assert results[0].runner is None
+    assert registry.build()[0].library_path == results[0].library_path
+
+
+def test_rules_of_products(gemm: Any) -> None:
+    def wrong(**fields: Any) -> str:
+        return "; ".join(gemm.validate_kernel_config(gemm.KernelConfig(**fields)).errors)
+
+    assert wrong() == ""
+    for fields, sentence in (
+        ({"pipeline": "compv9"}, "pipeline: was 'compv9', must be one of mem, compv3"),
+        ({"scheduler": "interwave"}, "scheduler: was 'interwave', must be intrawave for compv3 with epilogue cshuffle"),
+        ({"dtype_b": "bf16"}, "dtype_b: was 'bf16', must be dtype_a"),
+        ({"dtype_c": "bf16"}, "dtype_c: was 'bf16', must be fp16 or fp32 for fp16"),
+        ({"layout_b": "x"}, "layout_b: was 'x', must be r or c"),
+        ({"tile_m": 100}, "tile_m: was 100, must be a multiple of 64"),
+        ({"elementwise": "Relo"}, "elementwise: was 'Relo'"),
+    ):
+        assert sentence in wrong(**fields)
+        mended, modified, corrections = gemm.auto_correct_kernel_config(gemm.KernelConfig(**fields))
+        assert modified
+        assert len(corrections) == 1
+        assert gemm.validate_kernel_config(mended).is_valid
+        with pytest.raises(tk.ArgumentError, match=sentence.partition(":")[0]):
+            gemm.Registry().register_kernel(gemm.KernelConfig(**fields))
+    assert gemm.setup_gemm_dispatcher(gemm.KernelConfig(tile_m=100)).corrections == ["tile_m: 100 -> 64"]
+    assert wrong(scheduler="interwave", epilogue="none") == ""
+
+
+def test_products(gemm: Any) -> None:
+    lib, dispatcher, registry = gemm.setup_gemm_dispatcher(gemm.KernelConfig(padding=False))
+    assert not lib.is_supported(1000, 1024, 512), "1000 is no multiple of 128, and nothing pads"
+    assert gemm.setup_gemm_dispatcher(gemm.KernelConfig()).lib.is_supported(1000, 1024, 512)
+    a, b = np.ones((8, 16), np.float16), np.ones((16, 8), np.float16)
+    c = np.zeros((8, 8), np.float16)
+    assert lib.run_gemm(a, b, c, 8, 8, 16) == (-2, -1.0)
+    assert lib.run_gemm(a, a, c, 8, 8, 16) == (-1, -1.0)
+    for layout in ("rrr", "rcr", "crr", "ccr", "rrc", "rcc", "crc", "ccc"):
+        config = gemm.KernelConfig(layout_a=layout[0], layout_b=layout[1], layout_c=layout[2], elementwise="Relu")
+        lib, dispatcher, registry = gemm.setup_gemm_dispatcher(config)
+        status, milliseconds = lib.run_gemm(-a, b, c, 8, 8, 16)
+        assert (status, milliseconds > 0, c.any()) == (0, True, False)
+        assert (dispatcher.run(a, b, 8, 8, 16).output == 16).all()
+    assert lib.select_kernel(8, 8, 16) == lib.get_kernel_name() == next(iter(registry.configs))
+    with pytest.raises(tk.ArgumentError, match="A: was"):
+        dispatcher.run(a, b, 9, 8, 16)
+    with pytest.raises(tk.ArgumentError, match="config: was"):
+        gemm.setup_gemm_dispatcher([])
+    lib.cleanup()
+    assert lib.get_kernel_count() == 0
+
+
+def test_the_table_of_configs(gemm: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    gemm.print_kernel_config_table([gemm.KernelConfig(), gemm.KernelConfig(tile_m=256, pipeline="compv4")])
+    assert (
+        capsys.readouterr().out
+        == """\
++---+------------+-------+----------+--------+-----------+
+| # | Tile       | Wave  | Warp     | Pipe   | Scheduler |
++---+------------+-------+----------+--------+-----------+
+| 1 | 128x128x32 | 2x2x1 | 32x32x16 | compv3 | intrawave |
+| 2 | 256x128x32 | 2x2x1 | 32x32x16 | compv4 | intrawave |
++---+------------+-------+----------+--------+-----------+
+"""
+    )
