@@ -16,7 +16,7 @@ from SCons.Script import Action, Builder, Environment, SourceFileScanner
 from codegen.emit.flags import JOIN
 from codegen.schema.tree import tree
 
-from . import console, jobs, measured, memory, outputs, outside, shared
+from . import console, jobs, journal, measured, memory, outputs, outside, shared
 from .budget import Budget
 from .cache import CheckedCache
 from .jobs import Job
@@ -24,11 +24,27 @@ from .request import Request
 
 
 def run_job(target: Any, source: Any, env: Any) -> int:
-    return jobs.run(env["JOB"], str(target[0]), [str(node) for node in source])
+    job: Job = env["JOB"]
+    if is_taken(job, target[0], env["JOURNAL"]):
+        return 0
+    code = jobs.run(job, str(target[0]), [str(node) for node in source])
+    if code == 0 and not job.shared:
+        env["JOURNAL"].add(str(target[0]), journal.signature(job.digest, target[0].children()))
+    return code
+
+
+def is_taken(job: Job, target: Any, known: journal.Journal) -> bool:
+    """Whether a build that was killed has made the file already, from the same."""
+    if job.taken is None:
+        where = str(target)
+        job.taken = known.knows(where) and known.takes(where, journal.signature(job.digest, target.children()))
+    return job.taken
 
 
 def say_job(target: Any, source: Any, env: Any) -> str:
     job: Job = env["JOB"]
+    if is_taken(job, target[0], env["JOURNAL"]):
+        return ""
     if job.verbose and job.text is None:
         return job.command_line(str(target[0]), [str(node) for node in source])
     return console.action(job.verb, job.label)
@@ -39,6 +55,7 @@ class Graph:
 
     def __init__(self, request: Request, here: str, include: Sequence[str]) -> None:
         self.request, self.here, self.places = request, here, tree().places
+        self.include = list(include)
         self.outside = outside.headers(self.places, request.variant.directory)
         action = Action(run_job, say_job, varlist=["DIGEST"])
         self.env = Environment(
@@ -51,8 +68,10 @@ class Graph:
                 "Generated": Builder(action=action),
             },
         )
+        place = self.env.Dir(self.node_path(request.variant.directory)).abspath
+        self.env["JOURNAL"] = self.journal = journal.Journal(place, not request.dry)
         # What units took when they were last made.
-        self.known = measured.read(self.env.Dir(self.node_path(request.variant.directory)).abspath)
+        self.known = measured.read(place)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
         self.made: list[Any] = []  # every node that a job makes
 
@@ -73,6 +92,8 @@ class Graph:
         make = self.env.Written if scan else self.env.Generated
         inputs = [self.env.File(self.node_path(source)) if isinstance(source, str) else source for source in sources]
         node = make(self.node_path(target), inputs, DIGEST=job.digest, JOB=job)[0]
+        if self.journal.knows(str(node)):
+            self.env.Precious(node)  # SCons would remove it before say_job can look at it
         self.made.append(node)
         return node
 

@@ -41,6 +41,9 @@ class Job:
     need: float = 0  # bytes of memory it is expected to take
     shared: str = ""  # of what variants share: the signature for its stamp (build_support.shared)
     verbose: bool = field(default=False)
+    taken: bool | None = field(
+        default=None
+    )  # whether a build that was then killed has finished it; None: nobody looked yet
 
     @property
     def digest(self) -> str:
