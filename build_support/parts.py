@@ -70,11 +70,14 @@ class Engines:
         for engine in self._engines:
             target = self._targets[engine.target]
             suffix = f"_{target.word}"  # names end with their target
-            names = [name for unit in sources.units for name in unit.instances if name.endswith(suffix)]
+            names = list(engine.instances) or [
+                name for unit in sources.units for name in unit.instances if name.endswith(suffix)
+            ]
             for source in engine.sources:
                 if (target.name, source) not in self._objects:
+                    place = f"{graph.request.variant.directory}/gen/{source}" if engine.made else source
                     self._objects[target.name, source] = toolchains.of(target).compile_engine(
-                        graph, source, _object_name(engine, target, source), target, self._place, names
+                        graph, place, _object_name(engine, target, source), target, self._place, names
                     )
 
     def of(self, receipts: Collection[str]) -> dict[str, Any]:

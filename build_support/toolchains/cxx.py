@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
+    made = f"{graph.request.variant.directory}/gen/"  # where sources are that were generated
     return graph.compile(
         source,
         f"{place}/{target.name}/{name}.o",
         "engine",
-        [*HEADERS, *graph.outside],
+        [*(graph.include if source.startswith(made) else HEADERS), *graph.outside],
         flags=list(target.flags),
         defines=[define(target.name)],
-        label=f"{source} for {target.name}",
+        label=f"{source.removeprefix(made)} for {target.name}",
         instances=instances,
     )
 

@@ -18,6 +18,7 @@ from codegen.plan import held
 from codegen.plan.plan import Instance, Plan
 from codegen.schema import axes as axes_module
 from codegen.schema.axes import FEATURES, INTEGERS, Axis, Family
+from codegen.schema.errors import CodegenError
 from codegen.schema.targets import check_buildable
 from codegen.schema.tree import Tree
 
@@ -44,6 +45,8 @@ class Engine(msgspec.Struct, frozen=True):
     symbol: str
     receipts: tuple[str, ...]
     shares: tuple[str, ...] = ()
+    made: bool = False  # a kernel of fixed features: the source is generated, and named from out_dir
+    instances: tuple[str, ...] = ()  # names, of those
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -180,9 +183,46 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
     return found
 
 
+def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], list[int]]:
+    """Of a receipt with `features: fixed` a kernel for each combination on each target: with its source, and by
+    instance which it is."""
+    known: dict[tuple[str, str, str, int], int] = {}
+    engines, texts, numbers = list[Engine](), list[bytes](), list[int]()
+    names: list[list[str]] = []
+    for instance in plan.instances if plan.source.fixed else []:
+        family, features, pipeline = instance.family_, instance.packed & FEATURES, instance.how.pipeline
+        compiled = plan.tree.target(instance.target.engines or instance.target.name)
+        if pipeline not in family.file.fixed.get(compiled.backend, []):
+            what = f"{family.name} has no kernels of fixed features of {pipeline} for {instance.target.name}"
+            raise CodegenError(f"receipt {plan.receipt}: features: was fixed, but {what}")
+        key = (compiled.name, family.name, pipeline, features)
+        if key not in known:
+            known[key] = len(engines)
+            path = f"fixed/{family.name}/{compiled.name}/{pipeline}-{features:x}.cpp"
+            symbol = f"tilekiln_{compiled.word}_{family.name}_{pipeline}_{features:x}"
+            engine = Engine(path, compiled.name, symbol, (plan.receipt,), made=True)
+            shown = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
+            text = " ".join(f"{axis.name}={axis.values[axis.code_in(instance.packed)]}" for axis in shown)
+            source = f"{family.room}/{compiled.backend}/{pipeline}_fixed.cpp"
+            context = {"engine": engine, "family": family, "features": features, "text": text, "source": source}
+            texts.append(render.text("runtime/fixed.cpp.jinja", **context))
+            engines.append(engine)
+            names.append([])
+        names[known[key]].append(instance.name)
+        numbers.append(known[key])
+    engines = [msgspec.structs.replace(one, instances=tuple(own)) for one, own in zip(engines, names, strict=True)]
+    return engines, texts, numbers
+
+
 def _table(
-    render: Renderer, plan: Plan, batches: list[Batch], refs: list[tuple[int, int]], info: dict[str, Any]
+    render: Renderer,
+    plan: Plan,
+    batches: list[Batch],
+    refs: list[tuple[int, int]],
+    fixed: list[str],
+    info: dict[str, Any],
 ) -> bytes:
+    """`fixed`: by instance its kernel's symbol; empty unless the receipt asks for such kernels."""
     families = _families(plan)
     engines = _engines(plan)
     hows = AlgorithmTables()
@@ -204,6 +244,9 @@ def _table(
         engine.symbol: (own[engine.target] or plan.tree.families[name].engine).type
         for (_, name, _), engine in engines.items()
     }
+    types |= {
+        symbol: i.family_.engine.type for symbol, i in zip(fixed, plan.instances, strict=False) if symbol not in types
+    }
     return render.text(
         "runtime/table.cpp.jinja",
         plan=plan,
@@ -219,6 +262,7 @@ def _table(
         size_ranges=list(hows.ranges),
         size_clauses=list(hows.clauses),
         algorithm_lists=list(hows.lists),
+        fixed=initialisers((f"&{symbol}" for symbol in fixed), 4),
         plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
         **info,
     )
@@ -311,7 +355,11 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         text = manifest(plan, families, build_info, held.sources(plan, sources), python_table.of_outside(plan))
         info = {"version": build_info["version"]}
         add(f"{plan.receipt}/manifest.json", text)
-        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, info))
+        kernels, texts, numbers = _fixed(renderer, plan)
+        for kernel, source in zip(kernels, texts, strict=True):
+            add(kernel.source, source)
+        fixed = [kernels[number].symbol for number in numbers]
+        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, fixed, info))
         code = renderer.text("runtime/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
         units.append(unit(table, "table", plan))
         listed = renderer.text("runtime/operators.cpp.jinja", operators=holds)
@@ -322,12 +370,13 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         part = Generated(
             units,
             [*headers, *operator_headers],
-            list({engine.symbol: engine for engine in _engines(plan).values()}.values()),
+            [*{engine.symbol: engine for engine in _engines(plan).values()}.values(), *kernels],
             host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
         )
         if plan.source.size_budget:
             part.size_budgets[plan.receipt] = plan.source.size_budget
         used = [*part.headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
+        used += [kernel.source for kernel in kernels]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
         parts.append(part)

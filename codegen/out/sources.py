@@ -95,10 +95,12 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
         engines = [engine for engine in generated.engines if engine.target == target.name]
         more = [*flags.ENGINE, *target.flags, f"-D{flags.define(target.name)}"]
         if engines:
-            written, keep = {path for engine in engines for path in engine.sources}, [one.symbol for one in engines]
+            written = {f"{GENERATED}/{path}" if engine.made else path for engine in engines for path in engine.sources}
+            keep = [engine.symbol for engine in engines]
             groups.append(Group(f"engine-{target.name}", [*_options("engine"), *more], sorted(written), sorted(keep)))
     for path in dict.fromkeys([*(path for group in groups[1:] for path in group.sources), "LICENSE", flags.EXPORTS]):
-        contents[path] = _read(root.places, path)
+        if path not in contents:
+            contents[path] = _read(root.places, path)
     contents[flags.manifest_name(plan.receipt)] = made.contents[f"{plan.receipt}/manifest.json"]
     contents |= _headers(root.places, contents)
     return Sources(

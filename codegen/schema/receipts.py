@@ -32,6 +32,7 @@ class Receipt:
         self.base = base
         self.outside = document.path.startswith(f"{OUTSIDE}/")
         self.size_budget = self._size_budget()
+        self.fixed = self.file.features == "fixed"
         self.selected = {}
         if document.path.rpartition("/")[2] not in (f"{self.name}.yaml", "operator.yaml"):
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")
@@ -48,6 +49,11 @@ class Receipt:
                 message = f"{name} comes with {main.name}: exactly what its instances need; name that family"
                 raise document.error(("families", f"<{name}>"), message)
             self.clauses[name] = self._family(families[name], file)
+        unable = [name for name in self.clauses if self.fixed and not families[name].file.fixed]
+        if unable:
+            able = ", ".join(name for name, family in families.items() if family.file.fixed)
+            message = f"{unable[0]} has no kernels of fixed features; {able} has: leave out the others"
+            raise document.error(("features",), message)
         if not self.clauses:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
 

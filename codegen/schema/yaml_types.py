@@ -99,6 +99,9 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     sizes: list[Word] = []
     choice: ChoiceFile | None = None
     entries: list[EntryFile] = []
+    fixed: dict[
+        Word, list[Word]
+    ] = {}  # by backend the pipelines with a <pipeline>_fixed.cpp: kernels of constant features
     base: Selection | None = None
     rules: list[RuleFile] = []
     # By target what its file would say of a family that the tree does not know: of one from outside.
@@ -206,5 +209,8 @@ class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     number: Annotated[int, Meta(ge=0)] | None = None  # of those that users know by number
     extends: Word | None = None
     without: list[Word] = []
+    features: Literal["fixed"] | None = (
+        None  # a kernel for each combination; else engines ask at run time. Not inherited
+    )
     size_budget: Text | None = None  # of its release library, whatever the targets; not inherited
     families: dict[str, ReceiptFamilyFile] = {}

@@ -280,7 +280,8 @@ Choice Dispatcher::find(const Query& query) const {
   choice.instance = instance(best->ref);
   choice.row = &row_of(choice.instance);
   choice.how = best->how;
-  choice.engine = use_[choice.row->target].engines[best->how->pipeline];
+  choice.engine =
+      table_.fixed != nullptr ? table_.fixed[choice.instance] : use_[choice.row->target].engines[best->how->pipeline];
   return choice;
 }
 
@@ -302,6 +303,7 @@ Choice Dispatcher::at(int64_t instance) const {
   choice.how = &how(*choice.row);
   const Use& use = use_[choice.row->target];
   if (use.engines != nullptr) choice.engine = use.engines[choice.how->pipeline];
+  if (table_.fixed != nullptr) choice.engine = table_.fixed[instance];
   return choice;
 }
 

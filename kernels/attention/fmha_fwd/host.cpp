@@ -3,14 +3,13 @@
 
 #include <initializer_list>
 
+#include "kernels/attention/fmha_fwd/features.h"
 #include "kernels/attention/problem.h"
 #include "kernels/runtime/backend.h"
 
 namespace tilekiln::op::fmha_fwd {
 namespace {
 
-using fmha::Dtype;
-using fmha::Qscale;
 using fmha::scale_block;
 using Scales = decltype(tilekiln::fmha_fwd::Signature::qscale);
 
@@ -29,15 +28,6 @@ tilekiln_status check_block_scale(const Call& call, const Array& array, int64_t 
   return check_contiguous(array);
 }
 
-Dtype dtype_of(int32_t q, int32_t out) {
-  switch (q) {
-    case TILEKILN_FP32: return Dtype::fp32;
-    case TILEKILN_FP16: return Dtype::fp16;
-    case TILEKILN_BF16: return Dtype::bf16;
-    default: return out == TILEKILN_BF16 ? Dtype::fp8bf16 : Dtype::fp8fp32;
-  }
-}
-
 // Everything is checked: the problem of the engines, and the steps from sequence to sequence.
 void fill(const Args& args, const Call& call) {
   const Arrays& in = call.in;
@@ -45,20 +35,7 @@ void fill(const Args& args, const Call& call) {
   fmha::FwdProblem& problem = call.to.problem;
   fmha::FwdSteps& steps = call.to.steps;
   const bool group = call.form == Form::group;
-  problem.features = {
-      dtype_of(in.q.dtype, in.out.dtype),
-      fmha::bias_of(signature.bias),
-      signature.qscale == Scales::none        ? Qscale::none
-      : signature.qscale == Scales::pertensor ? Qscale::pertensor
-                                              : Qscale::blockscale,
-      group,
-      signature.mask != decltype(signature.mask)::none,
-      signature.lse,
-      signature.dropout,
-      signature.softcap,
-      signature.skip_min_seqlen_q,
-      signature.sink,
-  };
+  problem.features = fmha::features_of(signature);
   problem.nhead_q = static_cast<int>(call.H);
   problem.nhead_k = static_cast<int>(call.Hk);
   problem.hdim_q = static_cast<int>(call.D);

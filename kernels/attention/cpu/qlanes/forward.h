@@ -19,7 +19,8 @@ using fmha::Bias;
 
 // Null: scores stay as the product left them, and scale is a factor inside 2^x. Not where it is 0, which must not hide a NaN, nor
 // where it is so small that a sink logit in units of the scores is no number.
-TILEKILN_INLINE ScoreStage stage_of(const FwdProblem& a, const Storage& storage, bool blocked_scales, float scale,
+template <class Problem>
+TILEKILN_INLINE ScoreStage stage_of(const Problem& a, const Storage& storage, bool blocked_scales, float scale,
                                     float sink) {
   if (a.features.bias == Bias::elementwise) return storage.bias;
   if (a.features.bias == Bias::alibi) return a.features.softcap ? score_alibi<SoftCapped> : score_alibi<Scaled>;

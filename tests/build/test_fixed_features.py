@@ -1,0 +1,106 @@
+"""`features: fixed`: a kernel for each combination of features, built as everything else is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from codegen.plan.plan import resolve
+from codegen.schema.errors import CodegenError
+from codegen.schema.tree import Tree
+from tests.conftest import ROOT
+
+RECEIPT = """receipt: fixed_small
+about: Four kernels.
+extends: fp32_min
+without: [fmha_bwd_dq_dk_dv]
+features: fixed
+families:
+  fmha_fwd:
+    add: [{values: mask=window, reason: of tests}]
+"""
+SAME = """
+import sys
+import numpy as np, tilekiln as tk
+fixed, shared = (tk.Library(path) for path in sys.argv[1:])
+random = np.random.default_rng(3)
+shapes = (2, 70, 4, 40), (2, 90, 2, 40), (2, 90, 2, 40)
+q, k, v = (random.standard_normal(shape).astype(np.float32) for shape in shapes)
+sink = random.standard_normal(4).astype(np.float32)
+for arguments in ({}, {"sink": sink}):
+    assert np.array_equal(fixed.fmha_fwd(q, k, v, **arguments), shared.fmha_fwd(q, k, v, **arguments)), arguments
+    assert not np.array_equal(fixed.fmha_fwd(q, k, v, causal=True, **arguments), fixed.fmha_fwd(q, k, v, **arguments))
+try:
+    fixed.fmha_fwd(q, k, v, return_lse=True)
+except tk.NoKernelError:
+    pass
+else:
+    raise AssertionError("no kernel writes an LSE")
+"""
+
+
+def test_built_in_parallel_killed_and_resumed(built_tree, script, binding: Path, tmp_path: Path) -> None:
+    (built_tree.root / "receipts/fixed_small.yaml").write_text(RECEIPT)
+    place = built_tree.root / f"build/{built_tree.variant}"
+    # The third kernel hangs. Memory is for one job at a time, whatever -j says: launchers tell when they begin and end.
+    log = tmp_path / "log"
+    launcher = script(
+        "watch",
+        [
+            'case "$*" in *-c*fixed/fmha_fwd/*) ;; *) exec "$@" ;; esac',
+            f'echo begin >> "{log}"',
+            f'[ "$(grep -c begin "{log}")" != 3 ] || exec sleep 60',
+            '"$@"',
+            "code=$?",
+            f'echo end >> "{log}"',
+            "exit $code",
+        ],
+    )
+    options = ["receipt=fixed_small", "mode=debug", "-j4"]
+    environment = {**os.environ, "TILEKILN_BUILD_MEMORY": "1 MB"}
+    command = [sys.executable, "-m", "SCons", "-Q", *options, f"launcher={launcher}"]
+    build = subprocess.Popen(
+        command, cwd=built_tree.root, env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while not log.exists() or log.read_text().count("begin") < 3:
+        assert time.monotonic() < deadline
+        assert build.poll() is None
+        time.sleep(0.02)
+    assert log.read_text().split() == ["begin", "end", "begin", "end", "begin"]
+    os.killpg(build.pid, signal.SIGKILL)
+    build.wait(30)
+    done = {path: path.stat().st_mtime_ns for path in place.glob("obj/engine/*/fmha_fwd_qlanes_*.o")}
+    assert len(done) == 2
+    # What was finished stays; the rest is made, several at a time.
+    said = built_tree.built(*options)
+    assert len([label for label in said.actions("compile") if label.startswith("fixed/")]) == 2
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    assert not (place / "unfinished.jsonl").exists()
+    assert len([*place.glob("obj/engine/*/fmha_fwd_qlanes_*.o")]) == 4
+    assert "is up to date" in built_tree.built(*options).out
+    libraries = [place / f"lib/libtilekiln_{name}.so" for name in ("fixed_small", "fp32_min")]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    ran = subprocess.run(
+        [sys.executable, "-c", SAME, *map(str, libraries)], env=variables, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_what_has_no_such_kernels_is_refused(tree) -> None:
+    path = tree.root / "receipts/fixed_small.yaml"
+    path.write_text(RECEIPT.replace("without: [fmha_bwd_dq_dk_dv]\n", ""))
+    said = r"fixed_small\.yaml:4:11: fmha_bwd_dq_dk_dv has no kernels of fixed features; fmha_fwd has"
+    with pytest.raises(CodegenError, match=said):
+        Tree(str(tree.root)).receipt("fixed_small")
+    path.write_text(RECEIPT.replace("features: fixed", "features: some"))
+    with pytest.raises(CodegenError, match=r"fixed_small\.yaml:5:11: .*'some'"):
+        Tree(str(tree.root)).receipt("fixed_small")
+    path.write_text(RECEIPT)
+    assert len(resolve("fixed_small", ["cpu-generic"], root=Tree(str(tree.root))).instances) == 8
