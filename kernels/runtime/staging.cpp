@@ -7,7 +7,7 @@
 #include <mutex>
 #include <thread>
 
-#include "kernels/runtime/pool.h"
+#include "kernels/runtime/forks.h"
 
 namespace tilekiln {
 namespace {

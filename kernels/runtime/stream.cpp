@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "kernels/runtime/backend.h"
-#include "kernels/runtime/pool.h"
+#include "kernels/runtime/forks.h"
 
 namespace tilekiln {
 namespace {

@@ -113,10 +113,10 @@ def test_writing_again_changes_only_what_changed(tmp_path: pathlib.Path) -> None
 def test_what_somebody_changed_is_said(tmp_path: pathlib.Path) -> None:
     folder = tmp_path / "tree"
     vendor("fp32_min", ["cpu-generic"], "", str(folder))
-    (folder / "kernels/runtime/pool.cpp").write_text("// patched")
+    (folder / "kernels/backends/cpu/pool.cpp").write_text("// patched")
     said = vendor("fp32_min", ["cpu-generic"], "", str(folder))
-    assert "1 written, 0 removed\n  changed by hand, now as generated: kernels/runtime/pool.cpp" in said
-    assert (folder / "kernels/runtime/pool.cpp").read_text() != "// patched"
+    assert "1 written, 0 removed\n  changed by hand, now as generated: kernels/backends/cpu/pool.cpp" in said
+    assert (folder / "kernels/backends/cpu/pool.cpp").read_text() != "// patched"
 
 
 def test_a_strange_folder_is_left_alone(tmp_path: pathlib.Path) -> None:

@@ -1,5 +1,5 @@
 // Blocks that are kept: used again, replaced by larger ones, bounded, one user at a time, whole in a forked child.
-#include "kernels/runtime/kept.h"
+#include "kernels/backends/cpu/kept.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/backends/cpu/parallel.h"
 #include "kernels/runtime/launch.h"
-#include "kernels/runtime/parallel.h"
 
 using namespace tilekiln;
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/attention/fmha_bwd/sequences.h"
+#include "kernels/backends/cpu/parallel.h"
+#include "kernels/backends/cpu/scratch.h"
 #include "kernels/runtime/launch.h"
-#include "kernels/runtime/parallel.h"
-#include "kernels/runtime/scratch.h"
 
 namespace tilekiln::fmha {
 namespace {

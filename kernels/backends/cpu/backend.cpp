@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/backends/cpu/kept.h"
+#include "kernels/backends/cpu/parallel.h"
 #include "kernels/runtime/backend.h"
-#include "kernels/runtime/kept.h"
-#include "kernels/runtime/parallel.h"
 #include "kernels/runtime/stream.h"
 
 namespace tilekiln {

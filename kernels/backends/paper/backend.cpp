@@ -9,8 +9,8 @@
 #include <mutex>
 #include <vector>
 
+#include "kernels/backends/cpu/parallel.h"
 #include "kernels/runtime/backend.h"
-#include "kernels/runtime/parallel.h"
 
 namespace tilekiln {
 namespace {

@@ -1,4 +1,4 @@
-#include "kernels/runtime/pool.h"
+#include "kernels/backends/cpu/pool.h"
 
 #include <pthread.h>
 
@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "kernels/runtime/environment.h"
+#include "kernels/runtime/forks.h"
 
 namespace tilekiln {
 namespace {
@@ -115,7 +116,6 @@ class Pool {
 
 // Never destroyed: threads may sleep in it while the process exits.
 alignas(Pool) unsigned char storage[sizeof(Pool)];
-std::atomic<uint32_t> forks = 0;
 
 Pool& pool() {
   static Pool* const result = new (storage) Pool;
@@ -123,23 +123,18 @@ Pool& pool() {
 }
 
 // In the child only the forking thread exists. Whatever the others held is left as it is and a new pool is put in its place.
-void start_afresh() {
-  new (storage) Pool;
-  forks.fetch_add(1, std::memory_order_relaxed);
+void start_afresh() { new (storage) Pool; }
+
+void watch() {
+  static const int watching = (pool(), watch_forks(), pthread_atfork(nullptr, nullptr, start_afresh));
+  static_cast<void>(watching);
 }
 
 }  // namespace
 
-void watch_forks() noexcept {
-  static const int watching = (pool(), pthread_atfork(nullptr, nullptr, start_afresh));
-  static_cast<void>(watching);
-}
-
-uint32_t fork_count() noexcept { return forks.load(std::memory_order_relaxed); }
-
 void run_with_helpers(int helpers, void (*work)(void*), void* context) noexcept {
   if (helpers <= 0) return work(context);
-  watch_forks();
+  watch();
   pool().run(helpers, work, context);
 }
 

@@ -1,4 +1,4 @@
-#include "kernels/runtime/scratch.h"
+#include "kernels/backends/cpu/scratch.h"
 
 #include <stdlib.h>
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/runtime/pool.h"
+#include "kernels/backends/cpu/pool.h"
+#include "kernels/backends/cpu/scratch.h"
 #include "kernels/runtime/run.h"
-#include "kernels/runtime/scratch.h"
 #include "kernels/runtime/status.h"
 
 namespace tilekiln {

@@ -1,4 +1,4 @@
-#include "kernels/runtime/kept.h"
+#include "kernels/backends/cpu/kept.h"
 
 #include <sys/mman.h>
 

@@ -12,12 +12,6 @@ namespace tilekiln {
 // if none comes (claim from a shared counter). So it cannot deadlock, however deep it is nested.
 void run_with_helpers(int helpers, void (*work)(void* context), void* context) noexcept;
 
-// How often this process has been forked since the library was loaded, counted along its line of ancestors. What was made
-// under another count has threads that do not exist here and locks in any state.
-uint32_t fork_count() noexcept;
-// Makes fork_count work; called before the first thread is started or stream made.
-void watch_forks() noexcept;
-
 // Waits a moment without sleeping, so that work which follows at once is met without a system call. Tells whether `ready` held.
 template <class Ready>
 inline bool spin(Ready&& ready) {
