@@ -48,11 +48,12 @@ TILEKILN_INLINE void dots(const char* a, i64 a_row, const char* b, i64 b_row, i6
 template <class Compute, int B>
 TILEKILN_INLINE void dot_rows(const char* a, i64 a_row, int rows, const char* b, i64 b_row, i64 bytes, float* to) {
   int i = 0;
-  if constexpr (B <= 4) {
+  if constexpr (B == 4) {
     for (; i + 4 <= rows; i += 4) dots<Compute, 4, B>(a + i * a_row, a_row, b, b_row, bytes, to + i * kPanel);
   }
-  for (; i + 2 <= rows; i += 2) dots<Compute, 2, B>(a + i * a_row, a_row, b, b_row, bytes, to + i * kPanel);
-  if (i < rows) dots<Compute, 1, B>(a + i * a_row, a_row, b, b_row, bytes, to + i * kPanel);
+  if constexpr (B > 1)
+    for (; i + 2 <= rows; i += 2) dots<Compute, 2, B>(a + i * a_row, a_row, b, b_row, bytes, to + i * kPanel);
+  for (; i < rows; ++i) dots<Compute, 1, B>(a + i * a_row, a_row, b, b_row, bytes, to + i * kPanel);
 }
 
 // Whether a problem is one of dots: by the problem alone, so that an element's bits do not depend on how out is cut.

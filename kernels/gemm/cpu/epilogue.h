@@ -6,8 +6,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// `sums` is rows x cols, kPanel floats a row; (m, n) is where it lies in out.
-using Epilogue = void (*)(const matrix::Problem&, const float* sums, int m, int n, int rows, int cols);
+// `sums` is rows x cols, kPanel floats a row, and may be written; (m, n) is where it lies in out.
+using Epilogue = void (*)(const matrix::Problem&, float* sums, int m, int n, int rows, int cols);
 
 // 1 / (1 + exp(-x)). Cut where it is 0 or 1 to fp32; NaN stays.
 TILEKILN_INLINE vf sigmoid(vf x) {
@@ -74,55 +74,66 @@ template <int I> FUNCTOR(With) { return !p.d[I].data ? x : p.multiply ? mul(x, l
 #undef FUNCTOR
 // clang-format on
 
-template <class T, class... Functors>
-void finish(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
+template <class T, class Functor> void finish(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
   for (int r = 0; r < rows; ++r, sums += kPanel) {
     T* out = (T*)p.out + (m + r) * p.out_row + n;
-    const auto vector = [&](int j, int left) __attribute__((always_inline)) {
-      vf x = load(sums + j);
-      ((x = Functors::template apply<T>(x, p, At{m + r, n + j, left})), ...);
-      narrow_some(out + j, x, left);
-    };
-    for (int j = 0; j < cols; j += kLanes) vector(j, cols - j);
+    for (int j = 0; j < cols; j += kLanes)
+      narrow_some(out + j, Functor::template apply<T>(load(sums + j), p, At{m + r, n + j, cols - j}), cols - j);
   }
 }
-template <class T, class Activation> constexpr Epilogue kPlain = finish<T, Activation>;
-template <class T, class Activation>
-constexpr Epilogue kFull = finish<T, FromSums, Alpha, RowScale, ColumnScale, AddC, Bias, With<0>, With<1>, Activation>;
+// Several, one after the other.
+template <class... Functors> struct Chain {
+  template <class T> static TILEKILN_INLINE vf apply(vf x, const matrix::Problem& p, At at) {
+    ((x = Functors::template apply<T>(x, p, at)), ...);
+    return x;
+  }
+};
+using BeforeActivation = Chain<FromSums, Alpha, RowScale, ColumnScale, AddC, Bias, With<0>, With<1>>;
+// In place. What comes before an activation is a function a dtype, an activation one for all: a chain for each of both would be 24
+// functions of 50 ms of compilation each, this is a trip through L1 more.
+template <class T, class Functor> void change(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
+  for (int r = 0; r < rows; ++r, sums += kPanel) {
+    for (int j = 0; j < cols; j += kLanes)
+      store(sums + j, Functor::template apply<T>(load(sums + j), p, At{m + r, n + j, cols - j}));
+  }
+}
 
 // The sums as they are, fp32 or int32: a part of a panel.
-inline void finish_words(const matrix::Problem& p, const float* sums, int m, int n, int rows, int cols) {
+inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
   for (int r = 0; r < rows; ++r, sums += kPanel)
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// What becomes of the sums. as_they_are: they are out, but for their rounding to the dtype of out.
+// What becomes of the sums, step by step. as_they_are: they are out, but for their rounding to the dtype of out.
 struct Finish {
-  Epilogue block;
+  Epilogue before, activation;  // in place, or null
+  Epilogue last;
   bool as_they_are;
+  TILEKILN_INLINE void block(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) const {
+    if (before) before(p, sums, m, n, rows, cols);
+    if (activation) activation(p, sums, m, n, rows, cols);
+    last(p, sums, m, n, rows, cols);
+  }
 };
-template <class T> TILEKILN_INLINE Epilogue chain_of(const matrix::Problem& p, bool alone) {
-#define ACTIVATION(name, x) kPlain<T, Activation_##name>,
-  static constexpr Epilogue plain[] = {
+template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, bool alone) {
+#define ACTIVATION(name, x) change<float, Activation_##name>,
+  static constexpr Epilogue activations[] = {
 #include "kernels/gemm/activations.inc"
   };
 #undef ACTIVATION
-#define ACTIVATION(name, x) kFull<T, Activation_##name>,
-  static constexpr Epilogue full[] = {
-#include "kernels/gemm/activations.inc"
-  };
-#undef ACTIVATION
-  return (alone ? plain : full)[(int)p.activation];
+  if (p.activation != matrix::Activation::none)
+    return {alone ? nullptr : change<T, BeforeActivation>, activations[(int)p.activation], finish<T, Activation_none>,
+            false};
+  return {nullptr, nullptr, alone ? finish<T, Activation_none> : finish<T, BeforeActivation>, alone};
 }
 inline Finish finish_of(const matrix::Problem& p) {
-  if (p.out_dtype == matrix::OutDtype::int32) return {finish_words, true};
+  if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true};
   const bool numbers = p.dtype != matrix::Dtype::int8 && p.alpha == 1;
   const bool alone = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.row_scale && !p.column_scale;
-  const bool none = alone && p.activation == matrix::Activation::none;
   switch (p.out_dtype) {
-    case matrix::OutDtype::fp16: return {chain_of<fp16>(p, alone), none};
-    case matrix::OutDtype::bf16: return {chain_of<bf16>(p, alone), none};
-    default: return {chain_of<float>(p, alone), none};
+    case matrix::OutDtype::fp16: return finish_in<fp16>(p, alone);
+    case matrix::OutDtype::bf16: return finish_in<bf16>(p, alone);
+    default: return finish_in<float>(p, alone);
   }
 }
 

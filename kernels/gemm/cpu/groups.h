@@ -74,7 +74,7 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = start;
     }
     // A vector after the other: with two sets of accumulators no more registers are left than for its words and a row's.
-    TILEKILN_UNROLL(4) for (int w = o.stretch[i].words; w > 0; w -= Words::kWords, b += Words::kStep) {
+    const auto step = [&]() __attribute__((always_inline)) {
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
         vf x[Words::kWords];
         Words::get(x, (const float*)b + j * kLanes);
@@ -85,6 +85,13 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
         }
       }
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 4 * Words::kWords;
+      b += Words::kStep;
+    };
+    int w = o.stretch[i].words;
+    if constexpr (Words::kWords == 1) {
+      TILEKILN_UNROLL(4) for (; w > 0; --w) step();
+    } else {
+      TILEKILN_UNROLL(2) for (; w > 0; w -= Words::kWords) step();  // 4 is not faster
     }
     const i64 group = o.stretch[i].group;
     TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {

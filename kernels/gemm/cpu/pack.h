@@ -2,6 +2,8 @@
 // and elements are 0. A word is Compute::kWord elements along K.
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/backends/cpu/load.h"
 #include "kernels/gemm/cpu/block.h"
 
@@ -145,26 +147,45 @@ struct Int8Words {
 };
 #endif
 
-// K contiguous (B column-major, as the weight of torch's Linear): squares of kLanes x kLanes words transposed in registers.
+// to[i kPanel + j] = word i of row j of kLanes x kLanes words, rows `stride` bytes apart. A function for words as they lie, whatever
+// they hold, and one for fp16: a transposition in registers is 0.15 s of compilation.
+template <class T>
+__attribute__((noinline)) void transpose_words(float* to, const char* from, i64 stride, [[maybe_unused]] bool flip) {
+  vf r[kLanes];
+  TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) r[i] = widen((const T*)(from + i * stride));
+#if TILEKILN_QUADS
+  if (flip) {
+    TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) r[i] = flip_signs(r[i]);
+  }
+#endif
+  transpose(r);
+  TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + i * kPanel, r[i]);
+}
+// K contiguous (B column-major, as the weight of torch's Linear): squares of kLanes x kLanes words. What is no whole square of words as
+// they lie is made one first.
 template <class T, class Words> void pack_rows(float* to, const void* from, i64 stride, int lanes, i64 elements) {
   constexpr int kStep = kLanes * Words::kWord;
+  constexpr bool kWiden = std::is_same_v<T, fp16>, kAsTheyLie = sizeof(T) * Words::kWord == sizeof(float);
+  constexpr bool kFlip = Words::kWord == 4;
   const i64 words = (elements + Words::kWord - 1) / Words::kWord;
+  alignas(64) float square[kLanes * kLanes], turned[kLanes * kPanel];
   for (i64 e = 0, w = 0; e < elements; e += kStep, w += kLanes) {
     for (int j = 0; j < kPanel; j += kLanes) {
       const T* p = (const T*)from + e;
       const int left = at_most(elements - e, kStep);
-      vf r[kLanes];
-      if (j + kLanes <= lanes && left == kStep) {
-        TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) r[i] = Words::get(p + (j + i) * stride, kStep);
+      float* const whole = to + w * kPanel + j;
+      float* const out = w + kLanes <= words ? whole : turned;
+      if ((kAsTheyLie || kWiden) && j + kLanes <= lanes && left == kStep) {
+        using Whole = std::conditional_t<kWiden, fp16, float>;
+        transpose_words<Whole>(out, (const char*)(p + j * stride), stride * sizeof(T), kFlip);
       } else {
-        for (int i = 0; i < kLanes; ++i) r[i] = j + i < lanes ? Words::get(p + (j + i) * stride, left) : zero();
+        TILEKILN_UNROLL(1)
+        for (int i = 0; i < kLanes; ++i)
+          store(square + i * kLanes, j + i < lanes ? Words::get(p + (j + i) * stride, left) : zero());
+        transpose_words<float>(out, (const char*)square, kLanes * sizeof(float), false);
       }
-      transpose(r);
-      if (w + kLanes <= words) {
-        TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) store(to + (w + i) * kPanel + j, r[i]);
-      } else {
-        for (int i = 0; w + i < words; ++i) store(to + (w + i) * kPanel + j, r[i]);
-      }
+      if (out == whole) continue;
+      TILEKILN_UNROLL(1) for (int i = 0; w + i < words; ++i) store(whole + i * kPanel, load(turned + i * kPanel));
     }
   }
 }

@@ -17,8 +17,10 @@ struct Stages {
   PackPanel b_panels;  // B that is panels; null: they are those of words
 };
 
+// Not copied for each of the storage types that call it.
 template <class Compute>
-void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
+__attribute__((noinline, noclone)) void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u,
+                                                 GemmScratch& x) {
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;
