@@ -13,3 +13,4 @@
 #include "tilekiln/dispatcher/kernel_set.hpp"
 #include "tilekiln/dispatcher/listing.hpp"
 #include "tilekiln/dispatcher/registry_json.hpp"
+#include "tilekiln/dispatcher/tuned.hpp"

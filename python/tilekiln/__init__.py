@@ -7,7 +7,7 @@
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
 `KVCache` and `decode` serve from a cache, `matmul`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
 `experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
-`info` says what there is, `reference` is the float64 NumPy reference. Every other
+`info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured. Every other
 operator is here under its own name, over all libraries as `attention` is: `tk.rmsnorm2d(x, gamma)`.
 Importing this imports neither NumPy nor any framework.
 """
@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # what typing has, without its import
 if TYPE_CHECKING:
     from typing import Any
 
-    from . import reference
+    from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
     from .just_in_time import jit
     from .kv_cache import KVCache, decode
@@ -56,6 +56,7 @@ _HOME = {
     "matmul": ".products",
     "plan_backward_workspace": ".workspace",
     "reference": ".reference",
+    "tune": ".tune",
 }
 
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "matmul",
     "plan_backward_workspace",
     "reference",
+    "tune",
 ]
 
 
@@ -95,7 +97,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'tilekiln' has no attribute {name!r}")
     module = importlib.import_module(_HOME.get(name, ".operators"), __name__)
     value = globals()[name] = (
-        module if name == "reference" else getattr(module, name) if name in _HOME else module.face(name)
+        module if name in ("reference", "tune") else getattr(module, name) if name in _HOME else module.face(name)
     )
     return value
 

@@ -1,4 +1,4 @@
-"""The command `tilekiln`, or python -m tilekiln: `info`, `cache`, `bench`, `replay`."""
+"""The command `tilekiln`, or python -m tilekiln: `info`, `cache`, `bench`, `replay`, `tune`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import time
 
 from . import just_in_time, machine, replay
 from .bench import command as bench
+from .tune import command as tune
 
 
 def _cache() -> str:
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     cache.add_argument("--clear", action="store_true", help="empty it")
     bench.add(commands)
     replay.add(commands)
+    tune.add(commands)
     given = parser.parse_args(argv)
     if "run" in given:
         return int(given.run(given))

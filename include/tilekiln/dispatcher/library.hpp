@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 
 #include "tilekiln/dispatcher/instance.hpp"
 #include "tilekiln/dispatcher/json.hpp"
@@ -41,6 +42,8 @@ class Library : public std::enable_shared_from_this<Library> {
   const std::string& receipt() const { return receipt_; }
   // CK's number of the receipt; -1: it has none.
   int64_t number() const { return number_; }
+  // Of its plan and sources: what was measured for one library says nothing of another.
+  const std::string& hash() const { return hash_; }
   const std::string& path() const { return path_; }
   const std::map<std::string, Stages>& operators() const { return stages_; }
   // By family, what its kernels have whether or not a call asks for it: a split always writes its LSE.
@@ -96,6 +99,7 @@ class Library : public std::enable_shared_from_this<Library> {
     source_ = path_ + " (manifest)";
     const Json all = JsonReader::read({text, length}, source_);
     receipt_ = all["receipt"]["name"].text();
+    hash_ = all["plan_hash"].text().substr(0, 16) + "-" + all["source_hash"].text().substr(0, 16);
     if (all["receipt"]["number"].kind == Json::Kind::number) number_ = all["receipt"]["number"].integer();
     for (const auto& [name, of] : all["stages"].members) {
       Stages& stages = stages_[name];
@@ -141,7 +145,7 @@ class Library : public std::enable_shared_from_this<Library> {
   }
 
   void* handle_;
-  std::string path_, source_, receipt_;
+  std::string path_, source_, receipt_, hash_;
   int64_t number_ = -1;
   const tilekiln_operator* const* (*operators_)(int32_t*) = nullptr;
   const char* (*manifest_)(size_t*) = nullptr;

@@ -1,0 +1,123 @@
+"""The command `tilekiln tune RECEIPT --shapes FILE | --trace LOG`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+EPILOG = """--shapes: lines as `tilekiln bench` takes them, an operator and its words, # for comments:
+
+  fmha_fwd_splitkv batch=1 seqlen_q=1 seqlen_k=1024,8192 nhead_q=32 nhead_k=8 dtype=bf16
+
+--trace: a log that TILEKILN_LOG=calls TILEKILN_LOG_FILE=FILE has written in a program of yours.
+
+The table is JSON, a problem a line. tilekiln.tune.Tuned(library, tilekiln.tune.read(FILE)) calls by it.
+"""
+
+
+def add(commands: Any) -> None:
+    """The command to those of `tilekiln`."""
+    parser = commands.add_parser(
+        "tune",
+        help="measure which kernel, split and thread count is the fastest for the shapes of a workload",
+        description="Measures every way a library has to answer the calls of a workload, in turn with its own choice, "
+        "until a winner is certain, and writes a table for this library and this machine.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("receipt", help="the library, by the name of its receipt or its path")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--shapes", metavar="FILE", help="the calls, a line each")
+    source.add_argument("--trace", metavar="LOG", help="the calls, as TILEKILN_LOG=calls wrote them")
+    parser.add_argument("--threads", default="1", help="of a call; several with commas are candidates [%(default)s]")
+    parser.add_argument("--rounds", type=_count, default=60, help="at most, of a shape [%(default)s]")
+    parser.add_argument("--out", metavar="FILE", help="the table; what it holds already stays [RECEIPT.tuned.json]")
+    parser.add_argument(
+        "--pin", action="store_true", help="put the table beside the library, where Tuned(library) looks"
+    )
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="measure on the workers of this Dask, tcp://HOST:PORT")
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"was {text!r}, must be an integer of 1 or more")
+    return int(text)
+
+
+def run(given: argparse.Namespace) -> int:
+    """2 where what was given is wrong."""
+    from .._native import ArgumentError, NoKernelError
+    from ..library import load
+    from . import shapes
+    from .table import beside, merged, write
+
+    try:
+        threads = tuple(dict.fromkeys(_threads(given.threads)))
+        library = load(given.receipt)
+        if given.pin and given.out:
+            raise ArgumentError("--pin: was given with --out, must be without: it says where the table goes")
+        out = str(beside(library)) if given.pin else given.out or f"{library.receipt}.tuned.json"
+        left = 0
+        if given.trace:
+            calls, left = shapes.from_trace(given.trace)
+            listed = [call for call in calls if _answered(library, call)]
+        else:
+            listed = shapes.from_file(given.shapes)
+        before = _before(out)
+        tables = _measured(given, library, listed, threads)
+        write(out, merged([*before, *tables]))
+    except (ArgumentError, NoKernelError, OSError) as error:
+        print(f"tilekiln tune: {error}", file=sys.stderr)
+        return 2
+    faster = [winner for table in tables for winner in table.winners.values() if winner.ratio < 1]
+    measured = sum(len(table.winners) for table in tables)
+    print(f"{out}: {measured} problems, {len(faster)} of them faster than untuned")
+    if left:
+        print(f"{left} calls of the log were left out: it has not the values of their index arrays")
+    return 0
+
+
+def _answered(library: Any, call: Any) -> bool:
+    """Whether a library has kernels for a call of a log, which may have been another library's."""
+    from .._native import NoKernelError
+
+    try:
+        getattr(library, f"{call.operator}_find")(**call.arguments(library))
+    except (AttributeError, NoKernelError):
+        print(f"{call}: library {library.receipt} has no kernel", flush=True)
+        return False
+    return True
+
+
+def _threads(text: str) -> list[int]:
+    from .._native import ArgumentError
+
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ArgumentError(f"--threads: was {text!r}, must be numbers of 1 or more, with commas between them")
+    return list(map(int, words))
+
+
+def _before(path: str) -> list[Any]:
+    import os
+
+    from .table import read_all
+
+    return read_all(path) if os.path.exists(path) else []
+
+
+def _measured(given: argparse.Namespace, library: Any, listed: list[Any], threads: tuple[int, ...]) -> list[Any]:
+    if given.scheduler:
+        from .farm import measured
+
+        return measured(given.scheduler, library, listed, threads, given.rounds, print)
+    from .measure import tune
+    from .table import Table, library_key, machine_key
+
+    winners = {}
+    for shape in listed:
+        winner = tune(library, shape, threads, given.rounds, lambda text: print(text, flush=True))
+        winners[winner.key] = winner
+    return [Table(library.receipt, library_key(library), machine_key(), winners)]

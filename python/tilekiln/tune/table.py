@@ -1,0 +1,169 @@
+"""Tables of what was measured: JSON with a problem a line, sorted, so that people can read and compare them.
+
+A table is of one library and one kind of machine; a file may hold several. Another library, by its plan and sources, or
+another machine finds nothing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .._native import ArgumentError
+from .._tables import OPERATORS
+from ..bench._declared import CALLS
+from ..dispatcher.instance import Call
+from ..dispatcher.libraries import problem_of
+
+if TYPE_CHECKING:
+    from ..library import Library
+
+FORMAT = "tilekiln tune 1"
+
+
+class Winner(NamedTuple):
+    """What is the fastest for a problem. `settings`: what a call is told besides the instance."""
+
+    problem: str  # as dispatcher.Problem writes itself
+    shapes: str  # of the arrays that the call was given, q=1x1x8x128
+    id: str  # of the kernel's key
+    instance: str  # its name
+    settings: dict[str, int]  # num_splits, num_threads
+    microseconds: float
+    ratio: float  # of the time of the untuned choice, paired
+    untuned: str  # the name of that instance
+    rounds: int
+
+    @property
+    def key(self) -> str:
+        """What it is found by."""
+        return f"{self.problem} {self.shapes}"
+
+
+class Table(NamedTuple):
+    """The winners for one library on one kind of machine, by problem."""
+
+    receipt: str
+    library: str  # library_key
+    machine: str  # machine_key
+    winners: dict[str, Winner]  # by Winner.key
+
+    def measured(self) -> dict[str, list[str]]:
+        """For Dispatcher.set_measured: the id for each problem of which all shapes have one winner."""
+        found: dict[str, set[str]] = {}
+        for winner in self.winners.values():
+            found.setdefault(winner.problem, set()).add(winner.id)
+        return {problem: list(ids) for problem, ids in found.items() if len(ids) == 1 and ids != {""}}
+
+
+def call_key(library: Library, operator: str, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
+    """The problem of a call and the shapes of what it is given, its results not: Winner.problem and Winner.shapes."""
+    problem = str(problem_of(library, Call(operator, *arrays, **arguments)))
+    table = OPERATORS[operator]
+    results = {one.name for one in table.results}
+    named = {**dict(zip(CALLS[operator].arrays, arrays, strict=False)), **arguments}
+    shapes = {
+        name: "x".join(map(str, array.shape)) for name, array in named.items()
+        if hasattr(array, "shape") and name not in results
+    }  # fmt: skip
+    return problem, " ".join(f"{name}={shape}" for name, shape in sorted(shapes.items()))
+
+
+def library_key(library: Library) -> str:
+    """Of its plan and sources: what was measured for one library says nothing of another."""
+    manifest = library.manifest
+    return f"{manifest['plan_hash'][:16]}-{manifest['source_hash'][:16]}"
+
+
+def beside(library: Library) -> pathlib.Path:
+    """The table that is pinned to a library: it lies beside it, and `Tuned(library)` takes it."""
+    return pathlib.Path(library.path).with_suffix(".tuned.json")
+
+
+def machine_key() -> str:
+    """The processor and how many cores this process may use, for people too."""
+    name = "unknown processor"
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
+            name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
+    except OSError:
+        name = os.uname().machine
+    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+
+
+def merged(tables: Iterable[Table]) -> list[Table]:
+    """One for each library and machine. Of a problem that was measured twice the better ratio counts, then the name:
+    the order of the tables makes no difference."""
+    found: dict[tuple[str, str, str], dict[str, Winner]] = {}
+    for table in tables:
+        winners = found.setdefault((table.receipt, table.library, table.machine), {})
+        for winner in table.winners.values():
+            other = winners.get(winner.key)
+            if other is None or _order(winner) < _order(other):
+                winners[winner.key] = winner
+    return [Table(*key, dict(sorted(winners.items()))) for key, winners in sorted(found.items())]
+
+
+def _order(winner: Winner) -> tuple[float, str]:
+    return winner.ratio, json.dumps(winner)
+
+
+def written(tables: Iterable[Table]) -> str:
+    """The text of a file."""
+    parts = []
+    for table in merged(tables):
+        head = {"receipt": table.receipt, "library": table.library, "machine": table.machine}
+        lines = ",\n".join(json.dumps(winner._asdict()) for winner in table.winners.values())
+        parts.append(f'{json.dumps(head)[:-1]}, "problems": [\n{lines}\n]}}')
+    return f'{{"format": "{FORMAT}", "tables": [\n' + ",\n".join(parts) + "\n]}\n"
+
+
+def write(path: str | os.PathLike[str], tables: Iterable[Table]) -> None:
+    """Whole or not at all."""
+    place = pathlib.Path(path)
+    new = place.with_name(f".{place.name}.{os.getpid()}")
+    new.write_text(written(tables))
+    new.replace(place)
+
+
+def read_all(path: str | os.PathLike[str]) -> list[Table]:
+    """Every table of a file. ArgumentError, file:line, for what is none."""
+    try:
+        text = pathlib.Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ArgumentError(f"{path}: cannot be read: {error}; tilekiln tune writes such a table") from error
+    try:
+        said = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentError(f"{path}:{error.lineno}: {error.msg}") from error
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise ArgumentError(f"{path}:1: is no table of tilekiln tune: its format must be {FORMAT!r}")
+    try:
+        return [_table(one) for one in said["tables"]]
+    except (KeyError, TypeError) as error:
+        raise ArgumentError(f"{path}:1: is damaged: {error!r}; write it again by tilekiln tune") from error
+
+
+def _table(said: dict[str, Any]) -> Table:
+    winners = [Winner(**one) for one in said["problems"]]
+    return Table(said["receipt"], said["library"], said["machine"], {one.key: one for one in winners})
+
+
+def read(path: str | os.PathLike[str], library: Library | None = None) -> Table:
+    """The table of a file for a library on this machine; without a library, the only one there is.
+
+    ArgumentError where there is none, with what there is.
+    """
+    tables = read_all(path)
+    if library is None and len(tables) == 1:
+        return tables[0]
+    here, of = machine_key(), None if library is None else library_key(library)
+    for table in tables:
+        if table.machine == here and of in (None, table.library):
+            return table
+    there = "; ".join(f"{one.receipt} ({one.library}) on {one.machine}" for one in tables) or "nothing"
+    asked = f"library {library.receipt} ({of}) on {here}" if library else f"this machine, {here}"
+    raise ArgumentError(f"{path}: has no table for {asked}; it has {there}: measure here by tilekiln tune")
