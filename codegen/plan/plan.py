@@ -67,10 +67,11 @@ class Plan:
         return [target.name for target in self.target_list if target.planned]
 
     def ck_name(self, instance: Instance) -> str:
-        """CK's own name of an instance, without the ending of a file; "" where CK has no such kernel."""
+        """CK's own name of an instance, without the ending of a file; "" where CK has none, or it is not known."""
         tables = self.tree.tile_tables(instance.target.backend, instance.family_)
         table = tables.table_of(instance.target.tiles) if tables else None
-        return tables.ck_name.of(instance.packed, instance.how, table) if tables and table else ""
+        named = tables.ck_name if tables else None
+        return named.of(instance.packed, instance.how, table) if named and table else ""
 
     @cached_property
     def digest(self) -> str:

@@ -48,7 +48,7 @@ class TileTables:
             raise document.error(("family",), f"the tables in {family.room} must be of {family.name}")
         self.axes = tuple(AlgorithmAxis(one) for one in file.axes)
         self.pipelines = [pipeline.name for pipeline in file.pipelines]
-        self.ck_name = CkName(document, family, file.ck_name, self.axes)
+        self.ck_name = CkName(document, family, file.ck_name, self.axes) if file.ck_name else None
         hows = {"pipeline": list(self.pipelines)}
         for axis in self.axes:
             hows |= {name: [*axis.values] for name in (axis.name, *axis.of)}

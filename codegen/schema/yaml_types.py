@@ -162,8 +162,8 @@ class TileTablesFile(Struct, frozen=True, forbid_unknown_fields=True):
     family: Word
     axes: Annotated[list[AlgorithmAxisFile], Meta(min_length=1)]
     pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
-    ck_name: CkNameFile
     tables: dict[str, TileTableFile]
+    ck_name: CkNameFile | None = None  # none: how CK names these kernels is not known here
     rules: list[TileRuleFile] = []
 
 

@@ -116,6 +116,20 @@ def test_a_gpu_receipt_lists_what_ck_builds(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", COUNTS)
+def test_norms_have_cks_grid(target: str) -> None:
+    """What CK's generators of layernorm2d and rmsnorm2d write, in files and kernels."""
+    for norm, files, kernels in (("layernorm2d", 148, 544), ("rmsnorm2d", 340, 1248)):
+        its = [i for i in plan(target, "norm_ck").instances if i.family in (norm, f"{norm}_rdquant")]
+        of_file = {(i.packed, i.family, i.algorithm["most_columns"]) for i in its}
+        assert (len(of_file), len(its)) == (files, kernels)
+        widths = Counter(i.algorithm["most_columns"] for i in its if i.family == norm)
+        assert {bound: count // 4 for bound, count in widths.items()} == {
+            bound: 3 if bound in ("64", "128", "256", "768") else 4 for bound in widths
+        }
+        assert len(widths) == 13
+
+
+@pytest.mark.parametrize("target", COUNTS)
 def test_ck_names_are_cks_and_each_is_one_instances(target: str) -> None:
     names: dict[str, str] = {}
     for instance in plan(target).instances:
@@ -243,6 +257,6 @@ def test_targets_of_a_planned_backend_are_planned(copy: Copy) -> None:
 
 
 def test_a_table_that_there_is_nowhere_is_an_error(copy: Copy) -> None:
-    copy.edit("kernels/targets/hip-gfx942.yaml", "tiles: [gfx9]", "tiles: [gfx8]")
+    copy.edit("kernels/targets/hip-gfx942.yaml", "tiles: [gfx9, rows]", "tiles: [gfx8, rows]")
     with pytest.raises(CodegenError, match=r"hip-gfx942\.yaml:\d+:\d+: no table of tiles 'gfx8'; nearest: gfx9"):
         check(copy.tree())

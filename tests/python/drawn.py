@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from codegen.emit.operators.cases import Array, Drawn
+from codegen.emit.operators.written import receipts
 from codegen.schema.tree import tree
 
 DTYPES = {
@@ -49,6 +50,7 @@ INDICES = {  # by operator: what its keys need
     "fmha_batch_prefill": {"cu_seqlens_q": [0, 3, 7], "block_table": [[0], [1]], "seqlen_k": [16, 9]},
 }
 OPERATORS = tree().operators
+RECEIPTS = receipts(tree())
 
 
 def drawn(name: str) -> Drawn:
@@ -59,10 +61,8 @@ def drawn(name: str) -> Drawn:
 
 
 def receipt(name: str) -> str:
-    """flash, or the first receipt that has the operator."""
-    stages = OPERATORS[name].file.stages
-    receipts = [receipt.name for receipt in tree().all_receipts() if not receipt.clauses.keys().isdisjoint(stages)]
-    return "flash" if "flash" in receipts else receipts[0]
+    """What people are told to build for the operator."""
+    return RECEIPTS[name]
 
 
 def made(name: str, call: dict[str, Any], changes: dict[str, Any] | None = None) -> dict[str, Any]:
