@@ -28,6 +28,8 @@
 #include "tilekiln/operators/rmsnorm2d.h"
 #include "tilekiln/operators/rmsnorm2d_bwd.h"
 #include "tilekiln/operators/rmsnorm2d_rdquant.h"
+#include "tilekiln/operators/silu_and_mul.h"
+#include "tilekiln/operators/silu_and_mul_bwd.h"
 #include "tilekiln/operators/smoothquant.h"
 #include "tilekiln/operators/softmax.h"
 #include "tilekiln/operators/topk_softmax.h"

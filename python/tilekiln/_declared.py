@@ -508,6 +508,25 @@ class Rmsnorm2dRdquantArguments(TypedDict, total=False):
     y_dtype: Literal["int8", "fp8"] | None
 
 
+class SiluAndMulArguments(TypedDict, total=False):
+    """Everything that `Library.silu_and_mul` takes by name; its docstring says what each one is."""
+
+    y: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class SiluAndMulBwdArguments(TypedDict, total=False):
+    """Everything that `Library.silu_and_mul_bwd` takes by name; its docstring says what each one is."""
+
+    dgate: Array | None
+    dup: Array | None
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
 class SmoothquantArguments(TypedDict, total=False):
     """Everything that `Library.smoothquant` takes by name; its docstring says what each one is."""
 

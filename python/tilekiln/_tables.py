@@ -321,6 +321,29 @@ OPERATORS: dict[str, Operator] = {
         schema="(Tensor x, Tensor gamma, Tensor? smooth_scale=None, Tensor? residual=None, float epsilon=1e-06, str rounding='pytorch', SymInt num_threads=0, str? instance=None, bool return_residual=False, bool return_unquantised=False, str? y_dtype=None) -> (Tensor y, Tensor y_scale, Tensor residual_out, Tensor unquantised)",
         arrays=('x', 'gamma'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0), independent=None,
     ),
+    'silu_and_mul': Operator(
+        forms=(
+            Form(name='rows', ndim={'gate': 2}, given=()),
+        ),
+        results=(
+            Result(name='y', shapes={'rows': ((('gate', 0), ('gate', 1)), (('gate', 0), ('gate', 1)))}, dtype_of='gate'),
+        ),
+        schema='(Tensor gate, Tensor up, SymInt num_threads=0, str? instance=None) -> Tensor',
+        independent=Independent(leading={'gate': 2, 'up': 2}, apart={}, unless=()),
+        arrays=('gate', 'up'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='y', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0),
+    ),
+    'silu_and_mul_bwd': Operator(
+        forms=(
+            Form(name='rows', ndim={'dy': 2}, given=()),
+        ),
+        results=(
+            Result(name='dgate', shapes={'rows': ((('dy', 0), ('dy', 1)), (('dy', 0), ('dy', 1)))}, dtype_of='dy'),
+            Result(name='dup', shapes={'rows': ((('dy', 0), ('dy', 1)), (('dy', 0), ('dy', 1)))}, dtype_of='dy'),
+        ),
+        schema='(Tensor dy, Tensor gate, Tensor up, SymInt num_threads=0, str? instance=None) -> (Tensor dgate, Tensor dup)',
+        independent=Independent(leading={'dy': 2, 'gate': 2, 'up': 2}, apart={}, unless=()),
+        arrays=('dy', 'gate', 'up'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0),
+    ),
     'smoothquant': Operator(
         forms=(
             Form(name='rows', ndim={'x': 2}, given=()),

@@ -28,6 +28,8 @@ WORDS = [
     "smoothquant y_dtype=fp8",
     "moe_smoothquant dtype=bf16",
     "softmax dtype=bf16",
+    "silu_and_mul dtype=bf16 up.stride=90",
+    "silu_and_mul_bwd",
     "rmsnorm2d_bwd dtype=bf16",
     "layernorm2d_bwd dbeta=yes",
     "topk_softmax experts=40 topk=3 renormalise=yes",

@@ -1,6 +1,7 @@
 // What happens to a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
 #pragma once
 
+#include "kernels/backends/cpu/sigmoid.h"
 #include "kernels/gemm/cpu/pack.h"
 #include "kernels/gemm/engine.h"
 
@@ -9,11 +10,6 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 // `sums` is rows x cols, kPanel floats a row, and may be written; (m, n) is where it lies in out.
 using Epilogue = void (*)(const matrix::Problem&, float* sums, int m, int n, int rows, int cols);
 
-// 1 / (1 + exp(-x)). Cut where it is 0 or 1 to fp32; NaN stays.
-TILEKILN_INLINE vf sigmoid(vf x) {
-  const vf y = max(broadcast(-126.f), min(broadcast(126.f), mul(x, broadcast(-1.44269504088896f))));
-  return reciprocal(add(broadcast(1.f), exp2<5>(y)));
-}
 // 1 - erf(z) by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7. z >= 0 or NaN.
 TILEKILN_INLINE vf erfc_of_positive(vf z) {
   const vf t = reciprocal(fma(broadcast(0.3275911f), z, broadcast(1.f)));
@@ -25,8 +21,6 @@ TILEKILN_INLINE vf erfc_of_positive(vf z) {
   const vf e = exp2<5>(max(broadcast(-140.f), mul(mul(z, z), broadcast(-1.44269504088896f))));
   return mul(mul(y, t), e);
 }
-// x before a factor that tends to 0 as x falls: it stops where the product is below 2^-100, so that -inf gives 0 and no NaN.
-TILEKILN_INLINE vf not_below(float least, vf x) { return max(broadcast(least), x); }
 // x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
 TILEKILN_INLINE vf gelu_tanh(vf x) {
   const vf cube = fma(mul(x, x), broadcast(0.0713548162726f), broadcast(1.59576912160573f));

@@ -218,6 +218,22 @@ CALLS: dict[str, Call] = {
         dtype_words={'y_dtype': 'y'},
         axes={'dtype': {'x': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'y_dtype': {'y': {'int8': 'int8', 'fp8': 'fp8'}}, 'add': {'add_store': 'residual_out', 'add': 'residual'}, 'smooth': 'smooth_scale', 'unquantised': 'unquantised', 'rounding': 'rounding'},
     ),
+    'silu_and_mul': Call(
+        lengths={'M': 'rows', 'N': 'columns'},
+        forms=(Form(name='rows', mode='rows', given=(), shapes={'gate': 'M N', 'up': 'M N', 'y': 'M N'}),),
+        arrays={'gate': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'up': Array(kind='array', dtype_of='gate', required=True), 'y': Array(kind='result', dtype_of='gate', required=True)},
+        numbers={'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'gate': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}},
+    ),
+    'silu_and_mul_bwd': Call(
+        lengths={'M': 'rows', 'N': 'columns'},
+        forms=(Form(name='rows', mode='rows', given=(), shapes={'dy': 'M N', 'gate': 'M N', 'up': 'M N', 'dgate': 'M N', 'dup': 'M N'}),),
+        arrays={'dy': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'gate': Array(kind='array', dtype_of='dy', required=True), 'up': Array(kind='array', dtype_of='dy', required=True), 'dgate': Array(kind='result', dtype_of='dy', required=True), 'dup': Array(kind='result', dtype_of='dy', required=True)},
+        numbers={'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'dy': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}},
+    ),
     'smoothquant': Call(
         lengths={'M': 'rows', 'N': 'columns'},
         forms=(Form(name='rows', mode='rows', given=(), shapes={'x': 'M N', 'smooth_scale': 'N', 'y': 'M N', 'y_scale': 'M'}),),

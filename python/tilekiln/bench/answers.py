@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..reference import attention as attention_
+from ..reference import gated, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
 from ..reference import gemm as gemm_
-from ..reference import gradient_excess, kv, moe, moves, norm_backward, quantised, rows
 from ..reference import layernorm2d as layer
 from ..reference import reduce as reduce_
 from ..reference import rmsnorm2d as rms
@@ -232,6 +232,10 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "layernorm2d_rdquant": lambda given, made: _quantised({**given, "layer": True}, made),
     "smoothquant": _smooth,
     "moe_smoothquant": _smooth,
+    "silu_and_mul": lambda given, made: gated.excess(made["y"], given["gate"], given["up"]),
+    "silu_and_mul_bwd": lambda given, made: gated.gradient_excess(
+        made["dgate"], made["dup"], given["dy"], given["gate"], given["up"]
+    ),
     "softmax": lambda given, made: softmax_.excess(made["y"], given["x"]),
     "rmsnorm2d_bwd": _norm_backward,
     "layernorm2d_bwd": _norm_backward,

@@ -1,0 +1,48 @@
+/* silu_and_mul.h - Made by `python -m codegen operators --write` from kernels/norm/silu_and_mul/operator.yaml; change that. */
+#ifndef TILEKILN_OPERATORS_SILU_AND_MUL_H
+#define TILEKILN_OPERATORS_SILU_AND_MUL_H
+
+#include "tilekiln/base.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Gated SiLU: y = silu(gate) up, silu(x) = x / (1 + exp(-x)), as in the feed-forward layers of Llama and its like.
+ *
+ * gate, up, y (rows, columns). They may be the two halves of the columns of one array, as in SiluAndMul of vLLM and the Hub: rows have any
+ * stride, the last dimension is contiguous. Everything is fp32, and y is rounded once. silu(-inf) is 0; a NaN of either makes y NaN.
+ *
+ * y may be gate: the same memory with the same strides; otherwise it shares no memory with them. */
+typedef struct tilekiln_silu_and_mul_args {
+  size_t size; /* sizeof(tilekiln_silu_and_mul_args): set by tilekiln_silu_and_mul_defaults */
+  const tilekiln_tensor* gate; /* fp32, fp16 or bf16 (rows, columns). What silu is taken of */
+  const tilekiln_tensor* up; /* dtype of gate (rows, columns). What that is multiplied by */
+  const tilekiln_tensor* y; /* dtype of gate (rows, columns). silu(gate) up */
+  int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
+  int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
+  tilekiln_stream* stream; /* null: run now, in the caller */
+  const tilekiln_executor* executor; /* null: the library's own pool */
+} tilekiln_silu_and_mul_args;
+
+/* instance -1. Then set gate, up and y. */
+static inline tilekiln_silu_and_mul_args tilekiln_silu_and_mul_defaults(void) {
+  tilekiln_silu_and_mul_args args;
+  memset(&args, 0, sizeof(args));
+  args.size = sizeof(args);
+  args.instance = -1;
+  return args;
+}
+
+TILEKILN_API tilekiln_status tilekiln_silu_and_mul(const tilekiln_silu_and_mul_args* args);
+/* The instance the dispatcher would choose; checks the arguments as tilekiln_silu_and_mul does, runs nothing. */
+TILEKILN_API tilekiln_status tilekiln_silu_and_mul_find(const tilekiln_silu_and_mul_args* args, int64_t* instance);
+/* An explanation for people, a paragraph a stage: the problem, the choice and why the others were refused, or the nearest instances, the axes that
+ * differ, the rule that forbids the problem, and the command that builds it. Writes at most capacity bytes, the final 0 included; *length is the full
+ * length without it. text may be null when capacity is 0. Returns OK or INVALID_ARGUMENT. */
+TILEKILN_API tilekiln_status tilekiln_silu_and_mul_why(const tilekiln_silu_and_mul_args* args, char* text, size_t capacity, size_t* length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
