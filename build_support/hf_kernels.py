@@ -24,6 +24,7 @@ MODULE = '''"""Attention kernels of Tilekiln: receipt {receipt}, for {backend}.
 `library` is the library, as `tilekiln.load` gives it; the rest is that of the package tilekiln, which comes along and
 is used unless the program has imported one. The kernels are at hand everywhere in tilekiln, its faces too. Like other
 attention kernels of the Hub this has the functions of flash_attn: those of tilekiln.flash_attn, imported when used.
+`layers` are RMSNorm and SiluAndMul for `kernelize`, where the library has their kernels (receipt norm_default).
 """
 
 import importlib.util
@@ -45,6 +46,10 @@ __all__ = ["KVCache", "__version__", "attention", "attention_backward", "decode"
 def __getattr__(name):
     if name.startswith("_"):
         raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+    if name == "layers":
+        import tilekiln.torch.layers
+
+        return tilekiln.torch.layers
     import tilekiln.flash_attn
 
     return getattr(tilekiln.flash_attn, name)

@@ -335,6 +335,49 @@ def test_the_handler_takes_any_operator_by_its_table(face, load):
         face._calls._call("rmsnorm2d", name, {"x": x, "gamma": gamma, "q": x}, ())["y"].block_until_ready()
 
 
+@pytest.fixture
+def norms(load, monkeypatch):
+    """The library of norms at hand."""
+    found = load("norm_default")
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_norms_and_their_gradients(face, norms, dtype):
+    """Against jax.numpy in fp32: values under jit, gradients of every array."""
+    narrow = [normal(1, (2, 3, 40), dtype), normal(2, (40,), dtype), normal(3, (40,), dtype)]
+    up = normal(4, (2, 3, 40), dtype)
+
+    def rms(x, weight, _):
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-3) * weight
+
+    def layer(x, weight, bias):
+        away = x - x.mean(-1, keepdims=True)
+        return away * jax.lax.rsqrt((away * away).mean(-1, keepdims=True) + 1e-3) * weight + bias
+
+    def gated(x, weight, _):
+        return jax.nn.silu(x) * (up.astype(x.dtype) * weight)
+
+    pairs = (
+        (lambda x, weight, _: face.rms_norm(x, weight, 1e-3), rms),
+        (lambda x, weight, bias: face.layer_norm(x, weight, bias, 1e-3), layer),
+        (lambda x, weight, _: face.silu_and_mul(x, up * weight), gated),
+    )
+    wide = [a.astype(jnp.float32) for a in narrow]
+    for ours, stock in pairs:
+        made, right = jax.jit(ours)(*narrow), stock(*wide)
+        assert (made.dtype, made.shape) == (DTYPES[dtype], right.shape)
+        np.testing.assert_allclose(np.asarray(made, np.float32), right, rtol=CLOSE[dtype], atol=CLOSE[dtype])
+        mine = jax.grad(lambda *a, f=ours: (f(*a).astype(jnp.float32) ** 2).sum(), argnums=(0, 1, 2))(*narrow)
+        its = jax.grad(lambda *a, f=stock: (f(*a) ** 2).sum(), argnums=(0, 1, 2))(*wide)
+        for one, other in zip(mine, its, strict=True):
+            most = float(jnp.abs(other).max())
+            np.testing.assert_allclose(np.asarray(one, np.float32), other, rtol=CLOSE[dtype], atol=CLOSE[dtype] * most)
+    with pytest.raises(tk.ArgumentError, match="gamma: column count was 39, must be 40"):
+        face.rms_norm(wide[0], wide[1][1:])
+
+
 SHARDED = """
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, PartitionSpec as P

@@ -1,4 +1,6 @@
-"""Attention for JAX on the CPU: `tilekiln.jax.attention`, compiled calls through jax.ffi, with gradients.
+"""Attention and norms for JAX on the CPU: compiled calls through jax.ffi, with gradients.
+
+`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where a library at hand has them (receipt norm_default).
 
 Nothing imports this but its users. Its handlers are built by `tools/dev --with jax scons jax`.
 """
@@ -19,8 +21,9 @@ except ModuleNotFoundError as error:
 
 from .._native import ArgumentError
 from . import _calls
+from .norms import layer_norm, rms_norm, silu_and_mul
 
-__all__ = ["attention"]
+__all__ = ["attention", "layer_norm", "rms_norm", "silu_and_mul"]
 
 Array = Any
 """A JAX array, traced or not, or what jax.numpy.asarray takes."""

@@ -100,7 +100,7 @@ def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Option
     """The library for arrays of these shapes and dtypes. Raises as the facade does."""
     stand_ins = {name: _stand_in(name, *like) for name, like in arrays if name != "rng"}
     for name in ("q", "k", "v"):
-        if stand_ins[name].dtype.itemsize == 1:
+        if name in stand_ins and stand_ins[name].dtype.itemsize == 1:
             raise ArgumentError(f"{name}: was {stand_ins[name].dtype}, must be fp32, fp16 or bf16 under JAX")
     arguments = {**dict(options), **stand_ins}
     table = OPERATORS[operator]

@@ -94,6 +94,26 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tens
     return weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorch") -> Tensor:
+    """What `RMSNorm` computes, as a function."""
+    rows = _rows(x)
+    if _recorded(x, weight):
+        y: Tensor = _RMSNorm.apply(rows, weight, eps, rounding)[0]
+    else:
+        y = torch.ops.tilekiln.rmsnorm2d(rows, weight, epsilon=eps, rounding=rounding)[0]
+    return y.view(x.shape)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """What `LayerNorm` computes, as a function."""
+    rows = _rows(x)
+    if _recorded(x, weight, bias):
+        y: Tensor = _LayerNorm.apply(rows, weight, bias, eps)[0]
+    else:
+        y = torch.ops.tilekiln.layernorm2d(rows, weight, bias, epsilon=eps)[0]
+    return y.view(x.shape)
+
+
 class RMSNorm(torch.nn.Module):
     """y = x / sqrt(mean(x^2) + eps) weight over the last dimension of x (..., columns), of fp32, fp16 or bf16.
 
@@ -135,12 +155,7 @@ class RMSNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = _rows(x)
-        if _recorded(x, self.weight):
-            y: Tensor = _RMSNorm.apply(rows, self.weight, self.eps, self.rounding)[0]
-        else:
-            y = torch.ops.tilekiln.rmsnorm2d(rows, self.weight, epsilon=self.eps, rounding=self.rounding)[0]
-        return y.view(x.shape)
+        return rms_norm(x, self.weight, self.eps, self.rounding)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}"
@@ -172,12 +187,7 @@ class LayerNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = _rows(x)
-        if _recorded(x, self.weight, self.bias):
-            y: Tensor = _LayerNorm.apply(rows, self.weight, self.bias, self.eps)[0]
-        else:
-            y = torch.ops.tilekiln.layernorm2d(rows, self.weight, self.bias, epsilon=self.eps)[0]
-        return y.view(x.shape)
+        return layer_norm(x, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"

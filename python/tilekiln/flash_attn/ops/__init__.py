@@ -1,1 +1,1 @@
-"""flash_attn.ops, of which there is triton."""
+"""flash_attn.ops, of which there are rms_norm, layer_norm and triton."""

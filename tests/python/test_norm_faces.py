@@ -1,0 +1,159 @@
+"""Norms under the names of others: flash_attn.ops, layers of Hugging Face's kernels, in a small model too."""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tilekiln as tk
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+functional = torch.nn.functional
+
+
+@pytest.fixture(autouse=True)
+def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
+    found = load("norm_default", targets="all")
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [found])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    return found
+
+
+def plain(kind: str, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    if kind == "rms_norm":
+        return functional.rms_norm(x, weight.shape, weight, eps)
+    return functional.layer_norm(x, weight.shape, weight, bias, eps)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize("residual_dtype", [None, torch.float32, torch.bfloat16])
+def test_flash_attn_norms_with_residual_and_scales(kind: str, residual_dtype: Any) -> None:
+    """Values and gradients as PyTorch composes them, the sum in the dtype that upstream documents."""
+    module = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    torch.manual_seed(0)
+    x0 = torch.randn(3, 5, 64, dtype=torch.bfloat16)
+    weight, bias, layerscale = (torch.randn(64) for _ in range(3))
+    rowscale = torch.rand(3, 5)
+    residual = None if residual_dtype is None else torch.randn(3, 5, 64).to(residual_dtype)
+    own = bias if kind == "layer_norm" else None
+    to = residual_dtype or torch.float32
+
+    def expected(x0: Any, weight: Any) -> tuple[Any, Any]:
+        total = (x0 * rowscale[..., None] * layerscale).to(to)
+        total = total if residual is None else residual + total
+        return plain(kind, total, weight.to(to), None if own is None else own.to(to), 1e-5).to(x0.dtype), total
+
+    def ours(x0: Any, weight: Any) -> Any:
+        scales = rowscale, layerscale
+        call = getattr(module, f"dropout_add_{kind}")
+        return call(x0, residual, weight, own, 0.0, 1e-5, *scales, prenorm=True, residual_in_fp32=True)
+
+    results = []
+    for function in (expected, ours):
+        leaves = x0.clone().requires_grad_(), weight.clone().requires_grad_()
+        out, total = function(*leaves)
+        (out.float().sum() + (out.float() * total.float()).sum()).backward()
+        results.append((out, total, *(leaf.grad for leaf in leaves)))
+    for its, mine in zip(*results, strict=True):
+        assert its.dtype == mine.dtype
+        torch.testing.assert_close(mine, its, rtol=2**-6, atol=2**-6 * its.detach().abs().max().item())
+
+
+def test_flash_attn_modules_and_dropout() -> None:
+    from tilekiln.flash_attn.ops import layer_norm, rms_norm
+
+    torch.manual_seed(0)
+    x = torch.randn(7, 64)
+    torch.testing.assert_close(rms_norm.RMSNorm(64)(x), functional.rms_norm(x, (64,), eps=1e-5))
+    ours = layer_norm.layer_norm(x, torch.ones(64), None, 1e-3)
+    torch.testing.assert_close(ours, functional.layer_norm(x, (64,), eps=1e-3))
+    for kind in (rms_norm.DropoutAddRMSNorm, layer_norm.DropoutAddLayerNorm):
+        module = kind(64, prenorm=True, p=0.5)
+        _, total = module.eval()(x, x)
+        torch.testing.assert_close(total, 2 * x)
+        assert module.state_dict().keys() == ({"weight", "bias"} if module.bias is not None else {"weight"})
+        _, dropped = module.train()(x)
+        kept = dropped != 0
+        assert 0.3 < kept.float().mean() < 0.7
+        torch.testing.assert_close(dropped[kept], 2 * x[kept])
+    out, mask = rms_norm.dropout_add_rms_norm(x, None, torch.ones(64), None, 0.5, 1e-5, return_dropout_mask=True)
+    right = functional.rms_norm(torch.where(mask.bool(), 2 * x, 0), (64,), eps=1e-5)
+    torch.testing.assert_close(out, right)
+    assert mask.dtype == torch.uint8
+
+
+def test_silu_and_mul() -> None:
+    from tilekiln.torch import layers
+
+    torch.manual_seed(0)
+    x, dy = torch.randn(2, 3, 80), torch.randn(2, 3, 40)
+
+    def stock(x: Any) -> Any:
+        gate, up = x.chunk(2, -1)
+        return functional.silu(gate) * up
+
+    torch.testing.assert_close(layers.SiluAndMul()(x), stock(x))
+    leaves = [x.clone().requires_grad_() for _ in range(3)]
+    compiled = torch.compile(layers.SiluAndMul(), backend="aot_eager", fullgraph=True)
+    for leaf, function in zip(leaves, (stock, layers.SiluAndMul(), compiled), strict=True):
+        function(leaf).backward(dy)
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+    torch.testing.assert_close(leaves[2].grad, leaves[0].grad)
+    leaf = x.clone().requires_grad_()
+    (first,) = torch.autograd.grad((layers.SiluAndMul()(leaf) ** 2).sum(), leaf, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("name", ["RMSNorm", "SiluAndMul"])
+def test_layers_are_what_kernelize_accepts(name: str) -> None:
+    """It takes the forward of a class without state of its own, and asks it two flags."""
+    from tilekiln.torch import layers
+
+    layer = getattr(layers, name)
+    assert issubclass(layer, torch.nn.Module)
+    assert "__init__" not in vars(layer)
+    own = {key for key in vars(layer) if not key.startswith("_")}
+    assert own == {"forward", "can_torch_compile", "has_backward"}
+    assert layer.can_torch_compile
+    assert layer.has_backward
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_small_llama_with_both_layers(dtype: str) -> None:
+    """As kernelize does it: the layer's forward becomes that of the stock module. Logits and gradients stay."""
+    transformers = pytest.importorskip("transformers")
+    from tilekiln.torch import layers
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
+    config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config).to(getattr(torch, dtype))
+    tokens = torch.arange(2 * 17).reshape(2, 17)
+    activation = layers.SiluAndMul()
+
+    def gated(mlp: Any, x: Any) -> Any:
+        return mlp.down_proj(activation(torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], -1)))
+
+    forwards = {"LlamaRMSNorm": layers.RMSNorm.forward, "LlamaMLP": gated}
+    results, swapped = [], 0
+    for replaced in (False, True):
+        for module in model.modules() if replaced else ():
+            if type(module).__name__ in forwards:
+                module.forward = types.MethodType(forwards[type(module).__name__], module)
+                swapped += 1
+        model.zero_grad()
+        out = model(tokens, labels=tokens)
+        out.loss.backward()
+        results.append((out.logits.detach(), {name: one.grad.clone() for name, one in model.named_parameters()}))
+    assert swapped == 5 + 2
+    rtol = 1e-3 if dtype == "float32" else 2**-4
+    torch.testing.assert_close(results[1][0], results[0][0], rtol=rtol, atol=rtol / 4)
+    for name, its in results[0][1].items():
+        most = its.abs().max().item()
+        torch.testing.assert_close(results[1][1][name], its, rtol=rtol, atol=1e-5 + rtol / 4 * most)
