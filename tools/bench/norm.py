@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import os
 import statistics
 import time
@@ -109,6 +110,60 @@ def _smooth(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case
     return Case(ours, peer, (x, factors), (y, scale))
 
 
+def _gradients(norm: Callable[..., Tensor], dy: Tensor, x: Tensor, *parameters: Tensor) -> Callable[..., Any]:
+    """Autograd's, of what its forward has kept."""
+    leaves = [one.clone().requires_grad_() for one in (x, *parameters)]
+    y = norm(leaves[0], parameters[0].shape, *leaves[1:])
+    return lambda *_: torch.autograd.grad(y, leaves, dy, retain_graph=True)
+
+
+def _rms_backward(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    dy, dx, dgamma = torch.randn_like(x), torch.empty_like(x), torch.empty_like(gamma)
+    _, inverse = library.rmsnorm2d(x, gamma, return_inv_rms=True)
+
+    peer = _gradients(torch.nn.functional.rms_norm, dy, x, gamma)
+
+    def ours() -> None:
+        library.rmsnorm2d_bwd(dy, x, gamma, inverse, dx=dx, dgamma=dgamma, num_threads=threads)
+
+    return Case(ours, peer, (dy, x, gamma, inverse), (dx, dgamma))
+
+
+def _layer_backward(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    dy, dx = torch.randn_like(x), torch.empty_like(x)
+    dgamma, dbeta = torch.empty_like(gamma), torch.empty_like(gamma)
+    _, mean, inverse = library.layernorm2d(x, gamma, None, return_mean=True, return_inv_std=True)
+
+    peer = _gradients(torch.nn.functional.layer_norm, dy, x, gamma, torch.zeros_like(gamma))
+
+    def ours() -> None:
+        results = {"dx": dx, "dgamma": dgamma, "dbeta": dbeta, "num_threads": threads}
+        library.layernorm2d_bwd(dy, x, gamma, mean, inverse, **results)
+
+    return Case(ours, peer, (dy, x, gamma, mean, inverse), (dx, dgamma, dbeta))
+
+
+def _gate(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    up, y = torch.randn_like(x), torch.empty_like(x)
+
+    def peer(gate: Tensor, up: Tensor) -> Tensor:
+        return torch.nn.functional.silu(gate) * up
+
+    return Case(lambda: library.silu_and_mul(x, up, y=y, num_threads=threads), peer, (x, up), (y,))
+
+
+def _gate_backward(library: tk.Library, x: Tensor, gamma: Tensor, threads: int) -> Case:
+    up, dy, dgate, dup = (torch.randn_like(x) for _ in range(4))
+
+    def peer(dy: Tensor, gate: Tensor, up: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.ops.aten.silu_backward(dy * up, gate), dy * torch.nn.functional.silu(gate)
+
+    def ours() -> None:
+        library.silu_and_mul_bwd(dy, x, up, dgate=dgate, dup=dup, num_threads=threads)
+
+    return Case(ours, peer, (dy, x, up), (dgate, dup))
+
+
 CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
     "rmsnorm2d": _rms,
     "add_rmsnorm2d": _add_rms,
@@ -116,6 +171,10 @@ CASES: dict[str, Callable[[tk.Library, Tensor, Tensor, int], Case]] = {
     "add_layernorm2d": _add_layer,
     "add_rms_rdquant": _add_rms_quant,
     "smoothquant": _smooth,
+    "rmsnorm2d_bwd": _rms_backward,
+    "layernorm2d_bwd": _layer_backward,
+    "silu_and_mul": _gate,
+    "silu_and_mul_bwd": _gate_backward,
 }
 
 
@@ -173,6 +232,24 @@ def _row(case: Case, compiled: bool, repeat: int) -> str:
     return text
 
 
+def line(make: Callable[[int], Case], threads: int, compiled: bool, repeat: int) -> str:
+    """What is said of a case that make(threads) makes."""
+    if threads == 1:
+        return _row(make(1), compiled, repeat)
+    return _scaling(make(1), make(threads), repeat)
+
+
+def start(threads: int) -> tk.Library:
+    """The library; one thread for PyTorch, and one core for a measurement of one thread."""
+    _keep_pages()
+    torch.set_num_threads(1)
+    if threads == 1:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    library = tk.load("norm_default")
+    print(f"{library.isa}; in brackets: our share of a copy's rate, and a peer's time over ours")
+    return library
+
+
 def _scaling(one: Case, more: Case, repeat: int) -> str:
     ratios = []
     for call in (one.ours, more.ours):
@@ -196,20 +273,13 @@ def main(argv: list[str]) -> int:
         for value in values.split(","):
             if value not in known:
                 parser.error(f"{name}: was {value!r}, must be of {', '.join(known)}")
-    _keep_pages()
-    torch.set_num_threads(1)
-    if given.threads == 1:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    library = tk.load("norm_default")
-    print(f"{library.isa}; in brackets: our share of a copy's rate, and a peer's time over ours")
+    library = start(given.threads)
     for dtype in given.dtypes.split(","):
         for size in given.sizes.split(","):
             rows, columns = (int(part) for part in size.split("x"))
             x, gamma = torch.randn(rows, columns).to(DTYPES[dtype]), torch.randn(columns).to(DTYPES[dtype])
             for name in given.operators.split(","):
-                if given.threads == 1:
-                    text = _row(CASES[name](library, x, gamma, 1), not given.no_compile, given.repeat)
-                else:
-                    text = _scaling(*(CASES[name](library, x, gamma, n) for n in (1, given.threads)), given.repeat)
+                make = functools.partial(CASES[name], library, x, gamma)
+                text = line(make, given.threads, not given.no_compile, given.repeat)
                 print(f"{dtype} {size:>10} {name:15}: {text}", flush=True)
     return 0

@@ -8,7 +8,7 @@ norm_default built for this machine. --threads 2 shows the wall time of one thre
 from __future__ import annotations
 
 import argparse
-import os
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +16,7 @@ import tilekiln as tk
 import torch
 from torch import Tensor
 
-from .norm import Case, _keep_pages, _row, _scaling
+from .norm import Case, line, start
 
 FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DTYPES = {**FLOATS, "int8": torch.int8}
@@ -138,21 +138,11 @@ def main(argv: list[str]) -> int:
     chosen = [name for name in CASES if any(word in name for word in words)]
     if not chosen:
         parser.error(f"--cases: was {given.cases!r}, must be in one of {', '.join(CASES)}")
-    _keep_pages()
-    torch.set_num_threads(1)
-    if given.threads == 1:
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    library = tk.load("norm_default")
-    print(f"{library.isa}; in brackets: our share of a copy's rate, and a peer's time over ours")
+    library = start(given.threads)
     for name in chosen:
         known, make = CASES[name]
         for dtype in [one for one in known if one in dtypes]:
             torch.manual_seed(0)
-            if given.threads == 1:
-                text = _row(make(library, known[dtype], 1), given.compile, given.repeat)
-            else:
-                text = _scaling(
-                    make(library, known[dtype], 1), make(library, known[dtype], given.threads), given.repeat
-                )
+            text = line(functools.partial(make, library, known[dtype]), given.threads, given.compile, given.repeat)
             print(f"{dtype:>5} {name:26}: {text}", flush=True)
     return 0
