@@ -37,6 +37,22 @@ SAYS = {  # what a program must say besides its verdicts
 }
 
 
+PAGE = (ROOT / "docs/how-to/dispatcher-python.md").read_text()
+
+
+def shown(program: pathlib.Path) -> list[str]:
+    """The lines that the page says a program prints."""
+    attention, _, products = PAGE.partition("\n## Products\n")
+    part = products if program.parts[1] == "gemm" else attention
+    (block,) = re.findall(rf"^### {program.stem}\n.*?^```text\n(.*?)^```$", part, re.M | re.S)[:1]
+    return plain(block)
+
+
+def plain(text: str) -> list[str]:
+    """Lines without what differs from run to run: times, speeds and errors."""
+    return [re.sub(r"\s+", " ", re.sub(r"\d+\.\d+(e-\d+)?", "#", line)) for line in text.splitlines()]
+
+
 @pytest.fixture
 def say(
     load: Callable[..., object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -67,6 +83,9 @@ def test_example(say: Callable[..., str], program: pathlib.Path) -> None:
     number, says = program.name[:2], SAYS if program.parts[1] == "dispatcher" else SAYS_OF_PRODUCTS
     assert number == "03" or "PASS" in said
     assert re.search(says.get(number, ""), said), said
+    lines = iter(plain(said))
+    for line in shown(program):
+        assert line in lines, f"the page has {line!r}; it printed:\n{said}"
 
 
 @pytest.mark.parametrize(("folder", "least"), [("dispatcher", 32), ("gemm", 11)])

@@ -115,7 +115,8 @@ class Dispatcher:
 
     def select(self, problem: Problem) -> Instance | None:
         """The kernel for the stage that the problem asks for; None where none answers."""
-        entry = self._choose(self.registry.index(), self._of_family(problem, problem.family), NOTHING, None)
+        of = self._of_family(problem, problem._values["family"])  # type: ignore[arg-type]
+        entry = self._choose(self.registry.index(), of, NOTHING, None)
         return None if entry is None else entry.instance
 
     def plan(self, problem: Problem) -> Plan:
@@ -226,7 +227,7 @@ class Dispatcher:
     def _of_family(self, problem: Problem, family: str) -> Problem:
         """The problem as a stage of a family has it."""
         always = self._always.get(family)
-        if always is None and not self.target and problem.family == family:
+        if always is None and not self.target and problem._values["family"] == family:
             return problem
         made = problem.copy()
         made._values["family"] = family

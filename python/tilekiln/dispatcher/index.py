@@ -6,13 +6,15 @@ the least capacity comes first. Kernels that differ only in what no problem sees
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import NamedTuple
 
 from .match import asked, asks_of_sizes, meant, unfit
+from .problem import UNASKED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
     from .choice import Choice
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from .words import Value
 
     Scored = tuple[tuple[Any, ...], "Entry"]
+    Places = list[tuple[tuple[str, ...], "_Bucket"]]
 
 LOW, NORMAL, HIGH = 0, 1, 2
 PRIORITIES = ("low", "normal", "high")
@@ -140,8 +143,8 @@ class Index:
         self._families: dict[str, list[_Shape]] = {}
         self._narrower: dict[tuple[Value, str | None], Index] = {}
         self._elsewhere: dict[tuple[str, ...], frozenset[str]] = {}
-        self._buckets: dict[object, list[tuple[tuple[str, ...], _Bucket]]] = {}
-        self._numbers_differ = False  # whether a number must be equal, so that words do not say where a problem belongs
+        # By the names of what problems say: what reads those that say where a kernel is, and by these where that is.
+        self._said: dict[tuple[str, ...], tuple[Callable[[Mapping[str, Value]], Any], dict[object, Places]]] = {}
         self._build()
 
     def _build(self) -> None:
@@ -158,7 +161,6 @@ class Index:
             shape = _Shape(equal, held)
             self._families.setdefault(family, []).append(shape)
             for at, placed in buckets.items():
-                self._numbers_differ |= any(isinstance(value, int) for value in at)
                 bucket = shape.buckets[at] = _Bucket()
                 groups: dict[tuple[int, ...], list[tuple[int, Entry]]] = {}
                 for capacity, place, entry in placed:
@@ -205,15 +207,16 @@ class Index:
         return self._select(problem, values, forgiven)
 
     def _select(self, problem: Problem, values: Mapping[str, Value], forgiven: frozenset[str]) -> Entry | None:
-        words = tuple([value if value.__class__ is str else None for value in values.values()])
-        at = (tuple(values), words, forgiven)
-        buckets = self._buckets.get(at)
+        said = self._said.get(names := tuple(values))
+        if said is None:
+            said = self._said[names] = self._steering(names), {}
+        at = said[0](values), forgiven
+        buckets = said[1].get(at)
         if buckets is None:
             buckets = self._look(values, forgiven)
-            if not self._numbers_differ:
-                if len(self._buckets) >= _MOST_KEPT:
-                    self._buckets.clear()
-                self._buckets[at] = buckets
+            if len(said[1]) >= _MOST_KEPT:
+                said[1].clear()
+            said[1][at] = buckets
         best: Scored | None = None
         least = 0
         for holds, bucket in buckets:
@@ -225,7 +228,17 @@ class Index:
                     best, least = found, waste
         return None if best is None else best[1]
 
-    def _look(self, values: Mapping[str, Value], forgiven: frozenset[str]) -> list[tuple[tuple[str, ...], _Bucket]]:
+    def _steering(self, names: Iterable[str]) -> Callable[[Mapping[str, Value]], Any]:
+        """What reads the fields of these that say where a kernel is: not sizes, and not what kernels hold."""
+        equal, held = set[str](), set[str]()
+        for shapes in self._families.values():
+            for shape in shapes:
+                equal.update(shape.equal)
+                held.update(shape.holds)
+        fields = [name for name in names if name in equal or name == "family" or name not in UNASKED | held]
+        return itemgetter(*fields)
+
+    def _look(self, values: Mapping[str, Value], forgiven: frozenset[str]) -> Places:
         """Where the kernels are that answer, sizes apart."""
         meaning, found = meant(values), []
         features = set(asked(meaning)) - forgiven
