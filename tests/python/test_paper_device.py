@@ -344,6 +344,38 @@ def test_arrays_of_two_devices(flash: tk.Library) -> None:
         flash.fmha_fwd(q, q, Paper(q), out=out)
 
 
+LIMITED = """
+import sys
+import numpy as np, tilekiln as tk
+from tests.python.test_paper_device import Paper, noise, zeros
+library, arrays = tk.Library(sys.argv[1]), [noise(1, 8, 2, 32) for _ in range(3)]
+expected = library.fmha_fwd(*arrays)  # of the host, which a target of paper does not limit
+out = Paper(zeros(1, 8, 2, 32))
+try:
+    library.fmha_fwd(*map(Paper, arrays), out=out)
+except tk.ArgumentError as error:
+    print(error)
+else:
+    assert np.array_equal(out.seen, expected)
+"""
+
+
+def test_the_target_limits_the_devices_of_its_backend(flash: tk.Library) -> None:
+    said = {}
+    for word in ("paper-generic", "cpu-generic", "paper-other"):
+        environment = {**os.environ, "TILEKILN_TARGET": word}
+        command = [sys.executable, "-c", LIMITED, flash.path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        said[word] = done.stdout
+    assert said == {
+        "paper-generic": "",
+        "cpu-generic": "",
+        "paper-other": 'TILEKILN_TARGET: was "paper-other", must be one that library flash holds and this machine has '
+        "(paper-generic) or unset\n",
+    }
+
+
 def test_nothing_else_may_touch_it() -> None:
     """That the memory is protected: who looks at it is killed."""
     code = (
