@@ -173,3 +173,12 @@ def test_headers_of_kernels_are_named_from_the_root(sources: Graph) -> None:
         if path.startswith("kernels/") and (ROOT / path).parent.joinpath(name).exists()
     ]
     assert beside == []
+
+
+def test_each_room_says_what_is_inside() -> None:
+    """The first paragraph of its README: what it is for, and what may not enter."""
+    rooms = [*(ROOT / "kernels").iterdir(), *(ROOT / "codegen" / name for name in CODEGEN)]
+    rooms += [ROOT / "build_support", ROOT / "include/tilekiln"]
+    for room in filter(pathlib.Path.is_dir, rooms):
+        text = (room / "README.md").read_text().partition("\n\n")[0]
+        assert re.search(r"\b(no|not|nothing|never|alone)\b", text, re.IGNORECASE), room
