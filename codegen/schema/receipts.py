@@ -24,6 +24,7 @@ class Receipt:
     """
 
     selected: dict[str, list[Selected]]
+    fixed = False  # whether each combination of features has a kernel of its own
 
     def __init__(self, document: Document, families: Mapping[str, Family], base: Receipt | None) -> None:
         self.document = document
