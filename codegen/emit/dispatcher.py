@@ -54,6 +54,11 @@ class AlgorithmAxes(Struct, frozen=True, forbid_unknown_fields=True):
         same = {word: word for word in self.same}
         return same | (self.backward if backward else self.forward) | waves | {"block_per_cu": "occupancy"}
 
+    @property
+    def of_products(self) -> dict[str, str]:
+        """The same of families that are not of attention."""
+        return {word: word for word in self.same} | {"block_per_cu": "occupancy"}
+
 
 Said = dict[str, str | None]
 
@@ -171,7 +176,7 @@ def _fields(declared: DispatcherFile) -> str:
         "IDLE_ON_CPU": tuple(declared.idle_on_cpu),
         "AXES": declared.algorithm_axes.of(backward=False),
         "BACKWARD_AXES": declared.algorithm_axes.of(backward=True),
-        "PRODUCT_AXES": {word: word for word in declared.algorithm_axes.same} | {"block_per_cu": "occupancy"},
+        "PRODUCT_AXES": declared.algorithm_axes.of_products,
         "AUTO_FILL": tuple(declared.auto_fill),
     }
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(

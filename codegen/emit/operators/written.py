@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.emit import dispatcher, files
+from codegen.emit import dispatcher, dispatcher_header, files
 from codegen.emit.operators import bench_table, header, python_table, stubs
 from codegen.schema.errors import CodegenError
 from codegen.schema.operators import Operator
@@ -39,7 +39,8 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 
 def _all(tree: Tree) -> dict[str, str]:
-    return contents(tree.own_operators, receipts(tree)) | dispatcher.contents(tree.places)
+    made = contents(tree.own_operators, receipts(tree))
+    return made | dispatcher.contents(tree.places) | dispatcher_header.contents(tree.places)
 
 
 def write(tree: Tree) -> str:

@@ -147,11 +147,7 @@ class Algorithm {
     const auto fill = [&](const char* to, const char* from) {
       if (values_[to].number() <= 0 && values_[from].number() > 0) values_.set(to, values_[from]);
     };
-    fill("tile_n1", "tile_n0");
-    fill("tile_k1", "tile_k0");
-    fill("tile_k0max", "tile_k0");
-    fill("hdim_q_alignment", "tile_k0max");
-    fill("hdim_v_alignment", "tile_k0max");
+    for (const auto& [to, from] : tables::auto_fill) fill(to, from);
     return *this;
   }
 

@@ -206,8 +206,9 @@ class Dispatcher {
       if (key.target.compare(0, 4, "cpu-") != 0) continue;
       for (const auto& [field, value] : key.algorithm) {
         const std::string& name = field.name();
-        if (name.compare(0, 5, "wave_") == 0 || name.compare(0, 5, "warp_") == 0 || name == "scheduler")
-          text += "\n  " + name + "=" + value.text() + " has no effect on " + key.target;
+        for (const std::string_view begins : tables::idle_on_cpu)
+          if (name.compare(0, begins.size(), begins) == 0)
+            text += "\n  " + name + "=" + value.text() + " has no effect on " + key.target;
       }
     }
     return text;

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "tilekiln/dispatcher/tables.hpp"
 #include "tilekiln/dispatcher/words.hpp"
 
 namespace tilekiln::dispatcher {
@@ -43,25 +44,9 @@ class Field {
     }
     // Names that no family declares as an axis; every other name is of a signature.
     Table() {
-      for (const char* name : {"operator", "family", "target"}) put(name, Role::detail);
-      for (const char* name :
-           {"batch", "nhead_q", "nhead_k", "seqlen_q",    "seqlen_k",    "max_seqlen_q",    "max_seqlen_k",
-            "m",     "n",       "k",       "stride_a",    "stride_b",    "stride_out",      "num_splits",
-            "rows",  "groups",  "split_k", "cache_bytes", "page_tokens", "workspace_budget"})
-        put(name, Role::size);
-      for (const char* name : {"mask_origin",      "window_left",     "window_right",
-                               "sink_size",        "min_seqlen_q",    "rotary_dim",
-                               "layout",           "lookup",          "page_size",
-                               "is_gappy",         "has_seqstart_q",  "has_seqstart_k",
-                               "has_seqlen_q",     "has_seqlen_k",    "has_cu_seqlens_q",
-                               "has_cu_seqlens_k", "has_block_table", "has_cache_batch_idx",
-                               "has_rotary",       "store_randval",   "attend",
-                               "persistent"})
-        put(name, Role::detail);
-      put("mode", Role::signature, "batch");
-      put("v_layout", Role::signature, "row");
-      put("kv_dtype", Role::signature, "same");
-      for (const char* name : {"layout_a", "layout_b", "layout_out"}) put(name, Role::signature, "row");
+      for (const char* name : tables::details) put(name, Role::detail);
+      for (const char* name : tables::sizes) put(name, Role::size);
+      for (const auto& [name, value] : tables::usual) put(name, Role::signature, value);
     }
   };
   static Table& table() {

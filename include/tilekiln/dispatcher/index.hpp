@@ -156,8 +156,8 @@ class Index {
       candidate.held += candidate.capacity[i];
     }
     candidate.target = Value(key.target);
-    candidate.pads = key.algorithm.has("max_seq_len_q") || key.algorithm.has("max_splits_log2");
-    for (const PadRule& rule : pad_rules()) candidate.pads |= key.algorithm.has(rule.pad);
+    for (const tables::Limit& limit : tables::limits) candidate.pads |= key.algorithm.has(limit.limit);
+    for (const tables::Pad& rule : tables::pads) candidate.pads |= key.algorithm.has(rule.pad);
     candidate.plain = entry.instance->answers_by_key();
     std::vector<Shape>& shapes = families_[Value(key.family).meaning()];
     Shape* shape = nullptr;

@@ -4,26 +4,6 @@
 
 namespace tilekiln::dispatcher {
 
-// What the numbers and pads of an algorithm ask of sizes, by their names: without a pad a size is a multiple of its tile. One
-// table for attention and products; a kernel whose algorithm has none of these fields asks nothing.
-struct PadRule {
-  const char* pad;   // of the algorithm; the rule is on where it is no
-  const char* size;  // of the problem
-  const char* tile;  // of the algorithm; 0 or nothing: no rule
-};
-inline const std::vector<PadRule>& pad_rules() {
-  static const std::vector<PadRule> rules = {
-      {"pad_s", "max_seqlen_q", "tile_m0"},
-      {"pad_sk", "max_seqlen_k", "tile_n0"},
-      {"pad_d", "hdim_q", "hdim_q_alignment"},
-      {"pad_dv", "hdim_v", "hdim_v_alignment"},
-      {"pad_m", "m", "tile_m"},
-      {"pad_n", "n", "tile_n"},
-      {"pad_k", "k", "tile_k"},
-  };
-  return rules;
-}
-
 // The size as rules mean it: max_seqlen is the length itself where no most is given.
 inline int64_t size_of(const Problem& problem, std::string_view name) {
   if (name == "max_seqlen_q") return problem.effective_max_seqlen_q();
@@ -31,25 +11,24 @@ inline int64_t size_of(const Problem& problem, std::string_view name) {
   return problem.number(Field(name));
 }
 
-// Why an algorithm cannot take the sizes of a problem; "" where it can.
+// Why an algorithm cannot take the sizes of a problem (tables::pads, tables::limits); "" where it can. What has none of their fields asks
+// nothing.
 inline std::string unfit(const Values& algorithm, const Problem& problem) {
-  for (const PadRule& rule : pad_rules()) {
+  for (const tables::Pad& rule : tables::pads) {
     const Value pad = algorithm[rule.pad];
     if (pad.empty() || !pad.off()) continue;
-    if (std::string_view(rule.pad) == "pad_sk" && problem.has_variable_seqlen_k())
-      return "it pads no seqlen_k, which varies here";
+    if (rule.varies && problem.has_variable_seqlen_k()) return "it pads no seqlen_k, which varies here";
     const int64_t tile = algorithm[rule.tile].number();
     if (tile > 0 && size_of(problem, rule.size) % tile != 0)
       return std::string("it has ") + rule.pad + "=no and " + rule.size + "=" +
              std::to_string(size_of(problem, rule.size)) + " is no multiple of " + rule.tile + "=" +
              std::to_string(tile);
   }
-  const int64_t longest = algorithm["max_seq_len_q"].number();
-  if (longest > 0 && problem.effective_max_seqlen_q() > longest)
-    return "it takes at most " + std::to_string(longest) + " queries (max_seq_len_q)";
-  const int64_t splits = algorithm["max_splits_log2"].number();
-  if (splits > 0 && problem.number("num_splits") > int64_t(1) << splits)
-    return "it takes at most " + std::to_string(int64_t(1) << splits) + " splits (max_splits_log2)";
+  for (const tables::Limit& limit : tables::limits) {
+    const int64_t said = algorithm[limit.limit].number(), most = limit.log2 ? int64_t(1) << said : said;
+    if (said > 0 && size_of(problem, limit.size) > most)
+      return "it takes at most " + std::to_string(most) + " " + limit.of + " (" + limit.limit + ")";
+  }
   return "";
 }
 

@@ -40,8 +40,9 @@ class Problem {
   int64_t effective_max_seqlen_q() const { return first_above_zero(field::max_seqlen_q, field::seqlen_q); }
   int64_t effective_max_seqlen_k() const { return first_above_zero(field::max_seqlen_k, field::seqlen_k); }
   bool has_variable_seqlen_k() const {
-    return !((*this)["has_seqstart_k"].off() && (*this)["has_seqlen_k"].off() && (*this)["has_cu_seqlens_k"].off() &&
-             (*this)["is_gappy"].off());
+    for (const char* name : tables::variable_seqlen_k)
+      if (!(*this)[name].off()) return true;
+    return false;
   }
 
   // Multiplications and additions, without what a mask hides: 2 batch nhead_q seqlen_q seqlen_k (hdim_q + hdim_v) of attention,

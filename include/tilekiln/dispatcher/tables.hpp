@@ -1,0 +1,34 @@
+// Tables of fields and words.
+// Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
+#pragma once
+
+// clang-format off
+namespace tilekiln::dispatcher::tables {
+
+struct Pair { const char *first, *second; };
+struct Pad { const char *pad, *size, *tile; bool varies; };
+struct Limit { const char *limit, *size, *of; bool log2; };
+// A word that people say, and what it sets; mask_type sets two fields.
+struct Word { const char *word, *value, *more; };
+
+inline constexpr const char* const details[] = {"operator", "family", "target", "mask_origin", "window_left", "window_right", "sink_size", "min_seqlen_q", "rotary_dim", "layout", "lookup", "page_size", "is_gappy", "has_seqstart_q", "has_seqstart_k", "has_seqlen_q", "has_seqlen_k", "has_cu_seqlens_q", "has_cu_seqlens_k", "has_block_table", "has_cache_batch_idx", "has_rotary", "store_randval", "attend", "persistent"};
+inline constexpr const char* const sizes[] = {"batch", "nhead_q", "nhead_k", "seqlen_q", "seqlen_k", "max_seqlen_q", "max_seqlen_k", "m", "n", "k", "stride_a", "stride_b", "stride_out", "num_splits", "rows", "groups", "split_k", "cache_bytes", "page_tokens", "workspace_budget"};
+inline constexpr Pair usual[] = {{"mode", "batch"}, {"v_layout", "row"}, {"kv_dtype", "same"}, {"layout_a", "row"}, {"layout_b", "row"}, {"layout_out", "row"}};
+inline constexpr const char* const variable_seqlen_k[] = {"has_seqstart_k", "has_seqlen_k", "has_cu_seqlens_k", "is_gappy"};
+inline constexpr Pad pads[] = {{"pad_s", "max_seqlen_q", "tile_m0", false}, {"pad_sk", "max_seqlen_k", "tile_n0", true}, {"pad_d", "hdim_q", "hdim_q_alignment", false}, {"pad_dv", "hdim_v", "hdim_v_alignment", false}, {"pad_m", "m", "tile_m", false}, {"pad_n", "n", "tile_n", false}, {"pad_k", "k", "tile_k", false}};
+inline constexpr Limit limits[] = {{"max_seq_len_q", "max_seqlen_q", "queries", false}, {"max_splits_log2", "num_splits", "splits", true}};
+inline constexpr const char* const idle_on_cpu[] = {"wave_", "warp_", "scheduler", "block_per_cu", "num_wave_groups"};
+inline constexpr Pair forward_axes[] = {{"pipeline", "pipeline"}, {"pads", "pads"}, {"tile_m", "tile_m"}, {"tile_n", "tile_n"}, {"tile_k", "tile_k"}, {"tile_q", "tile_q"}, {"schedule", "schedule"}, {"tile_m0", "tile_q"}, {"tile_n0", "tile_k"}, {"tile_k0", "k0"}, {"tile_n1", "n1"}, {"tile_k1", "k1"}, {"tile_k0max", "k0max"}, {"wave_m0", "qk_m"}, {"wave_n0", "qk_n"}, {"wave_k0", "qk_k"}, {"warp_m0", "qk_warp_m"}, {"warp_n0", "qk_warp_n"}, {"warp_k0", "qk_warp_k"}, {"wave_m1", "pv_m"}, {"wave_n1", "pv_n"}, {"wave_k1", "pv_k"}, {"warp_m1", "pv_warp_m"}, {"warp_n1", "pv_warp_n"}, {"warp_k1", "pv_warp_k"}, {"block_per_cu", "occupancy"}};
+inline constexpr Pair backward_axes[] = {{"pipeline", "pipeline"}, {"pads", "pads"}, {"tile_m", "tile_m"}, {"tile_n", "tile_n"}, {"tile_k", "tile_k"}, {"tile_q", "tile_q"}, {"schedule", "schedule"}, {"tile_m0", "tile_q"}, {"tile_n0", "tile_k"}, {"tile_k0", "k0"}, {"tile_k1", "k1"}, {"tile_k2", "k2"}, {"tile_k3", "k3"}, {"tile_k4", "k4"}, {"tile_hdim_q", "tile_hdim_q"}, {"tile_hdim_v", "tile_hdim_v"}, {"wave_m0", "qk_m"}, {"wave_n0", "qk_n"}, {"wave_k0", "qk_k"}, {"warp_m0", "qk_warp_m"}, {"warp_n0", "qk_warp_n"}, {"warp_k0", "qk_warp_k"}, {"wave_m1", "kv_m"}, {"wave_n1", "kv_n"}, {"wave_k1", "kv_k"}, {"warp_m1", "kv_warp_m"}, {"warp_n1", "kv_warp_n"}, {"warp_k1", "kv_warp_k"}, {"wave_m2", "dq_m"}, {"wave_n2", "dq_n"}, {"wave_k2", "dq_k"}, {"warp_m2", "dq_warp_m"}, {"warp_n2", "dq_warp_n"}, {"warp_k2", "dq_warp_k"}, {"block_per_cu", "occupancy"}};
+inline constexpr Pair product_axes[] = {{"pipeline", "pipeline"}, {"pads", "pads"}, {"tile_m", "tile_m"}, {"tile_n", "tile_n"}, {"tile_k", "tile_k"}, {"tile_q", "tile_q"}, {"schedule", "schedule"}, {"block_per_cu", "occupancy"}};
+inline constexpr Pair auto_fill[] = {{"tile_n1", "tile_n0"}, {"tile_k1", "tile_k0"}, {"tile_k0max", "tile_k0"}, {"hdim_q_alignment", "tile_k0max"}, {"hdim_v_alignment", "tile_k0max"}};
+inline constexpr Word api_family[] = {{"fwd", "fmha_fwd", ""}, {"fwd_pagedkv", "fmha_fwd_pagedkv", ""}, {"fwd_splitkv", "fmha_fwd_splitkv", ""}, {"fwd_appendkv", "fmha_fwd_appendkv", ""}, {"batch_prefill", "fmha_batch_prefill", ""}, {"bwd", "fmha_bwd", ""}};
+inline constexpr Word kernel_family[] = {{"fwd", "fmha_fwd", ""}, {"fwd_pagedkv", "fmha_fwd_pagedkv", ""}, {"fwd_splitkv", "fmha_fwd_splitkv", ""}, {"fwd_splitkv_combine", "fmha_fwd_splitkv_combine", ""}, {"fwd_appendkv", "fmha_fwd_appendkv", ""}, {"batch_prefill", "fmha_batch_prefill", ""}, {"bwd_dot_do_o", "fmha_bwd_dot_do_o", ""}, {"bwd_dq_dk_dv", "fmha_bwd_dq_dk_dv", ""}, {"bwd_convert_dq", "fmha_bwd_convert_dq", ""}};
+inline constexpr Word mask_type[] = {{"no_mask", "none", ""}, {"none", "none", ""}, {"no", "none", ""}, {"top_left", "window", "top_left"}, {"mask_top_left", "window", "top_left"}, {"causal", "window", "top_left"}, {"bottom_right", "window", "bottom_right"}, {"mask_bottom_right", "window", "bottom_right"}, {"window_generic", "window", "bottom_right"}, {"generic", "window", "bottom_right"}, {"window", "window", "bottom_right"}};
+inline constexpr Word bias_type[] = {{"no_bias", "none", ""}, {"none", "none", ""}, {"no", "none", ""}, {"elementwise", "elementwise", ""}, {"elementwise_bias", "elementwise", ""}, {"alibi", "alibi", ""}};
+inline constexpr Word qscale_type[] = {{"no_scale", "none", ""}, {"none", "none", ""}, {"no", "none", ""}, {"pertensor", "pertensor", ""}, {"blockscale", "blockscale", ""}, {"kv_blockscale", "kv_blockscale", ""}};
+inline constexpr Word rope_type[] = {{"none", "none", ""}, {"no", "none", ""}, {"interleaved", "interleaved", ""}, {"half_rotated", "half", ""}, {"half", "half", ""}};
+inline constexpr Word layout[] = {{"vectorized", "vectorized", ""}, {"linear", "linear", ""}};
+inline constexpr Word lookup[] = {{"vllm", "vllm", ""}, {"vllm_block_table_2d", "vllm", ""}, {"sglang", "sglang", ""}, {"sglang_page_table_1d", "sglang", ""}};
+
+}  // namespace tilekiln::dispatcher::tables
