@@ -42,6 +42,8 @@ class Receipt:
             if name not in self.clauses:
                 raise document.error(("without", index), no_such("inherited family", name, self.clauses))
             del self.clauses[name]
+        if self.file.only is not None:
+            self._narrow(families, self.file.only)
         for name, file in self.file.families.items():
             if name not in families:
                 raise document.error(("families", f"<{name}>"), no_such("family", name, families, "families"))
@@ -81,6 +83,23 @@ class Receipt:
             return sizes.parse(self.file.size_budget)
         except ValueError as error:
             raise self.document.error(("size_budget",), str(error)) from error
+
+    def _narrow(self, families: Mapping[str, Family], only: yaml_types.Selection) -> None:
+        """What is inherited, to `only`; a family that lacks an axis it names stays as it is."""
+        try:
+            texts = [only] if isinstance(only, str) else only
+            named = {one.axis for text in texts for clause in select.parse(text) for one in clause}
+        except SelectionError as error:
+            raise self.document.selection_error(("only",), error) from error
+        inherited = [families[name] for name in self.clauses]
+        have = [family for family in inherited if named <= {*family.axis_of}]
+        if not inherited:
+            raise self.document.error(("only",), "this narrows what is inherited, and the receipt extends no other")
+        for family in have or inherited:  # where none has them, the error says which is missing
+            narrow = select.both(self.clauses[family.name], family.bind(only, ("only",), self.document))
+            if not narrow:
+                raise self.document.error(("only",), f"this leaves nothing of {family.name}; `without` leaves it out")
+            self.clauses[family.name] = select.apart(narrow)
 
     def _family(self, family: Family, file: yaml_types.ReceiptFamilyFile) -> list[Clause]:
         """Inherited or own clauses, narrowed by `only`, then widened by every `add`."""

@@ -212,5 +212,6 @@ class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     features: Literal["fixed"] | None = (
         None  # a kernel for each combination; else engines ask at run time. Not inherited
     )
+    only: Selection | None = None  # of every inherited family that has the axes it names
     size_budget: Text | None = None  # of its release library, whatever the targets; not inherited
     families: dict[str, ReceiptFamilyFile] = {}

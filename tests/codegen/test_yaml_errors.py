@@ -76,6 +76,19 @@ CASES = [
     ),
     (FP32_MIN, "extends: fp32", "extends: @fp23", "no receipt 'fp23'; nearest: fp32"),
     (FP32_MIN, "only: hdim_q=48", "only: @dtype=bf16 hdim_q=48", "this leaves nothing of what the receipt keeps"),
+    (AITER_BATCH, "only: mode=batch", "only: @moed=batch", "no axis 'moed' in fmha_fwd; nearest: mode"),
+    (
+        AITER_BATCH,
+        "only: mode=batch",
+        "only: @dtype=fp32",
+        "this leaves nothing of fmha_fwd; `without` leaves it out",
+    ),
+    (
+        FP8,
+        "families:",
+        "only: @mode=batch\nfamilies:",
+        "this narrows what is inherited, and the receipt extends no other",
+    ),
     (
         FAMILY,
         "values: [none, window]",
