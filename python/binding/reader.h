@@ -153,6 +153,7 @@ static inline int read_scalar(OperatorCall* call, const tilekiln_argument* argum
 /* Which results are returned. An array argument may be True, which asks for a new one, or False. */
 static inline int read_asks(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
+  uint32_t needing = 0; /* bit r: result r is asked for, and needs another argument or another result */
   for (int r = 0; r < table->result_count; ++r) {
     const tilekiln_result* result = &table->results[r];
     const char* name = table->arguments[result->argument].name;
@@ -173,10 +174,10 @@ static inline int read_asks(OperatorCall* call) {
     } else if (result->unless != TILEKILN_NOWHERE)
       asked = is_given(call, result->unless);
     call->asked |= (uint32_t)asked << r;
+    needing |= (uint32_t)(asked && result->needs != TILEKILN_NOWHERE) << r;
   }
-  for (int r = 0; r < table->result_count; ++r) { /* a result that needs another argument, or another result */
-    const tilekiln_result* result = &table->results[r];
-    if (result->needs == TILEKILN_NOWHERE || !(call->asked >> r & 1)) continue;
+  for (; needing; needing &= needing - 1) {
+    const tilekiln_result* result = &table->results[__builtin_ctz(needing)];
     int there = is_given(call, result->needs);
     for (int other = 0; other < table->result_count; ++other)
       there |= table->results[other].argument == result->needs && (call->asked >> other & 1);

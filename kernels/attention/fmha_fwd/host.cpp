@@ -78,14 +78,11 @@ void fill(const Args& args, const Call& call) {
 
 // Whether there are scales, and of which kind; their dimensions, but not yet their lengths.
 tilekiln_status scale_kinds(const Args&, Call& call) {
+  if (!call.in.q_descale.given() && !call.in.k_descale.given() && !call.in.v_descale.given()) return TILEKILN_OK;
   const Array* const all[] = {&call.in.q_descale, &call.in.k_descale, &call.in.v_descale};
   const char* const names[] = {"q_descale", "k_descale", "v_descale"};
-  int count = 0, single = 0;
-  for (const Array* array : all) {
-    count += array->given();
-    single += array->given() && has_one_element(*array);
-  }
-  if (count == 0) return TILEKILN_OK;
+  int single = 0;
+  for (const Array* array : all) single += array->given() && has_one_element(*array);
   for (int i = 0; i < 3; ++i) {
     if (!all[i]->given())
       return fail_argument(names[i], "was null, must be given: q_descale, k_descale and v_descale go together");
