@@ -14,7 +14,7 @@ extern "C" {
  * before any rounding, times smooth_scale; unquantised is that row before smooth_scale, in the dtype of x.
  * y_scale = max |v| / 127 of each row, to fp8 max |v| / 448, in fp32; y = v / y_scale, rounded to nearest even: y y_scale is v again, to
  * half a step. A row of zeros, or of numbers below 2^-100, has y_scale 0 and zeros; one that holds a NaN or an infinity y_scale NaN and zeros.
- * x + residual is rounded to the dtype of x before anything else.
+ * x + residual is rounded to the dtype of x before anything else. With residual_out it is add_rmsnorm2d_rdquant of CK's examples.
  *
  * Rows may have any stride, the last dimension is contiguous. residual_out may be residual: the same memory with the same strides;
  * otherwise results share memory with nothing. */
