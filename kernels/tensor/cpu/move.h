@@ -11,7 +11,7 @@ typedef unsigned char line __attribute__((vector_size(64), aligned(1), may_alias
 // n bytes, in pieces that end with the row: the last one may lie over the one before it.
 TILEKILN_INLINE void copy_row(char* to, const char* from, long long n) {
   if (n >= 64) {
-    for (long long i = 0; i <= n - 64; i += 64) *(line*)(to + i) = *(const line*)(from + i);
+    for (long long i = 0; i < n - 64; i += 64) *(line*)(to + i) = *(const line*)(from + i);
     *(line*)(to + n - 64) = *(const line*)(from + n - 64);
     return;
   }
