@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 from ._fields import IDLE_ON_CPU
 from .index import NOTHING
@@ -28,21 +28,27 @@ if TYPE_CHECKING:
     Heuristic = Callable[[Problem], Iterable[str]]
 
 
-class Stage(NamedTuple):
+class Stage(namedtuple("Stage", "family id instance")):
     """A kernel of a plan."""
 
-    family: str
-    id: str
-    instance: Instance
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        family: str
+        id: str
+        instance: Instance
 
 
-class Plan(NamedTuple):
+class Plan(namedtuple("Plan", "stages main reason", defaults=("",))):
     """The kernels that run for a problem, a stage each; or why there are none."""
 
-    stages: list[Stage]
-    main: str
-    """The family that a library is given an instance of."""
-    reason: str = ""
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        stages: list[Stage]
+        main: str
+        """The family that a library is given an instance of."""
+        reason: str = ""
 
     @property
     def is_valid(self) -> bool:

@@ -6,8 +6,8 @@ the least capacity comes first. Kernels that differ only in what no problem sees
 
 from __future__ import annotations
 
+from collections import namedtuple
 from operator import itemgetter
-from typing import NamedTuple
 
 from .match import asked, asks_of_sizes, meant, unfit
 from .problem import UNASKED
@@ -57,14 +57,17 @@ def in_order(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=order)
 
 
-class _Part(NamedTuple):
+class _Part(namedtuple("_Part", "entry choice priority last plain")):
     """Kernels of one capacity that every problem weighs alike, by the first of them."""
 
-    entry: Entry
-    choice: Choice
-    priority: int
-    last: tuple[int, int, int]  # the end of the score: order of the target, rank, place
-    plain: bool  # its key says all
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        entry: Entry
+        choice: Choice
+        priority: int
+        last: tuple[int, int, int]  # the end of the score: order of the target, rank, place
+        plain: bool  # its key says all
 
 
 class _Group:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import namedtuple
 
 from .choice import Choice
 from .instance import Call, Instance
@@ -19,16 +19,19 @@ if TYPE_CHECKING:
     from .words import Value
 
 
-class Stages(NamedTuple):
+class Stages(namedtuple("Stages", "families main optional", defaults=({},))):
     """The stages of an operator, in the order they run.
 
     optional: a stage that a call may do without, and the field of a problem that asks for it; "found": whenever there
     is a kernel.
     """
 
-    families: Sequence[str]
-    main: str
-    optional: Mapping[str, str] = {}
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        families: Sequence[str]
+        main: str
+        optional: Mapping[str, str] = {}
 
 
 class LibraryInstance(Instance):

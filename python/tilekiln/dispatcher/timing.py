@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections import namedtuple
 
 from .words import refusal
 
@@ -13,13 +13,27 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Times(NamedTuple):
+class Times(
+    namedtuple(
+        "Times",
+        "min median max runs",
+        defaults=(
+            0.0,
+            0.0,
+            0.0,
+            0,
+        ),
+    )
+):
     """Milliseconds of wall time; all 0 when nothing was timed."""
 
-    min: float = 0.0
-    median: float = 0.0
-    max: float = 0.0
-    runs: int = 0
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        min: float = 0.0
+        median: float = 0.0
+        max: float = 0.0
+        runs: int = 0
 
 
 class Timing:
