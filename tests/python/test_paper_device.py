@@ -319,6 +319,33 @@ def test_a_wrapped_stream(flash: tk.Library) -> None:
     assert own.tilekiln_stream_destroy(native) == 0
 
 
+def test_a_workspace_of_the_host_takes_no_stream_of_a_device(flash: tk.Library) -> None:
+    launcher = tk.BackwardLauncher(
+        library=flash,
+        dtype="fp32",
+        hdim_q=32,
+        hdim_v=32,
+        nhead_q=2,
+        batch=1,
+        seqlen_q=8,
+        seqlen_k=8,
+        deterministic=True,
+    )
+    memory = np.zeros(launcher.workspace_size + 64, np.uint8)
+    workspace = memory[-memory.ctypes.data % 64 :][: launcher.workspace_size]
+    own, native = ctypes.CDLL(flash.path), ctypes.c_void_p()
+    assert own.tilekiln_stream_create(ctypes.byref(native)) == 0
+    stream = tk.Stream(device=(12, 0), native=native.value or 0)
+    with pytest.raises(
+        tk.ArgumentError, match=r"^stream: was a stream of paper:0, must be one of cpu, where the arrays"
+    ):
+        launcher.prepare(workspace, stream=stream)
+    launcher.prepare(workspace)
+    assert np.any(workspace)
+    del stream
+    assert own.tilekiln_stream_destroy(native) == 0
+
+
 def test_what_no_stream_wraps(flash: tk.Library) -> None:
     q = noise(1, 8, 2, 32)
     for device, native, said in (

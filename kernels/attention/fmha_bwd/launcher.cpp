@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/attention/fmha_bwd/launcher.h"
+#include "kernels/runtime/backend.h"
 #include "kernels/runtime/stream.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
@@ -219,7 +220,13 @@ tilekiln_status BwdLauncher::run(const tilekiln_fmha_bwd_args& args) const {
     return run_bwd(call);
   }
   TILEKILN_TRY(check(*plan_, args, &call, BwdLengths::later));
-  enqueue(*args.stream, new ArgsTask(plan_, args));
+  const auto own = [](void* context) {
+    const std::unique_ptr<ArgsTask> task(static_cast<ArgsTask*>(context));
+    return task->run();
+  };
+  auto task = std::make_unique<ArgsTask>(plan_, args);
+  TILEKILN_TRY(call.backend->host(call.device, native_of(*args.stream), own, task.get()));
+  static_cast<void>(task.release());
   return TILEKILN_OK;
 }
 

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "kernels/attention/fmha_bwd/launcher.h"
+#include "kernels/runtime/backend.h"
 #include "kernels/runtime/check.h"
 #include "kernels/runtime/staging.h"
 #include "kernels/runtime/stream.h"
@@ -80,6 +81,14 @@ class FunctionTask : public StreamTask {
   Function function_;
 };
 
+// Of the device that workspaces are on, which is the host.
+constexpr const Backend& backend = cpu_backend;
+
+tilekiln_status copy(void* to, const void* from, size_t bytes, Direction direction) {
+  return backend.copy({}, nullptr, to, from, bytes, direction);
+}
+tilekiln_status fill(void* to, size_t bytes) { return backend.fill({}, nullptr, to, 0, bytes); }
+
 constexpr size_t up16(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 }  // namespace
@@ -95,10 +104,9 @@ tilekiln_status BwdLauncher::prepare(const tilekiln_tensor* workspace, const til
   const std::unique_ptr<CuState[]> host(new CuState[host_bytes / sizeof(CuState)]);
   const u64 device_bytes = pack(plan.shape, arguments.q(), arguments.k(), host.get());
   TILEKILN_TRY(check_workspace_size(arguments.workspace, host_bytes + device_bytes));
-  memcpy(arguments.workspace.data, host.get(), host_bytes);
-  if (zeroed_by_prepare(plan.shape, plan.traits.features.mask))
-    memset(arguments.workspace.data + host_bytes, 0, device_bytes);
-  return TILEKILN_OK;
+  TILEKILN_TRY(copy(arguments.workspace.data, host.get(), host_bytes, Direction::to_device));
+  if (!zeroed_by_prepare(plan.shape, plan.traits.features.mask)) return TILEKILN_OK;
+  return fill(arguments.workspace.data + host_bytes, device_bytes);
 }
 
 tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
@@ -106,6 +114,8 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
                                            const tilekiln_staging_allocator* allocator) const {
   const std::shared_ptr<const Plan> plan = plan_;
   TILEKILN_TRY(check_stream(stream));
+  Run run;
+  TILEKILN_TRY(check_stream_of(*stream, &run));
   Arguments arguments;
   TILEKILN_TRY(check_arguments(*plan, workspace, seqstart_q, seqstart_k, &arguments));
   TILEKILN_TRY(check_workspace_size(arguments.workspace, workspace_size()));
@@ -131,14 +141,13 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   };
   if (zeroed_by_prepare(plan->shape, plan->traits.features.mask)) {
     const u64 bytes = workspace_size() - host_bytes;
-    step([to, host_bytes, bytes] { return memset(to + host_bytes, 0, bytes), TILEKILN_OK; });
+    step([to, host_bytes, bytes] { return fill(to + host_bytes, bytes); });
   }
   if (plan->shape.group) {
     const void *from_q = arguments.seqstart_q.data, *from_k = arguments.seqstart_k.data;
-    step([staging, staged_q, staged_k, from_q, from_k, starts_bytes] {
-      memcpy(staged_q, from_q, starts_bytes);
-      memcpy(staged_k, from_k, starts_bytes);
-      return TILEKILN_OK;
+    step([staging, staged_q, staged_k, from_q, from_k, starts_bytes]() -> tilekiln_status {
+      TILEKILN_TRY(copy(staged_q, from_q, starts_bytes, Direction::to_host));
+      return copy(staged_k, from_k, starts_bytes, Direction::to_host);
     });
   }
   step([staging, plan, q, k, staged_host, host_bytes]() -> tilekiln_status {
@@ -147,7 +156,7 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
     pack(plan->shape, q, k, staged_host);
     return TILEKILN_OK;
   });
-  step([staging, to, staged_host, host_bytes] { return memcpy(to, staged_host, host_bytes), TILEKILN_OK; });
+  step([staging, to, staged_host, host_bytes] { return copy(to, staged_host, host_bytes, Direction::to_device); });
   for (int i = 0; i < count; ++i) enqueue(*stream, tasks[i].release());
   return TILEKILN_OK;
 }
