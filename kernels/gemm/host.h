@@ -82,6 +82,13 @@ inline bool fill_operands(const Matrix& a, const Matrix& b, const Matrix& out, P
   return transposed;
 }
 
+// What a call asks of the activation.
+template <class Args, class Signature> void fill_activation(const Args& args, const Signature& signature, Problem* p) {
+  p->activation = static_cast<Activation>(signature.activation);
+  p->clamp_min = args.clamp_min;
+  p->clamp_max = args.clamp_max;
+}
+
 // A matrix that epilogues read, and an array of one number a row or column.
 inline Extra extra(const Matrix& matrix, bool transposed) {
   return {matrix.data, transposed ? matrix.column : matrix.row, transposed ? matrix.row : matrix.column};

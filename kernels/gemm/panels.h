@@ -22,4 +22,16 @@ inline tilekiln_status check_contiguous_from(const Array& array, int first) {
   return TILEKILN_OK;
 }
 
+// What products with a packed b have alike: n is that of whole panels, and out has as many columns.
+template <class Call> void fill_panels(const Call& call, Problem* p) {
+  p->m = static_cast<int>(call.M);
+  p->n = static_cast<int>(call.P * kPanelLanes);
+  p->k = static_cast<int>(call.K);
+  p->a = call.in.a.data;
+  p->b = call.in.b.data;
+  p->out = call.in.out.data;
+  p->out_row = call.in.out.stride[0];
+  p->bias = numbers(call.in.bias);
+}
+
 }  // namespace tilekiln::matrix

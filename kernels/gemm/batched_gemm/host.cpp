@@ -37,9 +37,7 @@ void fill(const Args& args, Call& call) {
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype =
       p.dtype == matrix::Dtype::int8 ? matrix::OutDtype::int32 : static_cast<matrix::OutDtype>(call.signature.dtype);
-  p.activation = static_cast<matrix::Activation>(call.signature.activation);
-  p.clamp_min = args.clamp_min;
-  p.clamp_max = args.clamp_max;
+  matrix::fill_activation(args, call.signature, &p);
   p.bias = matrix::numbers(in.bias);
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;

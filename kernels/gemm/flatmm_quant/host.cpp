@@ -40,20 +40,11 @@ void fill(const Args& args, Call& call) {
   const Arrays& in = call.in;
   Grouped& to = call.to.problem;
   Problem& p = to.product;
-  p.m = static_cast<int>(call.M);
-  p.n = static_cast<int>(call.P * matrix::kPanelLanes);
-  p.k = static_cast<int>(call.K);
-  p.a = in.a.data;
+  matrix::fill_panels(call, &p);
   p.lda = in.a.stride[0];
-  p.b = in.b.data;
-  p.out = in.out.data;
-  p.out_row = in.out.stride[0];
   p.dtype = matrix::Dtype::fp32;  // of its sums
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
-  p.activation = static_cast<matrix::Activation>(call.signature.activation);
-  p.clamp_min = args.clamp_min;
-  p.clamp_max = args.clamp_max;
-  p.bias = matrix::numbers(in.bias);
+  matrix::fill_activation(args, call.signature, &p);
   p.alpha = 1;
   constexpr matrix::Dtype dtypes[] = {matrix::Dtype::fp16, matrix::Dtype::bf16, matrix::Dtype::int8,
                                       matrix::Dtype::fp8};

@@ -43,9 +43,7 @@ void fill(const Args& args, Call& call) {
   if (args.alpha == 0) p.k = 0;
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);
-  p.activation = static_cast<matrix::Activation>(call.signature.activation);
-  p.clamp_min = args.clamp_min;
-  p.clamp_max = args.clamp_max;
+  matrix::fill_activation(args, call.signature, &p);
   if (in.c.given() && args.beta != 0) p.c = matrix::extra(Matrix(in.c), transposed);
   p.bias = matrix::numbers(in.bias);
   p.row_scale = matrix::numbers(transposed ? in.column_scale : in.row_scale);

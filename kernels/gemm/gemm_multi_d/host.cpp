@@ -32,9 +32,7 @@ void fill(const Args& args, Call& call) {
   if (args.alpha == 0) p.k = 0;
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
-  p.activation = static_cast<matrix::Activation>(call.signature.activation);
-  p.clamp_min = args.clamp_min;
-  p.clamp_max = args.clamp_max;
+  matrix::fill_activation(args, call.signature, &p);
   p.multiply = call.signature.elementwise == tilekiln::gemm_multi_d::Elementwise::multiply;
   p.d[0] = matrix::extra(Matrix(in.d0), transposed);
   if (in.d1.given()) p.d[1] = matrix::extra(Matrix(in.d1), transposed);

@@ -43,9 +43,7 @@ void fill(const Args& args, Call& call) {
   matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
-  p.activation = static_cast<matrix::Activation>(call.signature.activation);
-  p.clamp_min = args.clamp_min;
-  p.clamp_max = args.clamp_max;
+  matrix::fill_activation(args, call.signature, &p);
   p.bias = matrix::numbers(in.bias);
   p.alpha = 1;
   const matrix::i64 size = dtype_bytes(in.a.dtype);
