@@ -140,7 +140,7 @@ struct Table {
   uint32_t instance_count;
   const char* plan_hash;         // of the names in the order of the plan, as in the manifest
   const unsigned char* manifest;  // JSON as a zlib stream, behind manifest_mark bytes
-  const void* const* fixed;      // instance number -> its kernel, in place of the engine of its pipeline; null: there are none
+  const void* const* fixed = nullptr;  // instance number -> its kernel, in place of that of its pipeline; null: there are none
 };
 
 extern const Table table;        // defined by the generated table.cpp of the library
