@@ -222,6 +222,7 @@ def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     scratch.append_to_list(FORWARD, "axes", axis)
     assert "axis 'relu' of fmha_fwd is missing here" in scratch.codegen("check", code=2)
     scratch.append_to_list(FORWARD.replace("family", "operator"), "signature", asked)
+    scratch.codegen("operators", "--write")
     assert scratch.count("flash", "--family", "fmha_fwd") == 2 * before
     said = scratch.codegen("check")
     assert "relu=yes is new, and every unit of rows that a receipt with it has is compiled again" in said
