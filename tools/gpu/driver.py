@@ -36,13 +36,13 @@ def must(code: int, what: str) -> None:
 
 
 class Map(ctypes.Structure):
-    """A CUtensorMap."""
+    """A TensorMap of tensor_map.h."""
 
     _fields_ = (("words", ctypes.c_uint64 * 16),)
 
 
 C_TYPES = {
-    "CUtensorMap": Map,
+    "TensorMap": Map,
     "int": ctypes.c_int,
     "float": ctypes.c_float,
     "int64_t": ctypes.c_int64,

@@ -69,6 +69,7 @@ class Forward:
         row.out, row.lse, row.next_tile = map(driver.address, (out, lse, self.next_tile))
         row.seqstart_q, row.seqstart_k = map(driver.address, (seqstart_q, seqstart_k))
         row.seqlen_q, row.seqlen_k = map(driver.address, (seqlen_q, seqlen_k))
+        row.cu_seqlens_q, row.cu_seqlens_k = row.seqstart_q, row.seqstart_k
         row.alibi_slopes, row.sink, row.bias = map(driver.address, (alibi_slopes, sink, bias))
         row.nhead_q, row.nhead_k, row.hdim_v = q.shape[-3], k.shape[-3], v.shape[-1]
         if seqstart_q is not None:

@@ -3,9 +3,9 @@
 // Names follow the PTX ISA. An address of shared memory is a uint32_t (`shared_address`); a phase is a parity, 0 or 1.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+
+#include "kernels/backends/cuda/tensor_map.h"
 
 #define TILEKILN_DEVICE static __device__ __forceinline__
 
@@ -70,7 +70,7 @@ TILEKILN_DEVICE void named_arrive(int id, int threads) {
 }
 
 // Copies by the tensor copy engine, global to shared memory; `b` counts the bytes.
-TILEKILN_DEVICE void tensor_load(uint32_t to, const CUtensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
+TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
                                  int c4) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6, %7}], "

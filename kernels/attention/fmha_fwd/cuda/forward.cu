@@ -35,7 +35,7 @@ struct Shared {
 static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
 
 // Panels of 64 columns of `rows` rows, from (row, sequence, batch, head).
-template <int kPanels> TILEKILN_DEVICE void load_panels(const CUtensorMap& map, uint32_t to, int rows, uint64_t& full,
+template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, uint32_t to, int rows, uint64_t& full,
                                                         int row, int sequence, int batch, int head) {
 #pragma unroll
   for (int i = 0; i < kPanels; ++i) tensor_load(to + i * rows * 128, map, full, 64 * i, row, sequence, batch, head);
@@ -335,7 +335,13 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {
     fmha_fwd::kHdimQ, fmha_fwd::kHdimV,   fmha_fwd::kQueryRows,    64,
-    fmha_fwd::kKeys,  fmha_fwd::kThreads, sizeof(fmha_fwd::Shared)};
+    fmha_fwd::kKeys,  fmha_fwd::kThreads, sizeof(fmha_fwd::Shared),
+#ifdef TILEKILN_FP16
+    1
+#else
+    0
+#endif
+};
 
 extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
     fmha_fwd_hopper(const __grid_constant__ fmha_fwd::Row p) {

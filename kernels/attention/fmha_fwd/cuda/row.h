@@ -3,16 +3,16 @@
 // Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+
+#include "kernels/backends/cuda/tensor_map.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
 // Bits of Row::features. Each is uniform over a launch; soft cap, alibi, bias and dropout have loops of their own.
 enum Feature : int {
   kMask = 1,   // left, right, sink_size
-  kGroup = 2,  // packed sequences: seqstart_q, seqstart_k, and seqlen_q, seqlen_k where they are padded
+  kGroup = 2,  // sequences with starts and lengths of their own, as the six arrays say
   kSoftcap = 4,
   kAlibi = 8,
   kBias = 16,
@@ -29,14 +29,16 @@ enum Feature : int {
 constexpr int kFar = 1 << 30;
 
 struct alignas(128) Row {
-  CUtensorMap q, k, v;
+  TensorMap q, k, v;
   uint16_t* out;
   float* lse;             // or null; [b lse_batch + h lse_head + row]
   unsigned* next_tile;    // zero before the first launch; every launch leaves zero behind
-  const int* seqstart_q;  // (batch + 1), rows
+  const int* seqstart_q;  // (batch), first rows; or null: b rows_q
   const int* seqstart_k;
-  const int* seqlen_q;  // (batch), or null: seqstart's differences
+  const int* seqlen_q;  // (batch), or null
   const int* seqlen_k;
+  const int* cu_seqlens_q;  // (batch + 1), whose differences are lengths without seqlen; or null: seqlen_q_most
+  const int* cu_seqlens_k;
   const float* alibi_slopes;             // [b alibi_batch + h]
   const float* sink;                     // (nhead_q) logits, or null
   const uint16_t* bias;                  // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
@@ -54,12 +56,14 @@ struct alignas(128) Row {
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
   int seqlen_q_most, seqlen_k_most;
-  int hdim_v;        // columns of out, a multiple of 8
-  int query_blocks;  // of a sequence of seqlen_q_most
-  int tiles;         // query_blocks nhead_q batch
-  int head_group;    // heads whose tiles are dealt out together, so that their keys and values stay in L2
-  int left, right;   // row i sees keys [i + shift - left, i + shift + right]
-  int sink_size;     // and keys below it
+  int hdim_v;          // columns of out, a multiple of 8
+  int query_blocks;    // of a sequence of seqlen_q_most
+  int tiles;           // query_blocks nhead_q batch
+  int head_group;      // heads whose tiles are dealt out together, so that their keys and values stay in L2
+  int left, right;     // row i sees keys [i + shift - left, i + shift + right]
+  int sink_size;       // and keys below it
+  int rows_q, rows_k;  // from one sequence to the next, where none has a start
+  int min_seqlen_q;    // sequences with at most so many rows are left to another call
   int features;
 };
 
@@ -71,6 +75,7 @@ struct Build {
   int keys;            // of a tile: rows of one tensor copy of k or v
   int threads;
   int shared_bytes;
+  int fp16;  // else bf16
 };
 
 }  // namespace tilekiln::cuda::fmha_fwd

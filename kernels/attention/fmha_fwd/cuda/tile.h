@@ -17,6 +17,12 @@ struct alignas(16) Tile {
 };
 
 template <int kQueryRows, int kKeys> struct Tiles {
+  // The host has not seen these numbers, but knows the most.
+  static __device__ int length(const int* seqlen, const int* cu_seqlens, int b, int most) {
+    const int said = seqlen ? seqlen[b] : cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : most;
+    return max(min(said, most), 0);
+  }
+
   // Fills `tile` for position t of the order; false: the sequence has no such rows. start_k: as start_q.
   // Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next block.
   static __device__ bool decode(const Row& p, int t, Tile& tile, int& start_k) {
@@ -30,10 +36,11 @@ template <int kQueryRows, int kKeys> struct Tiles {
     tile.seqlen_k = p.seqlen_k_most;
     tile.start_q = start_k = 0;
     if (p.features & kGroup) {
-      tile.start_q = p.seqstart_q[tile.b];
-      start_k = p.seqstart_k[tile.b];
-      tile.seqlen_q = p.seqlen_q ? p.seqlen_q[tile.b] : p.seqstart_q[tile.b + 1] - tile.start_q;
-      tile.seqlen_k = p.seqlen_k ? p.seqlen_k[tile.b] : p.seqstart_k[tile.b + 1] - start_k;
+      tile.start_q = p.seqstart_q ? p.seqstart_q[tile.b] : tile.b * p.rows_q;
+      start_k = p.seqstart_k ? p.seqstart_k[tile.b] : tile.b * p.rows_k;
+      tile.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, tile.b, p.seqlen_q_most);
+      tile.seqlen_k = length(p.seqlen_k, p.cu_seqlens_k, tile.b, p.seqlen_k_most);
+      if (tile.seqlen_q <= p.min_seqlen_q) return false;
     }
     if (tile.row >= tile.seqlen_q) return false;
     tile.shift = p.features & kBottomRight ? tile.seqlen_k - tile.seqlen_q : 0;
@@ -45,6 +52,8 @@ template <int kQueryRows, int kKeys> struct Tiles {
       if (end < tile.seqlen_k) tile.last = end <= 0 ? 0 : (int(end) + kKeys - 1) / kKeys;
       if (begin > 0) tile.first = min(int(begin / kKeys), tile.last);
       tile.sinks = min((p.sink_size + kKeys - 1) / kKeys, tile.first);
+      // Rows that see sink columns alone: those are all there is. Else a warpgroup, which begins at last - 1, would do them twice.
+      if (tile.first == tile.last) tile.first = 0, tile.last = tile.sinks, tile.sinks = 0;
     }
     return true;
   }

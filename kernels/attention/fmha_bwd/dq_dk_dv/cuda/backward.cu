@@ -49,7 +49,7 @@ TILEKILN_DEVICE void jitter(uint32_t x) {
 // The coordinates of a sequence's row 0 in a tensor map (row.h).
 struct Place { int row, sequence, batch; };
 
-TILEKILN_DEVICE void load_panels(const CUtensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
+TILEKILN_DEVICE void load_panels(const TensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
                                  const Place& at) {
 #pragma unroll
   for (int i = 0; i < kPanels; ++i)

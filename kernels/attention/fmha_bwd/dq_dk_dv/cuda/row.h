@@ -3,9 +3,9 @@
 // Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
 #pragma once
 
-#include <cuda.h>
-
 #include <cstdint>
+
+#include "kernels/backends/cuda/tensor_map.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
@@ -25,7 +25,7 @@ enum Feature : int {
 constexpr int kFar = 1 << 30;
 
 struct alignas(128) Row {
-  CUtensorMap q, k, v, dout;
+  TensorMap q, k, v, dout;
   const uint16_t* out;
   const uint16_t* dout_rows;
   uint16_t* dq;
