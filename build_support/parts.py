@@ -17,6 +17,7 @@ from codegen.schema.tree import tree
 from . import budget, console, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
+from .toolchains import nvcc
 
 if TYPE_CHECKING:
     from codegen.emit.render import Engine, Generated
@@ -64,7 +65,7 @@ class Engines:
     def __init__(self, graph: Graph, sources: Generated) -> None:
         self._graph, self._engines = graph, sorted(sources.engines, key=lambda engine: engine.symbol)
         self._place = f"{graph.request.variant.directory}/obj/engine"
-        self._objects: dict[tuple[str, str], Any] = {}  # by target and source
+        self._objects: dict[tuple[str, str], Any] = {}  # by target and source, or symbol of a kernel
         self._joined: dict[str, Any] = {}  # by path
         self._targets = {name: tree().target(name) for name in {engine.target for engine in self._engines}}
         for engine in self._engines:
@@ -73,6 +74,9 @@ class Engines:
             names = list(engine.instances) or [
                 name for unit in sources.units for name in unit.instances if name.endswith(suffix)
             ]
+            if engine.kernel:
+                self._objects[target.name, engine.symbol] = nvcc.compile_kernel(graph, engine, self._place, names)
+                continue
             for source in engine.sources:
                 if (target.name, source) not in self._objects:
                     place = f"{graph.request.variant.directory}/gen/{source}" if engine.made else source
@@ -92,8 +96,10 @@ class Engines:
         symbols = [engine.symbol for engine in engines]
         path = f"{self._place}/{target}-{hashlib.sha256(' '.join(symbols).encode()).hexdigest()[:8]}.o"
         if path not in self._joined:
-            sources = dict.fromkeys(source for engine in engines for source in engine.sources)
-            objects = [self._objects[target, source] for source in sources]
+            parts = dict.fromkeys(
+                part for engine in engines for part in ([engine.symbol] if engine.kernel else engine.sources)
+            )
+            objects = [self._objects[target, part] for part in parts]
             of = self._targets[target]
             self._joined[path] = toolchains.of(of).join_engines(self._graph, path, objects, symbols, of)
         return self._joined[path]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..toolchain import ToolchainError
-from . import cxx
+from . import cxx, nvcc
 
 if TYPE_CHECKING:
     from codegen.schema.targets import Target
@@ -26,7 +26,7 @@ class EngineToolchain(Protocol):
         """One object at `path` that shows `symbols` only."""
 
 
-TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx}
+TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx, "nvcc": nvcc}
 
 
 def of(target: Target) -> EngineToolchain:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from codegen.emit import files, includes
+from codegen.emit.kernels import of_plan
 from codegen.emit.manifest import deflated, manifest, source_hashes
 from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
@@ -38,7 +39,10 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True):
-    """A hand-written engine that a library needs. Sources are relative to the tree; `shares` export nothing."""
+    """A hand-written engine that a library needs, or a kernel that one launches.
+
+    Sources are relative to the tree; `shares` export nothing.
+    """
 
     source: str
     target: str
@@ -47,6 +51,7 @@ class Engine(msgspec.Struct, frozen=True):
     shares: tuple[str, ...] = ()
     made: bool = False  # a kernel of fixed features: the source is generated, and named from out_dir
     instances: tuple[str, ...] = ()  # names, of those
+    kernel: str = ""  # its name in builds.yaml of the target's backend
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -214,6 +219,13 @@ def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], lis
     return engines, texts, numbers
 
 
+def _kernels(plan: Plan) -> dict[str, Engine]:
+    return {
+        symbol: Engine(kernel.file.source, str(kernel.file.target), symbol, (plan.receipt,), kernel=kernel.name)
+        for symbol, kernel in of_plan(plan).items()
+    }
+
+
 def _table(
     render: Renderer,
     plan: Plan,
@@ -370,7 +382,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         part = Generated(
             units,
             [*headers, *operator_headers],
-            [*{engine.symbol: engine for engine in _engines(plan).values()}.values(), *kernels],
+            [*({e.symbol: e for e in _engines(plan).values()} | _kernels(plan)).values(), *kernels],
             host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
         )
         if plan.source.size_budget:

@@ -121,6 +121,21 @@ class BackendFile(Struct, frozen=True, forbid_unknown_fields=True):
     limits: dict[str, Text] = {}  # the numbers that its targets must say, and what each is
 
 
+class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of a backend's builds.yaml: a kernel that its toolchain compiles, and the instances that launch it."""
+
+    source: Text
+    define: dict[str, int]
+    kilobytes: int  # ceilings, held by tools/gpu
+    local: int = 0
+    uncovered: int = 0
+    arch: Text = "sm_90a"
+    wgmma: bool = True
+    target: TargetName | None = None  # whose libraries hold it; null: none does yet
+    family: Word | None = None
+    when: Selection | None = None
+
+
 class RefusalFile(Struct, frozen=True, forbid_unknown_fields=True):
     """Signatures that a target does not answer, and why, as a sentence."""
 

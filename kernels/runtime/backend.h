@@ -61,6 +61,8 @@ struct Backend {
   // Until all that was enqueued has run; its first error.
   tilekiln_status (*wait)(Device device, NativeStream stream);
   tilekiln_status (*query)(Device device, NativeStream stream, bool* idle);
+  // Why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
+  const char* (*absent)(Device device, const Target& target);
 };
 
 extern const Backend cpu_backend;

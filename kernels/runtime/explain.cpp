@@ -11,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "kernels/runtime/backend.h"
 #include "kernels/runtime/log.h"
 
 namespace tilekiln {
@@ -246,6 +247,13 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   }
 }
 
+// Why a machine lacks the target of a row, where its backend can say it.
+void add_absence(Text& text, const Dispatcher& dispatcher, const Row& row) {
+  const Target& target = *dispatcher.target(row);
+  if (target.backend == nullptr || target.backend->absent == nullptr) return;
+  text.add(" (%s)", target.backend->absent(dispatcher.device(), target));
+}
+
 // The instances that would answer on another machine, or with another TILEKILN_ISA. False when there is none.
 bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Group* group = dispatcher.group(query.features);
@@ -257,7 +265,9 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
     if (told[row.target]) continue;
     const char* word = dispatcher.word(*dispatcher.target(row));
     if (refusal == Refusal::machine_lacks) {
-      text.add("\n  the library has it for %s, which this machine has not: ", word);
+      text.add("\n  the library has it for %s, which this machine has not", word);
+      add_absence(text, dispatcher, row);
+      text.add(": ");
     } else if (refusal == Refusal::isa_forbidden) {
       text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.limit_name(),
                dispatcher.limit_word());
@@ -316,7 +326,10 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
     case Refusal::sizes_unmet: text.add("it needs %s", dispatcher.how(row).needs.text); break;
     case Refusal::other_device: text.add("it runs on other devices than the arrays'"); break;
     case Refusal::not_built: text.add("its engine is not in this library"); break;
-    case Refusal::machine_lacks: text.add("this machine has not %s", dispatcher.word(*dispatcher.target(row))); break;
+    case Refusal::machine_lacks:
+      text.add("this machine has not %s", dispatcher.word(*dispatcher.target(row)));
+      add_absence(text, dispatcher, row);
+      break;
     case Refusal::isa_forbidden:
       text.add("%s=%s forbids %s", dispatcher.limit_name(), dispatcher.limit_word(),
                dispatcher.word(*dispatcher.target(row)));
@@ -445,6 +458,7 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
     text.add("runs on %s, where the arrays are not", dispatcher.target(row)->name);
   } else if (!dispatcher.machine_has(row)) {
     text.add("needs %s, which this machine has not", dispatcher.word(*dispatcher.target(row)));
+    add_absence(text, dispatcher, row);
   } else if (!dispatcher.usable(row)) {
     text.add("needs %s, which %s=%s forbids", dispatcher.word(*dispatcher.target(row)), dispatcher.limit_name(),
              dispatcher.limit_word());

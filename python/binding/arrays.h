@@ -314,9 +314,15 @@ static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* vi
   view->data = made->data ? (char*)made->data + made->byte_offset : NULL;
   int64_t bytes = (view->dtype & 0xff) / 8;
   for (int i = 0; i < view->ndim; ++i) bytes *= view->shape[i];
-  if (zero && bytes) memset(view->data, 0, (size_t)bytes);
+  const int host = view->device_type == TILEKILN_CPU;
+  if (zero && bytes && host) memset(view->data, 0, (size_t)bytes);
   void* object = NULL;
   if (api->managed_to_object(managed, &object) < 0) return NULL;
+  if (zero && bytes && !host) { /* by the framework, in its current stream */
+    PyObject* zeroed = PyObject_CallMethod(object, "zero_", NULL);
+    if (!zeroed) Py_CLEAR(object);
+    Py_XDECREF(zeroed);
+  }
   return object;
 }
 
@@ -374,10 +380,11 @@ typedef struct {
 /* A place where no array of a process lies, which is enough for all checks: the upper half of the address space is the system's. */
 static void* result_place(int number) { return (void*)((uintptr_t)(8 + number) << 60); }
 
-/* Adds a dense result. view has dtype, ndim and shape. */
-static void add_result(Results* results, const char* name, tilekiln_tensor* view, PyObject** made) {
-  view->device_type = TILEKILN_CPU;
-  view->device_id = 0;
+/* Adds a dense result on the device of `like`. view has dtype, ndim and shape. */
+static void add_result(Results* results, const char* name, const tilekiln_tensor* like, tilekiln_tensor* view,
+                       PyObject** made) {
+  view->device_type = like->device_type;
+  view->device_id = like->device_id;
   view->data = result_place(results->count);
   int64_t dense = 1, bytes = (view->dtype & 0xff) / 8;
   for (int i = view->ndim - 1; i >= 0; --i) {

@@ -33,7 +33,7 @@ typedef struct DLManagedTensor {
   void (*deleter)(struct DLManagedTensor* self);
 } DLManagedTensor;
 
-enum { DLPACK_READ_ONLY = 1 };
+enum { DLPACK_READ_ONLY = 1, DLPACK_CUDA = 2 };
 typedef struct DLManagedTensorVersioned {
   DLPackVersion version;
   void* manager_ctx;

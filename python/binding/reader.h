@@ -7,6 +7,7 @@
 #include "says.h"
 #include "scalars.h"
 #include "stream.h"
+#include "work_stream.h"
 
 enum { MAX_ARGUMENTS = 64, MAX_ARRAYS = 32, MAX_POINTERS = 4, MAX_ARGS = 640 };
 
@@ -19,7 +20,8 @@ typedef struct {
   Library* library; /* a strong reference */
   const tilekiln_operator* table;
   Doing doing;
-  int number; /* DO_NUMBER: which */
+  int number;             /* DO_NUMBER: which */
+  uint16_t stream_offset; /* of the stream among its arguments; 0: it takes none */
   char name[96];
   PyMethodDef method;
   PyObject* interned[MAX_ARGUMENTS];
@@ -112,20 +114,6 @@ static inline int collect(const Operator* self, OperatorCall* call, PyObject* co
 }
 
 /* ---- scalars --------------------------------------------------------------------------------------------------------- */
-
-static int read_pair_of(const tilekiln_argument* argument, PyObject* value, void* place) {
-  PyObject* pair;
-  if (read_pair(value, argument->name, argument->words[0], &pair) < 0) return -1;
-  int bad = 0;
-  for (int i = 0; i < 2 && !bad; ++i) {
-    PyObject* item = PyTuple_GetItem(pair, i);
-    bad = argument->kind == TILEKILN_PAIR_INT
-              ? read_int32(item, argument->name, argument->least, (int32_t*)place + i) < 0
-              : read_uint64(item, argument->name, (uint64_t*)place + i) < 0;
-  }
-  Py_DECREF(pair);
-  return bad ? -1 : 0;
-}
 
 static inline int read_scalar(OperatorCall* call, const tilekiln_argument* argument, PyObject* value) {
   void* place = field_of(call, argument);
@@ -233,7 +221,9 @@ static inline int read_arrays(OperatorCall* call) {
 static inline int find_form(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
   const tilekiln_tensor* first = &call->tensor[table->first];
-  if (!is_given(call, table->first) || first->device_type != TILEKILN_CPU) return 0;
+  if (!is_given(call, table->first)) return 0;
+  /* On a device only the framework that an array is of makes another. */
+  if (first->device_type != TILEKILN_CPU && !exchange_api(Py_TYPE(call->given[table->first]))) return 0;
   const int32_t* dtype = table->dtypes;
   while (*dtype && *dtype != first->dtype) ++dtype;
   if (!*dtype) return 0;
@@ -339,7 +329,7 @@ static inline int describe_results(OperatorCall* call) {
     }
     if (can && result->shape_of) shaped = made_shape(call, result, tensor);
     if (shaped)
-      add_result(&call->results, argument->name, tensor, &call->made[r]);
+      add_result(&call->results, argument->name, &call->tensor[table->first], tensor, &call->made[r]);
     else { /* the library refuses an array that it checks before this one, which is empty */
       memset(tensor->shape, 0, sizeof(tensor->shape));
       tensor->data = NULL;
@@ -438,9 +428,17 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
     if (!native || hold_arrays(call) < 0) return NULL;
     *(tilekiln_stream**)(call->args + call->stream_offset) = native;
   }
-  PyThreadState* state = call->stream || !is_long(call) ? NULL : PyEval_SaveThread();
+  tilekiln_stream* work = NULL;
+  int bad = 0, first = self->table->first;
+  if (!call->stream && self->stream_offset && is_given(call, first)) {
+    work = work_stream(library, call->given[first], &call->tensor[first], &bad);
+    if (bad) return NULL;
+    if (work) *(tilekiln_stream**)(call->args + self->stream_offset) = work;
+  }
+  PyThreadState* state = call->stream || work || !is_long(call) ? NULL : PyEval_SaveThread();
   status = with ? with(library, context, call->args) : self->table->run(call->args);
   if (state) PyEval_RestoreThread(state);
+  if (work) library->stream_destroy(work);
   return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
 }
 
@@ -530,6 +528,8 @@ static Operator* operator_new(Library* library, const tilekiln_operator* table, 
   self->table = table;
   self->doing = doing;
   self->number = number;
+  for (int i = 0; i < table->argument_count; ++i)
+    if (table->arguments[i].kind == TILEKILN_STREAM) self->stream_offset = table->arguments[i].offset;
   PyOS_snprintf(self->name, sizeof(self->name), "%s%s%s", table->name, *ending ? "_" : "", ending);
   for (int i = 0; i < table->argument_count; ++i)
     if (!(self->interned[i] = PyUnicode_InternFromString(table->arguments[i].name))) {

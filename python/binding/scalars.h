@@ -39,4 +39,18 @@ static PyObject* adopt(PyObject* like, PyObject* made) {
   return PyObject_CallMethod(facade, "adopt", "OO", like, made);
 }
 
+static int read_pair_of(const tilekiln_argument* argument, PyObject* value, void* place) {
+  PyObject* pair;
+  if (read_pair(value, argument->name, argument->words[0], &pair) < 0) return -1;
+  int bad = 0;
+  for (int i = 0; i < 2 && !bad; ++i) {
+    PyObject* item = PyTuple_GetItem(pair, i);
+    bad = argument->kind == TILEKILN_PAIR_INT
+              ? read_int32(item, argument->name, argument->least, (int32_t*)place + i) < 0
+              : read_uint64(item, argument->name, (uint64_t*)place + i) < 0;
+  }
+  Py_DECREF(pair);
+  return bad ? -1 : 0;
+}
+
 #endif

@@ -18,13 +18,13 @@ from codegen.tell.listing import targets
 from tests.codegen.conftest import Copy
 from tests.codegen.golden import INFO
 
-CUDA = """target: cuda-sm90a
-backend: cuda
-about: Hopper.
+VULKAN = """target: vulkan-one
+backend: vulkan
+about: A card.
 index: 40
 order: 40
 arch: any
-flags: [-arch=sm_90a]
+flags: []
 """
 NO_FP32 = """refuses:
   fmha_fwd:
@@ -34,14 +34,14 @@ AVX2 = "kernels/targets/cpu-avx2.yaml"
 
 
 def test_a_target_that_nothing_here_compiles_is_refused(copy: Copy) -> None:
-    (copy.path / "kernels/targets/cuda-sm90a.yaml").write_text(CUDA)
-    said = r"^kernels/targets/cuda-sm90a\.yaml:2:10: no backend 'cuda': nothing here compiles or runs its targets; "
+    (copy.path / "kernels/targets/vulkan-one.yaml").write_text(VULKAN)
+    said = r"^kernels/targets/vulkan-one\.yaml:2:10: no backend 'vulkan': nothing here compiles or runs its targets; "
     with pytest.raises(CodegenError, match=said):
         _ = copy.tree().targets
-    (copy.path / "kernels/targets/cuda-sm90a.yaml").write_text(CUDA.replace("backend: cuda", "backend: cpu"))
+    (copy.path / "kernels/targets/vulkan-one.yaml").write_text(VULKAN.replace("backend: vulkan", "backend: cpu"))
     with pytest.raises(CodegenError, match=r"yaml:1:9: the name must begin with that of its backend: cpu-$"):
         _ = copy.tree().targets
-    (copy.path / "kernels/targets/cuda-sm90a.yaml").unlink()
+    (copy.path / "kernels/targets/vulkan-one.yaml").unlink()
     copy.edit(AVX2, "isa: avx2\n", "")
     with pytest.raises(CodegenError, match=r"cpu-avx2\.yaml:1:1: 'isa' is missing here: a target of backend cpu needs"):
         _ = copy.tree().targets

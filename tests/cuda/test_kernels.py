@@ -125,7 +125,7 @@ def test_errors_are_sentences(tmp_path: Path) -> None:
     assert said.stderr == (f"tools/gpu: nvcc: {other} is of CUDA 12.4, must be of 13.0: use tools/dev --with cuda\n")
 
 
-def test_help_says_that_no_library_has_these_kernels() -> None:
+def test_help_says_where_to_read_what_no_library_has() -> None:
     said = run("--help")
     assert said.returncode == 0
-    assert "Nothing here is part of a Tilekiln library yet" in said.stdout
+    assert "What no library holds yet, tools/gpu/README.md says." in said.stdout

@@ -1,12 +1,14 @@
-"""python tools/gpu build|gates|check|bench: the CUDA kernels, built and gated without a GPU, checked and timed on one.
+"""python tools/gpu build|gates|check|bench|test: CUDA kernels, built and gated without a GPU, checked and timed on one.
 
-Nothing here is part of a Tilekiln library yet: the kernels have no host side but this one (tools/gpu/README.md).
+build, gates, check and bench take kernels alone, each launched by these programs. test and bench --library take a
+library with a cuda target. What no library holds yet, tools/gpu/README.md says.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,14 +23,50 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     gates = commands.add_parser("gates", help="hold cubins that are built against their gates (cuobjdump)")
     check = commands.add_parser("check", help="compare every kernel with float64, on a GPU")
     bench = commands.add_parser("bench", help="time every kernel beside cuDNN and PyTorch's flash, on a GPU")
+    test = commands.add_parser(
+        "test", help="call a library with CUDA tensors: the CPU's problems, streams, graphs; on a GPU"
+    )
+    test.add_argument(
+        "--library", type=Path, nargs="+", required=True, help="libtilekiln_<receipt>.so with a cuda target"
+    )
+    test.add_argument("--cases", type=int, default=60, help="random problems for each head dim (60)")
+    test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
+    test.add_argument("--only", choices=("problems", "behaviour"), help="a part (all)")
+    test.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
     for command in (build, gates, check, bench):
         command.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="where cubins are (build/gpu)")
         command.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
     build.add_argument("-j", "--jobs", type=int, default=0, help="compilers at a time (one a core)")
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
     check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
+    bench.add_argument("--library", type=Path, help="time its forward, not kernels alone; names are head dims")
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
     return parser.parse_args(argv)
+
+
+def library_test(options: argparse.Namespace) -> int:
+    """0 when all holds."""
+    import tilekiln as tk
+    import torch
+
+    from tools.gpu import behaviour, cases
+
+    seed = int(time.time()) if options.seed is None else options.seed
+    libraries = [tk.load(path) for path in options.library]
+    library = libraries[0]
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
+    bad = 0
+    if options.only != "problems":
+        behaviour.first_uses(library)
+        bad += behaviour.run(library) + cases.refusals(library)
+        behaviour.call_times(library)
+    if options.only != "behaviour":
+        every = [(dtype, hdim) for dtype in ("bf16", "fp16") for hdim in cases.HDIMS]
+        chosen = [one for one in every if not options.names or "{}:{}x{}".format(one[0], *one[1]) in options.names]
+        for dtype, hdim in chosen:
+            bad += cases.run(libraries, [dtype], [hdim], options.cases, seed)
+    print(f"{bad} bad", flush=True)
+    return int(bad > 0)
 
 
 def main(argv: list[str]) -> int:
@@ -49,6 +87,15 @@ def main(argv: list[str]) -> int:
             from tools.gpu import check
 
             return check.run(options.out, options.names, options.small)
+        elif options.command == "test":
+            return library_test(options)
+        elif options.library:
+            import tilekiln as tk
+
+            from tools.gpu import bench_library
+
+            hdims = [int(name) for name in options.names] or [64, 128, 192, 256]
+            bench_library.run(tk.load(options.library), hdims, options.rounds)
         else:
             from tools.gpu import bench
 

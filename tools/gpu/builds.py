@@ -6,9 +6,6 @@ import concurrent.futures
 import json
 import os
 import re
-import shutil
-import subprocess
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,7 @@ from tools.gpu import sass
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = ROOT / "kernels" / "backends" / "cuda"
-TOOLKIT = "13.0"  # the oldest driver that loads its cubins is the one of CUDA 13.0
-DTYPES = {"bf16": (), "fp16": ("-DTILEKILN_FP16",)}
-WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)
-SERIALISED = re.compile(r"C75\d\d[^\n]*")
-"""ptxas's notes that wgmma is followed by a wait, each: right results at half the speed."""
+DTYPES = ("bf16", "fp16")
 
 
 class GpuError(Exception):
@@ -43,16 +36,17 @@ class Build:
     uncovered: int = 0
     arch: str = "sm_90a"  # sm_80: a fatbin with its PTX, which newer GPUs compile on loading
     wgmma: bool = True  # false: mma.sync, which has no main loops to hold to account
+    target: str = ""  # whose libraries hold it, for instances of `family` with `when`
+    family: str = ""
+    when: str = ""
 
     def command(self, nvcc: Path, out: Path) -> list[str]:
         """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""
-        defines = [f"-D{name}={value}" for name, value in self.define.items()]
-        virtual = self.arch.replace("sm", "compute")
-        code = f"-gencode=arch={virtual},code="
-        kind = ["-cubin", code + self.arch] if self.arch == "sm_90a" else ["-fatbin", f"{code}[{self.arch},{virtual}]"]
-        flags = ["-std=c++20", "-O3", *kind, "-Xptxas=-v"]
-        include = ["-I.", "-Iinclude", f"-I{out / 'include'}", f"-DTILEKILN_TARGET=cuda_{self.arch.replace('_', '')}"]
-        return [str(nvcc), *flags, *include, *defines, *DTYPES[self.dtype], self.source, "-o", str(self.cubin(out))]
+        from build_support.toolchains import nvcc as toolchain
+
+        include = [".", "include", str(out / "include")]
+        flags = toolchain.flags(self.source, self.arch, self.dtype, self.define, include)
+        return [str(nvcc), *flags, "-o", str(self.cubin(out))]
 
     def cubin(self, out: Path) -> Path:
         return out / f"{self.name}.{'cubin' if self.arch == 'sm_90a' else 'fatbin'}"
@@ -69,33 +63,25 @@ def builds(names: list[str] | None = None) -> list[Build]:
 
 
 def tool(name: str) -> Path:
-    """nvcc or cuobjdump: $NVCC or $CUOBJDUMP, the wheels of `tools/dev --with cuda`, else PATH."""
-    wheels = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin"
-    named = {"nvcc": os.environ.get("NVCC"), "cuobjdump": os.environ.get("CUOBJDUMP")}
-    for place in (named[name], wheels / name, shutil.which(name)):
-        if place and Path(place).is_file():
-            return Path(place)
-    raise GpuError(f"{name} is not installed: use tools/dev --with cuda, or name it in {name.upper()}")
+    """nvcc or cuobjdump, as libraries' builds find them."""
+    from build_support.toolchain import ToolchainError
+    from build_support.toolchains import nvcc
+
+    try:
+        return nvcc.find_nvcc() if name == "nvcc" else nvcc.find_tool(name)
+    except ToolchainError as error:
+        raise GpuError(str(error)) from None
 
 
 def find_nvcc() -> Path:
-    nvcc = tool("nvcc")
-    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    version = re.search(r"release (\d+\.\d+)", said)
-    if version is None or version.group(1) != TOOLKIT:
-        have = version.group(1) if version else "unknown"
-        raise GpuError(f"nvcc: {nvcc} is of CUDA {have}, must be of {TOOLKIT}: use tools/dev --with cuda")
-    return nvcc
+    return tool("nvcc")
 
 
 def render_wgmma(out: Path) -> None:
     """include/wgmma.h of the build folder."""
-    import jinja2
+    from build_support.toolchains import nvcc
 
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
-    text = environment.from_string((CUDA / "wgmma.h.jinja").read_text(encoding="utf-8")).render(columns=WGMMA_COLUMNS)
+    text = nvcc.wgmma_header(str(ROOT))
     (out / "include").mkdir(parents=True, exist_ok=True)
     header = out / "include" / "wgmma.h"
     if not header.exists() or header.read_text(encoding="utf-8") != text:
@@ -104,14 +90,12 @@ def render_wgmma(out: Path) -> None:
 
 def compile_one(build: Build, nvcc: Path, out: Path) -> dict[str, Any]:
     """Compiles one; returns what ptxas says of it. Fails on any wgmma that waits."""
-    result = subprocess.run(build.command(nvcc, out), cwd=ROOT, capture_output=True, text=True, check=False)
-    said = result.stdout + result.stderr
-    if result.returncode != 0:
-        raise GpuError(f"{build.name}: nvcc failed\n{said}")
-    serialised = SERIALISED.search(said)
-    if serialised:
-        build.cubin(out).unlink()
-        raise GpuError(f"{build.name}: {serialised.group(0)}")
+    from build_support.toolchains.cubin import CubinError, compile_cubin
+
+    try:
+        said = compile_cubin(build.command(nvcc, out)[:-2], build.cubin(out), ROOT)
+    except CubinError as error:
+        raise GpuError(f"{build.name}: {error}") from None
     registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)]
     return {"bytes": build.cubin(out).stat().st_size, "registers": registers}
 

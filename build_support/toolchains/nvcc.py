@@ -1,0 +1,127 @@
+"""Kernels of CUDA, compiled ahead by nvcc of four wheels or the system's; and the host code that launches them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from codegen.emit.flags import HEADERS, define
+
+from ..toolchain import ToolchainError
+
+if TYPE_CHECKING:
+    from codegen.emit.render import Engine
+    from codegen.schema.targets import Target
+
+    from ..graph import Graph
+
+TOOLKIT = "13.0"  # the oldest driver that loads its cubins is the one of CUDA 13.0
+DTYPES: Mapping[str, Sequence[str]] = {"bf16": (), "fp16": ("-DTILEKILN_FP16",)}
+WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)
+WGMMA = "kernels/backends/cuda/wgmma.h.jinja"
+NEED = 400 << 20  # bytes of memory that one compiler takes
+
+
+def find_tool(name: str) -> Path:
+    """nvcc or cuobjdump: $NVCC or $CUOBJDUMP, the wheels of `tools/dev --with cuda`, else PATH. ToolchainError."""
+    wheels = Path(sysconfig.get_paths()["purelib"]) / "nvidia" / "cu13" / "bin"
+    named = {"nvcc": os.environ.get("NVCC"), "cuobjdump": os.environ.get("CUOBJDUMP")}
+    for place in (named[name], wheels / name, shutil.which(name)):
+        if place and Path(place).is_file():
+            return Path(place)
+    raise ToolchainError(f"{name} is not installed: use tools/dev --with cuda, or name it in {name.upper()}")
+
+
+def find_nvcc() -> Path:
+    nvcc = find_tool("nvcc")
+    said = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"release (\d+\.\d+)", said)
+    if version is None or version.group(1) != TOOLKIT:
+        have = version.group(1) if version else "unknown"
+        raise ToolchainError(f"nvcc: {nvcc} is of CUDA {have}, must be of {TOOLKIT}: use tools/dev --with cuda")
+    return nvcc
+
+
+def wgmma_header(top: str = ".") -> str:
+    """The text of wgmma.h: a template over the columns of a product."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    text = Path(top, WGMMA).read_text(encoding="utf-8")
+    return environment.from_string(text).render(columns=WGMMA_COLUMNS)
+
+
+def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str]) -> list[str]:
+    """What nvcc is told, up to -o. No path of the machine is among it, so none gets into the cubin."""
+    virtual, target = arch.replace("sm", "compute"), f"-DTILEKILN_TARGET=cuda_{arch.replace('_', '')}"
+    # Of a chip with features of its own one cubin, else a fatbin with PTX for newer ones.
+    code = f"-gencode=arch={virtual},code={arch if arch.endswith('a') else f'[{arch},{virtual}]'}"
+    kind = "-cubin" if arch.endswith("a") else "-fatbin"
+    # -c means nothing more, but compiler caches look for it.
+    words = ["-std=c++20", "-O3", "-c", kind, code, "-Xptxas=-v", *(f"-I{path}" for path in include), target]
+    return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], source]
+
+
+def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
+    """The host code that launches the kernels of a family."""
+    from codegen.emit import kernels
+    from codegen.schema.tree import tree
+
+    family = name.rpartition("-")[0]
+    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_target(tree(), target.name, family))
+    return graph.compile(
+        source,
+        f"{place}/{target.name}/{name}.o",
+        "runtime",
+        [*graph.include, *graph.outside],
+        defines=[define(target.name), f"TILEKILN_KERNELS={listed}"],
+        label=f"{source} for {target.name}",
+        instances=instances,
+    )
+
+
+def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
+    """The object of a cubin."""
+    from SCons.Script import SourceFileScanner
+    from SCons.Tool import CScanner
+
+    from codegen.emit import kernels
+    from codegen.schema.tree import tree
+
+    from ..jobs import OUT, Job
+
+    SourceFileScanner.add_scanner(".cu", CScanner)
+    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.symbol == engine.symbol)
+    nvcc = find_nvcc()
+    folder = f"{place}/{engine.target}/include"
+    header = graph.env.File(graph.node_path(f"{folder}/wgmma.h"))
+    if not header.has_builder():
+        header = graph.write(f"{folder}/wgmma.h", wgmma_header(graph.env.Dir(graph.node_path(".")).abspath))
+    include = [graph.at(path) for path in (*HEADERS, folder)]
+    compiler = flags(graph.at(engine.source), kernel.file.arch, kernel.dtype, kernel.file.define, include)
+    job = Job(
+        "compile",
+        f"{kernel.name} for {engine.target}",
+        [[graph.at("build_support/toolchains/cubin.py"), OUT, kernel.name, engine.symbol, "--", *compiler]],
+        identity=f"nvcc {TOOLKIT}",
+        instances=instances,
+        launcher=(sys.executable,),  # neither its place nor nvcc's is in a signature
+        unsigned=["--run", *graph.request.launcher, str(nvcc)],
+        need=NEED,
+    )
+    node = graph.step(f"{place}/{engine.target}/{kernel.name}.o", job, (engine.source,), scan=True)
+    graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
+    return node
+
+
+def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
+    return graph.join(path, objects, symbols, f"engines for {target.name}")

@@ -1,0 +1,261 @@
+// The hopper engine of fmha_fwd: a checked call becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
+// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+#include <initializer_list>
+
+#include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/philox.h"
+#include "tilekiln/generated/fmha_fwd.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_hopper)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::fmha_fwd {
+namespace {
+
+using fmha::Dtype;
+using fmha::FwdKernelProblem;
+using fmha::FwdProblem;
+using fmha::i64;
+
+constexpr float log2_e = 1.4426950408889634f;
+constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an int
+constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
+constexpr i64 multiple = 8;         // elements: 16 bytes, what the copy engine counts in
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// The smallest kernel of the dtype that holds the instance's head dims; null: the library has none.
+const Kernel* find_kernel(const Choice& choice, bool fp16) {
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const auto instance = tilekiln::fmha_fwd::unpack(choice.row->features, choice.row->integers);
+  const Kernel* best = nullptr;
+  for (const Kernel* kernel : kernels) {
+    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16) continue;
+    const Build& build = build_of(*kernel);
+    if (build.hdim_q < static_cast<int>(instance.hdim_q) || build.hdim_v < static_cast<int>(instance.hdim_v)) continue;
+    const auto area = [](const Build& of) { return of.hdim_q * of.hdim_v; };
+    if (best == nullptr || area(build) < area(build_of(*best))) best = kernel;
+  }
+  return best;
+}
+
+// How sequences with starts or lengths of their own lie: those of batch mode are packed ones, from row b rows on.
+struct Packing {
+  bool packed;
+  i64 rows_q, rows_k;
+};
+
+tilekiln_status find_packing(const FwdKernelProblem& of, Packing* packing) {
+  const FwdProblem& p = of.problem;
+  const fmha::DeviceLengths& at = of.lengths;
+  *packing = {p.features.group || at.seqlen_q || at.seqlen_k || at.cu_seqlens_q || at.cu_seqlens_k, 0, 0};
+  if (!packing->packed || p.features.group || of.batch <= 1) return TILEKILN_OK;
+  const auto between = [](i64 sequence, i64 row) { return row > 0 && sequence % row == 0 ? sequence / row : -1; };
+  packing->rows_q = between(of.steps.q, p.q_row);
+  packing->rows_k = between(of.steps.k, p.k_row);
+  if (packing->rows_q < 0 || packing->rows_q * of.batch > INT32_MAX)
+    return fail_argument("q",
+                         "batch and row stride were %lld and %lld, must be whole rows on cuda where sequences have "
+                         "lengths of their own",
+                         of.steps.q, p.q_row);
+  if (packing->rows_k >= 0 && packing->rows_k == between(of.steps.v, p.v_row) &&
+      packing->rows_k * of.batch <= INT32_MAX)
+    return TILEKILN_OK;
+  return fail_argument("k",
+                       "batch and row stride were %lld and %lld, must be as many whole rows as those of v on cuda "
+                       "where sequences have lengths of their own",
+                       of.steps.k, p.k_row);
+}
+
+// What the copy engine cannot follow.
+tilekiln_status check_steps(const char* name, const void* data, i64 row, i64 head, i64 batch, int hdim) {
+  if (hdim % multiple != 0)
+    return fail_argument(name, "had a head dim of %d, must have a multiple of %lld on cuda", hdim, multiple);
+  if (reinterpret_cast<uintptr_t>(data) % 16 != 0)
+    return fail_argument(name, "data was at %p, must be aligned to 16 bytes on cuda", data);
+  for (const i64 step : {row, head, batch}) {
+    if (step % multiple == 0 && step >= 0) continue;
+    return fail_argument(name,
+                         "a stride was %lld elements, must be a multiple of %lld, 0 or more, on cuda: pass a copy",
+                         step, multiple);
+  }
+  return TILEKILN_OK;
+}
+
+tilekiln_status check_problem(const FwdKernelProblem& of) {
+  const FwdProblem& p = of.problem;
+  TILEKILN_TRY(check_steps("q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q));
+  TILEKILN_TRY(check_steps("k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q));
+  TILEKILN_TRY(check_steps("v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v));
+  TILEKILN_TRY(check_steps("out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v));
+  if (p.randval != nullptr)
+    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
+  if (p.softmax_scale > 0) return TILEKILN_OK;
+  return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
+}
+
+// Strides of dimensions with one entry are 0, which is no stride to the driver.
+uint64_t bytes_of(i64 step, i64 length) { return length > 1 ? static_cast<uint64_t>(step) * 2 : 16; }
+
+// q, k or v.
+struct Operand {
+  const char* name;
+  const void* data;
+  i64 row, head, batch;  // steps
+  int hdim, nhead, seqlen;
+  int box;  // rows of one copy
+};
+
+tilekiln_status encode_operand(const FwdKernelProblem& of, bool packed, const Operand& operand, int device,
+                               TensorMap* map) {
+  // Nothing is read of an array without rows, but the driver wants an address.
+  RowArray array = {operand.name,
+                    operand.data != nullptr ? operand.data : of.problem.q,
+                    of.problem.features.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16,
+                    {},
+                    {}};
+  array.lengths[0] = static_cast<uint64_t>(operand.hdim);
+  array.lengths[4] = static_cast<uint64_t>(operand.nhead);
+  array.strides[3] = bytes_of(operand.head, operand.nhead);
+  if (packed) {  // row.h says how
+    const uint64_t step = operand.row > 0 ? static_cast<uint64_t>(operand.row) * 2 : 16;
+    array.lengths[1] = kFar;
+    array.lengths[2] = array.lengths[3] = 2 * static_cast<uint64_t>(kFar);
+    array.strides[0] = array.strides[1] = step;
+    array.strides[2] = (uint64_t(1) << 34) - step;
+  } else {
+    array.lengths[1] = static_cast<uint64_t>(operand.seqlen > 0 ? operand.seqlen : 1);
+    array.lengths[2] = 1;
+    array.lengths[3] = static_cast<uint64_t>(of.batch);
+    array.strides[0] = array.strides[1] = bytes_of(operand.row, operand.seqlen);
+    array.strides[2] = bytes_of(operand.batch, of.batch);
+  }
+  return encode(array, static_cast<uint32_t>(operand.box), device, map);
+}
+
+tilekiln_status fill_maps(const FwdKernelProblem& of, bool packed, const Build& build, int device, Row* row) {
+  const FwdProblem& p = of.problem;
+  const Operand q = {"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box};
+  const Operand k = {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys};
+  const Operand v = {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys};
+  TILEKILN_TRY(encode_operand(of, packed, q, device, &row->q));
+  TILEKILN_TRY(encode_operand(of, packed, k, device, &row->k));
+  return encode_operand(of, packed, v, device, &row->v);
+}
+
+void fill_scores(const FwdProblem& p, Row* row) {
+  row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
+  row->softcap = p.softcap;
+  row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
+  row->bias_scale = log2_e / row->score_scale_log2;
+  const auto side = [&](int width) { return !p.features.mask || width < 0 || width > unbounded ? unbounded : width; };
+  row->left = side(p.window_left);
+  row->right = side(p.window_right);
+  row->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
+  row->features = (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
+                  (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
+                  (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
+                  (p.top_left ? 0 : kBottomRight) | (p.features.mask && p.window_right >= 0 ? kHeavyFirst : 0);
+  if (!p.features.dropout) return;
+  row->dropout_seed = p.rng_seed;
+  row->dropout_offset = p.rng_offset;
+  row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
+  row->keep_scale = 1 / (1 - p.dropout_p);
+}
+
+void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
+  const FwdProblem& p = of.problem;
+  // A row of a packed sequence is counted from its start, which batch mode's own strides hold already.
+  const auto batch_step = [&](i64 step, i64 row_step) {
+    return !packing.packed ? step : p.features.group ? 0 : step - packing.rows_q * row_step;
+  };
+  row->out = static_cast<uint16_t*>(p.out);
+  row->out_batch = batch_step(of.steps.out, p.out_row);
+  row->out_head = p.out_head;
+  row->out_row = p.out_row;
+  row->lse = p.lse;
+  row->lse_batch = batch_step(of.steps.lse, 1);
+  row->lse_head = p.lse_head;
+  row->bias = static_cast<const uint16_t*>(p.bias);
+  row->bias_batch = batch_step(of.steps.bias, p.bias_row);
+  row->bias_head = p.bias_head;
+  row->bias_row = p.bias_row;
+  row->alibi_slopes = p.alibi_slopes;
+  row->alibi_batch = of.steps.alibi;
+  row->sink = p.sink;
+  row->min_seqlen_q = of.min_seqlen_q;
+  if (!packing.packed) return;
+  row->features |= kGroup;
+  row->rows_q = static_cast<int>(packing.rows_q);
+  row->rows_k = static_cast<int>(packing.rows_k);
+  const fmha::DeviceLengths& at = of.lengths;
+  const auto start = [&](const int* seqstart, const int* cu_seqlens) {
+    return !p.features.group ? nullptr : seqstart != nullptr ? seqstart : cu_seqlens;
+  };
+  row->seqstart_q = start(at.seqstart_q, at.cu_seqlens_q);
+  row->seqstart_k = start(at.seqstart_k, at.cu_seqlens_k);
+  row->seqlen_q = at.seqlen_q;
+  row->seqlen_k = at.seqlen_k;
+  row->cu_seqlens_q = at.cu_seqlens_q != nullptr ? at.cu_seqlens_q : row->seqstart_q;
+  row->cu_seqlens_k = at.cu_seqlens_k != nullptr ? at.cu_seqlens_k : row->seqstart_k;
+}
+
+// The largest power of two that divides `heads` and keeps the keys and values of so many in the second-level cache.
+int head_group(i64 heads, i64 bytes_per_head) {
+  i64 group = 1;
+  while (heads % (2 * group) == 0 && 2 * group * bytes_per_head <= l2_bytes) group *= 2;
+  return static_cast<int>(group);
+}
+
+tilekiln_status launch_hopper(const Site& site, const void* problem) {
+  const auto& of = *static_cast<const FwdKernelProblem*>(problem);
+  const FwdProblem& p = of.problem;
+  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype == Dtype::fp16);
+  if (kernel == nullptr)
+    return fail(TILEKILN_INTERNAL, "the library has a row of fmha_fwd for cuda without its kernel");
+  const Build& build = build_of(*kernel);
+  TILEKILN_TRY(check_problem(of));
+  Packing packing;
+  TILEKILN_TRY(find_packing(of, &packing));
+  if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
+  if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
+  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
+  if (tiles > INT32_MAX / 2)
+    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
+                         build.query_rows);
+  Row row = {};
+  TILEKILN_TRY(fill_maps(of, packing.packed, build, site.device.id, &row));
+  fill_scores(p, &row);
+  fill_addresses(of, packing, &row);
+  row.batch = of.batch;
+  row.nhead_q = p.nhead_q;
+  row.nhead_k = p.nhead_k;
+  row.seqlen_q_most = of.seqlen_q;
+  row.seqlen_k_most = of.seqlen_k;
+  row.hdim_v = p.hdim_v;
+  row.query_blocks = static_cast<int>(blocks);
+  row.tiles = static_cast<int>(tiles);
+  row.head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
+  TILEKILN_TRY(zero_word(site.device.id, site.stream, &row.next_tile));
+  const int workers = facts(site.device.id)->multiprocessors;
+  const auto grid = static_cast<unsigned>(tiles < workers ? tiles : workers);
+  return launch(site, {kernel,
+                       "fmha_fwd_hopper",
+                       {grid, 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       &row});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_fwd
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::fmha_fwd::launch_hopper};

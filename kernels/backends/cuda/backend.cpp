@@ -1,0 +1,205 @@
+// NVIDIA GPUs behind the seam: kernels loaded when they are first launched, memory and copies in stream order.
+#include "kernels/runtime/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <atomic>
+#include <mutex>
+
+#include "kernels/backends/cuda/kernel.h"
+
+namespace tilekiln {
+namespace cuda {
+namespace {
+
+// "sm_90a": 9.0 alone; "sm_80": from 8.0 on, of that major version.
+bool runs(const DeviceFacts& fact, const Target& target) {
+  char* end = nullptr;
+  const long needs = strtol(target.arch + strlen("sm_"), &end, 10), has = fact.major * 10 + fact.minor;
+  return *end == 'a' ? has == needs : has >= needs && fact.major == needs / 10;
+}
+
+bool has(Device device, const Target& target) {
+  const DeviceFacts* const fact = facts(device.id);
+  return fact != nullptr && runs(*fact, target);
+}
+
+const char* absent(Device device, const Target&) {
+  static thread_local char text[96];
+  if (driver().trouble != nullptr) return driver().trouble;
+  const DeviceFacts* const fact = facts(device.id);
+  if (fact == nullptr) {
+    snprintf(text, sizeof(text), "there is no cuda:%d", device.id);
+  } else {
+    snprintf(text, sizeof(text), "cuda:%d has compute capability %d.%d", device.id, fact->major, fact->minor);
+  }
+  return text;
+}
+
+// A kernel's function on a device; a list that only grows.
+struct Loaded {
+  const Kernel* kernel;
+  int device;
+  Opaque function;
+  Loaded* next;
+};
+std::atomic<Loaded*> loaded = nullptr;
+
+tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
+  const auto known = [&] {
+    for (const Loaded* one = loaded.load(std::memory_order_acquire); one != nullptr; one = one->next) {
+      if (one->kernel == launch.kernel && one->device == device) return one->function;
+    }
+    return Opaque(nullptr);
+  };
+  *function = known();
+  if (__builtin_expect(*function != nullptr, 1)) return TILEKILN_OK;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  *function = known();
+  if (*function != nullptr) return TILEKILN_OK;
+  const Driver& cuda = driver();
+  constexpr int attribute_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+  Opaque module = nullptr;
+  TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, launch.kernel->image), device, launch.kernel->name));
+  TILEKILN_TRY(check(cuda.cuModuleGetFunction(function, module, launch.function), device, launch.kernel->name));
+  const auto bytes = static_cast<int>(launch.shared_bytes);
+  TILEKILN_TRY(check(cuda.cuFuncSetAttribute(*function, attribute_shared_bytes, bytes), device, launch.kernel->name));
+  loaded.store(new Loaded{launch.kernel, device, *function, loaded.load(std::memory_order_relaxed)},
+               std::memory_order_release);
+  return TILEKILN_OK;
+}
+
+// Null of the seam's streams: all has ended when a function returns.
+tilekiln_status end(int device, NativeStream stream, Opaque waited, const char* what) {
+  return stream != nullptr ? TILEKILN_OK : check(driver().cuStreamSynchronize(waited), device, what);
+}
+
+tilekiln_status run_stage(Device device, NativeStream stream, const Launch& launch) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  return static_cast<const Engine*>(launch.choice->engine)->launch({device, stream, launch.choice}, launch.problem);
+}
+
+tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  const Driver& cuda = driver();
+  if (bytes == 0) {
+    const auto at = reinterpret_cast<Pointer>(memory->base);
+    *memory = {};
+    return check(stream == nullptr ? cuda.cuMemFree_v2(at) : cuda.cuMemFreeAsync(at, native(stream)), device.id,
+                 "giving memory back");
+  }
+  Pointer at = 0;
+  TILEKILN_TRY(
+      check(stream == nullptr ? cuda.cuMemAlloc_v2(&at, bytes) : cuda.cuMemAllocAsync(&at, bytes, native(stream)),
+            device.id, "memory for a call"));
+  *memory = {reinterpret_cast<void*>(at), reinterpret_cast<void*>(at), bytes};
+  return TILEKILN_OK;
+}
+
+tilekiln_status fill(Device device, NativeStream stream, void* to, int byte, size_t bytes) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  TILEKILN_TRY(check(
+      driver().cuMemsetD8Async(reinterpret_cast<Pointer>(to), static_cast<unsigned char>(byte), bytes, native(stream)),
+      device.id, "filling memory"));
+  return end(device.id, stream, native(stream), "filling memory");
+}
+
+tilekiln_status copy(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
+                     Direction direction) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  const Driver& cuda = driver();
+  if (direction != Direction::on_device) {
+    // A graph would read the host's memory when it is replayed.
+    int capturing = 0;
+    TILEKILN_TRY(check(cuda.cuStreamIsCapturing(native(stream), &capturing), device.id, "asking a stream"));
+    if (capturing != 0) {
+      return fail(TILEKILN_INVALID_ARGUMENT,
+                  "stream: was being captured into a graph, must not be by a call whose index arrays the host reads: "
+                  "give max_seqlen_q and max_seqlen_k, and the arrays on cuda:%d",
+                  device.id);
+    }
+  }
+  // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
+  if (stream == nullptr && direction == Direction::to_host)
+    TILEKILN_TRY(check(cuda.cuCtxSynchronize(), device.id, "waiting for what is to be read on the host"));
+  TILEKILN_TRY(
+      check(cuda.cuMemcpyAsync(reinterpret_cast<Pointer>(to), reinterpret_cast<Pointer>(from), bytes, native(stream)),
+            device.id, "a copy"));
+  return end(device.id, direction == Direction::to_host ? nullptr : stream, native(stream), "a copy");
+}
+
+struct HostStep {
+  tilekiln_status (*function)(void*);
+  void* context;
+};
+void run_step(void* context) {
+  HostStep* const step = static_cast<HostStep*>(context);
+  static_cast<void>(step->function(step->context));
+  delete step;
+}
+
+tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*function)(void*), void* context) {
+  if (stream == nullptr) return function(context);
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  auto* const step = new HostStep{function, context};
+  const tilekiln_status status =
+      check(driver().cuLaunchHostFunc(native(stream), run_step, step), device.id, "a function of the host");
+  if (status != TILEKILN_OK) delete step;
+  return status;
+}
+
+tilekiln_status wait(Device device, NativeStream stream) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  return check(driver().cuStreamSynchronize(native(stream)), device.id, "waiting for a stream");
+}
+
+tilekiln_status query(Device device, NativeStream stream, bool* idle) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  constexpr Result not_ready = 600;
+  const Result result = driver().cuStreamQuery(native(stream));
+  *idle = result == 0;
+  return result == not_ready ? TILEKILN_OK : check(result, device.id, "asking a stream");
+}
+
+}  // namespace
+
+tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
+  Opaque function = nullptr;
+  TILEKILN_TRY(load(site.device.id, launch, &function));
+  void* parameters[] = {const_cast<void*>(launch.row)};
+  TILEKILN_TRY(check(driver().cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads,
+                                             1, 1, launch.shared_bytes, native(site.stream), parameters, nullptr),
+                     site.device.id, launch.kernel->name));
+  return end(site.device.id, site.stream, native(site.stream), launch.kernel->name);
+}
+
+}  // namespace cuda
+
+extern const Backend cuda_backend;
+const Backend cuda_backend = {"cuda",
+                              2,
+                              false,
+                              false,
+                              false,
+                              reinterpret_cast<NativeStream>(uintptr_t(1)),  // CU_STREAM_LEGACY
+                              cuda::has,
+                              cuda::run_stage,
+                              cuda::memory,
+                              cuda::fill,
+                              cuda::copy,
+                              cuda::host,
+                              cuda::wait,
+                              cuda::query,
+                              cuda::absent};
+
+}  // namespace tilekiln

@@ -1,0 +1,49 @@
+// Kernels as a library holds them, and what a function of an operator's room makes of a call.
+#pragma once
+#include "kernels/backends/cuda/driver.h"
+#include "kernels/backends/cuda/tensor_map.h"
+
+namespace tilekiln::cuda {
+
+// An entry of builds.yaml for one dtype, written by build_support/toolchains/nvcc.py; loaded when it is first launched.
+struct Kernel {
+  const char* name;   // "fmha_fwd_d128-bf16"
+  const void* image;  // a cubin
+  const void* build;  // what the cubin says of itself: the Build of its room's row.h
+};
+
+// One launch, as a function of an operator's room makes it of a problem.
+struct KernelLaunch {
+  const Kernel* kernel;
+  const char* function;
+  unsigned grid[3], threads, shared_bytes;
+  const void* row;  // the kernel's one argument
+};
+
+// Where a stage runs.
+struct Site {
+  Device device;
+  NativeStream stream;
+  const Choice* choice;
+};
+
+// What targets of this backend offer for one pipeline: checks what only the device demands, fills the row, launches it.
+struct Engine { tilekiln_status (*launch)(const Site& site, const void* problem); };
+
+// Enqueues it; loads the kernel first, when it is new.
+[[nodiscard]] tilekiln_status launch(const Site& site, const KernelLaunch& launch);
+
+// Rows of 64 elements of 16 bits, swizzled over 128 bytes: (hdim, row, sequence, batch, head), boxes of 64 x `rows`.
+struct RowArray {
+  const char* name;  // of the argument, for errors
+  const void* data;
+  int dtype;                        // TILEKILN_FP16 or TILEKILN_BF16
+  uint64_t lengths[5], strides[4];  // strides in bytes
+};
+[[nodiscard]] tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map);
+
+// A word on the device that is zero, for a kernel that leaves zero behind. No two launches that may run at once share
+// one: words go round (65,536 launches later one comes again), and a launch that is captured into a graph keeps its own.
+[[nodiscard]] tilekiln_status zero_word(int device, NativeStream stream, unsigned** word);
+
+}  // namespace tilekiln::cuda

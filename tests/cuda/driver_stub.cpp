@@ -1,0 +1,108 @@
+// A libcuda.so.1 without a GPU, for the host side of the CUDA backend: "device" memory is the host's, kernels do not run, and everything asked of
+// it is counted. It shows what a library asks of a driver, and nothing of what kernels compute.
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/attention/fmha_fwd/cuda/row.h"
+
+#define EXPORT extern "C"
+
+using tilekiln::cuda::fmha_fwd::Row;
+
+extern "C" {
+int stub_devices = 1, stub_major = 9, stub_minor = 0;
+int stub_capturing = 0, stub_launch_error = 0;
+int stub_inits = 0, stub_modules = 0, stub_launches = 0, stub_waits = 0, stub_allocated = 0, stub_maps = 0;
+int stub_encode_error = 0;
+unsigned stub_grid = 0, stub_threads = 0, stub_shared_bytes = 0;
+uint64_t stub_stream = 0;
+char stub_name[64] = "";
+uint64_t stub_lengths[3][5] = {}, stub_strides[3][4] = {};
+uint32_t stub_boxes[3][5] = {};
+Row stub_row = {};
+// The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
+int stub_sequences[4][16] = {};
+}
+EXPORT int stub_row_bytes() { return sizeof(Row); }
+
+using Opaque = void*;
+using Pointer = unsigned long long;
+
+EXPORT int cuInit(unsigned) { return ++stub_inits, 0; }
+EXPORT int cuGetErrorName(int error, const char** text) {
+  return *text = error == 719 ? "CUDA_ERROR_LAUNCH_FAILED"
+                 : error == 2 ? "CUDA_ERROR_OUT_OF_MEMORY"
+                              : "CUDA_ERROR_OTHER",
+         0;
+}
+EXPORT int cuGetErrorString(int, const char** text) { return *text = "as the stub was told", 0; }
+EXPORT int cuDeviceGetCount(int* count) { return *count = stub_devices, 0; }
+EXPORT int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
+EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == 16 ? 132 : attribute == 75 ? stub_major : attribute == 76 ? stub_minor : 0;
+  return 0;
+}
+EXPORT int cuDevicePrimaryCtxRetain(Opaque* context, int) { return *context = &stub_devices, 0; }
+static thread_local Opaque current = nullptr;
+EXPORT int cuCtxGetCurrent(Opaque* context) { return *context = current, 0; }
+EXPORT int cuCtxPushCurrent_v2(Opaque context) { return current = context, 0; }
+EXPORT int cuCtxPopCurrent_v2(Opaque* context) { return *context = current, current = nullptr, 0; }
+EXPORT int cuCtxSynchronize() { return ++stub_waits, 0; }
+EXPORT int cuModuleLoadData(Opaque* module, const void* image) {
+  if (memcmp(image,
+             "\x7f"
+             "ELF",
+             4) != 0)
+    return 200;  // CUDA_ERROR_INVALID_IMAGE
+  return ++stub_modules, *module = const_cast<void*>(image), 0;
+}
+EXPORT int cuModuleGetFunction(Opaque* function, Opaque module, const char* name) {
+  strncpy(stub_name, name, sizeof(stub_name) - 1);
+  return *function = module, 0;
+}
+EXPORT int cuFuncSetAttribute(Opaque, int, int) { return 0; }
+EXPORT int cuLaunchKernel(Opaque, unsigned grid, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+                          unsigned shared_bytes, Opaque stream, void** parameters, void**) {
+  if (stub_launch_error != 0) return stub_launch_error;
+  ++stub_launches;
+  stub_grid = grid, stub_threads = threads, stub_shared_bytes = shared_bytes;
+  stub_stream = reinterpret_cast<uint64_t>(stream);
+  memcpy(&stub_row, parameters[0], sizeof(Row));
+  const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};
+  for (int i = 0; i < 4; ++i) {
+    if (arrays[i] != nullptr)
+      memcpy(stub_sequences[i], arrays[i], sizeof(int) * (stub_row.batch < 16 ? stub_row.batch : 16));
+  }
+  return 0;
+}
+EXPORT int cuLaunchHostFunc(Opaque, void (*function)(void*), void* context) { return function(context), 0; }
+EXPORT int cuMemAlloc_v2(Pointer* memory, size_t bytes) {
+  return ++stub_allocated, *memory = reinterpret_cast<Pointer>(malloc(bytes)), 0;
+}
+EXPORT int cuMemFree_v2(Pointer memory) { return --stub_allocated, free(reinterpret_cast<void*>(memory)), 0; }
+EXPORT int cuMemAllocAsync(Pointer* memory, size_t bytes, Opaque) { return cuMemAlloc_v2(memory, bytes); }
+EXPORT int cuMemFreeAsync(Pointer memory, Opaque) { return cuMemFree_v2(memory); }
+EXPORT int cuMemsetD8Async(Pointer to, unsigned char byte, size_t bytes, Opaque) {
+  return memset(reinterpret_cast<void*>(to), byte, bytes), 0;
+}
+EXPORT int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, Opaque) {
+  return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), bytes), 0;
+}
+EXPORT int cuStreamSynchronize(Opaque) { return ++stub_waits, 0; }
+EXPORT int cuStreamQuery(Opaque) { return 0; }
+EXPORT int cuStreamIsCapturing(Opaque, int* capturing) { return *capturing = stub_capturing, 0; }
+// The rules of cuTensorMapEncodeTiled that the library must keep.
+EXPORT int cuTensorMapEncodeTiled(void*, int, unsigned rank, void* address, const uint64_t* lengths,
+                                  const uint64_t* strides, const uint32_t* box, const uint32_t*, int, int, int, int) {
+  bool sound = rank == 5 && address != nullptr && reinterpret_cast<uint64_t>(address) % 16 == 0;
+  for (int i = 0; i < 5; ++i)
+    sound = sound && lengths[i] > 0 && lengths[i] <= uint64_t(1) << 32 && box[i] > 0 && box[i] <= 256;
+  for (int i = 0; i < 4; ++i) sound = sound && strides[i] % 16 == 0 && strides[i] < uint64_t(1) << 40;
+  if (!sound || stub_encode_error != 0) return 1;
+  const int at = stub_maps++ % 3;
+  memcpy(stub_lengths[at], lengths, sizeof(stub_lengths[at]));
+  memcpy(stub_strides[at], strides, sizeof(stub_strides[at]));
+  memcpy(stub_boxes[at], box, sizeof(stub_boxes[at]));
+  return 0;
+}

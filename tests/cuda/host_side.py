@@ -1,0 +1,219 @@
+"""What tests/cuda/test_library.py runs in a process with the stub of the driver: python host_side.py LIBRARY CASE."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tilekiln as tk
+
+from tests.python.capsules import Exported
+
+stub = ctypes.CDLL("libcuda.so.1")
+
+
+def number(name: str) -> Any:
+    return ctypes.c_int.in_dll(stub, f"stub_{name}")
+
+
+def numbers(name: str, kind: type, *shape: int) -> np.ndarray:
+    array: Any = kind
+    for length in reversed(shape):
+        array = array * length
+    return np.ctypeslib.as_array(array.in_dll(stub, f"stub_{name}")).copy()
+
+
+def row() -> Any:
+    from tools.gpu import driver, forward
+
+    structure = driver.structure(forward.HEADER, "Row")
+    assert ctypes.sizeof(structure) <= stub.stub_row_bytes() < ctypes.sizeof(structure) + 128
+    return structure.in_dll(stub, "stub_row")
+
+
+class Device:
+    """An array that says it is on cuda:0."""
+
+    def __init__(self, *shape: int, dtype: str = "bf16", fill: int | None = None) -> None:
+        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0)}[dtype]
+        self.buffer = np.zeros(int(np.prod(shape)) * bits // 8 + 64, np.uint8)
+        start = -self.buffer.ctypes.data % 64
+        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32}[dtype]
+        self.array = self.buffer[start : start + int(np.prod(shape)) * bits // 8].view(kind).reshape(shape)
+        if fill is not None:
+            self.array[...] = fill
+        self.exported = Exported(self.array, device_type=2, code=code, bits=bits)
+        for index, stride in enumerate(self.array.strides):
+            self.exported.managed.tensor.strides[index] = stride // self.array.itemsize
+
+    def __dlpack__(self, **options: object) -> object:
+        return self.exported.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+
+def ints(*values: int) -> Device:
+    made = Device(len(values), dtype="int32")
+    made.array[...] = values
+    return made
+
+
+def refused(call: Callable[[], object], kind: type[Exception] = tk.ArgumentError) -> str:
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError("it ran")
+
+
+def lazily(library: tk.Library) -> None:
+    """Nothing of the driver until an array is on a device; a kernel once; cubins of the dtype and head dim."""
+    host = np.ones((1, 8, 2, 64), ml_dtypes.bfloat16)
+    assert np.all(library.fmha_fwd(host, host, host) == 1)
+    assert number("inits").value == 0
+    q, out = Device(2, 300, 4, 64), Device(2, 300, 4, 64)
+    lse = Device(2, 4, 300, dtype="fp32")
+    for _ in range(2):
+        library.fmha_fwd(q, q, q, out=out, lse=lse, causal=True, softmax_scale=0.25)
+    assert (number("inits").value, number("modules").value, number("launches").value) == (1, 1, 2)
+    assert ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value == b"fmha_fwd_hopper"
+    at = row()
+    assert (at.batch, at.nhead_q, at.nhead_k, at.seqlen_q_most, at.seqlen_k_most, at.hdim_v) == (2, 4, 4, 300, 300, 64)
+    assert (at.query_blocks, at.tiles, at.head_group) == (2, 16, 8)
+    assert (at.left, at.right, at.features) == (1 << 29, 0, 1 | 64 | 128)
+    assert abs(at.score_scale_log2 - 0.25 * 1.4426950408889634) < 1e-6
+    assert (at.out, at.out_batch, at.out_head, at.out_row) == (out.array.ctypes.data, 300 * 256, 64, 256)
+    assert (at.lse, at.lse_batch, at.lse_head) == (lse.array.ctypes.data, 1200, 300)
+    assert numbers("lengths", ctypes.c_uint64, 3, 5).tolist() == [[64, 300, 1, 2, 4]] * 3
+    assert numbers("strides", ctypes.c_uint64, 3, 4).tolist() == [[512, 512, 153600, 128]] * 3
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, 1].tolist() == [64, 128, 128]
+    assert (number("grid").value, number("threads").value) == (16, 512)
+    assert 0 < number("shared_bytes").value <= 232448
+
+
+def streams(library: tk.Library) -> None:
+    """The default stream of a framework that does not say; a stream by its handle; no stream of the host."""
+    q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
+    stream_of = ctypes.c_uint64.in_dll(stub, "stub_stream")
+    library.fmha_fwd(q, q, q, out=out)
+    waits = number("waits").value
+    library.fmha_fwd(q, q, q, out=out)
+    assert stream_of.value == 1  # CU_STREAM_LEGACY
+    assert number("waits").value == waits  # calls are enqueued, not waited for
+    stream = tk.Stream(device=(2, 0), native=0x77)
+    library.fmha_fwd(q, q, q, out=out, stream=stream)
+    assert stream_of.value == 0x77
+    stream.synchronize()
+    assert number("waits").value == waits + 1
+    said = refused(lambda: library.fmha_fwd(q, q, q, out=out, stream=tk.Stream()))
+    assert said.startswith("stream: was a queue of the host, must be a stream of cuda:0"), said
+    number("capturing").value = 1
+    given = row().next_tile
+    library.fmha_fwd(q, q, q, out=out)
+    first = row().next_tile
+    library.fmha_fwd(q, q, q, out=out)
+    assert len({given, first, row().next_tile}) == 3  # a captured launch keeps its counter
+
+
+def capture_first(library: tk.Library) -> None:
+    q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
+    number("capturing").value = 1
+    said = refused(lambda: library.fmha_fwd(q, q, q, out=out), RuntimeError)
+    assert "was being captured into a graph at the first call on cuda:0, must have run one call before" in said, said
+    assert number("launches").value == 0
+
+
+def sequences(library: tk.Library) -> None:
+    """Starts and lengths reach the device, and memory goes back."""
+    q, k, out = Device(60, 2, 64), Device(90, 2, 64), Device(60, 2, 64)
+    starts_q, starts_k = ints(0, 20, 25, 60), ints(0, 30, 60, 90)
+    library.fmha_fwd(q, k, k, out=out, cu_seqlens_q=starts_q, cu_seqlens_k=starts_k)
+    assert numbers("sequences", ctypes.c_int, 4, 16)[:, :3].tolist() == [
+        [0, 20, 25],
+        [0, 30, 60],
+        [20, 5, 35],
+        [30, 30, 30],
+    ]
+    at = row()
+    assert (at.seqlen_q_most, at.seqlen_k_most, at.batch, at.out_batch, at.features & 2) == (35, 30, 3, 0, 2)
+    far = 1 << 30
+    assert numbers("lengths", ctypes.c_uint64, 3, 5)[0].tolist() == [64, far, 2 * far, 2 * far, 2]
+    assert numbers("strides", ctypes.c_uint64, 3, 4)[0].tolist() == [256, 256, (1 << 34) - 256, 128]
+    kept = number("allocated").value
+    q, k, out = Device(3, 20, 2, 64), Device(3, 30, 2, 64), Device(3, 20, 2, 64)
+    library.fmha_fwd(q, k, k, out=out, seqlen_q=ints(7, 20, 0), seqlen_k=ints(30, 1, 4))
+    assert numbers("sequences", ctypes.c_int, 4, 16)[2:, :3].tolist() == [[7, 20, 0], [30, 1, 4]]
+    at = row()
+    assert (at.seqstart_q, at.rows_q, at.rows_k, at.out_batch, at.lse_batch) == (0, 20, 30, 0, -20)
+    assert number("allocated").value == kept
+
+
+def unread(library: tk.Library) -> None:
+    """With max_seqlen_q and max_seqlen_k the kernel reads the caller's arrays, also in a graph."""
+    q, out, starts = Device(60, 2, 64), Device(60, 2, 64), ints(0, 20, 25, 60)
+
+    def call(**more: int) -> object:
+        return library.fmha_fwd(q, q, q, out=out, cu_seqlens_q=starts, cu_seqlens_k=starts, **more)
+
+    call(max_seqlen_q=35, max_seqlen_k=40)
+    kept, waits = number("allocated").value, number("waits").value
+    number("capturing").value = 1
+    call(max_seqlen_q=35, max_seqlen_k=40)
+    at = row()
+    place = starts.array.ctypes.data
+    assert (at.seqstart_q, at.cu_seqlens_q, at.seqlen_q) == (place, place, 0)
+    assert (at.seqstart_k, at.cu_seqlens_k, at.seqlen_k) == (place, place, 0)
+    assert (at.seqlen_q_most, at.seqlen_k_most, at.query_blocks) == (35, 40, 1)
+    assert (number("allocated").value, number("waits").value) == (kept, waits)
+    said = refused(call)
+    assert said.startswith("stream: was being captured into a graph, must not be by a call whose index arrays"), said
+
+
+def errors(library: tk.Library) -> None:
+    q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
+
+    def call(**more: float) -> object:
+        return library.fmha_fwd(q, q, q, out=out, **more)
+
+    call()
+    number("launch_error").value = 719
+    said = refused(call, RuntimeError)
+    assert "cuda:0: fmha_fwd_d64-bf16: as the stub was told (CUDA_ERROR_LAUNCH_FAILED, 719)" in said, said
+    number("launch_error").value = 2
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in refused(call, MemoryError)
+    number("launch_error").value = 0
+    number("encode_error").value = 1
+    assert "cuda:0: q: as the stub was told" in refused(call, RuntimeError)
+    number("encode_error").value = 0
+    launches = number("launches").value
+    assert refused(lambda: call(softmax_scale=-1.0)) == "softmax_scale: was -1, must be above 0 on cuda"
+    odd, made = Device(1, 8, 1, 60), Device(1, 8, 1, 60)
+    said = refused(lambda: library.fmha_fwd(odd, odd, odd, out=made))
+    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda"
+    wide = Device(1, 8, 1, 68)
+    wide.exported.managed.tensor.shape[3] = 64
+    said = refused(lambda: library.fmha_fwd(wide, wide, wide, out=Device(1, 8, 1, 64)))
+    assert said == "q: a stride was 68 elements, must be a multiple of 8, 0 or more, on cuda: pass a copy"
+    floats = Device(1, 8, 1, 64, dtype="fp32")
+    made = Device(1, 8, 1, 64, dtype="fp32")
+    said = refused(lambda: library.fmha_fwd(floats, floats, floats, out=made), tk.NoKernelError)
+    assert "its tensor cores multiply no fp32" in said, said
+    assert number("launches").value == launches
+
+
+def other_chip(library: tk.Library) -> None:
+    number("major").value = 8
+    q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
+    said = refused(lambda: library.fmha_fwd(q, q, q, out=out), tk.NoKernelError)
+    assert "cuda-sm90a, which this machine has not (cuda:0 has compute capability 8.0)" in said, said
+
+
+CASES = {case.__name__: case for case in (lazily, streams, capture_first, sequences, unread, errors, other_chip)}
+
+if __name__ == "__main__":
+    CASES[sys.argv[2]](tk.load(sys.argv[1]))

@@ -1,0 +1,146 @@
+"""A library with a CUDA target, without a GPU: it builds, loads, runs its CPU rows, and asks a driver for what it must.
+
+The driver is a stub (driver_stub.cpp): nothing here says what a kernel computes. `tools/gpu test` does, on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tilekiln as tk
+
+from build_support.toolchain import ToolchainError
+from build_support.toolchains import cubin, nvcc
+from codegen.emit import kernels
+from codegen.plan.plan import resolve
+from codegen.schema.tree import tree
+from tests.python.capsules import Exported
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS, WHERE = "cuda-sm90a,native", "family=fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64"
+
+CASES = ["lazily", "streams", "capture_first", "sequences", "unread", "errors", "other_chip"]
+
+pytestmark = pytest.mark.xdist_group("cuda")
+
+
+@pytest.fixture(scope="module")
+def path(build_library: Callable[..., Path], binding: object) -> Path:
+    try:
+        nvcc.find_nvcc()
+    except ToolchainError as error:
+        if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    return build_library("flash", targets=TARGETS, where=WHERE)
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driver")
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I.", "-Wall", "-Wextra", "-Werror"]
+    out = folder / "libcuda.so.1"
+    subprocess.run([*command, "tests/cuda/driver_stub.cpp", "-o", out], cwd=ROOT, check=True)
+    return folder
+
+
+def test_needs_no_driver(path: Path) -> None:
+    said = subprocess.run(["readelf", "-d", path], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"NEEDED.*\[([^\]]+)\]", said)
+    assert needed
+    assert not [name for name in needed if "cu" in name.lower()]
+
+
+def test_loads_and_runs_its_cpu_rows_without_a_driver(path: Path) -> None:
+    library = tk.Library(path)
+    q = np.ones((1, 5, 1, 64), ml_dtypes.bfloat16)
+    assert np.all(library.fmha_fwd(q, q, q) == 1)
+    on_device = Exported(q.view(np.uint16), device_type=2, code=4, bits=16)
+    for index, stride in enumerate(q.strides):
+        on_device.managed.tensor.strides[index] = stride // 2
+    said = r"for cuda-sm90a, which this machine has not \(there is no NVIDIA driver \(libcuda\.so\.1: .*\)\): fmha"
+    with pytest.raises(tk.NoKernelError, match=said):
+        library.fmha_fwd(on_device, on_device, on_device, out=on_device_copy(q))
+    (row,) = [
+        i
+        for i in library.instances("mode=batch mask=none bias=none lse=no dropout=no softcap=no")
+        if "hopper" in i.name
+    ]
+    assert row.name.endswith("_hopper_b192x128_cuda_sm90a")
+    assert not library.instance_usable(row.number)
+
+
+def on_device_copy(array: np.ndarray) -> Exported:
+    made = Exported(array.view(np.uint16).copy(), device_type=2, code=4, bits=16)
+    for index, stride in enumerate(array.strides):
+        made.managed.tensor.strides[index] = stride // 2
+    return made
+
+
+def test_holds_the_kernels_of_its_rows_alone(path: Path) -> None:
+    data = path.read_bytes()
+    assert b"fmha_fwd_d64-bf16\0" in data
+    assert b"fmha_fwd_d64-fp16\0" not in data
+    assert b"fmha_fwd_d128-bf16\0" not in data
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("case", CASES)
+def test_host_side(path: Path, stub: Path, case: str) -> None:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "tests/cuda/host_side.py", str(path), case]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_row_has_a_kernel() -> None:
+    """By the plan alone: each row's tile is that of a kernel which holds its head dims."""
+    plan = resolve("flash", ["cuda-sm90a"])
+    held = kernels.of_plan(plan)
+    assert len(held) == 14
+    by_tile = {
+        (kernel.dtype, 64 * kernel.file.define["WARPGROUPS"], kernel.file.define["KEYS"]) for kernel in held.values()
+    }
+    assert plan.instances
+    for instance in plan.instances:
+        signature, (tile_q, tile_k) = instance.signature, map(int, str(instance.algorithm["tile"]).split("x"))
+        assert (signature["dtype"], tile_q, tile_k) in by_tile
+        assert any(
+            kernel.dtype == signature["dtype"]
+            and kernel.file.define["HDIM_Q"] >= signature["hdim_q"]
+            and kernel.file.define["HDIM_V"] >= signature["hdim_v"]
+            and (64 * kernel.file.define["WARPGROUPS"], kernel.file.define["KEYS"]) == (tile_q, tile_k)
+            for kernel in held.values()
+        ), instance.name
+
+
+def test_what_the_target_refuses() -> None:
+    root = tree()
+    refusals = root.refusals(root.target("cuda-sm90a"), root.family("fmha_fwd"))
+    assert [rule.says for rule in refusals] == [
+        "on a CUDA GPU q, k and v are fp16 or bf16: its tensor cores multiply no fp32",
+        "no kernel of fp8 exists for cuda-sm90a yet",
+    ]
+    for receipt in ("flash", "fp32", "fp8"):
+        dtypes = {
+            i.signature["dtype"]
+            for i in resolve(receipt, ["cuda-sm90a", "cpu-generic"]).instances
+            if i.target.name == "cuda-sm90a"
+        }
+        assert dtypes == ({"fp16", "bf16"} if receipt == "flash" else set())
+
+
+def test_what_a_cubin_must_hold() -> None:
+    with pytest.raises(cubin.CubinError, match="no 64-bit ELF file"):
+        cubin.constant(b"\0" * 100, "_build")
+    own = Path(sys.executable).resolve().read_bytes()
+    with pytest.raises(cubin.CubinError, match="the cubin has 0 symbols that end in _no_such_build, must have one"):
+        cubin.constant(own, "_no_such_build")

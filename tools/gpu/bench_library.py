@@ -1,0 +1,47 @@
+"""The forward through a library, beside cuDNN: the whole call of Python, back to back in the current stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tilekiln as tk
+import torch
+from torch.nn.attention import SDPBackend
+
+from tools.gpu.bench import interleaved, line
+from tools.gpu.bench_forward import peer
+
+SEQLENS = (1024, 2048, 4096, 8192, 16384)
+
+
+def run(library: tk.Library, hdims: list[int], rounds: int) -> None:
+    square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    took = interleaved({"matmul": lambda: square @ square}, rounds)["matmul"]
+    line("matmul 8k bf16, TFLOP/s", [2 * 8192**3 / took / 1e9])
+    for hdim in hdims:
+        for causal in (False, True):
+            table: dict[str, list[float]] = {}
+            for seqlen in SEQLENS:
+                batch, nhead = 16384 // seqlen, 2048 // hdim
+                q, k, v, out = (
+                    torch.randn(batch, nhead, seqlen, hdim, device="cuda", dtype=torch.bfloat16) for _ in range(4)
+                )
+                lse = torch.empty(batch, nhead, seqlen, device="cuda")
+
+                def call(
+                    q: Any = q, k: Any = k, v: Any = v, out: Any = out, lse: Any = lse, causal: bool = causal
+                ) -> None:
+                    library.fmha_fwd(q, k, v, out=out, lse=lse, causal=causal, layout="bhsd")
+
+                programs: dict[str, Callable[[], object]] = {
+                    "cuDNN": peer(SDPBackend.CUDNN_ATTENTION, q, k, v, causal),
+                    "Tilekiln": call,
+                }
+                flops = 4 * batch * nhead * seqlen**2 * hdim * (0.5 if causal else 1.0)
+                for name, time in interleaved(programs, rounds).items():
+                    table.setdefault(name, []).append(flops / time / 1e9)
+            for name, values in table.items():
+                line(f"library fwd d{hdim} {'causal' if causal else 'full'} {name}", values)
+            ratios = [ours / theirs for ours, theirs in zip(table["Tilekiln"], table["cuDNN"], strict=True)]
+            print(f"{'  Tilekiln / cuDNN':44}", *(f"{ratio:6.2f}" for ratio in ratios), flush=True)

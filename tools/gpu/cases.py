@@ -1,0 +1,225 @@
+"""Forward through a library with CUDA tensors: problems of tests/python/problems.py against float64."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+import torch
+from tilekiln import reference
+
+from tests.python import problems
+from tools.gpu.check import tolerance
+
+HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
+EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 131, 191, 192, 193, 300)
+HANGS = 20.0  # s
+TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def on_device(array: np.ndarray) -> torch.Tensor:
+    """A copy with the strides of `array`, also where they leave gaps."""
+    kind = TYPES.get(array.dtype.name)
+    if kind is None:
+        return torch.from_numpy(np.ascontiguousarray(array)).cuda()
+    steps = [stride // array.itemsize for stride in array.strides]
+    if array.size == 0 or min(steps) < 0:
+        return torch.from_numpy(np.ascontiguousarray(array).view(np.uint16)).view(kind).cuda()
+    span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1
+    flat = np.lib.stride_tricks.as_strided(array.view(np.uint16), (span,), (2,))
+    return torch.from_numpy(flat.copy()).view(kind).cuda().as_strided(array.shape, steps)
+
+
+def on_host(tensor: torch.Tensor, like: np.ndarray) -> np.ndarray:
+    if like.dtype.name in TYPES:
+        return tensor.contiguous().view(torch.uint16).cpu().numpy().view(like.dtype)
+    return tensor.cpu().numpy()
+
+
+def hung(case: str) -> None:
+    """A kernel that does not end takes the process with it."""
+    print(f"BAD no answer after {HANGS} s: {case}", flush=True)
+    os._exit(3)
+
+
+def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
+    plain = hdim == (192, 128)
+    signature: dict[str, Any] = {
+        "dtype": dtype,
+        "hdim_q": hdim[0],
+        "hdim_v": hdim[1],
+        "mode": draw.choice(("batch", "group")),
+        "mask": draw.choice(("none", "window")),
+        "bias": "none" if plain else draw.choice(("none", "none", "elementwise", "alibi")),
+        "lse": True,
+        "dropout": not plain and draw.random() < 0.3,
+        "skip_min_seqlen_q": draw.random() < 0.2,
+        "sink": False,
+        "qscale": "none",
+    }
+    # As receipts have them: soft cap and alibi in flash, sinks in ck_default.
+    signature["sink"] = signature["bias"] != "alibi" and draw.random() < 0.25
+    signature["softcap"] = not signature["sink"] and signature["bias"] != "elementwise" and draw.random() < 0.25
+    if signature["softcap"] or signature["bias"] == "alibi":
+        signature["skip_min_seqlen_q"] = False
+    return signature
+
+
+def drawn_sizes(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> problems.Sizes:
+    batch, nhead_k = draw.randint(1, 3), draw.randint(1, 2)
+    window = draw.choice(((-1, 0), (-1, -1), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (130, -1)))
+    return problems.Sizes(
+        lengths_q=tuple(draw.choice(EDGES) for _ in range(batch)),
+        lengths_k=tuple(draw.choice(EDGES) for _ in range(batch)),
+        nhead_q=nhead_k * draw.randint(1, 3),
+        nhead_k=nhead_k,
+        hdim_q=hdim[0] - 8 * draw.choice((0, 0, 1)),
+        hdim_v=hdim[1] - 8 * draw.choice((0, 0, 1)),
+        padding=draw.choice(("none", "seqlen", "cu_seqlens")),
+        layout=draw.choice(("bshd", "bhsd")),
+        strides=draw.choice(("dense", "dense", "exchanged", "sparse")),
+        window=window,
+        causal=draw.random() < 0.3,
+        mask_origin=draw.choice(("bottom_right", "top_left")),
+        sink_size=draw.choice((0, 1, 5, 64, 100)) if window[0] >= 0 else 0,
+        bias_heads=draw.random() < 0.5,
+        bias_batch=draw.random() < 0.5,
+        alibi_2d=draw.random() < 0.5,
+        min_seqlen_q=draw.choice((1, 15, 64)),
+        softmax_scale=draw.choice((None, None, 0.4 if dtype == "bf16" else 0.1)),
+        dropout_p=draw.choice((0.05, 0.2, 0.6)),
+        store_randval=False,
+    )
+
+
+def excess(dtype: str, problem: problems.Problem, expected: reference.Result, made: dict[str, np.ndarray]) -> float:
+    """The worst error as a share of its bound; inf for a NaN and for a byte in rows that must stay untouched."""
+    bound = tolerance(dtype, float(problem.inputs.get("softcap", 0.0)))
+    more = 0.0
+    if dtype == "fp16":  # half a step of a weight below 2^-14, of every key
+        kept = 1 - float(problem.inputs.get("dropout_p", 0.0))
+        keys = -2 if problem.sizes.layout == "bhsd" else -3
+        more = (
+            2.0**-25 / kept * float(np.nansum(np.abs(problem.inputs["v"].astype(np.float64)), axis=keys).max(initial=0))
+        )
+    rows = expected.touched if problem.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
+    worst = 0.0
+    for result, value, limit, touched in (
+        (made["out"], expected.out, bound.out_bound(expected) + more, rows),
+        (made["lse"], expected.lse, bound.lse_bound(expected), expected.touched),
+    ):
+        if not problems.still_poison(result[~touched]):
+            return float("inf")
+        got, want, most = result[touched].astype(np.float64), value[touched], limit[touched]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.where(got == want, 0.0, np.abs(got - want) / most)
+        worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
+    return worst
+
+
+def run(libraries: list[tk.Library], dtypes: list[str], hdims: list[tuple[int, int]], cases: int, seed: int) -> int:
+    """Prints a line for each head dim; the number of those that do not hold. A case goes to the first that has it."""
+    bad = 0
+    for dtype in dtypes:
+        for hdim in hdims:
+            draw, worst, failed = random.Random(f"{seed} {dtype} {hdim}"), 0.0, 0
+            for case in range(cases):
+                signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
+                problem = problems.make(signature, sizes, seed + case)
+                watchdog = threading.Timer(HANGS, hung, [f"{dtype} {hdim} case {case}: {signature} {sizes}"])
+                watchdog.start()
+                try:
+                    share, same = one(libraries, dtype, problem, case % 2 == 0)
+                except Exception as error:
+                    share, same = float("inf"), True
+                    print(f"BAD {dtype} {hdim} {signature} {sizes}: {type(error).__name__}: {error}", flush=True)
+                finally:
+                    watchdog.cancel()
+                worst = max(worst, share)
+                if share > 1 or not same:
+                    failed += 1
+                    if failed <= 5:
+                        print(f"BAD {dtype} {hdim} {share:.3g} same {same}: {signature} {sizes}", flush=True)
+            bad += failed
+            print(
+                f"library fmha_fwd {dtype} {hdim[0]}x{hdim[1]}: {cases} cases, {failed} bad, worst {worst:.2f}",
+                flush=True,
+            )
+    return bad
+
+
+def call(libraries: list[tk.Library], **arguments: Any) -> None:
+    for library in libraries[:-1]:
+        try:
+            library.fmha_fwd(**arguments)
+            return
+        except tk.NoKernelError:
+            continue
+    libraries[-1].fmha_fwd(**arguments)
+
+
+def one(libraries: list[tk.Library], dtype: str, problem: problems.Problem, unread: bool) -> tuple[float, bool]:
+    """The error, and whether a second run gives the same bytes. `unread`: with max_seqlen_q and max_seqlen_k."""
+    expected = problem.reference()
+    inputs = {
+        name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in problem.inputs.items()
+    }
+    if unread and max(problem.sizes.lengths_k) > 0:  # the kernel reads the index arrays
+        more = 0 if "bias" in inputs else 3  # its columns are max_seqlen_k
+        inputs |= {
+            "max_seqlen_q": max(1, *problem.sizes.lengths_q) + more,
+            "max_seqlen_k": max(1, *problem.sizes.lengths_k) + more,
+        }
+    blank = problem.outputs()
+    results = []
+    for _ in range(2):
+        made = {name: on_device(array) for name, array in blank.items()}
+        call(libraries, **inputs, **made)
+        torch.cuda.synchronize()
+        results.append({name: on_host(tensor, blank[name]) for name, tensor in made.items()})
+    same = all(np.array_equal(results[0][n].view(np.uint8), results[1][n].view(np.uint8)) for n in blank)
+    return excess(dtype, problem, expected, results[0]), same
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("odd head dim", {"hdim": 60}, "head dim"),
+    ("reversed", {"flip": True}, ""),
+    ("negative scale", {"softmax_scale": -0.1}, "softmax_scale: was -0.1, must be above 0 on cuda"),
+]
+
+
+def refusals(library: tk.Library) -> int:
+    """What the device alone refuses names the argument and writes nothing."""
+    bad = 0
+    for name, change, said in REFUSED:
+        if "flip" in change:  # torch has no negative strides: one that is no multiple of 8
+            q = torch.zeros(1, 40, 2, 68, device="cuda", dtype=torch.bfloat16)[..., :64]
+            said = "q: a stride was 68 elements, must be a multiple of 8"
+        else:
+            q = torch.zeros(1, 40, 2, change.get("hdim", 64), device="cuda", dtype=torch.bfloat16)
+        out = torch.full(q.shape, 7.0, device="cuda", dtype=q.dtype)
+        more = {key: value for key, value in change.items() if key not in ("flip", "hdim")}
+        try:
+            library.fmha_fwd(q, q, q, out=out, **more)
+            text = "it ran"
+        except tk.ArgumentError as error:
+            text = str(error)
+        ok = said in text and bool((out == 7).all())
+        bad += not ok
+        print(f"{'ok ' if ok else 'BAD'} refused, {name}: {text}", flush=True)
+    return bad
+
+
+def report(name: str, check: Callable[[], str | None]) -> int:
+    """`check` answers None, or what is wrong."""
+    try:
+        wrong = check()
+    except Exception as error:
+        wrong = f"{type(error).__name__}: {error}"
+    print(f"{'BAD' if wrong else 'ok '} {name}{': ' + wrong if wrong else ''}", flush=True)
+    return int(wrong is not None)
