@@ -219,10 +219,10 @@ def check_together(listed: Sequence[Target]) -> None:
 
 
 def targets() -> list[Target]:
-    """Every target, slowest first."""
+    """Every target of the host, slowest first."""
     from codegen.schema.tree import tree
 
-    return list(tree().targets.values())
+    return list(tree().of_host.values())
 
 
 def native_target() -> str:

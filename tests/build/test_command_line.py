@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from codegen.schema.targets import targets
+from codegen.schema.tree import tree
 
-TARGETS = [target.name for target in targets()]
+TARGETS = list(tree().targets)
 GOLDEN = Path(__file__).parent / "golden"
 
 

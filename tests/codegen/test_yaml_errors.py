@@ -235,8 +235,8 @@ CASES = [
     (
         AVX2,
         "backend: cpu",
-        "backend: @cuda",
-        "no backend 'cuda': nothing here compiles or runs its targets; backends: cpu",
+        "backend: @vulkan",
+        "no backend 'vulkan': nothing here compiles or runs its targets; backends: cpu, cuda",
     ),
     (CPU, "machine: cpuid", "machine: @cpuld", "no machine 'cpuld'; nearest: cpuid"),
     (CPU, "backend: cpu", "backend: @xpu", "the file must lie in kernels/backends/xpu"),
