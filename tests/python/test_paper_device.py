@@ -87,7 +87,7 @@ def narrow(load: Made, name: str) -> tk.Library:
     """The operator's library, of few instances: one build for all of a receipt."""
     of = receipt(name)
     where = {
-        "norm_default": "dtype=fp32 or element=bytes4",
+        "norm_default": "dtype=fp32 or element=bytes4 or family=moe_sorting",
         "moe_default": "dtype=fp32 or family=moe_sorting",
         "gemm_linear": "family=flatmm_quant",
     }
