@@ -106,7 +106,7 @@ DECLARED = (
     *("fmha_bwd", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_fwd_appendkv"),
     *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "grouped_gemm", "fused_moe"),
     *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
-    *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose"),
+    *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose", "silu_and_mul", "silu_and_mul_bwd"),
 )
 
 
