@@ -145,11 +145,11 @@ def threads(library: tk.Library) -> str | None:
 
     def work(seed: int) -> None:
         try:
-            wrong.append(one(seed))
+            wrong.append(calls(seed))
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {error}")
 
-    def one(seed: int) -> str | None:
+    def calls(seed: int) -> str | None:
         with torch.cuda.stream(torch.cuda.Stream()):
             q, k, v = tensors(700, 64 if seed % 2 else 128, 1, 3)
             first = library.fmha_fwd(q, k, v, causal=True)
