@@ -58,8 +58,7 @@ class Toolchain:
     ) -> list[str]:
         """The command that compiles `source`, up to `-o`; `what` names its optimisation."""
         cpp = not source.endswith(".c")
-        standard = flags.STANDARD if what == "engine" else flags.HOST_STANDARD
-        language = [f"-std={standard}"] if cpp else ["-x", "c", "-std=c11"]
+        language = [f"-std={flags.STANDARD}"] if cpp else ["-x", "c", "-std=c11"]
         command = [self.cxx, *language, *self.mode_flags(what)]
         command += [flag for flag in flags.HIDDEN if cpp or "inlines" not in flag]
         if cpp and self.kind == "g++":
