@@ -333,13 +333,17 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {
-    fmha_fwd::kHdimQ, fmha_fwd::kHdimV,   fmha_fwd::kQueryRows,    64,
-    fmha_fwd::kKeys,  fmha_fwd::kThreads, sizeof(fmha_fwd::Shared),
+extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
+                                                          fmha_fwd::kHdimV,
+                                                          fmha_fwd::kQueryRows,
+                                                          64,
+                                                          fmha_fwd::kKeys,
+                                                          fmha_fwd::kThreads,
+                                                          sizeof(fmha_fwd::Shared),
 #ifdef TILEKILN_FP16
-    1
+                                                          1
 #else
-    0
+                                                          0
 #endif
 };
 
