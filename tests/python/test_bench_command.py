@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln.__main__ import main
-from tilekiln.bench import answers
 from tilekiln.bench._declared import CALLS
+
+pytestmark = pytest.mark.usefixtures("binding")
 
 SMALL = {
     "rows": 7, "columns": 70, "tokens": 9, "experts": 8, "topk": 2, "m": 5, "n": 70, "k": 64, "groups": 2, "batch": 2,
@@ -65,6 +65,12 @@ def receipt(operator: str) -> str:
     return room or ("moe_default" if operator == "fused_moe" else "norm_default")
 
 
+def main(words: list[str]) -> int:
+    from tilekiln import __main__
+
+    return __main__.main(words)
+
+
 def bench(library: tk.Library, words: str, *options: str) -> int:
     return main(["bench", *words.split(), *options, "--repeat", "1", "--warmup", "0", "--receipt", str(library.path)])
 
@@ -110,6 +116,8 @@ def test_lines_and_csv(load: Callable[..., tk.Library], tmp_path: Any, capsys: p
 def test_a_wrong_answer_is_told(
     load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from tilekiln.bench import answers
+
     def spoilt(given: Any, made: Any) -> float:
         right(given, made)
         return right(given, {**made, "y": made["y"] + np.float32(1e-3)})

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import operators, reference
+from tilekiln import reference
 
 COMPAT = pathlib.Path(__file__).resolve().parents[2] / "python" / "compat" / "ck_dispatcher"
 
 
 @pytest.fixture
 def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tilekiln import operators
+
     monkeypatch.syspath_prepend(COMPAT)
     monkeypatch.setenv("TILEKILN_PATH", flash.path)
     operators.look_again()
@@ -27,7 +29,9 @@ def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def gemm(load: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def gemm(load: Any, binding: object, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tilekiln import operators
+
     monkeypatch.syspath_prepend(COMPAT)
     monkeypatch.setenv("TILEKILN_PATH", load("gemm_default").path)
     operators.look_again()

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from tilekiln import operators
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": ("gemm_default",)}
@@ -55,9 +54,10 @@ def plain(text: str) -> list[str]:
 
 @pytest.fixture
 def say(
-    load: Callable[..., object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    load: Callable[..., object], binding: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., str]:
     """say(program, *arguments) -> what it prints; it runs in this process, over the tests' libraries."""
+    from tilekiln import operators
 
     def run(program: pathlib.Path, *arguments: str) -> str:
         folder = program.parts[1]

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln as tk
-from tilekiln import just_in_time, operators, reference
+from tilekiln import reference
 from tilekiln.dispatcher import Call, Dispatcher, Registry
 
 from tests.conftest import shared_objects
@@ -68,8 +68,10 @@ def bits(result: Any) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def built(load: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def built(load: Any, binding: object, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Library, dispatcher, and by case the library that `jit` built for it; all cases in one build."""
+    from tilekiln import just_in_time, operators
+
     library, flash = (load(receipt, targets="all") for receipt in ("ck_default", "flash"))
     of_case = {name: flash if "alibi_slopes" in case else library for name, case in CASES.items()}
     calls = {name: call_of(case)[0] for name, case in CASES.items()}

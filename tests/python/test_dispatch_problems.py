@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from tilekiln import ArgumentError
+import tilekiln as tk
 from tilekiln.dispatcher import GemmProblemBuilder, Key, Problem, ProblemBuilder
+
+pytestmark = pytest.mark.usefixtures("binding")
 
 
 def attention(hdim_q: int = 64, hdim_v: int = 64, seqlen_q: int = 128) -> ProblemBuilder:
@@ -43,17 +45,17 @@ WRONG = {
 
 @pytest.mark.parametrize("sentence", WRONG)
 def test_refusals_name_the_field(sentence: str) -> None:
-    with pytest.raises(ArgumentError) as refused:
+    with pytest.raises(tk.ArgumentError) as refused:
         WRONG[sentence](attention()).build()
     assert str(refused.value) == sentence
 
 
 def test_what_is_missing_is_named() -> None:
-    with pytest.raises(ArgumentError, match=r"^data_type: was not given, must be a dtype such as bf16$"):
+    with pytest.raises(tk.ArgumentError, match=r"^data_type: was not given, must be a dtype such as bf16$"):
         ProblemBuilder().build()
-    with pytest.raises(ArgumentError, match=r"^hdim_q: was not given, must be at least 1$"):
+    with pytest.raises(tk.ArgumentError, match=r"^hdim_q: was not given, must be at least 1$"):
         ProblemBuilder().data_type("fp16").build()
-    with pytest.raises(ArgumentError, match=r"value: was 1\.5, must be a number"):
+    with pytest.raises(tk.ArgumentError, match=r"value: was 1\.5, must be a number"):
         attention().set("hdim_q", 1.5)
 
 
@@ -139,7 +141,7 @@ PRODUCTS_WRONG = {
 
 @pytest.mark.parametrize("sentence", PRODUCTS_WRONG)
 def test_refusals_of_products(sentence: str) -> None:
-    with pytest.raises(ArgumentError) as refused:
+    with pytest.raises(tk.ArgumentError) as refused:
         PRODUCTS_WRONG[sentence](GemmProblemBuilder()).build()
     assert str(refused.value) == sentence
 

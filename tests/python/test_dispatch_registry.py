@@ -8,12 +8,11 @@ import threading
 from typing import Any
 
 import pytest
-from tilekiln import ArgumentError, NoKernelError
+import tilekiln as tk
 from tilekiln.dispatcher import (
     Call,
     Choice,
     Dispatcher,
-    FileError,
     FunctionInstance,
     Instance,
     Key,
@@ -22,9 +21,10 @@ from tilekiln.dispatcher import (
     Registry,
     Stages,
     Timing,
-    UnsupportedProblem,
 )
 from tilekiln.dispatcher.timing import measure
+
+pytestmark = pytest.mark.usefixtures("binding")
 
 PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python"
 
@@ -139,7 +139,7 @@ def test_priorities_and_merging() -> None:
     # Priority goes before fit and rank, after waste.
     registry.add(kernel("better", tile=128, rank=-9), "low")
     assert Dispatcher(registry).select(attention().build()).name == "merged"
-    with pytest.raises(ArgumentError, match="priority: was urgent, must be low, normal or high"):
+    with pytest.raises(tk.ArgumentError, match="priority: was urgent, must be low, normal or high"):
         registry.add(kernel(), "urgent")
     registry.clear()
     assert len(registry) == 0
@@ -228,15 +228,15 @@ def test_running_and_refusing() -> None:
     assert of.run("fmha_fwd", 1, 2, problem=problem) == 1
     assert ran == [(1, 2)]
     assert of.run_explicit(ids["mine"], Call("fmha_fwd", 3), problem) == 2
-    with pytest.raises(NoKernelError, match="id: was nobody, must be one of registry made"):
+    with pytest.raises(tk.NoKernelError, match="id: was nobody, must be one of registry made"):
         of.run_explicit("nobody", Call("fmha_fwd"), problem)
-    with pytest.raises(UnsupportedProblem, match="mine: it has mask=none"):
+    with pytest.raises(tk.dispatcher.UnsupportedProblem, match="mine: it has mask=none"):
         of.run_explicit(ids["mine"], Call("fmha_fwd"), attention().mask_type("causal").build())
     with pytest.raises(RuntimeError, match="listed: has no code here, it is a listing"):
         of.run_explicit(ids["listed"], Call("fmha_fwd"), problem)
-    with pytest.raises(NoKernelError, match="no kernel of fmha_fwd in registry made"):
+    with pytest.raises(tk.NoKernelError, match="no kernel of fmha_fwd in registry made"):
         of.run("fmha_fwd", problem=attention(512).build())
-    with pytest.raises(NoKernelError, match="operator: was fmha_fwd, must be one of a library that was added"):
+    with pytest.raises(tk.NoKernelError, match="operator: was fmha_fwd, must be one of a library that was added"):
         of.run("fmha_fwd", 1)
     why = of.why(attention().build())
     assert "  chosen: mine" in why
@@ -277,7 +277,7 @@ def test_timing() -> None:
         ((-1, 1), "cold: was -1, must be at least 0"),
         ((0, 0), "repeat: was 0, must be at least 1"),
     ):
-        with pytest.raises(ArgumentError, match=sentence):
+        with pytest.raises(tk.ArgumentError, match=sentence):
             Timing().set(*arguments)
     of, turns = dispatcher(kernel(launch=lambda call: turns.append(call.arrays))), []
     of.set_timing(0, 4)
@@ -335,7 +335,7 @@ def test_a_broken_file_is_told_by_its_line(old: str, new: str, sentence: str) ->
     text = registered().to_json()
     assert old in text
     registry = Registry("mine")
-    with pytest.raises(FileError, match=f"^kernels.json{sentence}"):
+    with pytest.raises(tk.dispatcher.FileError, match=f"^kernels.json{sentence}"):
         registry.from_json(text.replace(old, new, 1), "kernels.json")
     assert len(registry) == 0, "nothing was added"
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 import tilekiln as tk
 from tilekiln import replay
-from tilekiln.__main__ import main
 from tilekiln.bench._declared import CALLS
 
-from tests.python.test_bench_command import ELSEWHERE, SMALL, WORDS, receipt
+from tests.python.test_bench_command import ELSEWHERE, SMALL, WORDS, main, receipt
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL = """
