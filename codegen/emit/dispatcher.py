@@ -76,7 +76,8 @@ class Takes(Struct, frozen=True, forbid_unknown_fields=True):
 
 class Becomes(Struct, frozen=True, forbid_unknown_fields=True):
     when: str
-    set: Said
+    set: dict[str, str | int | None] = field(default_factory=dict)
+    copy: dict[str, str] = field(default_factory=dict)  # to, from
 
 
 class Setter(Struct, frozen=True, forbid_unknown_fields=True):
@@ -257,7 +258,9 @@ def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
         yield f"            raise refusal({rule.field!r}, v.get({rule.field!r}, {absent!r}), {rule.must!r})\n"
     yield "        v['family'] = v['operator']\n"
     for change in builder.becomes:
-        yield f"        if {_condition(change.when)}:\n            v.update({change.set!r})\n"
+        yield f"        if {_condition(change.when)}:\n"
+        yield from (f"            v[{to!r}] = v[{of!r}]\n" for to, of in change.copy.items())
+        yield f"            v.update({change.set!r})\n" if change.set else ""
     if any("stage" in of for _, _, of in _words(builder)):
         yield "        if 'stage' in v:\n            v['family'] = v.pop('stage')\n"
     yield "        return Problem.of(v)\n"

@@ -106,6 +106,20 @@ void attention_calls(const Dispatcher& dispatcher, const Library& library, std::
     backward.dout = dout.tensor(), backward.dq = dq.tensor(), backward.dk = dk.tensor(), backward.dv = dv.tensor();
     backward.deterministic = random() % 2;
     agree(dispatcher, library, Call("fmha_bwd", backward));
+    // One new key into a cache, alone or with attention over it.
+    const Array knew(dtype, {1, 1, 2, hdim_q}, random), vnew(dtype, {1, 1, 2, hdim_v}, random);
+    int32_t cached = static_cast<int32_t>(seqlen_k) - 1;
+    tilekiln_tensor lengths = {};
+    lengths.data = &cached, lengths.dtype = TILEKILN_INT32, lengths.device_type = TILEKILN_CPU;
+    lengths.ndim = 1, lengths.shape[0] = lengths.stride[0] = 1;
+    tilekiln_fmha_fwd_appendkv_args append = tilekiln_fmha_fwd_appendkv_defaults();
+    append.k = k.tensor(), append.v = v.tensor(), append.knew = knew.tensor(), append.vnew = vnew.tensor();
+    append.seqlen_k = &lengths;
+    const bool attend = random() % 2;
+    if (attend) append.q = q.tensor(), append.out = out.tensor(), append.causal = random() % 2;
+    const Call appending("fmha_fwd_appendkv", append);
+    agree(dispatcher, library, appending);
+    CHECK(dispatcher.from_call(appending)["attend"].yes() == attend);
   }
   CHECK(found > 300 && missing > 50);
 }

@@ -71,10 +71,15 @@ def test_every_setter_reaches_its_field() -> None:
         "fmha_batch_prefill batch=2 bias=elementwise dbias=no deterministic=yes dropout=yes dtype=bf16 "
         "fp8_static_quant=yes hdim_q=64 hdim_v=64 kv_dtype=same layout=vectorized lookup=sglang lse=yes mask=window "
         "mask_origin=top_left max_seqlen_k=400 max_seqlen_q=300 mode=group nhead_k=4 nhead_q=8 num_splits=8 "
-        "page_size=16 paged=yes qscale=kv_blockscale rope=half seqlen_k=256 seqlen_q=128 sink=yes sink_size=4 "
-        "skip_min_seqlen_q=yes "
-        "softcap=yes store_randval=yes target=gfx942 v_layout=column window_left=7 window_right=3"
+        "page_size=16 page_tokens=16 paged=yes qscale=kv_blockscale rope=half seqlen_k=256 seqlen_q=128 sink=yes "
+        "sink_size=4 skip_min_seqlen_q=yes softcap=yes store_randval=yes "
+        "target=gfx942 v_layout=column window_left=7 window_right=3"
     )
+    # Pages of a prefill are of classes, which its operator's host code knows.
+    for tokens, of_class in ((1, 1), (2, 16), (63, 16), (64, 1024), (4096, 1024)):
+        pages = attention().api_family("batch_prefill").kv_cache("linear", "vllm", tokens).build()
+        assert (pages["page_size"], pages["page_tokens"]) == (of_class, tokens)
+    assert attention().api_family("fwd_splitkv").kv_cache("linear", "vllm", 32).build()["page_size"] == 32
     backward = attention().api_family("fmha_bwd").lse().dropout().bwd_flags(False, True, False).build()
     assert (backward["dropout"], backward.family) == ("store", "fmha_bwd_dq_dk_dv")
     for order in (("api_family", "kernel_family"), ("kernel_family", "api_family")):

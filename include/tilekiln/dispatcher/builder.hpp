@@ -131,6 +131,13 @@ class ProblemBuilder {
     }
     static const Field kv_dtype("kv_dtype");
     if (prefill_ && built[kv_dtype].empty()) built.set(kv_dtype, "same");
+    static const Field page_size("page_size"), page_tokens("page_tokens");
+    if (const int64_t tokens = built.number(page_size); prefill_ && tokens > 0) {
+      // Classes of pages, as the operator's host code has them: below and from the key tile on.
+      constexpr int64_t key_tile = 64;
+      built.set(page_tokens, tokens);
+      built.set(page_size, tokens == 1 ? 1 : tokens < key_tile ? 16 : 1024);
+    }
     return built;
   }
 

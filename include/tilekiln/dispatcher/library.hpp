@@ -296,6 +296,10 @@ inline Problem Library::problem(const Call& call) const {
   for (const std::string& one : ordered) {
     std::istringstream words(one);
     words >> family;
+    // The library names only the stages that the call needs.
+    const Stages& stages = stages_.at(call.operator_name());
+    const auto optional = stages.optional.find(family);
+    if (optional != stages.optional.end() && optional->second != "found") result.set(Field(optional->second), true);
     while (words >> word) {
       const size_t at = word.find('=');
       if (at == std::string::npos) continue;

@@ -292,6 +292,12 @@ class ProblemBuilder(Builder):
             v.update({'dropout': 'store'})
         if get('operator') == 'fmha_batch_prefill' and get('kv_dtype') in OFF:
             v.update({'kv_dtype': 'same'})
+        if get('operator') == 'fmha_batch_prefill' and get('page_size', 0) >= 1:
+            v['page_tokens'] = v['page_size']
+        if get('operator') == 'fmha_batch_prefill' and get('page_size', 0) >= 2 and get('page_size', 0) <= 63:
+            v.update({'page_size': 16})
+        if get('operator') == 'fmha_batch_prefill' and get('page_size', 0) >= 64:
+            v.update({'page_size': 1024})
         if 'stage' in v:
             v['family'] = v.pop('stage')
         return Problem.of(v)
