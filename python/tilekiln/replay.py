@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._command_line import count
+
 if TYPE_CHECKING:
     from .library import Library
 
@@ -97,7 +99,7 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--repeat", type=int, default=20, help="samples, of 5 ms or one call each; 0: none [%(default)s]"
     )
-    parser.add_argument("--threads", type=int, help="in place of the call's own")
+    parser.add_argument("--threads", type=count, help="in place of the call's own")
     parser.set_defaults(run=run)
 
 

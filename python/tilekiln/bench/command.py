@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .._command_line import count
+
 if TYPE_CHECKING:
     from ..library import Library
     from .settings import Settings
@@ -54,18 +56,12 @@ def add(commands: Any) -> None:
     parser.add_argument("--words", action="store_true", dest="list_words", help="list what may be said, and end")
     parser.add_argument("--receipt", help="the library, by the name of its receipt or its path [one that has it]")
     parser.add_argument("--no-check", action="store_true", help="without the reference, which is slow for large sizes")
-    parser.add_argument("--repeat", type=_count, default=20, help="samples, of 5 ms or one call each [%(default)s]")
+    parser.add_argument("--repeat", type=count, default=20, help="samples, of 5 ms or one call each [%(default)s]")
     parser.add_argument("--warmup", type=int, default=2, help="calls before [%(default)s]")
-    parser.add_argument("--threads", type=_count, default=1, help="[%(default)s]")
+    parser.add_argument("--threads", type=count, default=1, help="[%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="of the numbers in the arrays [%(default)s]")
     parser.add_argument("--csv", metavar="FILE", help="write the lines there too; - is standard output, alone")
     parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"was {text!r}, must be an integer of 1 or more")
-    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:
@@ -222,10 +218,10 @@ def _by_name(settings: Settings, given: dict[str, Any], returned: Any) -> dict[s
 
 def sample(function: Callable[..., Any], timed: dict[str, Any], clock: Callable[[], float]) -> float:
     """Seconds of a call, over as many as take 5 ms."""
-    count, start = 0, clock()
+    calls, start = 0, clock()
     while True:
         function(**timed)
-        count += 1
+        calls += 1
         spent = clock() - start
         if spent >= 0.005:
-            return spent / count
+            return spent / calls

@@ -6,6 +6,8 @@ import argparse
 import sys
 from typing import Any
 
+from .._command_line import count
+
 EPILOG = """--shapes: lines as `tilekiln bench` takes them, an operator and its words, # for comments:
 
   fmha_fwd_splitkv batch=1 seqlen_q=1 seqlen_k=1024,8192 nhead_q=32 nhead_k=8 dtype=bf16
@@ -31,19 +33,13 @@ def add(commands: Any) -> None:
     source.add_argument("--shapes", metavar="FILE", help="the calls, a line each")
     source.add_argument("--trace", metavar="LOG", help="the calls, as TILEKILN_LOG=calls wrote them")
     parser.add_argument("--threads", default="1", help="of a call; several with commas are candidates [%(default)s]")
-    parser.add_argument("--rounds", type=_count, default=60, help="at most, of a shape [%(default)s]")
+    parser.add_argument("--rounds", type=count, default=60, help="at most, of a shape [%(default)s]")
     parser.add_argument("--out", metavar="FILE", help="the table; what it holds already stays [RECEIPT.tuned.json]")
     parser.add_argument(
         "--pin", action="store_true", help="put the table beside the library, where Tuned(library) looks"
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="measure on the workers of this Dask, tcp://HOST:PORT")
     parser.set_defaults(run=run)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"was {text!r}, must be an integer of 1 or more")
-    return int(text)
 
 
 def run(given: argparse.Namespace) -> int:
