@@ -113,8 +113,8 @@ struct Case {
 
 const Case cases[] = {
     // What must be given, and what it must look like.
-    CASE("args: size was 0, must be 256, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", w.args.size = 0),
-    CASE("args: size was 257, must be 256, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", ++w.args.size),
+    CASE("args: size was 0, must be 264, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", w.args.size = 0),
+    CASE("args: size was 265, must be 264, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", ++w.args.size),
     CASE("q: was null, must be given", w.args.q = nullptr),
     CASE("k: was null, must be given", w.args.k = nullptr),
     CASE("v: was null, must be given", w.args.v = nullptr),
