@@ -127,6 +127,15 @@ def test_vmap_is_one_call(table: Operator, name: str, dim: int, monkeypatch: pyt
                 assert torch.equal(mine[i], its)
 
 
+@pytest.mark.parametrize("device", ["CPU", "CUDA"])
+def test_tensors_of_both_devices_reach_the_facade(binding: object, device: str) -> None:
+    """What a GPU then does, tools/gpu says. Without a kernel there the facade's error tells it."""
+    from tilekiln.torch import operators
+
+    for name in operators.OPERATORS:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"tilekiln::{name}", device), name
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_has_no_derivative_says_so(table: Operator, name: str) -> None:
     arrays, named = next(calls(name, table))

@@ -1,4 +1,4 @@
-"""The custom operators `torch.ops.tilekiln.*`, one of each operator: kernels for the CPU, and shapes for tracing.
+"""The custom operators `torch.ops.tilekiln.*`, one of each operator: kernels for DEVICES, and shapes for tracing.
 
 Arguments are those of the Library function of the same name, with rng_state, int64 (2,) = (seed, offset), in place of
 rng, and window_left and window_right in place of window. An operator returns a tensor for each result that it may have,
@@ -39,6 +39,8 @@ DTYPES = {
     "bool": torch.bool,
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DEVICES = ("CPU", "CUDA")
+"""PyTorch's names of the devices that libraries may have kernels for. What a library lacks, its error says."""
 _STATES: dict[str, str] = {}
 _PAIRS: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {}
 _OTHER: set[str] = set()
@@ -160,7 +162,7 @@ def _complete(table: Operator, like: Tensor, results: tuple[Any, ...], skip: int
 
 
 def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[..., Any]:
-    """What the dispatcher calls for tensors of the CPU, with values by place, trailing defaults left out."""
+    """What the dispatcher calls for tensors of DEVICES, with values by place, trailing defaults left out."""
     table, flags = OPERATORS[name], OPERATORS[name].backward_flags
     count, like = len(table.arrays), table.arrays.index(table.first)
     past = list(defaults)[count:]
@@ -206,7 +208,8 @@ def _define(name: str) -> tuple[tuple[str, Any], ...]:
         torch.library.define(f"tilekiln::{name}_out", f"(Tensor(a!) {table.twin}, {taken[1:]} -> ({others})")
         variants[f"{name}_out"] = True
     for variant, out_twin in variants.items():
-        torch.library.impl(f"tilekiln::{variant}", "CPU")(_kernel(name, dict(arguments), out_twin))
+        for device in DEVICES:
+            torch.library.impl(f"tilekiln::{variant}", device)(_kernel(name, dict(arguments), out_twin))
         torch.library.register_fake(f"tilekiln::{variant}", _fake(name, dict(arguments), out_twin))
     return arguments
 
