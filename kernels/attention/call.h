@@ -1,10 +1,9 @@
 // What attention calls of every direction have in common on their way from arguments to units.
 #pragma once
-#include <memory>
-
 #include "kernels/attention/fwd_engine.h"
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/dispatch.h"
+#include "kernels/runtime/owned.h"
 #include "kernels/runtime/run.h"
 #include "kernels/runtime/small_array.h"
 
@@ -56,7 +55,7 @@ struct AttentionCall : Run {
   bool uniform = false;            // every sequence has these lengths, and `sequences` is empty
   SmallArray<Sequence, 16> sequences;
   bool unread = false;  // the lengths are at most seqlen_q and seqlen_k, and `on_device` says more
-  std::unique_ptr<UnreadArrays> on_device;
+  Owned<UnreadArrays> on_device;
   tilekiln_stream* stream = nullptr;
 };
 
