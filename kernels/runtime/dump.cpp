@@ -18,6 +18,7 @@
 #include "kernels/runtime/arguments.h"
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/backend.h"
+#include "kernels/runtime/choose.h"
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/log.h"
 
@@ -230,9 +231,16 @@ void write_call(Text& text, const char* name, const tilekiln_operator& table, co
   }
 }
 
+// Whether the arguments are right: what is refused may name memory that is not there.
+bool is_right(const tilekiln_operator& table, const void* args) {
+  const Describing alone;  // no choice is made
+  return table.why(args, nullptr, 0, nullptr) != TILEKILN_INVALID_ARGUMENT;
+}
+
 }  // namespace
 
 void dump_call(const tilekiln_operator& table, const void* args) noexcept {
+  if (!is_right(table, args)) return;
   static std::atomic<int> number = 0;
   char name[path_capacity], line[path_capacity + 256];
   snprintf(name, sizeof(name), "%s/%s-%ld-%d.safetensors", environment().dump, table.name, static_cast<long>(getpid()),

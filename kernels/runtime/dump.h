@@ -5,8 +5,8 @@
 namespace tilekiln {
 
 // Writes what a call is given into a new file of the folder TILEKILN_DUMP, <operator>-<process>-<number>.safetensors, in the
-// format of that name, and says so in the log. Not where the files of this process would grow beyond TILEKILN_DUMP_SIZE.
-// `args` may be wrong in any way that its types allow: an array that cannot be read is left out.
+// format of that name, and says so in the log. Not of a call whose arguments are refused, and not where the files of this
+// process would grow beyond TILEKILN_DUMP_SIZE.
 void dump_call(const tilekiln_operator& table, const void* args) noexcept;
 
 }  // namespace tilekiln

@@ -169,6 +169,23 @@ def test_dumps_keep_to_their_size(flash: tk.Library, tmp_path: Path) -> None:
     assert said[2].endswith("TILEKILN_DUMP_SIZE, 0.0 MB")
 
 
+def test_refused_arguments_are_not_looked_at(flash: tk.Library, tmp_path: Path) -> None:
+    """An array that lies where no memory is, refused for its dtype: writing it would end the process."""
+    code = (
+        "from tests.python.capsules import Exported\n"
+        "bad = Exported(np.zeros((1, 1, 1, 32)), code=2, bits=64)\n"
+        "bad.managed.tensor.data = 64\n"
+        "try:\n"
+        "    lib.fmha_fwd(bad, k, v)\n"
+        "    raise AssertionError\n"
+        "except tk.ArgumentError as error:\n"
+        "    assert 'dtype was fp64' in str(error)\n"
+    )
+    said = log_of(flash, code, TILEKILN_DUMP=str(tmp_path), TILEKILN_LOG="calls", PYTHONPATH=PATH)
+    assert "q=fp64[1,1,1,32]" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_that_cannot_be_written(flash: tk.Library, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
