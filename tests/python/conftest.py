@@ -7,7 +7,7 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,6 +32,17 @@ def load(request: pytest.FixtureRequest) -> Callable[..., tk.Library]:
 @pytest.fixture(scope="session")
 def flash(load: Callable[..., tk.Library]) -> tk.Library:
     return load("flash")
+
+
+@pytest.fixture
+def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The package's functions find the `library` of the test's file, and no other."""
+    from tilekiln import operators  # here, as it needs the binding
+
+    operators.look_again()
+    monkeypatch.setattr(operators, "_at_hand", lambda: [library])
+    yield
+    operators._served.clear()
 
 
 @pytest.fixture

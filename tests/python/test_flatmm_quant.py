@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -132,16 +132,6 @@ def test_quantised_weights_are_near(library: tk.Library) -> None:
         step = np.repeat(packed.scale.transpose(0, 2, 1).reshape(-1, packed.scale.shape[1])[:n], group, axis=1)[:, :k]
         assert (np.abs(packed.dequantised() - weight) <= 0.5000001 * step).all()
         assert (packed.dequantised()[0] == 0).all()
-
-
-@pytest.fixture
-def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from tilekiln import operators  # here, as it needs the binding
-
-    operators.look_again()
-    monkeypatch.setattr(operators, "_at_hand", lambda: [library])
-    yield
-    operators._served.clear()
 
 
 @pytest.mark.usefixtures("at_hand")

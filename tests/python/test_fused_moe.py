@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,16 +149,6 @@ def test_special_values(library: tk.Library) -> None:
         assert not np.isfinite(made[2:5].astype(F32)).any()
         assert np.isnan(made[2].astype(F32)).all()
         assert made[[0, 1, 5]].tobytes() == clean[[0, 1, 5]].tobytes()
-
-
-@pytest.fixture
-def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from tilekiln import operators  # here, as it needs the binding
-
-    operators.look_again()
-    monkeypatch.setattr(operators, "_at_hand", lambda: [library])
-    yield
-    operators._served.clear()
 
 
 @pytest.mark.usefixtures("at_hand")

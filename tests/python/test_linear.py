@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,16 +22,6 @@ F32 = np.float32
 @pytest.fixture(scope="module")
 def library(load: Callable[..., tk.Library]) -> tk.Library:
     return load("gemm_default", targets="all")
-
-
-@pytest.fixture
-def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    from tilekiln import operators  # here, as it needs the binding
-
-    operators.look_again()
-    monkeypatch.setattr(operators, "_at_hand", lambda: [library])
-    yield
-    operators._served.clear()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
