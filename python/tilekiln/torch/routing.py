@@ -110,7 +110,7 @@ def why_not(
             if not isinstance(tensor, Tensor):
                 return f"{name}: was no tensor"
             if tensor.device.type != "cpu":
-                return f"{name}: was on {tensor.device}, kernels are for the CPU"
+                return f"{name}: was on {tensor.device}, only tensors of the CPU are routed"
             if tensor.is_nested or tensor.layout != torch.strided:
                 return f"{name}: was not a strided tensor"
     if torch.autograd.forward_ad._current_level >= 0:
