@@ -11,14 +11,14 @@ namespace tilekiln::matrix {
 struct Batch {
   Problem first;
   i64 count;
-  i64 a_step, b_step, out_step;
+  i64 a_step, b_step, out_step, c_step;
 };
 
-// Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, with the i-th b and bias.
+// Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, and of c, with the i-th b and bias.
 struct Groups {
   Problem first;
   std::vector<int32_t> starts;
-  i64 a_row, out_row, b_step, bias_step;  // bytes
+  i64 a_row, out_row, c_row, b_step, bias_step;  // bytes
 };
 
 }  // namespace tilekiln::matrix

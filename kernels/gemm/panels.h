@@ -23,7 +23,7 @@ inline tilekiln_status check_contiguous_from(const Array& array, int first) {
 }
 
 // What products with a packed b have alike: n is that of whole panels, and out has as many columns.
-template <class Call> void fill_panels(const Call& call, Problem* p) {
+template <class Call> void fill_panels(const Call& call, float beta, Problem* p) {
   p->m = static_cast<int>(call.M);
   p->n = static_cast<int>(call.P * kPanelLanes);
   p->k = static_cast<int>(call.K);
@@ -32,6 +32,8 @@ template <class Call> void fill_panels(const Call& call, Problem* p) {
   p->out = call.in.out.data;
   p->out_row = call.in.out.stride[0];
   p->bias = numbers(call.in.bias);
+  if (call.in.c.given() && beta != 0) p->c = {call.in.c.data, call.in.c.stride[0], 1};
+  p->beta = beta;
 }
 
 }  // namespace tilekiln::matrix

@@ -18,10 +18,12 @@ class BatchedGemmArguments(TypedDict, total=False):
 
     out: Array | None
     bias: Array | None
+    c: Array | None
     alpha: float
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    beta: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -51,10 +53,12 @@ class FlatmmArguments(TypedDict, total=False):
 
     out: Array | None
     bias: Array | None
+    c: Array | None
     alpha: float
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    beta: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -66,11 +70,13 @@ class FlatmmQuantArguments(TypedDict, total=False):
     out: Array | None
     a_scale: Array | None
     bias: Array | None
+    c: Array | None
     group: int
     quantise_a: bool
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    beta: float
     num_threads: int
     instance: int | str
     stream: Stream | None
@@ -343,9 +349,11 @@ class GroupedGemmArguments(TypedDict, total=False):
 
     out: Array | None
     bias: Array | None
+    c: Array | None
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
+    beta: float
     num_threads: int
     instance: int | str
     stream: Stream | None

@@ -17,8 +17,8 @@ OPERATORS: dict[str, Operator] = {
         results=(
             Result(name='out', shapes={'batch': ((('a', 0), ('a', 1), ('b', 2)), (('a', 0), ('a', 1), ('b', 2)))}, dtype_of='a', when={'int8': ('int32',)}),
         ),
-        schema="(Tensor a, Tensor b, Tensor? bias=None, float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None) -> Tensor",
-        independent=Independent(leading={'a': 3, 'b': 3}, apart={'bias': 1}, unless=()),
+        schema="(Tensor a, Tensor b, Tensor? bias=None, Tensor? c=None, float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, float beta=1.0, SymInt num_threads=0, str? instance=None) -> Tensor",
+        independent=Independent(leading={'a': 3, 'b': 3, 'c': 3}, apart={'bias': 1}, unless=()),
         arrays=('a', 'b'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_default', main=0, looks=(0, 0),
     ),
     'batched_transpose': Operator(
@@ -48,7 +48,7 @@ OPERATORS: dict[str, Operator] = {
         results=(
             Result(name='out', shapes={'packed': ((('a', 0), ('b', 0), ('b', 2)), (('a', 0), ('b', 0), ('b', 2)))}, dtype_of='a'),
         ),
-        schema="(Tensor a, Tensor b, Tensor? bias=None, float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None) -> Tensor",
+        schema="(Tensor a, Tensor b, Tensor? bias=None, Tensor? c=None, float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, float beta=1.0, SymInt num_threads=0, str? instance=None) -> Tensor",
         arrays=('a', 'b'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_default', main=0, looks=(0, 0), independent=None,
     ),
     'flatmm_quant': Operator(
@@ -58,7 +58,7 @@ OPERATORS: dict[str, Operator] = {
         results=(
             Result(name='out', shapes={'packed': ((('a', 0), ('b', 0), ('b', 2)), (('a', 0), ('b', 0), ('b', 2)))}, dtype_of='a', when={'fp16': ('fp16', 'fp32'), 'bf16': ('bf16', 'fp32'), 'int8': ('bf16', 'fp16', 'fp32'), 'fp8': ('bf16', 'fp16', 'fp32')}, chosen_by='out_dtype'),
         ),
-        schema="(Tensor a, Tensor b, Tensor b_scale, Tensor? a_scale=None, Tensor? bias=None, SymInt group=32, bool quantise_a=False, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None, str? out_dtype=None) -> Tensor",
+        schema="(Tensor a, Tensor b, Tensor b_scale, Tensor? a_scale=None, Tensor? bias=None, Tensor? c=None, SymInt group=32, bool quantise_a=False, str activation='none', float clamp_min=0.0, float clamp_max=6.0, float beta=1.0, SymInt num_threads=0, str? instance=None, str? out_dtype=None) -> Tensor",
         arrays=('a', 'b', 'b_scale'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_linear', main=0, looks=(0, 0), independent=None,
     ),
     'fmha_batch_prefill': Operator(
@@ -182,12 +182,13 @@ OPERATORS: dict[str, Operator] = {
     ),
     'grouped_gemm': Operator(
         forms=(
-            Form(name='groups', ndim={'a': 2}, given=()),
+            Form(name='groups', ndim={'b': 3}, given=()),
+            Form(name='packed', ndim={'b': 5}, given=()),
         ),
         results=(
-            Result(name='out', shapes={'groups': ((('a', 0), ('b', 2)), (('a', 0), ('b', 2)))}, dtype_of='a'),
+            Result(name='out', shapes={'groups': ((('a', 0), ('b', 2)), (('a', 0), ('b', 2))), 'packed': ((('a', 0), ('b', 1), ('b', 3)), (('a', 0), ('b', 1), ('b', 3)))}, dtype_of='a'),
         ),
-        schema="(Tensor a, Tensor b, Tensor starts, Tensor? bias=None, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None) -> Tensor",
+        schema="(Tensor a, Tensor b, Tensor starts, Tensor? bias=None, Tensor? c=None, str activation='none', float clamp_min=0.0, float clamp_max=6.0, float beta=1.0, SymInt num_threads=0, str? instance=None) -> Tensor",
         arrays=('a', 'b', 'starts'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_default', main=0, looks=(0, 0), independent=None,
     ),
     'img2col': Operator(

@@ -70,6 +70,10 @@ def test_against_float64(
             call["bias"] = whole.reshape(-1, 64)
         if factors and not quantise:
             call["a_scale"] = expected["a_scale"] = random.random((m, groups if factors == "group" else 1), F32) + 0.5
+        if m % 2:
+            c = draw(random, m, weight.panels.shape[0] * 64, to, False)
+            call |= {"c": guarded(c.reshape(m, -1, 64), "after"), "beta": 0.5}
+            expected |= {"c": c[:, :n], "beta": 0.5}
         panels, of_b = guarded(weight.panels, "after"), guarded(weight.scale, "before")
         out = np.full((m, weight.panels.shape[0], 64), 77, NUMPY[to])
         number = kernel(library, "flatmm_quant", target, a, panels, of_b, out=out, **call)

@@ -100,11 +100,14 @@ def test_batched(library: tk.Library, target: str, dtype: str) -> None:
         out = whole[::2]
         extra = {} if dtype == "int8" else {"bias": random.standard_normal(n).astype(F32), "activation": "relu"}
         for x, y in ((a, b), (np.broadcast_to(a[:1], a.shape), b), (a, np.broadcast_to(b[:1], b.shape))):
-            number = kernel(library, "batched_gemm", target, x, y, out=out, **extra)
-            assert library.batched_gemm(x, y, out=out, instance=number, **extra) is out
-            for i in range(batch):
-                check(out[i], reference.gemm(x[i], y[i], **extra))
-            assert (whole[1::2] == 77).all()
+            for c in (None,) if dtype == "int8" else (None, several(batch, m, n, not of_out)):
+                added = {} if c is None else {"c": c, "beta": -0.5}
+                number = kernel(library, "batched_gemm", target, x, y, out=out, **extra, **added)
+                assert library.batched_gemm(x, y, out=out, instance=number, **extra, **added) is out
+                for i in range(batch):
+                    of_one = {} if c is None else {"c": c[i], "beta": -0.5}
+                    check(out[i], reference.gemm(x[i], y[i], **extra, **of_one))
+                assert (whole[1::2] == 77).all()
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -127,6 +130,96 @@ def test_grouped(library: tk.Library, target: str, dtype: str) -> None:
         assert (np.concatenate([out[:1], out[starts[-1] :]]) == 77).all()
         made = library.grouped_gemm(a, b, starts, bias=bias, activation="gelu")
         assert (np.concatenate([made[:1], made[starts[-1] :]]) == 0).all()
+        c = guarded(draw(random, rows, n, dtype, False), "after")
+        number = kernel(library, "grouped_gemm", target, a, b, starts, c=c, beta=2.0)
+        made = library.grouped_gemm(a, b, starts, c=c, beta=2.0, instance=number)
+        for g in range(groups):
+            rows_of = slice(starts[g], starts[g + 1])
+            check(made[rows_of], reference.gemm(a[rows_of], b[g], c[rows_of], beta=2.0))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_grouped_with_packed_weights(library: tk.Library, target: str, dtype: str) -> None:
+    random = np.random.default_rng(6)
+    for sizes, n, k in [([3, 0, 7, 250], 70, 33), ([1], 5, 64), ([0, 0], 5, 64), ([2] * 100, 6, 3), ([], 4, 4)]:
+        rows, groups = 1 + sum(sizes) + 2, len(sizes)
+        starts = np.cumsum([1, *sizes], dtype=np.int32)
+        a = draw(random, rows, k, dtype, False)
+        weight = draw(random, groups * n, k, dtype, False).reshape(groups, n, k)
+        packed = tk.PackedWeight(weight)
+        assert packed.unpack().tobytes() == weight.tobytes()
+        panels, width = packed.panels, packed.panels.shape[1] * 64
+        if groups:  # groups apart from each other, the last before a guard page
+            apart = np.empty((groups, 2, *panels.shape[1:]), panels.dtype)[:, 1]
+            apart[:] = panels
+            panels = apart if groups % 2 else guarded(panels, "after")
+        bias, c = np.zeros((groups, width), F32), draw(random, rows, width, dtype, False)
+        bias[:, :n] = random.standard_normal((groups, n))
+        call = {
+            "bias": bias.reshape(groups, width // 64, 64),
+            "c": c.reshape(rows, width // 64, 64),
+            "activation": "silu",
+        }
+        number = kernel(library, "grouped_gemm", target, a, panels, starts, **call)
+        made = library.grouped_gemm(a, panels, starts, instance=number, **call).reshape(rows, width)[:, :n]
+        for g in range(groups):
+            rows_of = slice(starts[g], starts[g + 1])
+            want = reference.gemm(a[rows_of], weight[g].T, c[rows_of, :n], bias=bias[g, :n], activation="silu")
+            check(made[rows_of], want)
+        assert (np.concatenate([made[:1], made[starts[-1] :]]) == 0).all()
+        plain = library.grouped_gemm(a, weight.transpose(0, 2, 1), starts)
+        alone = library.grouped_gemm(a, panels, starts).reshape(rows, width)
+        check(alone[starts[0] : starts[-1], :n], reference.Result(plain[starts[0] : starts[-1]], np.full((1, 1), 0.05)))
+
+
+def test_out_may_be_c(library: tk.Library) -> None:
+    random = np.random.default_rng(7)
+    a, b = draw(random, 6, 9, "fp32", False), draw(random, 9, 70, "fp32", False)
+    want = reference.gemm(a, b, c := draw(random, 6, 70, "fp32", False), beta=0.5)
+    starts = np.array([0, 6], np.int32)
+    panels = tk.PackedWeight(b.T.copy()).panels
+    for run, more in (
+        (lambda c, out: library.batched_gemm(a[None], b[None], c=c, beta=0.5, out=out), (1,)),
+        (lambda c, out: library.grouped_gemm(a, b[None], starts, c=c, beta=0.5, out=out), ()),
+    ):
+        both = c.copy().reshape(*more, 6, 70)
+        assert run(both, both) is both
+        check(both.reshape(6, 70), want)
+        with pytest.raises(tk.ArgumentError, match="out: shares memory with c"):
+            run(both[..., ::-1, :], both)
+    both = np.zeros((6, 2, 64), F32)
+    both.reshape(6, 128)[:, :70] = c
+    for run in (
+        lambda c, out: library.flatmm(a, panels, c=c, beta=0.5, out=out),
+        lambda c, out: library.grouped_gemm(a, panels[None], starts, c=c, beta=0.5, out=out),
+    ):
+        out = both.copy()
+        assert run(out, out) is out
+        check(out.reshape(6, 128)[:, :70], want)
+
+
+PANELS = np.zeros((2, 1, 6, 64, 1), F32)
+PACKED = [
+    ({"b": PANELS[:, :, :5]}, "b: words was 5, must be 6, the k of a by word elements"),
+    ({"b": PANELS[:, :, :, :32]}, "b: lane count was 32, must be 64, always"),
+    ({"b": np.zeros((2, 1, 6, 64, 2), F32)}, "b: word elements was 2, must be 1, those of fp16 and fp32"),
+    ({"b": np.zeros((2, 2, 6, 64, 1), F32)[:, ::2]}, ""),
+    ({"b": np.zeros((2, 1, 12, 64, 1), F32)[:, :, ::2]}, "b: stride of dimension 2 was 128, must be 64"),
+    ({"c": np.zeros((5, 2, 64), F32)}, "c: panels was 2, must be 1, the panel count of b"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), PACKED)
+def test_bad_panels_of_groups(library: tk.Library, change: dict[str, Any], text: str) -> None:
+    call: dict[str, Any] = {"b": PANELS, **change}
+    b = call.pop("b")
+    if not text:
+        assert library.grouped_gemm(np.zeros((5, 6), F32), b, np.array([0, 3, 5], np.int32)).shape == (5, 1, 64)
+        return
+    with pytest.raises(tk.ArgumentError) as error:
+        library.grouped_gemm(np.zeros((5, 6), F32), b, np.array([0, 3, 5], np.int32), **call)
+    assert str(error.value).startswith(text), str(error.value)
 
 
 def test_same_bits_for_any_threads(library: tk.Library) -> None:

@@ -53,6 +53,12 @@ def test_flatmm(library: tk.Library, target: str, dtype: str) -> None:
         number = kernel(library, "flatmm", target, a, panels, **call)
         made = library.flatmm(a, panels, instance=number, **call).reshape(m, panels.shape[0] * 64)[:, :n]
         check(made, reference.gemm(a, weight.T, bias=bias.reshape(-1)[:n], activation="silu", alpha=0.5))
+        c = guarded(draw(random, m, panels.shape[0] * 64, dtype, False).reshape(m, -1, 64), "after") if m else None
+        if c is not None:
+            number = kernel(library, "flatmm", target, a, panels, c=c, beta=-2.0, **call)
+            made = library.flatmm(a, panels, c=c, beta=-2.0, instance=number, **call).reshape(m, -1)[:, :n]
+            of_bias = {"bias": bias.reshape(-1)[:n], "activation": "silu", "alpha": 0.5}
+            check(made, reference.gemm(a, weight.T, c.reshape(m, -1)[:, :n], beta=-2.0, **of_bias))
         plain = library.flatmm(a, panels, instance=kernel(library, "flatmm", target, a, panels))
         check(plain.reshape(m, panels.shape[0] * 64)[:, :n], reference.gemm(a, weight.T))
 
@@ -68,6 +74,11 @@ def test_linear_and_matmul() -> None:
         assert made.shape == (2, 3, 4, 70)
         check(made.reshape(24, 70), expected)
         assert tk.linear(x[0, 0, 0], one).shape == (70,)
+        residual = draw(random, 24, 70, "bf16", False)
+        call: dict[str, Any] = {"beta": 0.5, "activation": "gelu"}
+        made = tk.linear(x, one, bias, c=residual.reshape(2, 3, 4, 70), **call)
+        check(made.reshape(24, 70), reference.gemm(x.reshape(24, 33), weight.T, residual, bias=bias, **call))
+        assert tk.linear(x[:0], one, c=residual.reshape(2, 3, 4, 70)[:0]).shape == (0, 3, 4, 70)
     a, b = draw(random, 6, 5, "fp32", False), draw(random, 5, 9, "fp32", False)
     check(tk.matmul(a, b, alpha=2.0), reference.gemm(a, b, alpha=2.0))
     many = np.broadcast_to(b, (3, 5, 9))
@@ -100,9 +111,14 @@ def test_bad_input(library: tk.Library) -> None:
     packed = tk.PackedWeight(weight)
     bad: list[tuple[Callable[[], Any], str]] = [
         (lambda: tk.linear(x[:, :5], packed), "x: k was 5, must be 6, the k of weight"),
+        (lambda: tk.linear(x, packed, c=x), r"c: shape was \(4, 6\), must be \(4, 70\), that of the result"),
+        (lambda: tk.linear(x, tk.PackedWeight(weight[None])), "weight: had groups, must be packed from"),
         (lambda: tk.linear(x, packed, np.zeros(5, F32)), r"bias: shape was \(5,\), must be \(70,\), the n of weight"),
         (lambda: tk.linear(x, weight[0]), r"weight: had 1 dimensions, must have 2: \(n, k\)"),
-        (lambda: tk.PackedWeight(weight[0]), r"weight: had 1 dimensions, must have 2: \(n, k\)"),
+        (
+            lambda: tk.PackedWeight(weight[0]),
+            r"weight: had 1 dimensions, must have 2, \(n, k\), or 3, \(groups, n, k\)",
+        ),
         (lambda: tk.PackedWeight(weight.astype(np.int8)), "weight: dtype was int8, must be fp32, fp16 or bf16"),
         (lambda: tk.linear(x.astype(np.float16), packed), "weight: dtype was float32, must be float16, the dtype of x"),
         (lambda: tk.linear(x.tolist(), weight), "x: was a list, must be an array of NumPy or torch"),

@@ -8,19 +8,20 @@
 extern "C" {
 #endif
 
-/* Matrix product with a packed quantised b: out = activation(sum over groups g of k of a_scale[i, g] b_scale[g, j] (a b)[i, j] + bias).
+/* Matrix product with a packed quantised b: out = activation(sum over groups g of k of a_scale[i, g] b_scale[g, j] (a b)[i, j] + beta c + bias).
  *
- * a (m, k), out (m, panels, 64), bias (panels, 64), b_scale (panels, groups, 64), a_scale (m, groups) or (m, 1), which is absent for 1.
+ * a (m, k), c and out (m, panels, 64), bias (panels, 64), b_scale (panels, groups, 64), a_scale (m, groups) or (m, 1), which is absent for 1.
  * A group is `group` numbers along k that follow each other, the last may be fewer; group is a multiple of 32, k of 8.
  * b of int8 (panels, k / 4, 64, 4): b[p, w, j, e] is element (4 w + e, 64 p + j) of the (k, n) matrix; of fp8 (panels, k / 2, 64, 2) alike;
  * of int4 uint8 (panels, k / 8, 64, 4): the lower half of b[p, w, j, e] is element (8 w + e, 64 p + j) and 8, the upper one that of row
- * 8 w + 4 + e. All is contiguous, but rows of a, a_scale and out may have any stride. In Python `tilekiln.QuantisedWeight` packs, and
+ * 8 w + 4 + e. All is contiguous, but rows of a, a_scale, c and out may have any stride. In Python `tilekiln.QuantisedWeight` packs, and
  * `tilekiln.linear` takes it.
  *
  * int8 by int8 and by int4 is exact within a group; all other sums are fp32, in one order: the result has the same bits for any number of
  * threads. With quantise_a a row of a becomes int8, max |a| / 127 being its factor, rounded to nearest even; a row of zeros stays zeros,
  * and one that holds a NaN or an infinity becomes NaN. fp16 takes b as fp32, bf16 as bf16, which holds int4 exactly.
- * Special values as in gemm. out may not overlap any other array, nor itself.
+ * Special values as in gemm. With beta = 0 c is not read. out may be c itself, element for element; else it may not overlap any other
+ * array, nor itself.
  * The structs a pointer here names are read before the call returns; the data of the arrays must stay until the stream has run the call. */
 typedef struct tilekiln_flatmm_quant_args {
   size_t size; /* sizeof(tilekiln_flatmm_quant_args): set by tilekiln_flatmm_quant_defaults */
@@ -37,19 +38,22 @@ typedef struct tilekiln_flatmm_quant_args {
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
   float clamp_min; /* the least that clamp leaves */
   float clamp_max; /* the most, at least clamp_min */
+  const tilekiln_tensor* c; /* dtype of out (m, panels, lanes); or null. added, beta times */
+  float beta; /* what c is multiplied by */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_flatmm_quant_args;
 
-/* All fields absent, group 32, clamp_min 0, clamp_max 6, instance -1. Then set a, b, b_scale, out and what else is wanted. */
+/* All fields absent, group 32, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, b_scale, out and what else is wanted. */
 static inline tilekiln_flatmm_quant_args tilekiln_flatmm_quant_defaults(void) {
   tilekiln_flatmm_quant_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.group = 32;
   args.clamp_max = 6.0f;
+  args.beta = 1.0f;
   args.instance = -1;
   return args;
 }

@@ -8,41 +8,47 @@
 extern "C" {
 #endif
 
-/* Matrix products of groups of rows, as of the experts of a layer: rows [starts[g], starts[g + 1]) of out = activation(those of a times b[g] +
- * bias[g]).
+/* Matrix products of groups of rows, as of the experts of a layer: rows [starts[g], starts[g + 1]) of out = activation(those of a times b[g] + those
+ * of beta c + bias[g]).
  *
- * a (rows, k), b (groups, k, n), starts (groups + 1) int32, out (rows, n), bias (groups, n). starts begins at 0 or above, never falls and
+ * a (rows, k), b (groups, k, n), starts (groups + 1) int32, c and out (rows, n), bias (groups, n). starts begins at 0 or above, never falls and
  * ends at rows or below; a group without rows costs nothing, and rows of no group are left as they are (a new out has zeros there).
- * a and out have contiguous rows; of the last two dimensions of b one stride is 1; other strides are anything, and 0 of b's groups shares
- * one matrix. Any length may be 0.
+ * a, c and out have contiguous rows; of the last two dimensions of b one stride is 1; other strides are anything, and 0 of b's groups shares
+ * one matrix. Any length may be 0. With beta = 0 c is not read.
+ *
+ * Packed, which is faster, b is a matrix of panels a group, as flatmm has them: b (groups, panels, words, 64, word elements), c and out
+ * (rows, panels, 64), bias (groups, panels, 64). In Python `tilekiln.PackedWeight` packs one group; their `panels` are stacked.
  *
  * Sums are fp32, in one order: results have the same bits for any number of threads, and are those of gemm's tiles. Special values
- * as in gemm. out may not overlap any other array, nor itself.
+ * as in gemm. out may be c itself, element for element; else it may not overlap any other array, nor itself.
  * The structs a pointer here names are read before the call returns, and so is starts; the data of the other arrays must stay until the
  * stream has run the call. */
 typedef struct tilekiln_grouped_gemm_args {
   size_t size; /* sizeof(tilekiln_grouped_gemm_args): set by tilekiln_grouped_gemm_defaults */
   const tilekiln_tensor* a; /* fp32, fp16 or bf16 (rows, k). The rows, group after group */
-  const tilekiln_tensor* b; /* dtype of a (groups, k, n). a matrix a group */
+  const tilekiln_tensor* b; /* dtype of a (groups, k, n), packed: (groups, panels, words, lanes, word elements). a matrix a group */
   const tilekiln_tensor* starts; /* int32 (groups + 1). The first row of each group, and the end of the last */
-  const tilekiln_tensor* out; /* dtype of a (rows, n). The results */
-  const tilekiln_tensor* bias; /* fp32 (groups, n); or null. One number a column and group */
+  const tilekiln_tensor* out; /* dtype of a (rows, n), packed: (rows, panels, lanes). The results */
+  const tilekiln_tensor* bias; /* fp32 (groups, n), packed: (groups, panels, lanes); or null. One number a column and group */
   int32_t activation; /* 0 (none), 1 (relu), 2 (gelu), 3 (gelu_tanh), 4 (silu), 5 (sigmoid), 6 (hardswish) or 7 (clamp). gelu: by erf; gelu_tanh: by
      its approximation with tanh; clamp: to [clamp_min, clamp_max] */
   float clamp_min; /* the least that clamp leaves */
   float clamp_max; /* the most, at least clamp_min */
+  const tilekiln_tensor* c; /* dtype of out (rows, n), packed: (rows, panels, lanes); or null. added, beta times */
+  float beta; /* what c is multiplied by */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_grouped_gemm_args;
 
-/* All fields absent, clamp_min 0, clamp_max 6, instance -1. Then set a, b, starts, out and what else is wanted. */
+/* All fields absent, clamp_min 0, clamp_max 6, beta 1, instance -1. Then set a, b, starts, out and what else is wanted. */
 static inline tilekiln_grouped_gemm_args tilekiln_grouped_gemm_defaults(void) {
   tilekiln_grouped_gemm_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.clamp_max = 6.0f;
+  args.beta = 1.0f;
   args.instance = -1;
   return args;
 }

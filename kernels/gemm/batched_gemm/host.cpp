@@ -38,6 +38,11 @@ void fill(const Args& args, Call& call) {
   p.out_dtype =
       p.dtype == matrix::Dtype::int8 ? matrix::OutDtype::int32 : static_cast<matrix::OutDtype>(call.signature.dtype);
   matrix::fill_activation(args, call.signature, &p);
+  if (in.c.given() && args.beta != 0) {
+    p.c = matrix::extra(Matrix(in.c), transposed);
+    batch.c_step = in.c.stride[0] * dtype_bytes(in.c.dtype);
+  }
+  p.beta = args.beta;
   p.bias = matrix::numbers(in.bias);
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;
@@ -66,6 +71,7 @@ tilekiln_status launch(StageCall<matrix::Batch>& call) {
                         p.a = matrix::moved(p.a, index * batch.a_step);
                         p.b = matrix::moved(p.b, index * batch.b_step);
                         p.out = matrix::moved(p.out, index * batch.out_step);
+                        if (p.c.data != nullptr) p.c.data = matrix::moved(p.c.data, index * batch.c_step);
                         run(p, cut.unit(p, number % cut.units()), scratch);
                       });
 }

@@ -19,6 +19,7 @@ tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_panels(b, 1, "words", matrix::divide_up(call.K, word), "the k of a by word elements"));
   TILEKILN_TRY(matrix::check_contiguous_from(b, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(call.in.out, 1));
+  if (call.in.c.given()) TILEKILN_TRY(matrix::check_contiguous_from(call.in.c, 1));
   if (call.in.bias.given()) TILEKILN_TRY(matrix::check_contiguous_from(call.in.bias, 0));
   call.signature.layout_a =
       Matrix(call.in.a).may_be_row() ? tilekiln::flatmm::LayoutA::row : tilekiln::flatmm::LayoutA::column;
@@ -31,7 +32,7 @@ void fill(const Args& args, Call& call) {
   const Arrays& in = call.in;
   const Matrix a(in.a);
   Problem& p = call.to.problem;
-  matrix::fill_panels(call, &p);
+  matrix::fill_panels(call, args.beta, &p);
   if (args.alpha == 0) p.k = 0;
   p.a_columns = !a.may_be_row();
   p.lda = p.a_columns ? a.column : a.row;

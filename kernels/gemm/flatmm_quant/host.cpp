@@ -29,6 +29,7 @@ tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_contiguous_from(in.b, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(in.b_scale, 0));
   TILEKILN_TRY(matrix::check_contiguous_from(in.out, 1));
+  if (in.c.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.c, 1));
   if (in.bias.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.bias, 0));
   if (in.a_scale.given() && args.quantise_a != 0)
     return fail_argument("a_scale", "was given with quantise_a, must be null: rows get factors of their own");
@@ -40,7 +41,7 @@ void fill(const Args& args, Call& call) {
   const Arrays& in = call.in;
   Grouped& to = call.to.problem;
   Problem& p = to.product;
-  matrix::fill_panels(call, &p);
+  matrix::fill_panels(call, args.beta, &p);
   p.lda = in.a.stride[0];
   p.dtype = matrix::Dtype::fp32;  // of its sums
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.out_dtype);

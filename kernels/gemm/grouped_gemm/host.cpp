@@ -1,14 +1,33 @@
 // Arguments of grouped_gemm as the plain data of gemm's engines, and its units.
 #include "tilekiln/generated/operators/grouped_gemm_entries.h"
 
-#include "kernels/gemm/host.h"
+#include "kernels/gemm/panels.h"
 
 namespace tilekiln::op::grouped_gemm {
 
 using matrix::Matrix;
 using matrix::Problem;
 
+namespace {
+
+// An expert's b is panels, as that of flatmm is; experts may lie anywhere.
+tilekiln_status check_packed(const Call& call) {
+  const Arrays& in = call.in;
+  const matrix::i64 word = call.signature.dtype == tilekiln::grouped_gemm::Dtype::bf16 ? 2 : 1;
+  TILEKILN_TRY(matrix::check_panels(in.b, 3, "lane count", matrix::kPanelLanes, "always"));
+  TILEKILN_TRY(
+      matrix::check_panels(in.b, 4, "word elements", word, word == 2 ? "those of bf16" : "those of fp16 and fp32"));
+  TILEKILN_TRY(matrix::check_panels(in.b, 2, "words", matrix::divide_up(call.K, word), "the k of a by word elements"));
+  TILEKILN_TRY(matrix::check_contiguous_from(in.b, 1));
+  TILEKILN_TRY(matrix::check_contiguous_from(in.out, 1));
+  if (in.c.given()) TILEKILN_TRY(matrix::check_contiguous_from(in.c, 1));
+  return in.bias.given() ? matrix::check_contiguous_from(in.bias, 1) : TILEKILN_OK;
+}
+
+}  // namespace
+
 tilekiln_status features(const Args& args, Call& call) {
+  using tilekiln::grouped_gemm::LayoutB;
   TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   if (in.starts.shape[0] != call.G + 1)
@@ -28,8 +47,9 @@ tilekiln_status features(const Args& args, Call& call) {
   if (least > call.T)
     return fail_argument("starts", "entry %zu was %d, must be at most %lld, the row count of a", starts.size() - 1,
                          least, static_cast<long long>(call.T));
-  call.signature.layout_b =
-      Matrix(in.b).may_be_row() ? tilekiln::grouped_gemm::LayoutB::row : tilekiln::grouped_gemm::LayoutB::column;
+  const bool packed = call.form == Form::packed;
+  if (packed) TILEKILN_TRY(check_packed(call));
+  call.signature.layout_b = packed ? LayoutB::packed : Matrix(in.b).may_be_row() ? LayoutB::row : LayoutB::column;
   return TILEKILN_OK;
 }
 
@@ -40,7 +60,17 @@ void fill(const Args& args, Call& call) {
   const Arrays& in = call.in;
   matrix::Groups& groups = call.to.problem;
   Problem& p = groups.first;
-  matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  if (call.form == Form::packed) {
+    p.k = static_cast<int>(call.K);
+    p.n = static_cast<int>(call.P * matrix::kPanelLanes);
+    p.a = in.a.data, p.b = in.b.data, p.out = in.out.data;
+    p.lda = in.a.stride[0], p.out_row = in.out.stride[0];
+    p.b_panels = static_cast<int>(in.b.shape[4]);
+  } else {
+    matrix::fill_rows(Matrix(in.a), Matrix(in.b), Matrix(in.out), &p);
+  }
+  if (in.c.given() && args.beta != 0) p.c = {in.c.data, in.c.stride[0], 1};
+  p.beta = args.beta;
   p.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   p.out_dtype = static_cast<matrix::OutDtype>(call.signature.dtype);
   matrix::fill_activation(args, call.signature, &p);
@@ -49,12 +79,13 @@ void fill(const Args& args, Call& call) {
   const matrix::i64 size = dtype_bytes(in.a.dtype);
   groups.a_row = in.a.stride[0] * size;
   groups.out_row = in.out.stride[0] * size;
+  groups.c_row = in.c.given() ? in.c.stride[0] * size : 0;
   groups.b_step = in.b.stride[0] * size;
   groups.bias_step = in.bias.given() ? in.bias.stride[0] * static_cast<matrix::i64>(sizeof(float)) : 0;
   int64_t* const sizes = call.to.query.sizes;
   sizes[tilekiln::grouped_gemm::sizes::rows] = call.T;
   sizes[tilekiln::grouped_gemm::sizes::groups] = call.G;
-  sizes[tilekiln::grouped_gemm::sizes::n] = call.N;
+  sizes[tilekiln::grouped_gemm::sizes::n] = p.n;
   sizes[tilekiln::grouped_gemm::sizes::k] = call.K;
 }
 
@@ -69,6 +100,7 @@ tilekiln_status launch(StageCall<matrix::Groups>& call) {
     p.m = groups.starts[group + 1] - groups.starts[group];
     p.a = matrix::moved(p.a, start * groups.a_row);
     p.out = matrix::moved(p.out, start * groups.out_row);
+    if (p.c.data != nullptr) p.c.data = matrix::moved(p.c.data, start * groups.c_row);
     p.b = matrix::moved(p.b, index * groups.b_step);
     p.bias = static_cast<const float*>(matrix::moved(p.bias, index * groups.bias_step));
     return p;

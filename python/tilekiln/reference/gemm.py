@@ -178,14 +178,17 @@ def flatmm_quant(
     a_scale: Array | None = None,
     quantise_a: bool = False,
     bias: Array | None = None,
+    c: Array | None = None,
+    beta: float = 1.0,
     activation: str = "none",
     dtype: str,
 ) -> Result:
-    """activation(sum over groups of a_scale[i, g] scale[j, g] (a weight^T of g) + bias), in float64.
+    """activation(sum over groups of a_scale[i, g] scale[j, g] (a weight^T of g) + beta c + bias), in float64.
 
-    a (m, k); weight (n, k), numbers before their factors; scale (n, groups); a_scale (m, groups) or (m, 1). quantise_a:
-    rows of a become int8 first, max |a| / 127 being their factor, all in fp32 as kernels do: a number that lies half a
-    step from two others may become either, so the bound gains a step of every such one. dtype: of out.
+    a (m, k); c (m, n); weight (n, k), numbers before their factors; scale (n, groups); a_scale (m, groups) or (m, 1).
+    quantise_a: rows of a become int8 first, max |a| / 127 being their factor, all in fp32 as kernels do: a number
+    that lies half a step from two others may become either, so the bound gains a step of every such one. dtype: of
+    out.
     """
     k, groups = a.shape[1], scale.shape[1]
     of_a = np.ones((a.shape[0], groups)) if a_scale is None else np.broadcast_to(a_scale, (a.shape[0], groups))
@@ -206,6 +209,10 @@ def flatmm_quant(
             x += factor * (numbers[:, part] @ wide[:, part].T)
             magnitude += np.abs(factor) * (np.abs(numbers[:, part]) @ np.abs(wide[:, part]).T)
             steps += np.abs(factor) * (either[:, part] @ np.abs(wide[:, part]).T)
+        if c is not None and beta != 0:
+            beta = float(np.float32(beta))
+            x += beta * c.astype(np.float64)
+            magnitude += np.abs(beta * c.astype(np.float64))
         if bias is not None:
             x += bias.astype(np.float64)
             magnitude += np.abs(bias.astype(np.float64))
