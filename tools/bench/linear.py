@@ -3,7 +3,8 @@
 Each sample of ours stands beside one of PyTorch, in one process, by thread CPU time, pinned; medians of the ratios are
 shown, PyTorch's time over ours. Wants the receipts gemm_default and gemm_linear built for this machine. Weights are
 4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are (w4a16) or
-quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu.
+quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu and ONNX Runtime's MatMulNBits; w8a8: int8, rows
+quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32. ONNX Runtime: tools/dev --with "torch peers".
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import tilekiln as tk
 
+from tools.bench import peers
 from tools.bench.gemm import _seconds
 
 Pair = tuple[str, Callable[[], Any], Callable[[], Any]]
@@ -53,6 +55,21 @@ def _quantised(lib: tk.Library, torch: Any) -> Iterator[Pair]:
                 return lib.flatmm_quant(x, packed.panels, packed.scale, out=out, quantise_a=quantise, num_threads=1)
 
             yield f"{name} {m}", ours, peer
+            fp32 = x.float().numpy()
+            nbits = peers.onnxruntime_int4(fp32, SIZE, 32) if quantise else None
+            if nbits:
+                yield f"{name} {m} (ONNX Runtime)", ours, nbits
+    weight = torch.randn(SIZE, SIZE)
+    whole = tk.QuantisedWeight(weight, bits=8, group=SIZE)  # a factor a row, as FBGEMM's
+    for m in (1, 4, 16, 64):
+        x, out = torch.randn(m, SIZE).bfloat16(), torch.empty(m, SIZE // 64, 64, dtype=torch.bfloat16)
+
+        def w8a8(x: Any = x, out: Any = out) -> Any:
+            return lib.flatmm_quant(x, whole.panels, whole.scale, out=out, group=SIZE, quantise_a=True, num_threads=1)
+
+        fbgemm = peers.fbgemm_linear(x.float(), weight)
+        if fbgemm:
+            yield f"w8a8 {m} (FBGEMM)", w8a8, fbgemm
 
 
 def _batched(lib: tk.Library, torch: Any) -> Iterator[Pair]:
@@ -70,6 +87,7 @@ def _batched(lib: tk.Library, torch: Any) -> Iterator[Pair]:
 
 def _grouped(lib: tk.Library, torch: Any) -> Iterator[Pair]:
     weight = torch.randn(8, SIZE // 2, SIZE // 2).bfloat16()
+    packed = tk.PackedWeight(weight).panels
     for name, counts in (
         ("even", [128] * 8),
         ("ragged", [1, 3, 7, 16, 32, 64, 0, 5]),
@@ -78,8 +96,9 @@ def _grouped(lib: tk.Library, torch: Any) -> Iterator[Pair]:
         starts = np.cumsum([0, *counts]).astype(np.int32)
         x, ends = torch.randn(int(starts[-1]), SIZE // 2).bfloat16(), torch.from_numpy(starts[1:].copy())
         b = weight.transpose(1, 2)
-        ours = lambda x=x, b=b, starts=starts: lib.grouped_gemm(x, b, starts, num_threads=1)  # noqa: E731
-        yield f"grouped bf16 {name}", ours, lambda x=x, b=b, ends=ends: torch._grouped_mm(x, b, offs=ends)
+        for kind, of_kind in (("plain", b), ("packed", packed)):
+            ours = lambda x=x, b=of_kind, starts=starts: lib.grouped_gemm(x, b, starts, num_threads=1)  # noqa: E731
+            yield f"grouped bf16 {name}, {kind}", ours, lambda x=x, b=b, ends=ends: torch._grouped_mm(x, b, offs=ends)
 
 
 KINDS = {"layers": _layers, "quantised": _quantised, "batched": _batched, "grouped": _grouped}
@@ -95,10 +114,11 @@ def main(argv: list[str]) -> int:
         if kind not in KINDS:
             parser.error(f"--kinds: was {kind!r}, must be of {', '.join(KINDS)}")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    peers.one_thread("linear", argv)
     import torch
 
     torch.set_num_threads(1)
-    print(f"PyTorch {torch.__version__}; its time over ours (1.5: we take two thirds)")
+    print(f"{peers.versions()}; the peer's time over ours (1.5: we take two thirds)")
     for kind in kinds:
         library = tk.load("gemm_linear" if kind == "quantised" else "gemm_default")
         for name, ours, theirs in KINDS[kind](library, torch):
