@@ -52,9 +52,11 @@ enum {
 #define TILEKILN_MAX_NDIM 8
 /* device_type and device_id are DLPack's. The arrays of a call are on one device, of a type that the library has a target for; it is there that
  * the call runs. Index arrays (lengths, starts, places, pages) may also be in the host's memory: the host reads them, or copies
- * them from the device, which waits for it, before the call returns. Where an operator takes max_seqlen_q and max_seqlen_k, these two
- * say in their place what the host must know: on a device whose memory the host may not read index arrays then stay where they are,
- * unchecked, and are read when the stream has come to the call. */
+ * them from the device in the order of the stream, which is waited for, before the call returns (a stream that is being captured into a
+ * graph is refused). Where an operator takes max_seqlen_q and max_seqlen_k (an append: max_seqlen_k alone), they say in place of
+ * these arrays what the host must know: on a device whose memory the host may not read index arrays then stay where they are and are
+ * read when the stream has come to the call. Engines of the host then check them as ever, and the stream keeps the error. Kernels
+ * cannot say what is wrong: they take each number as the nearest that stays within the arrays and the arguments. */
 #define TILEKILN_CPU 1 /* device_type, as in DLPack */
 
 /* A strided view of memory the caller owns. stride counts elements and may be anything, 0 and negative included, where an

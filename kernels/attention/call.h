@@ -75,8 +75,13 @@ struct AttentionCall : Run {
 [[nodiscard]] tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory* memory,
                                             DeviceLengths* lengths);
 
+// The arguments max_seqlen_q and max_seqlen_k go together.
+[[nodiscard]] tilekiln_status check_longest_given(int max_seqlen_q, int max_seqlen_k);
+// That no sequence is longer than the argument `name` says; 0: it says nothing.
+[[nodiscard]] tilekiln_status check_longest(const char* name, int given, int longest);
+
 // The queries' half of it: every sequence has its place and length of q, none of k, and `sequences` is filled whether
-// or not all are alike.
+// or not all are alike; of an unread call, only the shapes of the arrays are looked at.
 [[nodiscard]] tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call);
 
 // The keys that row `row` of a sequence sees, for a problem of either direction.

@@ -49,7 +49,17 @@ constexpr int64_t bytes_between(int64_t pages, int64_t step, int64_t element_byt
   return bytes;
 }
 
+// Index arrays that stay on the device until the call runs, and what else check_keys or check_prefill_keys takes.
+struct UnreadKeys {
+  KvIndexArrays arrays;
+  Cache cache;
+  bool group, gappy, prefill;
+  i64 rows;
+  int more = 0;  // keys of every sequence that an append of the same call brings, beyond what its seqlen_k says
+};
+
 struct KvCall : AttentionCall {
+  Owned<UnreadKeys> unread_keys;  // of an unread call; `kv_sequences` then has the longest lengths, and `table` nothing
   KvProblem problem = {};
   KvSteps steps = {};
   SmallArray<KvSequence, 16> kv_sequences;
@@ -68,7 +78,13 @@ struct AppendSequence {
 
 struct AppendSteps { i64 q, k, v, knew, vnew; };
 
-struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all alike in that
+struct UnreadPlaces {
+  KvIndexArrays arrays;
+  Cache cache;
+};
+
+struct AppendCall : AttentionCall {   // seqlen_q: of q; the sequences are all alike in that
+  Owned<UnreadPlaces> unread_places;  // of an unread call; `kv_sequences` is then empty
   AppendProblem problem = {};
   AppendSteps steps = {};
   int seqlen_new = 0;
@@ -81,13 +97,23 @@ struct AppendCall : AttentionCall {  // seqlen_q: of q; the sequences are all al
 // What is not known until the stream comes to a call: its scales must be numbers.
 [[nodiscard]] tilekiln_status check_kv_scales(const KvCall& call);
 
+// The longest sequences that a call says: 0 and 0, or of q and of the keys that are attended to.
+struct Longest { int q, k; };
+
 // The keys of every sequence, where they lie and, with pages, the pages: fills call->kv_sequences and
-// call->table.
+// call->table. Where the arrays stay on a device (call->unread) only their shapes are looked at.
 [[nodiscard]] tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy,
-                                         i64 total_or_seqlen_q, KvCall* call);
+                                         i64 total_or_seqlen_q, Longest longest, KvCall* call);
 [[nodiscard]] tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q,
-                                                 KvCall* call);
-[[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, AppendCall* call);
+                                                 Longest longest, KvCall* call);
+// `most`: 0, or the keys to which a sequence grows at most.
+[[nodiscard]] tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most,
+                                                  AppendCall* call);
+// Of unread calls whose turn has come: read the arrays, for engines of the host.
+[[nodiscard]] tilekiln_status read_keys(KvCall* call);
+[[nodiscard]] tilekiln_status read_places(AppendCall* call);
+// What an unread call is chosen by: every sequence as long as the longest.
+void set_longest(Longest longest, KvCall* call);
 
 // The instances (see runtime/entry.h): both stages of a call of two, or an error that says which is missing.
 [[nodiscard]] tilekiln_status choose_instances(const Stages& stages, int64_t instance, KvCall& call);

@@ -86,7 +86,8 @@ tilekiln_status check_linear_keys(const Args& args, Call& call, bool group, bool
     cache = {true, in.k.shape[0], in.k.shape[layout.seq], 0, 0};
     set_pages(problem, KvLayout::linear, cache.page_size, in.k.stride[0], in.v.stride[0]);
   }
-  return check_keys(in, cache, group, args.is_gappy != 0, group ? call.Tq : call.Sq, &call.to);
+  return check_keys(in, cache, group, args.is_gappy != 0, group ? call.Tq : call.Sq,
+                    {args.max_seqlen_q, args.max_seqlen_k}, &call.to);
 }
 
 // Numbers, unless a stream has yet to write them.

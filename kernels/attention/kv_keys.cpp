@@ -27,6 +27,21 @@ class Keys {
   Keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, KvCall& call)
       : arrays_(arrays), cache_(cache), group_(group), gappy_(is_gappy), call_(call) {}
 
+  // Of arrays that stay on the device.
+  tilekiln_status look(i64 rows, Longest longest) {
+    TILEKILN_TRY(which());
+    if (group_ && !cache_.paged) {
+      TILEKILN_TRY(check_sequences_within(arrays_, true, rows, cache_.seqlen, nullptr, longest.q, longest.k, &call_));
+    } else {
+      TILEKILN_TRY(check_queries(arrays_, group_, rows, &call_));
+      TILEKILN_TRY(shapes());
+    }
+    const i64 room = cache_.paged ? keys_of_pages(arrays_.block_table.shape[1], cache_.page_size) : cache_.seqlen;
+    set_longest({static_cast<int>(std::min<i64>(longest.q, rows)), static_cast<int>(std::min<i64>(longest.k, room))},
+                &call_);
+    return TILEKILN_OK;
+  }
+
   tilekiln_status run(i64 rows) {
     TILEKILN_TRY(which());
     if (group_ && !cache_.paged) {
@@ -104,22 +119,23 @@ class Keys {
   // The shapes of the index arrays, now that the batch is known.
   tilekiln_status shapes() const {
     const i64 batch = call_.batch;
-    if (arrays_.seqlen_k.given()) TILEKILN_TRY(check_index(arrays_.seqlen_k, batch, "batch"));
-    if (arrays_.cu_seqlens_k.given()) {
-      TILEKILN_TRY(check_index(arrays_.cu_seqlens_k, batch + 1, "batch + 1"));
-      TILEKILN_TRY(check_cumulative(arrays_.cu_seqlens_k, batch, INT32_MAX, ""));
+    const auto index = [&](const Array& array, i64 count, const char* sum) {
+      if (!array.given()) return tilekiln_status(TILEKILN_OK);
+      return call_.unread ? check_unread(array, count, sum) : check_index(array, count, sum);
+    };
+    const auto cumulative = [&](const Array& array) {
+      TILEKILN_TRY(index(array, batch + 1, "batch + 1"));
+      return call_.unread || !array.given() ? TILEKILN_OK : check_cumulative(array, batch, INT32_MAX, "");
+    };
+    TILEKILN_TRY(index(arrays_.seqlen_k, batch, "batch"));
+    TILEKILN_TRY(cumulative(arrays_.cu_seqlens_k));
+    TILEKILN_TRY(gappy_ ? index(arrays_.seqstart_k, batch, "batch, with is_gappy") : cumulative(arrays_.seqstart_k));
+    TILEKILN_TRY(index(arrays_.cache_batch_idx, batch, "batch"));
+    TILEKILN_TRY(index(arrays_.cache_leftpad, batch, "batch"));
+    if (cache_.paged) {
+      TILEKILN_TRY(check_block_table(arrays_.block_table, arrays_.cache_batch_idx.given() ? -1 : batch));
+      return call_.unread ? check_contiguous(arrays_.block_table) : TILEKILN_OK;
     }
-    if (arrays_.seqstart_k.given()) {
-      if (gappy_) {
-        TILEKILN_TRY(check_index(arrays_.seqstart_k, batch, "batch, with is_gappy"));
-      } else {
-        TILEKILN_TRY(check_index(arrays_.seqstart_k, batch + 1, "batch + 1"));
-        TILEKILN_TRY(check_cumulative(arrays_.seqstart_k, batch, INT32_MAX, ""));
-      }
-    }
-    if (arrays_.cache_batch_idx.given()) TILEKILN_TRY(check_index(arrays_.cache_batch_idx, batch, "batch"));
-    if (arrays_.cache_leftpad.given()) TILEKILN_TRY(check_index(arrays_.cache_leftpad, batch, "batch"));
-    if (cache_.paged) return check_block_table(arrays_.block_table, arrays_.cache_batch_idx.given() ? -1 : batch);
     if (!arrays_.cache_batch_idx.given() && cache_.batch != batch) {
       return fail_argument("k", "batch was %lld, must be %lld, the batch of q, without cache_batch_idx",
                            static_cast<ll>(cache_.batch), static_cast<ll>(batch));
@@ -195,8 +211,16 @@ class Keys {
 }  // namespace
 
 tilekiln_status check_keys(const KvIndexArrays& arrays, const Cache& cache, bool group, bool is_gappy, i64 rows,
-                           KvCall* call) {
-  return Keys(arrays, cache, group, is_gappy, *call).run(rows);
+                           Longest longest, KvCall* call) {
+  TILEKILN_TRY(check_longest_given(longest.q, longest.k));
+  Keys keys(arrays, cache, group, is_gappy, *call);
+  if (call->unread) {
+    call->unread_keys.reset(new UnreadKeys{arrays, cache, group, is_gappy, false, rows});
+    return keys.look(rows, longest);
+  }
+  TILEKILN_TRY(keys.run(rows));
+  TILEKILN_TRY(check_longest("max_seqlen_q", longest.q, call->seqlen_q));
+  return check_longest("max_seqlen_k", longest.k, call->seqlen_k);
 }
 
 }  // namespace tilekiln::fmha

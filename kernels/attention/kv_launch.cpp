@@ -299,7 +299,10 @@ int num_splits(const KvCall& call) {
   return best_splits(blocks, useful_threads(call, call.threads, work_of(call)));
 }
 
-tilekiln_status run_kv(KvCall& call) { return Run(call).run(); }
+tilekiln_status run_kv(KvCall& call) {
+  if (call.unread) TILEKILN_TRY(read_keys(&call));
+  return Run(call).run();
+}
 
 tilekiln_status launch(KvCall& call) { return run_in_stream<KvCall, check_and_run>(call); }
 

@@ -18,6 +18,11 @@ namespace tilekiln::fmha {
   return batch < 0 ? TILEKILN_OK : check_length(table, 0, "batch", batch, "the batch of q");
 }
 
+// The keys that so many pages hold, or the most that a sequence may have.
+constexpr i64 keys_of_pages(i64 pages, i64 page_size) {
+  return pages > max_seqlen / page_size ? max_seqlen : pages * page_size;
+}
+
 // Whether row `row` of a block table has room for `end` keys.
 [[nodiscard]] inline tilekiln_status check_table_room(const Array& table, i64 sequence, i64 end, i64 page_size) {
   const i64 blocks = (end + page_size - 1) / page_size;

@@ -61,6 +61,9 @@ struct Backend {
   // Until all that was enqueued has run; its first error.
   tilekiln_status (*wait)(Device device, NativeStream stream);
   tilekiln_status (*query)(Device device, NativeStream stream, bool* idle);
+  // Whether what is enqueued is recorded for later in place of being run (a CUDA graph), so that the host can read nothing of the
+  // device. Null: never.
+  tilekiln_status (*captured)(Device device, NativeStream stream, bool* yes);
   // Why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
   const char* (*absent)(Device device, const Target& target);
 };

@@ -66,7 +66,8 @@ tilekiln_status GivenArrays::take_device(const char* name, const tilekiln_tensor
   return TILEKILN_OK;
 }
 
-tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, bool* unread) {
+tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, tilekiln_stream* stream,
+                                           const char* instead, bool* unread) {
   const auto is_read = [&](int i) { return std::find(read.begin(), read.end(), list_[i]) != read.end(); };
   for (int i = 0; i < count_ && unread != nullptr && !backend_->host_memory; ++i)
     *unread = *unread || ((on_device_ >> i & 1) != 0 && is_read(i));
@@ -77,16 +78,42 @@ tilekiln_status GivenArrays::check_devices(std::initializer_list<Array*> read, b
     return fail_argument(list_[i]->name, "device was cpu, must be %s, the device of %s",
                          device_text(device_, must, sizeof(must)), list_[0]->name);
   }
+  if (stay || backend_->host_memory) return TILEKILN_OK;
+  Run run;
+  run.device = device_;
+  run.backend = backend_;
+  if (stream != nullptr) {
+    TILEKILN_TRY(check_stream(stream));
+    TILEKILN_TRY(check_stream_of(*stream, &run));
+  }
   for (Array* const array : read) {
-    for (int i = 0; i < count_ && !stay; ++i) {
-      if (list_[i] == array && (on_device_ >> i & 1) != 0) TILEKILN_TRY(copy_to_host(array));
+    for (int i = 0; i < count_; ++i) {
+      if (list_[i] != array) continue;
+      TILEKILN_TRY(check_not_captured(*array, stream != nullptr ? native_of(*stream) : nullptr, instead));
+      if ((on_device_ >> i & 1) != 0) TILEKILN_TRY(copy_to_host(array, run.native));
     }
   }
   return TILEKILN_OK;
 }
 
-tilekiln_status GivenArrays::copy_to_host(Array* array) {
-  if (backend_->host_memory || array->empty()) return TILEKILN_OK;
+// A graph would hold what the host reads now, or break off.
+tilekiln_status GivenArrays::check_not_captured(const Array& array, void* stream, const char* instead) const {
+  bool captured = false;
+  if (backend_->captured == nullptr) return TILEKILN_OK;
+  TILEKILN_TRY(backend_->captured(device_, stream, &captured));
+  if (!captured) return TILEKILN_OK;
+  char where[48];
+  device_text(device_, where, sizeof(where));
+  if (instead == nullptr)
+    return fail_argument("stream", "was being captured into a graph, must not be: the host reads %s", array.name);
+  return fail_argument("stream",
+                       "was being captured into a graph, must not be while the host reads %s: give %s, and index "
+                       "arrays on %s",
+                       array.name, instead, where);
+}
+
+tilekiln_status GivenArrays::copy_to_host(Array* array, void* stream) {
+  if (array->empty()) return TILEKILN_OK;
   const size_t bytes = array->last - array->first;
   auto* const head = static_cast<Copy*>(malloc(64 + bytes));
   if (head == nullptr) return fail(TILEKILN_OUT_OF_MEMORY, "no memory for a copy of %s", array->name);
@@ -94,7 +121,7 @@ tilekiln_status GivenArrays::copy_to_host(Array* array) {
   copies_ = head;
   char* const copy = reinterpret_cast<char*>(head) + 64;
   const auto* const from = reinterpret_cast<const char*>(array->first);
-  TILEKILN_TRY(backend_->copy(device_, nullptr, copy, from, bytes, Direction::to_host));
+  TILEKILN_TRY(backend_->copy(device_, stream, copy, from, bytes, Direction::to_host));
   array->data = copy + (array->data - from);
   return TILEKILN_OK;
 }

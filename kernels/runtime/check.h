@@ -22,12 +22,15 @@ class GivenArrays {
     return check_array(name, tensor, array);
   }
   // When all are there: that they are on one device, which `call` is told. Those of `read`, which the host reads, may be
-  // in its own memory; where it may not read that of the device they become copies, which live as long as this. `unread`: they
-  // stay on such a device, if any of them is there, and it becomes true.
+  // in its own memory; where it may not read that of the device they become copies, which live as long as this, made when `stream`
+  // has come to them. `unread`: they stay on such a device, if any of them is there, and it becomes true. `instead`: the argument
+  // that asks for that; null: the operator has none.
   template <class Call>
-  [[nodiscard]] tilekiln_status settle(Call* call, std::initializer_list<Array*> read, bool* unread = nullptr) {
+  [[nodiscard]] tilekiln_status settle(Call* call, std::initializer_list<Array*> read,
+                                       tilekiln_stream* stream = nullptr, const char* instead = nullptr,
+                                       bool* unread = nullptr) {
     if (__builtin_expect(on_device_ == 0, 1)) return TILEKILN_OK;
-    TILEKILN_TRY(check_devices(read, unread));
+    TILEKILN_TRY(check_devices(read, stream, instead, unread));
     call->device = call->query.device = device_;
     call->backend = backend_;
     return TILEKILN_OK;
@@ -38,8 +41,10 @@ class GivenArrays {
 
  private:
   [[nodiscard]] tilekiln_status take_device(const char* name, const tilekiln_tensor& tensor);
-  [[nodiscard]] tilekiln_status check_devices(std::initializer_list<Array*> read, bool* unread);
-  [[nodiscard]] tilekiln_status copy_to_host(Array* array);
+  [[nodiscard]] tilekiln_status check_devices(std::initializer_list<Array*> read, tilekiln_stream* stream,
+                                              const char* instead, bool* unread);
+  [[nodiscard]] tilekiln_status check_not_captured(const Array& array, void* stream, const char* instead) const;
+  [[nodiscard]] tilekiln_status copy_to_host(Array* array, void* stream);
 
   const Array* list_[32];
   int count_ = 0;

@@ -108,6 +108,8 @@ class FmhaBatchPrefillArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_q: int
+    max_seqlen_k: int
     rng: tuple[int, int]
     dropout_p: float
     stream: Stream | None
@@ -144,6 +146,8 @@ class FmhaBwdArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_q: int
+    max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
     stream: Stream | None
     num_threads: int
@@ -215,6 +219,7 @@ class FmhaFwdAppendkvArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_k: int
     rotary_interleaved: bool
     num_splits: int
     layout: Literal["bshd", "bhsd"]
@@ -251,6 +256,8 @@ class FmhaFwdPagedkvArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_q: int
+    max_seqlen_k: int
     is_gappy: bool
     layout: Literal["bshd", "bhsd"]
     stream: Stream | None
@@ -285,6 +292,8 @@ class FmhaFwdSplitkvArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_q: int
+    max_seqlen_k: int
     is_gappy: bool
     num_splits: int
     layout: Literal["bshd", "bhsd"]

@@ -17,7 +17,7 @@ struct Case {
 #define CASE(text, ...) {__LINE__, [](World& w) { __VA_ARGS__; }, text}
 
 const Case split_cases[] = {
-    CASE("args: size was 1, must be 248, sizeof(tilekiln_fmha_fwd_splitkv_args) of ABI 2: start from "
+    CASE("args: size was 1, must be 256, sizeof(tilekiln_fmha_fwd_splitkv_args) of ABI 2: start from "
          "tilekiln_fmha_fwd_splitkv_defaults()",
          w.split.size = 1),
     CASE("q: was null, must be given", w.split.q = nullptr),
@@ -116,7 +116,7 @@ const Case split_cases[] = {
 };
 
 const Case paged_cases[] = {
-    CASE("args: size was 1, must be 240, sizeof(tilekiln_fmha_fwd_pagedkv_args) of ABI 2: start from "
+    CASE("args: size was 1, must be 248, sizeof(tilekiln_fmha_fwd_pagedkv_args) of ABI 2: start from "
          "tilekiln_fmha_fwd_pagedkv_defaults()",
          w.paged.size = 1),
     CASE("block_table: was null, must be given", w.pool(); w.paged.block_table = nullptr),
@@ -129,7 +129,7 @@ const Case paged_cases[] = {
 };
 
 const Case append_cases[] = {
-    CASE("args: size was 1, must be 240, sizeof(tilekiln_fmha_fwd_appendkv_args) of ABI 2: start from "
+    CASE("args: size was 1, must be 248, sizeof(tilekiln_fmha_fwd_appendkv_args) of ABI 2: start from "
          "tilekiln_fmha_fwd_appendkv_defaults()",
          w.append.size = 1),
     CASE("knew: was null, must be given", w.append.knew = nullptr),
@@ -180,7 +180,7 @@ const Case append_cases[] = {
 };
 
 const Case prefill_cases[] = {
-    CASE("args: size was 1, must be 240, sizeof(tilekiln_fmha_batch_prefill_args) of ABI 2: start from "
+    CASE("args: size was 1, must be 248, sizeof(tilekiln_fmha_batch_prefill_args) of ABI 2: start from "
          "tilekiln_fmha_batch_prefill_defaults()",
          w.listed();
          w.prefill.size = 1),

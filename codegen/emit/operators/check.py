@@ -182,8 +182,10 @@ class Check:
                 self._put("}")
         read = [f"&in.{a.name}" for a in self.operator.arrays if a.file.read == "host"]
         instead = [a.name for a in self.operator.arguments.values() if a.file.instead_of]
-        stay = "".join(f", args.{name} > 0 ? &call.to.unread : nullptr" for name in instead)
-        self._try(f"given.settle(&call.to, {{{', '.join(read)}}}{stay})")
+        more = ", args.stream" if read else ""
+        if instead:
+            more += f", {quoted(' and '.join(instead))}, args.{instead[0]} > 0 ? &call.to.unread : nullptr"
+        self._try(f"given.settle(&call.to, {{{', '.join(read)}}}{more})")
 
     def _dtype(self, a: Argument) -> None:
         if a.dtype_of is None:

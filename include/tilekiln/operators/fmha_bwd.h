@@ -57,6 +57,9 @@ typedef struct tilekiln_fmha_bwd_args {
   int32_t window_left, window_right; /* row i sees keys [i + shift - left, i + shift + right]; -1: unbounded */
   int32_t mask_origin; /* 0 (bottom_right) or 1 (top_left). bottom_right: shift = seqlen_k - seqlen_q; top_left: shift = 0 */
   int32_t sink_size; /* the first keys that stay visible whatever the left window says */
+  int32_t max_seqlen_q; /* above 0: no sequence has more queries, and index arrays on a device whose memory the host may not read stay there, neither
+     copied nor checked; 0: the host reads them */
+  int32_t max_seqlen_k; /* the same of keys (of a cache: of those that are attended to), with max_seqlen_q */
   int32_t layout; /* 0 (bshd) or 1 (bhsd). The order of the two middle dimensions */
   int32_t deterministic; /* 0 or 1. yes: the same bits every time, over any number of threads */
   int32_t workers; /* logical workers of the deterministic schedule; part of the problem, because other workers sum in another order. 0: chosen from

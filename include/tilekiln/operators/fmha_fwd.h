@@ -50,7 +50,7 @@ typedef struct tilekiln_fmha_fwd_args {
   const tilekiln_tensor* cu_seqlens_k; /* int32 (batch + 1); or null. The same of k and v */
   int32_t max_seqlen_q; /* above 0: no sequence has more queries, and index arrays on a device whose memory the host may not read stay there, neither
      copied nor checked; 0: the host reads them */
-  int32_t max_seqlen_k; /* the same of keys, with max_seqlen_q */
+  int32_t max_seqlen_k; /* the same of keys (of a cache: of those that are attended to), with max_seqlen_q */
   const tilekiln_tensor* randval; /* uint8 (batch, nhead_q, seqlen_q, seqlen_k), group: (nhead_q, total_q, max_seqlen_k); or null. The random bytes of
      dropout */
   const float* softmax_scale; /* null: 1 / sqrt(hdim_q) */

@@ -48,6 +48,8 @@ typedef struct tilekiln_fmha_fwd_appendkv_args {
   int32_t window_left, window_right; /* row i sees keys [i + shift - left, i + shift + right]; -1: unbounded */
   int32_t mask_origin; /* 0 (bottom_right) or 1 (top_left). bottom_right: shift = seqlen_k - seqlen_q; top_left: shift = 0 */
   int32_t sink_size; /* the first keys that stay visible whatever the left window says */
+  int32_t max_seqlen_k; /* above 0: no sequence grows to more keys, and index arrays on a device whose memory the host may not read stay there,
+     neither copied nor checked; 0: the host reads them */
   int32_t rotary_interleaved; /* 0 or 1. yes: pairs (2i, 2i + 1); no: pairs (i, i + rotary_dim / 2) */
   int32_t num_splits; /* as in fmha_fwd_splitkv */
   int32_t layout; /* 0 (bshd) or 1 (bhsd). The order of the two middle dimensions */

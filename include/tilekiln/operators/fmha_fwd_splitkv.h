@@ -21,7 +21,7 @@ extern "C" {
  * seqlen_k (or cu_seqlens_k) counts the keys of each sequence from the start of its cache, cache_leftpad of them not being keys: those that are
  * attended to are [cache_leftpad, seqlen_k). Absent, the cache is full. Masks and biases count keys from the first that is attended to.
  * Entries of block_table past the last page of a sequence, and of pages that its mask hides from every query, are not read. All index
- * arrays are int32 and read before the call returns.
+ * arrays are int32 and read before the call returns, unless max_seqlen_q and max_seqlen_k leave those of a device where they are.
  *
  * A cache, its queries and out are of one dtype. fp8 is scaled: softmax_scale q_descale k_descale q k^T, out multiplied by
  * v_descale and out_scale, rounded to nearest even, saturated. */
@@ -60,6 +60,9 @@ typedef struct tilekiln_fmha_fwd_splitkv_args {
   int32_t window_left, window_right; /* row i sees keys [i + shift - left, i + shift + right]; -1: unbounded */
   int32_t mask_origin; /* 0 (bottom_right) or 1 (top_left). bottom_right: shift = seqlen_k - seqlen_q; top_left: shift = 0 */
   int32_t sink_size; /* the first keys that stay visible whatever the left window says */
+  int32_t max_seqlen_q; /* above 0: no sequence has more queries, and index arrays on a device whose memory the host may not read stay there, neither
+     copied nor checked; 0: the host reads them */
+  int32_t max_seqlen_k; /* the same of keys (of a cache: of those that are attended to), with max_seqlen_q */
   int32_t is_gappy; /* 0 or 1. Yes (group mode with block_table): seqlen_k are the lengths and seqstart_k (batch) the first keys */
   int32_t num_splits; /* parts of the keys of a sequence; 0: chosen from the sizes and the threads. Results differ by rounding only */
   int32_t layout; /* 0 (bshd) or 1 (bhsd). The order of the two middle dimensions */

@@ -66,7 +66,8 @@ tilekiln_status pool(const Args&, Call& call) {
 tilekiln_status keys(const Args& args, Call& call) {
   fmha::fill_queries(args, call, true, false, dtype_of(call.in));
   call.to.problem.features.dropout = call.signature.dropout;
-  return fmha::check_prefill_keys(call.in, {true, call.P, call.Ps, 0, 0}, call.Tq, &call.to);
+  return fmha::check_prefill_keys(call.in, {true, call.P, call.Ps, 0, 0}, call.Tq,
+                                  {args.max_seqlen_q, args.max_seqlen_k}, &call.to);
 }
 
 tilekiln_status block_scales(const Args&, Call& call) {

@@ -30,6 +30,10 @@ tilekiln_status which(const KvIndexArrays& arrays) {
 tilekiln_status table_lengths(const KvIndexArrays& arrays, const Cache& cache, KvCall* call) {
   TILEKILN_TRY(check_block_table(arrays.block_table, call->batch));
   TILEKILN_TRY(check_index(arrays.seqlen_k, call->batch, "batch"));
+  if (call->unread) {
+    TILEKILN_TRY(check_contiguous(arrays.seqlen_k));
+    return check_contiguous(arrays.block_table);
+  }
   for (i64 i = 0; i < call->batch; ++i) {
     const int length = entry(arrays.seqlen_k, i);
     if (length < 0 || length > max_seqlen) {
@@ -48,12 +52,18 @@ tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, Kv
   TILEKILN_TRY(check_dtype(list, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(list, 1, "page indices of all sequences"));
   TILEKILN_TRY(check_index(starts, call->batch + i64(1), "batch + 1"));
-  TILEKILN_TRY(check_cumulative(starts, call->batch, list.shape[0], "the entries of kv_page_indices"));
+  if (!call->unread)
+    TILEKILN_TRY(check_cumulative(starts, call->batch, list.shape[0], "the entries of kv_page_indices"));
   if (last.given()) {
     TILEKILN_TRY(check_index(last, call->batch, "batch"));
   } else if (cache.page_size != 1) {
     return fail_argument("kv_last_page_lens", "was null, must be given with kv_indptr when pages have %lld keys",
                          static_cast<ll>(cache.page_size));
+  }
+  if (call->unread) {
+    for (const Array* array : {&starts, &list, &last})
+      if (array->given()) TILEKILN_TRY(check_contiguous(*array));
+    return TILEKILN_OK;
   }
   for (i64 i = 0; i < call->batch; ++i) {
     const i64 pages = i64(entry(starts, i + 1)) - entry(starts, i);
@@ -77,16 +87,26 @@ tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, Kv
 
 }  // namespace
 
-tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q, KvCall* call) {
+tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cache, i64 total_q, Longest longest,
+                                   KvCall* call) {
+  TILEKILN_TRY(check_longest_given(longest.q, longest.k));
   TILEKILN_TRY(which(arrays));
   if (!arrays.cu_seqlens_q.given()) return fail_argument("cu_seqlens_q", "was null, must be given");
   TILEKILN_TRY(check_queries(arrays, true, total_q, call));
+  const bool listed = arrays.kv_indptr.given();
+  if (call->unread) {
+    call->unread_keys.reset(new UnreadKeys{arrays, cache, true, false, true, total_q});
+    TILEKILN_TRY(listed ? list_lengths(arrays, cache, call) : table_lengths(arrays, cache, call));
+    const i64 pages = listed ? arrays.kv_page_indices.shape[0] : arrays.block_table.shape[1];
+    const i64 keys = std::min(i64(longest.k), keys_of_pages(pages, cache.page_size));
+    set_longest({static_cast<int>(std::min<i64>(longest.q, total_q)), static_cast<int>(keys)}, call);
+    return TILEKILN_OK;
+  }
   call->kv_sequences.reset(static_cast<size_t>(call->batch));
   for (i64 i = 0; i < call->batch; ++i) {
     const Sequence& sequence = call->sequences[i];
     call->kv_sequences[i] = {static_cast<int>(i), sequence.seqlen_q, 0, sequence.place_q, 0, 0, 0, 0, 0, 0};
   }
-  const bool listed = arrays.kv_indptr.given();
   TILEKILN_TRY(listed ? list_lengths(arrays, cache, call) : table_lengths(arrays, cache, call));
 
   const auto pages_of = [&](const KvSequence& s) { return (s.seqlen_k + cache.page_size - 1) / cache.page_size; };
@@ -95,6 +115,8 @@ tilekiln_status check_prefill_keys(const KvIndexArrays& arrays, const Cache& cac
     entries += pages_of(sequence);
     if (sequence.seqlen_k > call->seqlen_k) call->seqlen_k = sequence.seqlen_k;
   }
+  TILEKILN_TRY(check_longest("max_seqlen_q", longest.q, call->seqlen_q));
+  TILEKILN_TRY(check_longest("max_seqlen_k", longest.k, call->seqlen_k));
   call->table.reset(static_cast<size_t>(entries));
   i64 at = 0;
   for (KvSequence& sequence : call->kv_sequences) {

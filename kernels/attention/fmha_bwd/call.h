@@ -42,7 +42,7 @@ struct BwdCall : AttentionCall {
   Array lse;
   float* d_sink = nullptr;
   i64 physical_q = 0, physical_k = 0;  // batch mode: rows of a sequence; group mode: of all, as the arrays have them
-  i64 longest_k = 0;                   // group mode: the longest physical length
+  i64 longest_k = 0;                   // group mode: the longest physical length; of an unread call, at least that
   int workers = 0;                     // 0: chosen from the sizes
   BwdMemory memory = BwdMemory::own;
   Array workspace;
@@ -71,7 +71,7 @@ BwdWorkspaceShape shape_of(const BwdCall& call);
 // The starts of the sequences as the schedule reads them, batch + 1 each; empty in batch mode.
 struct BwdStarts { SmallArray<int32_t, 17> q, k; };
 void set_starts(const BwdCall& call, BwdStarts* starts);
-// The bytes of workspace of a call that has its stages.
+// The bytes of workspace of a call that has its stages; of an unread call, enough for all that its lengths can be.
 u64 workspace_size(const BwdCall& call);
 // Whether the schedule of a shape can count the work of `keys` keys together.
 [[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);

@@ -95,6 +95,9 @@ void fill(const Args& args, const Call& call) {
   to.workers = args.workers;
   to.physical_q = layout.group ? call.Tq : call.Sq;
   to.physical_k = layout.group ? call.Tk : call.Sk;
+  // Of an unread call, the most that it can be: where lengths stand beside the starts, sequences may be padded.
+  const bool padded = in.seqlen_k.given() || (in.seqstart_k.given() && in.cu_seqlens_k.given());
+  if (to.unread) to.longest_k = padded ? to.physical_k : to.seqlen_k;
   for (const fmha::Sequence& sequence : to.sequences) {
     if (sequence.room_k > to.longest_k) to.longest_k = sequence.room_k;
   }
@@ -104,10 +107,11 @@ void fill(const Args& args, const Call& call) {
 
 }  // namespace
 
-tilekiln_status sequences(const Args&, Call& call) {
+tilekiln_status sequences(const Args& args, Call& call) {
   if (call.to.lengths == fmha::BwdLengths::later) return check_index_shapes(call);
   const bool group = call.form == Form::group;
-  return check_sequences(call.in, group, group ? call.Tq : call.Sq, group ? call.Tk : call.Sk, nullptr, &call.to);
+  return check_sequences_within(call.in, group, group ? call.Tq : call.Sq, group ? call.Tk : call.Sk, nullptr,
+                                args.max_seqlen_q, args.max_seqlen_k, &call.to);
 }
 
 // The very place and strides of lse.

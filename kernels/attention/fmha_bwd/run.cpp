@@ -460,7 +460,13 @@ class Run {
 
 }  // namespace
 
-tilekiln_status run_bwd(BwdCall& call) { return Run(call).run(); }
+tilekiln_status run_bwd(BwdCall& call) {
+  if (call.unread) {
+    call.workers = shape_of(call).workers;  // those that the size of its workspace was said for
+    TILEKILN_TRY(read_sequences(&call));
+  }
+  return Run(call).run();
+}
 
 tilekiln_status launch(BwdCall& call) {
   if (call.memory == BwdMemory::given) TILEKILN_TRY(check_workspace_size(call.workspace, workspace_size(call)));

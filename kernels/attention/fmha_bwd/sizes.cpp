@@ -17,8 +17,8 @@ BwdWorkspaceShape shape_of(const BwdCall& call) {
   shape.tile_k = static_cast<int>(fields[fmha_bwd_dq_dk_dv::fields::tile_k]);
   i64 rows = call.batch * call.physical_q, longest = call.physical_k;
   if (shape.group) {
-    rows = 0;
-    if (call.batch > 0) rows = call.sequences.end()[-1].place_q + call.sequences.end()[-1].room_q;
+    rows = call.unread ? call.physical_q : 0;
+    if (!call.unread && call.batch > 0) rows = call.sequences.end()[-1].place_q + call.sequences.end()[-1].room_q;
     longest = call.longest_k;
   } else {
     shape.seqlen_q = call.physical_q;
@@ -45,6 +45,8 @@ void set_starts(const BwdCall& call, BwdStarts* starts) {
 
 u64 workspace_size(const BwdCall& call) {
   const BwdWorkspaceShape shape = shape_of(call);
+  if (call.unread && shape.group)
+    return layout_of(shape).host + dq_acc_upper_bound(shape, call.physical_q, call.longest_k);
   BwdStarts starts;
   set_starts(call, &starts);
   // Only the schedule itself knows the splits: it is made and forgotten.

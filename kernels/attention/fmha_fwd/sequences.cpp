@@ -1,8 +1,8 @@
 // The index arrays of an attention call: how long each sequence is and where it starts.
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
+#include "kernels/attention/host_copies.h"
 #include "kernels/attention/index_arrays.h"
 #include "kernels/runtime/launch.h"
 
@@ -177,10 +177,29 @@ void make_sequences(AttentionCall* call) {
 
 }  // namespace
 
+tilekiln_status check_unread(const Array& array, i64 count, const char* sum) {
+  if (!array.given()) return TILEKILN_OK;
+  TILEKILN_TRY(check_index(array, count, sum));
+  return check_contiguous(array);
+}
+
+namespace {
+
+// The arrays of an unread call.
+tilekiln_status check_shapes(const Side& side, i64 batch) {
+  TILEKILN_TRY(check_unread(side.seqlen, batch, "batch"));
+  for (const Array* array : {&side.cu_seqlens, &side.seqstart, &side.scale_start})
+    TILEKILN_TRY(check_unread(*array, batch + 1, "batch + 1"));
+  return TILEKILN_OK;
+}
+
+}  // namespace
+
 tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call) {
   const Side q = query_side(arrays, group, physical_q, 0);
   TILEKILN_TRY(check_given(q, group, false));
   if (group) TILEKILN_TRY(count_sequences(q, call));
+  if (call->unread) return check_shapes(q, call->batch);
   make_sequences(call);
   return read_side(q, group, call->batch, false, call->sequences.begin(), &call->seqlen_q);
 }
@@ -219,19 +238,19 @@ Sides sides_of(const IndexArrays& arrays, bool group, i64 physical_q, i64 physic
   return {query_side(arrays, group, physical_q, scales != nullptr ? scales->q : 0), k};
 }
 
-// Of an array that kernels read.
-tilekiln_status check_unread(const Array& array, i64 count, const char* sum) {
-  if (!array.given()) return TILEKILN_OK;
-  TILEKILN_TRY(check_index(array, count, sum));
-  return check_contiguous(array);
+}  // namespace
+
+tilekiln_status check_longest_given(int max_seqlen_q, int max_seqlen_k) {
+  if ((max_seqlen_q == 0) == (max_seqlen_k == 0)) return TILEKILN_OK;
+  const bool q = max_seqlen_q == 0;
+  return fail_argument(q ? "max_seqlen_q" : "max_seqlen_k", "was 0, must be given with %s",
+                       q ? "max_seqlen_k" : "max_seqlen_q");
 }
 
 tilekiln_status check_longest(const char* name, int given, int longest) {
   if (given == 0 || longest <= given) return TILEKILN_OK;
   return fail_argument(name, "was %d, must be at least %d, the longest sequence", given, longest);
 }
-
-}  // namespace
 
 tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                 const ScaleBlocks* scales, AttentionCall* call) {
@@ -253,11 +272,7 @@ tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physi
 tilekiln_status check_sequences_within(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                        const ScaleBlocks* scales, int max_seqlen_q, int max_seqlen_k,
                                        AttentionCall* call) {
-  if ((max_seqlen_q == 0) != (max_seqlen_k == 0)) {
-    const bool q = max_seqlen_q == 0;
-    return fail_argument(q ? "max_seqlen_q" : "max_seqlen_k", "was 0, must be given with %s",
-                         q ? "max_seqlen_k" : "max_seqlen_q");
-  }
+  TILEKILN_TRY(check_longest_given(max_seqlen_q, max_seqlen_k));
   if (!call->unread) {
     TILEKILN_TRY(check_sequences(arrays, group, physical_q, physical_k, scales, call));
     TILEKILN_TRY(check_longest("max_seqlen_q", max_seqlen_q, call->seqlen_q));
@@ -265,11 +280,7 @@ tilekiln_status check_sequences_within(const IndexArrays& arrays, bool group, i6
   }
   const Sides sides = sides_of(arrays, group, physical_q, physical_k, scales);
   TILEKILN_TRY(check_sides(sides, group, scales != nullptr, call));
-  for (const Side* side : {&sides.q, &sides.k}) {
-    TILEKILN_TRY(check_unread(side->seqlen, call->batch, "batch"));
-    for (const Array* array : {&side->cu_seqlens, &side->seqstart, &side->scale_start})
-      TILEKILN_TRY(check_unread(*array, i64(call->batch) + 1, "batch + 1"));
-  }
+  for (const Side* side : {&sides.q, &sides.k}) TILEKILN_TRY(check_shapes(*side, call->batch));
   call->on_device.reset(new UnreadArrays{arrays, group, scales != nullptr, physical_q, physical_k,
                                          scales != nullptr ? *scales : ScaleBlocks{}});
   call->seqlen_q = static_cast<int>(std::min<i64>(max_seqlen_q, physical_q));
@@ -288,16 +299,11 @@ tilekiln_status read_sequences(AttentionCall* call) {
                         &arrays.cu_seqlens_k,
                         &arrays.block_scale_seqstart_q,
                         &arrays.block_scale_seqstart_k};
-  std::vector<char> copies[std::size(all)];
-  for (size_t i = 0; i < std::size(all); ++i) {
-    if (!all[i]->given() || all[i]->empty()) continue;
-    copies[i].resize(all[i]->last - all[i]->first);
-    TILEKILN_TRY(call->backend->copy(call->device, call->native, copies[i].data(), all[i]->data, copies[i].size(),
-                                     Direction::to_host));
-    all[i]->data = copies[i].data();
-  }
+  HostCopies copies;
+  for (Array* array : all) TILEKILN_TRY(copies.take(*call, array));
   const int most_q = call->seqlen_q, most_k = call->seqlen_k;
   call->seqlen_q = call->seqlen_k = 0;
+  call->unread = false;
   TILEKILN_TRY(check_sequences(arrays, unread.group, unread.physical_q, unread.physical_k,
                                unread.scaled ? &unread.scales : nullptr, call));
   TILEKILN_TRY(check_longest("max_seqlen_q", most_q, call->seqlen_q));

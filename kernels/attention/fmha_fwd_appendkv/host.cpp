@@ -58,7 +58,7 @@ tilekiln_status rotary(const Args& args, Call& call) {
 }
 
 // Where the new keys go, and that every position in use has a row of cos and sin.
-tilekiln_status places(const Args&, Call& call) {
+tilekiln_status places(const Args& args, Call& call) {
   const Arrays& in = call.in;
   fmha::AppendCall& to = call.to;
   const bool paged = call.form == Form::paged;
@@ -67,15 +67,21 @@ tilekiln_status places(const Args&, Call& call) {
   to.seqlen_q = in.q.given() ? static_cast<int>(call.Sq) : 0;
   const fmha::Cache cache =
       paged ? fmha::Cache{true, in.k.shape[0], tokens, 0, 0} : fmha::Cache{false, 0, 0, in.k.shape[0], tokens};
-  TILEKILN_TRY(fmha::check_append_places(in, cache, &to));
+  TILEKILN_TRY(fmha::check_append_places(in, cache, args.max_seqlen_k, &to));
   if (to.problem.rope == fmha::Rope::none) return TILEKILN_OK;
   const int64_t queries = to.problem.q_advances ? to.seqlen_q : std::min(to.seqlen_q, 1);
-  const int64_t used = std::max<int64_t>(to.seqlen_new, queries);
+  const int64_t used = std::max<int64_t>(to.seqlen_new, queries), positions = in.rotary_cos.shape[0];
+  const int64_t most = int64_t(args.max_seqlen_k) - to.seqlen_new + used;
+  if (to.unread && used > 0 && most > positions) {
+    return fail_argument("rotary_cos",
+                         "had %lld positions, must have %lld: max_seqlen_k lets a sequence grow to that length",
+                         static_cast<long long>(positions), static_cast<long long>(most));
+  }
   for (const fmha::AppendSequence& sequence : to.kv_sequences) {
-    if (used == 0 || sequence.seqlen_k + used <= in.rotary_cos.shape[0]) continue;
+    if (used == 0 || sequence.seqlen_k + used <= positions) continue;
     return fail_argument("rotary_cos", "had %lld positions, must have %lld: sequence %d grows to that length",
-                         static_cast<long long>(in.rotary_cos.shape[0]),
-                         static_cast<long long>(sequence.seqlen_k + used), sequence.batch);
+                         static_cast<long long>(positions), static_cast<long long>(sequence.seqlen_k + used),
+                         sequence.batch);
   }
   return TILEKILN_OK;
 }
@@ -108,6 +114,16 @@ static void fill(Call& call) {
 
 // The call of split-KV that follows.
 static tilekiln_status check_attention(const Args& args, Call& call) {
+  tilekiln_fmha_fwd_splitkv_args split = tilekiln_fmha_fwd_splitkv_defaults();
+  copy_alike(args, split);
+  split.instance = -1;
+  if (args.max_seqlen_k > 0) split.max_seqlen_q = std::max(call.to.seqlen_q, 1);
+  call.to.attends = true;
+  if (call.to.unread) {
+    TILEKILN_TRY(fmha_fwd_splitkv::check(split, &call.to.attention));
+    call.to.attention.unread_keys->more = call.to.seqlen_new;
+    return TILEKILN_OK;
+  }
   std::vector<int32_t> lengths;
   for (const fmha::AppendSequence& sequence : call.to.kv_sequences)
     lengths.push_back(sequence.seqlen_k + call.to.seqlen_new);
@@ -115,11 +131,7 @@ static tilekiln_status check_attention(const Args& args, Call& call) {
   grown.data = lengths.data();
   grown.device_type = TILEKILN_CPU;
   grown.stride[0] = 1;
-  tilekiln_fmha_fwd_splitkv_args split = tilekiln_fmha_fwd_splitkv_defaults();
-  copy_alike(args, split);
-  split.instance = -1;
   split.seqlen_k = &grown;
-  call.to.attends = true;
   return fmha_fwd_splitkv::check(split, &call.to.attention);
 }
 

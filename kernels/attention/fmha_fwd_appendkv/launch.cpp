@@ -17,6 +17,10 @@ tilekiln_status run_append(AppendCall& call) {
   if (append == nullptr)
     return fail(TILEKILN_INTERNAL, "the engine of the chosen instance does not append in this dtype");
   if (call.attends) TILEKILN_TRY(check_kv_scales(call.attention));
+  if (call.unread) {
+    TILEKILN_TRY(read_places(&call));
+    if (call.attends) TILEKILN_TRY(read_keys(&call.attention));
+  }
   CallMemory pages;
   TILEKILN_TRY(place_table(call, call.table, &pages, &problem.pages.table));
   const int queries = problem.q != nullptr ? call.seqlen_q : 0;

@@ -7,7 +7,7 @@
 namespace tilekiln::fmha {
 
 // What a sequence writes must be its own, or the result would depend on the order of the threads.
-tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, AppendCall* call) {
+tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most, AppendCall* call) {
   using ll = long long;
   const Array &lengths = arrays.seqlen_k, &rows = arrays.cache_batch_idx, &table = arrays.block_table;
   TILEKILN_TRY(check_index(lengths, call->batch, "batch"));
@@ -17,6 +17,16 @@ tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& ca
   } else if (!rows.given() && cache.batch != call->batch) {
     return fail_argument("k", "batch was %lld, must be %d, the batch of knew, without cache_batch_idx",
                          static_cast<ll>(cache.batch), call->batch);
+  }
+  if (call->unread) {
+    if (call->seqlen_new > most)
+      return fail_argument("max_seqlen_k", "was %d, must be at least %d, the new keys of a sequence", most,
+                           call->seqlen_new);
+    for (const Array* array : {&lengths, &rows, &table})
+      if (array->given()) TILEKILN_TRY(check_contiguous(*array));
+    call->unread_places.reset(new UnreadPlaces{arrays, cache});
+    call->seqlen_k = most;
+    return TILEKILN_OK;
   }
   call->kv_sequences.reset(static_cast<size_t>(call->batch));
   const i64 row_count = cache.paged ? table.shape[0] : cache.batch;
@@ -36,6 +46,7 @@ tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& ca
                            sequence.seqlen_k, call->seqlen_new, static_cast<ll>(room),
                            cache.paged ? "" : ", the seqlen of k");
     }
+    TILEKILN_TRY(check_longest("max_seqlen_k", most, static_cast<int>(grown)));
     if (rows.given()) sequence.place_k = entry(rows, i);
     if (sequence.place_k < 0 || sequence.place_k >= row_count) {
       return fail_argument("cache_batch_idx", "entry %d was %lld, must be from 0 to %lld: %s", i,

@@ -110,6 +110,17 @@ tilekiln_status fill(Device device, NativeStream stream, void* to, int byte, siz
   return end(device.id, stream, native(stream), "filling memory");
 }
 
+tilekiln_status captured(Device device, NativeStream stream, bool* yes) {
+  const Entered entered(device.id);
+  TILEKILN_TRY(entered.status());
+  int capturing = 0;
+  const Result result = driver().cuStreamIsCapturing(native(stream), &capturing);
+  constexpr Result implicit =
+      906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: another stream is, which the default one would join
+  *yes = capturing != 0 || result == implicit;
+  return *yes ? TILEKILN_OK : check(result, device.id, "asking a stream");
+}
+
 tilekiln_status copy(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
                      Direction direction) {
   const Entered entered(device.id);
@@ -117,14 +128,10 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
   const Driver& cuda = driver();
   if (direction != Direction::on_device) {
     // A graph would read the host's memory when it is replayed.
-    int capturing = 0;
-    TILEKILN_TRY(check(cuda.cuStreamIsCapturing(native(stream), &capturing), device.id, "asking a stream"));
-    if (capturing != 0) {
-      return fail(TILEKILN_INVALID_ARGUMENT,
-                  "stream: was being captured into a graph, must not be by a call whose index arrays the host reads: "
-                  "give max_seqlen_q and max_seqlen_k, and the arrays on cuda:%d",
-                  device.id);
-    }
+    bool yes = false;
+    TILEKILN_TRY(captured(device, stream, &yes));
+    if (yes)
+      return fail_argument("stream", "was being captured into a graph, must not be by a call that reads on the host");
   }
   // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
   if (stream == nullptr && direction == Direction::to_host)
@@ -200,6 +207,7 @@ const Backend cuda_backend = {"cuda",
                               cuda::host,
                               cuda::wait,
                               cuda::query,
+                              cuda::captured,
                               cuda::absent};
 
 }  // namespace tilekiln

@@ -40,6 +40,18 @@ std::vector<Mapping> protected_mappings() {
   return found;
 }
 
+// Whether streams are recorded: while this process has a mapping of a file named tilekiln-paper-captured.
+tilekiln_status captured(Device, NativeStream, bool* yes) {
+  *yes = false;
+  FILE* const maps = fopen("/proc/self/maps", "r");
+  if (maps == nullptr) return TILEKILN_OK;
+  char line[512];
+  while (!*yes && fgets(line, sizeof(line), maps) != nullptr)
+    *yes = strstr(line, "/memfd:tilekiln-paper-captured") != nullptr;
+  fclose(maps);
+  return TILEKILN_OK;
+}
+
 // The device's memory, open to this process while it lives.
 class Opened {
  public:
@@ -105,7 +117,7 @@ tilekiln_status query(Device, NativeStream stream, bool* idle) { return cpu_back
 }  // namespace
 
 extern const Backend paper_backend;
-const Backend paper_backend = {"paper", 12,   false, true, true, nullptr, has,    launch,
-                               memory,  fill, copy,  host, wait, query,   nullptr};
+const Backend paper_backend = {"paper", 12,   false, true, true, nullptr, has,      launch,
+                               memory,  fill, copy,  host, wait, query,   captured, nullptr};
 
 }  // namespace tilekiln

@@ -66,6 +66,8 @@ class FmhaBwdArguments(TypedDict, total=False):
     mask_origin: Literal["bottom_right", "top_left"]
     sink_size: int
     softcap: float
+    max_seqlen_q: int
+    max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
     num_threads: int
     instance: int | str | None
