@@ -44,7 +44,7 @@ def prepare(
     out, where = os.fspath(out_dir), " ".join(where.split())
     if "native" in targets:
         targets = [root.native().name if word == "native" else word for word in targets]
-    state = [fingerprint(root.places), *sorted(set(targets)), where, dict(build_info)]
+    state = [fingerprint(root.places), *root.set_texts, *sorted(set(targets)), where, dict(build_info)]
     inputs = files.digest(msgspec.json.encode(state))
     ledgers = files.read_ledgers(out)
     kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]

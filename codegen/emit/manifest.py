@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from codegen.plan.plan import Plan
+from codegen.schema import tuned
 from codegen.schema.axes import INTEGER, Family
 from codegen.schema.places import Places
 
@@ -114,6 +115,22 @@ def _always(family: Family) -> dict[str, int | str | bool]:
     return {axis: value for axis, value in values.items() if value not in (False, "none")}
 
 
+def pinned(plan: Plan) -> list[tuple[tuned.Table, list[tuple[tuned.Winner, int]]]]:
+    """What the receipt's table of measured choices says of the plan's instances."""
+    table = plan.source.tuned
+    whole = [] if plan.where else [f"_{target.word}" for target in plan.target_list]
+    return [] if table is None else table.of((instance.name for instance in plan.instances), whole)
+
+
+def _tuned(plan: Plan) -> list[dict[str, object]]:
+    """The same for those who read a manifest."""
+    keys = ("problem", "shapes", "call", "id", "instance", "settings")
+    return [
+        {"machine": table.machine, "problems": [{key: getattr(one, key) for key in keys} for one, _ in winners]}
+        for table, winners in pinned(plan)
+    ]
+
+
 def manifest(
     plan: Plan,
     families: list[Family],
@@ -162,6 +179,8 @@ def manifest(
             if not {f.name for f in families}.isdisjoint(operator.file.stages)
         },
     }
+    if measured := _tuned(plan):
+        head["tuned"] = measured
     if outside:
         head["operators"] = outside
     lines = b",\n".join(msgspec.json.encode(key) + b":" + msgspec.json.encode(value) for key, value in head.items())

@@ -11,13 +11,14 @@ import msgspec
 
 from codegen.emit import files, includes
 from codegen.emit.kernels import of_plan
-from codegen.emit.manifest import deflated, manifest, source_hashes
+from codegen.emit.manifest import deflated, manifest, pinned, source_hashes
 from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
 from codegen.emit.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
 from codegen.plan import held
 from codegen.plan.plan import Instance, Plan
 from codegen.schema import axes as axes_module
+from codegen.schema import tuned
 from codegen.schema.axes import FEATURES, INTEGERS, Axis, Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.targets import check_buildable
@@ -274,6 +275,7 @@ def _table(
         size_ranges=list(hows.ranges),
         size_clauses=list(hows.clauses),
         algorithm_lists=list(hows.lists),
+        tuned=tuned.pinned(pinned(plan)),
         fixed=initialisers((f"&{symbol}" for symbol in fixed), 4),
         plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
         **info,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from codegen.schema import language, select, yaml_types
+from codegen.schema import language, select, tuned, yaml_types
 from codegen.schema.axes import Axis, Family
 from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.language import Condition
@@ -63,6 +63,7 @@ class KernelSetFile(Struct, frozen=True, forbid_unknown_fields=True):
     kernel_set: yaml_types.Word
     about: yaml_types.Text
     kernels: list[DeclarationFile]
+    tuned: yaml_types.Text | None = None  # the table of measured choices that it pins, beside this file
 
 
 class Declared(NamedTuple):
@@ -85,6 +86,7 @@ class KernelSet(Receipt):
         self.file = yaml_types.ReceiptFile(receipt=own.kernel_set, about=own.about, families={})
         self.name, self.number, self.about, self.base = own.kernel_set, None, own.about, None
         self.outside, self.size_budget, self.clauses, self.selected = True, None, {}, {}
+        self.tuned = tuned.beside(document, own.tuned, self.name)
         self.declared = [self._read(at, families, targets, hows) for at in range(len(own.kernels))]
         if not self.declared:
             raise document.error(("kernels",), f"kernel set '{self.name}' declares no kernel")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from codegen.schema import select, sizes, yaml_types
+from codegen.schema import select, sizes, tuned, yaml_types
 from codegen.schema.errors import SelectionError, no_such
 from codegen.schema.places import OUTSIDE
 from codegen.schema.select import Clause, Selected
@@ -24,6 +24,7 @@ class Receipt:
     """
 
     selected: dict[str, list[Selected]]
+    tuned: tuned.Tuned | None = None  # what its libraries take that was measured
     fixed = False  # whether each combination of features has a kernel of its own
 
     def __init__(self, document: Document, families: Mapping[str, Family], base: Receipt | None) -> None:
@@ -34,6 +35,7 @@ class Receipt:
         self.outside = document.path.startswith(f"{OUTSIDE}/")
         self.size_budget = self._size_budget()
         self.fixed = self.file.features == "fixed"
+        self.tuned = tuned.beside(document, self.file.tuned, self.name)
         self.selected = {}
         if document.path.rpartition("/")[2] not in (f"{self.name}.yaml", "operator.yaml"):
             raise document.error(("receipt",), f"the file must be named {self.name}.yaml")

@@ -227,6 +227,12 @@ class Tree:
             found[name] = document
         return found
 
+    @property
+    def set_texts(self) -> list[str]:
+        """What kernel sets and the tables that they pin hold: what a library of theirs is made from."""
+        sets = {name: self._load(name) for name in self._kernel_sets}
+        return [text for one in sets.values() for text in (one.document.text, one.tuned.text if one.tuned else "")]
+
     def kernel_set(self, name: str) -> KernelSet:
         """One that was taken."""
         document = self._kernel_sets[name]

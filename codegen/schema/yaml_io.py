@@ -44,7 +44,7 @@ class Document:
 
     def __init__(self, places: Places, path: str, text: str | None = None) -> None:
         """`text`: of a document that is no file."""
-        self.path, self.shown = path, places.shown(path)
+        self.places, self.path, self.shown = places, path, places.shown(path)
         if text is not None:
             self.text = text
             return

@@ -229,4 +229,5 @@ class ReceiptFile(Struct, frozen=True, forbid_unknown_fields=True):
     )
     only: Selection | None = None  # of every inherited family that has the axes it names
     size_budget: Text | None = None  # of its release library, whatever the targets; not inherited
+    tuned: Text | None = None  # the table of measured choices that it pins, beside this file; not inherited
     families: dict[str, ReceiptFamilyFile] = {}

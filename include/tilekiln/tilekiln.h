@@ -150,9 +150,21 @@ TILEKILN_API const char* tilekiln_instance_name(int64_t instance);
 /* 1 when this machine can run it and TILEKILN_ISA allows it, else 0. */
 TILEKILN_API int32_t tilekiln_instance_usable(int64_t instance);
 /* The problem of a call, one line a stage: its family, the axes of the signature and the sizes that steer the choice, as in
- * "fmha_fwd dtype=bf16 hdim_q=64 ... seqlen_q=128". Checks the arguments as the operator does and runs nothing; there need be no kernel for them. args:
+ * "fmha_fwd dtype=bf16 hdim_q=64 ... seqlen_q=128"; and in a last line what identifies the call to tilekiln_tune, "call " and 16 hexadecimal digits. Checks the arguments as the operator does and runs nothing; there need be no kernel for them. args:
  * the operator's struct, such as tilekiln_fmha_fwd_args. text, capacity and length are as in tilekiln_fmha_fwd_why. */
 TILEKILN_API tilekiln_status tilekiln_describe(const char* operator_name, const void* args, char* text, size_t capacity, size_t* length);
+/* A measured choice: what a call takes that leaves these open. `call` identifies it, as tilekiln_describe says it in its last line: the operator, what
+ * arrays it is given with their dtypes, shapes and which strides are 1, flags, words and integers. */
+typedef struct tilekiln_tuned {
+  uint64_t call;
+  int64_t instance;    /* of the main stage; it is passed over where it does not fit the call */
+  int32_t num_splits;  /* 0: the operator's own */
+  int32_t num_threads; /* 0: the environment's */
+} tilekiln_tuned;
+/* From now on calls of this library that leave instance, num_splits and num_threads open take what is measured for them, those of choices (copied)
+ * and of no earlier list; what the caller says is stronger. count 0: every call by the library's own rules. At first a library has what its receipt
+ * pins for this machine, unless TILEKILN_TUNED=no. Any thread may call it; calls that run go on as they began. */
+TILEKILN_API tilekiln_status tilekiln_tune(const tilekiln_tuned* choices, size_t count);
 /* The best ISA in use, such as "avx512bf16"; "" when this library holds none that this machine has and TILEKILN_ISA allows, and tilekiln_last_error says why. */
 TILEKILN_API const char* tilekiln_isa(void);
 /* The number of threads a call with num_threads = 0 uses. */

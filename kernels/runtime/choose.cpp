@@ -36,6 +36,12 @@ tilekiln_status take_callers(const Dispatcher& dispatcher, int64_t instance, con
   return TILEKILN_OK;
 }
 
+bool fits(const Dispatcher& dispatcher, int64_t instance, const Query& query) {
+  if (instance >= dispatcher.table().instance_count || dispatcher.sound() != TILEKILN_OK) return false;
+  const Choice wanted = dispatcher.at(instance);
+  return wanted.row != nullptr && dispatcher.fits(query, wanted);
+}
+
 // A choice, found or not, as the environment asks: a paragraph in the log, a word in the line of its call.
 void tell(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   const Environment& asked = environment();
@@ -63,7 +69,11 @@ Describing::Describing() { describing = true; }
 Describing::~Describing() { describing = false; }
 
 tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query, Choice* choice) {
-  if (__builtin_expect(instance >= 0, 0)) return take_callers(dispatcher, instance, query, choice);
+  if (__builtin_expect(instance >= 0, 0)) {
+    if (instance < preference) return take_callers(dispatcher, instance, query, choice);
+    if (fits(dispatcher, instance - preference, query))
+      return take_callers(dispatcher, instance - preference, query, choice);
+  }
   TILEKILN_TRY(dispatcher.status());
   *choice = dispatcher.find(query);
   if (__builtin_expect(environment().tells_choices, 0)) tell(dispatcher, query, *choice);

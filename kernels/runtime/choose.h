@@ -4,10 +4,12 @@
 
 namespace tilekiln {
 
-// `instance`: -1 for the dispatcher's choice. An error names why there is none; with TILEKILN_VERBOSE=dispatch a choice
+// `instance`: -1 for the dispatcher's choice; preference + n for n where that fits, else the same. An error names why there is none; with TILEKILN_VERBOSE=dispatch a choice
 // is told on stderr.
 [[nodiscard]] tilekiln_status choose(const Dispatcher& dispatcher, int64_t instance, const Query& query,
                                      Choice* choice);
+
+constexpr int64_t preference = int64_t{1} << 62;  // more than a plan has
 
 // A stage of a call: what it asks of which family, and the caller's instance of it or -1.
 struct Stage {

@@ -10,6 +10,7 @@
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/launch.h"
 #include "kernels/runtime/library.h"
+#include "kernels/runtime/tuned.h"
 
 namespace tilekiln {
 
@@ -58,8 +59,9 @@ class Entry {
                  : fail_argument("instances", "was null, must point to where %d numbers are put", stages_.count);
     }
     try {
+      Args own;
       Call call;
-      TILEKILN_TRY(prepare_and_choose(args, &call));
+      TILEKILN_TRY(prepare_and_choose(tuned(args, own), &call));
       list_instances(stages_, call, instances);
       return TILEKILN_OK;
     } catch (...) {
@@ -71,10 +73,12 @@ class Entry {
     if (text == nullptr && capacity != 0)
       return fail_argument("text", "was null, must hold capacity (%zu) bytes", capacity);
     try {
+      Args own;
+      const Args* const taken = tuned(args, own);
       Call call;
-      TILEKILN_TRY(prepare(args, &call));
+      TILEKILN_TRY(prepare(taken, &call));
       Text answer(text, capacity);
-      TILEKILN_TRY(explain_call(answer, stages_, args->instance, call));
+      TILEKILN_TRY(explain_call(answer, stages_, taken->instance, call));
       if (length != nullptr) *length = answer.length();
       return TILEKILN_OK;
     } catch (...) {
@@ -87,8 +91,9 @@ class Entry {
   tilekiln_status number(const Args* args, const char* name, Number* to, Number (*ask)(const Call&)) const {
     if (to == nullptr) return fail_argument(name, "was null, must point to where the number is put");
     try {
+      Args own;
       Call call;
-      TILEKILN_TRY(prepare_and_choose(args, &call));
+      TILEKILN_TRY(prepare_and_choose(tuned(args, own), &call));
       *to = ask(call);
       return TILEKILN_OK;
     } catch (...) {
@@ -99,8 +104,9 @@ class Entry {
  private:
   tilekiln_status run_now(const Args* args) const {
     try {
+      Args own;
       Call call;
-      TILEKILN_TRY(prepare_and_choose(args, &call));
+      TILEKILN_TRY(prepare_and_choose(tuned(args, own), &call));
       return launch(call);
     } catch (...) {
       return fail_exception();
@@ -108,6 +114,11 @@ class Entry {
   }
   static tilekiln_status run_entry(const void* entry, const void* args) {
     return static_cast<const Entry*>(entry)->run_now(static_cast<const Args*>(args));
+  }
+  // The arguments, in `own` with what was measured for such a call.
+  const Args* tuned(const Args* args, Args& own) const {
+    if (__builtin_expect(tuned_calls.load(std::memory_order_acquire) == nullptr, 1)) return args;
+    return take_tuned(name_, args, &own, sizeof(own)) ? &own : args;
   }
   tilekiln_status prepare(const Args* args, Call* call) const {
     if (args == nullptr) return fail_argument("args", "was null, must point to a tilekiln_%s_args", name_);

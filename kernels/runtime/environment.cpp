@@ -52,6 +52,14 @@ const char* copied(const char* text) {
   return copy == nullptr ? "" : copy;
 }
 
+bool tuned() {
+  const char* text = getenv("TILEKILN_TUNED");
+  if (text == nullptr || *text == 0 || strcmp(text, "yes") == 0) return true;
+  if (strcmp(text, "no") == 0) return false;
+  fprintf(stderr, "tilekiln: TILEKILN_TUNED: was \"%s\", must be yes or no; ignored\n", text);
+  return true;
+}
+
 LogLevel log_level() {
   const char* text = getenv("TILEKILN_LOG");
   if (text == nullptr || *text == 0 || strcmp(text, "off") == 0 || strcmp(text, "0") == 0) return LogLevel::off;
@@ -80,6 +88,7 @@ Environment read() {
   Environment result = {};
   result.isa = copied(getenv("TILEKILN_ISA"));
   result.target = copied(getenv("TILEKILN_TARGET"));
+  result.tuned = tuned();
   result.verbose_dispatch = verbose("dispatch");
   result.log = log_level();
   result.log_file = copied(getenv("TILEKILN_LOG_FILE"));

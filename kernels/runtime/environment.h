@@ -12,6 +12,7 @@ enum class LogLevel : int8_t { off, calls, refusals };
 struct Environment {
   const char* isa;                 // TILEKILN_ISA: the best ISA allowed; "" when unset
   const char* target;              // TILEKILN_TARGET: the best target of its backend allowed; "" when unset
+  bool tuned;                      // TILEKILN_TUNED is not no: pinned choices are taken
   bool verbose_dispatch;           // TILEKILN_VERBOSE holds the word "dispatch"
   LogLevel log;                    // TILEKILN_LOG
   const char* log_file;            // TILEKILN_LOG_FILE; "" when unset: stderr

@@ -3,6 +3,7 @@
 #include <stdint.h>
 
 #include "kernels/runtime/row.h"
+#include "tilekiln/tilekiln.h"
 
 namespace tilekiln {
 
@@ -107,6 +108,10 @@ struct Family {
   uint32_t first_instance, instance_count;  // its instances in the plan, one after another
   bool (*answers)(const void* engine, uint64_t features);  // whether an engine has a function for a signature; null: not asked
 };
+struct Tuned {                   // a measured choice that the receipt pins
+  const char* machine;           // where it was measured
+  tilekiln_tuned choice;
+};
 struct Backend;                  // runtime/backend.h
 struct Target {
   const char* name;              // "cpu-avx512", what TILEKILN_TARGET takes
@@ -141,6 +146,8 @@ struct Table {
   const char* plan_hash;         // of the names in the order of the plan, as in the manifest
   const unsigned char* manifest;  // JSON as a zlib stream, behind manifest_mark bytes
   const void* const* fixed = nullptr;  // instance number -> its kernel, in place of that of its pipeline; null: there are none
+  const Tuned* tuned = nullptr;
+  uint32_t tuned_count = 0;
 };
 
 extern const Table table;        // defined by the generated table.cpp of the library

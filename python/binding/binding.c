@@ -28,6 +28,10 @@ static PyMethodDef library_methods[] = {
            "manifest_text()\n--\n\nThe manifest inside the library: JSON."),
     METHOD("instance_name", library_instance_name, METH_O,
            "instance_name(instance)\n--\n\nThe canonical name of an instance of the plan."),
+    METHOD("take_tuned", library_take_tuned, METH_O,
+           "take_tuned(choices)\n--\n\nWhat calls take from now on: (call, instance, num_splits, num_threads) each; "
+           "Library.tune has "
+           "the words for it."),
     METHOD("instance_usable", library_instance_usable, METH_O,
            "instance_usable(instance)\n--\n\nTrue when this machine can run the instance and TILEKILN_ISA allows it."),
     {NULL, NULL, 0, NULL}};

@@ -18,7 +18,7 @@
   X(stream_destroy)                                                                                                   \
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
-          X(num_threads) X(last_error) X(describe)
+          X(num_threads) X(last_error) X(describe) X(tune)
 /* Those of the backward's launcher and workspace: null in a library without the operator. */
 #define TILEKILN_BACKWARD_FUNCTIONS(X)                                                                                \
   X(fmha_bwd_launcher_create)                                                                                         \
@@ -234,6 +234,27 @@ static PyObject* library_instance_name(Library* self, PyObject* number) {
   if (name) return PyUnicode_FromString(name);
   return PyErr_Format(PyExc_IndexError, "instance: is %lld; this library has %lld instances", instance,
                       (long long)self->instance_count());
+}
+
+/* take_tuned([(call, instance, num_splits, num_threads), ...]) */
+static PyObject* library_take_tuned(Library* self, PyObject* listed) {
+  PyObject* all = PySequence_List(listed);
+  const Py_ssize_t count = all ? PyList_Size(all) : 0;
+  tilekiln_tuned* choices = all ? PyMem_Calloc((size_t)count + 1, sizeof(*choices)) : NULL;
+  if (all && !choices) PyErr_NoMemory();
+  for (Py_ssize_t i = 0; choices && i < count; ++i) {
+    unsigned long long call = 0;
+    long long instance = 0;
+    int splits = 0, threads = 0;
+    if (!PyArg_ParseTuple(PyList_GetItem(all, i), "KLii", &call, &instance, &splits, &threads)) break;
+    choices[i] = (tilekiln_tuned){call, instance, splits, threads};
+  }
+  const tilekiln_status status = PyErr_Occurred() ? TILEKILN_OK : self->tune(choices, (size_t)count);
+  PyMem_Free(choices);
+  Py_XDECREF(all);
+  if (PyErr_Occurred()) return NULL;
+  if (status != TILEKILN_OK) return library_error(self, status);
+  Py_RETURN_NONE;
 }
 
 static PyObject* library_instance_usable(Library* self, PyObject* number) {

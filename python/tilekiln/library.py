@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from . import _binding, _outside, selection
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
 
+if TYPE_CHECKING:
+    from .tune.table import Table
+
 ENTRY_POINTS = "tilekiln.libraries"
 """The entry points of packages that bring libraries: name = receipt, value = a path or a function that gives one."""
 
@@ -65,6 +68,36 @@ class Library(_binding.Library):
         """The plan as built: what the library was generated from and for, and its instances."""
         manifest: dict[str, Any] = json.loads(self.manifest_text())
         return manifest
+
+    @property
+    def tuned(self) -> Table | None:
+        """The table of measured choices that its calls take: the one of `tune`, at first what is pinned to it."""
+        try:
+            return self._tuned
+        except AttributeError:
+            return self._pinned()
+
+    def _pinned(self) -> Table | None:
+        """What lies beside the library, of which the binding knows nothing, or stands in its manifest."""
+        beside = pathlib.Path(self.path).with_suffix(".tuned.json")
+        self._tuned: Table | None = None
+        if beside.is_file() or "tuned" in self.manifest:
+            from .tune.table import pinned
+
+            self._tuned = pinned(self)
+        return self._tuned
+
+    def tune(self, table: Table | None) -> None:
+        """From now on calls that leave instance, num_splits and num_threads open take what a table has for them.
+
+        table: of `tilekiln tune`, as `tilekiln.tune.read` reads it; None: every call by the library's own rules. At
+        first it is what is pinned to the library: the table beside it (`tilekiln tune --pin`), else the one that its
+        receipt names; TILEKILN_TUNED=no leaves both. ArgumentError for a table of another library.
+        """
+        from .tune.table import taken
+
+        self.take_tuned([] if table is None else taken(self, table))
+        self._tuned = table
 
     def instances(self, where: str = "") -> list[Instance]:
         """The instances that a selection such as "dtype=bf16 hdim_q=64,128" keeps, in plan order.
@@ -187,6 +220,11 @@ def looked_in() -> str:
 def _loaded(path: str, stamp: tuple[int, int]) -> Library:
     library = Library(path)
     _outside.bring(library)
+    if pathlib.Path(path).with_suffix(".tuned.json").is_file():
+        try:
+            library.tune(library.tuned)
+        except ArgumentError as error:
+            warnings.warn(f"left out: {error}", RuntimeWarning, stacklevel=4)
     return library
 
 

@@ -185,3 +185,23 @@ def test_its_library(scons: Scons, tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is what it claims" in done.stdout
+
+
+def test_a_set_that_changes_is_generated_again(tmp_path: Path) -> None:
+    """Its file lies outside the tree, so nothing else tells a build of it."""
+    from codegen.emit.inputs import prepare
+
+    info = {"version": "0", "mode": "release", "cxx": "g++", "cxx_version": "12", "flags": {}}
+    found = []
+    try:
+        for at, hdim in enumerate(("hdim_q: 128, hdim_v: 128", "hdim_q: 64, hdim_v: 64")):
+            (tmp_path / str(at)).mkdir()  # a tree remembers what it has read of a path
+            file = tmp_path / str(at) / "decoder.yaml"
+            file.write_text(YAML.replace("hdim_q: 128, hdim_v: 128", hdim))
+            take_kernel_sets([str(file)])
+            made = prepare(["decoder"], ["cpu-generic"], "", tmp_path / "gen", info)
+            found.append([name for unit in made.units for name in unit.instances])
+    finally:
+        take_kernel_sets([])
+    assert found[0]
+    assert found[0] != found[1]

@@ -67,7 +67,7 @@ def test_tables(library: Path, tmp_path: Path) -> None:
     from tilekiln.tune.table import Table, Winner, merged, read_all, write
 
     def one(problem: str, ratio: float, machine: str = "here") -> Table:
-        winner = Winner(problem, "q=1x2", f"id-{ratio}", "name", {"num_splits": 2}, 12.5, ratio, "other", 9)
+        winner = Winner(problem, "q=1x2", "0f", f"id-{ratio}", "name", {"num_splits": 2}, 12.5, ratio, "other", 9)
         return Table("flash", "abc", machine, {winner.key: winner})
 
     tables = [one("a", 0.5), one("b", 1.0), one("a", 0.75), one("a", 0.25, "there")]
@@ -80,7 +80,7 @@ def test_tables(library: Path, tmp_path: Path) -> None:
     assert merged(read_all(tmp_path / "table.json")) == merged(tables)
     assert sum(line.startswith('{"problem": ') for line in text.splitlines()) == 3  # a line each
     here = read_all(tmp_path / "table.json")[0]
-    assert here.measured() == {"a": ["id-0.5"], "b": ["id-1.0"]}
+    assert here.measured() == {"a": [("id-0.5", {"num_splits": 2})], "b": [("id-1.0", {"num_splits": 2})]}
     (tmp_path / "broken.json").write_text(text[:-9])
     with pytest.raises(tk.ArgumentError, match=r"broken.json:\d+: "):
         tk.tune.read(tmp_path / "broken.json")
@@ -122,13 +122,13 @@ def test_a_workload(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture
         '#include "tilekiln/dispatcher/tuned.hpp"\nint main(int, char** paths) {\n'
         "  using namespace tilekiln::dispatcher;\n  const auto library = Library::open(paths[1]);\n"
         "  for (const auto& [problem, ids] : read_tuned(paths[2], *library))\n"
-        '    std::printf("%s\\n%s\\n", problem.c_str(), ids[0].c_str());\n}\n'
+        '    std::printf("%s\\n%s\\n", problem.c_str(), ids[0].id.c_str());\n}\n'
     )
     (tmp_path / "read.cpp").write_text(program)
     command = ["g++", "-std=c++17", "-O0", f"-I{ROOT / 'include'}", "read.cpp", "-ldl", "-o", "read"]
     subprocess.run(command, cwd=tmp_path, check=True)
     told = subprocess.run([tmp_path / "read", library, out], capture_output=True, text=True, check=True).stdout
-    expected = [text for problem, ids in sorted(table.measured().items()) for text in (problem, *ids)]
+    expected = [text for problem, found in sorted(table.measured().items()) for text in (problem, found[0].id)]
     assert told.splitlines() == expected
 
 

@@ -1,6 +1,7 @@
 // A call: an operator of the C ABI with its struct of arguments. It owns nothing: arrays and struct stay the caller's.
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"
+#include "tilekiln/dispatcher/measured.hpp"
 #include "tilekiln/tilekiln.h"
 
 namespace tilekiln::dispatcher {
@@ -17,6 +18,13 @@ class Call {
   const std::string& operator_name() const { return operator_name_; }
   const void* args() const { return args_; }
   size_t bytes() const { return bytes_; }
+  // What was measured for it: for arguments that the struct leaves at 0.
+  const Settings& settings() const { return settings_; }
+  Call told(Settings settings) const {
+    Call other = *this;
+    other.settings_ = std::move(settings);
+    return other;
+  }
   // The struct of an operator. Throws std::invalid_argument where the call is of another.
   template <class Args>
   const Args& as(const std::string& operator_name) const {
@@ -29,6 +37,7 @@ class Call {
   std::string operator_name_;
   const void* args_;
   size_t bytes_;
+  Settings settings_;
 };
 
 }  // namespace tilekiln::dispatcher

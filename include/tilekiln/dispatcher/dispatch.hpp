@@ -23,12 +23,14 @@ class Dispatcher {
     operators_[name] = std::move(stages);
     return *this;
   }
-  // Registers the kernels of a library, those alone that this machine can run, and its operators.
+  // Registers the kernels of a library, those alone that this machine can run, and its operators. What its receipt pins is measured
+  // here too, where set_measured has said nothing else of a problem.
   Dispatcher& add_library(const Library::Pointer& library, Priority priority = Priority::normal) {
     for (const auto& [name, stages] : library->operators()) add_operator(name, stages);
     for (const auto& [family, values] : library->always()) always_[Value(family).meaning()] = values;
     registry_.add_all(library->instances(true), priority);
     libraries_.push_back(library);
+    measured_.insert(library->pinned().begin(), library->pinned().end());
     return *this;
   }
 
@@ -36,15 +38,16 @@ class Dispatcher {
   Strategy strategy() const { return heuristic_ ? Strategy::heuristic : Strategy::first_fit; }
   // Null goes back to first fit.
   void set_heuristic(Heuristic heuristic) { heuristic_ = std::move(heuristic); }
-  // Measured: by Problem::to_string, the ids from the fastest on. Asked before the heuristic.
-  void set_measured(std::map<std::string, std::vector<std::string>> measured) { measured_ = std::move(measured); }
+  // Measured: by Problem::to_string, what answers, from the fastest on: ids, or ids with settings. Asked before the heuristic.
+  // Settings are a plan's, and those of its calls that leave them open.
+  void set_measured(MeasuredTable measured) { measured_ = std::move(measured); }
   Timing& timing() { return timing_; }
   void set_benchmarking(bool on) { timing_.on = on; }
 
   // The kernel for the stage that the problem asks for; null where none answers.
   Registry::Pointer select(const Problem& problem) const {
     const std::shared_ptr<const Index> index = registry_.index();
-    const Entry* const entry = choose(*index, of_family(problem, problem.family()), nullptr);
+    const Entry* const entry = choose(*index, of_family(problem, problem.family()), nullptr, measured(problem));
     return entry == nullptr ? nullptr : entry->instance;
   }
 
@@ -58,7 +61,11 @@ class Dispatcher {
     const std::shared_ptr<const Index> index = registry_.index();
     result.main = stages.main;
     const Problem asked = of_family(problem, Value(stages.main));
-    const Entry* const main = stage(*index, asked, stages.main, stages, nullptr);
+    const std::vector<Measured>* const known_best = measured(problem);
+    const Entry* const main = stage(*index, asked, stages.main, stages, nullptr, known_best);
+    if (known_best != nullptr && main != nullptr)
+      for (const Measured& one : *known_best)
+        if (one.id == main->id && result.settings.empty()) result.settings = one.settings;
     if (main == nullptr) return refused(result, *index, asked, stages);
     const std::string origin = main->instance->origin();
     const std::function<bool(const Entry&)> together = [&](const Entry& entry) {
@@ -92,12 +99,10 @@ class Dispatcher {
   Times run(const Problem& problem, const std::vector<Call>& calls) const {
     const Plan planned = plan(problem);
     if (!planned.is_valid()) throw NoKernelFound(planned.reason);
-    Timing timing = timing_;
-    timing.rotating = static_cast<int>(calls.size());
-    if (const Plan::Stage* const whole = planned.whole()) return whole->instance->time(calls, timing);
-    return measure(timing, [&](int set) {
-      for (const Plan::Stage& stage : planned.stages) stage.instance->launch(calls[static_cast<size_t>(set)]);
-    });
+    if (planned.settings.empty()) return run_plan(planned, calls);
+    std::vector<Call> told;
+    for (const Call& call : calls) told.push_back(call.told(planned.settings));
+    return run_plan(planned, told);
   }
   // Runs a call whose problem is read from its arrays, by the first library added that has the operator.
   Times run(const Call& call) const { return run(from_call(call), call); }
@@ -124,11 +129,26 @@ class Dispatcher {
     std::string text = problem.to_string();
     if (!planned.is_valid()) return text + "\n  " + planned.reason;
     for (const Plan::Stage& stage : planned.stages) text += "\n  chosen: " + stage.instance->name();
+    for (const auto& [name, value] : planned.settings) text += "\n  measured: " + name + "=" + std::to_string(value);
     text += refusals(*registry_.index(), of_family(problem, Value(planned.main)), most);
     return text + without_effect(planned);
   }
 
  private:
+  Times run_plan(const Plan& planned, const std::vector<Call>& calls) const {
+    Timing timing = timing_;
+    timing.rotating = static_cast<int>(calls.size());
+    if (const Plan::Stage* const whole = planned.whole()) return whole->instance->time(calls, timing);
+    return measure(timing, [&](int set) {
+      for (const Plan::Stage& stage : planned.stages) stage.instance->launch(calls[static_cast<size_t>(set)]);
+    });
+  }
+  // Null: nothing.
+  const std::vector<Measured>* measured(const Problem& problem) const {
+    if (measured_.empty()) return nullptr;
+    const auto found = measured_.find(problem.to_string());
+    return found == measured_.end() ? nullptr : &found->second;
+  }
   // The problem as a stage of a family has it.
   Problem of_family(const Problem& problem, Value family) const {
     Problem asked = problem;
@@ -140,13 +160,11 @@ class Dispatcher {
     return asked;
   }
 
-  const Entry* choose(const Index& index, const Problem& problem,
-                      const std::function<bool(const Entry&)>* takes) const {
-    if (!measured_.empty()) {
-      const auto found = measured_.find(problem.to_string());
-      if (found != measured_.end())
-        if (const Entry* const entry = first_of(index, found->second, problem, takes)) return entry;
-    }
+  const Entry* choose(const Index& index, const Problem& problem, const std::function<bool(const Entry&)>* takes,
+                      const std::vector<Measured>* measured = nullptr) const {
+    if (measured != nullptr)
+      for (const Measured& one : *measured)
+        if (const Entry* const entry = first_of(index, {one.id}, problem, takes)) return entry;
     if (heuristic_)
       if (const Entry* const entry = first_of(index, heuristic_(problem), problem, takes)) return entry;
     return index.select(problem, takes);
@@ -169,10 +187,11 @@ class Dispatcher {
     asked.forgive(others);
   }
   const Entry* stage(const Index& index, const Problem& problem, const std::string& family, const Stages& stages,
-                     const std::function<bool(const Entry&)>* takes) const {
+                     const std::function<bool(const Entry&)>* takes,
+                     const std::vector<Measured>* measured = nullptr) const {
     Problem asked = of_family(problem, Value(family));
     forgive_others(asked, index, stages);
-    return choose(index, asked, takes);
+    return choose(index, asked, takes, measured);
   }
   Plan& refused(Plan& result, const Index& index, Problem asked, const Stages& stages) const {
     forgive_others(asked, index, stages);
@@ -220,7 +239,7 @@ class Dispatcher {
   std::unordered_map<int64_t, Values> always_;  // by the family
   std::vector<Library::Pointer> libraries_;
   Heuristic heuristic_;
-  std::map<std::string, std::vector<std::string>> measured_;
+  MeasuredTable measured_;
   Timing timing_;
 };
 

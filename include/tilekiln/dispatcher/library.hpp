@@ -2,12 +2,14 @@
 #pragma once
 #include <dlfcn.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
 
 #include "tilekiln/dispatcher/instance.hpp"
 #include "tilekiln/dispatcher/json.hpp"
+#include "tilekiln/dispatcher/measured.hpp"
 
 namespace tilekiln::dispatcher {
 
@@ -70,8 +72,20 @@ class Library : public std::enable_shared_from_this<Library> {
     std::vector<unsigned char> args(static_cast<const unsigned char*>(call.args()),
                                     static_cast<const unsigned char*>(call.args()) + call.bytes());
     if (instance >= 0) std::memcpy(args.data() + place_of_instance(of), &instance, sizeof(instance));
+    for (int i = 0; i < of.argument_count; ++i) {
+      const auto setting = call.settings().find(of.arguments[i].name);
+      if (setting == call.settings().end() || of.arguments[i].kind != TILEKILN_INT) continue;
+      int32_t number = 0;  // as the caller has it
+      std::memcpy(&number, args.data() + of.arguments[i].offset, sizeof(number));
+      if (number == 0) number = static_cast<int32_t>(setting->second);
+      std::memcpy(args.data() + of.arguments[i].offset, &number, sizeof(number));
+    }
     check(of.run(args.data()));
   }
+  // What its calls take from now on where they leave it open (tilekiln_tune). Throws CallError.
+  void tune(const std::vector<tilekiln_tuned>& choices) const { check(tune_(choices.data(), choices.size())); }
+  // What its receipt pins for this machine, unless TILEKILN_TUNED=no.
+  const MeasuredTable& pinned() const { return pinned_; }
   // The instance of each stage that the library itself would choose. -1: a stage that the call does not need.
   std::vector<int64_t> find(const Call& call) const {
     const tilekiln_operator& of = checked(call);
@@ -94,6 +108,7 @@ class Library : public std::enable_shared_from_this<Library> {
     get(usable_, "tilekiln_instance_usable");
     get(last_error_, "tilekiln_last_error");
     get(describe_, "tilekiln_describe");
+    get(tune_, "tilekiln_tune");
     size_t length = 0;
     const char* const text = manifest_(&length);
     source_ = path_ + " (manifest)";
@@ -109,6 +124,11 @@ class Library : public std::enable_shared_from_this<Library> {
     }
     for (const auto& [name, of] : all["families"].members)
       for (const auto& [field, value] : of["always"].members) always_[name].set(field, value.value());
+    const char* const wanted = std::getenv("TILEKILN_TUNED");
+    const Json* const tuned = wanted != nullptr && std::strcmp(wanted, "no") == 0 ? nullptr : all.find("tuned");
+    if (tuned != nullptr)
+      for (const Json& table : tuned->list())
+        if (table["machine"].text() == machine_key()) pinned_ = read_measured(table["problems"]);
   }
   template <class Function>
   void get(Function& function, const char* name) {
@@ -152,8 +172,10 @@ class Library : public std::enable_shared_from_this<Library> {
   int32_t (*usable_)(int64_t) = nullptr;
   const char* (*last_error_)() = nullptr;
   tilekiln_status (*describe_)(const char*, const void*, char*, size_t, size_t*) = nullptr;
+  tilekiln_status (*tune_)(const tilekiln_tuned*, size_t) = nullptr;
   std::map<std::string, Stages> stages_;
   std::map<std::string, Values> always_;
+  MeasuredTable pinned_;
 };
 
 // A kernel of a library.
@@ -287,9 +309,10 @@ inline Problem Library::problem(const Call& call) const {
   result.set(field::family, stages_.at(call.operator_name()).main);
   std::istringstream all(lines);
   std::string line, family, word;
-  // The main stage last, so that what stages say differently is as it says it.
+  // The last line names the call. The main stage last, so that what stages say differently is as it says it.
   std::vector<std::string> ordered;
   while (std::getline(all, line)) {
+    if (line.compare(0, 5, "call ") == 0) continue;
     const bool main = line.substr(0, line.find(' ')) == stages_.at(call.operator_name()).main;
     ordered.insert(main ? ordered.end() : ordered.begin(), line);
   }

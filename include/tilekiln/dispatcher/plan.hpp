@@ -13,6 +13,7 @@ struct Plan {
   std::vector<Stage> stages;
   std::string main;    // the family that a library is given an instance of
   std::string reason;  // why there are no stages
+  Settings settings;   // what its call is told that leaves it open, as measured with the main stage
 
   bool is_valid() const { return !stages.empty(); }
   // The stage whose launch runs the whole call; null where each stage launches alone.

@@ -1,42 +1,51 @@
-// Tables of `tilekiln tune`: what was the fastest for the problems of a library on a machine, for Dispatcher::set_measured.
+// Tables of `tilekiln tune`, for Dispatcher::set_measured and for the plain calls of a library.
 #pragma once
-#include <sched.h>
-
 #include "tilekiln/dispatcher/library.hpp"
 
 namespace tilekiln::dispatcher {
+namespace detail {
 
-// The processor, and how many cores this process may use: as tables name machines.
-inline std::string machine_key() {
-  std::string name = "unknown processor", line;
-  std::ifstream file("/proc/cpuinfo");
-  while (std::getline(file, line)) {
-    if (line.compare(0, 10, "model name") != 0) continue;
-    name = line.substr(std::min(line.size(), line.find(':') + 1));
-    name = name.substr(std::min(name.size(), name.find_first_not_of(' ')));
-    name.erase(name.find_last_not_of(' ') + 1);
-    break;
-  }
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  sched_getaffinity(0, sizeof(cores), &cores);
-  return name + ", " + std::to_string(CPU_COUNT(&cores)) + " cores";
+// The list of problems of a library on this machine; null where the file has none.
+inline const Json* problems_of(const Json& all, const Library& library) {
+  if (all["format"].text() != "tilekiln tune 2") all["format"].fail("is no table of tilekiln tune");
+  for (const Json& table : all["tables"].list())
+    if (table["library"].text() == library.hash() && table["machine"].text() == machine_key())
+      return &table["problems"];
+  return nullptr;
 }
 
-// By Problem::to_string the id of the winner, of each problem of which all measured shapes have one. Empty where the file has nothing
-// of this library on this machine. Throws FileError for what is no table.
-inline std::map<std::string, std::vector<std::string>> read_tuned(const std::string& path, const Library& library) {
+}  // namespace detail
+
+// Empty where the file has nothing of this library on this machine. Throws FileError for what is no table.
+inline MeasuredTable read_tuned(const std::string& path, const Library& library) {
   const Json all = JsonReader::read(JsonReader::contents(path), path);
-  if (all["format"].text() != "tilekiln tune 1") all["format"].fail("is no table of tilekiln tune");
-  std::map<std::string, std::set<std::string>> found;
-  for (const Json& table : all["tables"].list()) {
-    if (table["library"].text() != library.hash() || table["machine"].text() != machine_key()) continue;
-    for (const Json& one : table["problems"].list()) found[one["problem"].text()].insert(one["id"].text());
+  const Json* const problems = detail::problems_of(all, library);
+  return problems == nullptr ? MeasuredTable() : read_measured(*problems);
+}
+
+// From now on calls of the library that leave instance, num_splits and num_threads open take what the file has for them, those
+// without a dispatcher too. Returns how many are known. Throws FileError for what is no table.
+inline size_t tune(const Library& library, const std::string& path) {
+  const Json all = JsonReader::read(JsonReader::contents(path), path);
+  const Json* const problems = detail::problems_of(all, library);
+  std::vector<tilekiln_tuned> choices;
+  if (problems != nullptr) {
+    std::map<std::string, int64_t> numbers;
+    for (const auto& instance : library.instances())
+      numbers[instance->name()] = static_cast<const LibraryInstance&>(*instance).number();
+    for (const Json& one : problems->list()) {
+      const auto found = numbers.find(one["instance"].text());
+      if (found == numbers.end()) one["instance"].fail("is no instance of library " + library.receipt());
+      const auto setting = [&](const char* name) {
+        const Json* const value = one["settings"].find(name);
+        return value == nullptr ? 0 : static_cast<int32_t>(value->integer());
+      };
+      choices.push_back(
+          {std::stoull(one["call"].text(), nullptr, 16), found->second, setting("num_splits"), setting("num_threads")});
+    }
   }
-  std::map<std::string, std::vector<std::string>> measured;
-  for (const auto& [problem, ids] : found)
-    if (ids.size() == 1 && !ids.begin()->empty()) measured[problem] = {*ids.begin()};
-  return measured;
+  library.tune(choices);
+  return choices.size();
 }
 
 }  // namespace tilekiln::dispatcher

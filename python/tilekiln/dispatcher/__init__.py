@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .builder import GemmProblemBuilder, ProblemBuilder
-    from .choice import Choice, SizeRule
+    from .choice import Choice, Measured, SizeRule
     from .declared import Algorithm, Signature
     from .dispatch import Dispatcher, Plan, Stage
     from .errors import FileError, UnsupportedProblem
@@ -43,6 +43,7 @@ _HOME = {
     "KernelSet": ".kernel_set",
     "Key": ".key",
     "LibraryInstance": ".libraries",
+    "Measured": ".choice",
     "Plan": ".dispatch",
     "Problem": ".problem",
     "ProblemBuilder": ".builder",
@@ -69,6 +70,7 @@ __all__ = [
     "KernelSet",
     "Key",
     "LibraryInstance",
+    "Measured",
     "Plan",
     "Problem",
     "ProblemBuilder",

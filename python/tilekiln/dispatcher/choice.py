@@ -8,6 +8,8 @@ libraries' own choice (kernels/runtime/dispatch.h), with priority, which only re
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 from .words import refusal
 
 TYPE_CHECKING = False
@@ -15,6 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from .words import Value
+
+
+class Measured(namedtuple("Measured", "id settings", defaults=({},))):
+    """A kernel that was measured to be the fastest: its id, and what the call is told besides (num_splits, ...)."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        id: str
+        settings: Mapping[str, int] = {}
 
 
 class SizeRule:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 
 from ._fields import IDLE_ON_CPU
+from .choice import Measured
 from .index import NOTHING
 from .instance import Call
 from .libraries import Stages, always_of, instances_of, operators_of, problem_of
@@ -39,7 +40,7 @@ class Stage(namedtuple("Stage", "family id instance")):
         instance: Instance
 
 
-class Plan(namedtuple("Plan", "stages main reason", defaults=("",))):
+class Plan(namedtuple("Plan", "stages main reason settings", defaults=("", {}))):
     """The kernels that run for a problem, a stage each; or why there are none."""
 
     __slots__ = ()
@@ -49,6 +50,8 @@ class Plan(namedtuple("Plan", "stages main reason", defaults=("",))):
         main: str
         """The family that a library is given an instance of."""
         reason: str = ""
+        settings: Mapping[str, int] = {}
+        """What a call is told that says nothing of it: num_splits, num_threads, as measured with the main stage."""
 
     @property
     def is_valid(self) -> bool:
@@ -80,7 +83,7 @@ class Dispatcher:
         self._always: dict[str, dict[str, Value]] = {}
         self._libraries: list[Library] = []
         self._heuristic: Heuristic | None = None
-        self._measured: Mapping[str, Sequence[str]] = {}
+        self._measured: Mapping[str, Sequence[str | Measured]] = {}
 
     def add_operator(self, name: str, stages: Stages) -> Self:
         """What an operator's stages are. Those of every library that is added are known."""
@@ -88,11 +91,16 @@ class Dispatcher:
         return self
 
     def add_library(self, library: Library, priority: Priority = "normal") -> Self:
-        """Registers the kernels of a library, those alone that this machine can run, and its operators."""
+        """Registers the kernels of a library, those alone that this machine can run, and its operators.
+
+        What is pinned to the library is measured here too, where set_measured says nothing else of a problem.
+        """
         self._operators.update(operators_of(library))
         self._always.update({family: values for family, values in always_of(library).items() if values})
         self.registry.add_all(instances_of(library, usable_only=True), priority)
         self._libraries.append(library)
+        if library.tuned is not None:
+            self._measured = {**library.tuned.measured(), **self._measured}
         return self
 
     @property
@@ -107,8 +115,11 @@ class Dispatcher:
         """
         self._heuristic = heuristic
 
-    def set_measured(self, measured: Mapping[str, Sequence[str]]) -> None:
-        """By str(problem) the ids from the fastest on. Asked before the heuristic."""
+    def set_measured(self, measured: Mapping[str, Sequence[str | Measured]]) -> None:
+        """By str(problem) what answers, from the fastest on: ids, or ids with settings, as Table.measured() has them.
+
+        It is asked before the heuristic. Settings are a plan's, and those of its calls that say nothing else.
+        """
         self._measured = measured
 
     def set_timing(self, cold: int, repeat: int, flush_bytes: int = 0) -> None:
@@ -122,7 +133,7 @@ class Dispatcher:
     def select(self, problem: Problem) -> Instance | None:
         """The kernel for the stage that the problem asks for; None where none answers."""
         of = self._of_family(problem, problem._values["family"])  # type: ignore[arg-type]
-        entry = self._choose(self.registry.index(), of, NOTHING, None)
+        entry = self._choose(self.registry.index(), of, NOTHING, None, self._ids(problem))
         return None if entry is None else entry.instance
 
     def plan(self, problem: Problem) -> Plan:
@@ -130,7 +141,7 @@ class Dispatcher:
         stages = self._operators.get(problem.operator) or Stages((problem.family,), problem.family)
         index = self.registry.index()
         main_problem = self._of_family(problem, stages.main)
-        main = self._stage(index, problem, stages.main, stages, None)
+        main = self._stage(index, problem, stages.main, stages, None, self._ids(problem))
         if main is None:
             return self._refused(index, main_problem, stages)
         origin, made, known = main.instance.origin, list[Stage](), set[str]()
@@ -150,7 +161,7 @@ class Dispatcher:
             field = unknown[0]
             reason = f"no stage of {problem.operator} knows {field}={text(main_problem[field])}"
             return Plan([], stages.main, reason)
-        return Plan(made, stages.main)
+        return Plan(made, stages.main, "", self._settings(problem, main.id))
 
     def run(self, call: Call | str, *arrays: Any, problem: Problem | None = None, **arguments: Any) -> Any:
         """Runs a call through the plan and gives its results: run("fmha_fwd", q, k, v, causal=True), or a Call.
@@ -160,8 +171,9 @@ class Dispatcher:
         """
         if isinstance(call, str):
             call = Call(call, *arrays, **arguments)
-        result = None
-        for launch in self._launches(call, problem):
+        launches, settings = self._launches(call, problem)
+        call, result = call.told(settings), None
+        for launch in launches:
             result = launch(call)
         return result
 
@@ -171,22 +183,23 @@ class Dispatcher:
             from .errors import ArgumentError
 
             raise ArgumentError("calls: were none, must be one at least")
-        launches = self._launches(calls[0], problem)
+        launches, settings = self._launches(calls[0], problem)
+        told = [call.told(settings) for call in calls]
         self.timing.rotating = len(calls)
 
         def run(at: int) -> None:
             for launch in launches:
-                launch(calls[at])
+                launch(told[at])
 
         return measure(self.timing, run)
 
-    def _launches(self, call: Call, problem: Problem | None) -> list[Callable[[Call], Any]]:
+    def _launches(self, call: Call, problem: Problem | None) -> tuple[list[Callable[[Call], Any]], Mapping[str, int]]:
         plan = self.plan(self.from_call(call) if problem is None else problem)
         if not plan.is_valid:
             from .errors import NoKernelError
 
             raise NoKernelError(plan.reason)
-        return [stage.instance.launch for stage in ([plan.whole] if plan.whole else plan.stages)]
+        return [stage.instance.launch for stage in ([plan.whole] if plan.whole else plan.stages)], plan.settings
 
     def run_explicit(self, id_: str, call: Call, problem: Problem | None = None) -> Any:
         """Runs this kernel.
@@ -222,6 +235,7 @@ class Dispatcher:
         if not plan.is_valid:
             return f"{problem}\n  {plan.reason}"
         lines = [str(problem), *(f"  chosen: {stage.instance.name}" for stage in plan.stages)]
+        lines += [f"  measured: {name}={value}" for name, value in plan.settings.items()]
         lines += self._refusals(self.registry.index(), self._of_family(problem, plan.main), most)
         for stage in plan.stages:
             key = stage.instance.key
@@ -243,10 +257,26 @@ class Dispatcher:
             made._values.update(always)
         return made
 
-    def _choose(self, index: Index, problem: Problem, forgiven: frozenset[str], origin: str | None) -> Entry | None:
-        if self._measured or self._heuristic is not None:
+    def _ids(self, problem: Problem) -> list[str]:
+        """What was measured for a problem."""
+        found = self._measured.get(str(problem), ()) if self._measured else ()
+        return [one.id if isinstance(one, Measured) else one for one in found]
+
+    def _settings(self, problem: Problem, id_: str) -> Mapping[str, int]:
+        found = self._measured.get(str(problem), ()) if self._measured else ()
+        return next((one.settings for one in found if isinstance(one, Measured) and one.id == id_), {})
+
+    def _choose(
+        self,
+        index: Index,
+        problem: Problem,
+        forgiven: frozenset[str],
+        origin: str | None,
+        measured: Sequence[str] = (),
+    ) -> Entry | None:
+        if measured or self._heuristic is not None:
             asked_for = _without(problem, forgiven)
-            for ids in (self._measured.get(str(problem), ()), self._heuristic(problem) if self._heuristic else ()):
+            for ids in (measured, self._heuristic(problem) if self._heuristic else ()):
                 for id_ in ids:
                     entry = index.by_id.get(id_)
                     if entry is None or (origin is not None and entry.instance.origin != origin):
@@ -255,9 +285,17 @@ class Dispatcher:
                         return entry
         return index.select(problem, forgiven, origin)
 
-    def _stage(self, index: Index, problem: Problem, family: str, stages: Stages, origin: str | None) -> Entry | None:
+    def _stage(
+        self,
+        index: Index,
+        problem: Problem,
+        family: str,
+        stages: Stages,
+        origin: str | None,
+        measured: Sequence[str] = (),
+    ) -> Entry | None:
         forgiven = NOTHING if len(stages.families) == 1 else index.elsewhere(stages.families, family)
-        return self._choose(index, self._of_family(problem, family), forgiven, origin)
+        return self._choose(index, self._of_family(problem, family), forgiven, origin, measured)
 
     def _refused(self, index: Index, problem: Problem, stages: Stages) -> Plan:
         of = _without(problem, index.elsewhere(stages.families, problem.family))

@@ -14,7 +14,7 @@ from .timing import Times, Timing, measure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from .choice import Choice
@@ -29,6 +29,10 @@ class Call:
 
     def __init__(self, operator: str, *arrays: Any, **arguments: Any) -> None:
         self.operator, self.arrays, self.arguments = operator, arrays, arguments
+
+    def told(self, settings: Mapping[str, Any]) -> Call:
+        """The call with settings for what it leaves open."""
+        return Call(self.operator, *self.arrays, **{**settings, **self.arguments}) if settings else self
 
 
 class Instance(abc.ABC):

@@ -126,13 +126,18 @@ def _way(family: Mapping[str, Any], entry: Mapping[str, Any], order: int) -> tup
 
 def problem_of(library: Library, call: Call) -> Problem:
     """The problem of a call, from its real arrays. ArgumentError when the library refuses the arguments."""
+    return described(library, call)[0]
+
+
+def described(library: Library, call: Call) -> tuple[Problem, str]:
+    """The problem of a call, and the digits by which tables of measured choices know it."""
     stages, always = operators_of(library), always_of(library)
     if call.operator not in stages:
         from .errors import ArgumentError
 
         raise ArgumentError(no_such(f"operator of library {library.receipt}", call.operator, stages))
     main = stages[call.operator].main
-    lines = getattr(library, f"{call.operator}_describe")(*call.arrays, **call.arguments).splitlines()
+    *lines, last = getattr(library, f"{call.operator}_describe")(*call.arrays, **call.arguments).splitlines()
     problem = Problem(call.operator).set("family", main)
     # The main stage last, so that what stages say differently is as it says it.
     for line in sorted(lines, key=lambda line: line.partition(" ")[0] == main):
@@ -145,4 +150,4 @@ def problem_of(library: Library, call: Call) -> Problem:
             # What a stage has always, another stage says whether the call asks for it.
             if len(lines) == 1 or field not in always.get(family, ()):
                 problem.set(field, value)
-    return problem
+    return problem, last.removeprefix("call ")

@@ -1,8 +1,8 @@
-"""Measured choices: `tilekiln tune` writes tables of them, `read` and `Tuned` use them.
+"""Measured choices: `tilekiln tune` writes tables of them, `Library.tune` and `Tuned` take them.
 
-table = tk.tune.read("decode.json")
-tuned = tk.tune.Tuned(tk.load("flash"), table)
-out, lse = tuned.fmha_fwd_splitkv(q, k, v, causal=True)   # by what was the fastest for this problem here
+library = tk.load("flash")
+library.tune(tk.tune.read("decode.json", library))
+out, lse = library.fmha_fwd_splitkv(q, k, v, causal=True)   # by what was the fastest for this call here
 """
 
 from .table import Table, Winner, read

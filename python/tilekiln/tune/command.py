@@ -14,7 +14,7 @@ EPILOG = """--shapes: lines as `tilekiln bench` takes them, an operator and its 
 
 --trace: a log that TILEKILN_LOG=calls TILEKILN_LOG_FILE=FILE has written in a program of yours.
 
-The table is JSON, a problem a line. tilekiln.tune.Tuned(library, tilekiln.tune.read(FILE)) calls by it.
+The table is JSON, a problem a line. library.tune(tilekiln.tune.read(FILE, library)) makes every call go by it.
 """
 
 
@@ -36,7 +36,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--rounds", type=count, default=60, help="at most, of a shape [%(default)s]")
     parser.add_argument("--out", metavar="FILE", help="the table; what it holds already stays [RECEIPT.tuned.json]")
     parser.add_argument(
-        "--pin", action="store_true", help="put the table beside the library, where Tuned(library) looks"
+        "--pin", action="store_true", help="put the table beside the library, where tilekiln.load takes it"
     )
     parser.add_argument("--scheduler", metavar="ADDRESS", help="measure on the workers of this Dask, tcp://HOST:PORT")
     parser.set_defaults(run=run)

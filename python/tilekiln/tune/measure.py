@@ -82,7 +82,11 @@ def tune(
     rounds: int = 60,
     say: Callable[[str], object] = str,
 ) -> Winner:
-    """The winner for a shape; its ratio is 1 and its instance the untuned one where nothing is certainly faster."""
+    """The winner for a shape; its ratio is 1 and its instance the untuned one where nothing is certainly faster.
+
+    The library takes nothing measured from then on, so that what is compared with is its own choice.
+    """
+    library.tune(None)
     given = shape.arguments(library)
     function = getattr(library, shape.operator)
     problem = call_key(library, shape.operator, (), given)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .._native import ArgumentError
 from .._tables import OPERATORS
 from ..bench._declared import CALLS
+from ..dispatcher.choice import Measured
 from ..dispatcher.instance import Call
-from ..dispatcher.libraries import problem_of
+from ..dispatcher.libraries import described
 
 if TYPE_CHECKING:
     from ..library import Library
 
-FORMAT = "tilekiln tune 1"
+FORMAT = "tilekiln tune 2"
 
 
 class Winner(NamedTuple):
@@ -29,6 +30,7 @@ class Winner(NamedTuple):
 
     problem: str  # as dispatcher.Problem writes itself
     shapes: str  # of the arrays that the call was given, q=1x1x8x128
+    call: str  # what identifies it to the library, the last line of <operator>_describe
     id: str  # of the kernel's key
     instance: str  # its name
     settings: dict[str, int]  # num_splits, num_threads
@@ -51,17 +53,22 @@ class Table(NamedTuple):
     machine: str  # machine_key
     winners: dict[str, Winner]  # by Winner.key
 
-    def measured(self) -> dict[str, list[str]]:
-        """For Dispatcher.set_measured: the id for each problem of which all shapes have one winner."""
-        found: dict[str, set[str]] = {}
+    def measured(self) -> dict[str, list[Measured]]:
+        """For Dispatcher.set_measured: id and settings for each problem of which all shapes have the same."""
+        found: dict[str, list[Measured]] = {}
         for winner in self.winners.values():
-            found.setdefault(winner.problem, set()).add(winner.id)
-        return {problem: list(ids) for problem, ids in found.items() if len(ids) == 1 and ids != {""}}
+            one, listed = Measured(winner.id, winner.settings), found.setdefault(winner.problem, [])
+            if one not in listed:
+                listed.append(one)
+        return {problem: listed for problem, listed in found.items() if len(listed) == 1 and listed[0].id}
 
 
-def call_key(library: Library, operator: str, arrays: Sequence[Any], arguments: Mapping[str, Any]) -> tuple[str, str]:
-    """The problem of a call and the shapes of what it is given, its results not: Winner.problem and Winner.shapes."""
-    problem = str(problem_of(library, Call(operator, *arrays, **arguments)))
+def call_key(
+    library: Library, operator: str, arrays: Sequence[Any], arguments: Mapping[str, Any]
+) -> tuple[str, str, str]:
+    """The problem of a call, the shapes of what it is given, its results not, and what identifies it: the first fields
+    of a Winner."""
+    problem, call = described(library, Call(operator, *arrays, **arguments))
     table = OPERATORS[operator]
     results = {one.name for one in table.results}
     named = {**dict(zip(CALLS[operator].arrays, arrays, strict=False)), **arguments}
@@ -69,13 +76,47 @@ def call_key(library: Library, operator: str, arrays: Sequence[Any], arguments: 
         name: "x".join(map(str, array.shape)) for name, array in named.items()
         if hasattr(array, "shape") and name not in results
     }  # fmt: skip
-    return problem, " ".join(f"{name}={shape}" for name, shape in sorted(shapes.items()))
+    return str(problem), " ".join(f"{name}={shape}" for name, shape in sorted(shapes.items())), call
 
 
 def library_key(library: Library) -> str:
     """Of its plan and sources: what was measured for one library says nothing of another."""
     manifest = library.manifest
     return f"{manifest['plan_hash'][:16]}-{manifest['source_hash'][:16]}"
+
+
+def taken(library: Library, table: Table) -> list[tuple[int, int, int, int]]:
+    """A table as Library.take_tuned wants it. ArgumentError where it is of another library."""
+    if table.library != library_key(library):
+        raise ArgumentError(
+            f"table: was of {table.receipt} ({table.library}), must be of {library.receipt} ({library_key(library)}): "
+            "this library was built from other sources or another plan; tune it"
+        )
+    numbers = {row[0]: at for at, row in enumerate(library.manifest["instances"]["rows"])}
+    winners = table.winners.values()
+    splits, threads = ([one.settings.get(name, 0) for one in winners] for name in ("num_splits", "num_threads"))
+    calls, ways = ([int(one.call, 16) for one in winners], [numbers[one.instance] for one in winners])
+    return list(zip(calls, ways, splits, threads, strict=True))
+
+
+def pinned(library: Library) -> Table | None:
+    """What a library takes when it is loaded: the table beside it, else what its receipt pins, for this machine.
+
+    ArgumentError where what lies beside it was measured here for another library.
+    """
+    if os.environ.get("TILEKILN_TUNED") == "no":
+        return None
+    place, here, of = beside(library), machine_key(), library_key(library)
+    for table in read_all(place) if place.is_file() else []:
+        if table.machine == here and table.library == of:
+            return table
+    if place.is_file() and any(table.machine == here for table in read_all(place)):
+        raise ArgumentError(f"{place}: was measured for other sources or another plan than {of}: tune again")
+    for said in library.manifest.get("tuned", []):
+        if said["machine"] == here:
+            winners = [Winner(**one, microseconds=0, ratio=1, untuned="", rounds=0) for one in said["problems"]]
+            return Table(library.receipt, of, here, {one.key: one for one in winners})
+    return None
 
 
 def beside(library: Library) -> pathlib.Path:

@@ -6,8 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .._native import ArgumentError
-from .table import Table, beside, call_key, library_key, read
+from .table import Table, beside, call_key, read, taken
 
 if TYPE_CHECKING:
     from ..library import Library
@@ -21,17 +20,13 @@ class Tuned:
 
     def __init__(self, library: Library, table: Table | None = None) -> None:
         table = read(beside(library), library) if table is None else table
-        if table.library != library_key(library):
-            raise ArgumentError(
-                f"table: was of {table.receipt} ({table.library}), must be of {library.receipt} "
-                f"({library_key(library)}): this library was built from other sources or another plan; tune it"
-            )
+        taken(library, table)
         self.library, self.table = library, table
         self._numbers = {row[0]: at for at, row in enumerate(library.manifest["instances"]["rows"])}
 
     def settings(self, operator: str, *arrays: Any, **arguments: Any) -> dict[str, int]:
         """What a call is told besides: its instance, and num_splits or num_threads; nothing without a winner."""
-        problem, shapes = call_key(self.library, operator, arrays, arguments)
+        problem, shapes, _ = call_key(self.library, operator, arrays, arguments)
         winner = self.table.winners.get(f"{problem} {shapes}")
         if winner is None:
             return {}
