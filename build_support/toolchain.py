@@ -44,8 +44,10 @@ class Toolchain:
     def mode_flags(self, what: str) -> list[str]:
         if self.mode == "release":
             return [flags.OPTIMISED[what], "-g0", flags.NO_ASSERTIONS]
-        level = "-O0" if self.mode == "debug" else "-O1"
-        return [level, "-g", "-fno-omit-frame-pointer", *SANITIZERS.get(self.mode, [])]
+        if self.mode == "debug":
+            return ["-O0", "-g", "-fno-omit-frame-pointer"]
+        # Reports name file, line and function: -g1 has these, and a third of the compile time of -g.
+        return ["-O1", "-g1", "-fno-omit-frame-pointer", *SANITIZERS[self.mode]]
 
     def compile(
         self,

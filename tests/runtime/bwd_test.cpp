@@ -2,6 +2,7 @@
 // precision.
 #include "bwd_problem.h"
 
+#include <memory>
 #include <thread>
 
 #include "check.h"
@@ -101,7 +102,10 @@ std::vector<BwdSizes> all_cases() {
   return all;
 }
 
-std::vector<BwdSizes> cases() {
+// Its answer in double is most of a sanitized run: each is made once.
+std::vector<std::unique_ptr<BwdProblem>>& problems() {
+  static std::vector<std::unique_ptr<BwdProblem>> made;
+  if (!made.empty()) return made;
   std::vector<BwdSizes> all = all_cases();
 #if defined(__SANITIZE_THREAD__)
   // Who runs what does not depend on masks and biases: every fourth case races like the others, in minutes less.
@@ -109,7 +113,8 @@ std::vector<BwdSizes> cases() {
   for (size_t i = 0; i < all.size(); i += 4) fourth.push_back(all[i]);
   all = fourth;
 #endif
-  return all;
+  for (const BwdSizes& sizes : all) made.push_back(std::make_unique<BwdProblem>(sizes));
+  return made;
 }
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -121,24 +126,26 @@ constexpr bool slow = false;
 void gradients() {
   const std::vector<int> all_workers = slow ? std::vector{0, 5} : std::vector{0, 1, 5, 40};
   const std::vector<int> all_threads = slow ? std::vector{3, 1} : std::vector{1, 2, 3, 4, 7, 1};
-  for (BwdSizes sizes : cases()) {
+  for (const std::unique_ptr<BwdProblem>& problem : problems()) {
+    BwdSizes sizes = problem->sizes();
     for (const bool deterministic : {false, true}) {
       sizes.deterministic = deterministic;
       for (const int workers : all_workers) {
         if (workers != 0 && !deterministic) continue;
         sizes.workers = workers;
-        BwdProblem problem(sizes);
         std::vector<float> first;
         for (const int threads : all_threads) {
-          tilekiln_fmha_bwd_args args = problem.args();
+          tilekiln_fmha_bwd_args args = problem->args();
+          args.deterministic = deterministic;
+          args.workers = workers;
           args.num_threads = threads;
           const tilekiln_status status = tilekiln_fmha_bwd(&args);
           if (status != TILEKILN_OK) {
             check(sizes, tilekiln_last_error(), __LINE__);
             break;
           }
-          check(sizes, problem.compare(), __LINE__);
-          const std::vector<float> now = problem.gradients();
+          check(sizes, problem->compare(), __LINE__);
+          const std::vector<float> now = problem->gradients();
           if (first.empty()) first = now;
           if (deterministic)
             check(sizes, memcmp(first.data(), now.data(), now.size() * sizeof(float)) == 0 ? "" : "bits differ",
@@ -151,11 +158,12 @@ void gradients() {
 
 // The caller's workspace, dirty; its exact size; one byte less is refused.
 void workspaces() {
-  for (BwdSizes sizes : cases()) {
+  for (const std::unique_ptr<BwdProblem>& problem : problems()) {
+    BwdSizes sizes = problem->sizes();
     for (const bool deterministic : {false, true}) {
       sizes.deterministic = deterministic;
-      BwdProblem problem(sizes);
-      tilekiln_fmha_bwd_args args = problem.args();
+      tilekiln_fmha_bwd_args args = problem->args();
+      args.deterministic = deterministic;
       uint64_t bytes = 0;
       CHECK(tilekiln_fmha_bwd_workspace_size(&args, &bytes) == TILEKILN_OK);
       std::vector<char> memory(bytes + 16, static_cast<char>(0x7f));
@@ -169,12 +177,13 @@ void workspaces() {
       args.workspace = &workspace;
       args.num_threads = 2;
       CHECK(tilekiln_fmha_bwd(&args) == TILEKILN_OK);
-      check(sizes, problem.compare(), __LINE__);
+      check(sizes, problem->compare(), __LINE__);
       --workspace.shape[0];
-      args = problem.args();
+      args = problem->args();
+      args.deterministic = deterministic;
       args.workspace = &workspace;
       CHECK(tilekiln_fmha_bwd(&args) == TILEKILN_INVALID_ARGUMENT);
-      const std::vector<float> untouched = problem.gradients();
+      const std::vector<float> untouched = problem->gradients();
       CHECK(std::all_of(untouched.begin(), untouched.end(), [](float x) { return std::isnan(x); }));
     }
   }
@@ -219,19 +228,19 @@ void placements() {
   CHECK(tilekiln_stream_destroy(stream) == TILEKILN_OK);
 
   std::vector<std::thread> callers;
-  std::vector<std::string> problems(4);
-  for (size_t i = 0; i < problems.size(); ++i) {
+  std::vector<std::string> said(4);
+  for (size_t i = 0; i < said.size(); ++i) {
     callers.emplace_back([&, i] {
       BwdSizes own = all_cases()[i % 2 == 0 ? 6 : 2];
       own.deterministic = i < 2;
       BwdProblem mine(own);
       tilekiln_fmha_bwd_args call = mine.args();
       call.num_threads = 3;
-      problems[i] = tilekiln_fmha_bwd(&call) == TILEKILN_OK ? mine.compare() : tilekiln_last_error();
+      said[i] = tilekiln_fmha_bwd(&call) == TILEKILN_OK ? mine.compare() : tilekiln_last_error();
     });
   }
   for (std::thread& caller : callers) caller.join();
-  for (const std::string& text : problems) CHECK_TEXT(text.c_str(), "");
+  for (const std::string& text : said) CHECK_TEXT(text.c_str(), "");
 }
 
 }  // namespace
