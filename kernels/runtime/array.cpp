@@ -39,10 +39,8 @@ tilekiln_status fail_addresses(const Array& array, int dimension) {
                        static_cast<ll>(array.stride[dimension]), static_cast<ll>(array.shape[dimension]), dimension);
 }
 
-// The first and last byte the array can reach.
-tilekiln_status find_extent(Array& array, bool empty) {
-  array.first = array.last = reinterpret_cast<uint64_t>(array.data);
-  if (empty) return TILEKILN_OK;
+// The first and last byte of an array that leaves the address space, as far as they are found, for the error.
+tilekiln_status fail_extent(Array& array) {
   const int64_t bytes = dtype_bytes(array.dtype);
   int64_t low = 0, high = bytes;  // byte offsets from data
   for (int i = 0; i < array.ndim; ++i) {
@@ -53,9 +51,6 @@ tilekiln_status find_extent(Array& array, bool empty) {
         (reach < 0 ? __builtin_add_overflow(low, reach, &low) : __builtin_add_overflow(high, reach, &high));
     if (wraps) return fail_addresses(array, i);
   }
-  const bool wraps = __builtin_sub_overflow(array.first, uint64_t(0) - static_cast<uint64_t>(low), &array.first) ||
-                     __builtin_add_overflow(array.last, static_cast<uint64_t>(high), &array.last);
-  if (!wraps) return TILEKILN_OK;
   int widest = 0;
   for (int i = 1; i < array.ndim; ++i) {
     const auto reach = [&](int d) { return __int128(array.stride[d]) * (array.shape[d] - 1); };
@@ -99,22 +94,30 @@ tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Arr
     char buffer[32];
     return fail_argument(name, "dtype was %s, must have a size", dtype_name(tensor.dtype, buffer));
   }
-  bool empty = false;
-  for (int i = 0; i < tensor.ndim; ++i) {
-    const int64_t length = tensor.shape[i];
-    if (length < 0)
-      return fail_argument(name, "dimension %d was %lld long, must be 0 or more", i, static_cast<ll>(length));
-    empty = empty || length == 0;
-    array->shape[i] = length;
-    array->stride[i] = length > 1 ? tensor.stride[i] : 0;
-  }
-  for (int i = tensor.ndim; i < TILEKILN_MAX_NDIM; ++i) {
+  for (int i = 0; i < TILEKILN_MAX_NDIM; ++i) {  // those past ndim stay as they are here
     array->shape[i] = 1;
     array->stride[i] = 0;
   }
+  bool empty = false, wraps = false;
+  int64_t low = 0, high = 0;  // of the elements, from data
+  for (int i = 0; i < tensor.ndim; ++i) {
+    const int64_t length = tensor.shape[i], stride = length > 1 ? tensor.stride[i] : 0;
+    if (length < 0)
+      return fail_argument(name, "dimension %d was %lld long, must be 0 or more", i, static_cast<ll>(length));
+    empty |= length == 0;
+    array->shape[i] = length;
+    array->stride[i] = stride;
+    int64_t reach = 0;
+    wraps |= __builtin_mul_overflow(stride, length - 1, &reach);
+    if (__builtin_expect(reach < 0, 0))
+      wraps |= __builtin_add_overflow(low, reach, &low);
+    else
+      wraps |= __builtin_add_overflow(high, reach, &high);
+  }
+  array->first = array->last = reinterpret_cast<uint64_t>(array->data);
   if (empty) {
     for (int64_t& stride : array->stride) stride = 0;
-    return find_extent(*array, true);
+    return TILEKILN_OK;
   }
   if (array->data == nullptr) return fail_argument(name, "data was null, must point to the elements");
   const int64_t bytes = dtype_bytes(tensor.dtype);
@@ -123,7 +126,11 @@ tilekiln_status check_array(const char* name, const tilekiln_tensor& tensor, Arr
     return fail_argument(name, "data was at %p, must be aligned to %lld bytes, the size of an element",
                          static_cast<void*>(array->data), static_cast<ll>(alignment));
   }
-  return find_extent(*array, false);
+  wraps |= __builtin_mul_overflow(low, bytes, &low) || __builtin_add_overflow(high, 1, &high) ||
+           __builtin_mul_overflow(high, bytes, &high) ||
+           __builtin_sub_overflow(array->first, uint64_t(0) - static_cast<uint64_t>(low), &array->first) ||
+           __builtin_add_overflow(array->last, static_cast<uint64_t>(high), &array->last);
+  return __builtin_expect(wraps, 0) ? fail_extent(*array) : TILEKILN_OK;
 }
 
 tilekiln_status check_dtype(const Array& array, int32_t dtype, const char* what) {

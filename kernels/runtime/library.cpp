@@ -51,18 +51,36 @@ const Dispatcher& dispatcher(uint32_t family, Device device) {
   return host[family];
 }
 
+namespace {
+
+// Callers name families by constants: one that was found is known by its address, which spares each call the comparison.
+struct Known {
+  const char* family;
+  const Dispatcher* host;
+};
+std::atomic<const Known*> known[64];  // by address; what stands there stays
+
+std::atomic<const Known*>& place_of(const char* family) {
+  const auto address = reinterpret_cast<uintptr_t>(family);
+  return known[(address ^ address >> 6) % 64];
+}
+
+}  // namespace
+
 tilekiln_status find_dispatcher(const char* family, Device device, const Dispatcher** found) {
-  // Callers name families by constants: one that was found is known by its address, which spares each call the comparison.
-  static std::vector<const char*> known(table.family_count);
-  for (uint32_t i = 0; i < table.family_count; ++i) {
-    if (__atomic_load_n(&known[i], __ATOMIC_RELAXED) != family) continue;
-    *found = &dispatcher(i, device);
+  const bool on_host = __builtin_expect(device.type == Device().type, 1);
+  const Known* const one = place_of(family).load(std::memory_order_acquire);
+  if (one != nullptr && one->family == family && on_host) {
+    *found = one->host;
     return TILEKILN_OK;
   }
   for (uint32_t i = 0; i < table.family_count; ++i) {
     if (strcmp(table.families[i].name, family) != 0) continue;
-    __atomic_store_n(&known[i], family, __ATOMIC_RELAXED);
     *found = &dispatcher(i, device);
+    if (one != nullptr || !on_host) return TILEKILN_OK;
+    const Known* nobody = nullptr;
+    const auto* const made = new Known{family, *found};
+    if (!place_of(family).compare_exchange_strong(nobody, made, std::memory_order_acq_rel)) delete made;
     return TILEKILN_OK;
   }
   return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);

@@ -289,8 +289,8 @@ static void allocation_error(void* context, const char* kind, const char* messag
 }
 
 static PyObject* new_numpy(tilekiln_tensor* view, PyArray_Descr* descr, int zero) {
-  npy_intp shape[TILEKILN_MAX_NDIM];
-  for (int i = 0; i < view->ndim; ++i) shape[i] = (npy_intp)view->shape[i];
+  _Static_assert(sizeof(npy_intp) == sizeof(int64_t), "a copy by vectors would wait for the lengths just stored");
+  const npy_intp* const shape = (const npy_intp*)view->shape;
   Py_INCREF(descr); /* the call takes it over */
   PyObject* array = zero ? PyArray_Zeros(view->ndim, shape, descr, 0) : PyArray_Empty(view->ndim, shape, descr, 0);
   if (array) view->data = PyArray_DATA((PyArrayObject*)array);

@@ -32,6 +32,7 @@ typedef struct {
   const Operator* operator_;
   uint64_t present; /* bit i: argument i is given */
   uint32_t asked;   /* bit r: result r is returned */
+  uint32_t unclear; /* bit r: result r is to be made, or its dtype is chosen although it is given */
   PyObject* given[MAX_ARGUMENTS];
   Stream* stream;
   uint16_t stream_offset;
@@ -162,6 +163,8 @@ static inline int read_asks(OperatorCall* call) {
     } else if (result->unless != TILEKILN_NOWHERE)
       asked = is_given(call, result->unless);
     call->asked |= (uint32_t)asked << r;
+    const int given = is_given(call, result->argument);
+    call->unclear |= (uint32_t)(given ? is_given(call, result->chosen_by) : asked) << r;
     needing |= (uint32_t)(asked && result->needs != TILEKILN_NOWHERE) << r;
   }
   for (; needing; needing &= needing - 1) {
@@ -246,14 +249,11 @@ static inline const int32_t* result_choices(const tilekiln_result* result, int32
   return NULL;
 }
 
-/* The dtype of a result that is made, or chosen although it is given; -1 with an error. */
-static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* result) {
+/* The dtype of a result as its argument chooses it; -1 with an error. Apart, so that calls without one do not pay for it. */
+__attribute__((noinline, cold)) static int32_t chosen_dtype(OperatorCall* call, const tilekiln_result* result) {
   const tilekiln_operator* table = call->operator_->table;
-  if (result->dtype) return result->dtype;
   const int32_t like = call->tensor[result->dtype_of].dtype;
-  const int chosen = is_given(call, result->chosen_by);
   const int32_t* const choices = result_choices(result, like);
-  if (!chosen) return choices ? choices[0] : like;
   const char* const name = table->arguments[result->argument].name;
   const char* const of = table->arguments[result->dtype_of].name;
   const tilekiln_argument* chooser = &table->arguments[result->chosen_by];
@@ -285,6 +285,15 @@ static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* re
   return dtype;
 }
 
+/* The dtype of a result that is made, or chosen although it is given; -1 with an error. */
+static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* result) {
+  if (result->dtype) return result->dtype;
+  if (is_given(call, result->chosen_by)) return chosen_dtype(call, result);
+  const int32_t like = call->tensor[result->dtype_of].dtype;
+  const int32_t* const choices = result_choices(result, like);
+  return choices ? choices[0] : like;
+}
+
 /* Where a length stands is known, but not that the array there is given and has that many dimensions. */
 static inline int64_t length_at(const OperatorCall* call, tilekiln_place place) {
   const int array = place >> 4, index = place & 15;
@@ -305,12 +314,13 @@ static inline int describe_results(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
   const int can = find_form(call);
   if (table->exchange) call->exchanged = *(int32_t*)(call->args + table->exchange) == 1;
+  if (!call->unclear) return 0;
   call->results.like = call->given[table->first & (MAX_ARGUMENTS - 1)]; /* the mask is for the compiler */
   call->results.zero = (can && table->zero_forms >> call->form & 1) || (call->present & table->zero_given);
-  for (int r = 0; r < table->result_count; ++r) {
+  for (uint32_t left = call->unclear; left; left &= left - 1) {
+    const int r = __builtin_ctz(left);
     const tilekiln_result* result = &table->results[r];
     const int given = is_given(call, result->argument);
-    if (given ? !is_given(call, result->chosen_by) : !(call->asked >> r & 1)) continue;
     if (!is_given(call, result->dtype_of) && !result->dtype) continue; /* the library misses that array */
     const int32_t dtype = result_dtype(call, result);
     if (dtype < 0) return -1;
@@ -319,13 +329,16 @@ static inline int describe_results(OperatorCall* call) {
     tilekiln_tensor* tensor = &call->tensor[result->argument];
     *(const tilekiln_tensor**)field_of(call, argument) = tensor;
     int shaped = can;
+    const int ndim = can || table->form_count == 1  ? result->ndim[call->form]
+                     : is_given(call, table->first) ? call->tensor[table->first].ndim
+                                                    : 1;
     tensor->dtype = dtype;
-    tensor->ndim = can || table->form_count == 1  ? result->ndim[call->form]
-                   : is_given(call, table->first) ? call->tensor[table->first].ndim
-                                                  : 1;
-    for (int d = 0; can && d < tensor->ndim; ++d) {
-      tensor->shape[d] = length_at(call, result->shape[call->form][call->exchanged][d]);
-      shaped &= tensor->shape[d] >= 0;
+    tensor->ndim = ndim;
+    const tilekiln_place* const places = result->shape[call->form][call->exchanged];
+    for (int d = 0; can && d < ndim; ++d) {
+      const int64_t length = length_at(call, places[d]);
+      tensor->shape[d] = length;
+      shaped &= length >= 0;
     }
     if (can && result->shape_of) shaped = made_shape(call, result, tensor);
     if (shaped)
@@ -346,7 +359,7 @@ static inline int call_begin(const Operator* self, OperatorCall* call, PyObject*
                              PyObject* names) {
   const tilekiln_operator* table = self->table;
   call->operator_ = self;
-  call->asked = 0;
+  call->asked = call->unclear = 0;
   call->stream = NULL;
   call->pointer_count = call->held_count = call->form = call->exchanged = 0;
   for (int r = 0; r < table->result_count; ++r) call->made[r] = NULL;
@@ -382,10 +395,15 @@ static int hold_arrays(OperatorCall* call) {
 /* Letting go of the GIL and taking it back costs some 50 ns, more than a tiny call may cost; a call of 2^18 multiplications takes
  * about 10 us. */
 static inline int is_long(const OperatorCall* call) {
-  double work = 1;
+  const int64_t most = 1 << 18;
+  int64_t work = 1;
   const tilekiln_place* place = call->operator_->table->forms[call->form].work[call->exchanged];
-  for (; *place != 0xffff; ++place) work *= length_at(call, *place) > 0 ? (double)length_at(call, *place) : 1;
-  return work > (double)(1 << 18);
+  for (; *place != 0xffff; ++place) {
+    const int64_t length = length_at(call, *place);
+    if (length <= 1) continue;
+    if (length > most || (work *= length) > most) return 1;
+  }
+  return 0;
 }
 
 /* The results that were asked for: none, one, or a tuple of several. */

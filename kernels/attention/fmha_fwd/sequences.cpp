@@ -247,6 +247,13 @@ tilekiln_status check_longest_given(int max_seqlen_q, int max_seqlen_k) {
                        q ? "max_seqlen_k" : "max_seqlen_q");
 }
 
+// Batch mode without any index array: every sequence has the lengths of the arrays.
+bool all_alike(const IndexArrays& in, bool group) {
+  return !group && !in.seqstart_q.given() && !in.seqstart_k.given() && !in.seqlen_q.given() && !in.seqlen_k.given() &&
+         !in.cu_seqlens_q.given() && !in.cu_seqlens_k.given() && !in.block_scale_seqstart_q.given() &&
+         !in.block_scale_seqstart_k.given();
+}
+
 tilekiln_status check_longest(const char* name, int given, int longest) {
   if (given == 0 || longest <= given) return TILEKILN_OK;
   return fail_argument(name, "was %d, must be at least %d, the longest sequence", given, longest);
@@ -254,16 +261,15 @@ tilekiln_status check_longest(const char* name, int given, int longest) {
 
 tilekiln_status check_sequences(const IndexArrays& arrays, bool group, i64 physical_q, i64 physical_k,
                                 const ScaleBlocks* scales, AttentionCall* call) {
-  const bool blockscale = scales != nullptr;
-  const Sides sides = sides_of(arrays, group, physical_q, physical_k, scales);
-  TILEKILN_TRY(check_sides(sides, group, blockscale, call));
-  if (!group && !arrays.seqlen_q.given() && !arrays.cu_seqlens_q.given() && !arrays.seqlen_k.given() &&
-      !arrays.cu_seqlens_k.given()) {
+  if (all_alike(arrays, group)) {
     call->uniform = true;
     call->seqlen_q = static_cast<int>(physical_q);
     call->seqlen_k = static_cast<int>(physical_k);
     return TILEKILN_OK;
   }
+  const bool blockscale = scales != nullptr;
+  const Sides sides = sides_of(arrays, group, physical_q, physical_k, scales);
+  TILEKILN_TRY(check_sides(sides, group, blockscale, call));
   make_sequences(call);
   TILEKILN_TRY(read_side(sides.q, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_q));
   return read_side(sides.k, group, call->batch, blockscale, call->sequences.begin(), &call->seqlen_k);
