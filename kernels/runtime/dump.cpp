@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <memory>
 #include <new>
+#include <vector>
 
 #include "kernels/runtime/arguments.h"
 #include "kernels/runtime/array.h"
+#include "kernels/runtime/atomic.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/environment.h"
@@ -135,16 +135,16 @@ void add_arrays(Text& text, const Saved* saved, int count) {
 }
 
 void add_header(Text& text, const tilekiln_operator& table, const void* args, const Saved* saved, int count) {
-  const std::unique_ptr<char[]> json(new char[header_capacity]);
+  std::vector<char> json(header_capacity);
   text.add("{\"__metadata__\": {\"operator\": \"%s\", \"library\": \"%s\", \"version\": \"%s\", \"arguments\": ",
            table.name, tilekiln_receipt(), tilekiln_version());
-  Text scalars(json.get(), header_capacity);
+  Text scalars(json.data(), header_capacity);
   add_scalars(scalars, table, args);
-  add_quoted(text, json.get());
+  add_quoted(text, json.data());
   text.add(", \"arrays\": ");
-  Text arrays(json.get(), header_capacity);
+  Text arrays(json.data(), header_capacity);
   add_arrays(arrays, saved, count);
-  add_quoted(text, json.get());
+  add_quoted(text, json.data());
   text.add("}");
   uint64_t at = 0;
   for (int i = 0; i < count; ++i) {
@@ -165,13 +165,13 @@ void add_header(Text& text, const tilekiln_operator& table, const void* args, co
 bool write_array(FILE* file, const Saved& one) {
   const Backend* const backend = backend_of(one.device.type);
   if (backend == nullptr) return false;
-  const std::unique_ptr<char[]> host(backend->host_memory ? nullptr : new char[chunk]);
+  std::vector<char> host(backend->host_memory ? 0 : chunk);
   for (uint64_t done = 0; done < one.bytes();) {
     const size_t bytes = std::min<uint64_t>(chunk, one.bytes() - done);
     const void* from = reinterpret_cast<const void*>(one.array.first + done);
-    if (host != nullptr) {
-      if (backend->copy(one.device, nullptr, host.get(), from, bytes, Direction::to_host) != TILEKILN_OK) return false;
-      from = host.get();
+    if (!host.empty()) {
+      if (backend->copy(one.device, nullptr, host.data(), from, bytes, Direction::to_host) != TILEKILN_OK) return false;
+      from = host.data();
     }
     if (fwrite(from, 1, bytes, file) != bytes) return false;
     done += bytes;
@@ -180,14 +180,14 @@ bool write_array(FILE* file, const Saved& one) {
 }
 
 bool write_file(const char* name, const tilekiln_operator& table, const void* args, const Saved* saved, int count) {
-  const std::unique_ptr<char[]> header(new char[header_capacity]);
-  Text text(header.get(), header_capacity);
+  std::vector<char> header(header_capacity);
+  Text text(header.data(), header_capacity);
   add_header(text, table, args, saved, count);
   if (text.length() >= header_capacity) return false;
   FILE* const file = fopen(name, "wbe");
   if (file == nullptr) return false;
   const uint64_t length = text.length();
-  bool written = fwrite(&length, sizeof(length), 1, file) == 1 && fwrite(header.get(), length, 1, file) == 1;
+  bool written = fwrite(&length, sizeof(length), 1, file) == 1 && fwrite(header.data(), length, 1, file) == 1;
   for (int i = 0; i < count && written; ++i) written = write_array(file, saved[i]);
   return fclose(file) == 0 && written;
 }
@@ -205,10 +205,11 @@ const char* write_whole(const char* name, const tilekiln_operator& table, const 
 }
 
 void write_call(Text& text, const char* name, const tilekiln_operator& table, const void* args) {
-  static std::atomic<uint64_t> written = 0;
+  static Atomic<uint64_t> all_written;
   const Environment& asked = environment();
-  const std::unique_ptr<Saved[]> saved(new Saved[max_arrays]);
-  const int count = read_arrays(table, args, saved.get());
+  std::vector<Saved> saved(max_arrays);
+  const int count = read_arrays(table, args, saved.data());
+  const uint64_t written = all_written.load();
   uint64_t bytes = 0;
   for (int i = 0; i < count; ++i) bytes += saved[i].bytes();
   if (written + bytes > asked.dump_bytes) {
@@ -223,9 +224,9 @@ void write_call(Text& text, const char* name, const tilekiln_operator& table, co
   tilekiln_stream* const stream = stream_of(table, args);
   if (stream != nullptr) static_cast<void>(tilekiln_stream_wait(stream, INT64_MAX, &mark, &passed));
   static_cast<void>(mkdir(asked.dump, 0777));  // where it fails and the folder is not there, so does what follows
-  const char* const error = write_whole(name, table, args, saved.get(), count);
+  const char* const error = write_whole(name, table, args, saved.data(), count);
   if (*error == 0) {
-    written += bytes;
+    all_written.add(bytes);
   } else {
     text.add(": not written: %s", error);
   }
@@ -241,10 +242,10 @@ bool is_right(const tilekiln_operator& table, const void* args) {
 
 void dump_call(const tilekiln_operator& table, const void* args) noexcept {
   if (!is_right(table, args)) return;
-  static std::atomic<int> number = 0;
+  static Atomic<int> number;
   char name[path_capacity], line[path_capacity + 256];
   snprintf(name, sizeof(name), "%s/%s-%ld-%d.safetensors", environment().dump, table.name, static_cast<long>(getpid()),
-           ++number);
+           number.add(1) + 1);
   Text text(line, sizeof(line) - 1);
   text.add("tilekiln: dump: %s", name);
   try {

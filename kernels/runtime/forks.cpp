@@ -2,14 +2,14 @@
 
 #include <pthread.h>
 
-#include <atomic>
+#include "kernels/runtime/atomic.h"
 
 namespace tilekiln {
 namespace {
 
-std::atomic<uint32_t> forks = 0;
+Atomic<uint32_t> forks;
 
-void count() { forks.fetch_add(1, std::memory_order_relaxed); }
+void count() { forks.add(1); }
 
 }  // namespace
 
@@ -18,6 +18,6 @@ void watch_forks() noexcept {
   static_cast<void>(watching);
 }
 
-uint32_t fork_count() noexcept { return forks.load(std::memory_order_relaxed); }
+uint32_t fork_count() noexcept { return forks.load(); }
 
 }  // namespace tilekiln

@@ -4,9 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <atomic>
 #include <vector>
 
+#include "kernels/runtime/atomic.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/inflate.h"
@@ -29,16 +29,16 @@ struct OfDevice {
   std::vector<Dispatcher> all;
   OfDevice* next;
 };
-std::atomic<OfDevice*> devices = nullptr;
+Atomic<OfDevice*> devices;
 
 const std::vector<Dispatcher>& of_device(Device device) {
-  OfDevice* head = devices.load(std::memory_order_acquire);
+  OfDevice* head = devices.load();
   for (const OfDevice* one = head; one != nullptr; one = one->next) {
     if (one->device == device) return one->all;
   }
   auto* const made = new OfDevice{device, make_dispatchers(device), head};
   // Another thread may have been as fast: two of a device are alike, and the first found serves.
-  while (!devices.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  while (!devices.replace(made->next, made)) {
   }
   return made->all;
 }
@@ -58,9 +58,9 @@ struct Known {
   const char* family;
   const Dispatcher* host;
 };
-std::atomic<const Known*> known[64];  // by address; what stands there stays
+Atomic<const Known*> known[64];  // by address; what stands there stays
 
-std::atomic<const Known*>& place_of(const char* family) {
+Atomic<const Known*>& place_of(const char* family) {
   const auto address = reinterpret_cast<uintptr_t>(family);
   return known[(address ^ address >> 6) % 64];
 }
@@ -69,7 +69,7 @@ std::atomic<const Known*>& place_of(const char* family) {
 
 tilekiln_status find_dispatcher(const char* family, Device device, const Dispatcher** found) {
   const bool on_host = __builtin_expect(device.type == Device().type, 1);
-  const Known* const one = place_of(family).load(std::memory_order_acquire);
+  const Known* const one = place_of(family).load();
   if (one != nullptr && one->family == family && on_host) {
     *found = one->host;
     return TILEKILN_OK;
@@ -80,7 +80,7 @@ tilekiln_status find_dispatcher(const char* family, Device device, const Dispatc
     if (one != nullptr || !on_host) return TILEKILN_OK;
     const Known* nobody = nullptr;
     const auto* const made = new Known{family, *found};
-    if (!place_of(family).compare_exchange_strong(nobody, made, std::memory_order_acq_rel)) delete made;
+    if (!place_of(family).replace(nobody, made)) delete made;
     return TILEKILN_OK;
   }
   return fail(TILEKILN_NO_KERNEL, "library %s holds no instance of %s", table.receipt, family);

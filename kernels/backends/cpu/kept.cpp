@@ -2,7 +2,7 @@
 
 #include <sys/mman.h>
 
-#include <atomic>
+#include "kernels/runtime/atomic.h"
 
 namespace tilekiln {
 namespace {
@@ -13,18 +13,18 @@ enum State { empty, full, busy };
 
 // Whoever makes it busy owns the block. No lock that a fork could leave closed.
 struct Slot {
-  std::atomic<int> state = empty;
+  Atomic<int> state = empty;
   KeptBlock block;
 
-  bool enter(int from) { return state.compare_exchange_strong(from, busy, std::memory_order_acquire); }
-  void leave(int to) { state.store(to, std::memory_order_release); }
+  bool enter(int from) { return state.replace(from, busy); }
+  void leave(int to) { state.store(to); }
 };
 
 void unmap(KeptBlock block) { munmap(block.data, block.bytes); }
 
 struct Slots {
   Slot slots[8];
-  std::atomic<size_t> kept = 0;
+  Atomic<size_t> kept;
 
   ~Slots() {
     for (Slot& slot : slots) {
@@ -52,7 +52,7 @@ KeptBlock take_block(size_t bytes) noexcept {
   for (Slot& slot : all.slots) {
     if (!slot.enter(full)) continue;
     const KeptBlock block = slot.block;
-    all.kept.fetch_sub(block.bytes, std::memory_order_relaxed);
+    all.kept.add(-block.bytes);
     slot.leave(empty);
     if (block.bytes >= bytes) return block;
     unmap(block);  // calls have grown: it makes room for a larger one
@@ -62,14 +62,14 @@ KeptBlock take_block(size_t bytes) noexcept {
 
 void give_back(KeptBlock block) noexcept {
   if (block.data == nullptr) return;
-  if (all.kept.fetch_add(block.bytes, std::memory_order_relaxed) + block.bytes <= most_kept) {
+  if (all.kept.add(block.bytes) + block.bytes <= most_kept) {
     for (Slot& slot : all.slots) {
       if (!slot.enter(empty)) continue;
       slot.block = block;
       return slot.leave(full);
     }
   }
-  all.kept.fetch_sub(block.bytes, std::memory_order_relaxed);
+  all.kept.add(-block.bytes);
   unmap(block);
 }
 
