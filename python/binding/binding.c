@@ -2,9 +2,9 @@
  * operators take (tilekiln/operator.h), reader.h reads it. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"
 #include "export.h"
+#include "functions.h"
 #include "launcher.h"
 #include "library.h"
-#include "reader.h"
 #include "scalars.h"
 #include "stream.h"
 
