@@ -1,4 +1,4 @@
-"""The command `tilekiln`, or python -m tilekiln: `info`, `cache`, `bench`, `replay`, `tune`."""
+"""The command `tilekiln`, or python -m tilekiln."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import just_in_time, machine, replay
+from . import installed, just_in_time, machine, replay
 from .bench import command as bench
 from .tune import command as tune
 
@@ -28,12 +28,27 @@ def _cleared() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The command line."""
+    """The command line. Whoever reads its output may stop, as `head` does; Ctrl-C ends it with 130."""
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python flushes at its end goes nowhere
+        return 141
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(argv: list[str] | None) -> int:
     prog = "python -m tilekiln" if os.path.basename(sys.argv[0]) == "__main__.py" else "tilekiln"
     parser = argparse.ArgumentParser(prog=prog, description="What Tilekiln finds on this machine, and how fast it is.")
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("info", help="CPU, ISA, versions, and the libraries that are built or installed")
+    command = commands.add_parser(
+        "info", help="what a report of a problem needs: system, CPU, compilers, frameworks, libraries"
+    )
     command.add_argument("--json", action="store_true", help="as JSON")
+    installed.add(commands)
     cache = commands.add_parser("cache", help="the store of kernels that tilekiln.jit has built")
     cache.add_argument("--clear", action="store_true", help="empty it")
     bench.add(commands)

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from typing import Any
+
+from . import _probes
+from ._variables import given
 
 ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16", "asimd", "sve")
 """The CPU flags that targets ask for, as /proc/cpuinfo spells them."""
-
-VARIABLES = (
-    "TILEKILN_ISA",
-    "TILEKILN_TARGET",
-    "TILEKILN_PATH",
-    "TILEKILN_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "TILEKILN_VERBOSE",
-    "TILEKILN_LOG",
-    "TILEKILN_LOG_FILE",
-    "TILEKILN_DUMP",
-    "TILEKILN_DUMP_SIZE",
-    "TILEKILN_FLASH_ATTN_S_DMASK",
-)
-"""The environment variables that change what Tilekiln does."""
 
 
 def _cpu() -> dict[str, Any]:
@@ -43,15 +30,25 @@ def _cpu() -> dict[str, Any]:
 
 
 def info() -> dict[str, Any]:
-    """CPU, ISA, versions and libraries, as plain data.
+    """What a report of a problem needs, as plain data.
 
-    Keys: cpu (name, machine, cores, flags), isa (the best in use; "" without libraries), python, numpy, binding (path,
-    version and ABI version, or why there is none), looked_in, libraries (receipt, version, isa, num_threads, instances,
-    targets, mode, path), left_out (why a file that was found is not used, or not whole), environment (the variables of
-    Tilekiln that are set).
+    Keys: system (os, kernel, libc, memory), cpu (name, machine, cores, flags), gpus (the driver), python (version,
+    path, tilekiln), compilers and frameworks (what is there, by name), environment (the variables that are set),
+    isa (the best in use; "" without libraries), numpy, binding (path, version and ABI version, or why there is none),
+    looked_in, libraries (receipt, version, isa, num_threads, instances, targets, mode, path), left_out (why a file that
+    was found is not used, or not whole). What could not be found out is text that begins with "unknown: ".
     """
-    result: dict[str, Any] = {"cpu": _cpu(), "isa": "", "python": sys.version.split()[0], "libraries": []}
-    result["environment"] = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    result: dict[str, Any] = {
+        "system": _probes.system(),
+        "cpu": _probes.guarded(_cpu),
+        "gpus": _probes.gpus(),
+        "python": _probes.python(),
+        "compilers": _probes.compilers(),
+        "frameworks": _probes.frameworks(),
+        "environment": given(),
+        "isa": "",
+        "libraries": [],
+    }
     try:
         import numpy
 
@@ -88,7 +85,7 @@ def _lines(value: Any, indent: str = "") -> list[str]:
     lines = []
     for key, item in value.items():
         if isinstance(item, dict):
-            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")] if item else [f"{indent}{key}: nothing set"]
+            lines += [f"{indent}{key}:", *_lines(item, indent + "  ")] if item else [f"{indent}{key}: none"]
         elif isinstance(item, list) and item and isinstance(item[0], dict):
             lines.append(f"{indent}{key}:")
             for entry in item:

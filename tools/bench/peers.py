@@ -39,7 +39,7 @@ ONE_THREAD = {
 
 def one_thread(name: str, argv: list[str]) -> None:
     """The benchmark `name` again, in a process whose peers have one thread each: NumPy reads it when it is imported."""
-    if any(os.environ.get(key) != value for key, value in ONE_THREAD.items()):
+    if not ONE_THREAD.items() <= os.environ.items():
         bench = str(pathlib.Path(__file__).resolve().parent)
         os.execve(sys.executable, [sys.executable, bench, name, *argv], os.environ | ONE_THREAD)
 

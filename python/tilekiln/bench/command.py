@@ -79,7 +79,7 @@ def run(given: argparse.Namespace) -> int:
         if given.list_words:
             print(_words(given.operator))
             return 0
-        calls = [Settings(given.operator, words) for words in _combined(given.words)]
+        calls = [Settings(given.operator, words) for words in combined(given.words)]
         library = load(given.receipt or OPERATORS[given.operator].receipt)
         if not hasattr(library, given.operator):
             raise NoKernelError(
@@ -91,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
         return 2
 
 
-def _combined(words: list[str]) -> Iterator[dict[str, str]]:
+def combined(words: list[str]) -> Iterator[dict[str, str]]:
     """Every combination of the values between commas."""
     from .._native import ArgumentError
 
@@ -168,10 +168,7 @@ def measure(
 
     operator = settings.operator
     made = problems.arrays(settings, seed, library)
-    given = {**made, **settings.arguments, "num_threads": threads}
-    for name, one in settings.call.arrays.items():  # by position, and may be null
-        if one.kind != "result" and name in OPERATORS[operator].optional:
-            given.setdefault(name, None)
+    given = problems.whole(settings, made) | {"num_threads": threads}
     before = {name: array.copy() for name, array in made.items()} if check else {}
     function: Callable[..., Any] = getattr(library, operator)
     found = getattr(library, f"{operator}_find")(**given)

@@ -47,6 +47,17 @@ def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
     return made
 
 
+def whole(settings: Settings, made: dict[str, Any]) -> dict[str, Any]:
+    """The keywords of a call: the arrays `made` for it, its arguments, and None for arrays that it goes without."""
+    from .._tables import OPERATORS
+
+    given: dict[str, Any] = {**made, **settings.arguments}
+    for name, one in settings.call.arrays.items():  # by position, and may be null
+        if one.kind != "result" and name in OPERATORS[settings.operator].optional:
+            given.setdefault(name, None)
+    return given
+
+
 def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
     if name in INDICES:
         return np.ascontiguousarray(INDICES[name](settings, random), np.int32)

@@ -38,7 +38,7 @@ class Shape(NamedTuple):
 
 def from_file(path: str) -> list[Shape]:
     """OPERATOR WORD=VALUE ... a line, several values with commas; # begins a comment. ArgumentError, file:line."""
-    from ..bench.command import _combined
+    from ..bench.command import combined
     from ..bench.settings import Settings
 
     shapes = dict[Shape, None]()
@@ -47,7 +47,7 @@ def from_file(path: str) -> list[Shape]:
         if not operator:
             continue
         try:
-            for chosen in _combined(words):
+            for chosen in combined(words):
                 Settings(operator, chosen)
                 shapes[Shape(operator, " ".join(f"{name}={value}" for name, value in chosen.items()), "bench")] = None
         except ArgumentError as error:
