@@ -13,6 +13,8 @@ struct Problem {
   int columns, dtype;  // by value of the axis dtype
   int rounding;        // of rmsnorm2d, by value of the axis
   float epsilon;
+  bool
+      streaming;  // rows come from memory, and y, whose rows are whole cache lines and of whole twos, goes around the caches
   // Of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
   int y_dtype;
   float* y_scale;             // of rows

@@ -6,6 +6,7 @@
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/entry.h"
 #include "kernels/runtime/launch.h"
+#include "kernels/runtime/streaming.h"
 
 namespace tilekiln::norm {
 
@@ -30,6 +31,14 @@ template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t 
   put(in.gamma, to.gamma);
   put_rows(in.residual, to.residual, to.residual_row);
   put_rows(in.residual_out, to.residual_out, to.residual_out_row);
+}
+
+// After put_common: y of the type of x.
+inline void put_streaming(const Array& x, Problem& to) {
+  const int64_t bytes = dtype_bytes(x.dtype), row = to.columns * bytes;
+  const int64_t arrays = 2 + (to.residual != nullptr ? 1 : 0) + (to.residual_out != nullptr ? 1 : 0);
+  to.streaming =
+      to.rows * row * arrays >= kStreamingBytes && to.columns % 32 == 0 && whole_lines(to.y, to.y_row * bytes, row);
 }
 
 // What a row is quantised with and to.

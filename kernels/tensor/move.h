@@ -5,6 +5,7 @@
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/entry.h"
 #include "kernels/runtime/launch.h"
+#include "kernels/runtime/streaming.h"
 #include "kernels/tensor/engine.h"
 
 namespace tilekiln::tensor {
@@ -27,9 +28,6 @@ inline int joined(Dim* dims, int count) {
   }
   return kept;
 }
-
-// Bytes of y past which its rows are written around the caches: with x as many as the last-level cache that cores share has.
-constexpr int64_t kStreaming = int64_t{16} << 20;
 
 // Dimension i of y is dimension from[i] of x.
 inline void put_move(const Array& x, const Array& y, const int* from, Move& to) {
@@ -64,7 +62,7 @@ inline void put_move(const Array& x, const Array& y, const int* from, Move& to) 
   const bool tiles = column.y == 1 && row.x == 1 && row.length >= 4 && column.length >= 4;
   const Way way = column.x == 1 && column.y == 1 ? Way::rows : tiles ? Way::tiles : Way::scattered;
   to.way = static_cast<int>(way);
-  to.streaming = way == Way::rows && elements * bytes > kStreaming && column.length * bytes >= 1024;
+  to.streaming = way == Way::rows && 2 * elements * bytes >= kStreamingBytes && column.length * bytes >= 1024;
   // 64 KB a unit. A block of tiles has 64 rows, so that their lines of x and of y, pages apart, fit the TLB.
   const int64_t unit = 65536 / bytes;
   to.column_block = way == Way::tiles ? 256 : std::min(unit, std::max<int64_t>(column.length, 1));

@@ -77,6 +77,55 @@ def test_nothing_outside_the_arrays_is_touched(lib: tk.Library, dtype: str, wher
             assert reference.excess(y, right) <= 1
 
 
+@pytest.mark.parametrize("name", ["layernorm2d", "rmsnorm2d"])
+@pytest.mark.parametrize(
+    ("dtype", "rows", "residual"), [("fp32", 1030, False), ("bf16", 1400, True), ("fp16", 1400, True)]
+)
+def test_calls_past_the_caches_give_the_same_bits(
+    lib: tk.Library, name: str, dtype: str, rows: int, residual: bool
+) -> None:
+    drawn, gamma = draw(7, 4096, DTYPES[dtype], "rows", "row")
+    x = np.tile(drawn, (rows // 7 + 1, 1))[:rows]
+    memory = np.empty(x.nbytes + 64, np.uint8)  # whole cache lines: results go around the caches
+    y = memory[-memory.ctypes.data % 64 :][: x.nbytes].view(x.dtype).reshape(x.shape)
+    own = {"beta": "no", "statistics": "none"} if name == "layernorm2d" else {"rounding": "pytorch", "save_rms": "no"}
+    call = getattr(lib, name)
+    for number in instances(lib, name, dtype=dtype, add="add" if residual else "none", **own):
+        few = call(x[:7], gamma, residual=x[:7] if residual else None, instance=number)
+        y.view(np.uint8)[:] = 255
+        call(x, gamma, y=y, residual=x if residual else None, instance=number, num_threads=2)
+        for first in range(0, rows, 7):
+            assert y[first : first + 7].tobytes() == few[: min(7, rows - first)].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_offsets_beside_what_16_bits_resolve(lib: tk.Library, dtype: str) -> None:
+    x, gamma, beta = draw(6, 4096, DTYPES[dtype], "rows", "row", "row")
+    offsets = np.float32([[0], [3], [100], [-10_000], [10_000], [10_000]])
+    x = (x.astype(np.float32) * 100 + offsets).astype(x.dtype)
+    x[5] = x[5, 0]
+    x[5, 7] = x.dtype.type(10_100)
+    right = reference.layernorm2d(x, gamma, beta)
+    for number in instances(lib, "layernorm2d", dtype=dtype, add="none", beta="yes", statistics="saved"):
+        y, mean, inv_std = lib.layernorm2d(x, gamma, beta, instance=number, return_mean=True, return_inv_std=True)
+        assert reference.excess(y, right) <= 1
+        np.testing.assert_allclose(mean, right.mean, rtol=2.0**-22, atol=1e-4)
+        np.testing.assert_allclose(inv_std, right.inv_std, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-20, 1e-10, 1e18, 1e30])
+def test_rows_of_bf16_far_from_one(lib: tk.Library, scale: float) -> None:
+    x, gamma = draw(5, 1031, DTYPES["bf16"], "rows", "row")
+    x = (x.astype(np.float32) * np.float32(scale)).astype(x.dtype)
+    y = {}
+    for number in instances(lib, "layernorm2d", dtype="bf16", add="none", beta="no", statistics="saved"):
+        y[number] = lib.layernorm2d(x, gamma, instance=number, return_mean=True, return_inv_std=True)
+    (_, mean, inv_std), *others = y.values()
+    for _, other_mean, other_inv_std in others:  # instructions for pairs of bf16 know no subnormal numbers
+        np.testing.assert_allclose(other_mean, mean, rtol=1e-4, atol=1e-5 * scale)
+        np.testing.assert_allclose(other_inv_std, inv_std, rtol=1e-5)
+
+
 def test_strides(lib: tk.Library) -> None:
     x, gamma, beta = draw(6, 40, DTYPES["fp32"], "rows", "row", "row")
     y = np.full((12, 50), 7, np.float32)

@@ -4,6 +4,7 @@
 //   pairs.h    bf16 pairs and their dot product, where the ISA has one (TILEKILN_PAIRS)
 //   horizontal.h  sums and maxima across lanes
 //   integers.h  products of pairs of int16, and of quads of int8 where the ISA has them (TILEKILN_QUADS)
+//   twos.h     two vectors of a row as even and odd elements
 //   random.h   64-bit lanes for Philox, and the keep bits of dropout
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "kernels/backends/cpu/avx512/integers.h"
 #include "kernels/backends/cpu/avx512/pairs.h"
 #include "kernels/backends/cpu/avx512/random.h"
+#include "kernels/backends/cpu/avx512/twos.h"
 #include "kernels/backends/cpu/avx512/vector.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "kernels/backends/cpu/avx2/convert.h"
@@ -20,6 +22,7 @@
 #include "kernels/backends/cpu/avx2/integers.h"
 #include "kernels/backends/cpu/avx2/pairs.h"
 #include "kernels/backends/cpu/avx2/random.h"
+#include "kernels/backends/cpu/avx2/twos.h"
 #include "kernels/backends/cpu/avx2/vector.h"
 #else
 #include "kernels/backends/cpu/generic/convert.h"
@@ -27,5 +30,6 @@
 #include "kernels/backends/cpu/generic/integers.h"
 #include "kernels/backends/cpu/generic/pairs.h"
 #include "kernels/backends/cpu/generic/random.h"
+#include "kernels/backends/cpu/generic/twos.h"
 #include "kernels/backends/cpu/generic/vector.h"
 #endif

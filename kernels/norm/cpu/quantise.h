@@ -13,35 +13,45 @@ constexpr float kLeast = 0x1p-100f;  // what is less everywhere counts as 0: its
 struct called_fp8 { fp8 value; };
 [[gnu::noinline]] inline void narrow(called_fp8* p, vf a) { narrow((saturated_fp8*)p, a); }
 
+[[gnu::noinline]] inline void narrow_even_odd(called_fp8* p, vf even, vf odd) {
+  alignas(64) float halves[kTwo], row[kTwo];
+  store(halves, even), store(halves + kLanes, odd);
+  for (int i = 0; i < kLanes; ++i) row[2 * i] = halves[i], row[2 * i + 1] = halves[kLanes + i];
+  narrow(p, load(row)), narrow(p + kLanes, load(row + kLanes));
+}
+
 inline constexpr float largest(const signed char*) { return 127; }
 inline constexpr float largest(const called_fp8*) { return 448; }
 
-// value(column, how many lanes exist) of a row, called twice for each. A row that holds a NaN or an infinity has the scale NaN and
-// zeros; so has a row of zeros, with the scale 0.
-template <class Q, class Value> TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value) {
+// value(column, how many elements are left) of a row, called twice for each. A row that holds a NaN or an infinity has the scale NaN
+// and zeros; so has a row of zeros, with the scale 0.
+template <class T, class Q, class Value> TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value) {
   alignas(64) float kept[kKept];
-  vf top[4], bad = zero();
-  for (vf& t : top) t = zero();
+  Two top[2] = {both_of(zero()), both_of(zero())};
   const bool keep = columns <= kKept;
   const int every = keep ? ~0 : 0;  // without a branch: longer rows are stored over each other
-  vectors(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-    const vf v = value(j, left);
-    store(kept + (j & every), v);
-    top[i] = max(top[i], abs(v));
-    bad = fma(v, zero(), bad);
+  twos(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+    const Two v = value(j, left);
+    store(kept + (j & every), v.a);
+    store(kept + (j & every) + kLanes, v.b);
+    top[i] = max_magnitude(top[i], v);
   });
-  const float most = highest(max(max(top[0], top[1]), max(top[2], top[3])));
-  const bool finite = total(bad) == 0;
+  const Two highest_two = max_magnitude(top[0], top[1]);
+  const vf highest_one = max_magnitude(highest_two.a, highest_two.b);
+  const float most = highest(highest_one);
+  const bool finite = !any_above(highest_one, broadcast(3.40282347e38f));
   if (!finite || most < kLeast) {
     __builtin_memset(to, 0, sizeof(Q) * columns);
     return finite ? 0 : __builtin_nanf("");
   }
   const vf by = broadcast(largest(to) / most);
-  const auto put = [&](int j, int left, vf v) __attribute__((always_inline)) { narrow_some(to + j, mul(v, by), left); };
+  const auto put = [&](int j, int left, Two v)
+                       __attribute__((always_inline)) { narrow_two<T>(to + j, mul(v, by), left); };
   if (keep)
-    vectors(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, load(kept + j)); });
+    twos(columns, [&](int j, int, int left)
+                      __attribute__((always_inline)) { put(j, left, {load(kept + j), load(kept + j + kLanes)}); });
   else
-    vectors(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, value(j, left)); });
+    twos(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, value(j, left)); });
   return most / largest(to);
 }
 
@@ -49,12 +59,13 @@ template <class Q, class Value> TILEKILN_INLINE float quantise_row(int columns, 
 template <class T, Norm kNorm, class Q> void quantise_rows(const norm::Problem& a, long long first, long long last) {
   each_row<T, kNorm>(a, first, last, [&](long long m, auto from, auto normalised) __attribute__((always_inline)) {
     T* plain = a.unquantised ? (T*)a.unquantised + m * a.unquantised_row : nullptr;
-    a.y_scale[m] = quantise_row(a.columns, (Q*)a.y + m * a.y_row, [&](int j, int left) __attribute__((always_inline)) {
-      vf v = normalised(from(j, left), j, left);
-      if (plain) narrow_some(plain + j, v, left);
-      if (a.smooth_scale) v = mul(v, widen_some(a.smooth_scale + j, left));
-      return v;
-    });
+    a.y_scale[m] =
+        quantise_row<T>(a.columns, (Q*)a.y + m * a.y_row, [&](int j, int left) __attribute__((always_inline)) {
+          Two v = normalised(from(j, left), j, left);
+          if (plain) narrow_two<T>(plain + j, v, left);
+          if (a.smooth_scale) v = mul(v, widen_two<T>(a.smooth_scale + j, left));
+          return v;
+        });
   });
 }
 

@@ -2,38 +2,45 @@
 // own type. Sums are four vectors, added pairwise at the end of the row, so their bits do not depend on threads.
 #pragma once
 
-#include "kernels/backends/cpu/load.h"
-#include "kernels/backends/cpu/vectors.h"
+#include "kernels/backends/cpu/twos.h"
 #include "kernels/norm/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
+// Sums of a row: eight vectors, for two additions begin each cycle and take four to six.
+constexpr int kSums = 4;
 struct Sums {
-  vf of[4] = {zero(), zero(), zero(), zero()};
-  TILEKILN_INLINE float total() const { return cpu::total(add(add(of[0], of[1]), add(of[2], of[3]))); }
+  Two of[kSums];
+  TILEKILN_INLINE Sums() {
+    for (Two& one : of) one = both_of(zero());
+  }
+  TILEKILN_INLINE float total() const {
+    const Two sum = add(add(of[0], of[1]), add(of[2], of[3]));
+    return cpu::total(add(sum.a, sum.b));
+  }
 };
-
-// 0 in lanes that do not exist.
-TILEKILN_INLINE vf existing(int left, vf a) { return left >= kLanes ? a : keep_if(lane_bits((1u << left) - 1), a); }
-
-// As it is after having been stored.
-template <class T> TILEKILN_INLINE vf rounded(vf a) {
-  if constexpr (sizeof(T) == sizeof(float)) return a;
-  T row[kLanes];
-  narrow(row, a);
-  return widen(row);
-}
 
 // What is normalised: a row, or the sum of two as it is stored.
 template <class T> struct Plain {
   const T* x;
-  TILEKILN_INLINE vf operator()(int j, int left) const { return widen_some(x + j, left); }
+  TILEKILN_INLINE Two operator()(int j, int left) const { return widen_two<T>(x + j, left); }
+#if TILEKILN_PAIRS
+  TILEKILN_INLINE vh halves(int j, int left) const {
+    return left >= kTwo ? load_halves(x + j) : load_halves(x + j, left);
+  }
+#endif
 };
 template <class T> struct Added {
   const T *x, *residual;
-  TILEKILN_INLINE vf operator()(int j, int left) const {
-    return rounded<T>(add(widen_some(x + j, left), widen_some(residual + j, left)));
+  TILEKILN_INLINE Two operator()(int j, int left) const {
+    return rounded<T>(add(widen_two<T>(x + j, left), widen_two<T>(residual + j, left)));
   }
+#if TILEKILN_PAIRS
+  TILEKILN_INLINE vh halves(int j, int left) const {
+    const Two sum = add(widen_two<T>(x + j, left), widen_two<T>(residual + j, left));
+    return {bf16_words(sum.a, sum.b)};
+  }
+#endif
 };
 
 // rms_rounded: x / rms is rounded to the type of x before it meets gamma. none: elements as they are.
@@ -44,11 +51,11 @@ template <class T, Norm kNorm> struct Normalised {
   const T *gamma, *beta;
   vf mean, inverse, shift;  // layer: (v - mean) inverse + shift
 
-  TILEKILN_INLINE vf operator()(vf v, int j, int left) const {
+  TILEKILN_INLINE Two operator()(Two v, int j, int left) const {
     if constexpr (kNorm == Norm::none) return v;
-    const vf factor = widen_some(gamma + j, left);
+    const Two factor = widen_two<T>(gamma + j, left);
     if constexpr (kNorm == Norm::layer)
-      return fma(fma(sub(v, mean), inverse, shift), factor, beta ? widen_some(beta + j, left) : zero());
+      return fma(fma(sub(v, mean), inverse, shift), factor, beta ? widen_two<T>(beta + j, left) : both_of(zero()));
     else if constexpr (kNorm == Norm::rms)
       return mul(mul(v, inverse), factor);
     else
@@ -65,12 +72,12 @@ TILEKILN_INLINE Moments moments(const From& from, int columns, float centre, T* 
   if constexpr (kNorm == Norm::none) return {};
   Sums sum, squares;
   const vf c = broadcast(centre);
-  vectors(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-    const vf v = from(j, left);
-    const vf d = kNorm == Norm::layer ? existing(left, sub(v, c)) : v;
+  twos<kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+    const Two v = from(j, left);
+    const Two d = kNorm == Norm::layer ? existing<T>(left, sub(v, c), zero()) : v;
     if constexpr (kNorm == Norm::layer) sum.of[i] = add(sum.of[i], d);
     squares.of[i] = fma(d, d, squares.of[i]);
-    if constexpr (kStore) narrow_some(stored + j, v, left);
+    if constexpr (kStore) narrow_two<T>(stored + j, v, left);
   });
   return {centre, kNorm == Norm::layer ? sum.total() : 0, squares.total()};
 }
@@ -78,10 +85,40 @@ TILEKILN_INLINE Moments moments(const From& from, int columns, float centre, T* 
 // The mean of the first elements: near the row's, unless they are unlike the rest.
 template <Norm kNorm, class From> TILEKILN_INLINE float near_centre(const From& from, int columns) {
   if constexpr (kNorm != Norm::layer) return 0;
-  const int some = columns < 4 * kLanes ? columns : 4 * kLanes;
-  vf sum = zero();
-  for (int j = 0; j < some; j += kLanes) sum = add(sum, from(j, columns - j));
-  return total(sum) / float(some);
+  const int some = columns < 2 * kTwo ? columns : 2 * kTwo;
+  Two sum = both_of(zero());
+  for (int j = 0; j < some; j += kTwo) sum = add(sum, from(j, columns - j));
+  return total(add(sum.a, sum.b)) / float(some);
+}
+
+#if TILEKILN_PAIRS
+// Moments about 0 of a row of bf16, whose products are exact, by its pairs: one operation a sum for 32 elements. What lies far
+// from 1 is left to the caller (false): the instruction takes subnormal numbers as 0.
+template <Norm kNorm, bool kStore, class From>
+TILEKILN_INLINE bool moments_of_pairs(const From& from, int columns, bf16* stored, Moments& of) {
+  Sums sum, squares;
+  const vf ones = words({_mm512_set1_epi16(0x3f80)});
+  twos<kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+    const vh v = from.halves(j, left);
+    if constexpr (kNorm == Norm::layer) sum.of[i].a = dot_pair(sum.of[i].a, words(v), ones);
+    squares.of[i].a = dot_pair(squares.of[i].a, words(v), words(v));
+    if constexpr (kStore) store_halves(stored + j, v, left);
+  });
+  of = {0, kNorm == Norm::layer ? sum.total() : 0, squares.total()};
+  return of.squares >= 0x1p-80f && of.squares <= 0x1p120f;
+}
+#endif
+
+// Moments of a row, about a number near its elements.
+template <class T, Norm kNorm, bool kStore, class From>
+TILEKILN_INLINE Moments first_moments(const From& from, int columns, T* stored) {
+#if TILEKILN_PAIRS
+  if constexpr (kEvenOdd<T> && kNorm != Norm::none) {
+    Moments of;
+    if (moments_of_pairs<kNorm, kStore>(from, columns, stored, of)) return of;
+  }
+#endif
+  return moments<T, kNorm, kStore>(from, columns, near_centre<kNorm>(from, columns), stored);
 }
 
 // What normalises a row of these moments. Where m is a mean as fp32 has it, or another number near it,
@@ -102,6 +139,7 @@ TILEKILN_INLINE Normalised<T, kNorm> statistics(const norm::Problem& a, long lon
     if (!(rest * rest <= 4 * variance)) {
       of = moments<T, kNorm, false>(from, a.columns, of.centre + rest, (T*)nullptr);
       rest = of.sum / columns, variance = of.squares / columns - rest * rest;
+      if (of.squares > 3.40282347e38f) variance = of.squares;  // whatever is left of the mean
     }
     const float inverse = 1 / __builtin_sqrtf((variance < 0 ? 0 : variance) + a.epsilon);
     if (a.mean) a.mean[m] = of.centre + rest;
@@ -120,25 +158,41 @@ TILEKILN_INLINE void each_row(const norm::Problem& a, long long first, long long
     const Added<T> added = {x, (const T*)a.residual + m * a.residual_row};
     T* stored = a.residual_out ? (T*)a.residual_out + m * a.residual_out_row : nullptr;
     if (a.residual && !stored) {
-      const Moments of = moments<T, kNorm, false>(added, a.columns, near_centre<kNorm>(added, a.columns), stored);
+      const Moments of = first_moments<T, kNorm, false>(added, a.columns, stored);
       finish(m, added, statistics<T, kNorm>(a, m, added, of));
       continue;
     }
     const Plain<T> from = {stored ? stored : x};
-    const Moments of = stored ? moments<T, kNorm, true>(added, a.columns, near_centre<kNorm>(added, a.columns), stored)
-                              : moments<T, kNorm, false>(from, a.columns, near_centre<kNorm>(from, a.columns), stored);
+    const Moments of = stored ? first_moments<T, kNorm, true>(added, a.columns, stored)
+                              : first_moments<T, kNorm, false>(from, a.columns, stored);
     finish(m, from, statistics<T, kNorm>(a, m, from, of));
   }
 }
 
 // y, of the type of x.
-template <class T, Norm kNorm> void normalise(const norm::Problem& a, long long first, long long last) {
+template <class T, Norm kNorm, bool kStreaming>
+void normalise_rows(const norm::Problem& a, long long first, long long last) {
   each_row<T, kNorm>(a, first, last, [&](long long m, auto from, auto normalised) __attribute__((always_inline)) {
     T* y = (T*)a.y + m * a.y_row;
-    vectors(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
-      narrow_some(y + j, normalised(from(j, left), j, left), left);
+    // Elements of the next row, on their way into the cache: the second walk over this one leaves memory idle.
+    const long long next = m + 1 < a.rows ? m + 1 : m;
+    const T* ahead = (const T*)a.x + next * a.x_row;
+    const T* residual_ahead = a.residual ? (const T*)a.residual + next * a.residual_row : nullptr;
+    twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
+      const Two v = normalised(from(j, left), j, left);
+      if constexpr (kStreaming) {
+        prefetch_two(ahead + j);
+        if (residual_ahead) prefetch_two(residual_ahead + j);
+        stream_two<T>(y + j, v);
+      } else {
+        narrow_two<T>(y + j, v, left);
+      }
     });
   });
+  if constexpr (kStreaming) stream_end();
+}
+template <class T, Norm kNorm> void normalise(const norm::Problem& a, long long first, long long last) {
+  (a.streaming ? normalise_rows<T, kNorm, true> : normalise_rows<T, kNorm, false>)(a, first, last);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -7,6 +7,7 @@ namespace tilekiln::op::layernorm2d {
 void fill(const Args& args, Call& call) {
   norm::Problem& to = call.to.problem;
   norm::put_common(call.in, call.M, call.N, to);
+  norm::put_streaming(call.in.x, to);
   norm::put(call.in.beta, to.beta);
   norm::put(call.in.mean, to.mean);
   norm::put(call.in.inv_std, to.inverse);

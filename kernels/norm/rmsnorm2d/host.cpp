@@ -7,6 +7,7 @@ namespace tilekiln::op::rmsnorm2d {
 void fill(const Args& args, Call& call) {
   norm::Problem& to = call.to.problem;
   norm::put_common(call.in, call.M, call.N, to);
+  norm::put_streaming(call.in.x, to);
   norm::put(call.in.inv_rms, to.inverse);
   to.dtype = static_cast<int>(call.signature.dtype);
   to.rounding = args.rounding;

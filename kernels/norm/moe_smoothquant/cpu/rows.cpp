@@ -17,8 +17,8 @@ template <class T, class Q> void quantise_for(const norm::Problem& a, long long 
     }
     const T* x = (const T*)a.x + token * a.x_row;
     const float* factors = a.smooth_scale + expert * a.smooth_scale_row;
-    scale = quantise_row(a.columns, y, [&](int j, int left) __attribute__((always_inline)) {
-      return mul(widen_some(x + j, left), widen_some(factors + j, left));
+    scale = quantise_row<T>(a.columns, y, [&](int j, int left) __attribute__((always_inline)) {
+      return mul(widen_two<T>(x + j, left), widen_two<T>(factors + j, left));
     });
   }
 }

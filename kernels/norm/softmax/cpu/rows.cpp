@@ -1,6 +1,6 @@
 // The rows engine of softmax for one target. Lanes run along a row; four vectors of maxima and of sums, joined at its end.
 #include "kernels/backends/cpu/exp2.h"
-#include "kernels/backends/cpu/vectors.h"
+#include "kernels/backends/cpu/twos.h"
 #include "kernels/norm/softmax/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -18,35 +18,39 @@ template <class T> void rows(const norm::SoftmaxProblem& a, long long first, lon
     const T* x = (const T*)a.x + m * a.x_row;
     T* y = (T*)a.y + m * a.y_row;
     const auto value = [&](int j, int left) __attribute__((always_inline)) {
-      const vf v = widen_some(x + j, left);
-      return left >= kLanes ? v : select(lane_bits((1u << left) - 1), v, lowest);
+      return existing<T>(left, widen_two<T>(x + j, left), lowest);
     };
-    vf top[4] = {lowest, lowest, lowest, lowest}, sum[4] = {zero(), zero(), zero(), zero()};
-    vectors(a.columns,
-            [&](int j, int i, int left) __attribute__((always_inline)) { top[i] = max(top[i], value(j, left)); });
+    Two top[2] = {both_of(lowest), both_of(lowest)}, sum[2] = {both_of(zero()), both_of(zero())};
+    twos(a.columns,
+         [&](int j, int i, int left) __attribute__((always_inline)) { top[i] = max(top[i], value(j, left)); });
     // A NaN may be lost here, not in the sum. +inf, or -inf alone: the difference is NaN.
-    const vf maximum = broadcast(highest(max(max(top[0], top[1]), max(top[2], top[3]))));
-    const auto power = [&](int j, int left)
-                           __attribute__((always_inline)) { return exp2<5>(mul(sub(value(j, left), maximum), log2e)); };
-    vectors(a.columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-      const vf e = power(j, left);
+    const Two highest_two = max(top[0], top[1]);
+    const vf maximum = broadcast(highest(max(highest_two.a, highest_two.b)));
+    const auto power = [&](int j, int left) __attribute__((always_inline)) {
+      const Two d = mul(sub(value(j, left), maximum), log2e);
+      return Two{exp2<5>(d.a), exp2<5>(d.b)};
+    };
+    twos(a.columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+      const Two e = power(j, left);
       sum[i] = add(sum[i], e);
       if constexpr (kWide) {
-        narrow_some(y + j, e, left);
+        narrow_two<T>(y + j, e, left);
       } else if (keep) {
-        store(kept + j, e);
+        store(kept + j, e.a);
+        store(kept + j + kLanes, e.b);
       }
     });
-    const vf by = broadcast(1 / total(add(add(sum[0], sum[1]), add(sum[2], sum[3]))));
+    const Two all = add(sum[0], sum[1]);
+    const vf by = broadcast(1 / total(add(all.a, all.b)));
     const auto scale = [&](auto&& exponential) __attribute__((always_inline)) {
-      vectors(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
-        narrow_some(y + j, mul(exponential(j, left), by), left);
+      twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
+        narrow_two<T>(y + j, mul(exponential(j, left), by), left);
       });
     };
     if constexpr (kWide) {
-      scale([&](int j, int left) __attribute__((always_inline)) { return widen_some(y + j, left); });
+      scale([&](int j, int left) __attribute__((always_inline)) { return widen_two<T>(y + j, left); });
     } else if (keep) {
-      scale([&](int j, int) __attribute__((always_inline)) { return load(kept + j); });
+      scale([&](int j, int) __attribute__((always_inline)) { return Two{load(kept + j), load(kept + j + kLanes)}; });
     } else {
       scale(power);
     }

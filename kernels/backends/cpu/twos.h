@@ -1,0 +1,119 @@
+// A row as twos of vectors, in the order in which its type T widens fastest: bf16's even elements, then its odd ones; else in
+// order. Every array beside a row is read in the order of T.
+#pragma once
+
+#include "kernels/backends/cpu/load.h"
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+struct Two { vf a, b; };
+constexpr int kTwo = 2 * kLanes;
+template <class T> constexpr bool kEvenOdd = false;
+template <> inline constexpr bool kEvenOdd<bf16> = true;
+
+TILEKILN_INLINE Two both_of(vf a) { return {a, a}; }
+TILEKILN_INLINE Two add(Two x, Two y) { return {add(x.a, y.a), add(x.b, y.b)}; }
+TILEKILN_INLINE Two sub(Two x, vf y) { return {sub(x.a, y), sub(x.b, y)}; }
+TILEKILN_INLINE Two mul(Two x, Two y) { return {mul(x.a, y.a), mul(x.b, y.b)}; }
+TILEKILN_INLINE Two mul(Two x, vf y) { return {mul(x.a, y), mul(x.b, y)}; }
+TILEKILN_INLINE Two fma(Two x, Two y, Two z) { return {fma(x.a, y.a, z.a), fma(x.b, y.b, z.b)}; }
+TILEKILN_INLINE Two fma(Two x, vf y, vf z) { return {fma(x.a, y, z), fma(x.b, y, z)}; }
+TILEKILN_INLINE Two max(Two x, Two y) { return {max(x.a, y.a), max(x.b, y.b)}; }
+TILEKILN_INLINE Two max_magnitude(Two so_far, Two x) {
+  return {max_magnitude(so_far.a, x.a), max_magnitude(so_far.b, x.b)};
+}
+
+// kTwo elements of `From` beside a row of T.
+template <class T, class From> TILEKILN_INLINE Two widen_two(const From* p) {
+  if constexpr (kEvenOdd<T>) {
+    Two r;
+    even_odd(p, r.a, r.b);
+    return r;
+  } else {
+    return {widen(p), widen(p + kLanes)};
+  }
+}
+template <class T, class To> TILEKILN_INLINE void narrow_two(To* p, Two x) {
+  if constexpr (kEvenOdd<T>) {
+    narrow_even_odd(p, x.a, x.b);
+  } else {
+    narrow(p, x.a);
+    narrow(p + kLanes, x.b);
+  }
+}
+
+// The first `left` >= 1 elements exist; the others read as 0 and are not written.
+template <class T, class From> TILEKILN_INLINE Two widen_two(const From* p, int left) {
+  if (left >= kTwo) return widen_two<T>(p);
+  From row[kTwo];
+  __builtin_memset(row, 0, sizeof row);
+  __builtin_memcpy(row, p, left * sizeof(From));
+  return widen_two<T>(row);
+}
+template <class T, class To> TILEKILN_INLINE void narrow_two(To* p, Two x, int left) {
+  if (left >= kTwo) return narrow_two<T>(p, x);
+  To row[kTwo];
+  narrow_two<T>(row, x);
+  __builtin_memcpy(p, row, left * sizeof(To));
+}
+
+TILEKILN_INLINE lane_bits first_lanes(int n) {
+  return lane_bits(n >= kLanes ? (1u << kLanes) - 1 : n <= 0 ? 0 : (1u << n) - 1);
+}
+// `none` in lanes that do not exist.
+template <class T> TILEKILN_INLINE Two existing(int left, Two x, vf none) {
+  if (left >= kTwo) return x;
+  const int first = kEvenOdd<T> ? (left + 1) / 2 : left, second = kEvenOdd<T> ? left / 2 : left - kLanes;
+  return {select(first_lanes(first), x.a, none), select(first_lanes(second), x.b, none)};
+}
+
+// As it is after having been stored.
+template <class T> TILEKILN_INLINE Two rounded(Two x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
+  if constexpr (kEvenOdd<T>) {
+    round_even_odd(x.a, x.b);
+    return x;
+  }
+  T row[kTwo];
+  narrow_two<T>(row, x);
+  return widen_two<T>(row);
+}
+
+// As narrow_two, around the caches, to the beginning of a cache line. After the last: stream_end.
+template <class T> TILEKILN_INLINE void stream_two(T* p, Two x) {
+#if defined(__SSE2__)
+  alignas(64) T row[kTwo];
+  narrow_two<T>(row, x);
+#if defined(__AVX512F__)
+  for (int i = 0; i < int(sizeof row); i += 64)
+    _mm512_stream_si512((__m512i*)((char*)p + i), _mm512_load_si512((char*)row + i));
+#else
+  for (int i = 0; i < int(sizeof row); i += 16)
+    _mm_stream_si128((__m128i*)((char*)p + i), _mm_load_si128((const __m128i*)((char*)row + i)));
+#endif
+#else
+  narrow_two<T>(p, x);
+#endif
+}
+template <class T> TILEKILN_INLINE void prefetch_two(const T* p) {
+  for (int i = 0; i < kTwo * int(sizeof(T)); i += 64) __builtin_prefetch((const char*)p + i);
+}
+TILEKILN_INLINE void stream_end() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
+// f(column, which of kSums accumulators, how many elements are left) for all twos of a row. The order is the row's alone.
+template <int kSums = 2, class F> TILEKILN_INLINE void twos(int columns, F&& f) {
+  int j = 0;
+  for (; j <= columns - kSums * kTwo; j += kSums * kTwo) {
+    TILEKILN_UNROLL(4) for (int i = 0; i < kSums; ++i) f(j + i * kTwo, i, kTwo);
+  }
+  for (; j < columns; j += kTwo) f(j, 0, columns - j);
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
