@@ -53,6 +53,18 @@ TILEKILN_INLINE void stream_row(char* to, const char* from, long long n) {
 #endif
 }
 
+// A block of at least N rows and N columns, by tiles of N x N. The last ones lie over those before them.
+template <class E, int N>
+TILEKILN_INLINE void turn_block(const tensor::Move& a, const E* x, E* y, long long rows, long long columns) {
+  for (long long r = 0; r < rows; r += N) {
+    r = r <= rows - N ? r : rows - N;
+    for (long long c = 0; c < columns; c += N) {
+      c = c <= columns - N ? c : columns - N;
+      turn_tile<E, N>(x + r + c * a.column_x, a.column_x, y + r * a.row_y + c, a.row_y);
+    }
+  }
+}
+
 // Rows [0, rows) and columns [0, columns) of a block.
 template <class E> TILEKILN_INLINE void block(const tensor::Move& a, const E* x, E* y, long long rows,
                                               long long columns) {
@@ -68,15 +80,13 @@ template <class E> TILEKILN_INLINE void block(const tensor::Move& a, const E* x,
     return;
   }
   constexpr int kTile = tile_side<E>();
-  if (a.way == int(tensor::Way::tiles) && rows >= kTile && columns >= kTile) {
-    for (long long r = 0; r < rows; r += kTile) {
-      r = r <= rows - kTile ? r : rows - kTile;  // the last tile lies over the one before it
-      for (long long c = 0; c < columns; c += kTile) {
-        c = c <= columns - kTile ? c : columns - kTile;
-        turn_tile<E>(x + r + c * a.column_x, a.column_x, y + r * a.row_y + c, a.row_y);
-      }
-    }
-    return;
+  if (a.way == int(tensor::Way::tiles)) {
+    const long long least = rows < columns ? rows : columns;
+    if (least >= kTile) return turn_block<E, kTile>(a, x, y, rows, columns);
+    if constexpr (kTile > 8)
+      if (least >= 8) return turn_block<E, 8>(a, x, y, rows, columns);
+    if constexpr (kTile > 4)
+      if (least >= 4) return turn_block<E, 4>(a, x, y, rows, columns);
   }
   for (long long r = 0; r < rows; ++r)
     for (long long c = 0; c < columns; ++c) y[r * a.row_y + c * a.column_y] = x[r * a.row_x + c * a.column_x];

@@ -2,7 +2,7 @@
 // keep their digits; maxima carry a number that is NaN once an element is.
 #pragma once
 
-#include "kernels/backends/cpu/load.h"
+#include "kernels/backends/cpu/twos.h"
 #include "kernels/tensor/reduce/engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -112,7 +112,7 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
   const int count = a.length - first < a.column_block ? int(a.length - first) : a.column_block;
   alignas(64) float so_far[tensor::kColumns], bad[kSums(kDo) ? 1 : tensor::kColumns];
   alignas(64) double sums[kSums(kDo) ? tensor::kColumns : 1];
-  const int whole = (count + kLanes - 1) / kLanes * kLanes;
+  const int whole = (count + kTwo - 1) / kTwo * kTwo;
   for (int i = 0; i < whole; ++i) {
     so_far[i] = nothing<kDo>();
     if constexpr (kSums(kDo))
@@ -125,15 +125,20 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
       for (int i = 0; i < whole; ++i) sums[i] += double(so_far[i]), so_far[i] = 0;
   };
   const auto add_rows = [&](const T* const* rows, int many) __attribute__((always_inline)) {
-    for (int j = 0; j < count; j += kLanes) {
-      vf all = load(so_far + j), wrong = kSums(kDo) ? zero() : load(bad + (kSums(kDo) ? 0 : j));
+    for (int j = 0; j < count; j += kTwo) {
+      Two all = {load(so_far + j), load(so_far + j + kLanes)}, wrong = both_of(zero());
+      if constexpr (!kSums(kDo)) wrong = {load(bad + j), load(bad + j + kLanes)};
       TILEKILN_UNROLL(4) for (int r = 0; r < many; ++r) {
-        const vf v = widen_some(rows[r] + j, count - j);
-        all = taken<kDo>(all, v);
-        if constexpr (!kSums(kDo)) wrong = not_a_number(v, wrong);
+        const Two v = widen_two<T>(rows[r] + j, count - j);
+        all = {taken<kDo>(all.a, v.a), taken<kDo>(all.b, v.b)};
+        if constexpr (!kSums(kDo)) wrong = {not_a_number(v.a, wrong.a), not_a_number(v.b, wrong.b)};
       }
-      store(so_far + j, all);
-      if constexpr (!kSums(kDo)) store(bad + j, wrong);
+      store(so_far + j, all.a);
+      store(so_far + j + kLanes, all.b);
+      if constexpr (!kSums(kDo)) {
+        store(bad + j, wrong.a);
+        store(bad + j + kLanes, wrong.b);
+      }
     }
   };
   bool any = true;
@@ -157,9 +162,16 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
       so_far[i] += bad[i];
   }
   T* y = (T*)a.y + at.y + first * a.column_y;
-  for (int i = 0; i < count; i += a.column_y == 1 ? kLanes : 1)
-    narrow_some(y + i * a.column_y, a.column_y == 1 ? load(so_far + i) : broadcast(so_far[i]),
-                a.column_y == 1 ? count - i : 1);
+  for (int i = 0; i < count; i += kTwo) {
+    const Two two = {load(so_far + i), load(so_far + i + kLanes)};
+    if (a.column_y == 1) {
+      narrow_two<T>(y + i, two, count - i);
+      continue;
+    }
+    T row[kTwo];
+    narrow_two<T>(row, two);
+    for (int j = 0; j < kTwo && i + j < count; ++j) y[(i + j) * a.column_y] = row[j];
+  }
 }
 
 template <class T> void reduce(const tensor::Reduce& a, long long first, long long last) {

@@ -43,9 +43,8 @@ template <class V, int N, int... I> TILEKILN_INLINE void turn(V* rows, Indices<I
 }
 
 // Column i of y, which is contiguous along its rows, is row i of x: y[r][c] = x[c][r] of steps x_step and y_step.
-template <class E>
+template <class E, int N>
 TILEKILN_INLINE void turn_tile(const E* x, long long x_step, E* y, long long y_step) {
-  constexpr int N = tile_side<E>();
   typedef E vector __attribute__((vector_size(N * sizeof(E))));
   vector rows[N];
   TILEKILN_UNROLL(16) for (int i = 0; i < N; ++i) __builtin_memcpy(&rows[i], x + i * x_step, sizeof(vector));
