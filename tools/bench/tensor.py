@@ -1,8 +1,9 @@
-"""tensor: moves, reductions, softmax, routing: GB/s beside a copy of the same place and PyTorch, one core.
+"""tensor: moves, reductions, routing: GB/s beside a copy of the same place and PyTorch, one core.
 
 Timed as `tools/bench norm` times: each round ours, a copy of x and the peers in turn, in one process, by thread CPU
 time, pinned, one thread; medians of the ratios. GB/s of the bytes that must move: inputs once, results once. Wants
-norm_default built for this machine. --threads 2 shows the wall time of one thread over that of two.
+norm_default built for this machine. Each line ends with the bars of its row. --threads 2 shows the wall time of one
+thread over that of two.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import tilekiln as tk
 import torch
 from torch import Tensor
 
-from .norm import Case, line, start
+from .norm import Bar, Case, line, start
 
 FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 DTYPES = {**FLOATS, "int8": torch.int8}
@@ -117,13 +118,31 @@ CASES: dict[str, tuple[dict[str, torch.dtype], Make]] = {
         for kind in ("sum", "mean", "max")
         for axis in (1, 0)
     },
-    **{
-        f"softmax {m}x{n}": (FLOATS, _moved("softmax", (m, n), lambda x: torch.softmax(x, -1)))
-        for m, n in ((1, 4096), (64, 8192), (1024, 4096), (8192, 4096))
-    },
     **{f"topk_softmax {m}x{e} k8": (FLOATS, _routed(m, e, 8)) for m, e in ((1, 128), (1024, 128), (4096, 256))},
     **{f"moe_sorting {m}x{e} k8": ({"int32": torch.int32}, _sorted(m, e, 8)) for m, e in ((1024, 128), (4096, 256))},
 }  # fmt: skip
+
+
+BARS: dict[str, dict[str, Bar]] = {
+    "transpose ": {"fp32": Bar(1.8), "bf16": Bar(1.6), "int8": Bar(3)},
+    "permute 0213": dict.fromkeys(DTYPES, Bar(1.0)),
+    "permute 40213": dict.fromkeys(DTYPES, Bar(1.5)),
+    "nchw to": dict.fromkeys(DTYPES, Bar(2)),
+    "nhwc to": dict.fromkeys(DTYPES, Bar(2)),
+    "copy": dict.fromkeys(DTYPES, Bar(1.0)),
+    "img2col": dict.fromkeys(FLOATS, Bar(5)),
+    "sum 1": {"fp32": Bar(1.0), "bf16": Bar(1.0)},
+    "sum 0": {"fp32": Bar(1.0), "bf16": Bar(3)},
+    "mean": {"fp32": Bar(1.0), "bf16": Bar(3)},
+    "max": {"fp32": Bar(1.0), "bf16": Bar(3)},
+    "topk_softmax": dict.fromkeys(FLOATS, Bar(3.5)),
+    "moe_sorting": {"int32": Bar(10)},
+}
+"""Of the cases whose names begin so."""
+
+
+def bar(case: str, dtype: str) -> Bar:
+    return next(known.get(dtype, Bar()) for start, known in BARS.items() if case.startswith(start))
 
 
 def main(argv: list[str]) -> int:
@@ -143,6 +162,7 @@ def main(argv: list[str]) -> int:
         known, make = CASES[name]
         for dtype in [one for one in known if one in dtypes]:
             torch.manual_seed(0)
-            text = line(functools.partial(make, library, known[dtype]), given.threads, given.compile, given.repeat)
+            case = functools.partial(make, library, known[dtype])
+            text = line(case, given.threads, given.compile, given.repeat, bar(name, dtype))
             print(f"{dtype:>5} {name:26}: {text}", flush=True)
     return 0
