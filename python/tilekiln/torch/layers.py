@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .norms import _recorded, _rows, rms_norm
+from .norms import _recorded, _rows, _run, rms_norm
 
 
 class _SiluAndMul(torch.autograd.Function):
@@ -23,7 +23,7 @@ class _SiluAndMul(torch.autograd.Function):
 
     @staticmethod
     def forward(gate: Tensor, up: Tensor) -> Any:
-        return torch.ops.tilekiln.silu_and_mul(gate, up)
+        return _run("silu_and_mul", (gate, up))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -32,14 +32,13 @@ class _SiluAndMul(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return torch.ops.tilekiln.silu_and_mul_bwd(_rows(dy), *ctx.saved_tensors)
+        return _run("silu_and_mul_bwd", (_rows(dy), *ctx.saved_tensors))
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) up, of tensors (..., columns) of fp32, fp16 or bf16; errors are those of `Library.silu_and_mul`."""
     rows = _rows(gate), _rows(up)
-    call = _SiluAndMul.apply if _recorded(gate, up) else torch.ops.tilekiln.silu_and_mul
-    y: Tensor = call(*rows)
+    y: Tensor = _SiluAndMul.apply(*rows) if _recorded(gate, up) else _run("silu_and_mul", rows)
     return y.view(gate.shape)
 
 
