@@ -57,6 +57,16 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     return decorate
 
 
+def longest(max_seqlen_q: Any, max_seqlen_k: Any, index: Any) -> dict[str, int]:
+    """max_seqlen_q and max_seqlen_k for a call whose index arrays, such as `index`, are on a device, and stay there.
+
+    On the CPU nothing: the lengths are read, and upstream's callers round these two as they like.
+    """
+    if index is None or index.device.type == "cpu":
+        return {}
+    return {"max_seqlen_q": max(int(max_seqlen_q), 1), "max_seqlen_k": max(int(max_seqlen_k), 1)}
+
+
 class _Distribution(importlib.metadata.Distribution):
     """What importlib.metadata says of a face: its name and its version."""
 

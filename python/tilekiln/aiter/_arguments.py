@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._faces import FaceArgumentError
+from .._faces import FaceArgumentError, longest
 from .._native import ArgumentError
 from ..flash_attn._arguments import mask
 from ..torch import calls
@@ -55,11 +55,13 @@ def logits(sink_ptr: Tensor | None) -> Tensor | None:
 
 
 def sequences(
-    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, padded_q: Tensor | None, padded_k: Tensor | None
-) -> dict[str, Tensor | None]:
+    cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, padded_q: Tensor | None, padded_k: Tensor | None,
+    max_seqlen_q: int, max_seqlen_k: int,
+) -> dict[str, Any]:  # fmt: skip
     """Where packed sequences lie and how long they are: the padded arrays are the places."""
     return {
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqstart_q": padded_q, "seqstart_k": padded_k,
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
 
 

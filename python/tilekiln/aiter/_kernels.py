@@ -189,7 +189,9 @@ def mha_varlen_fwd(
     if zero_tensors and out is not None:
         out.zero_()
     arguments = {
-        **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
+        **sequences(
+            cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
+        ),
         "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap), "min_seqlen_q": min_seqlen_q,
         **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k), "out": out,
         "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale,
@@ -315,7 +317,9 @@ def mha_varlen_bwd(
         for gradient in given(places).values():
             gradient.zero_()
     arguments = {
-        **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
+        **sequences(
+            cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
+        ),
         "softmax_scale": softmax_scale,
         **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k),
         "alibi_slopes": alibi_slopes,

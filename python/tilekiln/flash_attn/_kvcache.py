@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._faces import FaceArgumentError, errors_as_upstream
+from .._faces import FaceArgumentError, errors_as_upstream, longest
 from ..torch import calls
 from ._arguments import last_dense, mask
 
@@ -52,7 +52,7 @@ def flash_attn_with_kvcache(
     _check_append(k, v, rotary_cos, rotary_sin, cache_seqlens)
     [q] = last_dense(q)
     capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
-    lengths = _lengths(cache_seqlens, q.shape[0], None if block_table is None else capacity)
+    lengths = _lengths(cache_seqlens, q, None if block_table is None else capacity)
     places: dict[str, Any] = {"block_table": block_table, "cache_batch_idx": cache_batch_idx}
     masks: dict[str, Any] = mask(causal, window_size, capacity)
     scores: dict[str, Any] = {
@@ -61,6 +61,8 @@ def flash_attn_with_kvcache(
         "cache_leftpad": cache_leftpad,
     }
     splits: dict[str, Any] = {"num_splits": num_splits, "return_lse": return_softmax_lse}
+    most = longest(q.shape[1], capacity, q)
+    grown = {name: value for name, value in most.items() if name == "max_seqlen_k"}  # all that an append takes
     with torch.no_grad():
         if k is not None and v is not None:
             k, v = last_dense(k, v)
@@ -72,22 +74,35 @@ def flash_attn_with_kvcache(
             q = q if rotary_cos is None else q.clone()  # the append rotates it in place
             if not softcap:
                 return calls.appendkv(
-                    q, k_cache, v_cache, k, v, seqlen_k=lengths, **rotary, **places, **masks, **scores, **splits
+                    q,
+                    k_cache,
+                    v_cache,
+                    k,
+                    v,
+                    seqlen_k=lengths,
+                    **rotary,
+                    **places,
+                    **masks,
+                    **scores,
+                    **splits,
+                    **grown,
                 )
             rotated = q if rotary_cos is not None else None
-            calls.appendkv(rotated, k_cache, v_cache, k, v, seqlen_k=lengths, **rotary, **places, **masks, attend=False)
+            calls.appendkv(
+                rotated, k_cache, v_cache, k, v, seqlen_k=lengths, **rotary, **places, **masks, **grown, attend=False
+            )
             lengths = None if lengths is None else lengths + k.shape[1]
         if not softcap:
-            return calls.splitkv(q, k_cache, v_cache, seqlen_k=lengths, **places, **masks, **scores, **splits)
+            return calls.splitkv(q, k_cache, v_cache, seqlen_k=lengths, **places, **masks, **scores, **splits, **most)
         return _soft_capped(
-            q, k_cache, v_cache, lengths, places, {**masks, **scores, "softcap": softcap}, return_softmax_lse
+            q, k_cache, v_cache, lengths, places, {**masks, **scores, **most, "softcap": softcap}, return_softmax_lse
         )
 
 
-def _lengths(cache_seqlens: int | Tensor | None, batch: int, capacity: int | None) -> Tensor | None:
-    """int32 (batch); capacity is what None stands for."""
+def _lengths(cache_seqlens: int | Tensor | None, q: Tensor, capacity: int | None) -> Tensor | None:
+    """int32 (batch), where q is; capacity is what None stands for."""
     given = capacity if cache_seqlens is None else cache_seqlens
-    return torch.full((batch,), given, dtype=torch.int32) if isinstance(given, int) else given
+    return torch.full(q.shape[:1], given, dtype=torch.int32, device=q.device) if isinstance(given, int) else given
 
 
 def _check_append(
@@ -119,9 +134,9 @@ def _soft_capped(
     """As calls.splitkv, whose kernels have no soft cap: over the cache as it lies, over its pages, or over a copy."""
     table, rows, leftpad = places["block_table"], places["cache_batch_idx"], arguments.pop("cache_leftpad")
     if table is None and (rows is not None or leftpad is not None):  # a row of the cache is a page
-        rows = torch.arange(q.shape[0], dtype=torch.int32) if rows is None else rows
+        rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device) if rows is None else rows
         table, rows = rows[:, None], None
-        lengths = torch.full((q.shape[0],), k.shape[1], dtype=torch.int32) if lengths is None else lengths
+        lengths = _lengths(lengths, q, k.shape[1])
     if table is not None and k.shape[1] % PAGE_STEP == 0 and not return_lse:
         where = {"block_table": table, "cache_batch_idx": rows, "cache_leftpad": leftpad}
         return calls.pagedkv(q, k, v, seqlen_k=lengths, **where, **arguments)
@@ -144,7 +159,7 @@ def _copied(
     if leftpad is None:
         leftpad = torch.zeros_like(lengths)
     used = lengths - leftpad
-    token = torch.arange(room)[None] + leftpad[:, None]
+    token = torch.arange(room, device=lengths.device)[None] + leftpad[:, None]
     token = torch.minimum(token, (lengths[:, None] - 1).clamp(min=0))  # past the end: anything that is there
     if not torch.compiler.is_compiling():
         _check_pages(table, lengths, leftpad, page, k.shape[0])
@@ -177,6 +192,7 @@ def over_pages(
     v: Tensor,
     cu_seqlens_q: Tensor,
     cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
     max_seqlen_k: int,
     dropout_p: float,
     softmax_scale: float | None,
@@ -195,7 +211,7 @@ def over_pages(
     lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, window_size, max_seqlen_k), "alibi_slopes": alibi_slopes,
-        "cu_seqlens_q": cu_seqlens_q, "seqlen_k": lengths,
+        "cu_seqlens_q": cu_seqlens_q, "seqlen_k": lengths, **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     with torch.no_grad():
         if not softcap:
@@ -204,7 +220,7 @@ def over_pages(
             )
         else:
             keys, values, _ = _copied(k, v, block_table, lengths, None)
-            starts = torch.arange(len(lengths) + 1, dtype=torch.int32) * keys.shape[1]
+            starts = torch.arange(len(lengths) + 1, dtype=torch.int32, device=k.device) * keys.shape[1]
             made = calls.forward(
                 dense, keys.flatten(0, 1), values.flatten(0, 1), seqstart_k=starts, softcap=softcap, **arguments
             )

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._faces import FaceArgumentError, errors_as_upstream
+from .._faces import FaceArgumentError, errors_as_upstream, longest
 from ..torch import calls
 from . import attn_probs
 from ._arguments import check_dimensions, keys_of_sequences, last_dense, mask, two_sides
@@ -48,7 +48,7 @@ __all__ = [
 def _attend(
     packed: tuple[Tensor, ...],
     seqlen_k: int | None,
-    sequences: dict[str, Tensor],
+    sequences: dict[str, Any],
     dropout_p: float,
     softmax_scale: float | None,
     causal: bool,
@@ -161,19 +161,23 @@ def flash_attn_varlen_func(
     """Attention over sequences packed one after another; arguments as the module says. Differentiable in q, k and v.
 
     q (total_q, nheads, headdim), k and v (total_k, nheads_k, headdim). cu_seqlens_q, cu_seqlens_k: int32 (batch + 1),
-    cumulative lengths, of which zero is one. max_seqlen_k: what window_size is compared with; max_seqlen_q: not needed.
+    cumulative lengths, of which zero is one. max_seqlen_q, max_seqlen_k: no sequence is
+    longer; on a device the lengths stay there. window_size is compared with max_seqlen_k.
     block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
     how many keys each sequence has, and there is neither dropout nor a backward.
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
     """
     if block_table is not None:
         out, lse = over_pages(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap,
-            alibi_slopes, block_table,
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+            window_size, softcap, alibi_slopes, block_table,
         )  # fmt: skip
         return (out, lse, attn_probs.empty(q)) if return_attn_probs else out
     return _attend(
-        (q, k, v), max_seqlen_k, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k},
+        (q, k, v), max_seqlen_k, {
+            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
+        },
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -197,7 +201,10 @@ def flash_attn_varlen_kvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func with k and v in kv (total_k, 2, nheads_k, headdim), whose gradient is one tensor too."""
     return _attend(
-        (q, kv), max_seqlen_k, {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k},
+        (q, kv), max_seqlen_k, {
+            "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k,
+            **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
+        },
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -218,7 +225,9 @@ def flash_attn_varlen_qkvpacked_func(
 ) -> Any:
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
     return _attend(
-        (qkv,), max_seqlen, {"cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens},
+        (qkv,), max_seqlen, {
+            "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, **longest(max_seqlen, max_seqlen, cu_seqlens),
+        },
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
 
@@ -291,15 +300,15 @@ def _flash_attn_varlen_forward(
         if leftpad_k is not None:
             raise FaceArgumentError("leftpad_k: was given, must be absent with block_table")
         out, lse = over_pages(
-            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_k, dropout_p, softmax_scale, causal, window_size, softcap,
-            alibi_slopes, block_table, seqused_k=seqused_k, num_splits=num_splits,
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, softmax_scale, causal,
+            window_size, softcap, alibi_slopes, block_table, seqused_k=seqused_k, num_splits=num_splits,
         )  # fmt: skip
         return out, lse, attn_probs.empty(q), torch.zeros(2, dtype=torch.int64)
     q, k, v = last_dense(q, k, v)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, window_size, max_seqlen_k), "softcap": softcap,
         "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
-        **keys_of_sequences(cu_seqlens_k, seqused_k, leftpad_k),
+        **keys_of_sequences(cu_seqlens_k, seqused_k, leftpad_k), **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     return _private_forward(q, k, v, arguments, return_softmax)  # type: ignore[no-any-return]
 
@@ -390,7 +399,7 @@ def _flash_attn_varlen_backward(
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, (window_size_left, window_size_right), max_seqlen_k),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
+        "cu_seqlens_k": cu_seqlens_k, **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     gradients: dict[str, Any] = {"dq": dq, "dk": dk, "dv": dv}
     if zero_tensors:

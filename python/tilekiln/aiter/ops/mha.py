@@ -33,7 +33,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._faces import errors_as_upstream
+from ..._faces import errors_as_upstream, longest
 from ...flash_attn._arguments import last_dense
 from ...torch import calls
 from .._arguments import (
@@ -138,7 +138,8 @@ def flash_attn_varlen_func(
     Differentiable in q, k, v, bias and sink_ptr.
     cu_seqlens_q, cu_seqlens_k: int32 (batch + 1), cumulative lengths, of which zero is one. cu_seqlens_q_padded,
     cu_seqlens_k_padded: where each sequence begins, when they do not lie close; out and lse lie as q does.
-    max_seqlen_k: what window_size is compared with; max_seqlen_q: not needed.
+    max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the lengths stay there. window_size is compared with
+    max_seqlen_k.
     min_seqlen_q: above 0: sequences of so many queries or fewer are left out: their rows of out are 0, or as they were
     when out is given. Not with gradients. out: where to write, (total_q, nheads, headdim_v); not with gradients.
     block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
@@ -146,7 +147,9 @@ def flash_attn_varlen_func(
     """
     q, k, v = last_dense(q, k, v)
     arguments = {
-        **sequences(cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded),
+        **sequences(
+            cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
+        ),
         "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap),
         **masks(causal, window_size, max_seqlen_k), "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes,
         "out": out, "sink": logits(sink_ptr), "min_seqlen_q": min_seqlen_q,
@@ -199,8 +202,9 @@ def mha_batch_prefill_func(
     int32 (batch, max_blocks), and seqlen_k, int32 (batch), as vllm does, these three are not looked at.
     q_descale, k_descale, v_descale: fp32 of one element, for fp8. kv_block_descale: fp32 (pages, nheads_k, 2), of k and
     v, in place of the last two; page is then a multiple of 64. out: where to write.
-    sink_size: the first keys, which every row sees. max_seqlen_k: what window_size is compared with, and the width of
-    S_dmask; max_seqlen_q: not needed. deterministic: concerns a backward, and there is none.
+    sink_size: the first keys, which every row sees. max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the
+    lengths stay there. window_size is compared with max_seqlen_k, the width of S_dmask too.
+    deterministic: concerns a backward, and there is none.
     """
     [q] = last_dense(q)
     arguments = {
@@ -208,6 +212,7 @@ def mha_batch_prefill_func(
         "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k), "alibi_slopes": alibi_slopes,
         "out": out, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
         "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     if sink_size:
         arguments["sink_size"] = sink_size
@@ -276,8 +281,8 @@ def flash_attn_varlen_fp8_pertensor_func(
     q, k, v = last_dense(q, k, v)
     arguments = {
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "min_seqlen_q": min_seqlen_q,
-        "softcap": softcap(logits_soft_cap), "softmax_scale": softmax_scale,
-        **masks(causal, window_size, max_seqlen_k), "sink": logits(sink_ptr),
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q), "softcap": softcap(logits_soft_cap),
+        "softmax_scale": softmax_scale, **masks(causal, window_size, max_seqlen_k), "sink": logits(sink_ptr),
         "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
     }  # fmt: skip
     with torch.no_grad():
