@@ -136,11 +136,19 @@ def _docs(given: Given) -> int:
 
 
 def _operators(given: Given) -> int:
-    from codegen.emit.operators import header
+    from codegen.emit import files
+    from codegen.emit.operators import header, stubs
     from codegen.emit.operators.written import check, write
 
     root = tree()
     made = [f"{one.document.shown}: a build makes {header.path(one)}" for one in root.outside_operators.values()]
+    if given["--stubs"]:
+        if not root.outside_operators:
+            raise CodegenError("operators --stubs needs --operators DIR: type checkers know those of this tree")
+        folder, name = os.path.split(given["--stubs"])
+        text = stubs.outside_text(root.outside_operators).encode()
+        changed = files.write_changed(folder or ".", {name: text})
+        made.append(f"{given['--stubs']}: {'written' if changed else 'up to date'}")
     if given["--write"]:
         return _say("\n".join([write(root), *made]))
     check(root)
@@ -308,7 +316,10 @@ _COMMANDS = (
         (),
         "Write the files of the tree that are made from operator.yaml, such as C headers.",
         "Without --write, say which of them are out of date; exit code 2 if one is.",
-        (Option("--write", "", "write them"),),
+        (
+            Option("--write", "", "write them"),
+            Option("--stubs", "FILE", "also write there, for type checkers, the functions of operators from outside"),
+        ),
         (("operators --write", "after every change of an operator.yaml"),),
         _operators,
     ),

@@ -158,6 +158,85 @@ else:
 """
 
 
+JAX = """
+import jax, numpy as np, tilekiln as tk, tilekiln.jax  # JAX first, the library later: it follows
+from tilekiln.jax import ops
+try:
+    ops.relative_atention
+except AttributeError as error:
+    assert str(error).startswith("tilekiln.jax.ops: has no relative_atention: no library at hand declares it"), error
+assert "softmax" in dir(ops)
+lib = tk.load("relative_attention")
+random = np.random.default_rng(3)
+q, k, v = (random.standard_normal((3, 20, 2, 16), np.float32) for _ in range(3))
+bias = random.standard_normal((2, 8), np.float32)
+want = lib.relative_attention(q, k, v, bias, causal=True)
+assert np.array_equal(jax.jit(lambda *a: ops.relative_attention(*a, causal=True))(q, k, v, bias), want)
+row = lambda q, k, v: ops.relative_attention(q[None], k[None], v[None], bias, causal=True)[0]
+assert np.array_equal(jax.vmap(row)(q, k, v), want)
+assert np.array_equal(ops.relative_attention(q, k=k, v=v, distance_bias=bias, causal=True, softmax_scale=None), want)
+
+def refused(sentence, *arrays, **words):
+    try:
+        ops.relative_attention(*arrays, **words)
+    except tk.ArgumentError as error:
+        assert str(error).startswith(sentence), error
+    else:
+        raise AssertionError(sentence)
+
+refused("distance_bias: was not given, must be given", q, k, v)
+refused("q: was given by position and by name", q, k, v, bias, q=q)
+refused("relative_attention: was given 5 arrays by position, must be at most 4", q, k, v, bias, bias)
+refused("out: was given, must be absent under JAX", q, k, v, bias, out=q)
+refused("k: hdim was 15, must be 16, the hdim of q", q, k[..., :-1], v, bias)
+try:
+    jax.grad(lambda q: ops.relative_attention(q, k, v, bias).sum())(q)
+except ValueError as error:
+    assert "cannot be differentiated" in str(error), error
+else:
+    raise AssertionError("a gradient of nothing")
+"""
+
+
+@pytest.mark.jax
+def test_jax_traces_and_maps(built: Path, binding: Path, jax_handlers: Path) -> None:
+    python(built, JAX)
+
+
+STUBS = """
+from typing import assert_type, cast
+from own_stubs import Library
+import tilekiln as tk
+library = cast(Library, tk.load("relative_attention"))
+assert_type(library.relative_attention_find(1, 2, 3, 4, causal=True), int)
+library.relative_attention(1, 2, 3, 4, casual=True)
+library.relative_attention(1, 2, 3)
+library.fmha_fwd(1, 2, 3, causal=True)
+"""
+
+
+def test_type_checkers_know_it(built: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(STUBS)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "mine.py"]
+    environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(built / "build"), str(ROOT / "python")])}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    said = [
+        line.removesuffix("  [call-arg]").partition(": error: ")[::2]
+        for line in done.stdout.splitlines()
+        if ": error: " in line
+    ]
+    assert said == [
+        (
+            "mine.py:7",
+            'Unexpected keyword argument "casual" for "relative_attention" of "Library"; did you mean "causal"?',
+        ),
+        (
+            "mine.py:8",
+            'Missing positional argument "distance_bias" in call to "relative_attention" of "Library"',
+        ),
+    ], done.stdout + done.stderr
+
+
 def test_what_the_page_says_c_prints(built: Path) -> None:
     assert (built / "said--main").read_text() == blocks("text")[0]
 

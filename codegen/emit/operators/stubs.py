@@ -29,6 +29,21 @@ Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; ch
 
 from typing import Any, Unpack
 '''
+OUTSIDE_HEAD = '''"""What libraries of operators from outside have beside their own functions, for type checkers.
+
+    library = cast("Library", tilekiln.load("{first}"))  # under TYPE_CHECKING: from this stub import Library
+
+Made by `python -m codegen operators --stubs FILE --operators DIR` from {rooms}; change those.
+"""
+
+from typing import Any, Literal, TypedDict, Unpack
+
+import tilekiln
+from tilekiln import Stream
+
+Array = Any
+"""A NumPy array, a torch tensor or any object with __dlpack__."""
+'''
 TORCH_HEAD = '''"""The arguments of the operators that have derivatives in PyTorch, past those by position.
 
 What they take beside, to ask for results and to choose the derivative, the calls name themselves. None is absent. Made
@@ -90,6 +105,19 @@ def functions_text(operators: Mapping[str, Operator]) -> str:
         "",
         "class Functions:",
     ]
+    return "\n".join(lines + _methods(operators)) + "\n"
+
+
+def outside_text(operators: Mapping[str, Operator]) -> str:
+    """A stub of the functions of operators from outside."""
+    rooms = ", ".join(operator.document.shown for operator in operators.values())
+    lines = ["", "", "class Library(tilekiln.Library):", *_methods(operators)]
+    head = OUTSIDE_HEAD.format(first=next(iter(operators)), rooms=rooms)
+    return head + "".join(_class(operator) for operator in operators.values()) + "\n".join(lines) + "\n"
+
+
+def _methods(operators: Mapping[str, Operator]) -> list[str]:
+    lines = []
     for operator in operators.values():
         places = "".join(f", {a.name}: Array{' | None' if a.file.optional else ''}" for a in operator.positional)
         taken = f"(self{places}, **arguments: Unpack[{class_name(operator)}])"
@@ -99,7 +127,7 @@ def functions_text(operators: Mapping[str, Operator]) -> str:
             f"_{number}": "int" for number in operator.file.numbers
         }
         lines += [f"    def {operator.name}{suffix}{taken} -> {kind}: ..." for suffix, kind in given.items()]
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def class_name(operator: Operator) -> str:

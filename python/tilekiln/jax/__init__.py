@@ -1,6 +1,7 @@
 """Attention and norms for JAX on the CPU: compiled calls through jax.ffi, with gradients.
 
-`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where a library at hand has them (receipt norm_default).
+`attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where a library at hand has them (receipt norm_default). `ops`:
+every operator of the libraries at hand, without gradients.
 
 Nothing imports this but its users. Its handlers are built by `tools/dev --with jax scons jax`.
 """
@@ -20,10 +21,10 @@ except ModuleNotFoundError as error:
     ) from None
 
 from .._native import ArgumentError
-from . import _calls
+from . import _calls, ops
 from .norms import layer_norm, rms_norm, silu_and_mul
 
-__all__ = ["attention", "layer_norm", "rms_norm", "silu_and_mul"]
+__all__ = ["attention", "layer_norm", "ops", "rms_norm", "silu_and_mul"]
 
 Array = Any
 """A JAX array, traced or not, or what jax.numpy.asarray takes."""

@@ -111,7 +111,7 @@ def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Option
 
 def _stand_in(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
     """An array of this shape and dtype that takes no room: one row, seen again and again. Index arrays are 0."""
-    if len(shape) == 0 or name.startswith(("seq", "cu_seqlens", "alibi")):
+    if len(shape) == 0 or name.startswith("alibi") or np.issubdtype(dtype, np.integer):
         return np.zeros(shape, dtype)
     row = np.zeros(shape[-1], dtype)
     return np.lib.stride_tricks.as_strided(row, shape, (0,) * (len(shape) - 1) + row.strides, writeable=False)
@@ -124,8 +124,24 @@ def _results(operator: str, operands: Arrays, options: Options) -> dict[str, Lik
     shapes = {
         one.name: [operands[place[0]].shape[place[1]] for place in table.places(one, given) if place] for one in asked
     }
-    dtypes = {one.name: np.dtype(np.float32) if one.dtype else operands[one.dtype_of].dtype for one in asked}
-    return {one.name: (tuple(shapes[one.name]), np.dtype(dtypes[one.name])) for one in asked}
+    return {one.name: (tuple(shapes[one.name]), _dtype(table, one, operands, given)) for one in asked}
+
+
+_WORDS: dict[str, np.dtype[Any]] = {
+    "fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": jnp.dtype(jnp.bfloat16),
+    "int8": np.dtype(np.int8), "int32": np.dtype(np.int32), "uint8": np.dtype(np.uint8),
+}  # fmt: skip
+"""What the handler takes."""
+
+
+def _dtype(table: Any, one: Any, operands: Arrays, given: Arrays) -> np.dtype[Any]:
+    """The dtype of a result: its own, that of the array it goes by, or the one that is asked for."""
+    of = None if one.dtype else np.dtype(operands[one.dtype_of].dtype)
+    word = next((word for word, dtype in _WORDS.items() if dtype == of), str(of))
+    said = table.dtype(one, word, given)
+    if said in _WORDS:
+        return _WORDS[said]
+    raise ArgumentError(f"{one.name}: would be {said}, must be {', '.join(_WORDS)} under JAX")
 
 
 def _attribute(value: Any) -> Any:
@@ -139,7 +155,7 @@ def _attribute(value: Any) -> Any:
 
 def _call(operator: str, library: str, operands: Arrays, options: Options) -> Arrays:
     table, results = OPERATORS[operator], _results(operator, operands, options)
-    no_fields = {*table.backward_flags, *(one.asked_by for one in table.results)}
+    no_fields = {*table.backward_flags, *(word for one in table.results for word in (one.asked_by, one.chosen_by))}
     plain = {name: _attribute(value) for name, value in options if value is not None and name not in no_fields}
     widest = max(operands.values(), key=lambda array: len(_axes(array)))
     call = jax.ffi.ffi_call(

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from .. import operators
+from .. import _outside, operators
 from .._native import TREE, NoKernelError
 from .._tables import OPERATORS
 from ..library import Library
@@ -40,9 +40,19 @@ def _loaded() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_find()))
     library.tilekiln_jax_add.restype = ctypes.c_char_p
     library.tilekiln_jax_add.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
-    for operator in OPERATORS:  # one function, but JAX's errors say the name
-        jax.ffi.register_ffi_target(target(operator), jax.ffi.pycapsule(library.tilekiln_jax_call), platform="cpu")
+    for operator in OPERATORS:
+        _register(library, operator)
     return library
+
+
+def _register(library: ctypes.CDLL, operator: str) -> None:
+    """One function for all operators, but JAX's errors say the name."""
+    jax.ffi.register_ffi_target(target(operator), jax.ffi.pycapsule(library.tilekiln_jax_call), platform="cpu")
+
+
+def register(operator: str) -> None:
+    """Let programs call an operator that a library has brought."""
+    _register(_loaded(), operator)
 
 
 @functools.cache
@@ -57,6 +67,7 @@ def add(library: Library) -> str:
 def add_all() -> None:
     """All libraries at hand, for programs that another process has traced."""
     _loaded()
+    _outside.followers.append(register)
     try:
         for library in operators.at_hand():
             add(library)
