@@ -1,7 +1,9 @@
-"""python cubin.py OBJECT NAME SYMBOL -- FLAG... --run LAUNCHER... NVCC: an object of a kernel's cubin.
+"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE -- FLAG... --run LAUNCHER... NVCC: an object of a kernel's cubin.
 
 The object defines SYMBOL, a tilekiln::cuda::Kernel (kernels/backends/cuda/kernel.h): the name, the cubin, and the
 constant by which the cubin says what the host must know of it (`..._build`), which is read here and so needs no device.
+What a kernel needs is held to the limits of its TARGET. PLACE is where the constant has its shared_bytes, as a number
+among its integers; -1: it has none.
 """
 
 from __future__ import annotations
@@ -61,6 +63,29 @@ def constant(cubin: bytes, ending: str) -> bytes:
     return found[0]
 
 
+def needs(said: str, build: bytes, place: int) -> dict[str, int]:
+    """What a kernel needs of each limit: what ptxas says of it (-v), and the shared memory that its launch asks for."""
+    lines = re.findall(r"Used (\d+) registers[^\n]*", said)
+    if not lines:
+        raise CubinError("ptxas said no registers, must say them (-Xptxas=-v)")
+    fixed = max((int(number) for number in re.findall(r"(\d+) bytes smem", said)), default=0)
+    (asked,) = struct.unpack_from("<i", build, 4 * place) if place >= 0 else (0,)
+    return {"registers": max(map(int, lines)), "shared_bytes": fixed + asked}
+
+
+def check_needs(target: str, name: str, needed: dict[str, int]) -> None:
+    """CubinError for a kernel that needs more than its target gives."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    from codegen.schema.errors import CodegenError
+    from codegen.schema.targets import check_limits
+    from codegen.schema.tree import tree
+
+    try:
+        check_limits(tree().target(target), name, needed)
+    except CodegenError as error:
+        raise CubinError(str(error).partition(": ")[2]) from error
+
+
 def assembly(name: str, symbol: str, cubin: Path, build: bytes) -> str:
     """The Kernel as assembler text, for any 64-bit machine of the lowest byte first."""
     words = ", ".join(str(word) for word in struct.unpack(f"<{len(build) // 4}i", build))
@@ -87,13 +112,15 @@ def assembly(name: str, symbol: str, cubin: Path, build: bytes) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    target, name, symbol = argv[:3]
+    path, name, symbol, target, place = argv[:5]
     run = argv.index("--run")
-    cubin = Path(f"{target}.scratch")
+    cubin = Path(f"{path}.scratch")
     try:
-        compile_cubin([*argv[run + 1 :], *argv[4:run]], cubin)
-        text = assembly(name, symbol, cubin, constant(cubin.read_bytes(), "_build"))
-        done = subprocess.run(["as", "-o", target, "-"], input=text, text=True, capture_output=True, check=False)
+        said = compile_cubin([*argv[run + 1 :], *argv[6:run]], cubin)
+        build = constant(cubin.read_bytes(), "_build")
+        check_needs(target, name, needs(said, build, int(place)))
+        text = assembly(name, symbol, cubin, build)
+        done = subprocess.run(["as", "-o", path, "-"], input=text, text=True, capture_output=True, check=False)
         if done.returncode != 0:
             raise CubinError(f"as failed\n{done.stderr}")
     except CubinError as error:

@@ -71,6 +71,21 @@ def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], includ
     return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], source]
 
 
+def build_fields(source: str, top: str) -> list[str]:
+    """The integers of struct Build, by name and in order, as a header of a kernel's source declares them."""
+    waiting, seen = [source], set[str]()
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        text = re.sub(r"//[^\n]*", "", Path(top, path).read_text(encoding="utf-8"))
+        found = re.search(r"struct Build \{(.*?)\};", text, re.S)
+        if found:
+            lines = (line.strip().removeprefix("int ").split(",") for line in found.group(1).split(";"))
+            return [name.strip() for line in lines for name in line if name.strip()]
+        waiting += {*re.findall(r'#include "(kernels/[^"]+)"', text)} - seen
+    raise ToolchainError(f"{source}: includes no struct Build, which says what the host must know of a kernel")
+
+
 def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
     """The host code that launches the kernels of a family."""
     from codegen.emit import kernels
@@ -108,11 +123,25 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
         header = graph.write(f"{folder}/wgmma.h", wgmma_header(graph.env.Dir(graph.node_path(".")).abspath))
     include = [graph.at(path) for path in (*HEADERS, folder)]
     compiler = flags(graph.at(engine.source), kernel.file.arch, kernel.dtype, kernel.file.define, include)
+    limits = " ".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
+    fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
+    place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
     job = Job(
         "compile",
         f"{kernel.name} for {engine.target}",
-        [[graph.at("build_support/toolchains/cubin.py"), OUT, kernel.name, engine.symbol, "--", *compiler]],
-        identity=f"nvcc {TOOLKIT}",
+        [
+            [
+                graph.at("build_support/toolchains/cubin.py"),
+                OUT,
+                kernel.name,
+                engine.symbol,
+                engine.target,
+                place_of,
+                "--",
+                *compiler,
+            ]
+        ],
+        identity=f"nvcc {TOOLKIT} {limits}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor nvcc's is in a signature
         unsigned=["--run", *graph.request.launcher, str(nvcc)],

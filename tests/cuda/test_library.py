@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -144,3 +145,24 @@ def test_what_a_cubin_must_hold() -> None:
     own = Path(sys.executable).resolve().read_bytes()
     with pytest.raises(cubin.CubinError, match="the cubin has 0 symbols that end in _no_such_build, must have one"):
         cubin.constant(own, "_no_such_build")
+
+
+def test_what_a_kernel_needs_is_held_to_the_limits_of_its_target() -> None:
+    fields = nvcc.build_fields("kernels/attention/fmha_fwd/cuda/forward.cu", str(ROOT))
+    assert fields[-3:] == ["threads", "shared_bytes", "fp16"]
+    build = struct.pack(f"<{len(fields)}i", *range(100, 100 + len(fields)))
+    said = "ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem\nptxas info    : Used 32 registers\n"
+    place = fields.index("shared_bytes")
+    needed = cubin.needs(said, build, place)
+    assert needed == {"registers": 168, "shared_bytes": 1024 + 100 + place}
+    cubin.check_needs("cuda-sm90a", "one", needed)
+    said = (
+        r"^shared_bytes was 232,449, must be at most 232,448 \(bytes of shared memory that a block may have\), as "
+        r"cuda-sm90a has it$"
+    )
+    with pytest.raises(cubin.CubinError, match=said):
+        cubin.check_needs("cuda-sm90a", "one", {"registers": 255, "shared_bytes": 232449})
+    with pytest.raises(cubin.CubinError, match=r"^ptxas said no registers, must say them \(-Xptxas=-v\)$"):
+        cubin.needs("", build, place)
+    with pytest.raises(nvcc.ToolchainError, match=r"^kernels/runtime/text\.h: includes no struct Build"):
+        nvcc.build_fields("kernels/runtime/text.h", str(ROOT))
