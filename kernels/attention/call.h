@@ -48,6 +48,7 @@ struct UnreadArrays {
 };
 
 struct AttentionCall : Run {
+  static constexpr bool launches_kernels = true;
   Query query = {};
   Choice choice;
   int batch = 0;

@@ -126,7 +126,8 @@ class Entry {
   }
   tilekiln_status prepare_and_choose(const Args* args, Call* call) const {
     TILEKILN_TRY(prepare(args, call));
-    return choose_instances(stages_, args->instance, *call);
+    TILEKILN_TRY(choose_instances(stages_, args->instance, *call));
+    return check_engines(*call, name_);
   }
 
   const char* name_;

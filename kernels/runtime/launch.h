@@ -8,6 +8,17 @@
 
 namespace tilekiln {
 
+// Whether the host code of a call can be trusted with the engines of its device: on a backend with kernels of its own they are of
+// another type. A type of call whose `launches_kernels` is true looks which it has before it reads one.
+template <class Call>
+[[nodiscard]] tilekiln_status check_engines(const Call& call, const char* name) {
+  if constexpr (requires { requires Call::launches_kernels; }) return TILEKILN_OK;
+  const Run& run = call;
+  if (__builtin_expect(run.backend == &cpu_backend, 1) || run.backend->takes_units) return TILEKILN_OK;
+  return fail(TILEKILN_INTERNAL, "the host code of %s launches no kernels, and %s has nothing else", name,
+              run.backend->name);
+}
+
 // One stage: the engine of `choice` over `problem`. An engine on the host runs unit(number, scratch) for every number in
 // [0, units), in as many threads as `work` multiply-adds are worth.
 template <class Problem, class Unit>

@@ -1,6 +1,7 @@
 // The units of a call, seen by an engine that writes them down: every tile of every head once, offsets as the strides and the index
 // arrays say, skipped sequences left out, the longest visible ranges first, on one thread and on several.
 #include <math.h>
+#include <string.h>
 
 #include <algorithm>
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "check.h"
 #include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/runtime/launch.h"
 #include "tilekiln/generated/operators/fmha_fwd.h"
 
 using namespace tilekiln;
@@ -198,9 +200,28 @@ void many_sequences() {
   }
 }
 
+struct HostCall : Run {};
+
+void engines_of_another_type() {
+  // On a backend with kernels of its own, whose engines nothing of the host's may read.
+  static const Backend kernels = {.name = "kernels", .takes_units = false},
+                       paper = {.name = "paper", .takes_units = true};
+  HostCall call;
+  CHECK(check_engines(call, "softmax") == TILEKILN_OK);
+  call.backend = &paper;
+  CHECK(check_engines(call, "softmax") == TILEKILN_OK);
+  call.backend = &kernels;
+  CHECK(check_engines(call, "softmax") == TILEKILN_INTERNAL);
+  CHECK(strcmp(error_text(), "the host code of softmax launches no kernels, and kernels has nothing else") == 0);
+  FwdCall launches;
+  launches.backend = &kernels;
+  CHECK(check_engines(launches, "fmha_fwd") == TILEKILN_OK);
+}
+
 }  // namespace
 
 int main() {
+  engines_of_another_type();
   batch_mode();
   group_mode();
   many_sequences();
