@@ -7,20 +7,24 @@ or {"error": text, "wrong": whether it is what was asked that is wrong}.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from codegen.plan.plan import sieve
+from codegen.plan.plan import resolve, sieve
 from codegen.schema import select
 from codegen.schema.axes import Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.language import Condition
-from codegen.schema.tree import Tree, tree
+from codegen.schema.tree import Tree, take_kernel_sets, tree
 from codegen.tell.explain import explain
 
+from .kernel_sets import FOLDER
 from .variant import variant
 
 NAME = "jit"
@@ -83,27 +87,69 @@ def groups(root: Tree, asked: Sequence[Asked]) -> dict[str, list[int]]:
     return found
 
 
+def declaration(root: Tree, text: str) -> dict[str, object] | None:
+    """A kernel with numbers of its own, such as the tile of a product, as a kernel set declares it; None of others."""
+    first, _, rest = text.strip().partition(" ")
+    family = root.family(first)
+    free = {name for axis in family.algorithm_axes for name in axis.most}
+    clauses = select.parse(rest) if free else []
+    if not any(condition.axis in free for clause in clauses for condition in clause):
+        return None
+    if len(clauses) != 1 or any(condition.sign != "=" or condition.negated for condition in clauses[0]):
+        raise CodegenError(f"{text}: a kernel with {', '.join(sorted(free))} of its own is one clause of axis=value")
+    said: dict[str, list[str]] = {condition.axis: list(condition.values) for condition in clauses[0]}
+    signature = {axis: said.pop(axis, ["any"]) for axis in family.axis_of}
+    return {"family": family.name, "signature": signature, "algorithm": said}
+
+
+def _as_set(declarations: Sequence[dict[str, object]]) -> tuple[str, str]:
+    """The name and the file of a kernel set of these."""
+    lines = [f"  - {json.dumps(one)}" for one in declarations]
+    name = f"{NAME}_{hashlib.blake2b(''.join(lines).encode(), digest_size=6).hexdigest()}"
+    path = f"{FOLDER}/{name}.yaml"
+    os.makedirs(FOLDER, exist_ok=True)
+    head = [f"kernel_set: {name}", "about: Kernels that a program asked for.", "kernels:"]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join([*head, *lines, ""]))
+    return name, path
+
+
 def build(root: Tree, kernels: Sequence[str], options: Sequence[str]) -> list[str]:
     """The library of each kernel. CodegenError for what is asked wrongly, CalledProcessError where the build fails."""
-    asked = [read(root, text) for text in kernels]
-    native = root.native().name
-    made = [""] * len(asked)
+    declared = [declaration(root, text) for text in kernels]
+    listed = [at for at, one in enumerate(declared) if one is None]
+    asked = [read(root, kernels[at]) for at in listed]
+    made = [""] * len(kernels)
     for receipt, places in groups(root, asked).items():
-        where = " or ".join(dict.fromkeys(asked[at].text for at in places))
-        words = [
-            f"receipt={receipt}",
-            f"target={native}",
-            f"variant={NAME}",
-            f"where={where}",
-            "progress=yes",
-            *options,
-        ]
-        place = variant([native], [native], MODE, named=NAME)
-        goals = [place.library(receipt), place.manifest(receipt)]
-        subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *goals], stdout=sys.stderr, check=True)
-        for at in places:
-            made[at] = goals[0]
+        where = " or ".join(dict.fromkeys(asked[place].text for place in places))
+        library = _built(root, receipt, [f"receipt={receipt}", f"where={where}", *options])
+        made = [library if at in {listed[place] for place in places} else one for at, one in enumerate(made)]
+    if own := [one for one in declared if one is not None]:
+        name, path = _as_set(own)
+        with taken(path):
+            resolve(name, [root.native().name])  # what is wrong in it is what was asked
+        library = _built(root, name, [f"kernel_set={path}", *options])
+        made = [library if one is not None else other for one, other in zip(declared, made, strict=True)]
     return made
+
+
+@contextlib.contextmanager
+def taken(path: str) -> Iterator[None]:
+    """The tree has a kernel set while it lasts."""
+    take_kernel_sets([path])
+    try:
+        yield
+    finally:
+        take_kernel_sets([])
+
+
+def _built(root: Tree, receipt: str, words: Sequence[str]) -> str:
+    native = root.native().name
+    place = variant([native], [native], MODE, named=NAME)
+    goals = [place.library(receipt), place.manifest(receipt)]
+    common = [f"target={native}", f"variant={NAME}", "progress=yes"]
+    subprocess.run([sys.executable, "-m", "SCons", "-Q", *words, *common, *goals], stdout=sys.stderr, check=True)
+    return goals[0]
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
 from codegen.emit.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
 from codegen.plan import held
-from codegen.plan.plan import Instance, Plan
+from codegen.plan.plan import Instance, Plan, algorithms_of
 from codegen.schema import axes as axes_module
 from codegen.schema import tuned
 from codegen.schema.axes import FEATURES, INTEGERS, Axis, Family
@@ -246,7 +246,7 @@ def _table(
                 (family.name, [_address(engines.get((target.name, family.name, pipe))) for pipe in family.pipelines])
                 for family in families
             ],
-            [hows.entry(family, plan.tree.algorithms(target, family)) for family in families],
+            [hows.entry(family, algorithms_of(plan.tree, plan.source, target, family)) for family in families],
             any(plan.tree.refusals(target, family) for family in families),
         )
         for target in plan.target_list

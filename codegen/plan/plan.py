@@ -101,6 +101,12 @@ def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
     return [target for target in root.every_target.values() if target.name in picked]
 
 
+def algorithms_of(root: Tree, receipt: Receipt, target: Target, family: Family) -> list[Algorithm]:
+    """Those of a target for a family, and what a receipt has made of them."""
+    known = root.algorithms(target, family)
+    return [*known, *receipt.made(target, family, known)]
+
+
 def sieve(
     root: Tree,
     receipt: Receipt,
@@ -118,7 +124,7 @@ def sieve(
         lists["receipt"] = list(needed(root, receipt, family, target, main_where).values())
     else:
         lists["receipt"] = receipt.clauses.get(family.name, [])
-    algorithms = root.algorithms(target, family)
+    algorithms = algorithms_of(root, receipt, target, family)
     whens = [_when(receipt, family, target, how) for how in algorithms]
     has = [how.receipts is None or how.receipts.has(receipt.names) for how in algorithms]
     if not any(selected.how for selected in where):
@@ -218,7 +224,8 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     instances: list[Instance] = []
     for one in families:
         for target in chosen:
-            ways = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(root.algorithms(target, one))]
+            hows_here = algorithms_of(root, source, target, one)
+            ways = [(1 << at, f"_{how.word}_{target.word}", how) for at, how in enumerate(hows_here)]
             for packed, words, alive in _leaves(root, source, one, target, narrowed):
                 for bit, word, how in ways:
                     if alive & bit:

@@ -32,6 +32,7 @@ class AlgorithmAxis:
     def __init__(self, file: yaml_types.AlgorithmAxisFile) -> None:
         self.name, self.about, self.of = file.name, file.about, tuple(file.of or ())
         self.boolean = not self.of and file.values is None
+        self.most = dict(zip(self.of, file.most or (), strict=False))
         self.values = _BOOLEAN if self.boolean else tuple(map(str, file.values or ()))
         self.default = _text(file.default) if file.default is not None else None
         form = file.word if isinstance(file.word, str) and file.word else "_{}"

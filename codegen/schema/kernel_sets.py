@@ -13,12 +13,14 @@ A set is a YAML file anywhere, or C++ that writes one (include/tilekiln/dispatch
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from codegen.schema import language, select, tuned, yaml_types
+from codegen.schema.algorithms import Algorithm, AlgorithmAxis
 from codegen.schema.axes import Axis, Family
 from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.language import Condition
@@ -166,18 +168,52 @@ class KernelSet(Receipt):
                 message = language.no_axis(name, [*everywhere, *KEPT], f" of {family.name}'s algorithms")
                 raise self.wrong(at, ("algorithm", f"<{name}>"), message)
             values = here[name] if name in here and name != "pipeline" else everywhere[name]
+            most = _most(family, name) if name in here else 0
             for text in texts:
-                if text not in values:
+                if most and not (text.isdecimal() and 1 <= int(text) <= most):
+                    raise self.wrong(at, path, f"{name}: was {text}, must be a number from 1 to {most}")
+                if not most and text not in values:
                     raise self.wrong(at, path, language.no_value(name, text, values, f" of {family.name}"))
-            if name in here and set(texts) & set(here[name]):
+            if name in here and (most or set(texts) & set(here[name])):
                 conditions.append(_condition(name, texts))
         return tuple(conditions)
+
+    def made(self, target: Target, family: Family, known: Sequence[Algorithm]) -> list[Algorithm]:
+        """Algorithms beside those of a target: its own with the numbers that declarations ask for."""
+        found = list[Algorithm]()
+        for one in self.declared:
+            if one.family is not family or (one.targets and target.name not in one.targets):
+                continue
+            asked = {c.axis: c.values for c in one.selected[0].how if _most(family, c.axis)}
+            rest = [c for c in one.selected[0].how if c.axis not in asked]
+            bases = [
+                how for how in known
+                if not how.by_number and all(c.holds(how.selectable(target.name).get(c.axis, "")) for c in rest)
+            ]  # fmt: skip
+            for how, numbers in itertools.product(bases if asked else [], itertools.product(*asked.values())):
+                said = dict(zip(asked, numbers, strict=True))
+                values = tuple(_with(axis, value, said) for axis, value in zip(how.axes, how.values, strict=True))
+                if all((other.pipeline, other.values) != (how.pipeline, values) for other in (*known, *found)):
+                    found.append(how._replace(number=len(known) + len(found), values=values))
+        return found
 
     def nothing(self, one: Declared, chosen: Iterable[Target], reasons: Sequence[str]) -> CodegenError:
         """The error of a declaration that no instance meets."""
         where = ", ".join(target.name for target in chosen)
         said = "".join(f"\n  {reason}" for reason in reasons)
         return self.wrong(one.at, (), f"no kernel of {one.family.name} on {where} is as declared{said}")
+
+
+def _most(family: Family, name: str) -> int:
+    """Up to what a number of an algorithm may be chosen; 0: targets say which there are."""
+    return next((axis.most[name] for axis in family.algorithm_axes if name in axis.most), 0)
+
+
+def _with(axis: AlgorithmAxis, value: str, said: Mapping[str, str]) -> str:
+    """A value of an axis with some of its numbers replaced."""
+    if not axis.of:
+        return value
+    return "x".join(said.get(name, number) for name, number in zip(axis.of, value.split("x"), strict=True))
 
 
 def _usual(axis: Axis) -> Given:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from codegen.schema import select, sizes, tuned, yaml_types
@@ -13,8 +13,10 @@ from codegen.schema.select import Clause, Selected
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
+    from codegen.schema.algorithms import Algorithm
     from codegen.schema.axes import Family
     from codegen.schema.operators import Operator
+    from codegen.schema.targets import Target
 
 
 class Receipt:
@@ -61,6 +63,10 @@ class Receipt:
             raise document.error(("features",), message)
         if not self.clauses:
             raise document.error((), f"receipt '{self.name}' names no family and extends no receipt")
+
+    def made(self, target: Target, family: Family, known: Sequence[Algorithm]) -> list[Algorithm]:
+        """Algorithms that it has beside those of a target (kernel sets)."""
+        return []
 
     @property
     def names(self) -> list[str]:

@@ -48,6 +48,7 @@ class AlgorithmAxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     values: Annotated[list[Word | Number], Meta(min_length=1)] | None = None
     default: Word | Number | bool | None = None
     word: str | list[Word] = ""
+    most: list[Number] | None = None  # of each number: a kernel set may ask for any up to it, not only for a target's
 
 
 class ChoiceFile(Struct, frozen=True, forbid_unknown_fields=True):

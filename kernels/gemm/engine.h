@@ -48,6 +48,7 @@ struct Problem {
   const float *bias, *row_scale, *column_scale;  // null: without
   float alpha, beta;
   float clamp_min, clamp_max;  // of the activation clamp
+  int tile_m, tile_k;          // cache blocks, at most: rows of out, 32-bit words along k; 0: the engine's
 };
 
 // What a packed b that is quantised holds. int4: two in a byte, 8 added to each.

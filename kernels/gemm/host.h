@@ -105,8 +105,9 @@ inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
 
 // How out is cut into units. Results do not depend on it.
 struct Cut {
-  // For so many threads, which have so many further products to do.
-  Cut(const Problem& p, const Engine& engine, int threads, i64 products) : columns(engine.most_columns) {
+  // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
+  Cut(const Problem& p, const Engine& engine, int threads, i64 products, i64 most = 0)
+      : columns(most == 0 ? engine.most_columns : std::min<i64>(most, engine.most_columns)) {
     across = divide_up(p.n, columns);
     // Four units a thread, so that none waits long for the last.
     const i64 wanted = threads > 1 ? divide_up(4 * i64(threads), std::max<i64>(1, across * products)) : 1;
@@ -131,9 +132,10 @@ inline const void* moved(const void* data, i64 bytes) { return static_cast<const
 inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + bytes; }
 
 // One product, by the engine that was chosen.
-[[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& p) {
+[[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& p,
+                                                 i64 tile_n = 0) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
-  const Cut cut(p, engine, call.threads, 1);
+  const Cut cut(p, engine, call.threads, 1, tile_n);
   const auto run = engine.run[static_cast<int>(p.dtype)];
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });

@@ -31,6 +31,7 @@ inline Problem sums_of(const Problem& p, const Piece& piece, float* to, i64 row)
   part.lda = p.lda, part.ldb = p.ldb;
   part.out = to, part.out_row = row;
   part.alpha = 1;
+  part.tile_m = p.tile_m, part.tile_k = p.tile_k;
   return part;
 }
 
@@ -131,9 +132,10 @@ inline Pieces stream(const Problem& p, i64 rows, i64 columns, i64 grain) {
 }
 
 // The same blocks as `tiles`, each thread taking every so manyth without asking for the next.
-[[nodiscard]] inline tilekiln_status run_persistent(const Run& call, const Choice& choice, const Problem& p) {
+[[nodiscard]] inline tilekiln_status run_persistent(const Run& call, const Choice& choice, const Problem& p,
+                                                    i64 tile_n) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
-  const Cut cut(p, engine, call.threads, 1);
+  const Cut cut(p, engine, call.threads, 1, tile_n);
   const auto run = engine.run[static_cast<int>(p.dtype)];
   const i64 threads = std::min<i64>(std::max(call.threads, 1), cut.units());
   return launch_stage(call, choice, p, threads, work_of(p), engine.scratch_bytes, [&](i64 first, void* scratch) {
@@ -142,10 +144,12 @@ inline Pieces stream(const Problem& p, i64 rows, i64 columns, i64 grain) {
 }
 
 // One product, by the schedule, the tile and the engine that were chosen. Without k there is nothing to cut.
-[[nodiscard]] inline tilekiln_status run_scheduled(const Run& call, const Choice& choice, const Problem& p,
+[[nodiscard]] inline tilekiln_status run_scheduled(const Run& call, const Choice& choice, const Problem& whole,
                                                    Schedule schedule, i64 tile_m, i64 tile_n, i64 tile_k) {
-  if (schedule == Schedule::persistent) return run_persistent(call, choice, p);
-  if (schedule == Schedule::tiles || p.k == 0) return run_product(call, choice, p);
+  Problem p = whole;
+  p.tile_m = static_cast<int>(tile_m), p.tile_k = static_cast<int>(tile_k);
+  if (schedule == Schedule::persistent) return run_persistent(call, choice, p, tile_n);
+  if (schedule == Schedule::tiles || p.k == 0) return run_product(call, choice, p, tile_n);
   const i64 grain = tile_k * 4 / dtype_size(p.dtype);
   if (schedule == Schedule::split_k) return run_pieces(call, choice, p, split(p, tile_m, tile_n, grain), false);
   return run_pieces(call, choice, p, stream(p, tile_m, tile_n, grain), schedule == Schedule::stream_k_tree);

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import tilekiln as tk
 
+from tests.conftest import Scons, _variant
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -32,6 +34,13 @@ def load(request: pytest.FixtureRequest) -> Callable[..., tk.Library]:
 @pytest.fixture(scope="session")
 def flash(load: Callable[..., tk.Library]) -> tk.Library:
     return load("flash")
+
+
+@pytest.fixture(scope="session")
+def gemm_examples(scons: Scons, binding: object) -> str:
+    """The library of examples/gemm/kernels.yaml, whose products have the tiles of the programs there."""
+    scons("kernel_set=examples/gemm/kernels.yaml")
+    return str(ROOT / _variant("native", "release", "").library("gemm_examples"))
 
 
 @pytest.fixture

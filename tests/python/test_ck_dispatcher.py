@@ -29,11 +29,11 @@ def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def gemm(load: Any, binding: object, monkeypatch: pytest.MonkeyPatch) -> Any:
+def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     from tilekiln import operators
 
     monkeypatch.syspath_prepend(COMPAT)
-    monkeypatch.setenv("TILEKILN_PATH", load("gemm_default").path)
+    monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
     operators.look_again()
     import ctypes_utils
 
@@ -147,6 +147,8 @@ def test_rules_of_products(gemm: Any) -> None:
         ({"dtype_c": "bf16"}, "dtype_c: was 'bf16', must be fp16 or fp32 for fp16"),
         ({"layout_b": "x"}, "layout_b: was 'x', must be r or c"),
         ({"tile_m": 100}, "tile_m: was 100, must be a multiple of 64"),
+        ({"tile_n": 512}, "tile_n: was 512, must be at most 256, a block of the cache"),
+        ({"tile_k": 256}, "tile_k: was 256, must be at most 128, a block of the cache"),
         ({"elementwise": "Relo"}, "elementwise: was 'Relo'"),
     ):
         assert sentence in wrong(**fields)
@@ -181,6 +183,28 @@ def test_products(gemm: Any) -> None:
         gemm.setup_gemm_dispatcher([])
     lib.cleanup()
     assert lib.get_kernel_count() == 0
+
+
+def test_tiles_are_blocks_of_the_cache(gemm: Any) -> None:
+    """Each config is the library's instance of its tile; results have the same bits."""
+    random = np.random.default_rng(3)
+    a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((300, 150), (150, 270)))
+    found = {}
+    for tile in ((64, 64, 32), (128, 256, 64), (256, 128, 32)):
+        config = gemm.KernelConfig(tile_m=tile[0], tile_n=tile[1], tile_k=tile[2])
+        _, dispatcher, _ = gemm.setup_gemm_dispatcher(config, auto_rebuild=False)
+        library = gemm._library(config)
+        name = library.instance_name(gemm._number(config, library))
+        assert f"_b{config.tile}_" in name
+        found[name] = dispatcher.run(a, b, 300, 270, 150).output
+        assert f"tile_m={tile[0]}: a block of the cache" in config.explain()
+        assert "pipeline=compv3: has no effect on a CPU" in config.explain()
+    first, *others = found.values()
+    assert len(found) == 3
+    assert all(np.array_equal(first, other) for other in others)
+    np.testing.assert_allclose(first.astype(float), a.astype(float) @ b.astype(float), rtol=1e-3, atol=1e-2)
+    with pytest.raises(tk.NoKernelError, match=r"no library at hand has gemm dtype=fp16 .* tile_m=192 tile_n=64"):
+        gemm.setup_gemm_dispatcher(gemm.KernelConfig(tile_m=192, tile_n=64), auto_rebuild=False)
 
 
 def test_the_table_of_configs(gemm: Any, capsys: pytest.CaptureFixture[str]) -> None:

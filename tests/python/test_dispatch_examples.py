@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": ("gemm_default",)}
+FOLDERS = {"dispatcher": ("flash", "pytorch", "fp8", "fp32", "aiter"), "gemm": ()}
 PROGRAMS = [
     path.relative_to(ROOT)
     for folder in FOLDERS
@@ -54,14 +54,17 @@ def plain(text: str) -> list[str]:
 
 @pytest.fixture
 def say(
-    load: Callable[..., object], binding: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    load: Callable[..., object],
+    gemm_examples: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Callable[..., str]:
     """say(program, *arguments) -> what it prints; it runs in this process, over the tests' libraries."""
     from tilekiln import operators
 
     def run(program: pathlib.Path, *arguments: str) -> str:
         folder = program.parts[1]
-        paths = [str(load(receipt).path) for receipt in FOLDERS[folder]]
+        paths = [str(load(receipt).path) for receipt in FOLDERS[folder]] or [gemm_examples]
         monkeypatch.setenv("TILEKILN_PATH", os.pathsep.join(paths))
         monkeypatch.syspath_prepend(ROOT / program.parent)
         monkeypatch.syspath_prepend(ROOT / "python" / "compat" / "ck_dispatcher")

@@ -201,3 +201,29 @@ def test_sources_that_changed_are_other_kernels(store: pathlib.Path, monkeypatch
     before = tilekiln.just_in_time._stamp()
     monkeypatch.setenv("CXX", "another")
     assert tilekiln.just_in_time._stamp() != before
+
+
+PRODUCT = (
+    "gemm dtype=fp32 out_dtype=fp32 layout_a=row layout_b=row layout_out=row c=no bias=no activation=none scaled=no "
+    "schedule=tiles"
+)
+
+
+def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
+    """Of a list all such are one library; other numbers, or other words, are refused before anything is built."""
+    small, tall = tk.jit([f"{PRODUCT} {tile}" for tile in ("tile_m=48 tile_n=64", "tile_m=192 tile_k=32")])
+    assert small is tall
+    names = [small.instance_name(at) for at in range(small.instance_count)]
+    assert ["_b48x64x128_" in names[0], "_b192x256x32_" in names[1], len(names)] == [True, True, 2]
+    a, b = np.random.default_rng(1).standard_normal((2, 200, 200)).astype(np.float32)
+    results = [small.gemm(a, b, instance=at) for at in (0, 1)]
+    np.testing.assert_array_equal(*results)
+    np.testing.assert_allclose(results[0], a.astype(float) @ b.astype(float), atol=1e-3)
+    for words, sentence in (
+        ("tile_m=257", "tile_m: was 257, must be a number from 1 to 256"),
+        ("tile_k=x", "tile_k: was x, must be a number from 1 to 128"),
+        ("tile_m=64 dtype=fp31", "no value 'fp31'"),
+        ("tile_m>=64", "is one clause of axis=value"),
+    ):
+        with pytest.raises(tk.ArgumentError, match=sentence):
+            tk.jit(f"gemm {words}")

@@ -31,7 +31,9 @@ __attribute__((noinline, noclone)) void run_unit(const Stages& s, const matrix::
   const bool storable = finish.as_they_are && (as_bf16 || words);
   const int unit_rows = u.m1 - u.m0;
   // Tiles of like height, a multiple of the register block.
-  const int tiles = (unit_rows + kTileRows - 1) / kTileRows;
+  const int most_rows = p.tile_m ? least(p.tile_m, kMostRows) : kTileRows;
+  const i64 most_words = p.tile_k ? least(p.tile_k, kTileWords) : kTileWords;
+  const int tiles = (unit_rows + most_rows - 1) / most_rows;
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
   const bool ready = p.b_panels && !s.b_panels;
   const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
@@ -72,7 +74,7 @@ __attribute__((noinline, noclone)) void run_unit(const Stages& s, const matrix::
 #endif
         // Of panels that are read once nothing need stay in L1.
         const bool once = ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
-        const i64 tile_words = once ? kChunkWords : kTileWords;
+        const i64 tile_words = once ? kChunkWords : most_words;
         i64 k0 = chunk;
         do {
           const i64 k1 = least<i64>(chunk_end, k0 + tile_words * W);

@@ -4,8 +4,9 @@
     result = dispatcher.run(A, B, M, N, K)
 
 A config is a kernel of its own, with an id of all its fields: its pads and tiles decide which sizes it takes. What
-computes is the kernel of the library at hand (or built by `tilekiln.jit`) that has the config's dtypes, layouts and
-activation; waves, warps, pipelines and schedulers are a GPU's and change nothing. Wrong uses raise ArgumentError.
+computes is the kernel of a library at hand (or built by `tilekiln.jit`) that has the config's dtypes, layouts,
+activation and tile, whose numbers are blocks of the cache; waves, warps, pipelines and schedulers are a GPU's and
+change nothing (`explain` says so). Wrong uses raise ArgumentError.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ SCHEDULERS = ("intrawave", "interwave", "auto")
 EPILOGUES = ("default", "cshuffle", "none")
 ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid": "sigmoid", "Swish": "silu",
                "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
+_WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
+_MOST = {"tile_m": 256, "tile_n": 256, "tile_k": 128}  # in words; kernels/gemm/gemm/family.yaml
 _LAYOUTS = {"r": "row", "c": "column"}
 _NO_KERNEL, _FAILED = -2, -1
 
@@ -110,9 +113,18 @@ class KernelConfig:
         return dp.Key("gemm", self.signature(), algorithm, target=self.gfx_arch)
 
     def selection(self) -> str:
-        """The kernel as `tilekiln.jit` takes it."""
-        words = [f"{axis}={('no', 'yes')[v] if isinstance(v, bool) else v}" for axis, v in self.signature().items()]
+        """The kernel as `tilekiln.jit` takes it. Its tile_k counts words of what is multiplied, 4 bytes each."""
+        tile = {"tile_m": self.tile_m, "tile_n": self.tile_n, "tile_k": self.tile_k // _WORD[self.dtype_a]}
+        values = {**self.signature(), "schedule": "tiles", **tile}
+        words = [f"{axis}={('no', 'yes')[v] if isinstance(v, bool) else v}" for axis, v in values.items()]
         return " ".join(["gemm", *words])
+
+    def explain(self) -> str:
+        """What its fields do here, a line each: blocks of the cache, or a GPU's words, kept and without effect."""
+        idle = ("wave_m", "wave_n", "wave_k", "warp_tile_m", "warp_tile_n", "warp_tile_k", "pipeline", "scheduler",
+                "epilogue", "block_size", "double_buffer", "num_wave_groups")  # fmt: skip
+        lines = [f"tile_{of}={getattr(self, f'tile_{of}')}: a block of the cache" for of in "mnk"]
+        return "\n".join([*lines, *(f"{name}={getattr(self, name)}: has no effect on a CPU" for name in idle)])
 
 
 @dataclasses.dataclass
@@ -149,6 +161,12 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
         tile, one = f"tile_{letter}", getattr(config, f"wave_{letter}") * getattr(config, f"warp_tile_{letter}")
         rule(one > 0 and getattr(config, tile) > 0 and getattr(config, tile) % max(one, 1) == 0, tile,
              f"a multiple of {one}, its waves times their tiles", max(one, 16))  # fmt: skip
+    for tile, most in _MOST.items():
+        limit = most * (_WORD.get(config.dtype_a, 1) if tile == "tile_k" else 1)
+        rule(getattr(config, tile) <= limit, tile, f"at most {limit}, a block of the cache", limit)
+        if tile == "tile_k":
+            word = _WORD.get(config.dtype_a, 1)
+            rule(config.tile_k % word == 0, tile, f"a multiple of {word} for {config.dtype_a}", limit)
     shuffled = config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
     rule(not (shuffled and config.scheduler == "interwave"), "scheduler",
          f"intrawave for {config.pipeline} with epilogue {config.epilogue}", "intrawave")  # fmt: skip
@@ -222,7 +240,7 @@ class Registry:
         return config.name
 
     def bind_library(self, libraries: dict[str, tk.Library]) -> None:
-        """Makes the configs kernels: by id the library that computes each."""
+        """Makes the configs kernels: by id the library that computes each. ArgumentError for one that has it not."""
         for id_, library in libraries.items():
             self.kernels.add(_kernel(self.configs[id_], library))
 
@@ -241,9 +259,16 @@ class Registry:
 
 def _kernel(config: KernelConfig, library: tk.Library) -> dp.Instance:
     fit = [("m", "tile_m", config.tile_m), ("n", "tile_n", config.tile_n)]
-    return dp.FunctionInstance(
-        config.key(), lambda call: library.gemm(*call.arrays, **call.arguments), dp.Choice(fit=fit)
-    )
+    number = _number(config, library)
+    if number is None:
+        raise _wrong("libraries", library.receipt, f"a library with {config.selection()}")
+
+    def launch(call: dp.Call) -> Any:
+        # A vector is of both layouts, and a library takes it for the one that suits it.
+        own = {} if any(1 in array.shape for array in call.arrays) else {"instance": number}
+        return library.gemm(*call.arrays, **{**call.arguments, **own})
+
+    return dp.FunctionInstance(config.key(), launch, dp.Choice(fit=fit))
 
 
 class Dispatcher:
@@ -396,17 +421,21 @@ class GemmSetupResult:
         return iter((self.lib, self.dispatcher, self.registry))
 
 
+def _number(config: KernelConfig, library: tk.Library) -> int | None:
+    """The instance of a library that has a config's signature and tile; None where it has none that runs here."""
+    if "gemm" not in library.operators:
+        return None
+    try:
+        found = library.instances(f"family={config.selection().replace(' schedule=tiles', '')}")
+    except tk.ArgumentError:  # no instance has such a value
+        return None
+    tiles = [one.number for one in found if one.algorithm.get("schedule") in (None, "tiles")]
+    return next(filter(library.instance_usable, tiles), None)
+
+
 def _library(config: KernelConfig) -> tk.Library | None:
-    signature = dp.Signature("gemm")
-    for axis, value in config.signature().items():
-        signature.set(axis, value)
-    wanted = dp.KernelSet("wanted").add(signature)
     for library in operators.at_hand() if operators._at_hand() else []:
-        if "gemm" in library.operators:
-            try:
-                wanted.of(library)
-            except tk.ArgumentError:
-                continue
+        if _number(config, library) is not None:
             return library
     return None
 
