@@ -68,6 +68,51 @@ def test_a_run_is_what_the_cpu_reference_says(fmha: Any, mask_type: int) -> None
     assert fmha.FmhaValidator(atol=2e-3).check(split.output, expected)[0]
 
 
+@pytest.mark.parametrize(
+    ("api", "more"),
+    [
+        ("pagedkv", {"page_size": 16}),
+        ("fwd_splitkv", {"paged_kv": True, "page_size": 32, "num_splits": 2}),
+        ("batch_prefill", {"page_size": 16}),
+        ("batch_prefill", {"page_size": 8, "kv_layout": 1, "kv_lookup": 0}),
+    ],
+)
+@pytest.mark.parametrize("perm", [1, 0])
+def test_caches_of_pages(fmha: Any, api: str, more: dict[str, Any], perm: int) -> None:
+    problem = fmha.FmhaProblem(2, 4, 2, 20, 75, 64, 64)
+    given = arrays(problem)
+    runner = fmha.FmhaRunner.from_prebuilt()
+    expected = fmha.cpu_attention_fwd(*given, problem.scale, 2)
+    q, k, v = given if perm else [np.ascontiguousarray(np.swapaxes(x, 1, 2)) for x in given]
+    result = runner.run(q, k, v, problem, mask_type=2, api_family=api, perm=perm, has_lse=api != "pagedkv", **more)
+    assert result.success, result.error
+    out, lse = result.output if isinstance(result.output, tuple) else (result.output, np.empty((1, 20)))
+    assert lse.shape[-1] in (20, 40)
+    assert fmha.FmhaValidator(atol=2e-3).check(out if perm else np.swapaxes(out, 1, 2), expected)[0]
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("rope", [0, 1, 2])
+def test_appending(fmha: Any, paged: bool, rope: int) -> None:
+    problem = fmha.FmhaProblem(2, 4, 2, 3, 40, 64, 64)
+    q, k, v = arrays(problem)
+    angles = np.arange(64)[:, None] * 10000.0 ** (-np.arange(32) / 32)
+    rotary = {"rotary_cos": np.cos(angles).astype(np.float16), "rotary_sin": np.sin(angles).astype(np.float16)}
+    more = {"rope_type": rope, **(rotary if rope else {}), "paged_kv": paged, "page_size": 16}
+    runner = fmha.FmhaRunner.from_prebuilt()
+    result = runner.run(q, k, v, problem, api_family="appendkv", seqlen_knew=5, **more)
+    assert result.success, result.error
+    assert result.tflops == 0
+    keys, values = (np.ascontiguousarray(np.swapaxes(x, 1, 2)).astype(np.float16) for x in (k, v))
+    new = [x[:, 35:].copy() for x in (keys, values)]
+    keys[:, 35:] = values[:, 35:] = 0
+    extra = {**rotary, "rotary_interleaved": rope == 1} if rope else {}
+    queries = np.ascontiguousarray(np.swapaxes(q, 1, 2)).astype(np.float16)
+    reference.appendkv(queries, keys, values, *new, seqlen_k=np.full(2, 35, np.int32), attend=False, **extra)
+    for made, want in zip(result.output, (keys, values), strict=True):
+        np.testing.assert_allclose(made.astype(float), np.swapaxes(want, 1, 2).astype(float), rtol=2**-9, atol=2**-9)
+
+
 def test_the_backward(fmha: Any) -> None:
     problem = fmha.FmhaProblem(1, 2, 2, 20, 24, 64, 64)
     q, k, v = arrays(problem)
@@ -102,7 +147,20 @@ def test_wrong_uses_of_fmha_utils_raise(fmha: Any) -> None:
         "bias: was 'not given'": lambda: runner.run(q, k, v, problem, bias_type=1),
         "dropout_p: was 'given'": lambda: runner.run(q, k, v, problem, dropout_p=0.5),
         "run: was 'given page_sise'": lambda: runner.run(q, k, v, problem, page_sise=3),
-        "api_family: was 'fwd_pagedkv'": lambda: runner.run(q, k, v, problem, api_family="fwd_pagedkv"),
+        "api_family: was 'pagedk', must be one of fwd": lambda: runner.run(q, k, v, problem, api_family="fwd_pagedk"),
+        "page_size: was 0": lambda: runner.run(q, k, v, problem, api_family="pagedkv", page_size=0),
+        "page_size: was 4, must be a multiple": lambda: runner.run(
+            q, k, v, problem, api_family="batch_prefill", page_size=4
+        ),
+        "has_lse: was True": lambda: runner.run(q, k, v, problem, api_family="pagedkv", has_lse=True),
+        "kv_lookup: was 2": lambda: runner.run(q, k, v, problem, api_family="batch_prefill", kv_lookup=2),
+        "run: was 'given page_size'": lambda: runner.run(q, k, v, problem, page_size=16),
+        "seqlen_knew: was 9, must be from 1 to 8": lambda: runner.run(
+            q, k, v, problem, api_family="appendkv", seqlen_knew=9
+        ),
+        "rotary_cos, rotary_sin: was 'not given'": lambda: runner.run(
+            q, k, v, problem, api_family="appendkv", rope_type=1
+        ),
         "mask_type: was 5": lambda: fmha.cpu_attention_fwd(q, k, v, 1.0, 5),
         "K: was '1 heads'": lambda: fmha.cpu_attention_bwd(q, k[:, :1], v, v, v, v, 1.0),
         "output: was": lambda: fmha.FmhaValidator().check(q, q[:, :1]),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import fmha_caches
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
@@ -294,6 +295,17 @@ class FmhaDispatcherLib:
         self.registry.clear()
 
 
+APIS = {"fwd": "fmha_fwd", "splitkv": "fmha_fwd_splitkv", "pagedkv": "fmha_fwd_pagedkv",
+        "appendkv": "fmha_fwd_appendkv", "batch_prefill": "fmha_batch_prefill"}  # fmt: skip
+
+
+def _page_size(cache: dict[str, Any]) -> int:
+    size = cache.get("page_size", 64)
+    if not isinstance(size, int) or size < 1:
+        raise _wrong("page_size", size, "at least 1")
+    return size
+
+
 class FmhaRunner:
     """Runs problems by a library."""
 
@@ -331,16 +343,21 @@ class FmhaRunner:
     ) -> FmhaResult:
         """One forward. Q, K, V: (batch, nhead, seqlen, hdim), with perm=0 (batch, seqlen, nhead, hdim); of any dtype.
 
+        api_family: fwd; splitkv, of pages too (paged_kv); pagedkv; batch_prefill, all sequences of one length,
+        kv_layout 0 (vectorized) or 1 (linear), kv_lookup 0 (vLLM's table) or 1 (SGLang's lists); appendkv, whose last
+        seqlen_knew keys and values are appended to a cache of the first, rotated where rope_type is 1 (interleaved) or
+        2 (halves) by rotary_cos and rotary_sin: output is the grown (K, V). Pages have page_size tokens (64) and are
+        made here, of K and V as they are given.
+
         more: perm, window_left, window_right, num_splits, and what upstream fixed: bias, alibi_slopes, dropout_p, rng,
         softcap, sink, q_descale, k_descale, v_descale. output is of the shape of Q, with V's head dim.
         """
         perm = more.pop("perm", 1)
         if data_type not in INPUTS:
             raise _wrong("data_type", data_type, f"one of {', '.join(INPUTS)}")
-        if api_family not in ("fwd", "fwd_splitkv", "splitkv"):
-            raise _wrong(
-                "api_family", api_family, "fwd or splitkv; caches of pages take Dispatcher.run of their operator"
-            )
+        api_family = api_family.removeprefix("fwd_")
+        if api_family not in APIS:
+            raise _wrong("api_family", api_family, f"one of {', '.join(APIS)}")
         arguments = self._arguments(prob, mask_type, bias_type, has_dropout, has_logits, has_sink, more)
         shapes = {"Q": (Q, prob.q_shape()), "K": (K, prob.k_shape()), "V": (V, prob.v_shape())}
         for name, (array, shape) in shapes.items():
@@ -351,14 +368,92 @@ class FmhaRunner:
         arguments |= {"layout": "bhsd" if perm else "bshd"}
         if data_type in OUTPUTS:
             arguments["out_dtype"] = OUTPUTS[data_type]
+        if has_lse and api_family in ("pagedkv", "appendkv"):
+            raise _wrong("has_lse", has_lse, f"False: {api_family} writes none")
         if has_lse:
             arguments["return_lse"] = True
-        operator = "fmha_fwd" if api_family == "fwd" else "fmha_fwd_splitkv"
-        if operator != "fmha_fwd" and "num_splits" in more:
+        if api_family == "splitkv" and "num_splits" in more:
             arguments["num_splits"] = more.pop("num_splits")
+        cache = {name: more.pop(name) for name in fmha_caches.ARGUMENTS.get(api_family, ()) if name in more}
         if more:
             raise _wrong("run", f"given {', '.join(sorted(more))}", "given what its page names")
-        return self._timed(Call(operator, *arrays, **arguments), prob)
+        if api_family not in fmha_caches.ARGUMENTS or (api_family == "splitkv" and not cache.pop("paged_kv", False)):
+            return self._timed(Call(APIS[api_family], *arrays, **arguments), prob)
+        run = self._append if api_family == "appendkv" else self._of_pages
+        return run(api_family, arrays, arguments, cache, prob)
+
+    def _of_pages(
+        self, api: str, arrays: list[Any], arguments: dict[str, Any], cache: dict[str, Any], prob: FmhaProblem
+    ) -> FmhaResult:
+        """Over K and V in pages."""
+        size = _page_size(cache)
+        turned = arguments.pop("layout") == "bhsd"
+        q, k, v = (np.swapaxes(array, 1, 2) if turned else array for array in arrays)
+        (keys, table), (values, _) = (fmha_caches.paged(array, size) for array in (k, v))
+        lengths = np.full(prob.batch, prob.seqlen_k, np.int32)
+        arguments |= {"block_table": table, "seqlen_k": lengths}
+        if api == "batch_prefill":
+            layout, lookup = cache.get("kv_layout", 0), cache.get("kv_lookup", 1)
+            for name, value in (("kv_layout", layout), ("kv_lookup", lookup)):
+                if value not in (0, 1):
+                    raise _wrong(name, value, "0 or 1")
+            if layout == 0:
+                if size % (fmha_caches.BYTES // k.dtype.itemsize):
+                    raise _wrong("page_size", size, "a multiple of the elements of 16 bytes, or kv_layout 1")
+                keys, values = fmha_caches.vectorized(keys, values)
+            if lookup == 1:
+                del arguments["block_table"], arguments["seqlen_k"]
+                arguments |= fmha_caches.lists(table, prob.seqlen_k, size)
+            arguments |= {"cu_seqlens_q": np.arange(prob.batch + 1, dtype=np.int32) * np.int32(prob.seqlen_q)}
+            q = q.reshape(-1, *q.shape[2:])
+        result = self._timed(Call(APIS[api], np.ascontiguousarray(q), keys, values, **arguments), prob)
+        if result.success:
+            whole = result.output[0] if isinstance(result.output, tuple) else result.output
+            whole = whole.reshape(prob.batch, prob.seqlen_q, prob.nhead_q, prob.hdim_v)
+            whole = np.swapaxes(whole, 1, 2) if turned else whole
+            result.output = (whole, *result.output[1:]) if isinstance(result.output, tuple) else whole
+        return result
+
+    def _append(
+        self, api: str, arrays: list[Any], arguments: dict[str, Any], cache: dict[str, Any], prob: FmhaProblem
+    ) -> FmhaResult:
+        """The last keys and values into a cache that has the first."""
+        new, rope = cache.get("seqlen_knew", 1), cache.get("rope_type", 0)
+        if not 0 < new <= prob.seqlen_k:
+            raise _wrong("seqlen_knew", new, f"from 1 to {prob.seqlen_k}, the keys there are")
+        if rope not in (0, 1, 2):
+            raise _wrong("rope_type", rope, "0 (none), 1 (interleaved) or 2 (halves)")
+        rotary = {name: cache[name] for name in ("rotary_cos", "rotary_sin") if name in cache}
+        if (rope != 0) != (len(rotary) == 2):
+            raise _wrong("rotary_cos, rotary_sin", "given" if rotary else "not given", "given exactly with a rope_type")
+        if rope:
+            rotary["rotary_interleaved"] = rope == 1
+        turned = arguments.pop("layout") == "bhsd"
+        unknown = arguments.keys() - {"causal", "window", "mask_origin", "num_threads"}
+        if unknown:
+            raise _wrong("run", f"given {', '.join(sorted(unknown))}", "given what an append takes")
+        q, k, v = (np.array(np.swapaxes(array, 1, 2) if turned else array, order="C") for array in arrays)
+        before = prob.seqlen_k - new
+        added = [np.ascontiguousarray(array[:, before:]) for array in (k, v)]
+        for array in (k, v):
+            array[:, before:] = 0
+        table: dict[str, Any] = {}
+        pools = [k, v]
+        if cache.get("paged_kv", False):
+            size = _page_size(cache)
+            (keys, numbers), (values, _) = (fmha_caches.paged(array, size) for array in (k, v))
+            pools, table = [keys, values], {"block_table": numbers}
+        lengths = np.full(prob.batch, before, np.int32)
+        call = Call(APIS[api], q, *pools, *added, seqlen_k=lengths, attend=False, **rotary, **table, **arguments)
+        result = self._timed(call, prob)
+        if result.success:
+            grown = pools
+            if table:
+                pages = [pool[table["block_table"]].reshape(prob.batch, -1, *pool.shape[2:]) for pool in pools]
+                grown = [array[:, : prob.seqlen_k] for array in pages]
+            result.output = tuple(np.swapaxes(array, 1, 2) if turned else array for array in grown)
+            result.tflops = 0.0
+        return result
 
     def _timed(self, call: Call, prob: FmhaProblem) -> FmhaResult:
         dispatcher = self.lib.dispatcher
