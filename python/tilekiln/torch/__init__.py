@@ -4,6 +4,7 @@
     with tilekiln.torch.use():  # and in its place
         model(x)
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)
+    print(tilekiln.torch.optimize(model, weights="int8"))  # all of a decoder at once
 
 Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` has the kernels with all they can do.
 """
@@ -12,8 +13,23 @@ from __future__ import annotations
 
 from .. import _needs_torch  # noqa: F401
 from . import batching, calls, derivatives, operators
+from ._optimize import Optimized, optimize
 from .dot_product import sdpa
 from .norms import LayerNorm, RMSNorm
+from .packed import Experts, Linear
 from .routing import use
 
-__all__ = ["LayerNorm", "RMSNorm", "batching", "calls", "derivatives", "operators", "sdpa", "use"]
+__all__ = [
+    "Experts",
+    "LayerNorm",
+    "Linear",
+    "Optimized",
+    "RMSNorm",
+    "batching",
+    "calls",
+    "derivatives",
+    "operators",
+    "optimize",
+    "sdpa",
+    "use",
+]

@@ -1,0 +1,264 @@
+"""A loaded model, made faster in place: `tilekiln.torch.optimize(model)`."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from .._native import ArgumentError, NoKernelError
+from .layers import silu_and_mul
+from .norms import LayerNorm, RMSNorm
+from .packed import Experts, Linear, Weights
+
+
+class Change(NamedTuple):
+    """What became of a module: `became` is what computes it now, "" where it was left, and then `why` says it."""
+
+    name: str
+    module: str
+    became: str
+    why: str
+
+
+class Optimized:
+    """What `optimize` changed, and the way back. `str()` of it is a table."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._undo: list[Callable[[], None]] = []
+        self._quantised = 0
+
+    def undo(self) -> None:
+        """Give the model its modules back, bit for bit. RuntimeError, and nothing is done, if weights are quantised."""
+        if self._quantised:
+            raise RuntimeError(
+                f"undo: {self._quantised} weights were quantised and their originals let go; load the model again"
+            )
+        while self._undo:
+            self._undo.pop()()
+        self.changes.clear()
+
+    def __str__(self) -> str:
+        grouped: Counter[tuple[str, ...]] = Counter()
+        for one in self.changes:
+            name = re.sub(r"\.\d+(?=\.|$)", ".*", one.name) or "(the model)"
+            grouped[name, one.module, one.became or "left", one.why] += 1
+        rows = [("modules", "where", "was", "is", "why"),
+                *((str(count), *key) for key, count in sorted(grouped.items()))]  # fmt: skip
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+
+def optimize(model: torch.nn.Module, *, weights: Weights = None) -> Optimized:
+    """Have a loaded decoder of Transformers, or any model of plain modules, computed by Tilekiln, in place.
+
+    Linear layers and experts get packed weights (`Linear`, `Experts`), which replace the originals: memory is not
+    doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
+    embedding. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model, attention become Tilekiln's too. A module
+    is replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as packed
+    ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the model back.
+
+    state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
+    they are packed. Raises ArgumentError for what is no module, or other words.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise ArgumentError(f"model: was a {type(model).__name__}, must be a torch.nn.Module")
+    if weights not in (None, *get_args(get_args(Weights)[0])):
+        raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8' or None")
+    done = Optimized()
+    try:
+        _attention(model, done)
+        embedding = getattr(model, "get_output_embeddings", lambda: None)()
+        owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
+        for name, parent, key, module in list(_places(model)):
+            shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
+            _replace(done, name, parent, key, module, None if module is embedding else weights, shared)
+    except BaseException:  # Ctrl-C too: half of a model helps nobody
+        if not done._quantised:
+            done.undo()
+        raise
+    return done
+
+
+def _places(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str, torch.nn.Module]]:
+    """(name, parent, its attribute, module) of every module below the model."""
+    for name, module in model.named_modules():
+        for key, child in module.named_children():
+            yield (f"{name}.{key}" if name else key), module, key, child
+
+
+def _replace(done: Optimized, name: str, parent: Any, key: str, module: Any, weights: Weights, shared: bool) -> None:
+    kind = next((kind for kind, (is_one, _) in KINDS.items() if is_one(module)), None)
+    if kind is None:
+        return
+    was = type(module).__name__
+    try:
+        if module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module):
+            raise _LeftError("has hooks or parametrizations")
+        if shared and kind != "norm":
+            raise _LeftError("shares its weight with another module")
+        became = KINDS[kind][1](done, parent, key, module, weights)
+    except (_LeftError, ValueError, NoKernelError) as error:
+        done.changes.append(Change(name, was, "", str(error).splitlines()[0]))
+        return
+    done.changes.append(Change(name, was, became, ""))
+
+
+class _LeftError(Exception):
+    """Why a module is left as it is."""
+
+
+def _put(done: Optimized, parent: Any, key: str, made: torch.nn.Module, module: torch.nn.Module) -> None:
+    setattr(parent, key, made)
+    done._undo.append(lambda: setattr(parent, key, module))
+
+
+def _computes(theirs: Tensor, ours: Tensor) -> None:
+    """_LeftError unless they agree to what their dtype and another order of sums explain."""
+    far, size = (theirs.float() - ours.float()).abs().max().item(), theirs.float().abs().max().item()
+    if not far <= 8 * torch.finfo(theirs.dtype).eps * size:
+        raise _LeftError("computes something else than its weights say")
+
+
+def _fit_for_inference(module: Any) -> None:
+    if module.training:
+        raise _LeftError("is in training mode: packed weights do not learn")
+    for parameter in module.parameters():
+        if parameter.device.type != "cpu":
+            raise _LeftError(f"is on {parameter.device}, and packed weights are for the CPU")
+        if parameter.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            raise _LeftError(f"has weights of {parameter.dtype}")
+
+
+def _quantisable(weights: Weights, dtype: torch.dtype) -> None:
+    if weights and dtype == torch.float32:
+        raise _LeftError(f"is fp32, and {weights} weights are for models of fp16 and bf16")
+
+
+def _emptied(done: Optimized, parameter: Any, unpack: Callable[[], Tensor], quantised: bool) -> None:
+    """Let go of the numbers of a parameter, whose packed copy is in use, until undo."""
+    parameter.data = parameter.data.new_empty(0)
+    done._quantised += quantised
+    done._undo.append(lambda: setattr(parameter, "data", unpack()))
+
+
+@torch.no_grad()
+def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    _fit_for_inference(module)
+    _quantisable(weights, module.weight.dtype)
+    made = Linear(module, weights)
+    rows = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(module.weight)
+    ours = made(rows)
+    if weights is None:
+        _computes(module(rows), ours)
+    _put(done, parent, key, made, module)
+    _emptied(done, module.weight, lambda: made.weight, weights is not None)
+    return f"packed {weights or str(made.dtype).removeprefix('torch.')}"
+
+
+@torch.no_grad()
+def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    _fit_for_inference(module)
+    _quantisable(weights, module.down_proj.dtype)
+    count, hidden, inter = module.down_proj.shape
+    if tuple(module.gate_up_proj.shape) != (count, 2 * inter, hidden) or len(list(module.parameters())) != 2:
+        raise _LeftError("has biases, or weights in another order than gate_up (experts, 2 inter, hidden)")
+    made = Experts(module, _activation(module.act_fn), weights)
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(3, hidden, generator=random).to(module.down_proj)
+    ids = torch.tensor([[0, count - 1]]).repeat(3, 1)[:, : min(count, 2)]
+    given = rows, ids, torch.rand(ids.shape, generator=random).to(rows)
+    ours = made(*given)
+    if weights is None:
+        _computes(module(*given), ours)
+    _put(done, parent, key, made, module)
+    _emptied(done, module.gate_up_proj, lambda: made.gate_up_proj, weights is not None)
+    _emptied(done, module.down_proj, lambda: made.down_proj, weights is not None)
+    return f"packed {weights or str(made.dtype).removeprefix('torch.')}"
+
+
+def _activation(function: Any) -> str:
+    rows = torch.linspace(-3, 3, 7)
+    if torch.allclose(function(rows), torch.nn.functional.silu(rows)):
+        return "silu"
+    if torch.allclose(function(rows), torch.nn.functional.gelu(rows)):
+        return "gelu"
+    raise _LeftError(f"has an activation other than silu and gelu: {type(function).__name__}")
+
+
+def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    _no_cuda(module)
+    made = (LayerNorm if isinstance(module, torch.nn.LayerNorm) else RMSNorm).like(module)
+    made.train(module.training)
+    _put(done, parent, key, made, module)
+    return type(made).__name__
+
+
+def _no_cuda(module: Any) -> None:
+    if any(parameter.device.type != "cpu" for parameter in module.parameters()):
+        raise _LeftError("is not on the CPU")
+
+
+def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """down(silu(gate(x)) up(x)) with the product in the middle as one operator."""
+    if _activation(module.act_fn) != "silu":
+        raise _LeftError("gates by gelu, of which there is no fused operator")
+
+    def forward(self: Any, x: Tensor) -> Any:
+        return self.down_proj(silu_and_mul(self.gate_proj(x), self.up_proj(x)))
+
+    with torch.no_grad():
+        weight = module.gate_proj.weight
+        rows = torch.randn(2, module.gate_proj.in_features, generator=torch.Generator().manual_seed(0)).to(weight)
+        _computes(module(rows), forward(module, rows))
+    module.forward = types.MethodType(forward, module)
+    done._undo.append(lambda: delattr(module, "forward"))
+    return "silu_and_mul"
+
+
+def _attention(model: Any, done: Optimized) -> None:
+    """Of a Transformers model: by its own word for it."""
+    if not hasattr(model, "set_attn_implementation"):
+        return
+    from .. import transformers
+
+    before = model.config._attn_implementation
+    try:
+        transformers.register()
+        model.set_attn_implementation(transformers.NAME)
+    except (ValueError, AttributeError) as error:
+        done.changes.append(Change("", type(model).__name__, "", f"attention: {str(error).splitlines()[0]}"))
+        return
+    done._undo.append(lambda: model.set_attn_implementation(before))
+    done.changes.append(Change("", type(model).__name__, "attention 'tilekiln'", ""))
+
+
+def _is_norm(module: Any) -> bool:
+    known = (torch.nn.LayerNorm, torch.nn.RMSNorm)
+    return isinstance(module, known) or (
+        type(module).__name__.endswith("RMSNorm") and not isinstance(module, (LayerNorm, RMSNorm))
+    )
+
+
+def _is_experts(module: Any) -> bool:
+    return all(getattr(getattr(module, name, None), "ndim", 0) == 3 for name in ("gate_up_proj", "down_proj"))
+
+
+def _is_gated(module: Any) -> bool:
+    names = ("gate_proj", "up_proj", "down_proj")
+    return hasattr(module, "act_fn") and all(isinstance(getattr(module, name, None), torch.nn.Module) for name in names)
+
+
+KINDS: dict[str, tuple[Callable[[Any], bool], Callable[..., str]]] = {
+    "linear": (lambda module: type(module) is torch.nn.Linear, _linear),
+    "experts": (_is_experts, _experts),
+    "norm": (_is_norm, _norm),
+    "gated": (_is_gated, _gated),
+}
+"""What is looked for among the modules, and what is done with one."""

@@ -1,0 +1,247 @@
+"""Modules with packed weights, in place of torch.nn.Linear and of the experts of a mixture, for inference.
+
+The numbers of a weight are kept once, packed; the module's state dict has them as the original's, so checkpoints load
+and are saved as before. Quantised weights are in the state dict as they are packed, with their factors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ..operators import _call
+from ..packed_experts import PackedExperts
+from ..products import PackedWeight
+from ..quantised_weight import LANES, QuantisedWeight
+
+Weights = Literal["int4", "int8"] | None
+BITS: dict[str, int] = {"int4": 4, "int8": 8}
+
+
+def refuse_training(module: torch.nn.Module) -> None:
+    """RuntimeError where a weight would silently not learn."""
+    if module.training and torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{type(module).__name__}: was called in training mode with gradients, must be in eval mode or under "
+            "torch.no_grad(): packed weights do not learn; undo() gives the weights back"
+        )
+
+
+def unpacked(panels: Tensor, n: int, k: int) -> Tensor:
+    """The weight (n, k) that `PackedWeight` packed into these panels."""
+    packed = PackedWeight.__new__(PackedWeight)
+    packed.panels, packed.n, packed.k = panels, n, k
+    weight: Tensor = packed.unpack()
+    return weight
+
+
+class _Product(torch.autograd.Function):
+    """x W^T of rows, whose gradient with respect to x alone is defined."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, linear: Linear) -> Tensor:
+        ctx.linear = linear
+        return linear.product(rows)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return dy @ ctx.linear.weight, None
+
+
+class Linear(torch.nn.Module):
+    """x W^T + bias of x (..., in_features): a torch.nn.Linear for inference, its weight packed or quantised.
+
+    x has the dtype of the weight, fp32, fp16 or bf16, of which quantised weights take the last two. x may need a
+    gradient, the weight has none; in training mode with gradients a call raises RuntimeError. `weight` unpacks (or
+    dequantises) at each access.
+    """
+
+    panels: Tensor
+    scale: Tensor | None
+    padded_bias: Tensor | None
+
+    def __init__(self, linear: torch.nn.Linear, weights: Weights = None, group: int = 32) -> None:
+        """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing."""
+        super().__init__()
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.weights, self.group, self.dtype = weights, group, linear.weight.dtype
+        self.bias = linear.bias
+        self.register_buffer("panels", None, persistent=False)
+        self.register_buffer("scale", None, persistent=False)
+        self.register_buffer("padded_bias", None, persistent=False)
+        self._pack(linear.weight.detach())
+        self.train(linear.training)
+
+    def _pack(self, weight: Tensor) -> None:
+        if self.weights is None:
+            self.panels = PackedWeight(weight).panels
+        else:
+            quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
+            self.panels, self.scale = quantised.panels, quantised.scale
+        self._pad_bias()
+
+    def _pad_bias(self) -> None:
+        if self.bias is not None:
+            padded = torch.zeros(self.panels.shape[0] * LANES)
+            padded[: self.out_features] = self.bias.detach().float()
+            self.padded_bias = padded.view(-1, LANES)
+
+    @property
+    def weight(self) -> Tensor:
+        """The weight (out_features, in_features) as it is multiplied by, a new tensor."""
+        if self.weights is None:
+            return unpacked(self.panels, self.out_features, self.in_features)
+        packed = QuantisedWeight.__new__(QuantisedWeight)
+        packed.panels, packed.scale, packed.kind, packed.group = self.panels, self.scale, self.weights, self.group
+        packed.n, packed.k = self.out_features, self.in_features
+        weight: Tensor = packed.dequantised()
+        return weight.to(self.dtype)
+
+    def product(self, rows: Tensor) -> Tensor:
+        """Of rows (m, in_features), without a gradient."""
+        quantised = {"group": self.group, "quantise_a": True} if self.weights else {}
+        operator = "flatmm_quant" if self.weights else "flatmm"
+        arrays = (rows, self.panels) if self.scale is None else (rows, self.panels, self.scale)
+        if torch.compiler.is_compiling():
+            out = getattr(torch.ops.tilekiln, operator)(*arrays, bias=self.padded_bias, **quantised)
+        else:
+            out = _call(operator, arrays, {"bias": self.padded_bias, **quantised})
+        columns: Tensor = out.view(rows.shape[0], self.panels.shape[0] * LANES)
+        return columns[:, : self.out_features]
+
+    def forward(self, x: Tensor) -> Tensor:
+        refuse_training(self)
+        rows = x.reshape(-1, x.shape[-1])
+        rows = rows if rows.stride(-1) == 1 else rows.contiguous()
+        if torch.is_grad_enabled() and rows.requires_grad:
+            out: Tensor = _Product.apply(rows, self)
+        else:
+            out = self.product(rows.detach())
+        return out.reshape(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        kind = self.weights or str(self.dtype).removeprefix("torch.")
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind}"
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if self.weights is None:
+            destination[f"{prefix}weight"] = self.weight
+        else:
+            destination[f"{prefix}panels"], destination[f"{prefix}scale"] = self.panels, self.scale
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
+    ) -> None:
+        _load(self, state, prefix, ("panels", "scale") if self.weights else (), {"weight": self._pack}, missing, errors)
+        super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
+        self._pad_bias()
+
+
+class Experts(torch.nn.Module):
+    """The experts of a mixture in Transformers' form: forward(hidden_states, top_k_index, top_k_weights).
+
+    Weights are those of a module with gate_up_proj (experts, 2 inter, hidden) and down_proj (experts, hidden, inter),
+    packed or quantised. No gradient: a call that would record one raises an error.
+    """
+
+    gate_up: Tensor
+    down: Tensor
+    gate_up_scale: Tensor | None
+    down_scale: Tensor | None
+
+    def __init__(self, experts: Any, activation: str = "silu", weights: Weights = None) -> None:
+        super().__init__()
+        self.num_experts, self.activation, self.weights = experts.gate_up_proj.shape[0], activation, weights
+        self.hidden, self.inter = experts.down_proj.shape[1:]
+        self.dtype, self.group = experts.down_proj.dtype, 0
+        for name in ("gate_up", "down", "gate_up_scale", "down_scale"):
+            self.register_buffer(name, None, persistent=False)
+        self._waiting: dict[str, Tensor] = {}
+        self._pack(experts.gate_up_proj.detach(), experts.down_proj.detach())
+        self.train(experts.training)
+
+    def _pack(self, gate_up: Tensor, down: Tensor) -> None:
+        packed = PackedExperts(gate_up, down, bits=BITS[self.weights] if self.weights else None)
+        self.gate_up, self.down, self.group = packed.gate_up, packed.down, packed.group
+        self.gate_up_scale, self.down_scale = packed.gate_up_scale, packed.down_scale
+
+    @property
+    def gate_up_proj(self) -> Tensor:
+        """(experts, 2 inter, hidden), a new tensor; of weights that are not quantised."""
+        half = self.gate_up.shape[1] // 2
+        parts = (self.gate_up[:, :half], self.gate_up[:, half:])
+        return torch.cat([unpacked(part.contiguous(), self.inter, self.hidden) for part in parts], 1)
+
+    @property
+    def down_proj(self) -> Tensor:
+        """(experts, hidden, inter), a new tensor; of weights that are not quantised."""
+        return unpacked(self.down, self.hidden, self.inter)
+
+    def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+        refuse_training(self)
+        rows = hidden_states.reshape(-1, self.hidden)
+        scales = {"gate_up_scale": self.gate_up_scale, "down_scale": self.down_scale, "group": self.group}
+        given: dict[str, Any] = {"activation": self.activation, **(scales if self.weights else {})}
+        arrays = rows, top_k_index.int(), top_k_weights.float(), self.gate_up, self.down
+        call: Callable[..., Any] = torch.ops.tilekiln.fused_moe
+        out: Tensor = call(*arrays, **given) if torch.compiler.is_compiling() else _call("fused_moe", arrays, given)
+        return out.view(hidden_states.shape)
+
+    def extra_repr(self) -> str:
+        kind = self.weights or str(self.dtype).removeprefix("torch.")
+        return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, {self.activation}, {kind}"
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ("gate_up_proj", "down_proj")
+        for name in names:
+            destination[prefix + name] = getattr(self, name)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+
+    def _load_from_state_dict(
+        self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
+    ) -> None:
+        names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ()
+        waiting: dict[str, Tensor] = {}
+        takes = {"gate_up_proj": lambda w: waiting.update(a=w), "down_proj": lambda w: waiting.update(b=w)}
+        _load(self, state, prefix, names, takes, missing, errors)
+        if len(waiting) == 2:
+            self._pack(waiting["a"].to(self.dtype), waiting["b"].to(self.dtype))
+        super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
+
+
+def _load(
+    module: Any, state: Any, prefix: str, names: tuple[str, ...], takes: dict[str, Any], missing: Any, errors: Any
+) -> None:
+    """Take from a state dict what is packed, under `names`, or the original weights, and have them packed."""
+    if names and all(prefix + name in state for name in names):
+        for name in names:
+            theirs, ours = state.pop(prefix + name), getattr(module, name)
+            if theirs.shape != ours.shape or theirs.dtype != ours.dtype:
+                errors.append(f"{prefix}{name}: was {theirs.dtype} {tuple(theirs.shape)}, must be {ours.dtype} "
+                              f"{tuple(ours.shape)}")  # fmt: skip
+            else:
+                ours.copy_(theirs)
+        return
+    for name, take in takes.items():
+        if prefix + name not in state:
+            missing.append(prefix + name)
+            continue
+        theirs, shape = state.pop(prefix + name).detach(), SHAPES[name](module)
+        if tuple(theirs.shape) != shape:
+            errors.append(f"size mismatch for {prefix}{name}: was {tuple(theirs.shape)}, must be {shape}")
+        else:
+            take(theirs.to(module.dtype))
+
+
+SHAPES: dict[str, Callable[[Any], tuple[int, ...]]] = {
+    "weight": lambda of: (of.out_features, of.in_features),
+    "gate_up_proj": lambda of: (of.num_experts, 2 * of.inter, of.hidden),
+    "down_proj": lambda of: (of.num_experts, of.hidden, of.inter),
+}
+"""What the shape of an original weight is."""

@@ -1,0 +1,232 @@
+"""tilekiln.torch.optimize: decoders of Transformers give what they gave, keep their state, and come back."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16, "vocab_size": 90, "max_position_embeddings": 64, "pad_token_id": 0, "tie_word_embeddings": False,
+    "eos_token_id": None, "bos_token_id": None,
+}  # fmt: skip
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+PACKED = {"attention": "attention 'tilekiln'", "Linear": "packed float32"}
+MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
+    # What a model's configuration says besides, and what must become of its modules.
+    "Llama": ({}, PACKED | {"LlamaRMSNorm": "RMSNorm", "LlamaMLP": "silu_and_mul"}),
+    "Mistral": ({"sliding_window": 8}, PACKED | {"MistralRMSNorm": "RMSNorm", "MistralMLP": "silu_and_mul"}),
+    "Qwen2": ({}, PACKED | {"Qwen2RMSNorm": "RMSNorm", "Qwen2MLP": "silu_and_mul"}),
+    "Qwen3": ({}, PACKED | {"Qwen3RMSNorm": "RMSNorm", "Qwen3MLP": "silu_and_mul"}),
+    "Gemma2": ({}, PACKED | {"Gemma2RMSNorm": "", "Gemma2MLP": ""}),  # 1 + weight; gelu
+    "Gemma3": ({"_name": "Gemma3ForCausalLM", "_config": "Gemma3TextConfig"}, PACKED | {"Gemma3RMSNorm": ""}),
+    "Phi3": ({}, PACKED | {"Phi3RMSNorm": "RMSNorm"}),
+    "Mixtral": (EXPERTS, PACKED | {"MixtralExperts": "packed float32", "MixtralRMSNorm": "RMSNorm"}),
+    "Qwen3Moe": (EXPERTS, PACKED | {"Qwen3MoeExperts": "packed float32", "Qwen3MoeRMSNorm": "RMSNorm"}),
+    "GptOss": (EXPERTS, PACKED | {"GptOssExperts": "", "GptOssRMSNorm": "RMSNorm"}),  # biases, gate and up interleaved
+}
+
+
+@pytest.fixture(autouse=True)
+def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [load("flash"), load("pytorch"), load("fp32")]
+    found += [load(name, targets="all") for name in ("gemm_default", "gemm_linear", "norm_default", "moe_default")]
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+
+
+def make(name: str, **more: Any) -> Any:
+    words = dict(MODELS[name][0]) | more
+    config = getattr(transformers, words.pop("_config", f"{name}Config"))
+    torch.manual_seed(0)
+    return getattr(transformers, words.pop("_name", f"{name}ForCausalLM"))(config(**SIZES | words)).eval()
+
+
+def prompt() -> Any:
+    return torch.randint(1, SIZES["vocab_size"], (2, 11), generator=torch.Generator().manual_seed(1))
+
+
+def became(done: Any) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for one in done.changes:
+        found.setdefault(one.module if one.name else "attention", set()).add(one.became)
+    return found
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return sorted(one) == sorted(other) and all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.no_grad()
+def test_tokens_are_those_of_eager(name: str) -> None:
+    from tilekiln.torch import optimize
+
+    model = make(name)
+    before = copy.deepcopy(model.state_dict())
+    theirs, tokens = model(prompt()).logits, model.generate(prompt(), max_new_tokens=6, do_sample=False)
+    done = optimize(model)
+    found = became(done)
+    for module, kind in MODELS[name][1].items():
+        assert found[module] == {kind}, f"{module}\n{done}"
+    ours = model(prompt()).logits
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+    assert torch.equal(model.generate(prompt(), max_new_tokens=6, do_sample=False), tokens)
+    assert same(model.state_dict(), before)
+    done.undo()
+    assert torch.equal(model(prompt()).logits, theirs)
+    assert same(dict(model.named_parameters()), dict(make(name).named_parameters()))
+
+
+@torch.no_grad()
+def test_memory_is_not_doubled() -> None:
+    from tilekiln.torch import optimize
+
+    model = make("Mixtral")
+
+    def held() -> int:
+        return sum(one.nbytes for one in (*model.parameters(), *model.buffers()))
+
+    before = held()
+    optimize(model)
+    most = before + 64 * 4 * 64 * 40  # what padding to 64 columns adds to these small ones
+    assert held() < most < 2 * before
+    weights = [one for one in model.modules() if type(one).__name__ in ("Linear", "Experts")]
+    assert weights
+    assert not [name for one in weights for name, p in one.named_parameters() if p.ndim > 1]
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+@torch.no_grad()
+def test_quantised_weights_are_saved_and_loaded(weights: str, tmp_path) -> None:
+    from safetensors.torch import load_file, save_file
+    from tilekiln.torch import Linear, optimize
+
+    model, fresh = make("Qwen3Moe").to(torch.bfloat16), make("Qwen3Moe").to(torch.bfloat16)
+    theirs = model(prompt()).logits.float()
+    done = optimize(model, weights=weights)
+    assert became(done)["Linear"] == {f"packed {weights}", "packed bfloat16"}  # the output embedding is not quantised
+    assert became(done)["Qwen3MoeExperts"] == {f"packed {weights}"}
+    ours = model(prompt()).logits.float()
+    assert 0 < (ours - theirs).norm() / theirs.norm() < {"int8": 0.03, "int4": 0.3}[weights]
+    save_file(model.state_dict(), tmp_path / "packed.safetensors")
+    state = load_file(tmp_path / "packed.safetensors")
+    for one in fresh.parameters():
+        one.fill_(0.5)
+    optimize(fresh, weights=weights)
+    fresh.load_state_dict(state)
+    assert torch.equal(fresh(prompt()).logits.float(), ours)
+    fresh.load_state_dict(make("Qwen3Moe").state_dict())  # an original checkpoint is quantised again
+    assert torch.equal(fresh(prompt()).logits.float(), ours)
+    with pytest.raises(RuntimeError, match="weights were quantised and their originals let go"):
+        done.undo()
+    module = next(one for one in model.modules() if isinstance(one, Linear) and one.weights)
+    assert module.weight.shape == (module.out_features, module.in_features)
+    with pytest.raises(RuntimeError, match="must be"):
+        fresh.load_state_dict(state | {key: one[..., :1] for key, one in state.items() if key.endswith(".panels")})
+
+
+@torch.no_grad()
+def test_16_bits_are_no_further_from_fp32_than_pytorch() -> None:
+    from tilekiln.torch import optimize
+
+    exact, model = make("Llama"), make("Llama").to(torch.bfloat16)
+    wanted, theirs = exact(prompt()).logits, model(prompt()).logits.float()
+    optimize(model)
+    ours = model(prompt()).logits.float()
+    assert (ours - wanted).norm() <= 1.25 * (theirs - wanted).norm()
+
+
+def test_training_leaves_weights_and_learns_by_the_rest() -> None:
+    from tilekiln.torch import optimize
+
+    model, theirs = make("Llama").train(), make("Llama").train()
+    done = optimize(model)
+    assert became(done)["Linear"] == {""}
+    assert "is in training mode: packed weights do not learn" in str(done)
+    for one in (model, theirs):
+        one(prompt(), labels=prompt()).loss.backward()
+    for (name, ours), (_, wanted) in zip(model.named_parameters(), theirs.named_parameters(), strict=True):
+        torch.testing.assert_close(
+            ours.grad, wanted.grad, atol=1e-5, rtol=1e-3, msg=lambda text, name=name: name + text
+        )
+
+
+def test_packed_weights_pass_gradients_on_and_refuse_to_learn() -> None:
+    from tilekiln.torch import Linear
+
+    linear, x = torch.nn.Linear(40, 70), torch.randn(3, 2, 40, requires_grad=True)
+    packed = Linear(linear.eval())
+    dx, wanted = (torch.autograd.grad(one(x).square().sum(), x)[0] for one in (packed, linear))
+    torch.testing.assert_close(dx, wanted, atol=1e-4, rtol=1e-4)
+    assert packed(x[:0]).shape == (0, 2, 70)
+    with pytest.raises(RuntimeError, match="packed weights do not learn"):
+        packed.train()(x)
+
+
+@torch.no_grad()
+def test_compiled_without_a_break() -> None:
+    from tilekiln.torch import optimize
+
+    model = make("Llama")
+    optimize(model)
+    wanted = model(prompt()).logits
+    compiled = torch.compile(model, backend="aot_eager")
+    torch.testing.assert_close(compiled(prompt()).logits, wanted)
+    layer = torch.compile(model.model.layers[0].mlp, backend="aot_eager", fullgraph=True)
+    x = torch.randn(2, 3, 64)
+    torch.testing.assert_close(layer(x), model.model.layers[0].mlp(x))
+
+
+@torch.no_grad()
+def test_what_is_left_says_why() -> None:
+    from tilekiln.torch import optimize
+
+    model = make("Llama", tie_word_embeddings=True)
+    model.model.layers[0].mlp.up_proj.register_forward_hook(lambda *_: None)
+    torch.nn.utils.parametrizations.weight_norm(model.model.layers[1].mlp.up_proj)
+    model.model.layers[0].self_attn.q_proj.double()
+    why = {one.name: one.why for one in optimize(model).changes if not one.became}
+    assert why["lm_head"] == "shares its weight with another module"
+    assert why["model.layers.0.mlp.up_proj"] == "has hooks or parametrizations"
+    assert why["model.layers.0.self_attn.q_proj"] == "has weights of torch.float64"
+    assert {one.why for one in optimize(make("Llama"), weights="int4").changes if one.module == "Linear"} == {
+        "is fp32, and int4 weights are for models of fp16 and bf16",
+        "",
+    }
+
+
+def test_an_interrupted_pass_gives_the_model_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tilekiln.torch._optimize as module
+
+    model = make("Llama")
+    before = copy.deepcopy(model.state_dict())
+    plain, calls = module.Linear, []
+
+    def interrupted(*given: Any) -> Any:
+        calls.append(given)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return plain(*given)
+
+    monkeypatch.setattr(module, "Linear", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        module.optimize(model)
+    assert {type(one) for one in model.modules() if "Linear" in type(one).__name__} == {torch.nn.Linear}
+    assert same(model.state_dict(), before)
+
+
+def test_bad_input() -> None:
+    from tilekiln import ArgumentError
+    from tilekiln.torch import optimize
+
+    with pytest.raises(ArgumentError, match=r"model: was a dict, must be a torch\.nn\.Module"):
+        optimize({})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="weights: was 'int3', must be 'int4', 'int8' or None"):
+        optimize(torch.nn.Linear(2, 2), weights="int3")  # type: ignore[arg-type]

@@ -1,0 +1,144 @@
+"""models: a decoder of Transformers that tilekiln.torch.optimize has changed, against stock PyTorch, one core.
+
+A Llama of hidden 2048, intermediate 5632, 32 heads over 4, 4 layers, 32,000 words, random weights. Decode is one token
+a sequence behind a cache of PAST, prefill a prompt. Each sample of a form stands beside one of eager, in one process,
+by thread CPU time, pinned; the median of eager's time over the form's is shown. Roof: the bytes of the weights of a
+token over the speed at which a core reads. Error: relative to the model in fp32, of the logits. Wants PyTorch,
+Transformers, and the receipts flash, gemm_default, gemm_linear and norm_default built for this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+CASES = {
+    "decode1-512": ("decode", 1, 512), "decode1-4096": ("decode", 1, 4096), "decode8-512": ("decode", 8, 512),
+    "prefill-256": ("prefill", 1, 256), "prefill-1024": ("prefill", 1, 1024),
+}  # fmt: skip
+FORMS = ("packed", "int8", "int4", "compile")
+DTYPES = ("bf16", "fp16", "fp32")
+
+
+def _config(layers: int) -> Any:
+    import transformers
+
+    return transformers.LlamaConfig(
+        hidden_size=2048, intermediate_size=5632, num_hidden_layers=layers, num_attention_heads=32,
+        num_key_value_heads=4, vocab_size=32000, attn_implementation="sdpa",
+    )  # fmt: skip
+
+
+def _models(layers: int, dtype: Any, forms: list[str]) -> dict[str, Any]:
+    import torch
+    import transformers
+    from tilekiln.torch import optimize
+
+    torch.manual_seed(0)
+    models = {"eager": transformers.LlamaForCausalLM(_config(layers)).to(dtype).eval()}
+    for form in forms:
+        models[form] = copy.deepcopy(models["eager"])
+        if form == "compile":
+            models[form].forward = torch.compile(models[form].forward)
+        else:
+            optimize(models[form], weights=None if form == "packed" else form)
+    return models
+
+
+def _cache(config: Any, batch: int, past: int, dtype: Any) -> Any:
+    import torch
+    import transformers
+
+    cache = transformers.DynamicCache(config=config)
+    for layer in range(config.num_hidden_layers if past else 0):
+        keys = (torch.randn(batch, config.num_key_value_heads, past, 64).to(dtype) for _ in "kv")
+        cache.update(*keys, layer)
+    return cache
+
+
+def _seconds(function: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.thread_time()
+    result = function()
+    return time.thread_time() - start, result
+
+
+def _read_speed() -> float:
+    """Bytes a second of a core that sums 256 MB, by thread CPU time."""
+    import numpy as np
+
+    numbers = np.ones(64_000_000, np.float32)
+    return max(numbers.nbytes / _seconds(numbers.sum)[0] for _ in range(5))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="tools/bench models", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.add_argument("cases", nargs="*", default=list(CASES), metavar="CASE", help=f"of {', '.join(CASES)} [all]")
+    parser.add_argument("--forms", default="packed,int8,int4", help=f"of {', '.join(FORMS)} [%(default)s]")
+    parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="[%(default)s]")
+    parser.add_argument("--layers", type=int, default=4, help="[%(default)s]")
+    parser.add_argument("--samples", type=int, default=5, help="[%(default)s]")
+    given = parser.parse_args(argv)
+    forms = given.forms.split(",")
+    for word, known in ((given.cases, CASES), (forms, FORMS)):
+        if wrong := [one for one in word if one not in known]:
+            parser.error(f"was {wrong[0]!r}, must be of {', '.join(known)}")
+
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["TILEKILN_NUM_THREADS"] = "1"
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[given.dtype]
+    print(f"PyTorch {torch.__version__}, {given.dtype}, {given.layers} layers, one thread")
+    with torch.no_grad():
+        models = _models(given.layers, dtype, forms)
+        exact = copy.deepcopy(models["eager"]).float() if dtype != torch.float32 else None
+        embedding = models["eager"].get_input_embeddings().weight.nbytes
+        weights = sum(one.nbytes for one in models["eager"].parameters()) - embedding
+        speed = _read_speed()
+        for name in given.cases:
+            kind, batch, length = CASES[name]
+            line = _case(models, exact, dtype, kind, batch, length, given.samples)
+            roof = (
+                f"; weights alone {weights / speed * 1e3:.1f} ms at {speed / 1e9:.0f} GB/s" if kind == "decode" else ""
+            )
+            print(f"{name}: {line}{roof}", flush=True)
+    return 0
+
+
+def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int, length: int, samples: int) -> str:
+    """The line of one case: times of eager, ratios of the forms, errors."""
+    import torch
+
+    config = models["eager"].config
+    past, tokens = (length, 1) if kind == "decode" else (0, length)
+    ids, cache = torch.randint(0, config.vocab_size, (batch, tokens)), _cache(config, batch, past, dtype)
+
+    def step(model: Any, wide: bool = False) -> tuple[float, Any]:
+        own = copy.deepcopy(cache)
+        for layer in own.layers if wide and past else ():
+            layer.keys, layer.values, layer.dtype = layer.keys.float(), layer.values.float(), torch.float32
+        call = {"input_ids": ids, "past_key_values": own, "use_cache": True, "logits_to_keep": 1}
+        seconds, result = _seconds(lambda: model(**call))
+        return seconds, result.logits.float()
+
+    wanted = step(exact, wide=True)[1] if exact is not None else None
+    logits = {name: step(model)[1] for name, model in models.items()}
+    times: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(samples):
+        for name, model in models.items():
+            times[name].append(step(model)[0])
+    parts = [f"eager {statistics.median(times['eager']) * 1e3:.1f} ms"]
+    for name in models:
+        ratio = statistics.median(e / t for e, t in zip(times["eager"], times[name], strict=True))
+        error = "" if wanted is None else f"error {((logits[name] - wanted).norm() / wanted.norm()).item():.1e}"
+        own = f"{statistics.median(times[name]) * 1e3:.1f} ms, {ratio:.2f}x" if name != "eager" else ""
+        parts.append(f"{name} {', '.join(filter(None, (own, error)))}")
+    return " | ".join(parts)
