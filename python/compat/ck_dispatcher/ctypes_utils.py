@@ -36,6 +36,8 @@ SCHEDULERS = ("intrawave", "interwave", "auto")
 EPILOGUES = ("default", "cshuffle", "none")
 ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid": "sigmoid", "Swish": "silu",
                "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
+LDS_BYTES = {"gfx90a": 65536, "gfx942": 65536, "gfx950": 163840, "gfx1100": 65536, "gfx1201": 65536}
+"""What holds the blocks of a and b on upstream's GPUs (kernels/targets)."""
 _WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
 _MOST = {"tile_m": 256, "tile_n": 256, "tile_k": 128}  # in words; kernels/gemm/gemm/family.yaml
 _LAYOUTS = {"r": "row", "c": "column"}
@@ -167,6 +169,13 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
         if tile == "tile_k":
             word = _WORD.get(config.dtype_a, 1)
             rule(config.tile_k % word == 0, tile, f"a multiple of {word} for {config.dtype_a}", limit)
+    size = DTYPES[config.dtype_a].itemsize if config.dtype_a in DTYPES else 1
+    held = (config.tile_m + config.tile_n) * config.tile_k * size * (2 if config.double_buffer else 1)
+    most = LDS_BYTES.get(config.gfx_arch, held)
+    rule(held <= most, "tile_k", f"less: a's and b's blocks are {held} bytes, and {config.gfx_arch} holds {most}",
+         max(config.wave_k * config.warp_tile_k, 1))  # fmt: skip
+    rule(config.block_size > 0, "block_size", "at least 1", 256)
+    rule(config.num_wave_groups > 0, "num_wave_groups", "at least 1", 1)
     shuffled = config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
     rule(not (shuffled and config.scheduler == "interwave"), "scheduler",
          f"intrawave for {config.pipeline} with epilogue {config.epilogue}", "intrawave")  # fmt: skip

@@ -1,0 +1,168 @@
+"""What upstream's GEMM dispatcher holds a config to: rules met and not met, fields in the id, JSON there and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import re
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMPAT = ROOT / "python" / "compat" / "ck_dispatcher"
+
+
+@pytest.fixture
+def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    from tilekiln import operators
+
+    monkeypatch.syspath_prepend(COMPAT)
+    monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
+    operators.look_again()
+    import ctypes_utils
+
+    yield ctypes_utils
+    operators.look_again()
+
+
+BF16 = {"dtype_a": "bf16", "dtype_b": "bf16", "dtype_c": "bf16"}
+FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
+INT8 = {"dtype_a": "int8", "dtype_b": "int8", "dtype_c": "int32", "dtype_acc": "int32"}
+ONE = {f"wave_{of}": 1 for of in "mnk"} | {f"warp_tile_{of}": 1 for of in "mnk"}
+RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # what is said: what breaks the rule, and what just does not
+    "pipeline: was 'compv9', must be one of mem, compv3, compv4, compv5, compv6, wavelet": (
+        {"pipeline": "compv9"}, {"pipeline": "compv6"}),
+    "scheduler: was 'inter', must be one of intrawave, interwave, auto": (
+        {"scheduler": "inter"}, {"scheduler": "auto"}),
+    "epilogue: was 'shuffle', must be one of default, cshuffle, none": (
+        {"epilogue": "shuffle"}, {"epilogue": "default"}),
+    "dtype_a: was 'fp64', must be one of fp32, fp16, bf16, int8": (
+        {"dtype_a": "fp64", "dtype_b": "fp64", "dtype_c": "fp64"}, FP32),
+    "dtype_b: was 'bf16', must be dtype_a": ({"dtype_b": "bf16"}, BF16),
+    "dtype_c: was 'fp16', must be int32 for int8": (INT8 | {"dtype_c": "fp16"}, INT8),
+    "dtype_acc: was 'fp32', must be int32 for int8": (INT8 | {"dtype_acc": "fp32"}, INT8),
+    "layout_c: was 'p', must be r or c": ({"layout_c": "p"}, {"layout_c": "c"}),
+    "elementwise: was 'MultiDAd', must be one of PassThrough, Relu, Gelu, Sigmoid, Swish, HardSwish, Clamp": (
+        {"elementwise": "MultiDAd"}, {"elementwise": "Clamp"}),
+    "tile_m: was 0, must be a multiple of 64, its waves times their tiles": ({"tile_m": 0}, {"tile_m": 64}),
+    "tile_n: was 96, must be a multiple of 64, its waves times their tiles": ({"tile_n": 96}, {"tile_n": 192}),
+    "tile_m: was 32, must be a multiple of 64, its waves times their tiles": (
+        {"tile_m": 32}, {"tile_m": 32, "wave_m": 1}),
+    "tile_m: was 320, must be at most 256, a block of the cache": ({"tile_m": 320}, {"tile_m": 256}),
+    "tile_k: was 256, must be at most 128, a block of the cache": (
+        {"tile_k": 256, "gfx_arch": "gfx950"}, {"tile_k": 128}),
+    "tile_k: was 33, must be a multiple of 2 for bf16": (
+        {**BF16, **ONE, "tile_k": 33},
+        {**BF16, **ONE, "tile_k": 34}),
+    "tile_k: was 64, must be less: a's and b's blocks are 131072 bytes, and gfx942 holds 65536": (
+        {"tile_m": 256, "tile_n": 256, "tile_k": 64, "double_buffer": True},
+        {"tile_m": 256, "tile_n": 256, "tile_k": 64, "double_buffer": True, "gfx_arch": "gfx950"}),
+    "block_size: was 0, must be at least 1": ({"block_size": 0}, {"block_size": 1}),
+    "num_wave_groups: was 0, must be at least 1": ({"num_wave_groups": 0}, {"num_wave_groups": 2}),
+    "scheduler: was 'interwave', must be intrawave for compv4 with epilogue default": (
+        {"pipeline": "compv4", "epilogue": "default", "scheduler": "interwave"},
+        {"pipeline": "mem", "epilogue": "default", "scheduler": "interwave"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", RULES)
+def test_a_rule_is_met_and_not_met(gemm: Any, said: str) -> None:
+    wrong, sound = RULES[said]
+    verdict = gemm.validate_kernel_config(gemm.KernelConfig(**wrong))
+    assert not verdict.is_valid
+    assert said in verdict.errors
+    assert gemm.validate_kernel_config(gemm.KernelConfig(**sound)).errors == []
+
+
+def test_every_rule_is_here(gemm: Any) -> None:
+    """The fields that `validate_kernel_config` speaks of."""
+    source = (COMPAT / "ctypes_utils.py").read_text()
+    body = source[source.index("def validate_kernel_config") : source.index("def auto_correct_kernel_config")]
+    assert body.count("rule(") - 1 <= len(RULES)
+    said = {sentence.partition(":")[0] for sentence in RULES}
+    assert said >= {*re.findall(r'rule\([^"]*"(\w+)", ', body), "pipeline", "epilogue", "tile_m", "tile_n", "layout_c"}
+
+
+def test_an_unknown_gpu_is_doubtful(gemm: Any) -> None:
+    assert gemm.validate_kernel_config(gemm.KernelConfig(gfx_arch="sm_90")).warnings == [
+        "gfx_arch: sm_90 is none of upstream's"
+    ]
+    assert gemm.validate_kernel_config(gemm.KernelConfig(gfx_arch="gfx950")).warnings == []
+
+
+def test_every_field_is_in_the_id(gemm: Any) -> None:
+    other = {"pipeline": "mem", "scheduler": "auto", "epilogue": "none", "elementwise": "Relu", "gfx_arch": "gfx950"}
+    names = {gemm.KernelConfig().name}
+    fields = dataclasses.fields(gemm.KernelConfig)
+    for field in fields:
+        value = field.default
+        if field.name.startswith("dtype_"):
+            value = "bf16"
+        elif field.name.startswith("layout_"):
+            value = "c" if value == "r" else "r"
+        elif isinstance(value, bool):
+            value = not value
+        elif isinstance(value, int):
+            value = value + 1
+        else:
+            value = other[field.name]
+        names.add(gemm.KernelConfig(**{field.name: value}).name)
+    assert len(names) == len(fields) + 1
+
+
+def test_words_go_there_and_back(gemm: Any, tmp_path: pathlib.Path) -> None:
+    """Every pipeline, scheduler, epilogue and activation in the key and in JSON; export, import, export is the same."""
+    configs = [gemm.KernelConfig(pipeline=word) for word in gemm.PIPELINES]
+    configs += [gemm.KernelConfig(pipeline="mem", scheduler=word) for word in gemm.SCHEDULERS]
+    configs += [gemm.KernelConfig(epilogue=word) for word in gemm.EPILOGUES]
+    configs += [gemm.KernelConfig(elementwise=word) for word in ("Relu", "PassThrough")]
+    configs = list({config.name: config for config in configs}.values())
+    texts = []
+    for at in range(2):
+        registry = gemm.setup_gemm_dispatcher(configs, auto_rebuild=False).registry
+        assert len(registry) == len(configs)
+        texts.append(registry.to_json())
+        path = tmp_path / f"{at}.json"
+        path.write_text(texts[-1])
+        configs = gemm.load_configs(path)
+        assert {config.name for config in configs} == set(registry.configs)
+    assert texts[0] == texts[1]
+
+
+def test_a_wrong_result_is_seen(gemm: Any) -> None:
+    random = np.random.default_rng(1)
+    a, b = (random.standard_normal(shape).astype(np.float16) for shape in ((70, 64), (64, 90)))
+    dispatcher = gemm.setup_gemm_dispatcher(gemm.KernelConfig(), auto_rebuild=False).dispatcher
+    out = dispatcher.run(a, b, 70, 90, 64).output
+    validator = gemm.Validator()
+    exact = validator.compute_reference(a, b)
+    assert validator.check(out, exact)[0]
+    for place in ((0, 0), (69, 89)):
+        broken = out.copy()
+        broken[place] += 1
+        close, worst, _ = validator.check(broken, exact)
+        assert not close
+        assert worst > 0.9
+
+
+def test_two_threads_run(gemm: Any) -> None:
+    lib = gemm.setup_gemm_dispatcher([gemm.KernelConfig(), gemm.KernelConfig(tile_m=256)], auto_rebuild=False).lib
+    a, b = np.ones((130, 64), np.float16), np.ones((64, 70), np.float16)
+    found: list[tuple[int, bool]] = []
+
+    def work() -> None:
+        for _ in range(20):
+            out = np.zeros((130, 70), np.float16)
+            status, _ = lib.run_gemm(a, b, out, 130, 70, 64)
+            found.append((status, bool((out == 64).all())))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(0, True)] * 40
