@@ -89,9 +89,8 @@ def __getattr__(name: str) -> Any:
     """Names arrive at their first use, as those of tilekiln do."""
     if name not in _HOME:
         raise AttributeError(f"module 'tilekiln.dispatcher' has no attribute {name!r}")
-    import importlib
-
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name], __name__), name)
+    module = __import__(__name__ + _HOME[name], fromlist=[name])  # importlib brings warnings along
+    value = globals()[name] = getattr(module, name)
     return value
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
-import threading
+from _thread import RLock, allocate_lock  # threading is a millisecond of importing this
 
 from .index import HIGH, LOW, NORMAL, PRIORITIES, Entry, Index, in_order
 from .words import no_such, refusal
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     Priority = Literal["low", "normal", "high"]
 
 _named: dict[str, Registry] = {}
-_naming = threading.Lock()
+_naming = allocate_lock()
 
 
 def priority_of(word: str) -> int:
@@ -36,7 +35,7 @@ class Registry:
 
     def __init__(self, name: str = "default") -> None:
         self.name = name
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self._entries: dict[str, Entry] = {}
         self._index: Index | None = None
         self._export: tuple[str, bool, bool, bool] | None = None
@@ -187,7 +186,7 @@ class Registry:
                 file.write(self.to_json(statistics, timestamp))
             os.replace(unfinished, path)
         except BaseException:
-            with contextlib.suppress(OSError):
+            if os.path.exists(unfinished):
                 os.unlink(unfinished)
             raise
 

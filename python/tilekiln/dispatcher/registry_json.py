@@ -72,6 +72,7 @@ class _Writer:
     def __init__(self) -> None:
         self._shared: dict[int, tuple[object, str]] = {}
         self._pairs: dict[tuple[str, Value], str] = {}
+        self._orders: dict[tuple[str, ...], list[str]] = {}
 
     def line(self, entry: Entry) -> str:
         instance, key = entry.instance, entry.instance.key
@@ -92,9 +93,13 @@ class _Writer:
         return known[1]
 
     def _values(self, values: Mapping[str, Value]) -> str:
-        pairs = self._pairs
+        pairs, fields = self._pairs, tuple(values)
+        order = self._orders.get(fields)
+        if order is None:
+            order = self._orders[fields] = sorted(fields)
         shown = []
-        for pair in sorted(values.items()):
+        for field in order:
+            pair = field, values[field]
             made = pairs.get(pair)
             if made is None:
                 made = pairs[pair] = f"{quoted(pair[0])}:{_value(pair[1])}"
