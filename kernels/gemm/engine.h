@@ -12,7 +12,7 @@ using u64 = unsigned long long;
 // By name as the axes in kernels/gemm/gemm/family.yaml.
 enum class Dtype : unsigned char { fp32, fp16, bf16, int8, fp8, bf8 };  // of a and b
 constexpr int kDtypes = 6;
-enum class OutDtype : unsigned char { fp32, fp16, bf16, int32 };
+enum class OutDtype : unsigned char { fp32, fp16, bf16, int32, int8, fp8 };
 enum class Activation : unsigned char {
 #define ACTIVATION(name, x) name,
 #include "kernels/gemm/activations.inc"
@@ -49,9 +49,10 @@ struct Problem {
   float alpha, beta;
   float clamp_min, clamp_max;  // of the activation clamp
   int tile_m, tile_k;          // cache blocks, at most: rows of out, 32-bit words along k; 0: the engine's
+  float out_factor;            // by which what becomes int8 or fp8 is multiplied last
 };
 
-// What a packed b that is quantised holds. int4: two in a byte, 8 added to each.
+// What a packed b that is quantised holds. int4: two in a byte, 8 added to each; int8: 128 added.
 enum class Weights : unsigned char { int4, int8, fp8 };
 
 // A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
@@ -80,6 +81,17 @@ struct Rows {
   int* sums;
 };
 constexpr int kSummed = 32;
+
+// Rows of fp32 as int8 or fp8: to[i][j] scale[i] is from[i][j], to half a step.
+struct QuantisedRows {
+  const float* from;
+  i64 from_row;  // elements
+  int columns;
+  bool fp8;
+  void* to;
+  i64 to_row;  // elements
+  float* scale;
+};
 
 // A row of out: the sum over i of factors[i] times row rows[i] of `from`, in the order of i, in fp32, rounded once.
 struct Combined {
@@ -111,6 +123,7 @@ struct Engine {
   void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
   void (*groups)(const Grouped&, const Unit&, void* scratch);
   void (*rows)(const Rows&, int row);
+  void (*quantise)(const QuantisedRows&, int row);
   void (*combine)(const Combined&);
   u64 scratch_bytes;
   int most_columns;  // of a unit

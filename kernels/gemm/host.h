@@ -34,7 +34,7 @@ template <class Args> tilekiln_status check_clamp(const Args& args) {
                        static_cast<double>(args.clamp_min), static_cast<double>(args.clamp_max));
 }
 
-// A matrix in the last two dimensions of an array. One of one element has no stride to look at: it is of both layouts.
+// A matrix in the last two dimensions of an array. One of at most one element has no stride to look at: it is of both layouts.
 struct Matrix {
   explicit Matrix(const Array& array)
       : data(static_cast<char*>(array.data)),
@@ -42,8 +42,10 @@ struct Matrix {
         columns(array.shape[array.ndim - 1]),
         row(array.stride[array.ndim - 2]),
         column(array.stride[array.ndim - 1]) {}
-  [[nodiscard]] bool may_be_row() const { return column == 1 || columns <= 1; }
-  [[nodiscard]] bool may_be_column() const { return row == 1 || rows <= 1; }
+  [[nodiscard]] bool may_be_row() const { return column == 1 || columns <= 1 || rows == 0; }
+  [[nodiscard]] bool may_be_column() const { return row == 1 || rows <= 1 || columns == 0; }
+  // What b counts as: where it may be either, as of one column, the layout that a linear layer has.
+  [[nodiscard]] bool is_row_b() const { return may_be_row() && !may_be_column(); }
   [[nodiscard]] Matrix transposed() const {
     Matrix other = *this;
     std::swap(other.rows, other.columns);

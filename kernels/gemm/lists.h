@@ -14,6 +14,13 @@ struct Batch {
   i64 a_step, b_step, out_step, c_step;
 };
 
+// A product that is quantised, by rows where static_scale is 0.
+struct Quantised {
+  Problem product;
+  float* scale;
+  float static_scale;
+};
+
 // Products of rows [starts[i], starts[i + 1]) of a and out, which `first` describes from row 0 on, and of c, with the i-th b and bias.
 struct Groups {
   Problem first;

@@ -353,6 +353,25 @@ class GemmMultiDArguments(TypedDict, total=False):
     stream: Stream | None
 
 
+class GemmQuantArguments(TypedDict, total=False):
+    """Everything that `Library.gemm_quant` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    out_scale: Array | None
+    bias: Array | None
+    row_scale: Array | None
+    column_scale: Array | None
+    alpha: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
+    static_scale: float
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+    out_dtype: Literal["int8", "fp8"] | None
+
+
 class GroupedGemmArguments(TypedDict, total=False):
     """Everything that `Library.grouped_gemm` takes by name; its docstring says what each one is."""
 

@@ -180,6 +180,18 @@ OPERATORS: dict[str, Operator] = {
         independent=Independent(leading={'a': 2, 'd0': 2, 'd1': 2}, apart={'b': 2}, unless=()),
         arrays=('a', 'b', 'd0'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_multi_d', main=0, looks=(0, 0),
     ),
+    'gemm_quant': Operator(
+        forms=(
+            Form(name='plain', ndim={'a': 2}, given=()),
+        ),
+        results=(
+            Result(name='out', shapes={'plain': ((('a', 0), ('b', 1)), (('a', 0), ('b', 1)))}, dtype_of='a', when={'fp16': ('int8', 'fp8'), 'bf16': ('int8', 'fp8'), 'int8': ('int8', 'fp8'), 'fp8': ('fp8', 'int8')}, chosen_by='out_dtype'),
+            Result(name='out_scale', shapes={'plain': ((('a', 0),), (('a', 0),))}, dtype='fp32'),
+        ),
+        schema="(Tensor a, Tensor b, Tensor? bias=None, Tensor? row_scale=None, Tensor? column_scale=None, float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, float static_scale=0.0, SymInt num_threads=0, str? instance=None, str? out_dtype=None) -> (Tensor out, Tensor out_scale)",
+        independent=Independent(leading={'a': 2, 'row_scale': 1}, apart={'b': 2, 'bias': 1, 'column_scale': 1}, unless=()),
+        arrays=('a', 'b'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='', contiguous=(), backward='', backward_flags=(), receipt='gemm_linear', main=0, looks=(0, 0),
+    ),
     'grouped_gemm': Operator(
         forms=(
             Form(name='groups', ndim={'b': 3}, given=()),

@@ -82,6 +82,8 @@ class QuantisedWeight:
         whole = np.zeros((panels * LANES, self.k), values.dtype)
         whole[: self.n] = values
         packed = whole.reshape(panels, LANES, self.k // numbers, numbers).transpose(0, 2, 1, 3)
+        if kind == "int8":
+            packed = packed ^ np.int8(-128)
         if kind == "int4":
             raised = (packed + np.int8(8)).astype(np.uint8)
             packed = raised[..., :size] | raised[..., size:] << 4
@@ -99,6 +101,8 @@ class QuantisedWeight:
         packed, scale = _numpy(self.panels), _numpy(self.scale)
         if self.kind == "int4":
             packed = np.concatenate([packed & 15, packed >> 4], axis=3).astype(np.int8) - np.int8(8)
+        if self.kind == "int8":
+            packed = packed ^ np.int8(-128)
         rows = packed.shape[0] * LANES
         values = packed.transpose(0, 2, 1, 3).reshape(rows, self.k)[: self.n].astype(np.float32)
         factors = scale.transpose(0, 2, 1).reshape(rows, scale.shape[1])[: self.n]

@@ -54,7 +54,7 @@ WORDS = [
     "fmha_batch_prefill batch=2 total_q=9 pages=4 lookup=sglang nhead_q=2 nhead_k=1 hdim_q=64",
     "fmha_fwd_appendkv batch=2 seqlen_q=1 seqlen_k=33 rotary_cos=yes hdim_q=64",
 ]
-ELSEWHERE = {"gemm_multi_d", "flatmm_quant"}
+ELSEWHERE = {"gemm_multi_d", "gemm_quant", "flatmm_quant"}
 """In libraries that no other test here builds."""
 
 

@@ -216,6 +216,15 @@ def test_scaled_int8(linear: tk.Library, target: str) -> None:
             check(linear, target, a, b, out_like(m, n, to, False), bias=bias, activation="gelu", alpha=0.5, **extra)
 
 
+def test_a_layer_of_one_column(linear: tk.Library) -> None:
+    """A weight (1, k), or (n, 1), is of either layout: libraries of linear layers have it."""
+    random = np.random.default_rng(14)
+    for m, n, k in ((5, 1, 33), (5, 70, 1), (1, 1, 1)):
+        x, weight = draw(random, m, k, "bf16", False), draw(random, n, k, "bf16", False)
+        fault = reference.faults(linear.gemm(x, weight.T), reference.gemm(x, weight.T))
+        assert not fault, fault
+
+
 def test_dtypes_of_out(fp8: tk.Library, linear: tk.Library) -> None:
     a = np.zeros((2, 3), NUMPY["fp8"])
     assert fp8.gemm(a, a.T).dtype == np.float16

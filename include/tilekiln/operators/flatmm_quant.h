@@ -12,7 +12,8 @@ extern "C" {
  *
  * a (m, k), c and out (m, panels, 64), bias (panels, 64), b_scale (panels, groups, 64), a_scale (m, groups) or (m, 1), which is absent for 1.
  * A group is `group` numbers along k that follow each other, the last may be fewer; group is a multiple of 32, k of 8.
- * b of int8 (panels, k / 4, 64, 4): b[p, w, j, e] is element (4 w + e, 64 p + j) of the (k, n) matrix; of fp8 (panels, k / 2, 64, 2) alike;
+ * b of int8 (panels, k / 4, 64, 4): b[p, w, j, e] is element (4 w + e, 64 p + j) of the (k, n) matrix, its sign bit flipped (128 added,
+ * modulo 256); of fp8 (panels, k / 2, 64, 2) alike, as it is;
  * of int4 uint8 (panels, k / 8, 64, 4): the lower half of b[p, w, j, e] is element (8 w + e, 64 p + j) and 8, the upper one that of row
  * 8 w + 4 + e. All is contiguous, but rows of a, a_scale, c and out may have any stride. In Python `tilekiln.QuantisedWeight` packs, and
  * `tilekiln.linear` takes it.

@@ -1,6 +1,7 @@
 // What happens to a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
 #pragma once
 
+#include "kernels/backends/cpu/saturate.h"
 #include "kernels/backends/cpu/sigmoid.h"
 #include "kernels/gemm/cpu/pack.h"
 #include "kernels/gemm/engine.h"
@@ -52,6 +53,15 @@ template <class T> TILEKILN_INLINE vf load_extra(const matrix::Extra& from, At a
 // One number a column, or a row.
 TILEKILN_INLINE vf load_columns(const float* p, At at) { return widen_some(p + at.column, at.left); }
 
+// Numbers of out that is quantised. Infinities and what is too large become the largest; fp8 by a function that is no part of its
+// callers: 16 scalar conversions.
+struct SaturatedInt8 { signed char value; };
+TILEKILN_INLINE void narrow(SaturatedInt8* p, vf a) {
+  narrow((signed char*)p, min(broadcast(127.f), max(broadcast(-128.f), a)));
+}
+struct CalledFp8 { fp8 value; };
+[[gnu::noinline]] inline void narrow(CalledFp8* p, vf a) { narrow((saturated_fp8*)p, a); }
+
 // Functors of chains: apply<dtype of out>(x, problem, place). One is added as a line here, and as a word in a chain below.
 // clang-format off
 #define FUNCTOR(Name) struct Name { template <class T> static TILEKILN_INLINE vf apply(vf x, [[maybe_unused]] const matrix::Problem& p, [[maybe_unused]] At at)
@@ -61,6 +71,7 @@ FUNCTOR(RowScale) { return p.row_scale ? mul(x, broadcast(p.row_scale[at.row])) 
 FUNCTOR(ColumnScale) { return p.column_scale ? mul(x, load_columns(p.column_scale, at)) : x; } };
 FUNCTOR(AddC) { return p.c.data ? fma(load_extra<T>(p.c, at), broadcast(p.beta), x) : x; } };
 FUNCTOR(Bias) { return p.bias ? add(x, p.bias_of_rows ? broadcast(p.bias[at.row]) : load_columns(p.bias, at)) : x; } };
+FUNCTOR(Quantise) { return mul(x, broadcast(p.out_factor)); } };
 template <int I> FUNCTOR(With) { return !p.d[I].data ? x : p.multiply ? mul(x, load_extra<T>(p.d[I], at)) : add(x, load_extra<T>(p.d[I], at)); } };
 #define ACTIVATION(name, expression) FUNCTOR(Activation_##name) { return expression; } };
 #include "kernels/gemm/activations.inc"
@@ -109,16 +120,24 @@ struct Finish {
     last(p, sums, m, n, rows, cols);
   }
 };
-template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, bool alone) {
+// Of all dtypes of out, in the order of Activation.
+inline Epilogue activation_of(const matrix::Problem& p) {
 #define ACTIVATION(name, x) change<float, Activation_##name>,
   static constexpr Epilogue activations[] = {
 #include "kernels/gemm/activations.inc"
   };
 #undef ACTIVATION
+  return activations[(int)p.activation];
+}
+template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, bool alone) {
   if (p.activation != matrix::Activation::none)
-    return {alone ? nullptr : change<T, BeforeActivation>, activations[(int)p.activation], finish<T, Activation_none>,
-            false};
+    return {alone ? nullptr : change<T, BeforeActivation>, activation_of(p), finish<T, Activation_none>, false};
   return {nullptr, nullptr, alone ? finish<T, Activation_none> : finish<T, BeforeActivation>, alone};
+}
+// What becomes int8 or fp8: last, in a pass of its own over L1.
+template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem& p) {
+  const bool changed = p.activation != matrix::Activation::none;
+  return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false};
 }
 inline Finish finish_of(const matrix::Problem& p) {
   if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true};
@@ -126,6 +145,8 @@ inline Finish finish_of(const matrix::Problem& p) {
   const bool alone = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.row_scale && !p.column_scale;
   switch (p.out_dtype) {
     case matrix::OutDtype::fp16: return finish_in<fp16>(p, alone);
+    case matrix::OutDtype::int8: return finish_quantised<SaturatedInt8>(p);
+    case matrix::OutDtype::fp8: return finish_quantised<CalledFp8>(p);
     case matrix::OutDtype::bf16: return finish_in<bf16>(p, alone);
     default: return finish_in<float>(p, alone);
   }

@@ -14,6 +14,8 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 constexpr int kScaledRows = kRows / 2;  // two sets of accumulators
 template <class Compute> constexpr bool kIntegerSums = std::is_same_v<Compute, ComputeInt16> || Compute::kWord == 4;
 
+constexpr int kGroupsAhead = 16;  // whose factors are wanted soon
+
 // A stretch along k within one group.
 struct Stretch {
   i64 group;
@@ -26,11 +28,11 @@ struct ReadyWords {
   static TILEKILN_INLINE void get(vf* x, const float* p) { x[0] = load(p); }
 };
 #if TILEKILN_QUADS
-// Packed int8 and int4 as they lie, made unsigned: no L1 between.
+// Packed int8 and int4 as they lie, which is unsigned: no L1 between.
 struct Int8Panels {
   static constexpr int kWords = 1, kStep = kLaneBytes;
   static TILEKILN_INLINE void get(vf* x, const float* p) {
-    x[0] = flip_signs(load_unaligned(p));
+    x[0] = load_unaligned(p);
     __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
   }
 };
@@ -95,7 +97,9 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
     }
     const i64 group = o.stretch[i].group;
     TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
-      const vf scale = load_unaligned(o.b_scale + group * matrix::kPanelLanes + j * kLanes);
+      const float* of_group = o.b_scale + group * matrix::kPanelLanes + j * kLanes;
+      const vf scale = load_unaligned(of_group);
+      __builtin_prefetch(of_group + kGroupsAhead * matrix::kPanelLanes, 0, 3);
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
         vf of_row = scale;
         if (o.a_scale) of_row = mul(scale, broadcast(o.a_scale[r * o.a_scale_row + group * o.a_scale_step]));
@@ -177,8 +181,9 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
           s.b(x.b, (const uint8_t*)b, k1 - k0);
         o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
         float* const sums = x.sums + i64(n - u.n0) * kTileRows;
-        for (int m = 0; m < rows;) {
-          const int many = least(rows - m, kScaledRows);
+        int blocks = (rows + kScaledRows - 1) / kScaledRows;  // 4 = 2 + 2
+        for (int m = 0; m < rows; --blocks) {
+          const int many = (rows - m + blocks - 1) / blocks;
           o.a = a + m * o.a_row, o.sums = sums + m * kPanel;
           o.a_scale = g.a_scale ? g.a_scale + (m0 + m) * g.a_scale_row : nullptr;
           if (s.offset != 0) {
@@ -240,8 +245,6 @@ template <class T> void quantise(const T* x, const float* by_column, int columns
   store(t, top), store(z, bad);
   float most = 0, nan = 0;
   for (int i = 0; i < kLanes; ++i) most = t[i] > most ? t[i] : most, nan += z[i];
-  constexpr float kLeast =
-      0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
   if (nan != 0 || most < kLeast) {
     __builtin_memset(to, 0, columns);
     *scale = nan != 0 ? __builtin_nanf("") : 0;

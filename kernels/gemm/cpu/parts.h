@@ -46,6 +46,30 @@ inline void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matr
   }
 }
 
+template <class Q> void quantise_numbers(const matrix::QuantisedRows& q, int row, float largest) {
+  const float* const from = q.from + row * q.from_row;
+  Q* const to = (Q*)q.to + row * q.to_row;
+  vf top = zero(), bad = zero();
+  for (int j = 0; j < q.columns; j += kLanes) {
+    const vf v = widen_some(from + j, q.columns - j);
+    top = max(top, abs(v)), bad = fma(v, zero(), bad);
+  }
+  const float most = highest(top);
+  const bool finite = total(bad) == 0;
+  if (!finite || most < kLeast) {
+    __builtin_memset(to, 0, q.columns);
+    q.scale[row] = finite ? 0 : __builtin_nanf("");
+    return;
+  }
+  const vf by = broadcast(largest / most);
+  for (int j = 0; j < q.columns; j += kLanes)
+    narrow_some(to + j, mul(widen_some(from + j, q.columns - j), by), q.columns - j);
+  q.scale[row] = most / largest;
+}
+inline void quantise_out(const matrix::QuantisedRows& q, int row) {
+  q.fp8 ? quantise_numbers<CalledFp8>(q, row, 448) : quantise_numbers<SaturatedInt8>(q, row, 127);
+}
+
 template <class T> void combine_row(const matrix::Combined& c) {
   T* const out = (T*)c.out;
   for (int j = 0; j < c.columns; j += kLanes) {

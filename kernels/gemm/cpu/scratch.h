@@ -16,6 +16,9 @@ constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next
 constexpr int kPieces = 16;                // groups of k in a tile of words
 constexpr int kCopyRow = kTileWords + 16;  // words
 
+constexpr float kLeast =
+    0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
+
 struct GemmScratch {
   alignas(64) float b[kChunkWords * kUnitColumns];
   alignas(64) float sums[kGroupRows * kUnitColumns];

@@ -1,5 +1,5 @@
 // Panels of a quantised b as words of what multiplies them: int4 as (panels, k / 8, 64, 4) bytes, int8 (panels, k / 4, 64, 4), fp8
-// (panels, k / 2, 64, 2). `from` is where a panel's first lane lies; `elements` along k, a multiple of 8.
+// (panels, k / 2, 64, 2). 128 is added to each int8. `from` is where a panel's first lane lies; `elements` along k, a multiple of 8.
 #pragma once
 
 #include "kernels/gemm/cpu/pack.h"
@@ -50,7 +50,7 @@ inline void unpack_int4_int16(float* to, const uint8_t* from, i64 elements) {
 inline void unpack_int8_int16(float* to, const uint8_t* from, i64 elements) {
   for (i64 k = 0; k < elements; k += 4, from += kLaneBytes) {
     for (int i = 0; i < 4; i += 2, to += kPanel) {
-      for (int j = 0; j < kPanel; ++j) put_pair(to + j, int8(from[4 * j + i]), int8(from[4 * j + i + 1]));
+      for (int j = 0; j < kPanel; ++j) put_pair(to + j, from[4 * j + i] - 128, from[4 * j + i + 1] - 128);
     }
   }
 }

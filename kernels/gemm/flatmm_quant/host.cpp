@@ -58,7 +58,7 @@ void fill(const Args& args, Call& call) {
     to.a_scale_row = in.a_scale.stride[0];
     to.a_scale_step = in.a_scale.shape[1] == 1 ? 0 : 1;
     // A factor a row: of the whole sum.
-    if (to.a_scale_step == 0 && to.a_scale_row == 1) p.row_scale = std::exchange(to.a_scale, nullptr);
+    if (to.a_scale_step == 0 && (to.a_scale_row == 1 || p.m == 1)) p.row_scale = std::exchange(to.a_scale, nullptr);
   }
   to.quantise_a = call.signature.quantise_a;
   int64_t* const sizes = call.to.query.sizes;

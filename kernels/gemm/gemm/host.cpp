@@ -27,9 +27,9 @@ tilekiln_status features(const Args& args, Call& call) {
                            static_cast<double>(args.beta));
   }
   signature.layout_a = Matrix(in.a).may_be_row() ? tilekiln::gemm::LayoutA::row : tilekiln::gemm::LayoutA::column;
-  signature.layout_b = Matrix(in.b).may_be_row() ? tilekiln::gemm::LayoutB::row : tilekiln::gemm::LayoutB::column;
+  signature.layout_b = Matrix(in.b).is_row_b() ? tilekiln::gemm::LayoutB::row : tilekiln::gemm::LayoutB::column;
   signature.layout_out =
-      Matrix(in.out).is_row_out() ? tilekiln::gemm::LayoutOut::row : tilekiln::gemm::LayoutOut::column;
+      Matrix(in.out).may_be_row() ? tilekiln::gemm::LayoutOut::row : tilekiln::gemm::LayoutOut::column;
   return TILEKILN_OK;
 }
 

@@ -122,6 +122,14 @@ CALLS: dict[str, Call] = {
         dtype_words={},
         axes={'dtype': {'a': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'layout_a': 'host', 'layout_b': 'host', 'layout_out': 'host', 'd_count': 'host', 'elementwise': 'elementwise', 'activation': 'activation'},
     ),
+    'gemm_quant': Call(
+        lengths={'M': 'm', 'N': 'n', 'K': 'k'},
+        forms=(Form(name='plain', mode='plain', given=(), shapes={'a': 'M K', 'b': 'K N', 'out': 'M N', 'out_scale': 'M', 'bias': 'N', 'row_scale': 'M', 'column_scale': 'N'}),),
+        arrays={'a': Array(kind='array', dtypes=('fp16', 'bf16', 'int8', 'fp8'), required=True), 'b': Array(kind='array', dtype_of='a', required=True), 'out': Array(kind='result', dtype_of='a', when={'fp16': ('int8', 'fp8'), 'bf16': ('int8', 'fp8'), 'int8': ('int8', 'fp8'), 'fp8': ('fp8', 'int8')}, required=True), 'out_scale': Array(kind='result', dtypes=('fp32',), required=True), 'bias': Array(kind='array', dtypes=('fp32',)), 'row_scale': Array(kind='array', dtypes=('fp32',)), 'column_scale': Array(kind='array', dtypes=('fp32',))},
+        numbers={'alpha': 'float', 'activation': ('none', 'relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid', 'hardswish', 'clamp'), 'clamp_min': 'float', 'clamp_max': 'float', 'static_scale': 'float', 'instance': 'instance'},
+        dtype_words={'out_dtype': 'out'},
+        axes={'dtype': {'a': {'fp16': 'fp16', 'bf16': 'bf16', 'int8': 'int8', 'fp8': 'fp8'}}, 'out_dtype': {'out': {'int8': 'int8', 'fp8': 'fp8'}}, 'layout_a': 'host', 'layout_b': 'host', 'bias': 'bias', 'activation': 'activation', 'scaled': 'host', 'quantise': 'host'},
+    ),
     'grouped_gemm': Call(
         lengths={'N': 'n', 'K': 'k', 'T': 'rows', 'G': 'groups', 'P': 'panels', 'W': 'words', 'L': 'lanes', 'V': 'word_elements', 'G1': 'groups_+_1'},
         forms=(Form(name='groups', mode='groups', given=(), shapes={'a': 'T K', 'b': 'G K N', 'starts': 'G1', 'out': 'T N', 'bias': 'G N', 'c': 'T N'}), Form(name='packed', mode='packed', given=(), shapes={'a': 'T K', 'b': 'G P W L V', 'starts': 'G1', 'out': 'T P L', 'bias': 'G P L', 'c': 'T P L'}),),

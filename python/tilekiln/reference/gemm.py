@@ -227,6 +227,57 @@ def flatmm_quant(
     return Result(out, bound)
 
 
+LARGEST_QUANTISED = {"int8": 127.0, "fp8": 448.0}
+
+
+class Quantised(NamedTuple):
+    """Of `gemm_quant`: x, and how far out times out_scale may be from it; what every out_scale must be, to `error`."""
+
+    x: Float
+    bound: Float
+    scale: Float
+    error: Float
+
+
+def gemm_quant(
+    a: Array,
+    b: Array,
+    bias: Array | None = None,
+    *,
+    alpha: float = 1.0,
+    activation: str = "none",
+    row_scale: Array | None = None,
+    column_scale: Array | None = None,
+    static_scale: float = 0.0,
+    dtype: str = "int8",
+) -> Quantised:
+    """The product of `gemm` of these arguments, quantised to int8 or fp8 by rows, or by static_scale, in float64.
+
+    A scale is max |x| / 127 of its row (fp8: / 448), with the error of that x; 0 below 2^-100, NaN where a row holds a
+    NaN or an infinity. bound is half a step (int8), or half of the last place of fp8, more by the error of x. What
+    static_scale is too small for is saturated.
+    """
+    one = np.ones(a.shape[0], np.float32) if row_scale is None else row_scale  # so that int8 has numbers
+    x, error = gemm(
+        a, b, bias=bias, alpha=alpha, activation=activation, row_scale=one, column_scale=column_scale, dtype="fp32"
+    )
+    largest = LARGEST_QUANTISED[dtype]
+    with np.errstate(all="ignore"):
+        most = np.abs(x).max(axis=1, initial=0)
+        finite: NDArray[np.bool_] = np.asarray(np.isfinite(x).all(axis=1))
+        scale = np.where(finite, np.where(most < 2.0**-100, 0.0, most / largest), np.nan)
+        if static_scale > 0:
+            scale = np.full(x.shape[0], float(np.float32(static_scale)))
+        elif x.shape[1]:
+            x = np.where(finite[:, None], x, np.nan)
+        lowest = -128.0 if dtype == "int8" and static_scale > 0 else -largest
+        x = np.clip(x, lowest * scale[:, None], largest * scale[:, None])
+        step = np.broadcast_to(scale[:, None], x.shape)
+        half = 0.5 * step if dtype == "int8" else np.maximum(2.0**-4 * np.abs(x), 2.0**-10 * step)
+        bound = 1.0001 * half + error + 4 * U * np.abs(x)
+    return Quantised(x, bound, scale, error.max(axis=1, initial=0) / largest + 4 * U * np.abs(scale))
+
+
 def faults(result: Array, reference: Result) -> str:
     """Where a kernel's result is further from the reference than it may be; "" when it is nowhere.
 

@@ -68,6 +68,21 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #endif
 }
 
+// A quantised b, by groups of k; int8 with one factor a column is a product of int8 with scales.
+void quantised_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
+#if TILEKILN_QUADS
+  const bool whole = g.group >= g.product.k && g.product.k > 0 && !g.a_scale;
+  if (whole && g.a_dtype == matrix::Dtype::int8 && g.weights == matrix::Weights::int8) {
+    matrix::Problem p = g.product;
+    p.dtype = matrix::Dtype::int8;
+    p.b_panels = ComputeInt8::kWord;
+    p.column_scale = g.b_scale;
+    return int8_unit(p, u, scratch);
+  }
+#endif
+  groups_unit(g, u, scratch);
+}
+
 }  // namespace
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
@@ -80,8 +95,9 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
      tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::fp8>, tilekiln::cpu::bf16_unit<tilekiln::cpu::bf8>},
     tilekiln::cpu::add_unit,
-    tilekiln::cpu::groups_unit,
+    tilekiln::cpu::quantised_unit,
     tilekiln::cpu::quantise_row,
+    tilekiln::cpu::quantise_out,
     tilekiln::cpu::combine,
     sizeof(tilekiln::cpu::GemmScratch),
     tilekiln::cpu::kUnitColumns};
