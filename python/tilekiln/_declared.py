@@ -13,7 +13,15 @@ Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
 
 
-class BatchedGemmArguments(TypedDict, total=False):
+class RunArguments(TypedDict, total=False):
+    """Where a call runs, and with what."""
+
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
+
+
+class BatchedGemmArguments(RunArguments, total=False):
     """Everything that `Library.batched_gemm` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -24,31 +32,22 @@ class BatchedGemmArguments(TypedDict, total=False):
     clamp_min: float
     clamp_max: float
     beta: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class BatchedTransposeArguments(TypedDict, total=False):
+class BatchedTransposeArguments(RunArguments, total=False):
     """Everything that `Library.batched_transpose` takes by name; its docstring says what each one is."""
 
     y: Array | None
     layout: Literal["nchw", "nhwc"]
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class CopyArguments(TypedDict, total=False):
+class CopyArguments(RunArguments, total=False):
     """Everything that `Library.copy` takes by name; its docstring says what each one is."""
 
     y: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class FlatmmArguments(TypedDict, total=False):
+class FlatmmArguments(RunArguments, total=False):
     """Everything that `Library.flatmm` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -59,12 +58,9 @@ class FlatmmArguments(TypedDict, total=False):
     clamp_min: float
     clamp_max: float
     beta: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class FlatmmQuantArguments(TypedDict, total=False):
+class FlatmmQuantArguments(RunArguments, total=False):
     """Everything that `Library.flatmm_quant` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -77,13 +73,10 @@ class FlatmmQuantArguments(TypedDict, total=False):
     clamp_min: float
     clamp_max: float
     beta: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     out_dtype: Literal["fp16", "fp32", "bf16"] | None
 
 
-class FmhaBatchPrefillArguments(TypedDict, total=False):
+class FmhaBatchPrefillArguments(RunArguments, total=False):
     """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -112,13 +105,10 @@ class FmhaBatchPrefillArguments(TypedDict, total=False):
     max_seqlen_k: int
     rng: tuple[int, int]
     dropout_p: float
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
     return_lse: bool
 
 
-class FmhaBwdArguments(TypedDict, total=False):
+class FmhaBwdArguments(RunArguments, total=False):
     """Everything that `Library.fmha_bwd` takes by name; its docstring says what each one is."""
 
     dq: Array | None
@@ -149,14 +139,11 @@ class FmhaBwdArguments(TypedDict, total=False):
     max_seqlen_q: int
     max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
     deterministic: bool
     workers: int
 
 
-class FmhaFwdArguments(TypedDict, total=False):
+class FmhaFwdArguments(RunArguments, total=False):
     """Everything that `Library.fmha_fwd` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -189,13 +176,10 @@ class FmhaFwdArguments(TypedDict, total=False):
     max_seqlen_k: int
     layout: Literal["bshd", "bhsd"]
     out_dtype: Literal["bf16", "fp32"] | None
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
     return_lse: bool
 
 
-class FmhaFwdAppendkvArguments(TypedDict, total=False):
+class FmhaFwdAppendkvArguments(RunArguments, total=False):
     """Everything that `Library.fmha_fwd_appendkv` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -223,14 +207,11 @@ class FmhaFwdAppendkvArguments(TypedDict, total=False):
     rotary_interleaved: bool
     num_splits: int
     layout: Literal["bshd", "bhsd"]
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
     return_lse: bool
     attend: bool | None
 
 
-class FmhaFwdPagedkvArguments(TypedDict, total=False):
+class FmhaFwdPagedkvArguments(RunArguments, total=False):
     """Everything that `Library.fmha_fwd_pagedkv` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -260,12 +241,9 @@ class FmhaFwdPagedkvArguments(TypedDict, total=False):
     max_seqlen_k: int
     is_gappy: bool
     layout: Literal["bshd", "bhsd"]
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
 
 
-class FmhaFwdSplitkvArguments(TypedDict, total=False):
+class FmhaFwdSplitkvArguments(RunArguments, total=False):
     """Everything that `Library.fmha_fwd_splitkv` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -297,13 +275,10 @@ class FmhaFwdSplitkvArguments(TypedDict, total=False):
     is_gappy: bool
     num_splits: int
     layout: Literal["bshd", "bhsd"]
-    stream: Stream | None
-    num_threads: int
-    instance: int | str
     return_lse: bool
 
 
-class FusedMoeArguments(TypedDict, total=False):
+class FusedMoeArguments(RunArguments, total=False):
     """Everything that `Library.fused_moe` takes by name; its docstring says what each one is."""
 
     gate_up_scale: Array | None
@@ -314,12 +289,9 @@ class FusedMoeArguments(TypedDict, total=False):
     out: Array | None
     group: int
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"]
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class GemmArguments(TypedDict, total=False):
+class GemmArguments(RunArguments, total=False):
     """Everything that `Library.gemm` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -332,13 +304,10 @@ class GemmArguments(TypedDict, total=False):
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 
 
-class GemmMultiDArguments(TypedDict, total=False):
+class GemmMultiDArguments(RunArguments, total=False):
     """Everything that `Library.gemm_multi_d` takes by name; its docstring says what each one is."""
 
     d1: Array | None
@@ -348,12 +317,9 @@ class GemmMultiDArguments(TypedDict, total=False):
     activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
     clamp_min: float
     clamp_max: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class GemmQuantArguments(TypedDict, total=False):
+class GemmQuantArguments(RunArguments, total=False):
     """Everything that `Library.gemm_quant` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -366,13 +332,10 @@ class GemmQuantArguments(TypedDict, total=False):
     clamp_min: float
     clamp_max: float
     static_scale: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     out_dtype: Literal["int8", "fp8"] | None
 
 
-class GroupedGemmArguments(TypedDict, total=False):
+class GroupedGemmArguments(RunArguments, total=False):
     """Everything that `Library.grouped_gemm` takes by name; its docstring says what each one is."""
 
     out: Array | None
@@ -382,12 +345,9 @@ class GroupedGemmArguments(TypedDict, total=False):
     clamp_min: float
     clamp_max: float
     beta: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class Img2colArguments(TypedDict, total=False):
+class Img2colArguments(RunArguments, total=False):
     """Everything that `Library.img2col` takes by name; its docstring says what each one is."""
 
     y: Array | None
@@ -396,12 +356,9 @@ class Img2colArguments(TypedDict, total=False):
     dilation: tuple[int, int]
     padding: tuple[int, int]
     groups: int
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class Layernorm2dArguments(TypedDict, total=False):
+class Layernorm2dArguments(RunArguments, total=False):
     """Everything that `Library.layernorm2d` takes by name; its docstring says what each one is."""
 
     y: Array | None
@@ -410,27 +367,21 @@ class Layernorm2dArguments(TypedDict, total=False):
     mean: Array | None
     inv_std: Array | None
     epsilon: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     return_residual: bool
     return_mean: bool
     return_inv_std: bool
 
 
-class Layernorm2dBwdArguments(TypedDict, total=False):
+class Layernorm2dBwdArguments(RunArguments, total=False):
     """Everything that `Library.layernorm2d_bwd` takes by name; its docstring says what each one is."""
 
     dx: Array | None
     dgamma: Array | None
     dbeta: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     return_dbeta: bool
 
 
-class Layernorm2dRdquantArguments(TypedDict, total=False):
+class Layernorm2dRdquantArguments(RunArguments, total=False):
     """Everything that `Library.layernorm2d_rdquant` takes by name; its docstring says what each one is."""
 
     y: Array | None
@@ -440,26 +391,20 @@ class Layernorm2dRdquantArguments(TypedDict, total=False):
     residual_out: Array | None
     unquantised: Array | None
     epsilon: float
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     return_residual: bool
     return_unquantised: bool
     y_dtype: Literal["int8", "fp8"] | None
 
 
-class MoeSmoothquantArguments(TypedDict, total=False):
+class MoeSmoothquantArguments(RunArguments, total=False):
     """Everything that `Library.moe_smoothquant` takes by name; its docstring says what each one is."""
 
     y: Array | None
     y_scale: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     y_dtype: Literal["int8", "fp8"] | None
 
 
-class MoeSortingArguments(TypedDict, total=False):
+class MoeSortingArguments(RunArguments, total=False):
     """Everything that `Library.moe_sorting` takes by name; its docstring says what each one is."""
 
     expert_mask: Array | None
@@ -472,34 +417,25 @@ class MoeSortingArguments(TypedDict, total=False):
     experts: int
     unit: int
     skip_empty: bool
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class PermuteArguments(TypedDict, total=False):
+class PermuteArguments(RunArguments, total=False):
     """Everything that `Library.permute` takes by name; its docstring says what each one is."""
 
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class ReduceArguments(TypedDict, total=False):
+class ReduceArguments(RunArguments, total=False):
     """Everything that `Library.reduce` takes by name; its docstring says what each one is."""
 
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
     operation: Literal["sum", "mean", "max", "min"]
     keepdim: bool
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class Rmsnorm2dArguments(TypedDict, total=False):
+class Rmsnorm2dArguments(RunArguments, total=False):
     """Everything that `Library.rmsnorm2d` takes by name; its docstring says what each one is."""
 
     y: Array | None
@@ -508,24 +444,18 @@ class Rmsnorm2dArguments(TypedDict, total=False):
     inv_rms: Array | None
     epsilon: float
     rounding: Literal["pytorch", "transformers"]
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     return_residual: bool
     return_inv_rms: bool
 
 
-class Rmsnorm2dBwdArguments(TypedDict, total=False):
+class Rmsnorm2dBwdArguments(RunArguments, total=False):
     """Everything that `Library.rmsnorm2d_bwd` takes by name; its docstring says what each one is."""
 
     dx: Array | None
     dgamma: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class Rmsnorm2dRdquantArguments(TypedDict, total=False):
+class Rmsnorm2dRdquantArguments(RunArguments, total=False):
     """Everything that `Library.rmsnorm2d_rdquant` takes by name; its docstring says what each one is."""
 
     y: Array | None
@@ -536,69 +466,48 @@ class Rmsnorm2dRdquantArguments(TypedDict, total=False):
     unquantised: Array | None
     epsilon: float
     rounding: Literal["pytorch", "transformers"]
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     return_residual: bool
     return_unquantised: bool
     y_dtype: Literal["int8", "fp8"] | None
 
 
-class SiluAndMulArguments(TypedDict, total=False):
+class SiluAndMulArguments(RunArguments, total=False):
     """Everything that `Library.silu_and_mul` takes by name; its docstring says what each one is."""
 
     y: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class SiluAndMulBwdArguments(TypedDict, total=False):
+class SiluAndMulBwdArguments(RunArguments, total=False):
     """Everything that `Library.silu_and_mul_bwd` takes by name; its docstring says what each one is."""
 
     dgate: Array | None
     dup: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class SmoothquantArguments(TypedDict, total=False):
+class SmoothquantArguments(RunArguments, total=False):
     """Everything that `Library.smoothquant` takes by name; its docstring says what each one is."""
 
     y: Array | None
     y_scale: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
     y_dtype: Literal["int8", "fp8"] | None
 
 
-class SoftmaxArguments(TypedDict, total=False):
+class SoftmaxArguments(RunArguments, total=False):
     """Everything that `Library.softmax` takes by name; its docstring says what each one is."""
 
     y: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class TopkSoftmaxArguments(TypedDict, total=False):
+class TopkSoftmaxArguments(RunArguments, total=False):
     """Everything that `Library.topk_softmax` takes by name; its docstring says what each one is."""
 
     weights: Array | None
     indices: Array | None
     topk: int
     renormalise: bool
-    num_threads: int
-    instance: int | str
-    stream: Stream | None
 
 
-class TransposeArguments(TypedDict, total=False):
+class TransposeArguments(RunArguments, total=False):
     """Everything that `Library.transpose` takes by name; its docstring says what each one is."""
 
     y: Array | None
-    num_threads: int
-    instance: int | str
-    stream: Stream | None

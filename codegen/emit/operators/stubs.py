@@ -21,7 +21,16 @@ from ._native import Stream
 
 Array = Any
 """A NumPy array, a torch tensor or any object with __dlpack__."""
+
+
+class RunArguments(TypedDict, total=False):
+    """Where a call runs, and with what."""
+
+    num_threads: int
+    instance: int | str
+    stream: Stream | None
 '''
+RUN = ("num_threads", "instance", "stream")
 FUNCTIONS_HEAD = '''"""The functions of a library for type checkers: it has those of its own operators.
 
 Made by `python -m codegen operators --write` from kernels/*/*/operator.yaml; change those.
@@ -61,7 +70,7 @@ _TYPES = {"float": "float", "int": "int", "threads": "int", "flag": "bool", "ins
 
 def text(operators: Mapping[str, Operator]) -> str:
     """python/tilekiln/_declared.py."""
-    return HEAD + "".join(_class(operator) for operator in operators.values())
+    return HEAD + "".join(_class(operator, RUN) for operator in operators.values())
 
 
 def torch_text(operators: Mapping[str, Operator]) -> str:
@@ -134,15 +143,18 @@ def class_name(operator: Operator) -> str:
     return "".join(part.capitalize() for part in operator.name.split("_")) + "Arguments"
 
 
-def _class(operator: Operator) -> str:
+def _class(operator: Operator, run: tuple[str, ...] = ()) -> str:
+    """run: the arguments that RunArguments has, for an operator that takes them all."""
+    names = {entry.name for entry in entries(operator)}
+    inherits = bool(run) and names.issuperset(run)
     lines = [
         "",
         "",
-        f"class {class_name(operator)}(TypedDict, total=False):",
+        f"class {class_name(operator)}({'RunArguments' if inherits else 'TypedDict'}, total=False):",
         f'    """Everything that `Library.{operator.name}` takes by name; its docstring says what each one is."""',
         "",
     ]
-    places = {a.name for a in operator.positional}
+    places = {a.name for a in operator.positional} | (set(run) if inherits else set())
     lines += [f"    {entry.name}: {_type(entry)}" for entry in entries(operator) if entry.name not in places]
     return "\n".join(lines) + "\n"
 
