@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from codegen.emit import flags
 from codegen.out import sources
 from codegen.out.sources import Sources
+from codegen.schema.tree import tree
 
 PACKAGES = "package"
 LIB, PKGCONFIG, CMAKE, INCLUDE, SHARE = "lib", "lib/pkgconfig", "lib/cmake/tilekiln", "include", "share/doc/tilekiln"
@@ -85,6 +86,7 @@ def contents(source: Sources) -> dict[str, bytes]:
         "groups": groups,
         "engines": [group for group in groups if group.keep],
         "least": flags.LEAST,
+        "outside": list(tree().outside_operators),
         "standard": flags.STANDARD.removeprefix("c++"),
         "gnu": flags.GNU,
         "old_clang": flags.OLD_CLANG_ENGINE,

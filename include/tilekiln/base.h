@@ -56,7 +56,8 @@ enum {
  * graph is refused). Where an operator takes max_seqlen_q and max_seqlen_k (an append: max_seqlen_k alone), they say in place of
  * these arrays what the host must know: on a device whose memory the host may not read index arrays then stay where they are and are
  * read when the stream has come to the call. Engines of the host then check them as ever, and the stream keeps the error. Kernels
- * cannot say what is wrong: they take each number as the nearest that stays within the arrays and the arguments. */
+ * cannot say what is wrong: lengths are cut to these arguments, but starts, places and pages must lie within the arrays, as nothing
+ * else promises that only these are read and written. */
 #define TILEKILN_CPU 1 /* device_type, as in DLPack */
 
 /* A strided view of memory the caller owns. stride counts elements and may be anything, 0 and negative included, where an

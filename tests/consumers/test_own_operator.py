@@ -257,6 +257,9 @@ def test_the_vendored_tree_has_it_and_builds(built: Path) -> None:
         "host.cpp",
     ]
     assert (tree / "include/tilekiln/operators/relative_attention.h").exists()
+    readme = (tree / "README.md").read_text()
+    assert "`scons operators=FOLDER receipt=relative_attention " in readme
+    assert "for\nrelative_attention that of its name, `tilekiln/operators/relative_attention.h`." in readme
     objects = ["build/operators/relative_attention/host.o", "build/generated/relative_attention/operators.o"]
     compiler = "ccache g++" if "ccache" in " ".join(shared_objects()) else "g++"
     run("make", f"CXX={compiler}", *objects, cwd=tree)
