@@ -232,9 +232,11 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
                         instances.append(Instance(f"{one.name}{words}{word}", one, packed, target, how))
     if not instances:
         narrow = f" where '{where}'" if where else ""
+        named = ",".join(target.name for target in chosen)
+        on = "" if all(target.backend_.host for target in chosen) else f" --target {named}"
         raise CodegenError(
-            f"receipt {source.name} lists no {family or 'instance'}{narrow}; "
-            f"`python -m codegen explain {source.name} '{f'{family} {where}'.strip()}'` says why"
+            f"receipt {source.name} lists no {family or 'instance'}{f' for {named}' if on else ''}{narrow}; "
+            f"`python -m codegen explain {source.name} '{f'{family} {where}'.strip()}'{on}` says why"
         )
     if len({instance.name for instance in instances}) != len(instances):
         raise CodegenError(f"receipt {source.name}: two instances have one name; two axes must share a word")
