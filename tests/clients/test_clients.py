@@ -83,3 +83,20 @@ def test_modernbert(run):
 @BOTH
 def test_transformers_over_pages(run, lock):
     run("paged_batching.py", lock)
+
+
+def test_kernels_puts_our_layers_into_a_model(overlay, build_library, scons):
+    """The repository brings its own tilekiln: that of the tree is not on the path."""
+    library = build_library("norm_default")
+    scons("receipt=norm_default", "hf-kernels")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, [overlay("kernels"), ROOT])),
+        "TILEKILN_HUB_REPOSITORY": str(library.parents[1] / "hf-kernels" / "tilekiln-norm-default"),
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, ROOT / "tests" / "clients" / "hub_layers.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd="/", timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert done.stdout.splitlines()[-1] == "agrees"
