@@ -1,5 +1,5 @@
 // Elements taken together: lanes run along a row, or each along a column. Sums go on in fp64 after 64 additions, so that long ones
-// keep their digits; maxima carry a number that is NaN once an element is.
+// keep their digits; maxima carry the largest magnitude beside them, which is NaN once an element is.
 #pragma once
 
 #include "kernels/backends/cpu/twos.h"
@@ -8,9 +8,6 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 constexpr int kFlush = 64;  // additions in fp32
-
-// 0, or NaN where v is.
-TILEKILN_INLINE vf not_a_number(vf v, vf so_far) { return fma(min(broadcast(3.40282347e38f), abs(v)), zero(), so_far); }
 
 template <tensor::Reduction kDo> constexpr float nothing() {
   return kDo == tensor::Reduction::max ? -__builtin_inff() : kDo == tensor::Reduction::min ? __builtin_inff() : 0.f;
@@ -77,28 +74,30 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
       const T* p = x + place.x;
       for (long long j = 0; j < a.length;) {
         const vf start = broadcast(nothing<kDo>());
-        vf part[4] = {start, start, start, start};
+        Two part[2] = {both_of(start), both_of(start)};
         const long long end = a.length - j < 4 * kFlush * kLanes ? a.length : j + 4 * kFlush * kLanes;
-        for (; j + 4 * kLanes <= end && a.step == 1; j += 4 * kLanes) TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
-            const vf v = widen(p + j + i * kLanes);
-            part[i] = taken<kDo>(part[i], v);
-            if constexpr (!kSums(kDo)) bad = not_a_number(v, bad);
+        for (; j + 2 * kTwo <= end && a.step == 1; j += 2 * kTwo) TILEKILN_UNROLL(2) for (int i = 0; i < 2; ++i) {
+            const Two v = widen_two<T>(p + j + i * kTwo);
+            part[i] = {taken<kDo>(part[i].a, v.a), taken<kDo>(part[i].b, v.b)};
+            if constexpr (!kSums(kDo)) bad = max_magnitude(max_magnitude(bad, v.a), v.b);
           }
         for (; j < end; j += kLanes) {
           const long long left = a.length - j;
           vf v = row_at(p, a.step, j, a.length);
           if (left < kLanes) v = select(lane_bits((1u << left) - 1), v, start);
-          part[0] = taken<kDo>(part[0], v);
-          if constexpr (!kSums(kDo)) bad = not_a_number(v, bad);
+          part[0].a = taken<kDo>(part[0].a, v);
+          if constexpr (!kSums(kDo)) bad = max_magnitude(bad, v);
         }
-        const double one = across<kDo>(taken<kDo>(taken<kDo>(part[0], part[1]), taken<kDo>(part[2], part[3])));
+        const vf two[2] = {taken<kDo>(part[0].a, part[0].b), taken<kDo>(part[1].a, part[1].b)};
+        const double one = across<kDo>(taken<kDo>(two[0], two[1]));
         if constexpr (kSums(kDo))
           sum += one;
         else
           sum = (kDo == tensor::Reduction::max) == (one > sum) ? one : sum;
       }
     } while (place.next());
-  const float result = float(sum * a.scale) + (kSums(kDo) ? 0 : total(bad));
+  float result = float(sum * a.scale);
+  if (!kSums(kDo) && any_above(bad, broadcast(__builtin_inff()))) result = __builtin_nanf("");
   narrow_some((T*)a.y + at.y, broadcast(result), 1);
 }
 
@@ -131,7 +130,7 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
       TILEKILN_UNROLL(4) for (int r = 0; r < many; ++r) {
         const Two v = widen_two<T>(rows[r] + j, count - j);
         all = {taken<kDo>(all.a, v.a), taken<kDo>(all.b, v.b)};
-        if constexpr (!kSums(kDo)) wrong = {not_a_number(v.a, wrong.a), not_a_number(v.b, wrong.b)};
+        if constexpr (!kSums(kDo)) wrong = max_magnitude(wrong, v);
       }
       store(so_far + j, all.a);
       store(so_far + j + kLanes, all.b);
@@ -159,7 +158,7 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
     if constexpr (kSums(kDo))
       so_far[i] = float(sums[i] * a.scale);
     else
-      so_far[i] += bad[i];
+      so_far[i] = bad[i] == bad[i] ? so_far[i] : bad[i];
   }
   T* y = (T*)a.y + at.y + first * a.column_y;
   for (int i = 0; i < count; i += kTwo) {
