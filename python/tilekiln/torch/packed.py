@@ -65,11 +65,15 @@ class Linear(torch.nn.Module):
     scale: Tensor | None
     padded_bias: Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear, weights: Weights = None, group: int = 32) -> None:
-        """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing."""
+    def __init__(self, linear: torch.nn.Linear, weights: Weights = None, group: int | None = None) -> None:
+        """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing.
+
+        group: numbers of a row that share a factor, of quantised weights; None is 32 for int4, the whole row for int8.
+        """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weights, self.group, self.dtype = weights, group, linear.weight.dtype
+        self.weights, self.dtype = weights, linear.weight.dtype
+        self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
         self.bias = linear.bias
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
