@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -246,7 +246,7 @@ def _build(builder: Builder, sizes: frozenset[str]) -> Iterator[str]:
     yield "        v = self._values.copy()\n"
     yield "        get = v.get\n" if builder.refuses or builder.becomes else ""
     for one in builder.requires:
-        yield f"        if {one.field!r} not in v:\n"
+        yield f"        if not v.get({one.field!r}):\n"
         yield f"            raise refusal({one.name or one.field!r}, 'not given', {one.must!r})\n"
     if builder.multiple:
         by, of = builder.multiple.field, builder.multiple.of
@@ -273,14 +273,19 @@ def _words(builder: Builder) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
                 yield setter, word, values
 
 
-def _condition(when: str) -> str:
-    """A selection over fields as a Python expression over `v`; no is also what is not said."""
+def clause_of(when: str) -> Sequence[Condition]:
+    """A selection over fields, which is one clause."""
 
     def failure(message: str, text: str, offset: int) -> Exception:
         return ValueError(f"{FILE}: {message}: {text}")
 
     (clause,) = parse(when, failure)
-    return " and ".join(_test(condition) for condition in clause)
+    return clause
+
+
+def _condition(when: str) -> str:
+    """A selection over fields as a Python expression over `v`; no is also what is not said."""
+    return " and ".join(_test(condition) for condition in clause_of(when))
 
 
 def _test(condition: Condition) -> str:

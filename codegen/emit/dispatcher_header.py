@@ -1,13 +1,15 @@
-"""The tables of the dispatcher in C++, include/tilekiln/dispatcher/tables.hpp, from kernels/dispatcher.yaml."""
+"""From kernels/dispatcher.yaml for C++: tables of fields and words (tables.hpp), rules of builders (rules.hpp)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from codegen.emit.dispatcher import DispatcherFile, read
+from codegen.emit.dispatcher import Builder, DispatcherFile, clause_of, read
+from codegen.schema.language import Condition
 from codegen.schema.places import Places
 
 PATH = "include/tilekiln/dispatcher/tables.hpp"
+RULES = "include/tilekiln/dispatcher/rules.hpp"
 WORDS = (  # setter, argument
     ("api_family", "name"),
     ("kernel_family", "name"),
@@ -36,7 +38,8 @@ struct Word { const char *word, *value, *more; };
 
 def contents(places: Places) -> dict[str, str]:
     """Text by path from the root of the tree."""
-    return {PATH: text(read(places))}
+    declared = read(places)
+    return {PATH: text(declared), RULES: rules(declared)}
 
 
 def text(declared: DispatcherFile) -> str:
@@ -74,3 +77,97 @@ def _quoted(value: str | bool | None) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return '""' if value is None else f'"{value}"'
+
+
+RULES_HEAD = """// What builders of problems ask for, refuse and make of what they were told.
+// Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
+#pragma once
+#include "tilekiln/dispatcher/problem.hpp"
+
+// clang-format off
+namespace tilekiln::dispatcher::rules {
+
+// Throws std::invalid_argument, "field: was X, must be Y".
+[[noreturn]] inline void refuse(const char* field, const std::string& was, const char* must) {
+  throw std::invalid_argument(std::string(field) + ": was " + was + ", must be " + must);
+}
+inline std::string told(const Value& value, const char* absent) { return value.empty() ? absent : value.text(); }
+
+"""
+
+
+def rules(declared: DispatcherFile) -> str:
+    """The text of rules.hpp: for each builder `check_<builder>` and `finish_<builder>`."""
+    names = _Names()
+    sizes = frozenset(declared.fields.size)
+    functions = [line for name, builder in declared.builders.items() for line in _rules(name, builder, sizes, names)]
+    fields = "".join(f'inline const Field {_field(name)}("{name}");\n' for name in sorted(names.fields))
+    words = "".join(f'inline const Value {_word(word)}("{word}");\n' for word in sorted(names.words))
+    return f"{RULES_HEAD}{fields}{words}{''.join(functions)}\n}}  // namespace tilekiln::dispatcher::rules\n"
+
+
+class _Names:
+    """The fields and words that functions speak of, each an object of the header."""
+
+    def __init__(self) -> None:
+        self.fields, self.words = set[str](), set[str]()
+
+    def field(self, name: str) -> str:
+        self.fields.add(name)
+        return _field(name)
+
+    def value(self, value: str | int | None) -> str:
+        if value is None or isinstance(value, int):
+            return "Value()" if value is None else f"Value(int64_t{{{value}}})"
+        if value in ("yes", "no"):
+            return f"Value({'true' if value == 'yes' else 'false'})"
+        self.words.add(value)
+        return _word(value)
+
+
+def _field(name: str) -> str:
+    return f"field_{name}"
+
+
+def _word(word: str) -> str:
+    return f"word_{word}"
+
+
+def _rules(name: str, builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
+    yield f"\n// What a {name} must be told, and what does not go together.\n"
+    yield f"inline void check_{name}(const Problem& p) {{\n"
+    for one in builder.requires:
+        field = names.field(one.field)
+        lacking = f"p.number({field}) <= 0" if one.must == "at least 1" else f"p[{field}].empty()"
+        yield f'  if ({lacking}) refuse("{one.name or one.field}", "not given", "{one.must}");\n'
+    if builder.multiple:
+        by, of = names.field(builder.multiple.field), names.field(builder.multiple.of)
+        yield f'  if (p.number({by}) % p.number({of}) != 0)\n    refuse("{builder.multiple.field}", p[{by}].text(), '
+        yield f'("a multiple of {builder.multiple.of}, " + p[{of}].text()).c_str());\n'
+    for rule in builder.refuses:
+        absent = "0" if rule.field in sizes else "no"
+        was = f'told(p[{names.field(rule.field)}], "{absent}")'
+        yield f'  if ({_all(rule.when, names)}) refuse("{rule.field}", {was}, "{rule.must}");\n'
+    yield "}\n"
+    if builder.becomes:
+        yield f"\n// What becomes of it.\ninline void finish_{name}(Problem& p) {{\n"
+    for change in builder.becomes:
+        yield f"  if ({_all(change.when, names)}) {{\n"
+        yield from (f"    p.set({names.field(to)}, p[{names.field(of)}]);\n" for to, of in change.copy.items())
+        yield from (f"    p.set({names.field(to)}, {names.value(value)});\n" for to, value in change.set.items())
+        yield "  }\n"
+    yield "}\n" if builder.becomes else ""
+
+
+def _all(when: str, names: _Names) -> str:
+    return " && ".join(_test(condition, names) for condition in clause_of(when))
+
+
+def _test(condition: Condition, names: _Names) -> str:
+    """A condition over the fields of a problem `p`; no is also what is not said."""
+    field, value, sign = names.field(condition.axis), condition.values[0], "!" if condition.negated else ""
+    if condition.ordered:
+        return f"p.number({field}) {condition.sign} {int(value)}"
+    if value in ("yes", "no"):
+        return f"{sign}p[{field}].{'yes' if value == 'yes' else 'off'}()"
+    return f"p[{field}] {'!=' if condition.negated else '=='} {names.value(value)}"

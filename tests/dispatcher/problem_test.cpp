@@ -19,6 +19,7 @@ void refusals_name_the_field() {
   refused("batch: was 0, must be at least 1", [](auto& b) { b.dims(64, 64, 0, 1, 1); });
   refused("seqlen_q: was -1, must be at least 0", [](auto& b) { b.dims(64, 64, 1, -1, 1); });
   refused("nhead_k: was 0, must be at least 1", [](auto& b) { b.nheads(8, 0); });
+  refused("nhead_k: was not given, must be at least 1", [](auto& b) { b.set("nhead_k", int64_t{0}); });
   refused("nhead_q: was 8, must be a multiple of nhead_k, 3", [](auto& b) { b.nheads(8, 3); });
   refused("bias_type: was slopes, must be no_bias, none, no, elementwise, elementwise_bias or alibi",
           [](auto& b) { b.bias_type("slopes"); });

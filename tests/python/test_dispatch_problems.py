@@ -39,6 +39,7 @@ WRONG = {
     "lse: was no, must be yes for bwd, which reads what the forward wrote": lambda b: b.api_family("bwd"),
     "max_seqlen_q: was 0, must be at least 1 in group mode": lambda b: b.group_mode(),
     "dbias: was yes, must be no without an elementwise bias": lambda b: b.bwd_flags(True, False, False),
+    "nhead_k: was not given, must be at least 1": lambda b: b.set("nhead_k", 0),  # and nothing is divided by it
     "store_randval: was yes, must be no without dropout": lambda b: b.bwd_flags(False, True, False),
 }
 

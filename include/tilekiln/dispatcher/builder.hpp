@@ -2,7 +2,7 @@
 // std::invalid_argument, "field: was X, must be Y".
 #pragma once
 #include "tilekiln/dispatcher/ck_words.hpp"
-#include "tilekiln/dispatcher/problem.hpp"
+#include "tilekiln/dispatcher/rules.hpp"
 
 namespace tilekiln::dispatcher {
 
@@ -18,8 +18,6 @@ class ProblemBuilder {
     detail::one_of("api_family", bare, names);
     const Value value("fmha_" + std::string(bare));
     problem_.set(field::operator_name, value);
-    backward_ = bare == "bwd";
-    prefill_ = bare == "batch_prefill";
     if (!family_given_) problem_.set(field::family, value);
     return *this;
   }
@@ -53,10 +51,7 @@ class ProblemBuilder {
   // no_bias, elementwise or alibi.
   ProblemBuilder& bias_type(std::string_view name) { return put("bias", ck::bias(name)); }
   ProblemBuilder& lse(bool yes) { return put("lse", yes); }
-  ProblemBuilder& dropout(bool yes) {
-    dropout_ = yes;
-    return *this;
-  }
+  ProblemBuilder& dropout(bool yes) { return put("dropout", yes); }
   // no_scale, pertensor, blockscale or kv_blockscale.
   ProblemBuilder& qscale_type(std::string_view name) { return put("qscale", ck::qscale(name)); }
   // none, interleaved or half_rotated.
@@ -104,40 +99,10 @@ class ProblemBuilder {
 
   // Throws std::invalid_argument for what is missing or does not go together.
   Problem build() const {
-    if (problem_[field::dtype].empty()) detail::refuse("data_type", "not given", "a dtype such as bf16");
-    for (const Field* needed : {&field::hdim_q, &field::hdim_v, &field::batch, &field::nhead_q, &field::nhead_k})
-      if (problem_.number(*needed) <= 0) detail::refuse(needed->name(), "not given", "at least 1");
-    const int64_t heads_q = problem_.number(field::nhead_q), heads_k = problem_.number(field::nhead_k);
-    if (heads_q % heads_k != 0)
-      detail::refuse("nhead_q", std::to_string(heads_q), "a multiple of nhead_k, " + std::to_string(heads_k));
-    static const Field lse("lse"), dbias("dbias"), bias("bias"), store("store_randval"), dropout("dropout");
-    if (backward_ && problem_[lse].off())
-      detail::refuse("lse", "no", "yes for bwd, which reads what the forward wrote");
-    if (problem_[field::mode] == Value("group") && problem_.number(field::max_seqlen_q) <= 0)
-      detail::refuse("max_seqlen_q", std::to_string(problem_.number(field::max_seqlen_q)), "at least 1 in group mode");
-    if (problem_[dbias].yes() && problem_[bias] != Value("elementwise"))
-      detail::refuse("dbias", "yes", "no without an elementwise bias");
-    if (problem_[store].yes() && !dropout_) detail::refuse("store_randval", "yes", "no without dropout");
+    rules::check_ProblemBuilder(problem_);
     Problem built = problem_;
-    if (backward_) {
-      // The backward reads the LSE always, so no kernel of it is made for one.
-      static const Value none("none"), apply("apply"), stored("store");
-      built.set(lse, Value());
-      built.set(dropout, !dropout_ ? none : problem_[store].yes() ? stored : apply);
-      static const Value main("fmha_bwd_dq_dk_dv");
-      if (!family_given_) built.set(field::family, main);
-    } else if (dropout_) {
-      built.set(dropout, true);
-    }
-    static const Field kv_dtype("kv_dtype");
-    if (prefill_ && built[kv_dtype].empty()) built.set(kv_dtype, "same");
-    static const Field page_size("page_size"), page_tokens("page_tokens");
-    if (const int64_t tokens = built.number(page_size); prefill_ && tokens > 0) {
-      // Classes of pages, as the operator's host code has them: below and from the key tile on.
-      constexpr int64_t key_tile = 64;
-      built.set(page_tokens, tokens);
-      built.set(page_size, tokens == 1 ? 1 : tokens < key_tile ? 16 : 1024);
-    }
+    rules::finish_ProblemBuilder(built);
+    if (family_given_) built.set(field::family, problem_[field::family]);
     return built;
   }
 
@@ -148,7 +113,7 @@ class ProblemBuilder {
   }
 
   Problem problem_;
-  bool backward_ = false, prefill_ = false, family_given_ = false, dropout_ = false;
+  bool family_given_ = false;
 };
 
 }  // namespace tilekiln::dispatcher

@@ -79,8 +79,7 @@ class GemmProblemBuilder {
 
   // Throws std::invalid_argument: dimensions that are missing, a stride that is too short for its rows.
   Problem build() const {
-    for (const Field* needed : {&field::m, &field::n, &field::k})
-      if (problem_.number(*needed) <= 0) detail::refuse(needed->name(), "not given", "at least 1");
+    rules::check_GemmSetters(problem_);
     Problem built = problem_;
     // Only gemm has a choice; the others' results are of the dtype of a.
     if (built["out_dtype"].empty() && built.operator_name() == Value("gemm")) {

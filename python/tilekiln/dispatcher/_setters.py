@@ -259,17 +259,17 @@ class ProblemBuilder(Builder):
         """The problem. ArgumentError for what is missing or does not go together."""
         v = self._values.copy()
         get = v.get
-        if 'dtype' not in v:
+        if not v.get('dtype'):
             raise refusal('data_type', 'not given', 'a dtype such as bf16')
-        if 'hdim_q' not in v:
+        if not v.get('hdim_q'):
             raise refusal('hdim_q', 'not given', 'at least 1')
-        if 'hdim_v' not in v:
+        if not v.get('hdim_v'):
             raise refusal('hdim_v', 'not given', 'at least 1')
-        if 'batch' not in v:
+        if not v.get('batch'):
             raise refusal('batch', 'not given', 'at least 1')
-        if 'nhead_q' not in v:
+        if not v.get('nhead_q'):
             raise refusal('nhead_q', 'not given', 'at least 1')
-        if 'nhead_k' not in v:
+        if not v.get('nhead_k'):
             raise refusal('nhead_k', 'not given', 'at least 1')
         if v['nhead_q'] % v['nhead_k']:
             raise refusal('nhead_q', v['nhead_q'], f"a multiple of nhead_k, {v['nhead_k']}")
@@ -394,11 +394,11 @@ class GemmSetters(Builder):
     def build(self) -> Problem:
         """The problem. ArgumentError for what is missing or does not go together."""
         v = self._values.copy()
-        if 'm' not in v:
+        if not v.get('m'):
             raise refusal('m', 'not given', 'at least 1')
-        if 'n' not in v:
+        if not v.get('n'):
             raise refusal('n', 'not given', 'at least 1')
-        if 'k' not in v:
+        if not v.get('k'):
             raise refusal('k', 'not given', 'at least 1')
         v['family'] = v['operator']
         return Problem.of(v)
