@@ -226,11 +226,12 @@ def _starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
         return None
     if q.shape[1] < 2 or q.shape[1] != k.shape[1] or position_ids.shape[1] != q.shape[1]:
         return None
-    begins = torch.ones(q.shape[:2], dtype=torch.bool)
+    begins = torch.ones(q.shape[:2], dtype=torch.bool, device=position_ids.device)
     begins[:, 1:] = position_ids.diff() != 1
     if not begins[:, 1:].any():
         return None
-    return torch.cat([begins.flatten().nonzero()[:, 0], torch.tensor([begins.numel()])])
+    starts = begins.flatten().nonzero()[:, 0]
+    return torch.cat([starts, starts.new_tensor([begins.numel()])])
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, there: Tensor, options: dict[str, Any]) -> Tensor:
@@ -239,8 +240,8 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, there: Tensor, options: dict[str, A
     k, v = k[:, :keys], v[:, :keys]
     lengths, first = there.sum(1), there.int().argmax(1)
     if queries == keys:
-        rows = torch.arange(len(there)) * keys
-        starts = torch.cat([rows + first, torch.tensor([there.numel()])]).to(torch.int32)
+        rows = torch.arange(len(there), device=there.device) * keys
+        starts = torch.cat([rows + first, rows.new_tensor([there.numel()])]).to(torch.int32)
         lengths = lengths.to(torch.int32)
         where = {"seqstart_q": starts, "seqstart_k": starts, "seqlen_q": lengths, "seqlen_k": lengths}
         out = _forward(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), {**options, **where})
