@@ -25,6 +25,12 @@ class Kernel(NamedTuple):
         assert self.file.target is not None
         return f"tilekiln_{self.file.target.replace('-', '_')}_{self.name.replace('-', '_')}"
 
+    @property
+    def families(self) -> dict[str, yaml_types.Selection | None]:
+        """Whose instances launch it, and which of theirs."""
+        first = {self.file.family: self.file.when} if self.file.family else {}
+        return {**first, **(self.file.also or {})}
+
 
 DTYPES = ("bf16", "fp16")
 
@@ -38,9 +44,16 @@ def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel
     return [
         Kernel(f"{name}-{dtype}", file, dtype)
         for name, file in entries.items()
-        if file.target == target and family in (None, file.family)
+        if file.target == target
         for dtype in DTYPES
+        if family is None or family in Kernel(name, file, dtype).families
     ]
+
+
+def of_engine(root: Tree, target: str, family: str) -> list[Kernel]:
+    """Those that instances of a family launch, and of every family that its engines hold."""
+    held = {name for name, other in root.families.items() if other.engine_family.name == family}
+    return [kernel for kernel in of_target(root, target) if held & set(kernel.families)]
 
 
 def of_plan(plan: Plan) -> dict[str, Kernel]:
@@ -58,7 +71,8 @@ def of_plan(plan: Plan) -> dict[str, Kernel]:
 
 
 def _clauses(family: Family, kernel: Kernel) -> list[Clause]:
-    when = [kernel.file.when] if isinstance(kernel.file.when, str) else kernel.file.when or [""]
+    chosen = kernel.families[family.name]
+    when = [chosen] if isinstance(chosen, str) else chosen or [""]
     return family.bind([f"{text} dtype={kernel.dtype}".strip() for text in when], (kernel.name, "when"))
 
 

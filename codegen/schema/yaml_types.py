@@ -135,6 +135,7 @@ class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
     target: TargetName | None = None  # whose libraries hold it; null: none does yet
     family: Word | None = None
     when: Selection | None = None
+    also: dict[Word, Selection] | None = None  # further families whose instances launch it
 
 
 class RefusalFile(Struct, frozen=True, forbid_unknown_fields=True):

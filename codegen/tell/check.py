@@ -161,8 +161,12 @@ def _check_files(root: Tree, family: Family) -> None:
     if family.engine_family is not family:
         return
     named: list[tuple[str, tuple[str | int, ...]]] = [(family.engine.header, ("engine", "header"))]
+    sharing = [other for other in root.families.values() if other.engine_family is family]
     used = {
-        (target.backend, how.pipeline) for target in root.targets.values() for how in root.algorithms(target, family)
+        (target.backend, how.pipeline)
+        for target in root.targets.values()
+        for other in sharing
+        for how in root.algorithms(target, other)
     }
     for index, name in enumerate(family.pipelines):
         backends = [backend for backend in root.backends if (backend, name) in used] or [*root.backends][:1]

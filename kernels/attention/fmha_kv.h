@@ -88,10 +88,50 @@ struct AppendCall : AttentionCall {   // seqlen_q: of q; the sequences are all a
   AppendProblem problem = {};
   AppendSteps steps = {};
   int seqlen_new = 0;
+  i64 positions = 0;  // that have a row of cos and sin
   SmallArray<AppendSequence, 16> kv_sequences;
   SmallArray<int, 64> table;
   bool attends = false;
   KvCall attention;  // over the grown cache
+};
+
+// Where the queries and keys of a call are, in the memory of its device, for kernels that find them by themselves; null: as said. Of
+// numbers that the host has not looked at, a kernel makes something that stays within the arrays.
+struct KvDevicePlaces {
+  const int *seqstart_q, *seqlen_q,
+      *cu_seqlens_q;                       // (batch); first rows, in group mode. No lengths: all have the longest
+  const int *seqlen_k, *cu_seqlens_k;      // where keys end in the cache of their sequence. Neither: all have room_k
+  const int* first_key;                    // (batch); null: 0
+  const int* row_k;                        // (batch), of the cache or the table; null: its own number
+  const int* table;                        // page numbers; null: the cache is contiguous
+  const int* table_at;                     // (batch), entries before a sequence's page 0; null: row times table_row
+  const int *table_start, *last_page_len;  // kv_indptr and kv_last_page_lens: pages say the lengths
+  i64 table_row, entries;                  // entries: of the table
+  int rows_k, pages;                       // of the cache or the table; of the pool
+  int more;                                // keys beyond those that seqlen_k says
+  int room_k;                              // no place of a sequence is beyond
+  int total_q;                             // group mode: rows of q
+  bool first_is_start;                     // seqlen_k counts from first_key
+};
+
+// What a kernel of a device is handed in place of units: of the main stage, and of the one that puts its splits together.
+struct KvKernelProblem {
+  KvProblem problem;
+  KvSteps steps;
+  KvDevicePlaces places;
+  int batch, seqlen_q, seqlen_k;  // sequences; the longest
+  int num_splits;
+  // With splits, of query i and head h of sequence b: [(b seqlen_q + i) nhead_q + h][num_splits][hdim_v], normalised, and base-2
+  // logarithms of the sums.
+  float *part_out, *part_lse;
+};
+
+struct AppendKernelProblem {
+  AppendProblem problem;
+  AppendSteps steps;
+  KvDevicePlaces places;
+  int batch, seqlen_q, seqlen_new;
+  i64 positions;  // that have a row of cos and sin
 };
 
 // What is not known until the stream comes to a call: its scales must be numbers.
@@ -133,6 +173,11 @@ int num_splits(const KvCall& call);
 // Run the call, now or in its stream (which takes it over).
 [[nodiscard]] tilekiln_status launch(KvCall& call);
 [[nodiscard]] tilekiln_status launch(AppendCall& call);
+// The same on a backend with kernels of its own.
+[[nodiscard]] tilekiln_status run_kernels(KvCall& call);
+[[nodiscard]] tilekiln_status run_kernels(AppendCall& call);
+// Parts of the keys that keep the processors of such a backend busy.
+int splits_of_kernels(const KvCall& call);
 // At once, in this thread and its helpers, whatever the stream says.
 [[nodiscard]] tilekiln_status run_kv(KvCall& call);
 

@@ -288,6 +288,7 @@ tilekiln_status check_kv_scales(const KvCall& call) {
 
 int num_splits(const KvCall& call) {
   if (call.num_splits > 0) return call.num_splits;
+  if (!call.backend->takes_units) return splits_of_kernels(call);
   const KvProblem& problem = call.problem;
   i64 batch = 0;
   for (const KvSequence& sequence : call.kv_sequences) batch += sequence.seqlen_q > 0;
@@ -300,6 +301,7 @@ int num_splits(const KvCall& call) {
 }
 
 tilekiln_status run_kv(KvCall& call) {
+  if (!call.backend->takes_units) return run_kernels(call);
   if (call.unread) TILEKILN_TRY(read_keys(&call));
   return Run(call).run();
 }

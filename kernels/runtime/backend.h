@@ -66,6 +66,8 @@ struct Backend {
   tilekiln_status (*captured)(Device device, NativeStream stream, bool* yes);
   // Why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
   const char* (*absent)(Device device, const Target& target);
+  // How many blocks of a kernel run side by side. Null: of a backend whose engines are functions of the host.
+  int (*processors)(Device device);
 };
 
 extern const Backend cpu_backend;

@@ -59,15 +59,18 @@ EXPORT int cuModuleLoadData(Opaque* module, const void* image) {
 }
 EXPORT int cuModuleGetFunction(Opaque* function, Opaque module, const char* name) {
   strncpy(stub_name, name, sizeof(stub_name) - 1);
-  return *function = module, 0;
+  static_cast<void>(module);
+  return *function = strdup(name), 0;  // a function is its name
 }
 EXPORT int cuFuncSetAttribute(Opaque, int, int) { return 0; }
-EXPORT int cuLaunchKernel(Opaque, unsigned grid, unsigned, unsigned, unsigned threads, unsigned, unsigned,
+EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, unsigned threads, unsigned, unsigned,
                           unsigned shared_bytes, Opaque stream, void** parameters, void**) {
   if (stub_launch_error != 0) return stub_launch_error;
   ++stub_launches;
   stub_grid = grid, stub_threads = threads, stub_shared_bytes = shared_bytes;
   stub_stream = reinterpret_cast<uint64_t>(stream);
+  strncpy(stub_name, static_cast<const char*>(function), sizeof(stub_name) - 1);
+  if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row
   memcpy(&stub_row, parameters[0], sizeof(Row));
   const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};
   for (int i = 0; i < 4; ++i) {

@@ -178,6 +178,36 @@ def unread(library: tk.Library) -> None:
     assert number("allocated").value == kept
 
 
+def cache(library: tk.Library) -> None:
+    """Calls over a KV cache: their launches; captured where no array is read; errors."""
+    q, k, v, out = Device(2, 1, 4, 64), Device(9, 16, 2, 64), Device(9, 16, 2, 64), Device(2, 1, 4, 64)
+    table, lengths = Device(2, 4, dtype="int32", fill=1), ints(5, 20)
+    arguments: dict[str, Any] = {"block_table": table, "seqlen_k": lengths, "out": out}
+    library.fmha_fwd_splitkv(q, k, v, num_splits=1, **arguments)
+    assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode_linear\0")
+    assert (number("launches").value, number("grid").value, number("allocated").value) == (1, 4, 0)
+    longest = {"max_seqlen_q": 1, "max_seqlen_k": 64}
+    waits = number("waits").value
+    number("capturing").value = 1
+    library.fmha_fwd_splitkv(q, k, v, num_splits=3, **arguments, **longest)
+    assert number("launches").value == 3
+    assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode_combine\0")
+    assert (number("allocated").value, number("grid").value) == (0, 8)
+    library.fmha_fwd_splitkv(q, k, v, num_splits=1, causal=True, window=(3, 0), **arguments, **longest)
+    assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode_linear_general\0")
+    knew = Device(2, 1, 2, 64)
+    library.fmha_fwd_appendkv(None, k, v, knew, knew, block_table=table, seqlen_k=lengths, max_seqlen_k=64)
+    assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_append\0")
+    assert number("waits").value == waits
+    said = refused(lambda: library.fmha_fwd_splitkv(q, k, v, **arguments))
+    assert "stream: was being captured into a graph" in said, said
+    number("capturing").value = 0
+    odd = [Device(2, 1, 4, 60), Device(9, 16, 2, 60), Device(9, 16, 2, 60)]
+    said = refused(lambda: library.fmha_fwd_splitkv(*odd, block_table=table, seqlen_k=lengths, out=Device(2, 1, 4, 60)))
+    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda", said
+    assert number("modules").value == 2  # decode's, and the append's
+
+
 def errors(library: tk.Library) -> None:
     q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
 
@@ -217,7 +247,7 @@ def other_chip(library: tk.Library) -> None:
     assert "cuda-sm90a, which this machine has not (cuda:0 has compute capability 8.0)" in said, said
 
 
-CASES = {case.__name__: case for case in (lazily, streams, capture_first, sequences, unread, errors, other_chip)}
+CASES = {case.__name__: case for case in (lazily, streams, capture_first, sequences, unread, cache, errors, other_chip)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

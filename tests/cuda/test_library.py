@@ -28,6 +28,8 @@ from tests.python.capsules import Exported
 ROOT = Path(__file__).resolve().parents[2]
 TARGETS, WHERE = "cuda-sm90a,native", "family=fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64"
 
+OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16 hdim_q=64 hdim_v=64 pipeline!=hopper"
+
 CASES = ["lazily", "streams", "capture_first", "sequences", "unread", "errors", "other_chip"]
 
 pytestmark = pytest.mark.xdist_group("cuda")
@@ -42,6 +44,11 @@ def path(build_library: Callable[..., Path], binding: object) -> Path:
             pytest.fail(str(error))
         pytest.skip(str(error))
     return build_library("flash", targets=TARGETS, where=WHERE)
+
+
+@pytest.fixture(scope="module")
+def over_caches(path: Path, build_library: Callable[..., Path]) -> Path:
+    return build_library("flash", targets="cuda-sm90a", where=OVER_CACHES)
 
 
 @pytest.fixture(scope="module")
@@ -102,16 +109,31 @@ def test_host_side(path: Path, stub: Path, case: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.torch
+def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
+    test_host_side(over_caches, stub, "cache")
+
+
 def test_every_row_has_a_kernel() -> None:
     """By the plan alone: each row's tile is that of a kernel which holds its head dims."""
     plan = resolve("flash", ["cuda-sm90a"])
-    held = kernels.of_plan(plan)
-    assert len(held) == 14
+    every = kernels.of_plan(plan)
+    held = {name: kernel for name, kernel in every.items() if "WARPGROUPS" in kernel.file.define}
+    assert (len(held), len(every)) == (14, 22)
     by_tile = {
         (kernel.dtype, 64 * kernel.file.define["WARPGROUPS"], kernel.file.define["KEYS"]) for kernel in held.values()
     }
     assert plan.instances
     for instance in plan.instances:
+        if instance.how.pipeline in ("append", "combine"):
+            continue
+        if instance.how.pipeline == "decode":
+            hdim = max(instance.signature["hdim_q"], instance.signature["hdim_v"])
+            assert any(
+                kernel.dtype == instance.signature["dtype"] and kernel.file.define.get("HDIM", 0) >= hdim
+                for kernel in every.values()
+            ), instance.name
+            continue
         signature, (tile_q, tile_k) = instance.signature, map(int, str(instance.algorithm["tile"]).split("x"))
         assert (signature["dtype"], tile_q, tile_k) in by_tile
         assert any(

@@ -50,6 +50,7 @@ tilekiln_status rotary(const Args& args, Call& call) {
   problem.rotary_cos = cos.data;
   problem.rotary_sin = sin.data;
   problem.rotary_fp32 = cos.dtype == TILEKILN_FP32;
+  call.to.positions = cos.shape[0];
   problem.rotary_cos_row = cos.stride[0];
   problem.rotary_sin_row = sin.stride[0];
   problem.q_advances = has_mask(args);

@@ -86,7 +86,7 @@ tilekiln_status query(Device, NativeStream stream, bool* idle) {
 
 }  // namespace
 
-const Backend cpu_backend = {"cpu",  TILEKILN_CPU, true, true, true, nullptr, has,     launch,
-                             memory, fill,         copy, host, wait, query,   nullptr, nullptr};
+const Backend cpu_backend = {"cpu", TILEKILN_CPU, true, true, true,  nullptr, has,     launch, memory,
+                             fill,  copy,         host, wait, query, nullptr, nullptr, nullptr};
 
 }  // namespace tilekiln

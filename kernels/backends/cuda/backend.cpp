@@ -38,19 +38,28 @@ const char* absent(Device device, const Target&) {
   return text;
 }
 
+int processors(Device device) {
+  const DeviceFacts* const fact = facts(device.id);
+  return fact != nullptr ? fact->multiprocessors : 1;
+}
+
 // A kernel's function on a device; a list that only grows.
 struct Loaded {
   const Kernel* kernel;
+  const char* name;
   int device;
-  Opaque function;
+  Opaque module, function;
   Loaded* next;
 };
 std::atomic<Loaded*> loaded = nullptr;
 
 tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
+  Opaque module = nullptr;  // of another function of the kernel
   const auto known = [&] {
     for (const Loaded* one = loaded.load(std::memory_order_acquire); one != nullptr; one = one->next) {
-      if (one->kernel == launch.kernel && one->device == device) return one->function;
+      if (one->kernel != launch.kernel || one->device != device) continue;
+      module = one->module;
+      if (strcmp(one->name, launch.function) == 0) return one->function;
     }
     return Opaque(nullptr);
   };
@@ -62,13 +71,14 @@ tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
   if (*function != nullptr) return TILEKILN_OK;
   const Driver& cuda = driver();
   constexpr int attribute_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-  Opaque module = nullptr;
-  TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, launch.kernel->image), device, launch.kernel->name));
+  if (module == nullptr)
+    TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, launch.kernel->image), device, launch.kernel->name));
   TILEKILN_TRY(check(cuda.cuModuleGetFunction(function, module, launch.function), device, launch.kernel->name));
   const auto bytes = static_cast<int>(launch.shared_bytes);
   TILEKILN_TRY(check(cuda.cuFuncSetAttribute(*function, attribute_shared_bytes, bytes), device, launch.kernel->name));
-  loaded.store(new Loaded{launch.kernel, device, *function, loaded.load(std::memory_order_relaxed)},
-               std::memory_order_release);
+  loaded.store(
+      new Loaded{launch.kernel, launch.function, device, module, *function, loaded.load(std::memory_order_relaxed)},
+      std::memory_order_release);
   return TILEKILN_OK;
 }
 
@@ -208,6 +218,7 @@ const Backend cuda_backend = {"cuda",
                               cuda::wait,
                               cuda::query,
                               cuda::captured,
-                              cuda::absent};
+                              cuda::absent,
+                              cuda::processors};
 
 }  // namespace tilekiln

@@ -117,7 +117,7 @@ tilekiln_status query(Device, NativeStream stream, bool* idle) { return cpu_back
 }  // namespace
 
 extern const Backend paper_backend;
-const Backend paper_backend = {"paper", 12,   false, true, true, nullptr, has,      launch,
-                               memory,  fill, copy,  host, wait, query,   captured, nullptr};
+const Backend paper_backend = {"paper", 12,   false, true, true,  nullptr,  has,     launch, memory,
+                               fill,    copy, host,  wait, query, captured, nullptr, nullptr};
 
 }  // namespace tilekiln

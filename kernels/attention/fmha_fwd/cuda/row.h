@@ -19,6 +19,7 @@ enum Feature : int {
   kDropout = 32,
   kBottomRight = 64,
   kHeavyFirst = 128,  // query blocks from the last one, which sees the most keys under a causal mask
+  kCache = 256,       // with kGroup: keys lie in a cache, as the fields from `first_key` on say
 };
 
 // Coordinates of the tensor maps: (head dim, row, sequence, batch, head).
@@ -65,6 +66,26 @@ struct alignas(128) Row {
   int rows_q, rows_k;  // from one sequence to the next, where none has a start
   int min_seqlen_q;    // sequences with at most so many rows are left to another call
   int features;
+  // Of a cache: the fields of kernels/attention/cuda/places.h. A page is `k_page` rows of k from the one before it; the map of k has
+  // boxes of `box` rows, which lie in one page each.
+  const int* first_key;
+  const int* row_k;
+  const int* table;
+  const int* table_at;
+  const int* table_start;
+  const int* last_page_len;
+  int64_t table_row;
+  int64_t entries;
+  int k_page, v_page;
+  int cache_rows;
+  int pages;
+  int more;
+  int first_is_start;
+  int room_k;
+  int page_size;
+  int page_shift;
+  int total_q;
+  int box;
 };
 
 // What the host must know of a build; the cubin holds one as `fmha_fwd_build`.

@@ -1,6 +1,7 @@
 // Which tile is which: the order in which query blocks are dealt out, and the keys that a block sees.
 #pragma once
 
+#include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
 #include "kernels/backends/cuda/ptx.h"
 
@@ -23,9 +24,9 @@ template <int kQueryRows, int kKeys> struct Tiles {
     return max(min(said, most), 0);
   }
 
-  // Fills `tile` for position t of the order; false: the sequence has no such rows. start_k: as start_q.
+  // Fills `tile` for position t of the order; false: the sequence has no such rows. keys.first: as start_q; of a cache, all of it.
   // Heads go in groups whose keys and values fit into L2; inside a group all heads of a block, then the next block.
-  static __device__ bool decode(const Row& p, int t, Tile& tile, int& start_k) {
+  static __device__ bool decode(const Row& p, int t, Tile& tile, Keys& keys) {
     const int heads = p.batch * p.nhead_q, group_tiles = p.head_group * p.query_blocks, group = t / group_tiles;
     const int in_group = min(p.head_group, heads - group * p.head_group), at = t - group * group_tiles;
     const int block = at / in_group, head = group * p.head_group + (at - block * in_group);
@@ -34,12 +35,21 @@ template <int kQueryRows, int kKeys> struct Tiles {
     tile.row = (p.features & kHeavyFirst ? p.query_blocks - 1 - block : block) * kQueryRows;
     tile.seqlen_q = p.seqlen_q_most;
     tile.seqlen_k = p.seqlen_k_most;
-    tile.start_q = start_k = 0;
+    tile.start_q = keys.first = 0;
     if (p.features & kGroup) {
       tile.start_q = p.seqstart_q ? p.seqstart_q[tile.b] : tile.b * p.rows_q;
-      start_k = p.seqstart_k ? p.seqstart_k[tile.b] : tile.b * p.rows_k;
+      keys.first = p.seqstart_k ? p.seqstart_k[tile.b] : tile.b * p.rows_k;
       tile.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, tile.b, p.seqlen_q_most);
-      tile.seqlen_k = length(p.seqlen_k, p.cu_seqlens_k, tile.b, p.seqlen_k_most);
+      if (p.features & kCache) {
+        keys = find_keys(p, tile.b);
+        tile.seqlen_k = keys.count;
+        if (p.seqstart_q) {
+          const Queries queries = find_queries(p, tile.b);
+          tile.start_q = queries.start, tile.seqlen_q = queries.count;
+        }
+      } else {
+        tile.seqlen_k = length(p.seqlen_k, p.cu_seqlens_k, tile.b, p.seqlen_k_most);
+      }
       if (tile.seqlen_q <= p.min_seqlen_q) return false;
     }
     if (tile.row >= tile.seqlen_q) return false;

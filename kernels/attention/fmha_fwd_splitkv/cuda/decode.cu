@@ -1,39 +1,52 @@
-// Decode over a paged KV cache: one query row a sequence, the query heads of a group packed into the 16 rows of mma.m16n8k16.
+// Decode over a KV cache: few query rows a sequence. The 16 rows of mma.m16n8k16 are pairs of a query and a query head, of those that share
+// a key head; a sequence with more of them has more tiles, which read its keys again.
 //
-// Bound by memory. A CTA takes a share of one sequence's keys for one key head; each of its warps runs a ring of cp.async over chunks of
-// 16 keys of its own, without a block barrier in the loop. The warps merge by log-sum-exp, and a second kernel merges the splits:
+// Bound by memory. A CTA takes a share of one sequence's keys for one key head and one tile of rows; each of its warps runs a ring of
+// cp.async over chunks of 16 keys of its own, without a block barrier in the loop. The warps merge by log-sum-exp; of one split that is
+// the result, and a second kernel merges several:
 //
 //     m = max_s lse_s,  out = sum_s 2^(lse_s - m) out_s / sum_s 2^(lse_s - m)
 //
-// Nothing here needs more than sm_80. -D: HDIM (64 or 128), STAGES, WARPS; TILEKILN_FP16 for fp16.
+// Masks, soft cap, alibi, bias and scales that are not above 0 have kernels of their own (kGeneral).
+// Nothing here needs more than sm_80. -D: HDIM (64, 128 or 256), STAGES, WARPS; TILEKILN_FP16 for fp16.
+#include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 #include "kernels/backends/cuda/mma.h"
 
 namespace tilekiln::cuda::fmha_decode {
 
-constexpr int kHdim = HDIM, kStages = STAGES, kWarps = WARPS, kChunk = 16, kGroup = 16;
-constexpr int kPieces = kHdim / 8;                // of 16 bytes in a key's row
-constexpr int kBytes = kChunk * kHdim * 2;        // of a chunk of K or V
-constexpr int kRing = kStages * 2 * kBytes;       // of a warp
-constexpr int kMerge = kGroup * (kHdim + 2) * 4;  // of a warp, after the loop
+constexpr int kHdim = HDIM, kStages = STAGES, kWarps = WARPS, kChunk = 16, kRows = 16;
+constexpr int kPieces = kHdim / 8;               // of 16 bytes in a key's row
+constexpr int kBytes = kChunk * kHdim * 2;       // of a chunk of K or V
+constexpr int kRing = kStages * 2 * kBytes;      // of a warp
+constexpr int kMerge = kRows * (kHdim + 2) * 4;  // of a warp, after the loop
 constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
+constexpr int kMostSplits = 128;
 
-struct Sequence {
-  const int* pages;
-  int keys;
+// What a tile of rows sees of its sequence: keys [first, last) and those below `sinks`; and the chunks that hold them, in a row.
+struct Seen {
+  int first, last, sinks;
+  int sink_chunks, first_chunk, chunks;
+
+  __device__ __forceinline__ int chunk(int i) const { return i < sink_chunks ? i : first_chunk + i - sink_chunks; }
+  __device__ __forceinline__ bool has(int key) const { return key < last && (key >= first || key < sinks); }
 };
 
-TILEKILN_DEVICE Sequence sequence_of(const Row& p, int b) {
-  Sequence s;
-  const int64_t first = p.table_start ? p.table_start[b] : int64_t(b) * p.table_row;
-  s.pages = p.table + first;
-  if (p.seqlen_k) {
-    s.keys = p.seqlen_k[b];
-  } else {
-    const int pages = p.table_start[b + 1] - int(first);
-    s.keys = pages > 0 ? ((pages - 1) << p.page_shift) + p.last_page_len[b] : 0;
+template <bool kGeneral>
+TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int shift, int keys) {
+  Seen s{0, keys, 0, 0, 0, 0};
+  if (kGeneral && p.features & kMask) {
+    s.last = min(max(last_row + shift + p.right + 1, 0), keys);
+    s.first = min(max(first_row + shift - p.left, 0), s.last);
+    s.sinks = min(p.sink_size, s.first);
   }
+  const int sink_chunks = (s.sinks + kChunk - 1) / kChunk;
+  s.first_chunk = s.first / kChunk;
+  s.sink_chunks = s.chunks = sink_chunks;
+  if (s.first == s.last) return s;
+  s.sink_chunks = min(sink_chunks, s.first_chunk);
+  s.chunks = s.sink_chunks + (s.last + kChunk - 1) / kChunk - s.first_chunk;
   return s;
 }
 
@@ -44,58 +57,74 @@ TILEKILN_DEVICE uint32_t place(int row, int piece) { return row * kHdim * 2 + ((
 TILEKILN_DEVICE uint32_t place_k(int key, int piece) { return (piece * kChunk + key) * 16; }
 TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + dim) * 16; }
 
-// Chunks of 16 keys of K and V to shared memory; keys past the end are read as zero (in vectorized V: groups of eight past it).
+// Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V: groups of eight past the
+// last), and so are columns past the head dims. Neither they nor their pages' numbers are read. The numbers of a chunk's pages are
+// asked for when the chunk before it is loaded.
 // A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of eight
 // keys (V) or head dims (K) in vectorized ones.
 template <bool kVectorized> struct Loader {
-  static constexpr int kRows = kVectorized ? kChunk : 32 / kPieces;  // rows that 32 lanes cover at a time
+  static constexpr int kLines = kVectorized ? kChunk : 32 / kPieces;  // keys that 32 lanes cover at a time
   const Row& p;
-  const Sequence& s;
+  const Keys& keys;
+  const Seen& seen;
   int lane, row, piece;
+  bool one_page;  // a chunk is never in two
+  Page ahead;     // of the next chunk, or of its key lane % 16
   const uint16_t *k, *v;
 
-  __device__ __forceinline__ Loader(const Row& given, const Sequence& sequence, int head, int in_warp)
-      : p(given), s(sequence), lane(in_warp) {
+  __device__ __forceinline__ Loader(const Row& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
+      : p(given), keys(of), seen(of_tile), lane(in_warp) {
     row = kVectorized ? lane % kChunk : lane / kPieces;
     piece = kVectorized ? lane / kChunk : lane % kPieces;
+    one_page = p.table == nullptr || ((p.page_size | keys.first) & (kChunk - 1)) == 0;
     k = p.k + head * p.k_head + piece * p.k_chunk;
     v = p.v + head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk);
   }
 
-  __device__ __forceinline__ int64_t page_of(int key) const { return __ldg(s.pages + (key >> p.page_shift)); }
+  __device__ __forceinline__ void look_ahead(int chunk) {
+    const int key = chunk * kChunk + (one_page ? 0 : lane % kChunk);
+    ahead = one_page || seen.has(key) ? find_page(p, keys, keys.first + key) : Page{0, 0};
+  }
+  __device__ __forceinline__ Page page_of(const Page& of_lane, int key) const {
+    return {__shfl_sync(~0u, of_lane.number, key), __shfl_sync(~0u, of_lane.key, key)};
+  }
 
-  __device__ __forceinline__ void load(int chunk, uint32_t to) const {
-    const int first = chunk * kChunk, left = s.keys - first, mask = (1 << p.page_shift) - 1;
-    const bool one_page = p.page_shift >= 4;
-    const int64_t page = one_page ? page_of(first) : 0;
-    const uint16_t* key_row = k + page * p.k_page + ((first & mask) + row) * p.k_key;
-    const uint16_t* value_row = v + page * p.v_page + ((first & mask) + row) * p.v_key;  // linear
+  // `following`: the chunk that is loaded next.
+  __device__ __forceinline__ void load(int chunk, int following, uint32_t to) {
+    const int first = chunk * kChunk;
+    const Page page = ahead;
+    look_ahead(following);
+    const uint16_t* key_row = k + int64_t(page.number) * p.k_page + (page.key + row) * p.k_key;
+    const uint16_t* value_row = v + int64_t(page.number) * p.v_page + (page.key + row) * p.v_key;  // linear
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      const int at = kVectorized ? row : row + i * kRows, of = kVectorized ? piece + i * 2 : piece;
-      const bool inside = at < left;
+      const int at = kVectorized ? row : row + i * kLines, of = kVectorized ? piece + i * 2 : piece;
+      const bool inside = seen.has(first + at);
       const uint16_t *from_k = key_row, *from_v = value_row;
       if (!one_page) {
-        const int key = inside ? first + at : s.keys - 1;
-        const int64_t here = page_of(key);
-        from_k = k + here * p.k_page + (key & mask) * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0);
-        if (!kVectorized) from_v = v + here * p.v_page + (key & mask) * p.v_key;
+        const Page here = page_of(page, at);
+        from_k = k + int64_t(here.number) * p.k_page + here.key * p.k_key + (kVectorized ? 2 * i * p.k_chunk : 0);
+        if (!kVectorized) from_v = v + int64_t(here.number) * p.v_page + here.key * p.v_key;
       }
-      copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside);
-      if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside);
-      key_row += kVectorized ? 2 * p.k_chunk : kRows * p.k_key;
-      value_row += kRows * p.v_key;
+      copy_async(to + (kVectorized ? place_k(at, of) : place(at, of)), from_k, inside && of * 8 < p.hdim_q);
+      if (!kVectorized) copy_async(to + kBytes + place(at, of), from_v, inside && of * 8 < p.hdim_v);
+      key_row += kVectorized ? 2 * p.k_chunk : kLines * p.k_key;
+      value_row += kLines * p.v_key;
     }
-    if (!kVectorized) return;
+    if constexpr (kVectorized) load_values(first, page, to);
+  }
+
+  __device__ __forceinline__ void load_values(int first, const Page& page, uint32_t to) const {
 #pragma unroll
     for (int group = 0; group < 2; ++group) {  // pages hold a multiple of eight keys
       const int key = first + 8 * group;
-      const bool inside = key < s.keys;
-      const int64_t here = one_page ? page : page_of(inside ? key : s.keys - 1);
-      const uint16_t* from = v + here * p.v_page + ((key & mask) >> 3) * p.v_chunk;
+      const bool inside = key < seen.last;
+      const Page here = one_page ? Page{page.number, page.key + 8 * group} : page_of(page, 8 * group);
+      const uint16_t* from = v + int64_t(here.number) * p.v_page + (here.key >> 3) * p.v_chunk;
 #pragma unroll
       for (int i = 0; i < kHdim / 32; ++i)
-        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + 32 * i * p.v_key, inside);
+        copy_async(to + kBytes + place_v(lane + 32 * i, group), from + 32 * i * p.v_key,
+                   inside && lane + 32 * i < p.hdim_v);
     }
   }
 };
@@ -103,9 +132,42 @@ template <bool kVectorized> struct Loader {
 // What one warp has of its 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
 struct Sums { float out[kHdim / 8][4], maximum[2], sum[2]; };
 
-template <bool kVectorized>
-TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4], uint32_t from, int left, int lane,
-                               Sums& s) {
+// What the general kernels know of the two rows of a lane.
+struct Line {
+  int position, first, end;  // its query plus shift; keys [first, end) are seen, and those below sink_size
+  float slope;
+  const uint16_t* bias;
+};
+
+TILEKILN_DEVICE float element(const uint16_t* at) {
+#ifdef TILEKILN_FP16
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(*at));
+  return x;
+#else
+  return __uint_as_float(uint32_t(*at) << 16);
+#endif
+}
+
+// Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
+TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&line)[2], int first, int lane) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const Line& of = line[j >> 1 & 1];
+    float& x = score[j >> 2][j & 3];
+    const int key = first + (j >> 2) * 8 + (lane & 3) * 2 + (j & 1);
+    const bool seen = key < of.end && (key >= of.first || key < p.sink_size);
+    x *= p.softmax_scale;
+    if (p.features & kSoftcap) x = p.softcap - 2 * p.softcap / (exp2_approx(x * (2 * kLog2E / p.softcap)) + 1.f);
+    if (p.features & kBias && seen) x += element(of.bias + key);
+    if (p.features & kAlibi) x -= of.slope * float(abs(of.position - key));
+    if (!seen) x = -kInfinity;
+  }
+}
+
+template <bool kVectorized, bool kGeneral>
+TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4], uint32_t from, const Line (&line)[2],
+                               int first, int left, int lane, Sums& s) {
   float score[2][4] = {};
 #pragma unroll
   for (int i = 0; i < kHdim / 16; ++i) {  // score (16 rows, 16 keys) = q k^T
@@ -116,7 +178,9 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
     multiply_add(score[0], q[i], k[0], k[1]);
     multiply_add(score[1], q[i], k[2], k[3]);
   }
-  if (left < kChunk) {
+  if constexpr (kGeneral) {
+    change(p, score, line, first, lane);
+  } else if (left < kChunk) {
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       if ((j >> 2) * 8 + (lane & 3) * 2 + (j & 1) >= left) score[j >> 2][j & 3] = -kInfinity;
@@ -129,7 +193,7 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     most = fmaxf(most, s.maximum[half]);
-    const float top = most * p.score_scale_log2;
+    const float top = most == -kInfinity ? 0.f : most * p.score_scale_log2;
     correction[half] = exp2_approx(s.maximum[half] * p.score_scale_log2 - top);
     s.maximum[half] = most;
     s.sum[half] *= correction[half];
@@ -165,27 +229,65 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
   }
 }
 
-template <bool kVectorized> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x, head = blockIdx.y, b = blockIdx.z;
-  const int group = p.nhead_q / p.nhead_k;
-  const Sequence sequence = sequence_of(p, b);
-  const int chunks = (sequence.keys + kChunk - 1) / kChunk;
-  const int share = ((chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
-  const int begin = split * share, end = min(chunks, begin + share);
+// A row of the result: where it lies, and of which query and head.
+struct Place {
+  int i, h;
+
+  __device__ __forceinline__ Place(const Row& p, int head, int row) {
+    const int group = p.nhead_q / p.nhead_k;
+    i = row / group, h = head * group + row % group;
+  }
+};
+
+TILEKILN_DEVICE void store(const Row& p, int b, int row, int h, int d, float out0, float out1, float lse_log2) {
+  *reinterpret_cast<uint32_t*>(p.out + b * p.out_batch + h * p.out_head + row * p.out_row + d) = pack(out0, out1);
+  if (p.lse && d == 0) p.lse[b * p.lse_batch + h * p.lse_head + row] = lse_log2 * kLn2;
+}
+
+// A CTA: x = (sequence, key head, split), y = tile of rows.
+template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
+  const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
+  const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * kRows;
+  const Queries queries = find_queries(p, b);
+  const int rows = min(queries.count * group - first_row, kRows);
+  if (rows <= 0) return;
+  const Keys keys = find_keys(p, b);
+  const int shift = p.features & kBottomRight ? keys.count - queries.count : 0;
+  const Seen seen = find_seen<kGeneral>(p, first_row / group, (first_row + rows - 1) / group, shift, keys.count);
+  const int share = ((seen.chunks + p.splits - 1) / p.splits + kWarps - 1) / kWarps * kWarps;  // chunks of a split
+  const int begin = split * share, end = min(seen.chunks, begin + share);
   const uint32_t ring = shared_address(raw) + warp * kRing;
-  const Loader<kVectorized> loader(p, sequence, head, lane);
-  const auto load = [&](int chunk, int stage) {
-    if (chunk < end) loader.load(chunk, ring + stage * 2 * kBytes);
+  Loader<kVectorized> loader(p, keys, seen, head, lane);
+  const auto load = [&](int i, int stage) {
+    if (i < end) loader.load(seen.chunk(i), seen.chunk(min(i + kWarps, end - 1)), ring + stage * 2 * kBytes);
     copy_async_commit();
   };
+  if (begin + warp < end) loader.look_ahead(seen.chunk(begin + warp));
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
   uint32_t q[kHdim / 16][4];
+  Line line[2];
 #pragma unroll
-  for (int i = 0; i < kHdim / 16; ++i) {
+  for (int half = 0; half < 2; ++half) {
+    const int row = (lane >> 2) + half * 8;
+    const Place at(p, head, first_row + min(row, rows - 1));
+    const uint16_t* const from = p.q + b * p.q_batch + at.h * p.q_head + (queries.start + at.i) * p.q_row;
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int row = (lane >> 2) + (j & 1) * 8, column = i * 16 + (lane & 3) * 2 + (j >> 1) * 8;
-      const uint16_t* from = p.q + b * p.q_batch + (head * group + row) * p.q_head + column;
-      q[i][j] = row < group ? *reinterpret_cast<const uint32_t*>(from) : 0u;
+    for (int i = 0; i < kHdim / 16; ++i) {
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int column = i * 16 + (lane & 3) * 2 + j * 8;
+        q[i][j * 2 + half] = row < rows && column < p.hdim_q ? *reinterpret_cast<const uint32_t*>(from + column) : 0u;
+      }
+    }
+    if constexpr (kGeneral) {
+      Line& of = line[half];
+      of.position = at.i + shift, of.first = 0, of.end = keys.count, of.slope = 0.f, of.bias = nullptr;
+      if (p.features & kMask) of.first = of.position - p.left, of.end = min(keys.count, of.position + p.right + 1);
+      if (p.features & kAlibi) of.slope = p.alibi_slopes[b * p.alibi_batch + at.h];
+      if (p.features & kBias)
+        of.bias = p.bias + b * p.bias_batch + at.h * p.bias_head + (queries.start + at.i) * p.bias_row;
     }
   }
   Sums sums;
@@ -195,14 +297,13 @@ template <bool kVectorized> TILEKILN_DEVICE void decode(const Row& p, char* raw)
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
     for (int j = 0; j < 4; ++j) sums.out[d][j] = 0.f;
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
   int stage = 0;
-  for (int chunk = begin + warp; chunk < end; chunk += kWarps) {
-    load(chunk + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
+  for (int i = begin + warp; i < end; i += kWarps) {
+    load(i + (kStages - 1) * kWarps, (stage + kStages - 1) % kStages);
     copy_async_wait<kStages - 1>();
     __syncwarp();
-    add_chunk<kVectorized>(p, q, ring + stage * 2 * kBytes, sequence.keys - chunk * kChunk, lane, sums);
+    const int first = seen.chunk(i) * kChunk;
+    add_chunk<kVectorized, kGeneral>(p, q, ring + stage * 2 * kBytes, line, first, keys.count - first, lane, sums);
     __syncwarp();
     stage = (stage + 1) % kStages;
   }
@@ -214,10 +315,10 @@ template <bool kVectorized> TILEKILN_DEVICE void decode(const Row& p, char* raw)
   }
   __syncthreads();  // the rings are done with; the warps' results go over them
   float* outs = reinterpret_cast<float*>(raw);
-  float* ends = outs + kWarps * kGroup * kHdim;
+  float* ends = outs + kWarps * kRows * kHdim;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int row = warp * kGroup + (lane >> 2) + half * 8;
+    const int row = warp * kRows + (lane >> 2) + half * 8;
     if ((lane & 3) == 0) ends[row * 2] = sums.maximum[half], ends[row * 2 + 1] = sums.sum[half];
 #pragma unroll
     for (int d = 0; d < kHdim / 8; ++d)
@@ -225,60 +326,106 @@ template <bool kVectorized> TILEKILN_DEVICE void decode(const Row& p, char* raw)
           make_float2(sums.out[d][2 * half], sums.out[d][2 * half + 1]);
   }
   __syncthreads();
-  for (int e = threadIdx.x; e < group * kHdim; e += kWarps * 32) {
-    const int row = e / kHdim, d = e % kHdim;
-    float most = -kInfinity, out = 0.f, sum = 0.f;
+  for (int e = threadIdx.x; e < rows * (kHdim / 2); e += kWarps * 32) {
+    const int row = e / (kHdim / 2), d = e % (kHdim / 2) * 2;
+    if (d >= p.hdim_v) continue;
+    const Place at(p, head, first_row + row);
+    const float sink = p.sink && split == 0 ? p.sink[at.h] * kLog2E : -kInfinity;
+    float most = -kInfinity, out0 = 0.f, out1 = 0.f;
 #pragma unroll
-    for (int i = 0; i < kWarps; ++i) most = fmaxf(most, ends[(i * kGroup + row) * 2]);
-    if (most > -kInfinity) {
+    for (int i = 0; i < kWarps; ++i) most = fmaxf(most, ends[(i * kRows + row) * 2]);
+    const float top = fmaxf(most == -kInfinity ? -kInfinity : most * p.score_scale_log2, sink);
+    const float reference = top == -kInfinity ? 0.f : top;
+    float sum = exp2_approx(sink - reference);
 #pragma unroll
-      for (int i = 0; i < kWarps; ++i) {
-        const float share_of = exp2_approx((ends[(i * kGroup + row) * 2] - most) * p.score_scale_log2);
-        sum += share_of * ends[(i * kGroup + row) * 2 + 1];
-        out += share_of * outs[(i * kGroup + row) * kHdim + d];
-      }
+    for (int i = 0; i < kWarps; ++i) {
+      const float maximum = ends[(i * kRows + row) * 2];
+      if (maximum == -kInfinity) continue;
+      const float weight = exp2_approx(maximum * p.score_scale_log2 - reference);
+      sum += weight * ends[(i * kRows + row) * 2 + 1];
+      out0 += weight * outs[(i * kRows + row) * kHdim + d];
+      out1 += weight * outs[(i * kRows + row) * kHdim + d + 1];
     }
-    const int64_t at = (int64_t(b) * p.nhead_q + head * group + row) * p.splits + split;
-    p.part_out[at * kHdim + d] = sum > 0.f ? out / sum : 0.f;
-    if (d == 0) p.part_lse[at] = sum > 0.f ? most * p.score_scale_log2 + log2_approx(sum) : -kInfinity;
+    const float scale = sum > 0.f ? 1.f / sum : sum == sum ? 0.f : sum;  // a NaN stays one
+    const float lse = sum == 0.f ? -kInfinity : reference + log2_approx(sum);
+    if (p.splits == 1) {
+      store(p, b, queries.start + at.i, at.h, d, out0 * scale, out1 * scale, lse);
+    } else {
+      const int64_t part = ((int64_t(b) * p.seqlen_q_most + at.i) * p.nhead_q + at.h) * p.splits + split;
+      *reinterpret_cast<float2*>(p.part_out + part * p.hdim_v + d) = make_float2(out0 * scale, out1 * scale);
+      if (d == 0) p.part_lse[part] = lse;
+    }
   }
 }
 
-// Grid (nhead_q, batch), a thread a column.
+// A CTA is a query of a head: x = (sequence, query, head), a thread two columns.
 TILEKILN_DEVICE void combine(const Row& p) {
-  const int h = blockIdx.x, b = blockIdx.y, d = threadIdx.x;
-  const int64_t first = (int64_t(b) * p.nhead_q + h) * p.splits;
-  float most = -kInfinity, out = 0.f, sum = 0.f;
-  for (int s = 0; s < p.splits; ++s) most = fmaxf(most, p.part_lse[first + s]);
-  for (int s = 0; s < p.splits && most > -kInfinity; ++s) {
-    const float weight = exp2_approx(p.part_lse[first + s] - most);
-    sum += weight;
-    out += weight * p.part_out[(first + s) * kHdim + d];
+  __shared__ float weights[kMostSplits];
+  __shared__ float whole[2];  // the sum of weights, the LSE
+  const int h = blockIdx.x % p.nhead_q, i = blockIdx.x / p.nhead_q % p.seqlen_q_most;
+  const int b = blockIdx.x / p.nhead_q / p.seqlen_q_most, d = threadIdx.x * 2;
+  const Queries queries = find_queries(p, b);
+  if (i >= queries.count) return;
+  const int64_t first = int64_t(blockIdx.x) * p.splits;
+  if (threadIdx.x < 32) {
+    float lse[kMostSplits / 32], most = -kInfinity, sum = 0.f;
+#pragma unroll
+    for (int j = 0; j < kMostSplits / 32; ++j) {
+      const int s = threadIdx.x + 32 * j;
+      lse[j] = s < p.splits ? p.part_lse[first + s] : -kInfinity;
+      most = fmaxf(most, lse[j]);
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+    const float reference = most == -kInfinity ? 0.f : most;
+#pragma unroll
+    for (int j = 0; j < kMostSplits / 32; ++j) {
+      const float weight = exp2_approx(lse[j] - reference);
+      weights[threadIdx.x + 32 * j] = weight;
+      sum += weight;
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    if (threadIdx.x == 0) whole[0] = sum, whole[1] = sum == 0.f ? -kInfinity : reference + log2_approx(sum);
   }
-  p.out[b * p.out_batch + h * p.out_head + d] = uint16_t(pack(sum > 0.f ? out / sum : 0.f, 0.f));
-  if (p.lse && d == 0) p.lse[int64_t(b) * p.nhead_q + h] = sum > 0.f ? (most + log2_approx(sum)) * kLn2 : -kInfinity;
+  __syncthreads();
+  if (d >= p.hdim_v) return;
+  float out0 = 0.f, out1 = 0.f;
+  const float* from = p.part_out + first * p.hdim_v + d;
+#pragma unroll 8
+  for (int s = 0; s < p.splits; ++s, from += p.hdim_v) {
+    const float2 part = *reinterpret_cast<const float2*>(from);
+    out0 += weights[s] * part.x, out1 += weights[s] * part.y;
+  }
+  const float sum = whole[0], scale = sum > 0.f ? 1.f / sum : sum == sum ? 0.f : sum;
+  store(p, b, queries.start + i, h, d, out0 * scale, out1 * scale, whole[1]);
 }
 
 }  // namespace tilekiln::cuda::fmha_decode
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHdim, fmha_decode::kGroup,
-                                                                fmha_decode::kWarps * 32, fmha_decode::kSharedBytes};
+extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHdim, fmha_decode::kRows,
+                                                                fmha_decode::kWarps * 32, fmha_decode::kSharedBytes,
+#ifdef TILEKILN_FP16
+                                                                1
+#else
+                                                                0
+#endif
+};
 
-extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32)
-    fmha_decode_linear(const __grid_constant__ fmha_decode::Row p) {
-  extern __shared__ __align__(128) char raw[];
-  fmha_decode::decode<false>(p, raw);
-}
+#define TILEKILN_DECODE(name, vectorized, general)                                                  \
+  extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1)                         \
+      name(const __grid_constant__ fmha_decode::Row p) {                                            \
+    extern __shared__ __align__(128) char raw[];                                                    \
+    fmha_decode::decode<vectorized, general>(p, raw);                                               \
+  }
+TILEKILN_DECODE(fmha_decode_linear, false, false)
+TILEKILN_DECODE(fmha_decode_vectorized, true, false)
+TILEKILN_DECODE(fmha_decode_linear_general, false, true)
+TILEKILN_DECODE(fmha_decode_vectorized_general, true, true)
 
-extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32)
-    fmha_decode_vectorized(const __grid_constant__ fmha_decode::Row p) {
-  extern __shared__ __align__(128) char raw[];
-  fmha_decode::decode<true>(p, raw);
-}
-
-extern "C" __global__ void __launch_bounds__(fmha_decode::kHdim)
+extern "C" __global__ void __launch_bounds__(fmha_decode::kHdim / 2)
     fmha_decode_combine(const __grid_constant__ fmha_decode::Row p) {
   fmha_decode::combine(p);
 }

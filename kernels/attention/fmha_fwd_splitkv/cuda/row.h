@@ -1,4 +1,4 @@
-// The row of the CUDA decode over a paged KV cache: the one argument of its two kernels.
+// The row of the CUDA decode over a KV cache: the one argument of its kernels.
 //
 // Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
 #pragma once
@@ -7,36 +7,77 @@
 
 namespace tilekiln::cuda::fmha_decode {
 
-// One query row a sequence and head. Pages lie anywhere; every offset has 64 bits.
+// Bits of Row::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels alone.
+enum Feature : int {
+  kMask = 1,  // left, right, sink_size
+  kSoftcap = 2,
+  kAlibi = 4,
+  kBias = 8,
+  kBottomRight = 16,
+};
+
+// Pages lie anywhere; every offset has 64 bits. The fields from `seqstart_q` to `page_shift` say where sequences are, by the
+// names that places.h reads.
 struct Row {
   const uint16_t* q;
   const uint16_t* k;
   const uint16_t* v;
-  const int* table;        // pages of sequence b from b table_row, or from table_start[b] where that is given
-  const int* table_start;  // (batch + 1) or null
-  const int* seqlen_k;     // (batch); or null: the table's pages, the last one of last_page_len[b] keys
-  const int* last_page_len;
-  float* part_out;  // [b nhead_q + h][splits][hdim]: of each split, normalised
-  float* part_lse;  // [b nhead_q + h][splits]: log2; -inf for a split without keys
+  const int* seqstart_q;     // (batch), first rows of packed queries; or null: b q_batch
+  const int* seqlen_q;       // (batch), or null
+  const int* cu_seqlens_q;   // (batch + 1), whose differences are lengths without seqlen_q; or null: seqlen_q_most
+  const int* seqlen_k;       // (batch), where keys end in the cache of their sequence; or null
+  const int* cu_seqlens_k;   // (batch + 1), whose differences say it without seqlen_k; or null: room_k
+  const int* first_key;      // (batch), the place of key 0 in the cache of the sequence; or null: 0
+  const int* row_k;          // (batch), the sequence's row in the cache or the table; or null: b
+  const int* table;          // page numbers; null: the cache is contiguous
+  const int* table_at;       // (batch), where a sequence's pages begin in the table; or null: row table_row
+  const int* table_start;    // (batch + 1), the same, and where they end: the pages say the length; or null
+  const int* last_page_len;  // (batch), keys of the last page, with table_start; or null: page_size
+  float* part_out;           // [(b seqlen_q_most + i) nhead_q + h][splits][hdim_v]: of each split, normalised
+  float* part_lse;           // [(b seqlen_q_most + i) nhead_q + h][splits]: log2; -inf for a split without keys
   uint16_t* out;
-  float* lse;               // (batch, nhead_q) or null
-  int64_t q_batch, q_head;  // strides in elements
-  int64_t out_batch, out_head;
+  float* lse;                      // or null; [b lse_batch + h lse_head + row]
+  const float* alibi_slopes;       // [b alibi_batch + h]
+  const float* sink;               // (nhead_q) logits, or null
+  const uint16_t* bias;            // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
+  int64_t q_batch, q_head, q_row;  // strides in elements
+  int64_t out_batch, out_head, out_row;
+  int64_t lse_batch, lse_head;
+  int64_t alibi_batch;
+  int64_t bias_batch, bias_head, bias_row;
   int64_t k_page, k_head, k_key, k_chunk;  // k_chunk: of eight neighbours in the head dim
   int64_t v_page, v_head, v_key, v_chunk;  // vectorized: v_chunk of eight neighbouring keys, v_key in the head dim
-  int table_row;
-  int nhead_q, nhead_k;
-  int page_shift;  // log2 of the keys of a page
+  int64_t table_row;                       // from one row of the table to the next
+  int64_t entries;                         // of the table, with table_start
+  int cache_rows;                          // of the cache or the table
+  int pages;                               // of the pool
+  int more;                                // keys behind those that seqlen_k counts
+  int first_is_start;                      // seqlen_k counts from first_key; else from the start of the cache
+  int room_k;                              // no place is beyond
+  int page_size;
+  int page_shift;  // log2 of page_size; -1: it is no power of two. 30 without a table
+  int total_q;     // rows of packed queries
+  int seqlen_q_most, seqlen_k_most;
+  int batch, nhead_q, nhead_k;
+  int hdim_q, hdim_v;  // multiples of 8
   int splits;
-  float score_scale_log2;  // softmax_scale log2(e)
+  int features;
+  // Weights are 2^(score_scale_log2 s). Plain kernels: s = q k^T, score_scale_log2 = softmax_scale log2(e) > 0. General ones:
+  // s = softmax_scale q k^T, capped, with bias or alibi, and score_scale_log2 = log2(e).
+  float score_scale_log2;
+  float softmax_scale;
+  float softcap;
+  int left, right;  // row i sees keys [i + shift - left, i + shift + right]
+  int sink_size;    // and keys below it
 };
 
 // What the host must know of a build; the cubin holds one as `fmha_decode_build`.
 struct Build {
-  int hdim;
-  int group;  // the most query heads that share a key head
+  int hdim;  // the largest that it takes, of q and v
+  int rows;  // of a tile: pairs of a query and a query head that shares the key head
   int threads;
   int shared_bytes;
+  int fp16;  // else bf16
 };
 
 }  // namespace tilekiln::cuda::fmha_decode

@@ -1,0 +1,123 @@
+// The decode engine of the families over a KV cache: a checked call becomes the row of one launch.
+#include "kernels/attention/fmha_fwd_splitkv/cuda/fill.h"
+
+namespace tilekiln::cuda::fmha_decode {
+namespace {
+
+using fmha::Bias;
+
+constexpr i64 most_blocks = 65535;  // along y
+
+tilekiln_status check_problem(const KvKernelProblem& of) {
+  const KvProblem& p = of.problem;
+  TILEKILN_TRY(check_hdim("q", p.hdim_q));
+  TILEKILN_TRY(check_hdim("v", p.hdim_v));
+  TILEKILN_TRY(check_steps("q", p.q, 2, {p.q_row, p.q_head, of.steps.q}));
+  TILEKILN_TRY(check_steps("out", p.out, 2, {p.out_row, p.out_head, of.steps.out}));
+  const fmha::KvPages& pages = p.pages;
+  const bool vectorized = pages.page_size != 0 && pages.layout == fmha::KvLayout::vectorized;
+  TILEKILN_TRY(check_steps("k", p.k, 8,
+                           {vectorized ? 0 : p.k_row, p.k_head, vectorized ? pages.k_chunk : 0,
+                            pages.page_size != 0 ? pages.k_page : of.steps.k}));
+  return check_steps("v", p.v, 8,
+                     {vectorized ? 0 : p.v_row, p.v_head, vectorized ? pages.v_chunk : 0,
+                      pages.page_size != 0 ? pages.v_page : of.steps.v});
+}
+
+// Whether every query sees every key: one query at the end of its sequence, under a causal mask, too.
+bool sees_all(const KvKernelProblem& of) {
+  const KvProblem& p = of.problem;
+  return !p.features.mask || (p.window_left < 0 && (p.window_right < 0 || (of.seqlen_q == 1 && !p.top_left)));
+}
+
+// True: the kernels that know more than products and the softmax are needed.
+bool fill_scores(const KvKernelProblem& of, Row* row) {
+  const KvProblem& p = of.problem;
+  const bool all = sees_all(of);
+  row->features = (all ? 0 : kMask) | (p.features.softcap ? kSoftcap : 0) |
+                  (p.features.bias == Bias::alibi ? kAlibi : 0) | (p.features.bias == Bias::elementwise ? kBias : 0);
+  const bool general = row->features != 0 || !(p.softmax_scale > 0);
+  if (!p.top_left) row->features |= kBottomRight;
+  const auto side = [&](int width) { return all || width < 0 || width > unbounded ? unbounded : width; };
+  row->left = side(p.window_left);
+  row->right = side(p.window_right);
+  row->sink_size = !all && p.window_left >= 0 ? p.sink_size : 0;
+  row->softmax_scale = p.softmax_scale;
+  row->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
+  row->softcap = p.softcap;
+  const bool group = p.features.group;
+  row->bias = static_cast<const uint16_t*>(p.bias);
+  row->bias_batch = group ? 0 : of.steps.bias;
+  row->bias_head = p.bias_head;
+  row->bias_row = p.bias_row;
+  row->alibi_slopes = p.alibi_slopes;
+  row->alibi_batch = of.steps.alibi;
+  row->sink = p.sink;
+  return general;
+}
+
+// True: pages are vectorized.
+bool fill_cache(const KvKernelProblem& of, Row* row) {
+  const KvProblem& p = of.problem;
+  const bool group = p.features.group;
+  row->q = static_cast<const uint16_t*>(p.q);
+  row->k = static_cast<const uint16_t*>(p.k);
+  row->v = static_cast<const uint16_t*>(p.v);
+  row->q_batch = group ? 0 : of.steps.q;
+  row->q_head = p.q_head;
+  row->q_row = p.q_row;
+  row->k_head = p.k_head;
+  row->v_head = p.v_head;
+  row->k_key = p.k_row;
+  row->v_key = p.v_row;
+  row->k_chunk = row->v_chunk = 8;
+  if (p.pages.page_size == 0) {
+    row->k_page = group ? 0 : of.steps.k;
+    row->v_page = group ? 0 : of.steps.v;
+    return false;
+  }
+  row->k_page = p.pages.k_page;
+  row->v_page = p.pages.v_page;
+  if (p.pages.layout != fmha::KvLayout::vectorized) return false;
+  row->k_key = row->v_key = 8;
+  row->k_chunk = p.pages.k_chunk;
+  row->v_chunk = p.pages.v_chunk;
+  return true;
+}
+
+tilekiln_status launch_decode(const Site& site, const void* problem) {
+  const auto& of = *static_cast<const KvKernelProblem*>(problem);
+  const KvProblem& p = of.problem;
+  TILEKILN_TRY(check_problem(of));
+  const Kernel* const kernel = find_kernel(p);
+  if (kernel == nullptr) return fail_kernel("fmha_decode");
+  const Build& build = build_of(*kernel);
+  const i64 rows = i64(of.seqlen_q) * (p.nhead_q / p.nhead_k), tiles = (rows + build.rows - 1) / build.rows;
+  const i64 blocks = i64(of.batch) * p.nhead_k * of.num_splits;
+  if (tiles > most_blocks) {
+    return fail_argument("q",
+                         "had %lld rows of queries to a key head, must have at most %lld in a launch of this instance",
+                         rows, most_blocks * build.rows);
+  }
+  if (blocks > INT32_MAX) {
+    return fail_argument(
+        "q", "had %lld pairs of a sequence and a key head, times splits, must have fewer than 2^31 on cuda", blocks);
+  }
+  Row row = {};
+  fill_row(of, &row);
+  const bool vectorized = fill_cache(of, &row), general = fill_scores(of, &row);
+  static const char* const functions[2][2] = {{"fmha_decode_linear", "fmha_decode_linear_general"},
+                                              {"fmha_decode_vectorized", "fmha_decode_vectorized_general"}};
+  return launch(site, {kernel,
+                       functions[vectorized][general],
+                       {static_cast<unsigned>(blocks), static_cast<unsigned>(tiles), 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       &row});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_decode
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
+                                                        decode) = {tilekiln::cuda::fmha_decode::launch_decode};

@@ -1,0 +1,52 @@
+// The row of decode's kernels, for both stages.
+#pragma once
+#include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
+
+namespace tilekiln::cuda::fmha_decode {
+namespace {
+
+using fmha::KvKernelProblem;
+using fmha::KvProblem;
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// The smallest that holds the head dims of a call.
+const Kernel* find_kernel(const KvProblem& p) {
+  const bool fp16 = p.dtype == fmha::KvDtype::fp16;
+  const int hdim = p.hdim_q > p.hdim_v ? p.hdim_q : p.hdim_v;
+  const Kernel* best = nullptr;
+  cuda::find_kernel("fmha_decode", [&](const Kernel& kernel) {
+    const Build& build = build_of(kernel);
+    const bool fits = (build.fp16 != 0) == fp16 && build.hdim >= hdim;
+    if (fits && (best == nullptr || build.hdim < build_of(*best).hdim)) best = &kernel;
+    return false;
+  });
+  return best;
+}
+
+void fill_row(const KvKernelProblem& of, Row* row) {
+  const KvProblem& p = of.problem;
+  fill_places(of.places, p.pages, row);
+  row->part_out = of.part_out;
+  row->part_lse = of.part_lse;
+  row->out = static_cast<uint16_t*>(p.out);
+  row->lse = p.lse;
+  const auto batch_step = [&](i64 step) { return p.features.group ? 0 : step; };
+  row->out_batch = batch_step(of.steps.out);
+  row->out_head = p.out_head;
+  row->out_row = p.out_row;
+  row->lse_batch = batch_step(of.steps.lse);
+  row->lse_head = p.lse_head;
+  row->seqlen_q_most = of.seqlen_q;
+  row->seqlen_k_most = of.seqlen_k;
+  row->batch = of.batch;
+  row->nhead_q = p.nhead_q;
+  row->nhead_k = p.nhead_k;
+  row->hdim_q = p.hdim_q;
+  row->hdim_v = p.hdim_v;
+  row->splits = of.num_splits;
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_decode
