@@ -31,7 +31,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     test.add_argument("--cases", type=int, default=60, help="random problems for each head dim (60)")
     test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
-    test.add_argument("--only", choices=("problems", "behaviour"), help="a part (all)")
+    test.add_argument(
+        "--only", choices=("problems", "behaviour", "cache"), help="a part (all); cache: what is over a KV cache"
+    )
     test.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
     for command in (build, gates, check, bench):
         command.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="where cubins are (build/gpu)")
@@ -39,7 +41,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     build.add_argument("-j", "--jobs", type=int, default=0, help="compilers at a time (one a core)")
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
     check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
-    bench.add_argument("--library", type=Path, help="time its forward, not kernels alone; names are head dims")
+    bench.add_argument(
+        "--library", type=Path, help="time its forward, not kernels alone; names are head dims, or cache"
+    )
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
     return parser.parse_args(argv)
 
@@ -49,18 +53,22 @@ def library_test(options: argparse.Namespace) -> int:
     import tilekiln as tk
     import torch
 
-    from tools.gpu import behaviour, cases
+    from tools.gpu import behaviour, cases, kv_behaviour, kv_cases
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
     library = libraries[0]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
     bad = 0
-    if options.only != "problems":
+    if options.only not in ("problems", "cache"):
         behaviour.first_uses(library)
         bad += behaviour.run(library) + cases.refusals(library)
         behaviour.call_times(library)
-    if options.only != "behaviour":
+    if options.only in (None, "cache"):
+        bad += kv_behaviour.run(library)
+        for one in libraries:
+            bad += kv_cases.run(one, ["bf16", "fp16"], options.cases, seed)
+    if options.only not in ("behaviour", "cache"):
         every = [(dtype, hdim) for dtype in ("bf16", "fp16") for hdim in cases.HDIMS]
         chosen = [one for one in every if not options.names or "{}:{}x{}".format(one[0], *one[1]) in options.names]
         for dtype, hdim in chosen:
@@ -92,8 +100,11 @@ def main(argv: list[str]) -> int:
         elif options.library:
             import tilekiln as tk
 
-            from tools.gpu import bench_library
+            from tools.gpu import bench_kv, bench_library
 
+            if options.names == ["cache"]:
+                bench_kv.run(tk.load(options.library), options.rounds)
+                return 0
             hdims = [int(name) for name in options.names] or [64, 128, 192, 256]
             bench_library.run(tk.load(options.library), hdims, options.rounds)
         else:

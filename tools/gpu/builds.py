@@ -6,7 +6,7 @@ import concurrent.futures
 import json
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ class Build:
     target: str = ""  # whose libraries hold it, for instances of `family` with `when`
     family: str = ""
     when: str = ""
+    also: dict[str, str] = field(default_factory=dict)  # further families
 
     def command(self, nvcc: Path, out: Path) -> list[str]:
         """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""

@@ -72,13 +72,13 @@ class Report:
 
 def run(out: Path, names: list[str], small: bool) -> int:
     """0 when every case holds."""
-    from tools.gpu import check_backward, check_decode, check_forward
+    from tools.gpu import check_backward, check_forward
 
     seed = int(time.time())
     torch.manual_seed(seed)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, seed {seed}", flush=True)
     report = Report()
-    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check, "fmha_decode_": check_decode.check}
+    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check}
     for build in builds(names):
         check_one(families, build, out, report, small)
     print(f"{report.cases} cases, {report.bad} bad", flush=True)
