@@ -25,17 +25,22 @@ inline constexpr float largest(const called_fp8*) { return 448; }
 
 // value(column, how many elements are left) of a row, called twice for each. A row that holds a NaN or an infinity has the scale NaN
 // and zeros; so has a row of zeros, with the scale 0.
-template <class T, class Q, class Value> TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value) {
+// ahead, where given: a row that is fetched into the cache while this one, which needs no memory any more, is written.
+template <class T, class Q, class Value>
+TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value, const T* ahead = nullptr) {
   alignas(64) float kept[kKept];
   Two top[2] = {both_of(zero()), both_of(zero())};
   const bool keep = columns <= kKept;
-  const int every = keep ? ~0 : 0;  // without a branch: longer rows are stored over each other
-  twos(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-    const Two v = value(j, left);
-    store(kept + (j & every), v.a);
-    store(kept + (j & every) + kLanes, v.b);
-    top[i] = max_magnitude(top[i], v);
-  });
+  if (keep)
+    twos(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+      const Two v = value(j, left);
+      store(kept + j, v.a);
+      store(kept + j + kLanes, v.b);
+      top[i] = max_magnitude(top[i], v);
+    });
+  else
+    twos(columns, [&](int j, int i, int left)
+                      __attribute__((always_inline)) { top[i] = max_magnitude(top[i], value(j, left)); });
   const Two highest_two = max_magnitude(top[0], top[1]);
   const vf highest_one = max_magnitude(highest_two.a, highest_two.b);
   const float most = highest(highest_one);
@@ -45,8 +50,10 @@ template <class T, class Q, class Value> TILEKILN_INLINE float quantise_row(int 
     return finite ? 0 : __builtin_nanf("");
   }
   const vf by = broadcast(largest(to) / most);
-  const auto put = [&](int j, int left, Two v)
-                       __attribute__((always_inline)) { narrow_two<T>(to + j, mul(v, by), left); };
+  const auto put = [&](int j, int left, Two v) __attribute__((always_inline)) {
+    if (ahead) prefetch_two(ahead + j);
+    narrow_two<T>(to + j, mul(v, by), left);
+  };
   if (keep)
     twos(columns, [&](int j, int, int left)
                       __attribute__((always_inline)) { put(j, left, {load(kept + j), load(kept + j + kLanes)}); });
@@ -59,13 +66,15 @@ template <class T, class Q, class Value> TILEKILN_INLINE float quantise_row(int 
 template <class T, Norm kNorm, class Q> void quantise_rows(const norm::Problem& a, long long first, long long last) {
   each_row<T, kNorm>(a, first, last, [&](long long m, auto from, auto normalised) __attribute__((always_inline)) {
     T* plain = a.unquantised ? (T*)a.unquantised + m * a.unquantised_row : nullptr;
-    a.y_scale[m] =
-        quantise_row<T>(a.columns, (Q*)a.y + m * a.y_row, [&](int j, int left) __attribute__((always_inline)) {
+    a.y_scale[m] = quantise_row<T>(
+        a.columns, (Q*)a.y + m * a.y_row,
+        [&](int j, int left) __attribute__((always_inline)) {
           Two v = normalised(from(j, left), j, left);
           if (plain) narrow_two<T>(plain + j, v, left);
           if (a.smooth_scale) v = mul(v, widen_two<T>(a.smooth_scale + j, left));
           return v;
-        });
+        },
+        a.streaming ? (const T*)a.x + (m + 1 < a.rows ? m + 1 : m) * a.x_row : nullptr);
   });
 }
 
