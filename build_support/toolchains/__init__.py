@@ -6,18 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..toolchain import ToolchainError
-from . import cxx, hip, nvcc
+from . import cxx, nvcc
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph
 
 
 class EngineToolchain(Protocol):
-    """One that compiles kernels apart from what launches them is a KernelToolchain."""
-
     def compile_engine(
         self, graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]
     ) -> Any:
@@ -29,13 +26,7 @@ class EngineToolchain(Protocol):
         """One object at `path` that shows `symbols` only."""
 
 
-class KernelToolchain(EngineToolchain, Protocol):
-    def compile_kernel(self, graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
-        """The object that holds a kernel of builds.yaml as data."""
-
-
-KERNELS: dict[str, KernelToolchain] = {"nvcc": nvcc, "hip": hip}
-TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx, **KERNELS}
+TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx, "nvcc": nvcc}
 
 
 def of(target: Target) -> EngineToolchain:

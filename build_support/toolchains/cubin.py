@@ -26,11 +26,11 @@ class CubinError(Exception):
 
 
 def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None) -> str:
-    """Runs the compiler; what it says. CubinError also for a wgmma that waits, which then leaves no cubin."""
+    """Runs nvcc; what it says. CubinError also for a wgmma that waits, which then leaves no cubin."""
     done = subprocess.run([*command, "-o", str(cubin)], capture_output=True, text=True, check=False, cwd=where)
     said = done.stdout + done.stderr
     if done.returncode != 0:
-        raise CubinError(f"the compiler failed\n{said}")
+        raise CubinError(f"nvcc failed\n{said}")
     serialised = SERIALISED.search(said)
     if serialised:
         cubin.unlink()
@@ -56,11 +56,15 @@ def constant(cubin: bytes, ending: str) -> bytes:
             start = names[4] + name_at
             name = cubin[start : cubin.index(b"\0", start)].decode()
             if name.endswith(ending) and 0 < index < count:
-                begin = sections[index][4] + value - sections[index][3]
+                begin = sections[index][4] + value
                 found.append(cubin[begin : begin + length])
     if len(found) != 1:
         raise CubinError(f"the cubin has {len(found)} symbols that end in {ending}, must have one")
     return found[0]
+
+
+RESERVED = 1024
+"""Bytes of shared memory that the system keeps of each block: ptxas counts them, what a block may have does not."""
 
 
 def needs(said: str, build: bytes, place: int) -> dict[str, int]:
@@ -68,9 +72,9 @@ def needs(said: str, build: bytes, place: int) -> dict[str, int]:
     lines = re.findall(r"Used (\d+) registers[^\n]*", said)
     if not lines:
         raise CubinError("ptxas said no registers, must say them (-Xptxas=-v)")
-    fixed = max((int(number) for number in re.findall(r"(\d+) bytes smem", said)), default=0)
+    fixed = max((int(number) - RESERVED for number in re.findall(r"(\d+) bytes smem", said)), default=0)
     (asked,) = struct.unpack_from("<i", build, 4 * place) if place >= 0 else (0,)
-    return {"registers": max(map(int, lines)), "shared_bytes": fixed + asked}
+    return {"registers": max(map(int, lines)), "shared_bytes": max(fixed, 0) + asked}
 
 
 def check_needs(target: str, name: str, needed: dict[str, int]) -> None:

@@ -48,12 +48,15 @@ typedef struct tilekiln_fmha_bwd_problem {
   int32_t sink; /* 1: with sink logits, or sink columns left of a window */
   int32_t deterministic;
   int32_t workers; /* as in tilekiln_fmha_bwd_args */
+  int32_t device_type, device_id; /* of the arrays and the workspace; DLPack's numbers: 1 is the host, 2 CUDA */
+  int64_t max_seqlen_q; /* group mode: no sequence has more rows; 0: seqlen_q */
 } tilekiln_fmha_bwd_problem;
 
 static inline tilekiln_fmha_bwd_problem tilekiln_fmha_bwd_problem_defaults(void) {
   tilekiln_fmha_bwd_problem problem;
   memset(&problem, 0, sizeof(problem));
   problem.size = sizeof(problem);
+  problem.device_type = TILEKILN_CPU;
   return problem;
 }
 
@@ -66,7 +69,8 @@ typedef struct tilekiln_staging_allocator {
   void (*release)(void* context, void* memory, size_t bytes);
   void* context;
 } tilekiln_staging_allocator;
-/* The library's own: plain aligned memory. */
+/* The library's own: plain aligned memory; for a device that copies by itself (CUDA) pinned memory. An allocator of the caller's must give such
+ * memory there, too. */
 TILEKILN_API const tilekiln_staging_allocator* tilekiln_staging_default(void);
 /* Waits until everything that was handed over for release so far has been released. Not from a stream's worker, nor from release. */
 TILEKILN_API tilekiln_status tilekiln_staging_drain(void);
@@ -85,14 +89,15 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_find(const tilekiln_fmha
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
                                                                 const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k);
 /* The same in stream order; never waits. seqstart_q and seqstart_k are read when the stream has come to it, so earlier work of the stream may write
- * them; what is wrong with them is told by tilekiln_stream_synchronize. The arrays' data and the workspace must stay until then; the launcher may be
+ * them; what is wrong with them is told by tilekiln_stream_synchronize. Not while a graph is captured. The arrays' data and the workspace must stay until then; the launcher may be
  * destroyed before. stream may not be null (use prepare). allocator: tilekiln_staging_default() or the caller's. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_prepare_async(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_tensor* workspace,
                                                                       const tilekiln_tensor* seqstart_q, const tilekiln_tensor* seqstart_k,
                                                                       tilekiln_stream* stream, const tilekiln_staging_allocator* allocator);
 /* tilekiln_fmha_bwd with args->workspace as prepared. Each run needs its own prepare, because it adds to the accumulator; but in deterministic group
  * mode, where a stage zeroes it, one does for all runs with the same starts. args must be of the launcher's problem:
- * in group mode seqstart_q and seqstart_k as prepared. With a stream, the index arrays are read when the stream has come to it. */
+ * in group mode seqstart_q and seqstart_k as prepared. With a stream, the index arrays are read when the stream has come to it. On CUDA a prepare does
+ * for all runs with the same starts, and those of the workspace count. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_launcher_run(tilekiln_fmha_bwd_launcher* launcher, const tilekiln_fmha_bwd_args* args);
 
 /* ---- backward workspace, for inspection --------------------------------------------------------------------------- */

@@ -78,6 +78,25 @@ struct BwdUnit {
   const BwdUnit* next;           // the unit that this thread will probably run after this one, whose keys are worth fetching; or null
 };
 
+// Elements from one place of a sequence to the next.
+struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
+
+// What a kernel of a device is handed in place of units, the same for each stage.
+struct BwdKernelProblem {
+  BwdProblem problem;
+  BwdSteps steps;
+  DeviceLengths lengths;
+  float* d_sink;                  // (nhead_q), with a sink logit; or null
+  int batch, seqlen_q, seqlen_k;  // sequences; the longest
+  bool alike;                     // batch mode, and every sequence has these lengths
+  i64 total_q;                    // group mode: rows of all sequences
+  int workers;                    // of the schedule; 0: chosen from the device
+  int hdim_q, hdim_v;             // the largest that the instance of the main stage takes
+  int stage;                      // TILEKILN_BWD_...
+  char* workspace;                // the same for all stages, aligned to 16, contents arbitrary
+  u64* workspace_bytes;           // not null: nothing is launched, and the bytes of workspace that all stages need are put there
+};
+
 // What one target offers: kernels/attention/fmha_bwd/dq_dk_dv/cpu/qlanes.cpp holds all three stages of a target.
 struct BwdEngine {
   // D into problem.delta. Also returns -sum exp(sink - LSE) D over the rows (0 without a sink): this unit's share of d_sink.

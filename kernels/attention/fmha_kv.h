@@ -169,6 +169,9 @@ void list_instances(const Stages& stages, const AppendCall& call, int64_t* insta
 
 // The splits of a call that has its instances: what it asks for, or the library's choice.
 int num_splits(const KvCall& call);
+inline tilekiln_status num_splits(const KvCall& call, int32_t* splits) {
+  return *splits = num_splits(call), TILEKILN_OK;
+}
 
 // Run the call, now or in its stream (which takes it over).
 [[nodiscard]] tilekiln_status launch(KvCall& call);

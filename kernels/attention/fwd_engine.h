@@ -65,7 +65,7 @@ struct FwdSteps { i64 q, k, v, out, lse, randval, bias, alibi, q_descale, k_desc
 // Where the sequences of a call are, in the memory of its device, for kernels that find them by themselves. All null: every one has the
 // longest lengths. Of numbers that the host has not looked at, a kernel makes something that stays within the arrays.
 struct DeviceLengths {
-  const int *seqstart_q, *seqstart_k;    // group mode: the first row of each sequence; null: cu_seqlens says it
+  const int *seqstart_q, *seqstart_k;    // (batch + 1), group mode: the first row of each sequence; null: cu_seqlens says it
   const int *seqlen_q, *seqlen_k;        // null: cu_seqlens says it, or else the difference of two starts
   const int *cu_seqlens_q, *cu_seqlens_k;  // (batch + 1)
 };

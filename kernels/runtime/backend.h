@@ -36,7 +36,8 @@ struct DeviceMemory {
   size_t bytes;
 };
 
-enum class Direction : uint8_t { to_device, to_host, on_device };
+// `staged`: between the device and pinned memory of the host, in stream order on both sides.
+enum class Direction : uint8_t { to_device, to_host, on_device, staged };
 
 struct Backend {
   const char* name;
@@ -68,6 +69,9 @@ struct Backend {
   const char* (*absent)(Device device, const Target& target);
   // How many blocks of a kernel run side by side. Null: of a backend whose engines are functions of the host.
   int (*processors)(Device device);
+  // Of a backend that copies to and from pinned memory only in stream order: where it is from, and whether memory is such. Null: any is.
+  tilekiln_staging_allocator (*staging)(Device device);
+  bool (*is_pinned)(Device device, const void* memory);
 };
 
 extern const Backend cpu_backend;

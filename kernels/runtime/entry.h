@@ -88,14 +88,14 @@ class Entry {
 
   // What `ask` says of a call that has its instances.
   template <class Number>
-  tilekiln_status number(const Args* args, const char* name, Number* to, Number (*ask)(const Call&)) const {
+  tilekiln_status number(const Args* args, const char* name, Number* to,
+                         tilekiln_status (*ask)(const Call&, Number*)) const {
     if (to == nullptr) return fail_argument(name, "was null, must point to where the number is put");
     try {
       Args own;
       Call call;
       TILEKILN_TRY(prepare_and_choose(tuned(args, own), &call));
-      *to = ask(call);
-      return TILEKILN_OK;
+      return ask(call, to);
     } catch (...) {
       return fail_exception();
     }

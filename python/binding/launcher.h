@@ -33,20 +33,25 @@ static Operator* launcher_operator(Library* library) {
 }
 
 static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static char* names[] = {"library", "dtype",    "hdim_q",        "hdim_v",  "nhead_q", "nhead_k", "mode",
-                          "batch",   "seqlen_q", "seqlen_k",      "mask",    "bias",    "dbias",   "dropout",
-                          "softcap", "sink",     "deterministic", "workers", NULL};
+  static char* names[] = {"library", "dtype",    "hdim_q",        "hdim_v",  "nhead_q", "nhead_k",      "mode",
+                          "batch",   "seqlen_q", "seqlen_k",      "mask",    "bias",    "dbias",        "dropout",
+                          "softcap", "sink",     "deterministic", "workers", "device",  "max_seqlen_q", NULL};
   static const int32_t dtypes[] = {TILEKILN_FP32, TILEKILN_FP16, TILEKILN_BF16};
   PyObject *library, *dtype, *hdim_q, *hdim_v, *nhead_q, *nhead_k, *mode, *batch, *seqlen_q, *seqlen_k, *mask, *bias,
-      *dbias, *dropout, *softcap, *sink, *deterministic, *workers;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OOOOOOOOOOOOOOOOO:BackwardLauncher", names, LibraryType,
+      *dbias, *dropout, *softcap, *sink, *deterministic, *workers, *device, *max_seqlen_q;
+  int device_type = 0, device_id = 0;
+  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OOOOOOOOOOOOOOOOOOO:BackwardLauncher", names, LibraryType,
                                    &library, &dtype, &hdim_q, &hdim_v, &nhead_q, &nhead_k, &mode, &batch, &seqlen_q,
-                                   &seqlen_k, &mask, &bias, &dbias, &dropout, &softcap, &sink, &deterministic,
-                                   &workers))
+                                   &seqlen_k, &mask, &bias, &dbias, &dropout, &softcap, &sink, &deterministic, &workers,
+                                   &device, &max_seqlen_q))
     return NULL;
+  if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &device_type, &device_id)) {
+    PyErr_Format(ArgumentError, "device: was %R, must be (type, id) as __dlpack_device__() gives it", device);
+    return NULL;
+  }
   tilekiln_fmha_bwd_problem problem = tilekiln_fmha_bwd_problem_defaults();
   int32_t dtype_word = 0;
-  long long rows = 0, keys = 0;
+  long long rows = 0, keys = 0, longest = 0;
   if (read_word(dtype, "dtype", dtype_words, &dtype_word) < 0 || read_int32(hdim_q, "hdim_q", 1, &problem.hdim_q) < 0 ||
       read_int32(hdim_v, "hdim_v", 1, &problem.hdim_v) < 0 || read_int32(nhead_q, "nhead_q", 1, &problem.nhead_q) < 0 ||
       read_int32(nhead_k, "nhead_k", 1, &problem.nhead_k) < 0 ||
@@ -58,11 +63,15 @@ static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject*
       read_word(dropout, "dropout", dropout_words, &problem.dropout) < 0 ||
       read_flag(softcap, "softcap", &problem.softcap) < 0 || read_flag(sink, "sink", &problem.sink) < 0 ||
       read_flag(deterministic, "deterministic", &problem.deterministic) < 0 ||
-      read_int32(workers, "workers", 0, &problem.workers) < 0)
+      read_int32(workers, "workers", 0, &problem.workers) < 0 ||
+      read_integer(max_seqlen_q, "max_seqlen_q", 0, INT64_MAX, &longest) < 0)
     return NULL;
   problem.dtype = dtypes[dtype_word];
   problem.seqlen_q = rows;
   problem.seqlen_k = keys;
+  problem.device_type = device_type;
+  problem.device_id = device_id;
+  problem.max_seqlen_q = longest;
   Launcher* self = (Launcher*)object_new(type);
   if (!self) return NULL;
   self->library = (Library*)Py_NewRef(library);

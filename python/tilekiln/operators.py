@@ -109,20 +109,25 @@ class BackwardLauncher(Launcher):
         sink: bool = False,
         deterministic: bool = False,
         workers: int = 0,
+        device: tuple[int, int] = (1, 0),
+        max_seqlen_q: int = 0,
         library: Library | None = None,
     ) -> BackwardLauncher:
         """The launcher of a problem.
 
         seqlen_q: batch mode: rows of each sequence; group mode: of all together, seqstart_q[-1]. seqlen_k: keys of
         each, of the longest. mask: 'window' with causal or a window. dropout: 'store' with randval. softcap, sink: is
-        there one (sink: logits, or sink columns left of a window)? nhead_k: None is nhead_q. library: None is the first
-        at hand that has the kernels. Raises NoKernelError when none has.
+        there one (sink: logits, or sink columns left of a window)? nhead_k: None is nhead_q. device: of the arrays and
+        the workspace, DLPack's type and number: (1, 0) is the host, (2, 0) cuda:0. max_seqlen_q: group mode: no
+        sequence has more rows; 0 is seqlen_q. library: None is the first at hand that has the kernels. Raises
+        NoKernelError when none has.
         """
         problem = {
             "dtype": dtype, "hdim_q": hdim_q, "hdim_v": hdim_v, "nhead_q": nhead_q,
             "nhead_k": nhead_q if nhead_k is None else nhead_k, "mode": mode, "batch": batch, "seqlen_q": seqlen_q,
             "seqlen_k": seqlen_k, "mask": mask, "bias": bias, "dbias": dbias, "dropout": dropout, "softcap": softcap,
-            "sink": sink, "deterministic": deterministic, "workers": workers,
+            "sink": sink, "deterministic": deterministic, "workers": workers, "device": device,
+            "max_seqlen_q": max_seqlen_q,
         }  # fmt: skip
         refusals = []
         for candidate in at_hand() if library is None else [library]:

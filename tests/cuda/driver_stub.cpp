@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
 
 #define EXPORT extern "C"
 
 using tilekiln::cuda::fmha_fwd::Row;
+using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
 
 extern "C" {
 int stub_devices = 1, stub_major = 9, stub_minor = 0;
@@ -21,10 +23,13 @@ char stub_name[64] = "";
 uint64_t stub_lengths[3][5] = {}, stub_strides[3][4] = {};
 uint32_t stub_boxes[3][5] = {};
 Row stub_row = {};
+BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
+int stub_together = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
 // The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
 int stub_sequences[4][16] = {};
 }
 EXPORT int stub_row_bytes() { return sizeof(Row); }
+EXPORT int stub_backward_row_bytes() { return sizeof(BackwardRow); }
 
 using Opaque = void*;
 using Pointer = unsigned long long;
@@ -70,6 +75,10 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
   stub_grid = grid, stub_threads = threads, stub_shared_bytes = shared_bytes;
   stub_stream = reinterpret_cast<uint64_t>(stream);
   strncpy(stub_name, static_cast<const char*>(function), sizeof(stub_name) - 1);
+  if (strncmp(stub_name, "fmha_bwd", 8) == 0) {
+    memcpy(&stub_backward_row, parameters[0], sizeof(BackwardRow));
+    return ++stub_stages, 0;
+  }
   if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row
   memcpy(&stub_row, parameters[0], sizeof(Row));
   const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};
@@ -79,7 +88,20 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
   }
   return 0;
 }
-EXPORT int cuLaunchHostFunc(Opaque, void (*function)(void*), void* context) { return function(context), 0; }
+EXPORT int cuLaunchCooperativeKernel(Opaque function, unsigned grid, unsigned y, unsigned z, unsigned threads, unsigned,
+                                     unsigned, unsigned shared_bytes, Opaque stream, void** parameters) {
+  return ++stub_together,
+         cuLaunchKernel(function, grid, y, z, threads, 1, 1, shared_bytes, stream, parameters, nullptr);
+}
+EXPORT int cuLaunchHostFunc(Opaque, void (*function)(void*), void* context) {
+  return ++stub_host_steps, function(context), 0;
+}
+// Pinned memory is what begins a page.
+EXPORT int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
+  return ++stub_pinned, *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096), 0;
+}
+EXPORT int cuMemHostGetFlags(unsigned*, void* memory) { return reinterpret_cast<uint64_t>(memory) % 4096 == 0 ? 0 : 1; }
+EXPORT int cuMemFreeHost(void* memory) { return --stub_pinned, free(memory), 0; }
 EXPORT int cuMemAlloc_v2(Pointer* memory, size_t bytes) {
   return ++stub_allocated, *memory = reinterpret_cast<Pointer>(malloc(bytes)), 0;
 }

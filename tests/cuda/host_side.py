@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -39,16 +40,19 @@ class Device:
     """An array that says it is on cuda:0."""
 
     def __init__(self, *shape: int, dtype: str = "bf16", fill: int | None = None) -> None:
-        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0)}[dtype]
+        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0), "uint8": (8, 1)}[dtype]
         self.buffer = np.zeros(int(np.prod(shape)) * bits // 8 + 64, np.uint8)
         start = -self.buffer.ctypes.data % 64
-        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32}[dtype]
+        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32, "uint8": np.uint8}[dtype]
         self.array = self.buffer[start : start + int(np.prod(shape)) * bits // 8].view(kind).reshape(shape)
         if fill is not None:
             self.array[...] = fill
         self.exported = Exported(self.array, device_type=2, code=code, bits=bits)
         for index, stride in enumerate(self.array.strides):
             self.exported.managed.tensor.strides[index] = stride // self.array.itemsize
+
+    def twin(self) -> Device:
+        return Device(*self.array.shape)
 
     def __dlpack__(self, **options: object) -> object:
         return self.exported.__dlpack__(**options)
@@ -247,7 +251,122 @@ def other_chip(library: tk.Library) -> None:
     assert "cuda-sm90a, which this machine has not (cuda:0 has compute capability 8.0)" in said, said
 
 
-CASES = {case.__name__: case for case in (lazily, streams, capture_first, sequences, unread, cache, errors, other_chip)}
+def backward_row() -> Any:
+    from tools.gpu import driver
+
+    structure = driver.structure("kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h", "Row")
+    assert ctypes.sizeof(structure) <= stub.stub_backward_row_bytes() < ctypes.sizeof(structure) + 128
+    return structure.in_dll(stub, "stub_backward_row")
+
+
+def backward(library: tk.Library) -> None:
+    """Three stages of one module, the second of blocks that are resident together; memory goes back."""
+    q, k, lse = Device(2, 300, 4, 64), Device(2, 200, 2, 64), Device(2, 4, 300, dtype="fp32")
+    arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "lse": lse}
+    made = {"dq": Device(2, 300, 4, 64), "dk": Device(2, 200, 2, 64), "dv": Device(2, 200, 2, 64)}
+    for _ in range(2):
+        library.fmha_bwd(**arrays, **made, causal=True, softmax_scale=0.25)
+    assert (number("stages").value, number("together").value, number("modules").value) == (6, 2, 1)
+    assert (number("allocated").value, number("waits").value) == (0, 0)
+    at = backward_row()
+    assert (at.batch, at.nhead_q, at.nhead_k, at.seqlen_q_most, at.seqlen_k_most) == (2, 4, 2, 300, 200)
+    assert (at.hdim_q, at.hdim_v, at.query_tiles, at.key_tiles) == (64, 64, 3, 2)
+    assert (at.left, at.right, at.shift, at.features) == (1 << 29, 0, -100, 1 | 2 | 128)
+    assert (at.softmax_scale, at.keep_scale) == (0.25, 1)
+    assert (at.dq, at.dq_batch, at.dq_head, at.dq_row) == (made["dq"].array.ctypes.data, 300 * 256, 64, 256)
+    assert (at.dk_batch, at.dk_head, at.dk_row) == (200 * 128, 64, 128)
+    need = library.fmha_bwd_workspace_size(**arrays, **made, causal=True)
+    assert need >= 2 * 4 * 3 * 8192 * 4  # the sums of dq, a slot a head
+    said = refused(lambda: library.fmha_bwd(**arrays, **made, deterministic=True, workers=133))
+    assert said == "workers: was 133, must be at most 132 on cuda:0, its multiprocessors"
+    library.fmha_bwd(**arrays, **made, deterministic=True, workers=3)
+    assert number("launches").value == 9
+    said = refused(lambda: library.fmha_bwd(**arrays, **made, softmax_scale=-1.0))
+    assert said == "softmax_scale: was -1, must be above 0 on cuda"
+    none = Device(2, 0, 4, 64)
+    empty = {**arrays, "dout": none, "q": none, "out": none, "lse": Device(2, 4, 0, dtype="fp32")}
+    sink, d_sink = Device(4, dtype="fp32", fill=1), Device(4, dtype="fp32", fill=7)
+    library.fmha_bwd(**empty, dq=Device(2, 0, 4, 64), dk=made["dk"], dv=made["dv"], sink=sink, d_sink=d_sink)
+    assert not d_sink.array.any()
+    assert number("launches").value == 10  # dk and dv are 0, which the second stage writes
+
+
+def backward_sequences(library: tk.Library) -> None:
+    """Packed sequences that the host reads, and that it does not; those of batch mode, of one row too."""
+    q, k, lse = Device(60, 4, 64), Device(90, 2, 64), Device(4, 60, dtype="fp32")
+    arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "lse": lse}
+    made = {"dq": Device(60, 4, 64), "dk": Device(90, 2, 64), "dv": Device(90, 2, 64)}
+    starts = {"cu_seqlens_q": ints(0, 20, 60), "cu_seqlens_k": ints(0, 50, 90)}
+    library.fmha_bwd(**arrays, **made, **starts)
+    at = backward_row()
+    assert (at.seqlen_q_most, at.seqlen_k_most, at.packed_tiles, at.dq_batch, at.lse_batch) == (40, 50, 2, 0, 0)
+    assert at.features & 8
+    number("capturing").value = 1
+    library.fmha_bwd(**arrays, **made, **starts, max_seqlen_q=45, max_seqlen_k=60)
+    at = backward_row()
+    assert (at.seqstart_q, at.seqlen_q) == (starts["cu_seqlens_q"].array.ctypes.data, 0)
+    assert (at.seqlen_q_most, at.seqlen_k_most) == (45, 60)
+    assert (number("allocated").value, number("host_steps").value) == (0, 0)
+    said = refused(lambda: library.fmha_bwd(**arrays, **made, **starts))
+    assert said.startswith("stream: was being captured into a graph, must not be while the host reads cu_seqlens"), said
+    number("capturing").value = 0
+    one = Device(2, 1, 2, 64)
+    q, lse = Device(2, 20, 2, 64), Device(2, 2, 20, dtype="fp32")
+    lengths = {"seqlen_q": ints(7, 20), "seqlen_k": ints(1, 0)}
+    library.fmha_bwd(q, q, one, one, q, lse, dq=Device(2, 20, 2, 64), dk=one.twin(), dv=one.twin(), **lengths)
+    at = backward_row()
+    assert (at.seqstart_q, at.rows_q, at.rows_k, at.dq_batch, at.lse_batch) == (0, 20, 1, 0, 2 * 20 - 20)
+
+
+def launcher(library: tk.Library) -> None:
+    """A workspace prepared in stream order over pinned memory that outlives the launcher, and is given back."""
+    shape = {"hdim_q": 64, "hdim_v": 64, "nhead_q": 4, "nhead_k": 2, "batch": 2, "seqlen_q": 60, "seqlen_k": 50}
+    problem = {"library": library, "dtype": "bf16", "mode": "group", "device": (2, 0), **shape}
+    made: Any = tk.BackwardLauncher(**problem, max_seqlen_q=40)
+    workspace = Device(made.workspace_size, dtype="uint8")
+    stream = tk.Stream(device=(2, 0), native=0x77)
+    starts_q, starts_k = ints(0, 20, 60), ints(0, 50, 90)
+    made.prepare(workspace, starts_q, starts_k, stream=stream)
+    assert workspace.array[:24].view(np.int32).tolist() == [0, 20, 60, 0, 50, 90]
+    assert number("host_steps").value == 2
+    q, k, lse = Device(60, 4, 64), Device(90, 2, 64), Device(4, 60, dtype="fp32")
+    arrays = {"dout": q, "q": q, "k": k, "v": k, "out": q, "lse": lse, "workspace": workspace}
+    arrays |= {"dq": Device(60, 4, 64), "dk": Device(90, 2, 64), "dv": Device(90, 2, 64)}
+    made.run(**arrays, seqstart_q=starts_q, seqstart_k=starts_k, stream=stream)
+    at = backward_row()
+    assert at.seqstart_q == workspace.array.ctypes.data  # what was prepared counts
+    assert at.dq_sums >= workspace.array.ctypes.data + 4096
+    stream.synchronize()
+    made.prepare(workspace, ints(0, 20, 10), starts_k, stream=stream)
+    said = refused(stream.synchronize)
+    assert said == "seqstart_q: must not decrease, but entry 2 is 10 after 20"
+    assert not workspace.array[:24].any()
+    stream.synchronize()  # told once
+    assert refused(lambda: made.prepare(workspace, ints(0, 20, 10), starts_k)) == said
+    number("capturing").value = 1
+    said = refused(lambda: made.prepare(workspace, starts_q, starts_k, stream=stream))
+    assert "was being captured into a graph, must not be by steps over memory of the host that run once" in said, said
+    number("capturing").value = 0
+    host = tk.BackwardLauncher(**{**problem, "device": (1, 0)})
+    said = refused(lambda: host.prepare(workspace, starts_q, starts_k))
+    assert said == "workspace: device was cuda:0, must be cpu"
+    said = refused(lambda: tk.BackwardLauncher(**{**problem, "device": "cuda"}))
+    assert said == "device: was 'cuda', must be (type, id) as __dlpack_device__() gives it"
+    refused(lambda: tk.BackwardLauncher(**{**problem, "device": (13, 0)}), tk.NoKernelError)
+    made = None
+    deadline = time.monotonic() + 30
+    while number("pinned").value > 0:  # the releaser has a thread of its own
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+CASES = {
+    case.__name__: case
+    for case in (
+        *(lazily, streams, capture_first, sequences, unread, cache, errors, other_chip),
+        *(backward, backward_sequences, launcher),
+    )
+}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

@@ -1,18 +1,49 @@
 """The backward's ordered adds, walked through without a GPU: every tile once, one team a slot, nobody waits for ever.
 
-The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is the one that tools/gpu gives the kernel.
+The walk follows kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h; the plan is plan.h beside it, compiled here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import random
+import subprocess
 from collections import defaultdict
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tools.gpu.order import KEYS, TILE_ELEMENTS, Plan, plan
+ROOT = Path(__file__).resolve().parents[2]
+FAR, KEYS, TILE_ELEMENTS = 1 << 29, 128, 8192
 
-FAR = 1 << 29
+
+class Plan(ctypes.Structure):
+    """As plan.h has it."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int) for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers")
+    )
+
+
+class Planner:
+    library: ClassVar[ctypes.CDLL]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planner(tmp_path_factory: pytest.TempPathFactory) -> None:
+    out = tmp_path_factory.mktemp("plan") / "plan.so"
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I.", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, "tests/cuda/plan_of.cpp", "-o", out], cwd=ROOT, check=True)
+    Planner.library = ctypes.CDLL(str(out))
+    Planner.library.plan_of.restype = Plan
+
+
+def plan(heads: int, rows: int, keys: int, hdim: int, *, masked: bool, paired: bool, workers: int) -> Plan:
+    """The plan of `heads` key heads, `rows` query rows each (over the heads of the group) and `keys` keys."""
+    numbers = (ctypes.c_longlong(number) for number in (heads, rows, keys))
+    made: Plan = Planner.library.plan_of(*numbers, hdim, masked, paired, workers)
+    return made
 
 
 class Shape:
@@ -26,11 +57,9 @@ class Shape:
         self.masked, self.paired = left < FAR or right < FAR, left == FAR and right < FAR
         self.lists = -(-self.key_tiles // 2) if self.paired else self.key_tiles
 
-    def plan(self, workers: int, team: int) -> Plan:
+    def plan(self, workers: int) -> Plan:
         rows = self.group * self.query_tiles * self.tile_rows
-        return plan(
-            self.heads, rows, self.keys, self.hdim, masked=self.masked, paired=self.paired, workers=workers, team=team
-        )
+        return plan(self.heads, rows, self.keys, self.hdim, masked=self.masked, paired=self.paired, workers=workers)
 
     def seen(self, n: int) -> tuple[int, int]:
         """Query tiles that see key tile n."""
@@ -83,6 +112,7 @@ def walk_through(shapes: list[Shape], made: Plan) -> None:
         work.append(mine)
         keys_of.append(keys)
     assert sorted(tiles) == [(head, tile) for head, shape in enumerate(shapes) for tile in range(shape.key_tiles)]
+    assert {slot for _, slot, _ in adds} <= set(range(made.slots))
     for waiting in adds.values():
         waiting.sort(reverse=True)
     place = [0] * len(work)
@@ -114,7 +144,7 @@ def test_random_shapes(seed: int) -> None:
             draw.choice([0, keys - rows]),
         )
         workers = draw.choice([1, 2, 7, 40, 132])
-        walk_through([shape] * shape.heads, shape.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
+        walk_through([shape] * shape.heads, shape.plan(workers))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -131,12 +161,12 @@ def test_packed_sequences_shorter_than_the_plan(seed: int) -> None:
             shapes.append(Shape(heads, group, *lengths, hdim, left, right, shift))
         longest = Shape(heads, group, rows, keys, hdim, left, right, 0)
         workers = draw.choice([1, 2, 7, 40, 132])
-        walk_through(shapes, longest.plan(workers, draw.choice([0, 0, 1, min(3, workers)])))
+        walk_through(shapes, longest.plan(workers))
 
 
 def test_an_order_that_workers_do_not_follow_hangs() -> None:
     shape = Shape(1, 1, 1024, 512, 128, FAR, FAR, 0)
-    made = shape.plan(132, 0)
+    made = shape.plan(132)
 
     def steps(made: Plan, worker: int, lot: int, second: bool) -> list[tuple[int, int]]:
         upwards = [(at, shape.query_tiles - at) for at in range(shape.query_tiles)]

@@ -41,9 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     build.add_argument("-j", "--jobs", type=int, default=0, help="compilers at a time (one a core)")
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
     check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
-    bench.add_argument(
-        "--library", type=Path, help="time its forward, not kernels alone; names are head dims, or cache"
-    )
+    bench.add_argument("--library", type=Path, help="time it, not kernels alone; names are head dims, or cache")
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
     return parser.parse_args(argv)
 
@@ -53,7 +51,7 @@ def library_test(options: argparse.Namespace) -> int:
     import tilekiln as tk
     import torch
 
-    from tools.gpu import behaviour, cases, kv_behaviour, kv_cases
+    from tools.gpu import backward_behaviour, backward_cases, behaviour, cases, kv_behaviour, kv_cases
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
@@ -62,7 +60,7 @@ def library_test(options: argparse.Namespace) -> int:
     bad = 0
     if options.only not in ("problems", "cache"):
         behaviour.first_uses(library)
-        bad += behaviour.run(library) + cases.refusals(library)
+        bad += behaviour.run(library) + cases.refusals(library) + backward_behaviour.run(library)
         behaviour.call_times(library)
     if options.only in (None, "cache"):
         bad += kv_behaviour.run(library)
@@ -73,6 +71,8 @@ def library_test(options: argparse.Namespace) -> int:
         chosen = [one for one in every if not options.names or "{}:{}x{}".format(one[0], *one[1]) in options.names]
         for dtype, hdim in chosen:
             bad += cases.run(libraries, [dtype], [hdim], options.cases, seed)
+            if hdim in backward_cases.HDIMS:
+                bad += backward_cases.run(libraries, [dtype], [hdim], options.cases, seed)
     print(f"{bad} bad", flush=True)
     return int(bad > 0)
 
@@ -107,6 +107,7 @@ def main(argv: list[str]) -> int:
                 return 0
             hdims = [int(name) for name in options.names] or [64, 128, 192, 256]
             bench_library.run(tk.load(options.library), hdims, options.rounds)
+            bench_library.run_backward(tk.load(options.library), hdims, options.rounds)
         else:
             from tools.gpu import bench
 

@@ -49,7 +49,7 @@ def line(title: str, values: list[float]) -> None:
 
 def run(out: Path, names: list[str], rounds: int) -> None:
     """Every kernel in `names` that has a benchmark."""
-    from tools.gpu import bench_backward, bench_forward
+    from tools.gpu import bench_forward
 
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
     square = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -57,4 +57,3 @@ def run(out: Path, names: list[str], rounds: int) -> None:
     line("matmul 8k bf16, TFLOP/s", [2 * 8192**3 / took / 1e9])
     chosen = {build.name for build in builds(names)}
     bench_forward.run(out, chosen, rounds)
-    bench_backward.run(out, chosen, rounds)

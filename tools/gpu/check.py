@@ -72,14 +72,17 @@ class Report:
 
 def run(out: Path, names: list[str], small: bool) -> int:
     """0 when every case holds."""
-    from tools.gpu import check_backward, check_forward
+    from tools.gpu import check_forward
 
     seed = int(time.time())
     torch.manual_seed(seed)
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, seed {seed}", flush=True)
     report = Report()
-    families = {"fmha_fwd_": check_forward.check, "fmha_bwd_": check_backward.check}
+    families = {"fmha_fwd_": check_forward.check}
     for build in builds(names):
+        if build.name.startswith("fmha_bwd_"):  # its host side is the library's alone
+            print(f"{build.name}: python tools/gpu test --library checks it", flush=True)
+            continue
         check_one(families, build, out, report, small)
     print(f"{report.cases} cases, {report.bad} bad", flush=True)
     return int(report.bad > 0)

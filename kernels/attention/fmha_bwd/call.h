@@ -17,9 +17,6 @@ constexpr Dtype dtype_of(int32_t dtype) {
   return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
 }
 
-// Elements from one place of a sequence to the next.
-struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
-
 // Where a call gets its workspace from.
 enum class BwdMemory : unsigned char {
   own,       // made for the call
@@ -72,7 +69,9 @@ BwdWorkspaceShape shape_of(const BwdCall& call);
 struct BwdStarts { SmallArray<int32_t, 17> q, k; };
 void set_starts(const BwdCall& call, BwdStarts* starts);
 // The bytes of workspace of a call that has its stages; of an unread call, enough for all that its lengths can be.
-u64 workspace_size(const BwdCall& call);
+[[nodiscard]] tilekiln_status workspace_size(const BwdCall& call, uint64_t* bytes);
+// The same for kernels of a device, which lay it out themselves.
+[[nodiscard]] tilekiln_status kernels_workspace_size(const BwdCall& call, uint64_t* bytes);
 // Whether the schedule of a shape can count the work of `keys` keys together.
 [[nodiscard]] tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys);
 [[nodiscard]] tilekiln_status check_workspace_size(const Array& workspace, u64 needed);
@@ -86,5 +85,12 @@ void list_instances(const Stages& stages, const BwdCall& call, int64_t* instance
 [[nodiscard]] tilekiln_status launch(BwdCall& call);
 // Runs it now, in this thread and its helpers.
 [[nodiscard]] tilekiln_status run_bwd(BwdCall& call);
+// The stages of a call on a backend with kernels of its own.
+[[nodiscard]] tilekiln_status run_kernels(BwdCall& call);
+// The most bytes of workspace that kernels need for a problem of which only `of` is known: no mask's sides, no lengths but the longest.
+[[nodiscard]] tilekiln_status kernels_workspace_bound(const Run& run, const Choice& main, BwdKernelProblem of,
+                                                      uint64_t* bytes);
+// The head of a workspace that a launcher prepares for kernels: the starts of q, then of k, batch + 1 each. Its bytes; 0 in batch mode.
+u64 kernels_host_segment(bool group, int batch);
 
 }  // namespace tilekiln::fmha

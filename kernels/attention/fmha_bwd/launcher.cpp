@@ -41,8 +41,16 @@ tilekiln_status check_problem(const tilekiln_fmha_bwd_problem& p) {
       {"sink", p.sink, 0, 1},
       {"deterministic", p.deterministic, 0, 1},
       {"workers", p.workers, 0, p.deterministic != 0 ? max_workers : 0},
+      {"max_seqlen_q", p.max_seqlen_q, 0, p.group != 0 ? p.seqlen_q : 0},
   };
   for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, field.least, field.most));
+  const Backend* const backend = backend_of(p.device_type);
+  if (backend == nullptr || (backend->takes_units && !backend->host_memory)) {
+    char was[48];
+    const Device device = {p.device_type, p.device_id};
+    return fail(TILEKILN_NO_KERNEL, "device_type: was %d (%s), must be one for which this library prepares workspaces",
+                p.device_type, device_text(device, was, sizeof(was)));
+  }
   if (p.nhead_q % p.nhead_k == 0) return TILEKILN_OK;
   return fail_argument("nhead_k", "was %d, must divide %d, nhead_q", p.nhead_k, p.nhead_q);
 }
@@ -111,7 +119,7 @@ tilekiln_status check_same(const BwdLauncher::Plan& plan, const tilekiln_fmha_bw
     return fail_argument("k", "seqlen was %lld, must be %lld, that of the launcher's problem",
                          static_cast<ll>(call.physical_k), static_cast<ll>(plan.max_seqlen_k));
   }
-  if (lengths == BwdLengths::later || call.batch == 0) return TILEKILN_OK;
+  if (lengths == BwdLengths::later || call.batch == 0 || call.unread) return TILEKILN_OK;
   const Sequence& last = *(call.sequences.end() - 1);
   if (last.place_q + last.room_q > plan.total_q) {
     return fail_argument("seqstart_q",
@@ -127,6 +135,11 @@ tilekiln_status check_same(const BwdLauncher::Plan& plan, const tilekiln_fmha_bw
 tilekiln_status check(const BwdLauncher::Plan& plan, const tilekiln_fmha_bwd_args& args, BwdCall* call,
                       BwdLengths lengths) {
   TILEKILN_TRY(check_bwd(args, call, lengths));
+  if (call->device != plan.run.device) {
+    char was[48], must[48];
+    return fail_argument("q", "device was %s, must be %s, that of the launcher's problem",
+                         device_text(call->device, was, sizeof(was)), device_text(plan.run.device, must, sizeof(must)));
+  }
   TILEKILN_TRY(check_same(plan, args, *call, lengths));
   for (int stage = 0; stage < TILEKILN_BWD_STAGES; ++stage) call->stages[stage] = plan.stages[stage];
   call->workers = plan.shape.workers;
@@ -183,8 +196,14 @@ tilekiln_status BwdLauncher::create(const tilekiln_fmha_bwd_problem& problem, st
   plan->nhead_k = problem.nhead_k;
   plan->max_seqlen_k = problem.seqlen_k;
   plan->total_q = problem.group != 0 ? problem.seqlen_q : problem.batch * problem.seqlen_q;
+  plan->max_seqlen_q = problem.group == 0          ? problem.seqlen_q
+                       : problem.max_seqlen_q != 0 ? problem.max_seqlen_q
+                                                   : problem.seqlen_q;
+  plan->run.backend = backend_of(problem.device_type);
+  plan->run.device = {problem.device_type, problem.device_type == TILEKILN_CPU ? 0 : problem.device_id};
   Query queries[TILEKILN_BWD_STAGES];
   set_bwd_queries(plan->traits, queries);
+  for (Query& query : queries) query.device = plan->run.device;
   TILEKILN_TRY(choose_bwd(-1, queries, plan->stages));
 
   BwdWorkspaceShape& shape = plan->shape;
@@ -200,21 +219,49 @@ tilekiln_status BwdLauncher::create(const tilekiln_fmha_bwd_problem& problem, st
     shape.seqlen_q = problem.seqlen_q;
     shape.seqlen_k = problem.seqlen_k;
   }
-  shape.workers = problem.workers != 0 ? problem.workers : default_workers(shape, plan->total_q, plan->max_seqlen_k);
-  TILEKILN_TRY(check_schedule(shape, problem.batch * problem.seqlen_k));
+  if (plan->has_kernels()) {
+    shape.workers = problem.workers;
+    plan->host_bytes = kernels_host_segment(shape.group, shape.batch);
+    BwdKernelProblem of = {};
+    of.problem.features = plan->traits.features;
+    of.problem.nhead_q = problem.nhead_q;
+    of.problem.nhead_k = problem.nhead_k;
+    of.problem.softmax_scale = 1;
+    of.alike = !shape.group;
+    of.batch = problem.batch;
+    of.seqlen_q = static_cast<int>(plan->max_seqlen_q);
+    of.seqlen_k = static_cast<int>(plan->max_seqlen_k);
+    of.total_q = plan->total_q;
+    of.workers = problem.workers;
+    TILEKILN_TRY(kernels_workspace_bound(plan->run, plan->stages[TILEKILN_BWD_DQ_DK_DV], of, &plan->workspace_bytes));
+    plan->workspace_bytes += plan->host_bytes;
+  } else {
+    shape.workers = problem.workers != 0 ? problem.workers : default_workers(shape, plan->total_q, plan->max_seqlen_k);
+    TILEKILN_TRY(check_schedule(shape, problem.batch * problem.seqlen_k));
+    plan->host_bytes = layout_of(shape).host;
+    plan->workspace_bytes = plan->host_bytes + dq_acc_upper_bound(shape, plan->total_q, plan->max_seqlen_k);
+  }
   launcher->reset(new BwdLauncher(std::move(plan)));
   return TILEKILN_OK;
 }
 
-u64 BwdLauncher::workspace_size() const {
-  return layout_of(plan_->shape).host + dq_acc_upper_bound(plan_->shape, plan_->total_q, plan_->max_seqlen_k);
-}
+bool BwdLauncher::Plan::has_kernels() const { return !run.backend->takes_units; }
 
 tilekiln_status BwdLauncher::run(const tilekiln_fmha_bwd_args& args) const {
   if (args.size == sizeof(args) && args.workspace == nullptr) {
     return fail_argument("workspace", "was null, must be given: one that this launcher has prepared");
   }
   BwdCall call;
+  if (plan_->has_kernels() && args.size == sizeof(args)) {
+    // Kernels read the index arrays, in stream order.
+    tilekiln_fmha_bwd_args own = args;
+    if (plan_->shape.group && own.max_seqlen_q == 0 && own.max_seqlen_k == 0) {
+      own.max_seqlen_q = static_cast<int32_t>(plan_->max_seqlen_q > 0 ? plan_->max_seqlen_q : 1);
+      own.max_seqlen_k = static_cast<int32_t>(plan_->max_seqlen_k > 0 ? plan_->max_seqlen_k : 1);
+    }
+    TILEKILN_TRY(check(*plan_, own, &call, BwdLengths::now));
+    return run_bwd(call);
+  }
   if (args.size != sizeof(args) || args.stream == nullptr) {
     TILEKILN_TRY(check(*plan_, args, &call, BwdLengths::now));
     return run_bwd(call);

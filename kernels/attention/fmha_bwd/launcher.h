@@ -14,7 +14,11 @@ class BwdLauncher {
     BwdWorkspaceShape shape;
     int nhead_k;
     i64 total_q, max_seqlen_k;  // of all sequences together, padding included; of the longest
+    i64 max_seqlen_q;           // of the longest
     Choice stages[TILEKILN_BWD_STAGES];
+    tilekiln::Run run;                     // the device and its backend
+    bool has_kernels() const;              // of its own, which find their schedule themselves
+    uint64_t host_bytes, workspace_bytes;  // of the host segment; of all, an upper bound
   };
 
   // Throws std::bad_alloc. NO_KERNEL when a stage has no instance.
@@ -25,7 +29,7 @@ class BwdLauncher {
 
   const Plan& plan() const { return *plan_; }
   // The host segment and an upper bound of dq_acc.
-  u64 workspace_size() const;
+  u64 workspace_size() const { return plan_->workspace_bytes; }
   // See tilekiln.h.
   [[nodiscard]] tilekiln_status prepare(const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
                                         const tilekiln_tensor* seqstart_k) const;

@@ -1,6 +1,8 @@
 // Preparing a workspace: at once, or in stream order.
 #include <string.h>
 
+#include <vector>
+
 #include "kernels/attention/fmha_bwd/launcher.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/check.h"
@@ -43,13 +45,23 @@ struct Arguments {
   const int32_t* k() const { return reinterpret_cast<const int32_t*>(seqstart_k.data); }
 };
 
+// That an array is on the device of the problem.
+tilekiln_status check_place(const Plan& plan, const char* name, const tilekiln_tensor& tensor, Array* array) {
+  if (plan.run.backend->host_memory) return op::check_host_array(name, tensor, array);
+  const Device device = {tensor.device_type, tensor.device_id};
+  if (device == plan.run.device) return check_array(name, tensor, array);
+  char was[48], must[48];
+  return fail_argument(name, "device was %s, must be %s, that of the launcher's problem",
+                       device_text(device, was, sizeof(was)), device_text(plan.run.device, must, sizeof(must)));
+}
+
 tilekiln_status check_start_array(const Plan& plan, const char* name, const tilekiln_tensor* tensor, Array* array) {
   if (!plan.shape.group) {
     if (tensor == nullptr) return TILEKILN_OK;
     return fail_argument(name, "was given in batch mode, must be null: there a sequence starts at its batch index");
   }
   if (tensor == nullptr) return fail_argument(name, "was null, must be given in group mode");
-  TILEKILN_TRY(op::check_host_array(name, *tensor, array));
+  TILEKILN_TRY(check_place(plan, name, *tensor, array));
   TILEKILN_TRY(check_dtype(*array, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(*array, 1, "batch + 1"));
   TILEKILN_TRY(check_length(*array, 0, "its length", i64(plan.shape.batch) + 1, "batch + 1"));
@@ -59,7 +71,7 @@ tilekiln_status check_start_array(const Plan& plan, const char* name, const tile
 tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
                                 const tilekiln_tensor* seqstart_k, Arguments* arguments) {
   if (workspace == nullptr) return fail_argument("workspace", "was null, must be given");
-  TILEKILN_TRY(op::check_host_array("workspace", *workspace, &arguments->workspace));
+  TILEKILN_TRY(check_place(plan, "workspace", *workspace, &arguments->workspace));
   TILEKILN_TRY(check_workspace(arguments->workspace));
   TILEKILN_TRY(check_start_array(plan, "seqstart_q", seqstart_q, &arguments->seqstart_q));
   TILEKILN_TRY(check_start_array(plan, "seqstart_k", seqstart_k, &arguments->seqstart_k));
@@ -81,13 +93,43 @@ class FunctionTask : public StreamTask {
   Function function_;
 };
 
-// Of the device that workspaces are on, which is the host.
-constexpr const Backend& backend = cpu_backend;
-
-tilekiln_status copy(void* to, const void* from, size_t bytes, Direction direction) {
-  return backend.copy({}, nullptr, to, from, bytes, direction);
+tilekiln_status copy(const Plan& plan, void* to, const void* from, size_t bytes, Direction direction) {
+  return plan.run.backend->copy(plan.run.device, nullptr, to, from, bytes, direction);
 }
-tilekiln_status fill(void* to, size_t bytes) { return backend.fill({}, nullptr, to, 0, bytes); }
+tilekiln_status fill(const Plan& plan, void* to, size_t bytes) {
+  return plan.run.backend->fill(plan.run.device, nullptr, to, 0, bytes);
+}
+
+// The host segment of either kind of device.
+void pack_starts(const Plan& plan, const int32_t* q, const int32_t* k, void* host) {
+  const size_t bytes = sizeof(int32_t) * (static_cast<size_t>(plan.shape.batch) + 1);
+  memset(host, 0, plan.host_bytes);
+  memcpy(host, q, bytes);
+  memcpy(static_cast<char*>(host) + bytes, k, bytes);
+}
+
+// Where kernels prepare nothing themselves, and a run needs no memory that is zero: the starts alone, checked by the host.
+struct StartsStep {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<void> staging;
+  const int32_t *q, *k;
+  char* host;
+};
+tilekiln_status pack_in_stream(void* context) {
+  const auto& own = *static_cast<StartsStep*>(context);
+  const tilekiln_status status = check_starts(*own.plan, own.q, own.k);
+  if (status == TILEKILN_OK) {
+    pack_starts(*own.plan, own.q, own.k, own.host);
+  } else {
+    memset(own.host, 0, own.plan->host_bytes);  // every sequence is empty
+  }
+  return status;
+}
+// The staging goes to the releaser when the last owner lets go of it, here in a thread of the driver that may not call it.
+tilekiln_status end_in_stream(void* context) {
+  delete static_cast<StartsStep*>(context);
+  return TILEKILN_OK;
+}
 
 constexpr size_t up16(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
@@ -98,15 +140,26 @@ tilekiln_status BwdLauncher::prepare(const tilekiln_tensor* workspace, const til
   const Plan& plan = *plan_;
   Arguments arguments;
   TILEKILN_TRY(check_arguments(plan, workspace, seqstart_q, seqstart_k, &arguments));
+  if (plan.has_kernels()) {
+    TILEKILN_TRY(check_workspace_size(arguments.workspace, workspace_size()));
+    if (!plan.shape.group) return TILEKILN_OK;
+    const size_t count = static_cast<size_t>(plan.shape.batch) + 1;
+    std::vector<int32_t> starts(2 * count), host(plan.host_bytes / sizeof(int32_t));
+    TILEKILN_TRY(copy(plan, starts.data(), arguments.q(), sizeof(int32_t) * count, Direction::to_host));
+    TILEKILN_TRY(copy(plan, starts.data() + count, arguments.k(), sizeof(int32_t) * count, Direction::to_host));
+    TILEKILN_TRY(check_starts(plan, starts.data(), starts.data() + count));
+    pack_starts(plan, starts.data(), starts.data() + count, host.data());
+    return copy(plan, arguments.workspace.data, host.data(), plan.host_bytes, Direction::to_device);
+  }
   if (plan.shape.group) TILEKILN_TRY(check_starts(plan, arguments.q(), arguments.k()));
   // Packed aside first: a workspace that is too small is not written to.
   const u64 host_bytes = layout_of(plan.shape).host;
   const std::unique_ptr<CuState[]> host(new CuState[host_bytes / sizeof(CuState)]);
   const u64 device_bytes = pack(plan.shape, arguments.q(), arguments.k(), host.get());
   TILEKILN_TRY(check_workspace_size(arguments.workspace, host_bytes + device_bytes));
-  TILEKILN_TRY(copy(arguments.workspace.data, host.get(), host_bytes, Direction::to_device));
+  TILEKILN_TRY(copy(plan, arguments.workspace.data, host.get(), host_bytes, Direction::to_device));
   if (!zeroed_by_prepare(plan.shape, plan.traits.features.mask)) return TILEKILN_OK;
-  return fill(arguments.workspace.data + host_bytes, device_bytes);
+  return fill(plan, arguments.workspace.data + host_bytes, device_bytes);
 }
 
 tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
@@ -114,23 +167,52 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
                                            const tilekiln_staging_allocator* allocator) const {
   const std::shared_ptr<const Plan> plan = plan_;
   TILEKILN_TRY(check_stream(stream));
-  Run run;
+  tilekiln::Run run = plan->run;
   TILEKILN_TRY(check_stream_of(*stream, &run));
   Arguments arguments;
   TILEKILN_TRY(check_arguments(*plan, workspace, seqstart_q, seqstart_k, &arguments));
   TILEKILN_TRY(check_workspace_size(arguments.workspace, workspace_size()));
 
   // One block, before anything is enqueued: seqstart_q, seqstart_k, host segment.
-  const size_t host_bytes = layout_of(plan->shape).host;
+  const size_t host_bytes = plan->host_bytes;
+  if (host_bytes == 0) return TILEKILN_OK;
   const size_t starts_bytes = plan->shape.group ? 4 * (static_cast<size_t>(plan->shape.batch) + 1) : 0;
   std::shared_ptr<void> staging;
+  const Backend& backend = *run.backend;
+  tilekiln_staging_allocator pinned;
+  if (backend.staging != nullptr && allocator == tilekiln_staging_default()) {
+    pinned = backend.staging(run.device);
+    allocator = &pinned;
+  }
   TILEKILN_TRY(allocate_staging(allocator, 2 * up16(starts_bytes) + host_bytes, &staging));
+  if (backend.is_pinned != nullptr && !backend.is_pinned(run.device, staging.get()))
+    return fail_argument("allocator",
+                         "gave memory that the device cannot copy from by itself, must be pinned (cuMemHostAlloc)");
   char* const staged_q = static_cast<char*>(staging.get());
   char* const staged_k = staged_q + up16(starts_bytes);
   char* const staged_host = staged_k + up16(starts_bytes);
   char* const to = arguments.workspace.data;
   const auto* const q = reinterpret_cast<const int32_t*>(staged_q);
   const auto* const k = reinterpret_cast<const int32_t*>(staged_k);
+
+  if (plan->has_kernels()) {
+    auto own = std::make_unique<StartsStep>(StartsStep{plan, staging, q, k, staged_host});
+    const auto stage = [&](void* into, const void* from, size_t bytes) {
+      return backend.copy(run.device, run.native, into, from, bytes, Direction::staged);
+    };
+    TILEKILN_TRY(stage(staged_q, arguments.seqstart_q.data, starts_bytes));
+    // From here on the stream uses the block: it is kept until the stream has run all that was enqueued.
+    tilekiln_status status = stage(staged_k, arguments.seqstart_k.data, starts_bytes);
+    if (status == TILEKILN_OK) status = backend.host(run.device, run.native, pack_in_stream, own.get());
+    if (status == TILEKILN_OK) status = stage(to, staged_host, host_bytes);
+    const tilekiln_status ended = backend.host(run.device, run.native, end_in_stream, own.get());
+    if (ended == TILEKILN_OK) {
+      static_cast<void>(own.release());
+    } else {
+      static_cast<void>(backend.wait(run.device, run.native));
+    }
+    return status != TILEKILN_OK ? status : ended;
+  }
 
   // Each step owns the block, so it outlives the last of them, whatever becomes of the launcher. What is wrong with the
   // starts leaves a host segment of zeros, which no run takes for prepared.
@@ -141,13 +223,13 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   };
   if (zeroed_by_prepare(plan->shape, plan->traits.features.mask)) {
     const u64 bytes = workspace_size() - host_bytes;
-    step([to, host_bytes, bytes] { return fill(to + host_bytes, bytes); });
+    step([plan, to, host_bytes, bytes] { return fill(*plan, to + host_bytes, bytes); });
   }
   if (plan->shape.group) {
     const void *from_q = arguments.seqstart_q.data, *from_k = arguments.seqstart_k.data;
-    step([staging, staged_q, staged_k, from_q, from_k, starts_bytes]() -> tilekiln_status {
-      TILEKILN_TRY(copy(staged_q, from_q, starts_bytes, Direction::to_host));
-      return copy(staged_k, from_k, starts_bytes, Direction::to_host);
+    step([plan, staging, staged_q, staged_k, from_q, from_k, starts_bytes]() -> tilekiln_status {
+      TILEKILN_TRY(copy(*plan, staged_q, from_q, starts_bytes, Direction::to_host));
+      return copy(*plan, staged_k, from_k, starts_bytes, Direction::to_host);
     });
   }
   step([staging, plan, q, k, staged_host, host_bytes]() -> tilekiln_status {
@@ -156,7 +238,9 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
     pack(plan->shape, q, k, staged_host);
     return TILEKILN_OK;
   });
-  step([staging, to, staged_host, host_bytes] { return copy(to, staged_host, host_bytes, Direction::to_device); });
+  step([plan, staging, to, staged_host, host_bytes] {
+    return copy(*plan, to, staged_host, host_bytes, Direction::to_device);
+  });
   for (int i = 0; i < count; ++i) enqueue(*stream, tasks[i].release());
   return TILEKILN_OK;
 }

@@ -185,7 +185,8 @@ class Run {
     BwdStarts starts;
     set_starts(call_, &starts);
     const bool prepared = call_.memory == BwdMemory::prepared;
-    const u64 needed = workspace_size(call_);
+    uint64_t needed = 0;
+    TILEKILN_TRY(workspace_size(call_, &needed));
     if (call_.memory == BwdMemory::own) {
       TILEKILN_TRY(take(own_, needed, false));
       workspace_ = own_.as<char>();
@@ -461,6 +462,7 @@ class Run {
 }  // namespace
 
 tilekiln_status run_bwd(BwdCall& call) {
+  if (!call.backend->takes_units) return run_kernels(call);
   if (call.unread) {
     call.workers = shape_of(call).workers;  // those that the size of its workspace was said for
     TILEKILN_TRY(read_sequences(&call));
@@ -469,7 +471,11 @@ tilekiln_status run_bwd(BwdCall& call) {
 }
 
 tilekiln_status launch(BwdCall& call) {
-  if (call.memory == BwdMemory::given) TILEKILN_TRY(check_workspace_size(call.workspace, workspace_size(call)));
+  if (call.memory == BwdMemory::given) {
+    uint64_t needed = 0;
+    TILEKILN_TRY(workspace_size(call, &needed));
+    TILEKILN_TRY(check_workspace_size(call.workspace, needed));
+  }
   return run_in_stream<BwdCall, run_bwd>(call);
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/attention/fmha_bwd/call.h"
 #include "kernels/attention/problem.h"
+#include "kernels/runtime/backend.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/library.h"
 #include "tilekiln/generated/fmha_bwd_convert_dq.h"
@@ -75,7 +76,7 @@ tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_ST
 
 tilekiln_status choose_instances(const Stages&, int64_t instance, BwdCall& call) {
   TILEKILN_TRY(choose_bwd(instance, call.queries, call.stages));
-  return check_schedule(shape_of(call), call.physical_k);
+  return call.backend->takes_units ? check_schedule(shape_of(call), call.physical_k) : TILEKILN_OK;
 }
 
 void list_instances(const Stages& stages, const BwdCall& call, int64_t* instances) {

@@ -1,5 +1,6 @@
 // The workspace of a call: its shape and size.
 #include "kernels/attention/fmha_bwd/call.h"
+#include "kernels/runtime/backend.h"
 #include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
 namespace tilekiln::fmha {
@@ -43,17 +44,21 @@ void set_starts(const BwdCall& call, BwdStarts* starts) {
   }
 }
 
-u64 workspace_size(const BwdCall& call) {
+tilekiln_status workspace_size(const BwdCall& call, uint64_t* bytes) {
+  if (!call.backend->takes_units) return kernels_workspace_size(call, bytes);
   const BwdWorkspaceShape shape = shape_of(call);
-  if (call.unread && shape.group)
-    return layout_of(shape).host + dq_acc_upper_bound(shape, call.physical_q, call.longest_k);
+  if (call.unread && shape.group) {
+    *bytes = layout_of(shape).host + dq_acc_upper_bound(shape, call.physical_q, call.longest_k);
+    return TILEKILN_OK;
+  }
   BwdStarts starts;
   set_starts(call, &starts);
   // Only the schedule itself knows the splits: it is made and forgotten.
   const BwdWorkspaceLayout layout = layout_of(shape);
   SmallArray<CuState, 16> host;
   host.reset(layout.host / sizeof(CuState));
-  return layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.begin());
+  *bytes = layout.host + pack(shape, starts.q.begin(), starts.k.begin(), host.begin());
+  return TILEKILN_OK;
 }
 
 tilekiln_status check_schedule(const BwdWorkspaceShape& shape, i64 keys) {

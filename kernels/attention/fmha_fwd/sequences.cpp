@@ -330,17 +330,22 @@ tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory*
   }
   const size_t batch = call.sequences.size();
   if (batch == 0) return TILEKILN_OK;
-  std::vector<int> numbers(4 * batch);
+  const size_t starts = batch + 1;
+  std::vector<int> numbers(2 * starts + 2 * batch);
   for (const Sequence& sequence : call.sequences) {
     const auto at = static_cast<size_t>(sequence.batch);
     numbers[at] = static_cast<int>(sequence.place_q);
-    numbers[batch + at] = static_cast<int>(sequence.place_k);
-    numbers[2 * batch + at] = sequence.seqlen_q;
-    numbers[3 * batch + at] = sequence.seqlen_k;
+    numbers[starts + at] = static_cast<int>(sequence.place_k);
+    numbers[2 * starts + at] = sequence.seqlen_q;
+    numbers[2 * starts + batch + at] = sequence.seqlen_k;
+    if (at + 1 < batch) continue;
+    numbers[at + 1] = static_cast<int>(sequence.place_q + sequence.room_q);
+    numbers[starts + at + 1] = static_cast<int>(sequence.place_k + sequence.room_k);
   }
   TILEKILN_TRY(memory->get(call, sizeof(int) * numbers.size()));
   const int* const at = memory->as<int>();
-  *lengths = {group ? at : nullptr, group ? at + batch : nullptr, at + 2 * batch, at + 3 * batch, nullptr, nullptr};
+  *lengths = {
+      group ? at : nullptr, group ? at + starts : nullptr, at + 2 * starts, at + 2 * starts + batch, nullptr, nullptr};
   return call.backend->copy(call.device, call.native, memory->as<int>(), numbers.data(), sizeof(int) * numbers.size(),
                             Direction::to_device);
 }

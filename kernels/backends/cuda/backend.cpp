@@ -5,8 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <vector>
 
 #include "kernels/backends/cuda/kernel.h"
 
@@ -43,7 +45,7 @@ int processors(Device device) {
   return fact != nullptr ? fact->multiprocessors : 1;
 }
 
-// A kernel's function on a device; a list that only grows.
+// A function of a kernel on a device; a list that only grows.
 struct Loaded {
   const Kernel* kernel;
   const char* name;
@@ -141,8 +143,14 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
     bool yes = false;
     TILEKILN_TRY(captured(device, stream, &yes));
     if (yes)
-      return fail_argument("stream", "was being captured into a graph, must not be by a call that reads on the host");
+      return fail_argument("stream", "was being captured into a graph, must not be by %s",
+                           direction == Direction::staged ? "steps over memory of the host that run once"
+                                                          : "a call that reads on the host");
   }
+  if (direction == Direction::staged)
+    return check(
+        cuda.cuMemcpyAsync(reinterpret_cast<Pointer>(to), reinterpret_cast<Pointer>(from), bytes, native(stream)),
+        device.id, "a copy");
   // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
   if (stream == nullptr && direction == Direction::to_host)
     TILEKILN_TRY(check(cuda.cuCtxSynchronize(), device.id, "waiting for what is to be read on the host"));
@@ -152,13 +160,54 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
   return end(device.id, direction == Direction::to_host ? nullptr : stream, native(stream), "a copy");
 }
 
+// What host functions of a stream had to say, until somebody waits for the stream.
+struct StreamError {
+  int device;
+  Opaque stream;
+  tilekiln_status status;
+  char text[512];
+};
+struct StreamErrors {
+  std::mutex mutex;
+  std::vector<StreamError> all;
+};
+// Never destroyed: streams may still run while the process exits.
+StreamErrors& stream_errors() {
+  static StreamErrors* const errors = new StreamErrors;
+  return *errors;
+}
+
+void keep_error(int device, Opaque stream, tilekiln_status status) {
+  StreamErrors& errors = stream_errors();
+  const std::lock_guard lock(errors.mutex);
+  StreamError error = {device, stream, status, ""};
+  snprintf(error.text, sizeof(error.text), "%s", error_text());
+  errors.all.push_back(error);
+}
+
+// The first that was kept of a stream; none are kept then.
+tilekiln_status kept_error(int device, Opaque stream) {
+  StreamErrors& errors = stream_errors();
+  const std::lock_guard lock(errors.mutex);
+  const auto own = [&](const StreamError& one) { return one.device == device && one.stream == stream; };
+  const auto first = std::find_if(errors.all.begin(), errors.all.end(), own);
+  if (first == errors.all.end()) return TILEKILN_OK;
+  const tilekiln_status status = fail(first->status, "%s", first->text);
+  errors.all.erase(std::remove_if(errors.all.begin(), errors.all.end(), own), errors.all.end());
+  return status;
+}
+
 struct HostStep {
   tilekiln_status (*function)(void*);
   void* context;
+  int device;
+  Opaque stream;
 };
+// In a thread of the driver, which holds its locks: nothing here may call it.
 void run_step(void* context) {
   HostStep* const step = static_cast<HostStep*>(context);
-  static_cast<void>(step->function(step->context));
+  const tilekiln_status status = step->function(step->context);
+  if (status != TILEKILN_OK) keep_error(step->device, step->stream, status);
   delete step;
 }
 
@@ -166,7 +215,12 @@ tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*funct
   if (stream == nullptr) return function(context);
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  auto* const step = new HostStep{function, context};
+  bool yes = false;
+  TILEKILN_TRY(captured(device, stream, &yes));
+  if (yes)
+    return fail_argument("stream", "was being captured into a graph, must not be by %s",
+                         "steps over memory of the host that run once");
+  auto* const step = new HostStep{function, context, device.id, native(stream)};
   const tilekiln_status status =
       check(driver().cuLaunchHostFunc(native(stream), run_step, step), device.id, "a function of the host");
   if (status != TILEKILN_OK) delete step;
@@ -176,7 +230,30 @@ tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*funct
 tilekiln_status wait(Device device, NativeStream stream) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  return check(driver().cuStreamSynchronize(native(stream)), device.id, "waiting for a stream");
+  TILEKILN_TRY(check(driver().cuStreamSynchronize(native(stream)), device.id, "waiting for a stream"));
+  return kept_error(device.id, native(stream));
+}
+
+// `context` is the device's number.
+void* allocate_pinned(void* context, size_t bytes) {
+  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
+  void* memory = nullptr;
+  constexpr unsigned portable = 1;  // CU_MEMHOSTALLOC_PORTABLE
+  if (entered.status() != TILEKILN_OK || driver().cuMemHostAlloc(&memory, bytes, portable) != 0) return nullptr;
+  return memory;
+}
+void release_pinned(void* context, void* memory, size_t) {
+  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
+  static_cast<void>(driver().cuMemFreeHost(memory));  // fails only where the context is gone, and the memory with it
+}
+tilekiln_staging_allocator staging(Device device) {
+  return {sizeof(tilekiln_staging_allocator), allocate_pinned, release_pinned,
+          reinterpret_cast<void*>(static_cast<intptr_t>(device.id))};
+}
+bool is_pinned(Device device, const void* memory) {
+  const Entered entered(device.id);
+  unsigned flags = 0;
+  return entered.status() == TILEKILN_OK && driver().cuMemHostGetFlags(&flags, const_cast<void*>(memory)) == 0;
 }
 
 tilekiln_status query(Device device, NativeStream stream, bool* idle) {
@@ -194,10 +271,15 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   Opaque function = nullptr;
   TILEKILN_TRY(load(site.device.id, launch, &function));
   void* parameters[] = {const_cast<void*>(launch.row)};
-  TILEKILN_TRY(check(driver().cuLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads,
-                                             1, 1, launch.shared_bytes, native(site.stream), parameters, nullptr),
-                     site.device.id, launch.kernel->name));
-  return end(site.device.id, site.stream, native(site.stream), launch.kernel->name);
+  const unsigned *grid = launch.grid, threads = launch.threads, shared_bytes = launch.shared_bytes;
+  const Opaque stream = native(site.stream);
+  const Result result = launch.together
+                            ? driver().cuLaunchCooperativeKernel(function, grid[0], grid[1], grid[2], threads, 1, 1,
+                                                                 shared_bytes, stream, parameters)
+                            : driver().cuLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes,
+                                                      stream, parameters, nullptr);
+  TILEKILN_TRY(check(result, site.device.id, launch.kernel->name));
+  return end(site.device.id, site.stream, stream, launch.kernel->name);
 }
 
 }  // namespace cuda
@@ -219,6 +301,8 @@ const Backend cuda_backend = {"cuda",
                               cuda::query,
                               cuda::captured,
                               cuda::absent,
-                              cuda::processors};
+                              cuda::processors,
+                              cuda::staging,
+                              cuda::is_pinned};
 
 }  // namespace tilekiln

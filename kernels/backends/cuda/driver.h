@@ -29,8 +29,14 @@ using Opaque = void*;  // contexts, modules, functions, streams
   X(cuLaunchKernel, (Opaque function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,         \
                      unsigned block_y, unsigned block_z, unsigned shared_bytes, Opaque stream, void** parameters,  \
                      void** extra))                                                                                \
+  X(cuLaunchCooperativeKernel, (Opaque function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
+                                unsigned block_y, unsigned block_z, unsigned shared_bytes, Opaque stream,          \
+                                void** parameters))                                                                \
   X(cuLaunchHostFunc, (Opaque stream, void (*function)(void*), void* context))                                     \
   X(cuMemAlloc_v2, (Pointer * memory, size_t bytes))                                                               \
+  X(cuMemHostAlloc, (void** memory, size_t bytes, unsigned flags))                                                 \
+  X(cuMemHostGetFlags, (unsigned* flags, void* memory))                                                            \
+  X(cuMemFreeHost, (void* memory))                                                                                 \
   X(cuMemFree_v2, (Pointer memory))                                                                                \
   X(cuMemAllocAsync, (Pointer * memory, size_t bytes, Opaque stream))                                              \
   X(cuMemFreeAsync, (Pointer memory, Opaque stream))                                                               \

@@ -18,6 +18,7 @@ struct KernelLaunch {
   const char* function;
   unsigned grid[3], threads, shared_bytes;
   const void* row;  // the kernel's one argument
+  bool together;    // its blocks wait for each other: all are resident at once, or it does not begin
 };
 
 // Where a stage runs.

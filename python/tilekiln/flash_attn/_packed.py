@@ -20,7 +20,12 @@ def forward(
 ) -> Any:
     """`calls.forward` of (q, k, v), (q, kv) or (qkv,)."""
     watched = torch.is_grad_enabled() and packed[-1].requires_grad
-    if len(packed) < 3 and watched and calls.untouched(*packed) and not torch.is_autocast_enabled("cpu"):
+    if (
+        len(packed) < 3
+        and watched
+        and calls.untouched(*packed)
+        and not torch.is_autocast_enabled("cuda" if packed[0].is_cuda else "cpu")
+    ):
         return _Attention.apply(arguments, deterministic, return_randval, *packed)
     return calls.forward(
         *split(packed), **arguments, deterministic=deterministic or None, return_lse=return_lse,

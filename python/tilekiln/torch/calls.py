@@ -33,20 +33,37 @@ with torch.inference_mode():
     _INFERENCE = _look()
 with torch.inference_mode(False):
     _NORMAL = _look()
-_TENSORS = frozenset((_NORMAL[0], _INFERENCE[0]))
-"""What the dispatcher sees in a tensor of the CPU that no transform or subclass wraps."""
+_TENSORS = {_NORMAL[0], _INFERENCE[0]}
+"""What the dispatcher sees in a tensor that no transform or subclass wraps, of the CPU and of devices that were met."""
+_DEVICES = {"cpu"}
 _TYPES = frozenset((Tensor, torch.nn.Parameter))
 """Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
 _MODES = frozenset((_NORMAL[1], _INFERENCE[1]))
 """What it sees in a thread that runs no transform and traces nothing."""
 
 
+def _met(tensor: Tensor, keys: int) -> bool:
+    """Is it a plain tensor of a device that is met now?"""
+    if tensor.device.type not in operators.DEVICE_TYPES or tensor.device.type in _DEVICES:
+        return False
+    _DEVICES.add(tensor.device.type)
+    for inference in (True, False):
+        with torch.inference_mode(inference):
+            _TENSORS.add(_keys(torch.empty(0, device=tensor.device)).raw_repr())
+    return keys in _TENSORS
+
+
 def untouched(*tensors: Tensor | None) -> bool:
-    """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel of the CPU?"""
+    """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel?"""
     if torch.compiler.is_compiling() or _included().raw_repr() not in _MODES:
         return False
     for tensor in tensors:  # not any(): a generator costs a microsecond
-        if tensor is not None and (type(tensor) not in _TYPES or _keys(tensor).raw_repr() not in _TENSORS):
+        if tensor is None:
+            continue
+        if type(tensor) not in _TYPES:
+            return False
+        keys = _keys(tensor).raw_repr()
+        if keys not in _TENSORS and not _met(tensor, keys):
             return False
     return True
 
@@ -66,8 +83,8 @@ def draw_rng_state() -> Tensor:
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:
-    """As torch's own attention is cast: floating tensors other than fp64, to the dtype of the CPU's autocast."""
-    dtype = torch.get_autocast_dtype("cpu")
+    """As torch's own attention is cast: floating tensors other than fp64, to the dtype of their device's autocast."""
+    dtype = torch.get_autocast_dtype(next(tensor.device.type for tensor in tensors if tensor is not None))
     return tuple(
         tensor.to(dtype) if tensor is not None and tensor.dtype in operators.FLOATS else tensor for tensor in tensors
     )
@@ -91,7 +108,7 @@ def forward(
     q, k, v and bias are cast. out is for calls that record no gradient.
     """
     others: dict[str, Any] = dict(arguments)
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cuda" if q.is_cuda else "cpu"):
         q, k, v, bias = autocast(q, k, v, others.get("bias"))
         if bias is not None:
             others["bias"] = bias
@@ -141,6 +158,12 @@ def watched(
     records = torch.is_grad_enabled() and _requires_grad(q, k, v, others)
     if records:
         derivatives.check_differentiable(others)
+        # torch.compile does not trace this, which asks the disk: there it is asked where the derivative is set up.
+        if q.device.type != "cpu" and not torch.compiler.is_compiling():
+            bias = others.get("bias")
+            derivatives.check_backward(
+                q, v, {**others, "deterministic": deterministic}, bias is not None and bias.requires_grad
+            )
     bias, sink = others.get("bias"), others.get("sink")
     direct = untouched(q, k, v, bias, sink)
     if direct or _transformed():

@@ -6,14 +6,17 @@ registered autograd) and that functorch can transform; traced ones through the o
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tilekiln import _outside
-from tilekiln._native import ArgumentError
+from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln._tables import OPERATORS
+from tilekiln.operators import BackwardLauncher
 
 from . import batching, calls, operators
 
@@ -57,6 +60,47 @@ def check_differentiable(arguments: dict[str, Any]) -> None:
         raise ArgumentError(
             f"min_seqlen_q: was {arguments['min_seqlen_q']}, must be 0 {because}; the backward skips no sequence"
         )
+
+
+@functools.cache
+def _backward(**problem: Any) -> BackwardLauncher:
+    return BackwardLauncher(**problem)
+
+
+def check_backward(q: Tensor, v: Tensor, arguments: Mapping[str, Any], wants_bias: bool) -> None:
+    """NoKernelError at the forward where the backward of a call on a device has no kernel. Asked once a signature.
+
+    On the host every library that has the forward for training has its backward.
+    """
+    if q.device.type != "cuda" or q.dtype not in operators.NAMES:
+        return
+    given = {name: value for name, value in arguments.items() if value is not None}
+    bias = "elementwise" if "bias" in given else "alibi" if "alibi_slopes" in given else "none"
+    window = given.get("window", (given.get("window_left", -1), given.get("window_right", -1)))
+    masked = bool(given.get("causal")) or tuple(window) != (-1, -1)
+    try:
+        _backward(
+            dtype=operators.NAMES[q.dtype],
+            hdim_q=q.shape[-1],
+            hdim_v=v.shape[-1],
+            nhead_q=1,
+            batch=1,
+            seqlen_q=1,
+            seqlen_k=1,
+            mode="batch" if q.dim() == 4 else "group",
+            mask="window" if masked else "none",
+            bias=bias,
+            dbias=wants_bias and bias == "elementwise",
+            dropout="none" if not given.get("dropout_p") else "store" if given.get("return_randval") else "apply",
+            softcap=bool(given.get("softcap")),
+            sink="sink" in given or (given.get("sink_size", 0) > 0 and window[0] >= 0),
+            deterministic=bool(given.get("deterministic")),
+            device=(10 if torch.version.hip else 2, q.device.index or 0),  # DLPack's kDLROCM, kDLCUDA
+        )
+    except NoKernelError as error:
+        raise NoKernelError(
+            f"{error}\n  an input requires grad: without a gradient call it under torch.no_grad()"
+        ) from None
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], out: Tensor, lse: Tensor, rest: dict[str, Any]) -> None:
@@ -178,6 +222,7 @@ def _register() -> None:
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         given = dict(zip(arguments, inputs, strict=True))
         check_differentiable(given)
+        check_backward(given["q"], given["v"], given, given["bias"] is not None and given["bias"].requires_grad)
         if not given["return_lse"]:
             raise ArgumentError(
                 "return_lse: was False, must be True when an input requires grad: the backward reads lse"

@@ -43,7 +43,7 @@ def sdpa(
             and query.dim() == 4
             and (query.shape[1] == key.shape[1] or enable_gqa)
             and calls.untouched(query, key, value)
-            and not torch.is_autocast_enabled("cpu")
+            and not torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu")
         ):
             arguments: dict[str, Any] = {"layout": "bhsd"}
             if is_causal:
@@ -75,7 +75,7 @@ def _general(
     enable_gqa: bool,
 ) -> Tensor:
     _check_tensors(query, key, value)
-    if torch.is_autocast_enabled("cpu"):
+    if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         query, key, value = calls.autocast(query, key, value)
     _check(query, key, value, attn_mask, dropout_p)
     shape = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])

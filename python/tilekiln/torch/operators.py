@@ -41,6 +41,7 @@ DTYPES = {
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 DEVICES = ("CPU", "CUDA")
 """PyTorch's names of the devices that libraries may have kernels for. What a library lacks, its error says."""
+DEVICE_TYPES = frozenset(name.lower() for name in DEVICES)
 _STATES: dict[str, str] = {}
 _PAIRS: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {}
 _OTHER: set[str] = set()

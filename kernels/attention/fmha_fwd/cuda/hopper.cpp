@@ -2,6 +2,7 @@
 // -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
 #include <initializer_list>
 
+#include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fmha_fwd/call.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
 #include "kernels/backends/cuda/kernel.h"
@@ -21,12 +22,8 @@ namespace {
 using fmha::Dtype;
 using fmha::FwdKernelProblem;
 using fmha::FwdProblem;
-using fmha::i64;
 
-constexpr float log2_e = 1.4426950408889634f;
-constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an int
 constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
-constexpr i64 multiple = 8;         // elements: 16 bytes, what the copy engine counts in
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
@@ -47,108 +44,32 @@ const Kernel* find_kernel(const Choice& choice, bool fp16) {
   return best;
 }
 
-// How sequences with starts or lengths of their own lie: those of batch mode are packed ones, from row b rows on.
-struct Packing {
-  bool packed;
-  i64 rows_q, rows_k;
-};
+// q, k and v.
+struct Operands { Operand q, k, v; };
 
-tilekiln_status find_packing(const FwdKernelProblem& of, Packing* packing) {
+Operands operands_of(const FwdKernelProblem& of, const Build& build) {
   const FwdProblem& p = of.problem;
-  const fmha::DeviceLengths& at = of.lengths;
-  *packing = {p.features.group || at.seqlen_q || at.seqlen_k || at.cu_seqlens_q || at.cu_seqlens_k, 0, 0};
-  if (!packing->packed || p.features.group || of.batch <= 1) return TILEKILN_OK;
-  const auto between = [](i64 sequence, i64 row) { return row > 0 && sequence % row == 0 ? sequence / row : -1; };
-  packing->rows_q = between(of.steps.q, p.q_row);
-  packing->rows_k = between(of.steps.k, p.k_row);
-  if (packing->rows_q < 0 || packing->rows_q * of.batch > INT32_MAX)
-    return fail_argument("q",
-                         "batch and row stride were %lld and %lld, must be whole rows on cuda where sequences have "
-                         "lengths of their own",
-                         of.steps.q, p.q_row);
-  if (packing->rows_k >= 0 && packing->rows_k == between(of.steps.v, p.v_row) &&
-      packing->rows_k * of.batch <= INT32_MAX)
-    return TILEKILN_OK;
-  return fail_argument("k",
-                       "batch and row stride were %lld and %lld, must be as many whole rows as those of v on cuda "
-                       "where sequences have lengths of their own",
-                       of.steps.k, p.k_row);
+  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box},
+          {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys},
+          {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys}};
 }
 
-// What the copy engine cannot follow.
-tilekiln_status check_steps(const char* name, const void* data, i64 row, i64 head, i64 batch, int hdim) {
-  if (hdim % multiple != 0)
-    return fail_argument(name, "had a head dim of %d, must have a multiple of %lld on cuda", hdim, multiple);
-  if (reinterpret_cast<uintptr_t>(data) % 16 != 0)
-    return fail_argument(name, "data was at %p, must be aligned to 16 bytes on cuda", data);
-  for (const i64 step : {row, head, batch}) {
-    if (step % multiple == 0 && step >= 0) continue;
-    return fail_argument(name,
-                         "a stride was %lld elements, must be a multiple of %lld, 0 or more, on cuda: pass a copy",
-                         step, multiple);
-  }
-  return TILEKILN_OK;
-}
-
-tilekiln_status check_problem(const FwdKernelProblem& of) {
+tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operands) {
   const FwdProblem& p = of.problem;
-  TILEKILN_TRY(check_steps("q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q));
-  TILEKILN_TRY(check_steps("k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q));
-  TILEKILN_TRY(check_steps("v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v));
-  TILEKILN_TRY(check_steps("out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v));
+  for (const Operand* operand : {&operands.q, &operands.k, &operands.v}) TILEKILN_TRY(check_operand(*operand));
+  TILEKILN_TRY(check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0}));
   if (p.randval != nullptr)
     return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
   if (p.softmax_scale > 0) return TILEKILN_OK;
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }
 
-// Strides of dimensions with one entry are 0, which is no stride to the driver.
-uint64_t bytes_of(i64 step, i64 length) { return length > 1 ? static_cast<uint64_t>(step) * 2 : 16; }
-
-// q, k or v.
-struct Operand {
-  const char* name;
-  const void* data;
-  i64 row, head, batch;  // steps
-  int hdim, nhead, seqlen;
-  int box;  // rows of one copy
-};
-
-tilekiln_status encode_operand(const FwdKernelProblem& of, bool packed, const Operand& operand, int device,
-                               TensorMap* map) {
-  // Nothing is read of an array without rows, but the driver wants an address.
-  RowArray array = {operand.name,
-                    operand.data != nullptr ? operand.data : of.problem.q,
-                    of.problem.features.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16,
-                    {},
-                    {}};
-  array.lengths[0] = static_cast<uint64_t>(operand.hdim);
-  array.lengths[4] = static_cast<uint64_t>(operand.nhead);
-  array.strides[3] = bytes_of(operand.head, operand.nhead);
-  if (packed) {  // row.h says how
-    const uint64_t step = operand.row > 0 ? static_cast<uint64_t>(operand.row) * 2 : 16;
-    array.lengths[1] = kFar;
-    array.lengths[2] = array.lengths[3] = 2 * static_cast<uint64_t>(kFar);
-    array.strides[0] = array.strides[1] = step;
-    array.strides[2] = (uint64_t(1) << 34) - step;
-  } else {
-    array.lengths[1] = static_cast<uint64_t>(operand.seqlen > 0 ? operand.seqlen : 1);
-    array.lengths[2] = 1;
-    array.lengths[3] = static_cast<uint64_t>(of.batch);
-    array.strides[0] = array.strides[1] = bytes_of(operand.row, operand.seqlen);
-    array.strides[2] = bytes_of(operand.batch, of.batch);
-  }
-  return encode(array, static_cast<uint32_t>(operand.box), device, map);
-}
-
-tilekiln_status fill_maps(const FwdKernelProblem& of, bool packed, const Build& build, int device, Row* row) {
-  const FwdProblem& p = of.problem;
-  const Operand q = {"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box};
-  const Operand k = {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys};
-  const Operand v = {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys};
-  TILEKILN_TRY(encode_operand(of, packed, q, device, &row->q));
-  TILEKILN_TRY(encode_operand(of, packed, k, device, &row->k));
-  return encode_operand(of, packed, v, device, &row->v);
+tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device, Row* row) {
+  const bool fp16 = of.problem.features.dtype == Dtype::fp16;
+  const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
+  TILEKILN_TRY(encode_operand(operands.q, packed, fp16, of.batch, other, device, &row->q));
+  TILEKILN_TRY(encode_operand(operands.k, packed, fp16, of.batch, other, device, &row->k));
+  return encode_operand(operands.v, packed, fp16, of.batch, other, device, &row->v);
 }
 
 void fill_scores(const FwdProblem& p, Row* row) {
@@ -156,9 +77,8 @@ void fill_scores(const FwdProblem& p, Row* row) {
   row->softcap = p.softcap;
   row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
   row->bias_scale = log2_e / row->score_scale_log2;
-  const auto side = [&](int width) { return !p.features.mask || width < 0 || width > unbounded ? unbounded : width; };
-  row->left = side(p.window_left);
-  row->right = side(p.window_right);
+  row->left = side_of(p.features.mask, p.window_left);
+  row->right = side_of(p.features.mask, p.window_right);
   row->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
   row->features = (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
                   (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
@@ -173,10 +93,7 @@ void fill_scores(const FwdProblem& p, Row* row) {
 
 void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
   const FwdProblem& p = of.problem;
-  // A row of a packed sequence is counted from its start, which batch mode's own strides hold already.
-  const auto batch_step = [&](i64 step, i64 row_step) {
-    return !packing.packed ? step : p.features.group ? 0 : step - packing.rows_q * row_step;
-  };
+  const auto batch_step = [&](i64 step, i64 row_step) { return packing.step_q(p.features.group, step, row_step); };
   row->out = static_cast<uint16_t*>(p.out);
   row->out_batch = batch_step(of.steps.out, p.out_row);
   row->out_head = p.out_head;
@@ -194,18 +111,7 @@ void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row
   row->min_seqlen_q = of.min_seqlen_q;
   if (!packing.packed) return;
   row->features |= kGroup;
-  row->rows_q = static_cast<int>(packing.rows_q);
-  row->rows_k = static_cast<int>(packing.rows_k);
-  const fmha::DeviceLengths& at = of.lengths;
-  const auto start = [&](const int* seqstart, const int* cu_seqlens) {
-    return !p.features.group ? nullptr : seqstart != nullptr ? seqstart : cu_seqlens;
-  };
-  row->seqstart_q = start(at.seqstart_q, at.cu_seqlens_q);
-  row->seqstart_k = start(at.seqstart_k, at.cu_seqlens_k);
-  row->seqlen_q = at.seqlen_q;
-  row->seqlen_k = at.seqlen_k;
-  row->cu_seqlens_q = at.cu_seqlens_q != nullptr ? at.cu_seqlens_q : row->seqstart_q;
-  row->cu_seqlens_k = at.cu_seqlens_k != nullptr ? at.cu_seqlens_k : row->seqstart_k;
+  fill_lengths(of.lengths, p.features.group, packing, row);
 }
 
 // The largest power of two that divides `heads` and keeps the keys and values of so many in the second-level cache.
@@ -222,9 +128,12 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   if (kernel == nullptr)
     return fail(TILEKILN_INTERNAL, "the library has a row of fmha_fwd for cuda without its kernel");
   const Build& build = build_of(*kernel);
-  TILEKILN_TRY(check_problem(of));
+  const Operands operands = operands_of(of, build);
+  TILEKILN_TRY(check_problem(of, operands));
   Packing packing;
-  TILEKILN_TRY(find_packing(of, &packing));
+  const fmha::DeviceLengths& at = of.lengths;
+  const bool packed = p.features.group || at.seqlen_q || at.seqlen_k || at.cu_seqlens_q || at.cu_seqlens_k;
+  TILEKILN_TRY(find_packing(packed, p.features.group, of.batch, operands.q, nullptr, operands.k, operands.v, &packing));
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
   if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
   const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
@@ -232,7 +141,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
     return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
                          build.query_rows);
   Row row = {};
-  TILEKILN_TRY(fill_maps(of, packing.packed, build, site.device.id, &row));
+  TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &row));
   fill_scores(p, &row);
   fill_addresses(of, packing, &row);
   row.batch = of.batch;
@@ -252,7 +161,8 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
                        {grid, 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
-                       &row});
+                       &row,
+                       false});
 }
 
 }  // namespace

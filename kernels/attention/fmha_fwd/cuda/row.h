@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/cuda/coordinates.h"
 #include "kernels/backends/cuda/tensor_map.h"
 
 namespace tilekiln::cuda::fmha_fwd {
@@ -21,13 +22,6 @@ enum Feature : int {
   kHeavyFirst = 128,  // query blocks from the last one, which sees the most keys under a causal mask
   kCache = 256,       // with kGroup: keys lie in a cache, as the fields from `first_key` on say
 };
-
-// Coordinates of the tensor maps: (head dim, row, sequence, batch, head).
-//   batch: (hdim, seqlen, 1, batch, nhead), a row at (row, 0, b).
-//   group: (hdim, kFar, 2 kFar, 2 kFar, nhead) with byte strides (s, s, 2^34 - s, head). A row of the sequence [start, start + n)
-//   lies at (kFar - n + row, start + n, kFar): kFar 2^34 is 2^64, so the address is that of start + row, and rows past
-//   n are outside of the map. The copy engine reads them as zero, so a neighbour's NaN stays a neighbour's.
-constexpr int kFar = 1 << 30;
 
 struct alignas(128) Row {
   TensorMap q, k, v;

@@ -14,7 +14,8 @@
 // Warpgroup 0: warp 0 loads, warps 1 and 2 write dQ. The other two compute.
 // All CTAs must be resident together: a writer waits for adds of others.
 //
-// -D: HDIM (64 or 128), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order).
+// -D: HDIM (64 or 128), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order);
+// UNORDERED for adds in any order to sums that are zero before, to time what the order costs.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
 #include "kernels/backends/cuda/dropout.h"
 #include "wgmma.h"
@@ -46,7 +47,7 @@ TILEKILN_DEVICE void jitter(uint32_t x) {
 #endif
 }
 
-// The coordinates of a sequence's row 0 in a tensor map (row.h).
+// The coordinates of a sequence's row 0 in a tensor map (coordinates.h).
 struct Place { int row, sequence, batch; };
 
 TILEKILN_DEVICE void load_panels(const TensorMap& map, const void* to, int rows, uint64_t& full, int row, int h,
@@ -68,17 +69,18 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
       arrive_expecting(s.kv_full, 2 * kKeys * kHdim * 2);
       Place keys{0, 0, b}, queries{0, 0, b};
       if constexpr (kPacked) {
-        keys = {kFar - t.of.seqlen_k, p.seqstart_k[b] + t.of.seqlen_k, kFar};
-        queries = {kFar - t.of.seqlen_q, p.seqstart_q[b] + t.of.seqlen_q, kFar};
+        keys = {kFar - t.of.seqlen_k, start_k(p, b) + t.of.seqlen_k, kFar};
+        queries = {kFar - t.of.seqlen_q, start_q(p, b) + t.of.seqlen_q, kFar};
       }
       load_panels(p.k, s.k, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
       load_panels(p.v, s.v, kKeys, s.kv_full, t.tile * kKeys, head_k, keys);
+      const int64_t first_tile = tile_of<kQueryRows>(p, b, head_k * order.group, 0);
       int g, m;
       order.first_step(t, g, m);
       for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
         const int slot = step % kStages, head = head_k * order.group + g;
         const uint32_t phase = (step / kStages & 1) ^ 1, bytes = kQueryRows * (2 * kHdim + 4);
-        const int64_t rows = ((int64_t(b) * p.nhead_q + head) * p.query_tiles + m) * kQueryRows;
+        const int64_t rows = (first_tile + g * order.head_tiles() + m) * kQueryRows;
         jitter(step);
         wait(s.q_empty[slot], phase);
         arrive_expecting(s.q_full[slot], bytes);
@@ -102,16 +104,23 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
+    const int b = t.head / p.nhead_k;
+    const int64_t first_tile = tile_of<kQueryRows>(p, b, (t.head - b * p.nhead_k) * order.group, 0);
     int g, m;
     order.first_step(t, g, m);
     for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
       if (int(step & 1) != u) continue;
+#ifdef UNORDERED
+      const int before = 1;
+#else
       const int before = order.rank(t, g, m, lane);
+#endif
       if (lane == 0) {
-        const int64_t round = int64_t(order.group) * p.query_tiles, at = g * p.query_tiles + m;
-        float* sums = p.dq_sums + ((t.head * round + at) * p.slots + t.slot) * (kTileBytes / 4);
-        unsigned* counter = p.counters + (int64_t(t.head) * p.slots + t.slot) * round + at;
+        const int64_t at = (first_tile + g * order.head_tiles() + m) * p.slots + t.slot;
+        float* sums = p.dq_sums + at * (kTileBytes / 4);
+        unsigned* counter = p.counters + at;
         jitter(step * 3 + 1);
+#ifndef UNORDERED
         if (before > 0) {  // before the data is waited for, so that a poll is off the critical path
           unsigned done;
           int polls = 0;
@@ -121,6 +130,7 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
           } while (done != unsigned(before));
           async_proxy_fence();
         }
+#endif
         wait(s.dq_full[u], step >> 1 & 1);
         const uint32_t from = shared_address(s.dq[u]);
         if (before == 0) {
@@ -197,7 +207,6 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const int first_key = t.tile * kKeys + w * 64, key = first_key + warp * 16 + (lane >> 2), row = m * kQueryRows + c2;
     const auto sequence = [&] { return t.head / p.nhead_k; };
     const auto head = [&] { return t.head % p.nhead_k * order.group + g; };
-    const auto start_q = [&] { return p.features & kGroup ? p.seqstart_q[sequence()] : 0; };
     DroppedKeys<kQueryRows / 8> dropped;
     if constexpr (kDrops) {
       if (extras.value == kDropped || p.features & kDropout) {
@@ -262,8 +271,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         }
     } else {
       if (extras.value == kGeneral && p.features & kBias) {
-        const uint16_t* from =
-            p.bias + sequence() * p.bias_batch + head() * p.bias_head + (start_q() + row) * p.bias_row + key;
+        const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
+                               (start_q(p, sequence()) + row) * p.bias_row + key;
 #pragma unroll
         for (int j = 0; j < kQueryRows / 2; ++j) {
           const int at = row + (j >> 2) * 8 + (j & 1), half = j >> 1 & 1;
@@ -329,7 +338,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const uint32_t ds = shared_address(s.ds[step & 1]) + to_row * 128;
     uint16_t* dbias = nullptr;
     if constexpr (extras.value == kGeneral)
-      dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q() + row) * p.dbias_row + key;
+      dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head +
+              (start_q(p, sequence()) + row) * p.dbias_row + key;
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
       const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
@@ -400,14 +410,14 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     } else {
       warp_arrive(s.kv_empty, lane);
     }
-    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = p.features & kGroup ? p.seqstart_k[b] : 0;
+    const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = start_k(p, b);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int key = t.tile * kKeys + w * 64 + warp * 16 + (lane >> 2) + 8 * half;
       const bool inside = key < t.of.seqlen_k;
-      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row, inside, p.hdim, lane, dv, half,
+      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row, inside, p.hdim_v, lane, dv, half,
                 p.keep_scale);
-      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row, inside, p.hdim, lane, dk, half,
+      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row, inside, p.hdim_q, lane, dk, half,
                 p.softmax_scale);
     }
   }
@@ -417,8 +427,17 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim, fmha_bwd::kQueryRows, fmha_bwd::kKeys,
-                                                          fmha_bwd::kThreads, sizeof(fmha_bwd::Shared)};
+extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,
+                                                          fmha_bwd::kQueryRows,
+                                                          fmha_bwd::kKeys,
+                                                          fmha_bwd::kThreads,
+                                                          sizeof(fmha_bwd::Shared),
+#ifdef TILEKILN_FP16
+                                                          1
+#else
+                                                          0
+#endif
+};
 
 extern "C" __global__ void __launch_bounds__(256) fmha_bwd_prepare(const __grid_constant__ fmha_bwd::Row p) {
   fmha_bwd::prepare(p);

@@ -32,12 +32,33 @@ struct Turn {
   int begin, end, start, length, direction;  // start: the first step of a circle
 };
 
+// The host has not always seen these numbers, but knows the most; and no sequence takes the rows, and so the tiles, of the next.
+TILEKILN_DEVICE int length(const int* seqlen, const int* cu_seqlens, const int* seqstart, int b, int most) {
+  const int said = seqlen ? seqlen[b] : cu_seqlens ? cu_seqlens[b + 1] - cu_seqlens[b] : most;
+  const int room = seqstart ? seqstart[b + 1] - seqstart[b] : most;
+  return max(min(min(said, room), most), 0);
+}
+
+// The first row of sequence b in packed tensors.
+TILEKILN_DEVICE int start_q(const Row& p, int b) {
+  return !(p.features & kGroup) ? 0 : p.seqstart_q ? p.seqstart_q[b] : b * p.rows_q;
+}
+TILEKILN_DEVICE int start_k(const Row& p, int b) {
+  return !(p.features & kGroup) ? 0 : p.seqstart_k ? p.seqstart_k[b] : b * p.rows_k;
+}
+
+// The number of query tile m of head h of sequence b. Sequences, packed or not, have tiles of their own.
+template <int kQueryRows> TILEKILN_DEVICE int64_t tile_of(const Row& p, int b, int h, int m) {
+  if (!(p.features & kGroup)) return (int64_t(b) * p.nhead_q + h) * p.query_tiles + m;
+  return int64_t(h) * p.packed_tiles + start_q(p, b) / kQueryRows + b + m;
+}
+
 // The extent of sequence b, whatever the mode.
 template <int kQueryRows, int kKeys> TILEKILN_DEVICE Extent extent_of(const Row& p, int b) {
-  if (!(p.features & kGroup)) return {p.seqlen_q, p.seqlen_k, p.query_tiles, p.key_tiles, p.lists, p.shift};
+  if (!(p.features & kGroup)) return {p.seqlen_q_most, p.seqlen_k_most, p.query_tiles, p.key_tiles, p.lists, p.shift};
   Extent e;
-  e.seqlen_q = p.seqlens_q ? p.seqlens_q[b] : p.seqstart_q[b + 1] - p.seqstart_q[b];
-  e.seqlen_k = p.seqlens_k ? p.seqlens_k[b] : p.seqstart_k[b + 1] - p.seqstart_k[b];
+  e.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, p.seqstart_q, b, p.seqlen_q_most);
+  e.seqlen_k = length(p.seqlen_k, p.cu_seqlens_k, p.seqstart_k, b, p.seqlen_k_most);
   e.query_tiles = (e.seqlen_q + kQueryRows - 1) / kQueryRows;
   e.key_tiles = (e.seqlen_k + kKeys - 1) / kKeys;
   e.lists = p.features & kPaired ? (e.key_tiles + 1) / 2 : e.key_tiles;
@@ -52,11 +73,13 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
 
   __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.nhead_k) {}
 
+  // Of all sequences: from a tile of one query head to that of the next.
+  __device__ __forceinline__ int64_t head_tiles() const { return kPacked ? p.packed_tiles : p.query_tiles; }
   __device__ __forceinline__ int query_tiles(const Turn& t) const { return kPacked ? t.of.query_tiles : p.query_tiles; }
   __device__ __forceinline__ int key_tiles(const Turn& t) const { return kPacked ? t.of.key_tiles : p.key_tiles; }
   __device__ __forceinline__ int lists(const Turn& t) const { return kPacked ? t.of.lists : p.lists; }
   __device__ __forceinline__ int shift(const Turn& t) const { return kPacked ? t.of.shift : p.shift; }
-  __device__ __forceinline__ int seqlen_k(const Turn& t) const { return kPacked ? t.of.seqlen_k : p.seqlen_k; }
+  __device__ __forceinline__ int seqlen_k(const Turn& t) const { return kPacked ? t.of.seqlen_k : p.seqlen_k_most; }
 
   // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right. Keys below
   // sink_size are seen from any distance.

@@ -24,12 +24,14 @@ template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int h
   }
 }
 
-// delta, log2(e) lse, the sink logits' shares, zeros in dbias where a mask hides it, and counters at zero. Grid (query_tiles,
-// batch nhead_q). Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
+// delta, log2(e) lse, the sink logits' shares, zeros in dbias where a mask hides it, and counters at zero. Grid query_tiles batch
+// nhead_q. Rows whose LSE is below the lowest fp32 number times ln 2 have no weights, as on the CPU.
 TILEKILN_DEVICE void prepare(const Row& p) {
-  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31, m = blockIdx.x;
+  const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
+  const int b = head / p.nhead_q, h = head - b * p.nhead_q, lane = threadIdx.x & 31;
   const Extent e = extent_of<kQueryRows, kKeys>(p, b);
-  const int64_t start = p.features & kGroup ? p.seqstart_q[b] : 0;
+  if (m >= e.query_tiles) return;
+  const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
   constexpr int kLanes = kHdim / 8, kRows = 32 / kLanes,
                 kRounds = kQueryRows / (8 * kRows);  // lanes a row, rows a warp
   const int column = lane % kLanes * 8, first = (threadIdx.x >> 5) * kRows + lane / kLanes;
@@ -38,7 +40,7 @@ TILEKILN_DEVICE void prepare(const Row& p) {
   for (int i = 0; i < kRounds; ++i) {  // all loads before the first use
     const int64_t row = m * kQueryRows + first + i * 8 * kRows;
     x[i] = y[i] = make_uint4(0, 0, 0, 0);
-    if (row < e.seqlen_q && column < p.hdim) {
+    if (row < e.seqlen_q && column < p.hdim_v) {
       const uint16_t* out = p.out + b * p.out_batch + h * p.out_head + (start + row) * p.out_row + column;
       const uint16_t* dout = p.dout_rows + b * p.dout_batch + h * p.dout_head + (start + row) * p.dout_row + column;
       x[i] = *reinterpret_cast<const uint4*>(out);
@@ -60,8 +62,9 @@ TILEKILN_DEVICE void prepare(const Row& p) {
     for (int distance = kLanes / 2; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
     if (column == 0) {
       const int in_tile = first + i * 8 * kRows, row = m * kQueryRows + in_tile;
-      const int64_t at = (int64_t(head) * p.query_tiles + m) * kQueryRows + in_tile;
-      const float lse = row < e.seqlen_q ? p.lse[b * p.lse_batch + h * p.lse_head + start + row] : -kInfinity;
+      const int64_t at = tile * kQueryRows + in_tile, of_caller = b * p.lse_batch + h * p.lse_head + start + row;
+      const float lse = row < e.seqlen_q ? p.lse[of_caller] : -kInfinity;
+      if (p.delta_out && row < e.seqlen_q) p.delta_out[of_caller] = sum;
       p.delta[at] = sum;
       p.lse_log2[at] = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2E;
     }
@@ -73,7 +76,7 @@ TILEKILN_DEVICE void prepare(const Row& p) {
     const int row = m * kQueryRows + threadIdx.x;
     if (threadIdx.x < kQueryRows && row < e.seqlen_q) {
       const float lse = p.lse[b * p.lse_batch + h * p.lse_head + start + row];
-      const float delta = p.delta[int64_t(head) * p.query_tiles * kQueryRows + row];
+      const float delta = p.delta[tile * kQueryRows + threadIdx.x];
       if (lse != -kInfinity) sum = exp2_approx((p.sink[h] - lse) * kLog2E) * delta;
     }
 #pragma unroll
@@ -83,7 +86,7 @@ TILEKILN_DEVICE void prepare(const Row& p) {
     if (threadIdx.x == 0) {
       sum = 0.f;
       for (int i = 0; i < 8; ++i) sum += of_warp[i];
-      p.sink_sums[int64_t(head) * p.query_tiles + m] = sum;
+      p.sink_sums[tile] = sum;
     }
   }
   if (p.dbias && p.features & kMask) {
@@ -92,26 +95,39 @@ TILEKILN_DEVICE void prepare(const Row& p) {
       for (int key = lane; key < e.seqlen_k; key += 32)
         p.dbias[b * p.dbias_batch + h * p.dbias_head + (start + row) * p.dbias_row + key] = 0;
   }
-  const int group = p.nhead_q / p.nhead_k, g = h % group;
-  for (int slot = threadIdx.x; slot < p.slots; slot += 256)
-    p.counters[((int64_t(b) * p.nhead_k + h / group) * p.slots + slot) * group * p.query_tiles + g * p.query_tiles +
-               m] = 0;
+  for (int slot = threadIdx.x; slot < p.slots; slot += 256) p.counters[tile * p.slots + slot] = 0;
+}
+
+// d_sink[h]: a warp.
+TILEKILN_DEVICE void sum_sink(const Row& p, int h, int lane) {
+  float sum = 0.f;
+  for (int b = 0; b < p.batch; ++b) {
+    const int tiles = extent_of<kQueryRows, kKeys>(p, b).query_tiles;
+    for (int m = lane; m < tiles; m += 32) sum += p.sink_sums[tile_of<kQueryRows>(p, b, h, m)];
+  }
+#pragma unroll
+  for (int distance = 16; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
+  if (lane == 0) p.d_sink[h] = -sum;
 }
 
 // dq = scale times the slots' sums, in their order; a slot that nobody added to holds nothing. d_sink = minus the rows' shares,
 // in their order. Grid as prepare's.
 TILEKILN_DEVICE void convert(const Row& p) {
-  const int head = blockIdx.y, b = head / p.nhead_q, h = head - b * p.nhead_q, m = blockIdx.x;
-  const int w = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31, group = p.nhead_q / p.nhead_k;
-  const unsigned* counters = p.counters + (int64_t(b) * p.nhead_k + h / group) * p.slots * group * p.query_tiles +
-                             h % group * p.query_tiles + m;
+  const int head = blockIdx.x / p.query_tiles, m = blockIdx.x - head * p.query_tiles;
+  const int b = head / p.nhead_q, h = head - b * p.nhead_q;
+  const int w = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
+  const Extent e = extent_of<kQueryRows, kKeys>(p, b);
+  if (p.d_sink && m == 0 && b == 0 && threadIdx.x < 32) sum_sink(p, h, lane);
+  if (m >= e.query_tiles) return;
+  const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
+  const unsigned* counters = p.counters + tile * p.slots;
   float a[32];
 #pragma unroll
   for (int i = 0; i < 32; ++i) a[i] = 0.f;
   for (int slot = 0; slot < p.slots; ++slot) {
-    if (counters[int64_t(slot) * group * p.query_tiles] == 0) continue;
-    const int64_t tile = (int64_t(head) * p.query_tiles + m) * p.slots + slot;
-    const float4* from = reinterpret_cast<const float4*>(p.dq_sums + (tile * 2 + w) * (kTileBytes / 8)) + thread;
+    if (counters[slot] == 0) continue;
+    const int64_t sums = ((tile * p.slots + slot) * 2 + w) * (kTileBytes / 8);
+    const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float4 v = from[i * 128];
@@ -119,22 +135,11 @@ TILEKILN_DEVICE void convert(const Row& p) {
     }
   }
   const int column = kHdim == 64 ? 0 : w * 64;
-  const Extent e = extent_of<kQueryRows, kKeys>(p, b);
-  const int64_t start = p.features & kGroup ? p.seqstart_q[b] : 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
     store_row(p.dq + b * p.dq_batch + h * p.dq_head + (start + row) * p.dq_row + column, row < e.seqlen_q,
-              p.hdim - column, lane, a, half, p.softmax_scale);
-  }
-  if (p.d_sink && m == 0 && b == 0 && threadIdx.x < 32) {
-    float sum = 0.f;
-    for (int each = 0; each < p.batch; ++each)
-      for (int tile = lane; tile < p.query_tiles; tile += 32)
-        sum += p.sink_sums[(int64_t(each) * p.nhead_q + h) * p.query_tiles + tile];
-#pragma unroll
-    for (int distance = 16; distance; distance >>= 1) sum += __shfl_xor_sync(~0u, sum, distance);
-    if (lane == 0) p.d_sink[h] = -sum;
+              p.hdim_q - column, lane, a, half, p.softmax_scale);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/attention/cuda/coordinates.h"
 #include "kernels/backends/cuda/tensor_map.h"
 
 namespace tilekiln::cuda::fmha_bwd {
@@ -14,15 +15,12 @@ enum Feature : int {
   kMask = 1,    // left, right leave keys out; without it they are far
   kPaired = 2,  // right is bounded and left is not: workers take key tiles in pairs of equal length (see order.h)
   kAlibi = 4,
-  kGroup = 8,  // packed sequences: seqstart_q, seqstart_k, and seqlens_q, seqlens_k where they are padded
+  kGroup = 8,  // sequences with starts or lengths of their own
   kSoftcap = 16,
   kBias = 32,
   kDropout = 64,
   kBottomRight = 128,  // what shift is in a packed sequence
 };
-
-// Coordinates of the tensor maps: as of the forward (kernels/attention/fmha_fwd/cuda/row.h).
-constexpr int kFar = 1 << 30;
 
 struct alignas(128) Row {
   TensorMap q, k, v, dout;
@@ -34,18 +32,22 @@ struct alignas(128) Row {
   uint16_t* dbias;   // or null; [b dbias_batch + h dbias_head + row dbias_row + key], of the full shape
   float* d_sink;     // or null; [nhead_q]
   const float* lse;  // [b lse_batch + h lse_head + row], as the forward wrote it
-  float* lse_log2;  // [b nhead_q + h][query_tiles][query rows]: log2(e) lse; +inf where no key is seen and past the end
-  float* delta;     // of the same shape: rowsum(dout out)
-  float* dq_sums;   // [b nhead_q + h][query_tiles][slots][a tile in the order of wgmma's registers]
-  unsigned* counters;         // [b nhead_k + h_k][slots][nhead_q / nhead_k query_tiles]: adds that are done
-  float* sink_sums;           // with d_sink; [b nhead_q + h][query_tiles]
+  float* delta_out;  // or null: rowsum(dout out) for the caller, where lse has its rows
+  // By query tile, tile_of (order.h):
+  float* lse_log2;            // [tile][query rows]: log2(e) lse; +inf where no key is seen and past the end
+  float* delta;               // [tile][query rows]: rowsum(dout out)
+  float* dq_sums;             // [tile][slots][a tile in the order of wgmma's registers]
+  unsigned* counters;         // [tile][slots]: adds that are done
+  float* sink_sums;           // [tile], with d_sink
   const float* alibi_slopes;  // [b alibi_batch + h]
   const float* sink;          // (nhead_q) logits, with d_sink
   const uint16_t* bias;       // of the dtype of q; [b bias_batch + h bias_head + row bias_row + key]
-  const int* seqstart_q;      // (batch + 1), rows
+  const int* seqstart_q;      // (batch + 1), first rows; or null: b rows_q
   const int* seqstart_k;
-  const int* seqlens_q;  // (batch), or null: seqstart's differences
-  const int* seqlens_k;
+  const int* seqlen_q;  // (batch), or null
+  const int* seqlen_k;
+  const int* cu_seqlens_q;  // (batch + 1), whose differences are lengths without seqlen; or null: seqlen_q_most
+  const int* cu_seqlens_k;
   int64_t out_batch, out_head, out_row;  // strides in elements
   int64_t dout_batch, dout_head, dout_row;
   int64_t dq_batch, dq_head, dq_row;
@@ -65,9 +67,11 @@ struct alignas(128) Row {
   float softcap, softcap_inner;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
-  int seqlen_q, seqlen_k;      // packed: of the longest
-  int hdim;                    // columns, a multiple of 8
+  int seqlen_q_most, seqlen_k_most;
+  int hdim_q, hdim_v;          // columns, multiples of 8
   int query_tiles, key_tiles;  // of a sequence of these lengths
+  int packed_tiles;            // kGroup: query tiles of a head over all sequences, at most
+  int rows_q, rows_k;          // kGroup: from one sequence to the next, where none has a start
   int left, right, shift;      // row i sees keys [i + shift - left, i + shift + right]
   int sink_size;               // and keys below it
   int features;
@@ -76,11 +80,12 @@ struct alignas(128) Row {
 
 // What the host must know of a build; the cubin holds one as `fmha_bwd_build`.
 struct Build {
-  int hdim;        // the largest it takes, of any multiple of 8
+  int hdim;        // the largest of q and of v that it takes, of any multiples of 8
   int query_rows;  // of a tile: rows of one tensor copy of q or dout
   int keys;        // of a tile: rows of one tensor copy of k or v
   int threads;
   int shared_bytes;
+  int fp16;  // else bf16
 };
 
 }  // namespace tilekiln::cuda::fmha_bwd

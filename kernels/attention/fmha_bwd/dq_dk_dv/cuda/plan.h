@@ -1,0 +1,78 @@
+// How many workers stand in a team, and which units a team owns: the plan that order.h walks by.
+#pragma once
+#include <stdint.h>
+
+namespace tilekiln::cuda::fmha_bwd {
+
+constexpr int64_t tile_elements = 8192;  // of a query tile: 64 rows of head dim 128, 128 rows of 64
+constexpr int64_t key_rows = 128;        // of a key tile
+
+// Fields as in Row.
+struct Plan {
+  int team, passes, units, team_units, lists, slots, turn;
+  int workers;  // CTAs: the teams' together
+};
+
+struct PlanShape {
+  int64_t heads;       // key heads of all sequences
+  int64_t rows, keys;  // of one: query rows over the heads of the group, in whole tiles; keys
+  int hdim;            // of the kernel
+  bool masked, paired;
+  int workers;  // at most
+};
+
+constexpr int64_t parts(int64_t all, int64_t each) { return (all + each - 1) / each; }
+
+// The most teams that share a head: 1 + (r + passes - 1) / team_units for the largest remainder r that a head begins at.
+constexpr int64_t slots_of(int64_t heads, int64_t passes, int64_t team_units) {
+  const int64_t limit = 1 + (team_units - 1 + passes - 1) / team_units;
+  int64_t most = 1, begin = 0;
+  for (int64_t h = 0; h < heads && h < team_units && most < limit; ++h) {  // from team_units on it comes again
+    const int64_t teams = 1 + (begin + passes - 1) / team_units;
+    if (teams > most) most = teams;
+    begin = (begin + passes) % team_units;
+  }
+  return most;
+}
+
+// Least estimated time: rounds times steps, 15 % more where the heads in flight leave L2, and the sums' traffic. Neighbours in the
+// order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits. It belongs to the
+// problem: the same shape and workers give the same sums. No keys: no workers.
+inline Plan plan_of(const PlanShape& of) {
+  constexpr double step_us = 2.4, sum_bytes_per_us = 3e6;  // fitted to an H100
+  constexpr int64_t l2_bytes = 40 << 20;                   // q, dout and fp32 dq of the heads in flight
+  const int64_t tile_rows = tile_elements / of.hdim, steps = parts(of.rows, tile_rows),
+                tiles = parts(of.keys, key_rows);
+  const int64_t lists = of.paired ? parts(tiles, 2) : tiles;
+  Plan best = {1, 1, 0, 1, 0, 1, 0, 0};
+  if (lists == 0 || of.heads == 0) return best;
+  const bool far = of.paired && of.hdim == 128 && tiles >= 128;
+  const int64_t gap = far ? 4 : 2;
+  int64_t most_team = of.workers;
+  if (!of.masked && steps / gap < most_team) most_team = steps / gap > 1 ? steps / gap : 1;
+  int64_t passes = 1;
+  if (of.masked) passes = parts(gap * tile_rows, key_rows) < lists ? parts(gap * tile_rows, key_rows) : lists;
+  double least = 0;
+  for (; passes <= lists; ++passes) {
+    const int64_t team = parts(lists, passes);
+    if (team > most_team) continue;
+    const int64_t units = of.heads * passes, team_units = parts(units, of.workers / team);
+    const int64_t slots = slots_of(of.heads, passes, team_units), teams = parts(units, team_units);
+    const double spill = teams * of.rows * of.hdim * 8 > l2_bytes ? 1.15 : 1.0;
+    const double cost = static_cast<double>(team_units * (steps + 2 * of.paired)) * step_us * spill +
+                        static_cast<double>(slots * of.heads * of.rows * of.hdim * 4) / sum_bytes_per_us;
+    if (best.workers != 0 && cost >= least) continue;
+    least = cost;
+    best = {static_cast<int>(team),
+            static_cast<int>(passes),
+            static_cast<int>(units),
+            static_cast<int>(team_units),
+            static_cast<int>(lists),
+            static_cast<int>(slots),
+            far ? 2 : 0,
+            static_cast<int>(teams * team)};
+  }
+  return best;
+}
+
+}  // namespace tilekiln::cuda::fmha_bwd

@@ -1,0 +1,9 @@
+// The backward's plan for tests/cuda/test_order.py.
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
+
+using tilekiln::cuda::fmha_bwd::Plan;
+
+extern "C" Plan plan_of(long long heads, long long rows, long long keys, int hdim, int masked, int paired,
+                        int workers) {
+  return tilekiln::cuda::fmha_bwd::plan_of({heads, rows, keys, hdim, masked != 0, paired != 0, workers});
+}

@@ -1,0 +1,25 @@
+"""A gradient that no library has on a device is refused at the forward. Fake tensors: no device is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.usefixtures("binding"), pytest.mark.torch]
+
+
+def test_refused_at_the_forward(flash: object) -> None:
+    import tilekiln as tk
+    from tilekiln.torch import calls
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    if torch.cuda.is_available():
+        pytest.skip("a GPU may have the gradient: tools/gpu test asks there")
+    with FakeTensorMode():
+        q = torch.empty(1, 8, 2, 64, device="cuda", dtype=torch.bfloat16)
+        leaf = torch.empty_like(q).requires_grad_()
+        with pytest.raises(tk.NoKernelError, match="an input requires grad: without a gradient call it"):
+            calls.forward(leaf, q, q)
+        with torch.no_grad():
+            out = calls.forward(leaf, q, q)[0]
+    assert (out.device.type, out.shape) == ("cuda", q.shape)

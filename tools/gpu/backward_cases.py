@@ -1,0 +1,144 @@
+"""Backward through a library with CUDA tensors: problems of tests/python/gradients.py against float64."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+import torch
+from tilekiln import reference
+from tilekiln.reference.tolerance import Tolerance
+
+from tests.python import gradients, problems
+from tools.gpu.cases import HANGS, drawn_sizes, hung, on_device, on_host
+from tools.gpu.check import TANH_ERROR, TOLERANCE
+
+HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128))
+
+
+def tolerance(dtype: str, terms: int, softcap: float) -> Tolerance:
+    """Of gradients: P is rounded to the dtype and dS, made of it, again. In fp16 what is below 2^-14 errs by 2^-25.
+
+    terms: rows or keys that a gradient sums over. A soft cap's tanh errs in P as in the forward, and its slope
+    1 - tanh^2 by twice as much.
+    """
+    base = TOLERANCE[dtype]
+    tiny = terms * 2.0**-24 if dtype == "fp16" else base.tiny
+    weight = base.weight + base.out + ((softcap + 2) * TANH_ERROR if softcap else 0.0)
+    return Tolerance(out=base.out, weight=weight, lse=base.lse, tiny=tiny)
+
+
+def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
+    """What flash or ck_default has."""
+    bias = draw.choice(("none", "none", "elementwise", "alibi"))
+    return {
+        "dtype": dtype,
+        "hdim_q": hdim[0],
+        "hdim_v": hdim[1],
+        "mode": draw.choice(("batch", "group")),
+        "mask": draw.choice(("none", "window")),
+        "bias": bias,
+        "dbias": bias == "elementwise" and draw.random() < 0.7,
+        "dropout": "apply" if draw.random() < 0.3 else "none",
+        "softcap": bias != "elementwise" and draw.random() < 0.25,
+        "sink": draw.random() < 0.3,
+        "deterministic": draw.random() < 0.5,
+    }
+
+
+def excess(problem: gradients.BackwardProblem, expected: reference.Gradients, made: dict[str, np.ndarray]) -> float:
+    """The worst error as a share of its bound; inf for a NaN and for a byte where nothing may be written."""
+    sizes = problem.sizes
+    terms = max(*sizes.lengths_q, *sizes.lengths_k, 1) * sizes.nhead_q // sizes.nhead_k
+    bound = tolerance(problem.dtype, terms, float(problem.inputs.get("softcap", 0.0)))
+    worst = 0.0
+    for name in ("dq", "dk", "dv", "dbias", "d_sink"):
+        if name not in made:
+            continue
+        gradient = getattr(expected, name)
+        if not problems.still_poison(made[name][~gradient.touched]):
+            return float("inf")
+        limit = (bound.of_sink() if name == "d_sink" else bound).gradient_bound(gradient)
+        got, want = made[name].astype(np.float64)[gradient.touched], gradient.value[gradient.touched]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.where(got == want, 0.0, np.abs(got - want) / limit[gradient.touched])
+        worst = max(worst, float(np.max(np.where(np.isnan(error), np.inf, error), initial=0.0)))
+    known = ~np.isnan(expected.delta)
+    if not problems.still_poison(made["delta"][~known]):
+        return float("inf")
+    size = 1e-5 * np.maximum(1.0, np.max(np.abs(expected.delta[known]), initial=0.0))
+    apart = np.abs(made["delta"][known] - expected.delta[known]) / size
+    return max(worst, float(np.max(np.where(np.isnan(apart), np.inf, apart), initial=0.0)))
+
+
+def call(libraries: list[tk.Library], **arguments: Any) -> None:
+    """By the first library that has the kernel."""
+    for library in libraries[:-1]:
+        try:
+            library.fmha_bwd(**arguments)
+            return
+        except tk.NoKernelError:
+            continue
+    libraries[-1].fmha_bwd(**arguments)
+
+
+def one(
+    libraries: list[tk.Library], problem: gradients.BackwardProblem, unread: bool, options: dict[str, Any]
+) -> tuple[float, bool]:
+    """The error, and whether two more runs give the same bytes. `unread`: with max_seqlen_q and max_seqlen_k."""
+    inputs = {
+        name: on_device(value) if isinstance(value, np.ndarray) else value for name, value in problem.inputs.items()
+    }
+    sizes = problem.sizes
+    if unread and max(sizes.lengths_k) > 0 and max(sizes.lengths_q) > 0:  # the kernel reads the index arrays
+        more = 0 if "bias" in inputs else 3  # its columns are max_seqlen_k
+        inputs |= {"max_seqlen_q": max(sizes.lengths_q) + more, "max_seqlen_k": max(sizes.lengths_k) + more}
+    blank = problem.outputs()
+    results = []
+    for _ in range(3):
+        made = {name: on_device(array) for name, array in blank.items()}
+        call(libraries, **inputs, **made, **options)
+        torch.cuda.synchronize()
+        results.append({name: on_host(tensor, blank[name]) for name, tensor in made.items()})
+    same = all(
+        np.array_equal(results[0][n].view(np.uint8), other[n].view(np.uint8)) for other in results[1:] for n in blank
+    )
+    return excess(problem, problem.reference(), results[0]), same
+
+
+def run(libraries: list[tk.Library], dtypes: list[str], hdims: list[tuple[int, int]], cases: int, seed: int) -> int:
+    """Prints a line for each head dim; the number of those that do not hold."""
+    bad = 0
+    for dtype in dtypes:
+        for hdim in hdims:
+            draw, worst, failed = random.Random(f"bwd {seed} {dtype} {hdim}"), 0.0, 0
+            for case in range(cases):
+                signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
+                options = {"deterministic": signature["deterministic"]}
+                if signature["deterministic"] and draw.random() < 0.5:
+                    options["workers"] = draw.choice((1, 7, 30))
+                said = f"{dtype} {hdim} case {case}: {signature} {sizes} {options}"
+                problem = gradients.make(signature, sizes, seed + case)
+                watchdog = threading.Timer(HANGS, hung, [said])
+                watchdog.start()
+                try:
+                    share, same = one(libraries, problem, case % 2 == 0, options)
+                except Exception as error:
+                    share, same = float("inf"), True
+                    print(f"BAD {said}: {type(error).__name__}: {error}", flush=True)
+                finally:
+                    watchdog.cancel()
+                worst = max(worst, share)
+                if share > 1 or not same:
+                    failed += 1
+                    if failed <= 5:
+                        print(f"BAD {share:.3g} same {same}: {said}", flush=True)
+            bad += failed
+            print(
+                f"library fmha_bwd {dtype} {hdim[0]}x{hdim[1]}: {cases} cases, {failed} bad, worst {worst:.2f}",
+                flush=True,
+            )
+    return bad
