@@ -9,5 +9,11 @@
 #endif
 
 #define TILEKILN_INLINE __attribute__((always_inline)) inline
+// One copy for all callers: neither in them nor specialised for one.
+#ifdef __clang__
+#define TILEKILN_ONE_COPY __attribute__((noinline))
+#else
+#define TILEKILN_ONE_COPY __attribute__((noinline, noclone))
+#endif
 #define TILEKILN_PRAGMA(text) _Pragma(#text)
 #define TILEKILN_UNROLL(count) TILEKILN_PRAGMA(GCC unroll count)

@@ -19,8 +19,7 @@ struct Stages {
 
 // Not copied for each of the storage types that call it.
 template <class Compute>
-__attribute__((noinline, noclone)) void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u,
-                                                 GemmScratch& x) {
+TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const matrix::Unit& u, GemmScratch& x) {
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   constexpr bool kFlipped = W == 4;

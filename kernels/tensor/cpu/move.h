@@ -45,8 +45,7 @@ TILEKILN_INLINE void stream_row(char* to, const char* from, long long n) {
   copy_row(to, from, 64);
   to += head, from += head, n -= head;
   for (; n >= 64; n -= 64, to += 64, from += 64) TILEKILN_UNROLL(4)
-  for (int i = 0; i < 64; i += 16)
-    __builtin_ia32_movntdq((__v2di*)(to + i), (__v2di)_mm_loadu_si128((const __m128i*)(from + i)));
+  for (int i = 0; i < 64; i += 16) _mm_stream_si128((__m128i*)(to + i), _mm_loadu_si128((const __m128i*)(from + i)));
   if (n > 0) copy_row(to + n - 64, from + n - 64, 64);
 #else
   copy_row(to, from, n);
