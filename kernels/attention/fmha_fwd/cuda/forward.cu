@@ -41,16 +41,18 @@ template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, ui
   for (int i = 0; i < kPanels; ++i) tensor_load(to + i * rows * 128, map, full, 64 * i, row, sequence, batch, head);
 }
 
-// The boxes of one tile of keys that lie in pages, a lane a box; rows past the last key are read as zero.
+// The boxes of one tile of keys that lie in pages, a lane a box. Rows from keys.count on, and boxes before key `low` that hold no sink column, are
+// zero: what lies there, and in which page, means nothing.
 //
 // Slower, of the contiguous forward's speed with pages of 16 and of 1024 (H100; this: 0.71 and 0.96): boxes asked for by one lane, their pages
 // a tile ahead (0.43, 0.91); pages a tile ahead (0.63, 0.89); the four warps of the loader (0.76, 0.86). Its registers are few.
 template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys& keys, const TensorMap& map,
-                                                       int page_rows, uint32_t to, uint64_t& full, int first,
+                                                       int page_rows, uint32_t to, uint64_t& full, int first, int low,
                                                        int head) {
   const int lane = threadIdx.x & 31;
   for (int at = lane * p.box; at < kKeys; at += 32 * p.box) {
-    const int left = max(min(keys.count - first - at, p.box), 0);
+    const bool hidden = first + at + p.box <= low && first + at >= p.sink_size;
+    const int left = hidden ? 0 : max(min(keys.count - first - at, p.box), 0);
     const Page page = left > 0 ? find_page(p, keys, keys.first + first + at) : Page{0, 0};
     const int row = page.number * page_rows + page.key;
 #pragma unroll
@@ -82,6 +84,11 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
     const int batch = group ? kFar : tile.b, head_k = tile.h / (p.nhead_q / p.nhead_k);
     const int main_tiles = tile.last - tile.first, tiles = main_tiles + tile.sinks;
     const auto place = [&](int i) { return (i < main_tiles ? tile.last - 1 - i : tiles - 1 - i) * kKeys; };
+    int low = 0;
+    if (kCached && p.features & kMask) {  // what no row of the tile sees
+      low = tile.row + tile.shift - p.left;
+      keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
+    }
     const auto expect = [&](uint64_t& full, uint32_t bytes) {
       if (first_thread) arrive_expecting(full, bytes);
       if (kCached) __syncwarp();
@@ -92,7 +99,7 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
       wait(s.k_empty[slot], (at / kStages & 1) ^ 1);
       expect(s.k_full[slot], kKBytes);
       if constexpr (kCached)
-        load_boxes<kPanelsQ>(p, keys, p.k, p.k_page, to, s.k_full[slot], place(i), head_k);
+        load_boxes<kPanelsQ>(p, keys, p.k, p.k_page, to, s.k_full[slot], place(i), low, head_k);
       else
         load_panels<kPanelsQ>(p.k, to, kKeys, s.k_full[slot], row_k + place(i), sequence_k, batch, head_k);
     };
@@ -102,7 +109,7 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
       wait(s.v_empty[slot], (at / kStages & 1) ^ 1);
       expect(s.v_full[slot], kVBytes);
       if constexpr (kCached)
-        load_boxes<kPanelsV>(p, keys, p.v, p.v_page, to, s.v_full[slot], place(i), head_k);
+        load_boxes<kPanelsV>(p, keys, p.v, p.v_page, to, s.v_full[slot], place(i), low, head_k);
       else
         load_panels<kPanelsV>(p.v, to, kKeys, s.v_full[slot], row_k + place(i), sequence_k, batch, head_k);
     };
