@@ -17,7 +17,6 @@ from codegen.schema.tree import tree
 from . import budget, console, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
-from .toolchains import nvcc
 
 if TYPE_CHECKING:
     from codegen.emit.render import Engine, Generated
@@ -75,7 +74,9 @@ class Engines:
                 name for unit in sources.units for name in unit.instances if name.endswith(suffix)
             ]
             if engine.kernel:
-                self._objects[target.name, engine.symbol] = nvcc.compile_kernel(graph, engine, self._place, names)
+                self._objects[target.name, engine.symbol] = toolchains.KERNELS[
+                    target.backend_.toolchain
+                ].compile_kernel(graph, engine, self._place, names)
                 continue
             for source in engine.sources:
                 if (target.name, source) not in self._objects:

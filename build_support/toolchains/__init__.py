@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..toolchain import ToolchainError
-from . import cxx, nvcc
+from . import cxx, hip, nvcc
 
 if TYPE_CHECKING:
+    from codegen.emit.render import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph
 
 
 class EngineToolchain(Protocol):
+    """One that compiles kernels apart from what launches them is a KernelToolchain."""
+
     def compile_engine(
         self, graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]
     ) -> Any:
@@ -26,7 +29,13 @@ class EngineToolchain(Protocol):
         """One object at `path` that shows `symbols` only."""
 
 
-TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx, "nvcc": nvcc}
+class KernelToolchain(EngineToolchain, Protocol):
+    def compile_kernel(self, graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
+        """The object that holds a kernel of builds.yaml as data."""
+
+
+KERNELS: dict[str, KernelToolchain] = {"nvcc": nvcc, "hip": hip}
+TOOLCHAINS: dict[str, EngineToolchain] = {"cxx": cxx, **KERNELS}
 
 
 def of(target: Target) -> EngineToolchain:

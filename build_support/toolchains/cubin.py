@@ -26,11 +26,11 @@ class CubinError(Exception):
 
 
 def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None) -> str:
-    """Runs nvcc; what it says. CubinError also for a wgmma that waits, which then leaves no cubin."""
+    """Runs the compiler; what it says. CubinError also for a wgmma that waits, which then leaves no cubin."""
     done = subprocess.run([*command, "-o", str(cubin)], capture_output=True, text=True, check=False, cwd=where)
     said = done.stdout + done.stderr
     if done.returncode != 0:
-        raise CubinError(f"nvcc failed\n{said}")
+        raise CubinError(f"the compiler failed\n{said}")
     serialised = SERIALISED.search(said)
     if serialised:
         cubin.unlink()
@@ -56,7 +56,7 @@ def constant(cubin: bytes, ending: str) -> bytes:
             start = names[4] + name_at
             name = cubin[start : cubin.index(b"\0", start)].decode()
             if name.endswith(ending) and 0 < index < count:
-                begin = sections[index][4] + value
+                begin = sections[index][4] + value - sections[index][3]
                 found.append(cubin[begin : begin + length])
     if len(found) != 1:
         raise CubinError(f"the cubin has {len(found)} symbols that end in {ending}, must have one")

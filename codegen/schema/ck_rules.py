@@ -1,6 +1,6 @@
 """CK's rules of a kernel: what its dispatcher accepts of one that people write in CK's words.
 
-kernels/backends/hip/rules.yaml has what it knows of GPUs. On a CPU the same words are held to these rules and change
+kernels/backends/ck/rules.yaml has what it knows of GPUs. On a CPU the same words are held to these rules and change
 nothing (`UNUSED`).
 """
 
@@ -17,7 +17,7 @@ from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.tree import Tree
 from codegen.schema.yaml_io import Document
 
-FILE = "kernels/backends/hip/rules.yaml"
+FILE = "kernels/backends/ck/rules.yaml"
 UNUSED = ("wave", "warp", "pipeline", "block_per_cu", "num_wave_groups", "scheduler")
 """Words of a kernel that have no effect on a CPU, where a tile is a cache block and an engine has one schedule."""
 _MFMA_STEP = 8

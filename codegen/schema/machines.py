@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from codegen.schema import cpu, nvidia
+from codegen.schema import amd, cpu, nvidia
 from codegen.schema.errors import nearest
 
 if TYPE_CHECKING:
@@ -36,6 +36,18 @@ def _check_cuda(target: Target) -> None:
     if nvidia.ARCH.fullmatch(target.arch) is None:
         what = f"'{target.arch}' must be an architecture of NVIDIA's, as sm_80 or sm_90a"
         raise target.document.error(("arch",), what)
+    _check_no_cpu(target)
+
+
+def _check_hip(target: Target) -> None:
+    if amd.ARCH.fullmatch(target.arch) is None:
+        raise target.document.error(
+            ("arch",), f"'{target.arch}' must be an architecture of AMD's, as gfx90a or gfx1201"
+        )
+    _check_no_cpu(target)
+
+
+def _check_no_cpu(target: Target) -> None:
     for key in ("isa", "cpuid"):
         if getattr(target, key):
             raise target.document.error((key,), f"'{key}' is of CPUs: a target of backend {target.backend} has none")
@@ -46,5 +58,6 @@ PLANNED = "planned"
 MACHINES = {
     "cpuid": Machine(_check_cpuid, _has_cpuid),
     "cuda": Machine(_check_cuda, lambda target: nvidia.has(target.arch)),
+    "hip": Machine(_check_hip, lambda target: amd.has(target.arch)),
     PLANNED: Machine(lambda target: None, lambda target: False),
 }

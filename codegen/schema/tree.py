@@ -74,6 +74,8 @@ class Tree:
         listed = [Backend(Document(self.places, f"kernels/backends/{name}/backend.yaml")) for name in sorted(names)]
         devices: dict[int, str] = {}
         for backend in listed:
+            if backend.planned:  # nothing is ever asked for its devices
+                continue
             if devices.setdefault(backend.device, backend.name) != backend.name:
                 taken = f"device {backend.device} is taken by {devices[backend.device]}"
                 raise backend.document.error(("device",), taken)

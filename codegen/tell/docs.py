@@ -216,7 +216,7 @@ def _targets(root: Tree) -> str:
         "lowest rank answers.\n\n" + _table(["target", "family", "pipeline", "tile", "rank", "answers"], algorithms),
         "## Planned\n\nTargets whose kernels no library holds yet. `python -m codegen list RECEIPT --target NAME` says "
         "which instances a receipt will have there, and all formats but names have CK's own names (`ck_name`). A build "
-        "for one is refused. Their tiles stand in the rooms' `hip/tiles.yaml`.\n\n"
+        "for one is refused. Their tiles stand in the rooms' `ck/tiles.yaml`.\n\n"
         + _table(["target", "backend", "machine", "limits", "tables of tiles", ""], planned),
     )
 

@@ -74,8 +74,8 @@ def test_every_option_and_target_is_in_the_help():
             "variant=python must be a name (small letters, digits and _), not python or executor.",
         ),
         (
-            ["receipt=fp32_min", "target=hip-gfx942"],
-            "target hip-gfx942 is planned: it is listed and explained, but no library holds its kernels yet, so "
+            ["receipt=fp32_min", "target=ck-gfx942"],
+            "target ck-gfx942 is planned: it is listed and explained, but no library holds its kernels yet, so "
             "nothing is built for it; `python -m codegen targets` says which targets are built",
         ),
         (

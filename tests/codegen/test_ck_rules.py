@@ -124,7 +124,7 @@ def test_the_tables_of_tiles_keep_the_rules() -> None:
     keys."""
     broken: dict[str, set[str]] = {}
     for arch in RULES.arches:
-        one_each = {id(i.how): i for i in resolve("ck_default", [f"hip-{arch}"]).instances}
+        one_each = {id(i.how): i for i in resolve("ck_default", [f"ck-{arch}"]).instances}
         for kernel in map(_kernel, one_each.values()):
             broken.setdefault(arch, set()).update(ck_rules.validate(kernel, RULES).errors)
     assert {arch: errors for arch, errors in broken.items() if errors} == {

@@ -25,7 +25,7 @@ from tests.codegen.golden import INFO
 # CK's own counts for its default receipt where they are known: of gfx942 the forward, appendkv, paged KV and the three
 # stages of the backward; the others multiply out from its tables.
 COUNTS = {
-    "hip-gfx942": {
+    "ck-gfx942": {
         "fmha_fwd": 7208,
         "fmha_bwd_dq_dk_dv": 6720,
         "fmha_bwd_dot_do_o": 60,
@@ -36,14 +36,14 @@ COUNTS = {
         "fmha_fwd_splitkv_combine": 132,
         "fmha_batch_prefill": 6304,
     },
-    "hip-gfx90a": {"fmha_fwd": 7208 - 360, "fmha_bwd_dq_dk_dv": 6720},
-    "hip-gfx950": {"fmha_fwd": 7672},
-    "hip-gfx1100": {"fmha_fwd": 5376},
-    "hip-gfx1201": {"fmha_fwd": 4472},
+    "ck-gfx90a": {"fmha_fwd": 7208 - 360, "fmha_bwd_dq_dk_dv": 6720},
+    "ck-gfx950": {"fmha_fwd": 7672},
+    "ck-gfx1100": {"fmha_fwd": 5376},
+    "ck-gfx1201": {"fmha_fwd": 4472},
 }
 # Names that CK's generator has written.
 NAMES = {
-    "hip-gfx942": [
+    "ck-gfx942": [
         "fmha_fwd_appendkv_d32_fp16_b64x64x32x32_vr_psskddv_half_gfx9",
         "fmha_fwd_appendkv_d256_fp16_b64x64x256x256_vr_psk_pagedkv_gfx9",
         "fmha_fwd_splitkv_combine_d128_bf16_batch_b32_unused_npad_lse_nsquant_gfx9",
@@ -63,7 +63,7 @@ NAMES = {
         "fmha_bwd_convert_dq_d96_fp16_b64x0_batch_o2_pd_ndeterministic_gfx9",
         "fmha_bwd_convert_dq_d32_bf16_b64x0_batch_o2_psd_ndeterministic_gfx9",
     ],
-    "hip-gfx1100": [
+    "ck-gfx1100": [
         "fmha_fwd_splitkv_d32_fp16_batch_b16x64x16x32x32x32_r1x2x1_r1x2x1_w16x16x16_w16x16x16_qr_nwarp_sshuffle_vr_pssk"
         "_nlogits_nbias_nmask_lse_nsquant_pagedkv_nsink_gfx11"
     ],
@@ -143,57 +143,57 @@ def test_receipts_differ_in_what_they_emit() -> None:
     """CK's default has every pair of head dim pads; flash-attention's and PyTorch's the same pad of both. ck_extended
     has fully padded kernels of pipeline qr besides."""
     pads = {
-        receipt: Counter(i.algorithm["pads"] for i in plan("hip-gfx942", receipt).instances)
+        receipt: Counter(i.algorithm["pads"] for i in plan("ck-gfx942", receipt).instances)
         for receipt in ("ck_default", "flash")
     }
     assert pads["ck_default"]["pd1"]
     assert "pd1" not in {
-        i.algorithm["pads"] for i in plan("hip-gfx942", "flash").instances if i.family == "fmha_bwd_dq_dk_dv"
+        i.algorithm["pads"] for i in plan("ck-gfx942", "flash").instances if i.family == "fmha_bwd_dq_dk_dv"
     }
-    extended, default = ({i.name for i in plan("hip-gfx942", r).instances} for r in ("ck_extended", "ck_default"))
+    extended, default = ({i.name for i in plan("ck-gfx942", r).instances} for r in ("ck_extended", "ck_default"))
     more = extended - default
     assert default < extended
     assert more
-    assert all("_qr_b" in name and name.endswith("_psskddv_hip_gfx942") for name in more)
+    assert all("_qr_b" in name and name.endswith("_psskddv_ck_gfx942") for name in more)
 
 
 def test_listings_mark_what_is_planned() -> None:
-    one = resolve("fp32_min", ["hip-gfx942"], family="fmha_fwd", where="hdim_q=48 tile_q=32 pads=npad")
-    assert one.planned == ["hip-gfx942"]
+    one = resolve("fp32_min", ["ck-gfx942"], family="fmha_fwd", where="hdim_q=48 tile_q=32 pads=npad")
+    assert one.planned == ["ck-gfx942"]
     table = listing.table([one])
-    assert "of receipt fp32_min (hip-gfx942 planned: no library holds these kernels yet)" in table
+    assert "of receipt fp32_min (ck-gfx942 planned: no library holds these kernels yet)" in table
     assert "\nsink  ck_name\n" in table
     said = json.loads(listing.json([one]))
-    assert said["planned"] == ["hip-gfx942"]
+    assert said["planned"] == ["ck-gfx942"]
     rows = list(csv.DictReader(io.StringIO(listing.csv([one]))))
     assert [row["ck_name"] for row in rows] == [row["ck_name"] for row in said["instances"]]
     assert {row["planned"] for row in rows} == {"yes"}
     assert "planned" not in json.loads(listing.json([resolve("fp32_min", ["cpu-generic"])]))
-    assert "hip-gfx942  (planned: listed, no library holds its kernels yet)" in listing.targets(tree())
-    assert listing.receipts(tree(), ["hip-gfx1100"]).endswith("Instances on hip-gfx1100 (planned).")
-    assert "(hip-gfx942 planned: " in listing.receipt(tree(), "fp32_min", ["hip-gfx942"])
+    assert "ck-gfx942  (planned: listed, no library holds its kernels yet)" in listing.targets(tree())
+    assert listing.receipts(tree(), ["ck-gfx1100"]).endswith("Instances on ck-gfx1100 (planned).")
+    assert "(ck-gfx942 planned: " in listing.receipt(tree(), "fp32_min", ["ck-gfx942"])
 
 
 def test_nothing_is_built_for_a_planned_target() -> None:
-    said = r"^target hip-gfx942 is planned: .* so nothing is built for it; `python -m codegen targets` says"
+    said = r"^target ck-gfx942 is planned: .* so nothing is built for it; `python -m codegen targets` says"
     with pytest.raises(CodegenError, match=said):
-        render([resolve("fp32_min", ["cpu-generic", "hip-gfx942"])], INFO)
+        render([resolve("fp32_min", ["cpu-generic", "ck-gfx942"])], INFO)
     root = tree()
     assert not any(target.planned for target in pick_targets(root, ["all"]))
-    assert "hip-gfx942" not in root.targets
+    assert "ck-gfx942" not in root.targets
 
 
 def test_explain_says_planned_and_shows_no_build() -> None:
     root = tree()
-    answer = explain(root, "flash", "fmha_fwd dtype=bf16 hdim_q=128 pipeline=qr_async tile_k=128", ["hip-gfx942"])
+    answer = explain(root, "flash", "fmha_fwd dtype=bf16 hdim_q=128 pipeline=qr_async tile_k=128", ["ck-gfx942"])
     assert answer.listed
-    assert "planned: hip-gfx942; no library holds these kernels yet, so nothing is built for it" in answer.text
+    assert "planned: ck-gfx942; no library holds these kernels yet, so nothing is built for it" in answer.text
     assert "build:" not in answer.text
-    both = explain(root, "flash", "fmha_fwd dtype=bf16 hdim_q=128", ["cpu-avx2", "hip-gfx942"])
+    both = explain(root, "flash", "fmha_fwd dtype=bf16 hdim_q=128", ["cpu-avx2", "ck-gfx942"])
     assert "build: scons receipt=flash target=cpu-avx2 " in both.text
-    refused = explain(root, "fp8", "fmha_fwd dtype=fp8bf16 hdim_q=128", ["hip-gfx90a"])
-    assert "rule no_fp8 of target hip-gfx90a: CDNA 2 multiplies no fp8" in refused.text
-    name = next(i.name for i in plan("hip-gfx942").instances if i.family == "fmha_fwd")
+    refused = explain(root, "fp8", "fmha_fwd dtype=fp8bf16 hdim_q=128", ["ck-gfx90a"])
+    assert "rule no_fp8 of target ck-gfx90a: CDNA 2 multiplies no fp8" in refused.text
+    name = next(i.name for i in plan("ck-gfx942").instances if i.family == "fmha_fwd")
     assert explain(root, "ck_default", name, ["cpu-avx2"]).listed
 
 
@@ -203,13 +203,13 @@ def test_what_only_a_gpu_has_changes_nothing_on_a_cpu() -> None:
     asked = explain(root, "flash", "fmha_fwd dtype=bf16 waves_qk=4x1x1 hdim_q=128 pads=npad", ["cpu-avx2"])
     assert asked.text.startswith(plain.text)
     assert asked.text[len(plain.text) :].startswith(
-        "\n\nno effect on cpu-avx2: waves_qk, pads, which are of the kernels of hip-"
+        "\n\nno effect on cpu-avx2: waves_qk, pads, which are of the kernels of ck-"
     )
     with pytest.raises(CodegenError, match="axis 'waves_qk' has no value '4x1x2'; nearest: 4x1x1"):
         explain(root, "flash", "fmha_fwd waves_qk=4x1x2", ["cpu-avx2"])
 
 
-FWD = "kernels/attention/fmha_fwd/hip/tiles.yaml"
+FWD = "kernels/attention/fmha_fwd/ck/tiles.yaml"
 _HPAD = '{when: "dtype=fp16,bf16", pipeline: qr_hpad'
 _TRLOAD = "tables: [gfx950], says: qr_async_trload takes"
 _FIRST = 'hdim_v=32", tile: 64x64x16x32x32x32'
@@ -224,7 +224,7 @@ _FAULTS = [
 
 
 def _check_tables(root: Tree) -> None:
-    found = root.tile_tables("hip", root.families["fmha_fwd"])
+    found = root.tile_tables("ck", root.families["fmha_fwd"])
     assert found
     tile_tables.check(found)
 
@@ -249,14 +249,14 @@ def test_a_tile_of_which_nothing_is_left_is_an_error(copy: Copy) -> None:
 
 
 def test_targets_of_a_planned_backend_are_planned(copy: Copy) -> None:
-    copy.edit("kernels/targets/hip-gfx942.yaml", "planned: yes\n", "")
+    copy.edit("kernels/targets/ck-gfx942.yaml", "planned: yes\n", "")
     with pytest.raises(
-        CodegenError, match="backend hip is planned: it has no machine and no toolchain, so its targets must"
+        CodegenError, match="backend ck is planned: it has no machine and no toolchain, so its targets must"
     ):
         _ = copy.tree().targets
 
 
 def test_a_table_that_there_is_nowhere_is_an_error(copy: Copy) -> None:
-    copy.edit("kernels/targets/hip-gfx942.yaml", "tiles: [gfx9, rows]", "tiles: [gfx8, rows]")
-    with pytest.raises(CodegenError, match=r"hip-gfx942\.yaml:\d+:\d+: no table of tiles 'gfx8'; nearest: gfx9"):
+    copy.edit("kernels/targets/ck-gfx942.yaml", "tiles: [gfx9, rows]", "tiles: [gfx8, rows]")
+    with pytest.raises(CodegenError, match=r"ck-gfx942\.yaml:\d+:\d+: no table of tiles 'gfx8'; nearest: gfx9"):
         check(copy.tree())

@@ -198,13 +198,13 @@ void kernel_sets() {
   CHECK_HOLDS(set.to_yaml().c_str(),
               "  - family: fmha_fwd\n    signature: {dtype: bf16, hdim_q: 64, hdim_v: 32, mask: window, lse: any}\n"
               "    algorithm: {tile_q: 64, tile_k: 32, k0: 16, n1: 32, k1: 16, k0max: 16, qk_m: 4, qk_n: 1, qk_k: 1, "
-              "pipeline: qlanes, hdim_q_alignment: 16, hdim_v_alignment: 16}\n    target: hip-gfx942\n");
+              "pipeline: qlanes, hdim_q_alignment: 16, hdim_v_alignment: 16}\n    target: ck-gfx942\n");
   CHECK_HOLDS(set.to_yaml().c_str(), "{dtype: bf16, hdim_q: 64, hdim_v: 64, dropout: store}");
   // A listing answers as a kernel does: its key holds CK's words, and its pads their rules.
   const auto listed = set.listing();
   CHECK(listed.size() == 2 && listed[0]->key().algorithm["tile_m0"] == Value(64));
   const auto asked = [](bool lse) {
-    return attention(60, 30).mask_type("window_generic").lse(lse).gfx_arch("hip-gfx942").build();
+    return attention(60, 30).mask_type("window_generic").lse(lse).gfx_arch("ck-gfx942").build();
   };
   CHECK(listed[0]->supports(asked(false)) && listed[0]->supports(asked(true)));
   Registry registry("of a test");

@@ -116,14 +116,14 @@ def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path
     listed = [
         word
         for receipt in ("fp32", "ck_default")
-        for word in ("--listing", str(listing(receipt, folder, "--target", "hip-gfx942", "--where", where)))
+        for word in ("--listing", str(listing(receipt, folder, "--target", "ck-gfx942", "--where", where)))
     ]
     for number, said in PLANNED.items():
-        done = run(program, number, library, ["--target", "hip-gfx942", *listed])
+        done = run(program, number, library, ["--target", "ck-gfx942", *listed])
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
-    done = run(program, 19, library, ["--target", "hip-gfx942"])
-    assert (done.returncode, done.stdout[:50]) == (1, "library examples has no kernel of hip-gfx942; give")
+    done = run(program, 19, library, ["--target", "ck-gfx942"])
+    assert (done.returncode, done.stdout[:50]) == (1, "library examples has no kernel of ck-gfx942; give")
 
 
 def test_the_command_line(program: Path, library: Path) -> None:

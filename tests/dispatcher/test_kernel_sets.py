@@ -50,7 +50,7 @@ def test_one_plan(listed: Run) -> None:
     assert all("dlanes" in name for name in splits)
     group = [name for name in names if "_group_" in name and "splitkv" not in name]
     assert len(group) == 1
-    assert "_b128x128x32x128x32x128_r4x1x1_r4x1x1_w32x32x16_w32x32x16_psskddv_hip_gfx942" in group[0]
+    assert "_b128x128x32x128x32x128_r4x1x1_r4x1x1_w32x32x16_w32x32x16_psskddv_ck_gfx942" in group[0]
     # A companion comes with what needs it; nothing else is there.
     assert {name.partition("_bf16")[0] for name in names} == {
         "fmha_fwd",
@@ -160,7 +160,7 @@ def test_what_declares_nothing(listed: Run, text: str, said: str) -> None:
             YAML.replace("family: fmha_fwd\n", "family: fmha_fdw\n", 1),
             "no family 'fmha_fdw'; nearest: fmha_fwd",
         ),
-        ("target.yaml", YAML.replace("hip-gfx942", "hip-gfx943"), "no target 'hip-gfx943'; nearest: hip-gfx942"),
+        ("target.yaml", YAML.replace("ck-gfx942", "ck-gfx943"), "no target 'ck-gfx943'; nearest: ck-gfx942"),
     ],
 )
 def test_what_is_no_set(asked: Callable[..., tuple[int, str, str]], name: str, text: str, said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from tests.conftest import ROOT, Scons, _variant
 
 pytestmark = pytest.mark.usefixtures("binding")
 
-SET = """kernel_set: tuned_decoder
+NAME = f"tuned_decoder_{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}"  # workers build at the same time
+SET = f"""kernel_set: {NAME}
 about: Decode in one dtype and head dim.
 kernels:
   - family: fmha_fwd_splitkv
-    signature: {dtype: fp32, hdim_q: 32, hdim_v: 32, lse: yes, mask: any}
+    signature: {{dtype: fp32, hdim_q: 32, hdim_v: 32, lse: yes, mask: any}}
 """
-BUILT = _variant("native", "release", "").library("tuned_decoder")
+BUILT = _variant("native", "release", "").library(NAME)
 
 
 def arrays() -> dict[str, Any]:
@@ -47,13 +49,15 @@ class Made:
         other = self.instances[self.other]
         winner = Winner(*key, other.key.id, other.name, {"num_splits": 5}, 1.0, 0.9, names[self.own], 3)
         of = library_key(self.library), machine_key()
-        self.table = Table("tuned_decoder", *of, {winner.key: winner})
+        self.table = Table(NAME, *of, {winner.key: winner})
         self.combine = combine
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tuned")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield tmp_path_factory.mktemp("tuned")
+    for built in (ROOT / BUILT, (ROOT / BUILT).with_suffix(".json")):  # nobody else finds it
+        built.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +101,7 @@ def test_plain_calls(plain: Made) -> None:
 def test_what_is_wrong(plain: Made) -> None:
     import tilekiln as tk
 
-    with pytest.raises(tk.ArgumentError, match=r"table: was of tuned_decoder \(another\), must be of tuned_decoder"):
+    with pytest.raises(tk.ArgumentError, match=rf"table: was of {NAME} \(another\), must be of {NAME}"):
         plain.library.tune(plain.table._replace(library="another"))
     with pytest.raises(tk.ArgumentError, match="choices: number 1 was of instance 99999, must be from 0 to"):
         plain.library.take_tuned([(1, 0, 0, 0), (2, 99999, 0, 0)])
@@ -211,8 +215,8 @@ def test_what_is_wrong_with_a_pinned_table(plain: Made, tmp_path: Path) -> None:
         (text[:-9], r":\d+:\d+: "),
         (text.replace("tune 2", "tune 1"), ":1: format was 'tilekiln tune 1', must be 'tilekiln tune 2'"),
         (text.replace('"rounds"', '"round"'), ":1: is no table of tilekiln tune: "),
-        (text.replace("tuned_decoder", "flash"), ":2: was measured for receipt flash, must be of tuned_decoder"),
-        (None, ": there is no such table; write it by: tilekiln tune tuned_decoder"),
+        (text.replace(NAME, "flash"), f":2: was measured for receipt flash, must be of {NAME}"),
+        (None, f": there is no such table; write it by: tilekiln tune {NAME}"),
         (text.replace(name, "fmha_fwd_of_cpu_avx2"), ""),  # of a target that is not built: passed over
     ]
     try:
@@ -224,8 +228,8 @@ def test_what_is_wrong_with_a_pinned_table(plain: Made, tmp_path: Path) -> None:
             take_kernel_sets([str(tmp_path / f"set{at}.yaml")])
             if sentence:
                 with pytest.raises(CodegenError, match=rf"{place.name}{sentence}"):
-                    pinned(resolve("tuned_decoder", ["native"]))
+                    pinned(resolve(NAME, ["native"]))
             else:
-                assert [winners for _, winners in pinned(resolve("tuned_decoder", ["native"]))] == [[]]
+                assert [winners for _, winners in pinned(resolve(NAME, ["native"]))] == [[]]
     finally:
         take_kernel_sets([])

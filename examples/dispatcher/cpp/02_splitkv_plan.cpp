@@ -17,7 +17,7 @@ int main(int count, char** words) {
   // A set that declares the first stage alone makes no plan.
   Registry registry("split alone");
   registry.add_all(KernelSets::get("split_alone").listing());
-  Dispatcher dispatcher(registry, "hip-gfx942");
+  Dispatcher dispatcher(registry, "ck-gfx942");
   for (const auto& [name, stages] : given.library->operators()) dispatcher.add_operator(name, stages);
   std::printf("without its combine\n");
   say(dispatcher.plan(

@@ -19,7 +19,7 @@ def by_seqlen(problem: Problem) -> list[str]:
 
 
 def tile(of: Dispatcher, seqlen: int) -> object:
-    return of.select(attention(seqlen_q=seqlen).gfx_arch("hip-gfx942").build()).key.algorithm["tile_m0"]
+    return of.select(attention(seqlen_q=seqlen).gfx_arch("ck-gfx942").build()).key.algorithm["tile_m0"]
 
 
 of = Dispatcher(registry)

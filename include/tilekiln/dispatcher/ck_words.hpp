@@ -81,9 +81,9 @@ inline Value layout(std::string_view name) { return said("layout", name, tables:
 // vllm (a 2D block table) or sglang (a 1D page table).
 inline Value lookup(std::string_view name) { return said("lookup", name, tables::lookup).value; }
 
-// A target: gfx942 is hip-gfx942 here.
+// A target: gfx942 is ck-gfx942 here.
 inline std::string target(std::string_view name) {
-  return (name.substr(0, 3) == "gfx" ? "hip-" : "") + std::string(name);
+  return (name.substr(0, 3) == "gfx" ? "ck-" : "") + std::string(name);
 }
 
 // What an algorithm's word is called among the axes of a family; "" where the family's plan knows nothing of it.

@@ -30,7 +30,7 @@ class KernelSet {
     about_ = std::move(sentence);
     return *this;
   }
-  // target: cpu-avx512, hip-gfx942 (or gfx942), ...; "*" or "any": what the build is for.
+  // target: cpu-avx512, ck-gfx942 (or gfx942), ...; "*" or "any": what the build is for.
   KernelSet& add(Signature signature, Algorithm algorithm = {}, std::string_view target = "any") {
     const std::string of = target == "*" || target.empty() ? "any" : ck::target(target);
     declarations_.push_back({std::move(signature), std::move(algorithm), of, place()});

@@ -4,6 +4,7 @@
 // An accumulator holds a kRows x kColumns block of a product; a lane holds part of one of its columns. Lanes l and
 // l + kHalf share a column: half h of lane is 0 or 1.
 #pragma once
+#include "kernels/backends/philox.h"
 
 #define TK_KERNEL extern "C" __attribute__((global))
 #define TK_SHARED __attribute__((shared, aligned(16)))
@@ -16,6 +17,7 @@ namespace tilekiln::hip {
 using u16 = unsigned short;
 using u32 = unsigned int;
 using i64 = long long;
+using u64 = unsigned long long;
 
 #if TK_BF16
 using T = __bf16;
@@ -102,7 +104,7 @@ TK_DEVICE int row_of(int r, int half) {
 
 /// Where in kDepth a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and B share
 /// gives the same product.
-TK_DEVICE int depth_of(int half) {
+TK_DEVICE int depth_of([[maybe_unused]] int half) {
 #if defined(__GFX11__)
   return 0;
 #else
@@ -139,6 +141,13 @@ TK_DEVICE void publish() {
   __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
 }
 
+/// The same among the lanes of one wave: its LDS operations are done in order, so that only the compiler must keep it.
+TK_DEVICE void publish_to_wave() {
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+  __builtin_amdgcn_wave_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+
 // --- arithmetic ---
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 constexpr float kInfinity = __builtin_inff();
@@ -163,6 +172,24 @@ template <int kRoundP> TK_DEVICE u32 pack(float a, float b) {
     return __builtin_amdgcn_perm(bit_cast<u32>(b) + 0x8000u, bit_cast<u32>(a) + 0x8000u, 0x07060302u);
 #endif
   return bit_cast<u32>(T2{T(a), T(b)});
+}
+
+/// core::philox of kernels/backends/philox.h on the device: Philox-4x32 with 7 rounds.
+TK_DEVICE U4 philox(u64 seed, u64 counter, u32 row32, u32 key32) {
+  u32 c0 = u32(counter), c1 = u32(counter >> 32), c2 = row32, c3 = key32;
+  u32 k0 = u32(seed), k1 = u32(seed >> 32);
+  asm volatile("" : "+s"(k0), "+s"(k1));  // else the keys of all rounds are kept in registers through the main loop
+#pragma unroll
+  for (int round = 0; round < core::kPhiloxRounds; round++) {
+    const u64 x = u64(c0) * core::kPhiloxMultiplier0, y = u64(c2) * core::kPhiloxMultiplier1;
+    c0 = u32(y >> 32) ^ c1 ^ k0;
+    c1 = u32(y);
+    c2 = u32(x >> 32) ^ c3 ^ k1;
+    c3 = u32(x);
+    k0 += core::kPhiloxWeyl0;
+    k1 += core::kPhiloxWeyl1;
+  }
+  return U4{c0, c1, c2, c3};
 }
 
 }  // namespace tilekiln::hip

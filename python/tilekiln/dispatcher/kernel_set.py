@@ -66,11 +66,11 @@ class KernelSet:
         return len(self.declarations)
 
     def add(self, signature: Signature, algorithm: Algorithm | None = None, target: str = ANY) -> Self:
-        """target: cpu-avx512, hip-gfx942 (or gfx942), ...; "*" or "any": what the build is for."""
+        """target: cpu-avx512, ck-gfx942 (or gfx942), ...; "*" or "any": what the build is for."""
         if not isinstance(signature, Signature):
             raise wrong(refusal("signature", repr(signature), "a Signature"))
         at = f"{place()}: kernel set {self.name}, kernel {len(self) + 1}"
-        of = ANY if target in ("*", "", ANY) else f"hip-{target}" if target.startswith("gfx") else target
+        of = ANY if target in ("*", "", ANY) else f"ck-{target}" if target.startswith("gfx") else target
         self.declarations.append(Declaration(signature, algorithm or Algorithm(), of, at))
         return self
 

@@ -44,11 +44,12 @@ def _loaded(at: int, size: int, kind: str = "<u4") -> Callable[[np.ndarray], np.
     return expected
 
 
-def _half(at: int, high: bool) -> Callable[[np.ndarray], np.ndarray]:
-    """Two bytes to one half of a register that held the lane's first word complemented."""
+def _half(at: int, high: bool, kind: str = "<u2") -> Callable[[np.ndarray], np.ndarray]:
+    """A number to one half of a register that held the lane's first word complemented."""
 
     def expected(data: np.ndarray) -> np.ndarray:
-        old, half = ~_as("<u4", data)[:, :1], _as("<u2", data[:, at : at + 2]).astype(np.uint32)
+        old = ~_as("<u4", data)[:, :1]
+        half = _as(kind, data[:, at : at + np.dtype(kind).itemsize]).astype(np.uint32)
         return old & 0xFFFF | half << 16 if high else old & 0xFFFF0000 | half
 
     return expected
@@ -195,8 +196,10 @@ def _lds() -> list[Move]:
             )
         for name, size, kind in (("u8", 1, "<u1"), ("i8", 1, "<i1"), ("u16", 2, "<u2")):
             found.append(Move(f"{read}_{name} v20, v30 offset:6", _loaded(6, size, kind), "lds", on, 1))
-        for name, high in (("u16_d16", False), ("u16_d16_hi", True)):
-            found.append(Move(f"v_not_b32 v20, v4\n{read}_{name} v20, v30 offset:10", _half(10, high), "lds", on, 1))
+        for name, kind in (("u8", "<u1"), ("u16", "<u2")):
+            for word, high in (("d16", False), ("d16_hi", True)):
+                text = f"v_not_b32 v20, v4\n{read}_{name}_{word} v20, v30 offset:10"
+                found.append(Move(text, _half(10, high, kind), "lds", on, 1))
         for name, size, take in (("b8", 1, 0), ("b16", 2, 0), ("b16_d16_hi", 2, 2)):
             found.append(Move(f"{write}_{name} v30, v32 offset:6", _stored(6, take, size), "lds_out", on))
         two = ("2_{}", "2st64_{}") if on is GFX9 else ("_2addr_{}", "_2addr_stride64_{}")

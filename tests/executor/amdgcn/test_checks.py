@@ -48,6 +48,17 @@ def test_a_register_nobody_wrote_may_be_copied_but_not_stored(architecture, tmp_
 
 
 @pytest.mark.parametrize("architecture", ALL)
+def test_the_low_half_of_a_wide_sum_needs_low_halves(architecture, tmp_path):
+    """v_mad_u64_u32 as the compiler takes it for 32 bits: the addend's high word is whatever lies there."""
+    mask = "vcc" if architecture in GFX9 else "null"
+    name = "v_mad_co_u64_u32" if architecture == "gfx1201" else "v_mad_u64_u32"
+    low = f"v_mov_b32 v40, v1\n{name} v[50:51], {mask}, v2, v3, v[40:41]\nv_mov_b32 v20, v50"
+    assert fault(architecture, low, tmp_path) == ""
+    high = low.replace("v20, v50", "v20, v51")
+    assert fault(architecture, high, tmp_path).startswith("POISON: storing undefined v20")
+
+
+@pytest.mark.parametrize("architecture", ALL)
 def test_undefined_bits_of_a_mask(architecture, tmp_path):
     """A defined 0 decides an and: only what comes of undefined bits is."""
     assert (

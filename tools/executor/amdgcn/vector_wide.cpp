@@ -67,13 +67,16 @@ void with_carry(Wave& wave, const Instruction& in, Sum kind, bool takes_carry) {
   write_mask(wave, in, in.operand[1], carry_out & exec, defined | ~exec);
 }
 
-/// d (64 bits) = a * b + c (64 bits), and a mask.
+/// d (64 bits) = a * b + c (64 bits), and a mask. The low half of d needs no more than that of c, which the compiler makes
+/// use of where it wants 32 bits.
 template <class Body> void multiply_add(Wave& wave, const Instruction& in, Body body) {
   u64 defined = ~0ull, carry = 0;
-  Lanes room_a, room_b, low, high;
+  Lanes room_a, room_b, room_c, low, high;
   Wide c;
   const u32* a = read_vector(wave, in, in.operand[2], 0, Type::u32, room_a, defined);
   const u32* b = read_vector(wave, in, in.operand[3], 0, Type::u32, room_b, defined);
+  u64 low_defined = defined;
+  read_vector(wave, in, in.operand[4], 0, Type::b64, room_c, low_defined);
   read_wide(wave, in, in.operand[4], c, defined);
   each_lane([&](int lane) {
     const unsigned __int128 r = body(a[lane], b[lane], c.at(lane));
@@ -81,7 +84,9 @@ template <class Body> void multiply_add(Wave& wave, const Instruction& in, Body 
     if (r >> 64) carry |= 1ull << lane;
   });
   const u64 exec = wave.exec();
-  write_pair(wave, in, low, high, defined);
+  const int to = vector_index(wave, in);
+  write_vector(wave, in, to, low.x, low_defined);
+  write_vector(wave, in, to + 1, high.x, defined);
   write_mask(wave, in, in.operand[1], carry & exec, defined | ~exec);
 }
 

@@ -1,5 +1,7 @@
 // The device, errors, streams and events.
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -69,6 +71,21 @@ HIP_API int hipGetDeviceCount(int* count) {
   *count = 1;
   return success;
 }
+/// By this a program knows that what it sees of time and of silicon is neither.
+HIP_API const char* tilekiln_hipsim_architecture() {
+  const char* wanted = std::getenv("TILEKILN_HIPSIM_ARCH");
+  return wanted && *wanted ? wanted : "gfx942";
+}
+HIP_API int hipDeviceGetName(char* name, int bytes, int device) {
+  if (!name || bytes < 1 || device) return noted(invalid_value);
+  std::snprintf(name, size_t(bytes), "%s, emulated by tilekiln hipsim", tilekiln_hipsim_architecture());
+  return success;
+}
+HIP_API int hipRuntimeGetVersion(int* version) {
+  if (!version) return noted(invalid_value);
+  *version = 0;
+  return success;
+}
 HIP_API int hipSetDevice(int device) { return noted(device ? invalid_device : success); }
 HIP_API int hipGetDevice(int* device) {
   if (!device) return noted(invalid_value);
@@ -115,6 +132,23 @@ HIP_API int hipStreamDestroy(void* stream) {
 HIP_API int hipStreamSynchronize(void* stream) {
   const std::lock_guard lock(gate());
   return is_stream(stream) ? failed_before() : noted(invalid_handle);
+}
+HIP_API int hipStreamQuery(void* stream) { return hipStreamSynchronize(stream); }
+/// There are no graphs here.
+HIP_API int hipStreamIsCapturing(void* stream, int* capturing) {
+  const std::lock_guard lock(gate());
+  if (!capturing || !is_stream(stream)) return noted(invalid_value);
+  *capturing = 0;
+  return success;
+}
+HIP_API int hipLaunchHostFunc(void* stream, void (*function)(void*), void* context) {
+  {
+    const std::lock_guard lock(gate());
+    if (!function || !is_stream(stream)) return noted(invalid_value);
+    if (failed_before()) return launch_failure;
+  }
+  function(context);  // it may ask for more
+  return success;
 }
 HIP_API int hipStreamWaitEvent(void* stream, void* event, unsigned) {
   const std::lock_guard lock(gate());

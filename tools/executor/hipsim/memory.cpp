@@ -118,6 +118,9 @@ HIP_API int hipFree(void* pointer) {
   return success;
 }
 
+HIP_API int hipMallocAsync(void** pointer, size_t bytes, void*) { return hipMalloc(pointer, bytes); }
+HIP_API int hipFreeAsync(void* pointer, void*) { return hipFree(pointer); }
+
 HIP_API int hipMemcpy(void* to, const void* from, size_t bytes, int kind) {
   const std::lock_guard lock(gate());
   return noted(copy(to, from, bytes, kind));

@@ -1,5 +1,5 @@
 // Attention forward on AMD GPUs. One code object for each (architecture, dtype, head dims, tile): masks, bias, alibi,
-// soft cap, sink, LSE, groups, GQA and strides are fields of the problem.
+// soft cap, sink, LSE, groups, GQA and strides are fields of the problem. Dropout is a twin, which costs registers.
 //
 //   S^T = K Q^T    P^T = exp2(S^T c - m)    O^T = V^T P^T    O = O^T / l    LSE = m + ln l
 //
@@ -7,7 +7,7 @@
 // for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it came,
 // V transposed. Emulated (functional), never run on AMD silicon.
 //
-// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P.
+// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT.
 #include "kernels/backends/hip/vocabulary.h"
 #include "kernels/attention/fmha_fwd/hip/problem.h"
 
@@ -26,40 +26,51 @@ static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as 
 struct Work {
   const TK_GLOBAL T *q, *k, *v;
   TK_GLOBAL T* out;
-  int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of the sequence, in the rows of a group
+  int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of a packed sequence
   int first;                                     // query of the block
 };
+
+/// The length of sequence b, within the longest: of numbers that the host has not looked at, too.
+TK_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
+  int found = most;
+  if (lengths)
+    found = ((const TK_GLOBAL int*)lengths)[b];
+  else if (starts)
+    found = ((const TK_GLOBAL int*)starts)[b + 1] - ((const TK_GLOBAL int*)starts)[b];
+  return found < 0 ? 0 : found > most ? most : found;
+}
 
 TK_DEVICE Work work(const ForwardProblem& p) {
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z();
   w.head = __builtin_amdgcn_workgroup_id_y();
   w.first = __builtin_amdgcn_workgroup_id_x() * kTileQ;
-  w.start_q = 0, w.seqlen_q = p.seqlen_q, w.seqlen_k = p.seqlen_k;
+  w.seqlen_q = length(p.seqlens_q, p.cu_seqlens_q, w.batch, p.seqlen_q);
+  w.seqlen_k = length(p.seqlens_k, p.cu_seqlens_k, w.batch, p.seqlen_k);
+  w.start_q = 0;
   i64 q = w.batch * p.q_batch, k = w.batch * p.k_batch, v = w.batch * p.v_batch, out = w.batch * p.out_batch;
-  if (p.features & kGroup) {
-    const int start_k = p.cu_seqlens_k[w.batch];
-    w.start_q = p.cu_seqlens_q[w.batch];
-    w.seqlen_q = p.cu_seqlens_q[w.batch + 1] - w.start_q;
-    w.seqlen_k = p.cu_seqlens_k[w.batch + 1] - start_k;
+  if (p.seqstart_q) {
+    const int start_k = ((const TK_GLOBAL int*)p.seqstart_k)[w.batch];
+    w.start_q = ((const TK_GLOBAL int*)p.seqstart_q)[w.batch];
     q = i64(w.start_q) * p.q_row, out = i64(w.start_q) * p.out_row;
     k = i64(start_k) * p.k_row, v = i64(start_k) * p.v_row;
   }
   const int key_head = w.head / p.heads_per_key_head;
-  w.q = (const TK_GLOBAL T*)p.q + q + i64(w.head) * p.q_head;
-  w.k = (const TK_GLOBAL T*)p.k + k + i64(key_head) * p.k_head;
-  w.v = (const TK_GLOBAL T*)p.v + v + i64(key_head) * p.v_head;
-  w.out = (TK_GLOBAL T*)p.out + out + i64(w.head) * p.out_head;
+  w.q = (const TK_GLOBAL T*)p.q + q + w.head * p.q_head;
+  w.k = (const TK_GLOBAL T*)p.k + k + key_head * p.k_head;
+  w.v = (const TK_GLOBAL T*)p.v + v + key_head * p.v_head;
+  w.out = (TK_GLOBAL T*)p.out + out + w.head * p.out_head;
   return w;
 }
 
-/// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask.
+/// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask; before them those of
+/// [0, sinks), whose first columns every query sees.
 struct Tiles {
-  int begin, end, full_begin, full_end;
+  int begin, end, full_begin, full_end, sinks;
 };
 
 TK_DEVICE Tiles tiles(const ForwardProblem& p, const Work& w, int shift) {
-  Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK};
+  Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK, 0};
   if (!(p.features & kWindow)) return t;
   if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
     const int seen = w.first + kTileQ + shift + p.window_right, all_see = w.first + shift + p.window_right + 1;
@@ -71,6 +82,7 @@ TK_DEVICE Tiles tiles(const ForwardProblem& p, const Work& w, int shift) {
     const int seen = w.first + shift - p.window_left, all_see = w.first + kTileQ - 1 + shift - p.window_left;
     t.begin = seen > 0 ? seen / kTileK * kTileK : 0;
     t.full_begin = all_see > 0 ? (all_see + kTileK - 1) / kTileK * kTileK : 0;
+    t.sinks = p.sink_size < t.begin ? p.sink_size : t.begin;
   }
   return t;
 }
@@ -79,17 +91,21 @@ TK_DEVICE Tiles tiles(const ForwardProblem& p, const Work& w, int shift) {
 struct Mover {
   enum { kPiecesK = kTileK * kHdimQ / 8 / kThreads, kItemsV = kTileK / 4 * (kHdimV / 8) };
   enum { kPiecesV = (kItemsV + kThreads - 1) / kThreads };
-  __amdgpu_buffer_rsrc_t from_k, from_v;
-  int thread, row_k, row_v, hdim_q, hdim_v;
+  const TK_GLOBAL T *from_k, *from_v;
+  int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
   U4 k[kPiecesK], v[kPiecesV][4];
 
-  /// Keys from n on. Rows past the sequence and columns past the head dim are 0.
+  /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end with
+  /// it, so offsets stay small however long the sequence, and nothing past it is claimed.
   TK_DEVICE void load(Mover& m, int n) {
+    const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
+    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * 2);
+    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * 2);
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
       const int at = column < m.hdim_q ? (row * m.row_k + column) * 2 : 0x7fffffff;
-      m.k[c] = __builtin_amdgcn_raw_buffer_load_b128(m.from_k, at, n * m.row_k * 2, 0);
+      m.k[c] = __builtin_amdgcn_raw_buffer_load_b128(rows_k, at, 0, 0);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
@@ -98,7 +114,7 @@ struct Mover {
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const int at = column < m.hdim_v ? ((row + j) * m.row_v + column) * 2 : 0x7fffffff;
-        m.v[c][j] = __builtin_amdgcn_raw_buffer_load_b128(m.from_v, at, n * m.row_v * 2, 0);
+        m.v[c][j] = __builtin_amdgcn_raw_buffer_load_b128(rows_v, at, 0, 0);
       }
     }
   }
@@ -160,25 +176,28 @@ TK_DEVICE void finish_scores(const ForwardProblem& p, const Work& w, const Query
       x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
     });
   if (p.features & kBias) {
-    const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + i64(w.head) * p.bias_head +
-                              i64(w.start_q) * p.bias_row;
-    const auto rows = buffer((const void*)plane, ((w.seqlen_q - 1) * p.bias_row + w.seqlen_k) * 2);
+    const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
+                              i64(w.start_q + w.first) * p.bias_row;
+    const int queries = w.seqlen_q - w.first < kTileQ ? w.seqlen_q - w.first : kTileQ;
+    const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * 2);
+    const int row = (query.row - w.first) * p.bias_row;
     each_score([&](int block, int r) TK_INLINE {
       const int key = n + block * kRows + row_of(r, query.half);
-      const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(rows, (query.row * p.bias_row + key) * 2, 0, 0);
+      const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0);
       x.s[block][r] += unit * float(bit_cast<T>(bits));
     });
   }
   if (!masked) return;
-  int first = 0, last = w.seqlen_k - 1;
+  int first = 0, last = w.seqlen_k - 1, sinks = 0;
   if (p.features & kWindow) {
+    sinks = p.sink_size;
     const int right = query.row + shift + p.window_right;
     if (p.window_right >= 0) last = right < last ? right : last;
     if (p.window_left >= 0) first = query.row + shift - p.window_left;
   }
   each_score([&](int block, int r) TK_INLINE {
     const int key = n + block * kRows + row_of(r, query.half);
-    x.s[block][r] = key >= first && key <= last ? x.s[block][r] : -kInfinity;
+    x.s[block][r] = (key >= first || key < sinks) && key <= last ? x.s[block][r] : -kInfinity;
   });
 }
 
@@ -203,8 +222,34 @@ TK_DEVICE void softmax(Scores& x, Query& query) {
     for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction;
 }
 
+#if TK_DROPOUT
+/// Probabilities whose random byte is above the threshold become 0. A 32 x 32 patch of bytes is 64 calls of Philox of 16 bytes
+/// each; the lanes of a wave share them through `bytes`, 1024 of LDS that are the wave's own. The sum of a row is that before.
+TK_DEVICE void drop(const ForwardProblem& p, const Work& w, const Query& query, int n, unsigned char* bytes, Scores& x) {
+  const u64 offset = p.dropout_offset + u64(w.batch * p.nhead_q + w.head) * 64;
+  const int row = query.row % 32, mine = row / 8 % 2 * 32 * 16 + row / 16 * 8 + row % 8;
+#pragma unroll
+  for (int group = 0; group < kTileK / 32; group++) {
+#pragma unroll 1
+    for (int call = 0; call < 64 / kLanes; call++) {
+      const int at = call * kLanes + lane();
+      *(U4*)(bytes + at * 16) = philox(p.dropout_seed, offset + u64(at), u32(query.row / 32), u32(n / 32 + group));
+    }
+    publish_to_wave();
+#pragma unroll
+    for (int block = group * 32 / kRows; block < (group + 1) * 32 / kRows; block++)
+#pragma unroll
+      for (int r = 0; r < kAccumulator; r++) {
+        const int key = (block * kRows + row_of(r, query.half)) % 32;
+        x.s[block][r] = bytes[mine + key * 16] <= p.dropout_threshold ? x.s[block][r] : 0.f;
+      }
+    publish_to_wave();  // before the next calls are written over these
+  }
+}
+#endif
+
 /// A fragment of P^T: kDepth keys of one block of scores, `part` of kRows / kDepth.
-TK_DEVICE Fragment probabilities(const Accumulator& s, int part, int half) {
+TK_DEVICE Fragment probabilities(const Accumulator& s, [[maybe_unused]] int part, [[maybe_unused]] int half) {
   u32 words[kFragment / 2];
 #if defined(__GFX11__)  // rows alternate between the halves, and both hold them all
 #pragma unroll
@@ -223,7 +268,7 @@ TK_DEVICE Fragment probabilities(const Accumulator& s, int part, int half) {
 }
 
 /// The keys of V^T that `probabilities` holds, for the 16 or 32 columns from `column` on.
-TK_DEVICE Fragment values(const T* shared_v, int column, int block, int part, int half) {
+TK_DEVICE Fragment values(const T* shared_v, int column, int block, [[maybe_unused]] int part, [[maybe_unused]] int half) {
   const T* row = shared_v + column * kRowV + block * kRows;
 #if defined(__gfx950__)
   const T4 low = *(const T4*)(row + 16 * part + 4 * half), high = *(const T4*)(row + 16 * part + 8 + 4 * half);
@@ -260,12 +305,19 @@ TK_DEVICE Fragment query_piece(__amdgpu_buffer_rsrc_t rows, int row_bytes, int c
 
 using namespace tilekiln::hip;
 
+extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
+                                                                                     kTileK, kThreads, TK_BF16,
+                                                                                     TK_DROPOUT};
+
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_fwd(ForwardProblem p) {
   TK_SHARED T shared_k[kTileK * kRowK];
   TK_SHARED T shared_v[kHdimV * kRowV];
+#if TK_DROPOUT
+  TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];
+#endif
   const Work w = work(p);
-  if (w.first >= w.seqlen_q) return;
+  if (w.first >= w.seqlen_q || w.seqlen_q <= p.min_seqlen_q) return;
 
   const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
   Query query;
@@ -285,11 +337,10 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
 #endif
 
   const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
-  const float slope = p.features & kAlibi ? p.alibi_slopes[w.head] : 0.f;
+  const float slope = p.features & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head] : 0.f;
   Mover mover;
-  mover.from_k = buffer((const void*)w.k, ((w.seqlen_k - 1) * p.k_row + p.hdim_q) * 2);
-  mover.from_v = buffer((const void*)w.v, ((w.seqlen_k - 1) * p.v_row + p.hdim_v) * 2);
-  mover.thread = thread;
+  mover.from_k = w.k, mover.from_v = w.v;
+  mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
 
   const auto tile = [&](int n, bool masked) TK_INLINE {
@@ -315,6 +366,9 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
     }
     finish_scores(p, w, query, n, shift, slope, masked, x);
     softmax(x, query);
+#if TK_DROPOUT
+    drop(p, w, query, n, shared_bytes + wave * 1024, x);
+#endif
 #pragma unroll
     for (int block = 0; block < kTileK / kRows; block++)
 #pragma unroll
@@ -328,12 +382,19 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
   };
 
   const Tiles t = tiles(p, w, shift);
-  for (int n = t.begin; n < t.end; n += kTileK) {
-    Mover::load(mover, n);
-    __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
-    Mover::store(mover, shared_k, shared_v);
-    publish();
-    tile(n, n < t.full_begin || n >= t.full_end);
+  // First the tiles of sink columns, if any lie before `begin`. A step from one range to the other in the inner loop would cost
+  // 30 registers of copies.
+  int from = t.sinks > 0 ? 0 : t.begin, to = t.sinks > 0 ? (t.sinks < t.end ? t.sinks : t.end) : t.end;
+  for (;;) {
+    for (int n = from; n < to; n += kTileK) {
+      Mover::load(mover, n);
+      __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
+      Mover::store(mover, shared_k, shared_v);
+      publish();
+      tile(n, n < t.full_begin || n >= t.full_end);
+    }
+    if (to >= t.end) break;
+    from = t.begin, to = t.end;
   }
 
   float sum = query.sum + other_half(query.sum);
@@ -347,7 +408,7 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
     }
   }
   if (!inside) return;
-  const float inverse = sum > 0.f ? kept * reciprocal(sum) : 0.f;  // a row without keys: 0
+  const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
   TK_GLOBAL T* out = w.out + i64(query.row) * p.out_row;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)
@@ -357,6 +418,6 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
       if (column < p.hdim_v) out[column] = T(query.out[d][r] * inverse);
     }
   if (p.features & kLse && query.half == 0)
-    p.lse[w.batch * p.lse_batch + i64(w.head) * p.lse_head + w.start_q + query.row] =
+    p.lse[w.batch * p.lse_batch + w.head * p.lse_head + w.start_q + query.row] =
         sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
 }

@@ -1,0 +1,112 @@
+"""Kernels of HIP targets, compiled ahead by clang 22 without ROCm; and the host code that launches them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from codegen.emit.flags import define
+
+from ..toolchain import ToolchainError
+
+if TYPE_CHECKING:
+    from codegen.emit.render import Engine
+    from codegen.schema.targets import Target
+
+    from ..graph import Graph
+
+LLVM = "22"  # whose code the executor has decoded and the gates have measured
+DTYPES: Mapping[str, Sequence[str]] = {"bf16": ("-DTK_BF16=1",), "fp16": ("-DTK_BF16=0",)}
+HERE = "build_support/toolchains"
+NEED = 250 << 20  # bytes of memory that one compiler takes
+
+
+@cache
+def find_clang() -> str:
+    """$HIP_CLANG, clang-22, or ROCm's clang of that version. ToolchainError."""
+    named = os.environ.get("HIP_CLANG")
+    for place in [named] if named else [f"clang-{LLVM}", "/opt/rocm/llvm/bin/clang"]:
+        clang = shutil.which(place)
+        if clang is None:
+            continue
+        said = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
+        version = re.search(r"clang version (\d+)", said)
+        if version is not None and version.group(1) == LLVM:
+            return clang
+        if named:
+            have = version.group(1) if version else "unknown"
+            raise ToolchainError(f"HIP_CLANG: {clang} is of version {have}, must be of {LLVM}")
+    if named:
+        raise ToolchainError(f"HIP_CLANG: was {named}, must be a compiler: clang {LLVM}")
+    raise ToolchainError(
+        f"clang {LLVM} is not installed: apt install clang-{LLVM} lld-{LLVM} llvm-{LLVM}, or name it in HIP_CLANG"
+    )
+
+
+def flags(
+    source: str, target_flags: Sequence[str], dtype: str, defines: Mapping[str, int], include: Sequence[str]
+) -> list[str]:
+    """What clang is told, up to -o. No path of the machine is among it, so none gets into the code object."""
+    words = ["-x", "hip", "--cuda-device-only", *target_flags, "-std=c++20", "-nogpulib", "-nogpuinc", "-O3"]
+    words += ["-ffast-math", "-fno-finite-math-only", "-fuse-ld=lld", "--no-gpu-bundle-output", "-fuse-cuid=none"]
+    words += ["-Wall", "-Wextra", "-Werror", *(f"-I{path}" for path in include)]
+    return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], "-c", source]
+
+
+def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
+    """The host code that launches the kernels of a family."""
+    from codegen.emit import kernels
+    from codegen.schema.tree import tree
+
+    family = name.rpartition("-")[0]
+    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_target(tree(), target.name, family))
+    return graph.compile(
+        source,
+        f"{place}/{target.name}/{name}.o",
+        "runtime",
+        [*graph.include, *graph.outside],
+        defines=[define(target.name), f"TILEKILN_KERNELS={listed}"],
+        label=f"{source} for {target.name}",
+        instances=instances,
+    )
+
+
+def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
+    """The object of a code object."""
+    from SCons.Script import SourceFileScanner
+    from SCons.Tool import CScanner
+
+    from codegen.emit import kernels
+    from codegen.schema.tree import tree
+
+    from ..jobs import OUT, Job
+
+    SourceFileScanner.add_scanner(".hip", CScanner)
+    target = tree().target(engine.target)
+    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.symbol == engine.symbol)
+    compiler = flags(graph.at(engine.source), target.flags, kernel.dtype, kernel.file.define, [graph.at(".")])
+    limits = " ".join(f"{name}={most}" for name, most in target.limits.items())
+    job = Job(
+        "compile",
+        f"{kernel.name} for {engine.target}",
+        [[graph.at(f"{HERE}/code_object.py"), OUT, kernel.name, engine.symbol, engine.target, "--", *compiler]],
+        identity=f"clang {LLVM} {limits}",
+        instances=instances,
+        launcher=(sys.executable,),  # neither its place nor clang's is in a signature
+        unsigned=["--run", *graph.request.launcher, find_clang()],
+        need=NEED,
+    )
+    node = graph.step(f"{place}/{engine.target}/{kernel.name}.o", job, (engine.source,), scan=True)
+    for script in ("code_object.py", "cubin.py"):
+        graph.env.Depends(node, graph.env.File(graph.node_path(f"{HERE}/{script}")))
+    return node
+
+
+def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
+    return graph.join(path, objects, symbols, f"engines for {target.name}")

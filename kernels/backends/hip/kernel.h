@@ -1,0 +1,40 @@
+// Kernels as a library holds them, and what a function of an operator's room makes of a call.
+#pragma once
+#include "kernels/backends/hip/runtime.h"
+
+namespace tilekiln::hip {
+
+// An entry of builds.yaml for one dtype, written by build_support/toolchains/hip.py; loaded when it is first launched.
+struct Kernel {
+  const char* name;   // "fmha_fwd_gfx942_d128-bf16"
+  const void* image;  // a code object
+  const void* build;  // what the code object says of itself: the Build of its room's problem.h
+};
+
+// One launch, as a function of an operator's room makes it of a problem.
+struct KernelLaunch {
+  const Kernel* kernel;
+  const char* function;
+  unsigned grid[3], threads;
+  const void* problem;  // the kernel's one argument, by value
+  size_t problem_bytes;
+};
+
+// Where a stage runs.
+struct Site {
+  Device device;
+  NativeStream stream;
+  const Choice* choice;
+};
+
+// What targets of this backend offer for one pipeline. `launch` checks what only the device demands, fills the kernel's problem and
+// launches it; `any` is one of the kernels that the library holds, null for none: a device that loads it runs the target.
+struct Engine {
+  tilekiln_status (*launch)(const Site& site, const void* problem);
+  const Kernel* (*any)();
+};
+
+// Enqueues it; loads the kernel first, when it is new.
+[[nodiscard]] tilekiln_status launch(const Site& site, const KernelLaunch& launch);
+
+}  // namespace tilekiln::hip

@@ -1,0 +1,248 @@
+"""Libraries with HIP targets over hipsim: the product's own loader, launches and facade, and the report of a run.
+
+Emulated (functional), never run on AMD silicon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from build_support.toolchains import hip
+from codegen.emit import kernels
+from codegen.plan.plan import resolve
+from codegen.schema.tree import tree
+from tests.kernels.hip import forward
+from tests.kernels.hip.forward import ROOT
+from tools.executor.amdgcn.code_object import ARCHITECTURES
+
+HIPSIM = ROOT / "build" / "executor-release" / "hipsim"
+WHERE = {  # features of one head dim: soft cap and alibi in flash, sinks, bias and min_seqlen_q in ck_default
+    "flash": "family=fmha_fwd dtype=fp16,bf16 hdim_q=64 hdim_v=64",
+    "ck_default": "family=fmha_fwd dtype=bf16 hdim_q=64 hdim_v=64",
+}
+TARGETS = "hip,native"
+
+pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding")]
+
+
+@pytest.fixture(scope="module")
+def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
+    return {receipt: build_library(receipt, targets=TARGETS, where=where) for receipt, where in WHERE.items()}
+
+
+def run(words: list[str], architecture: str = "gfx942", **more: str) -> tuple[str, int]:
+    """What a Python program says, where the HIP runtime is the one over the executor."""
+    environment = {
+        **os.environ,
+        "LD_LIBRARY_PATH": str(HIPSIM),
+        "TILEKILN_HIPSIM_ARCH": architecture,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "python"), *sys.path]),
+        **more,
+    }
+    done = subprocess.run(
+        [sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr, done.returncode
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
+    """Every feature at random: varlen, empty sequences, rows without keys, padding, strides, dropout; LSE too."""
+    seed, full = pytestconfig.option.sample_seed, pytestconfig.option.full
+    for receipt, cases in (("flash", 8), ("ck_default", 12)):
+        out = tmp_path / f"{receipt}.json"
+        words = ["tools/hip", "report", "--library", str(libraries[receipt]), "--seed", str(seed), "--out", str(out)]
+        said, code = run([*words, "--cases", str(20 * cases if full else cases)], architecture)
+        assert code == 0, said
+        assert "label: emulated (functional), never run on AMD silicon" in said
+        report = json.loads(out.read_text())
+        assert report["gpu"].startswith(architecture)
+        assert report["times"] == []
+        assert [one["hdim"] for one in report["problems"]] == ["64x64"] * len(report["problems"])
+        assert all(0 < one["worst"] <= 1 for one in report["problems"])
+
+
+def test_a_report_that_does_not_hold_says_so(libraries):
+    """Of a GPU whose architecture no kernel is for, and of a library without kernels of HIP."""
+    words = ["tools/hip", "report", "--cases", "1", "--library"]
+    said, code = run([*words, str(libraries["flash"]), "fp16:64x64"], TILEKILN_HIPSIM_ARCH="gfx000")
+    assert code == 1
+    assert "NoKernelError: no kernel in library flash for fmha_fwd dtype=fp16" in said
+    assert "TILEKILN_HIPSIM_ARCH: was gfx000, must be" in said
+    said, code = run([*words, str(libraries["flash"]), "fp16:80x80"])
+    assert code == 1
+    assert "names: fp16:80x80 is in no kernel of the library, which has fp16:64x64 bf16:64x64" in said
+    said, code = run([*words, "no/such.so"])
+    assert code == 1
+    assert "no/such.so" in said
+
+
+def test_needs_no_runtime(libraries):
+    said = subprocess.run(["readelf", "-d", libraries["flash"]], capture_output=True, text=True, check=True).stdout
+    needed = re.findall(r"NEEDED.*\[([^\]]+)\]", said)
+    assert needed
+    assert not [name for name in needed if "hip" in name.lower() or "hsa" in name.lower()]
+
+
+HOST = """
+import sys
+import numpy as np, ml_dtypes
+import tilekiln as tk
+from tests.python.capsules import Exported
+library = tk.Library(sys.argv[1])
+q = np.ones((1, 5, 1, 64), ml_dtypes.bfloat16)
+assert np.all(library.fmha_fwd(q, q, q) == 1)
+def there(array):
+    made = Exported(array.view(np.uint16), device_type=10, code=4, bits=16)
+    for index, stride in enumerate(array.strides):
+        made.managed.tensor.strides[index] = stride // 2
+    return made
+try:
+    library.fmha_fwd(there(q), there(q), there(q), out=there(q.copy()))
+except tk.NoKernelError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("", r"there is no HIP runtime \(libamdhip64\.so of ROCm 5, 6 or 7\)"),
+        ("/no/such.so", r"TILEKILN_HIP_LIBRARY cannot be loaded: /no/such\.so: .*"),
+        ("libm.so.6", r"the HIP runtime is older than ROCm 5\.3: it lacks hipInit"),
+    ],
+)
+def test_without_a_runtime_the_cpu_answers_and_errors_say_why(libraries, named, reason):
+    said, code = run(["-c", HOST, str(libraries["flash"])], LD_LIBRARY_PATH="", TILEKILN_HIP_LIBRARY=named)
+    assert code == 0, said
+    assert re.search(rf"for hip-gfx942, which this machine has not \({reason}\)", said), said
+
+
+DEVICE = """
+import sys
+import numpy as np, ml_dtypes
+import tilekiln as tk
+from tools.hip.device import DeviceArray, runtime
+library = tk.Library(sys.argv[1])
+make = lambda shape, dtype=ml_dtypes.bfloat16: DeviceArray(np.ones(shape, dtype))
+q, out = make((1, 70, 2, 64)), make((1, 70, 2, 64))
+def refused(**more):
+    given = {"q": q, "k": q, "v": q, "out": out, **more}
+    try:
+        library.fmha_fwd(**given)
+    except (tk.ArgumentError, RuntimeError) as error:
+        print(f"{type(error).__name__}: {error}")
+refused(softmax_scale=-1.0)
+odd = make((1, 70, 2, 60))
+refused(q=odd, k=odd)
+wide = DeviceArray(np.ones((1, 70, 2, 68), ml_dtypes.bfloat16)[..., :64])
+refused(q=wide)
+refused(dropout_p=0.5, rng=(1, 2), randval=make((1, 2, 70, 70), np.uint8))
+assert np.all(out.host() == 1)
+q.free()  # a kernel that reads what is no longer there: the executor's fault is the runtime's error
+refused()
+refused()
+"""
+
+
+def test_what_the_device_refuses_and_what_it_answers(libraries):
+    """Errors name the argument, and nothing was written; a kernel's fault is an error of the call."""
+    said, code = run(["-c", DEVICE, str(libraries["flash"])])
+    assert code == 0, said
+    lines = [line for line in said.splitlines() if line.split(":")[0] in ("ArgumentError", "RuntimeError")]
+    assert lines[0] == "ArgumentError: softmax_scale: was -1, must be above 0 on hip"
+    assert lines[1] == "ArgumentError: q: had a head dim of 60, must have a multiple of 8 on hip"
+    assert "q: a stride was 68 elements, must be a multiple of 8, 0 or more, on hip: pass a copy" in lines[2]
+    assert "randval: was given, must be null on hip" in lines[3]
+    assert lines[4].startswith("RuntimeError: hip:0: ")
+    assert "failed: hipErrorLaunchFailure (unspecified launch failure)" in lines[4]
+    assert "hipErrorLaunchFailure" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "more", "said"),
+    [
+        (
+            "gfx1100",
+            {"TK_HDIM_Q": 192, "TK_HDIM_V": 192},
+            "registers in memory were [0-9,]+ bytes of a lane, must be 0",
+        ),
+        ("gfx942", {"TK_HDIM_Q": 256, "TK_HDIM_V": 256, "TK_TILE_K": 128}, r"local memory \(137216\) exceeds limit"),
+        ("gfx942", {"TK_HDIM_Q": 12}, "hdim_q of the kernel must be a multiple of the product's depth"),
+    ],
+    ids=["registers", "lds", "source"],
+)
+def test_a_kernel_that_would_be_slow_or_fail_is_not_built(tmp_path, architecture, more, said):
+    """Spilled registers, and more LDS than its target has; a compiler's own error is shown."""
+    define = {**forward.Build(architecture, "fp16").defines, **more}
+    words = hip.flags(str(forward.SOURCE), [f"--offload-arch={architecture}"], "fp16", define, [str(ROOT)])
+    script, made = ROOT / "build_support/toolchains/code_object.py", tmp_path / "made.o"
+    command = [sys.executable, script, made, "a_kernel", "a_symbol", f"hip-{architecture}", "--", *words]
+    done = subprocess.run([*command, "--run", hip.find_clang()], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert re.search(f"a_kernel: (.|\n)*{said}", done.stderr), done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_row_has_a_kernel():
+    """By the plan alone: each row's tile is that of a code object which holds its head dims."""
+    root = tree()
+    for architecture in ARCHITECTURES:
+        target = root.target(f"hip-{architecture}")
+        plan = resolve("flash", [target.name])
+        held = kernels.of_plan(plan)
+        assert len(held) == 26
+        columns = 32 if target.limits["wave_size"] == 64 else 16
+        for instance in plan.instances:
+            signature, tile = instance.signature, tuple(map(int, str(instance.algorithm["tile"]).split("x")))
+            fits = [
+                kernel.file.define
+                for kernel in held.values()
+                if kernel.dtype == signature["dtype"]
+                and kernel.file.define["TK_DROPOUT"] == signature["dropout"]
+                and kernel.file.define["TK_HDIM_Q"] >= signature["hdim_q"]
+                and kernel.file.define["TK_HDIM_V"] >= signature["hdim_v"]
+            ]
+            least = min(fits, key=lambda define: define["TK_HDIM_Q"] * define["TK_HDIM_V"])
+            assert (least["TK_WAVES"] * columns, least["TK_TILE_K"]) == tile, instance.name
+
+
+def test_what_targets_refuse():
+    """A receipt covers the same signatures as on the CPU, or a rule says why not."""
+    root = tree()
+    for receipt in ("flash", "fp32", "fp8"):
+        plan = resolve(receipt, ["cpu-generic", "hip-gfx942"], family="fmha_fwd")
+        here, there = (
+            {i.packed for i in plan.instances if i.target.name == name} for name in ("cpu-generic", "hip-gfx942")
+        )
+        dtypes = {root.family("fmha_fwd").signature(packed)["dtype"] for packed in here - there}
+        assert there <= here
+        assert dtypes <= {"fp32", "fp8bf16", "fp8fp32"}
+        assert bool(there) == (receipt == "flash")
+    says = [rule.says for rule in root.refusals(root.target("hip-gfx942"), root.family("fmha_fwd"))]
+    assert says == [
+        "on an AMD GPU q, k and v are fp16 or bf16: the kernels multiply 16-bit operands by matrix instructions, of "
+        "which RDNA has none for fp32",
+        "no kernel of fp8 exists for HIP targets yet",
+    ]
+
+
+def test_arrays_of_a_device_have_the_strides_of_their_own():
+    """The arrays that the report is made with, there and back; in a process with the runtime."""
+    text = (
+        "import numpy as np\nfrom tools.hip.device import DeviceArray\n"
+        "a = np.arange(240, dtype=np.float32).reshape(4, 5, 12)\n"
+        "for view in (a, a[::2, :, 3:7], a.swapaxes(0, 1), a[:0], np.float32(3) * np.ones(())):\n"
+        "    made = DeviceArray(np.asarray(view, np.float32))\n"
+        "    assert np.array_equal(made.host(), view), view.strides\n"
+        "print('same')\n"
+    )
+    assert run(["-c", text]) == ("same\n", 0)

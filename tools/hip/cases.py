@@ -1,0 +1,144 @@
+"""Forward through a library with arrays of a HIP device: problems of tests/python/problems.py against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+from tilekiln import reference
+
+from tests.python import problems
+from tools.hip.device import DeviceArray, HipError
+
+EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 150)
+# P is rounded to the dtype before it meets V, once and at worst all to the same side.
+TOLERANCE = {
+    "fp16": dataclasses.replace(reference.TOLERANCE["fp16"], weight=2.0**-11 + 2.0**-20),
+    "bf16": reference.TOLERANCE["bf16"],
+}
+
+
+@dataclasses.dataclass
+class Outcome:
+    """Of many problems of one dtype and pair of head dims."""
+
+    dtype: str
+    hdim_q: int
+    hdim_v: int
+    cases: int = 0
+    worst: float = 0.0  # error as a share of its bound
+    wrong: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def line(self) -> str:
+        said = f"{self.dtype} {self.hdim_q}x{self.hdim_v}: {self.cases} problems, {len(self.wrong)} wrong"
+        return f"{said}, worst error {self.worst:.2f} of its bound"
+
+
+def head_dims(library: tk.Library) -> list[tuple[str, int, int]]:
+    """(dtype, hdim_q, hdim_v) of its kernels for HIP targets."""
+    own = (one.signature for one in library.instances("family=fmha_fwd") if "_waves_" in one.name)
+    return list(dict.fromkeys((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])) for s in own))
+
+
+def signatures(library: tk.Library) -> dict[tuple[str, int, int], list[dict[str, Any]]]:
+    """Of its instances for HIP targets, each once."""
+    found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
+    for one in library.instances("family=fmha_fwd"):
+        if "_waves_" in one.name:
+            s = dict(one.signature)
+            own = found.setdefault((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
+            if s not in own:
+                own.append(s)
+    return found
+
+
+def drawn_sizes(draw: random.Random, hdim_q: int, hdim_v: int) -> problems.Sizes:
+    batch, nhead_k = draw.randint(1, 2), draw.randint(1, 2)
+    window = draw.choice(((-1, 0), (-1, -1), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (70, -1)))
+    return problems.Sizes(
+        lengths_q=tuple(draw.choice(EDGES) for _ in range(batch)),
+        lengths_k=tuple(draw.choice(EDGES) for _ in range(batch)),
+        nhead_q=nhead_k * draw.randint(1, 2),
+        nhead_k=nhead_k,
+        hdim_q=hdim_q - 8 * draw.choice((0, 0, 1)),
+        hdim_v=hdim_v - 8 * draw.choice((0, 0, 1)),
+        padding=draw.choice(("none", "seqlen", "cu_seqlens")),
+        layout=draw.choice(("bshd", "bhsd")),
+        strides=draw.choice(("dense", "dense", "exchanged", "sparse")),
+        window=window,
+        causal=draw.random() < 0.3,
+        mask_origin=draw.choice(("bottom_right", "top_left")),
+        sink_size=draw.choice((0, 1, 5, 64, 100)) if window[0] >= 0 else 0,
+        bias_heads=draw.random() < 0.5,
+        bias_batch=draw.random() < 0.5,
+        alibi_2d=draw.random() < 0.5,
+        min_seqlen_q=draw.choice((1, 15, 64)),
+        softmax_scale=draw.choice((None, None, 0.3)),
+        dropout_p=draw.choice((0.05, 0.2, 0.6)),
+        store_randval=False,
+    )
+
+
+def share(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
+    """The largest |got - expected| / bound; equal infinities are right, anything else that is not finite is not."""
+    got = got.astype(np.float64)
+    same = got == expected
+    error = np.where(same, 0.0, np.abs(np.where(same, 0.0, got) - np.where(same, 0.0, expected)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = np.where(error == 0, 0.0, error / bound)
+    return float(np.max(np.where(np.isnan(ratio), np.inf, ratio), initial=0.0))
+
+
+def excess(problem: problems.Problem, made: dict[str, np.ndarray]) -> float:
+    """The worst error of out and lse as a share of its bound; infinity where a row must stay untouched and was not."""
+    expected, bound = problem.reference(), TOLERANCE[problem.dtype]
+    rows = expected.touched if problem.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
+    if not problems.still_poison(made["out"][~rows]):
+        return np.inf
+    worst = share(made["out"][rows], expected.out[rows], bound.out_bound(expected)[rows])
+    if problem.lse:
+        rows = expected.touched
+        if not problems.still_poison(made["lse"][~rows]):
+            return np.inf
+        worst = max(worst, share(made["lse"][rows], expected.lse[rows], bound.lse_bound(expected)[rows]))
+    return worst
+
+
+def one(library: tk.Library, problem: problems.Problem, unread: bool) -> float:
+    """The error of a call. `unread`: with max_seqlen_q and max_seqlen_k, so that the kernel reads index arrays."""
+    inputs = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
+    if unread and max(problem.sizes.lengths_k) > 0:
+        more = 0 if "bias" in inputs else 3  # its columns are max_seqlen_k
+        inputs["max_seqlen_q"] = max(1, *problem.sizes.lengths_q) + more
+        inputs["max_seqlen_k"] = max(1, *problem.sizes.lengths_k) + more
+    made = {name: DeviceArray(array) for name, array in problem.outputs().items()}
+    library.fmha_fwd(**inputs, **made)
+    return excess(problem, {name: array.host() for name, array in made.items()})
+
+
+def run(
+    library: tk.Library, dtype: str, hdim_q: int, hdim_v: int, own: list[dict[str, Any]], cases: int, seed: int
+) -> Outcome:
+    """`cases` random problems of the signatures `own`, each of another signature as long as there are any."""
+    draw = random.Random(f"{seed} {dtype} {hdim_q} {hdim_v}")
+    order = draw.sample(own, len(own))
+    outcome = Outcome(dtype, hdim_q, hdim_v)
+    for case in range(cases):
+        signature, sizes = order[case % len(order)], drawn_sizes(draw, hdim_q, hdim_v)
+        problem = problems.make(signature, sizes, seed + case)
+        outcome.cases += 1
+        where = f"{signature}, {sizes}, seed {seed + case}"
+        try:
+            error = one(library, problem, unread=case % 2 == 0)
+        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
+            error = np.inf
+            outcome.wrong.append(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {where}")
+        else:
+            if error > 1:
+                outcome.wrong.append(f"error {error:.3g} times its bound: {where}")
+        outcome.worst = max(outcome.worst, error)
+    return outcome
