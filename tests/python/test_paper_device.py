@@ -89,7 +89,7 @@ def narrow(load: Made, name: str) -> tk.Library:
     where = {
         "norm_default": "dtype=fp32 or element=bytes4 or family=moe_sorting",
         "moe_default": "dtype=fp32 or family=moe_sorting",
-        "gemm_linear": "family=flatmm_quant",
+        "gemm_linear": "family=flatmm_quant,gemm_quant",
     }
     return load(of, targets=TARGETS, where=where.get(of, "dtype=fp32"))
 
@@ -104,7 +104,7 @@ def values(array: Array, name: str) -> np.ndarray:
 
 DECLARED = (
     *("fmha_bwd", "fmha_fwd_pagedkv", "fmha_batch_prefill", "fmha_fwd_appendkv"),
-    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "grouped_gemm", "fused_moe"),
+    *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "gemm_quant", "grouped_gemm", "fused_moe"),
     *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
     *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose", "silu_and_mul", "silu_and_mul_bwd"),
 )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tilekiln as tk
@@ -102,3 +107,19 @@ def test_out_is_written_without_grad_and_refused_with_it(calls):
     assert lse is None
     with pytest.raises(tk.ArgumentError, match=r"^out: was given, must be absent"):
         calls.forward(q.requires_grad_(), k, v, out=out)
+
+
+@pytest.mark.parametrize("mode", ["FakeTensorMode()", "torch.device('meta')", "torch.inference_mode()"])
+def test_an_import_inside_a_mode_changes_no_call(mode):
+    """Models are made inside of such modes, and code that they run may be the first to import this."""
+    code = (
+        "import torch\nfrom torch._subclasses.fake_tensor import FakeTensorMode\n"
+        f"with {mode}:\n    from tilekiln.torch import calls\n"
+        "assert calls.untouched(torch.empty(3), torch.nn.Parameter(torch.empty(2)))\n"
+        "with torch.inference_mode():\n    assert calls.untouched(torch.empty(3))\n"
+        "with FakeTensorMode():\n    assert not calls.untouched(torch.empty(3))\n"
+    )
+    root = pathlib.Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{root / 'python'}"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")

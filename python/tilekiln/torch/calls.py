@@ -7,6 +7,7 @@ grad goes there through autograd; a traced one (torch.compile, torch.export, fak
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, Unpack
 
 import torch
@@ -25,20 +26,30 @@ _keys = torch._C._dispatch_keys
 _included = torch._C._dispatch_tls_local_include_set
 
 
-def _look() -> tuple[int, int]:
-    return _keys(torch.empty(0)).raw_repr(), _included().raw_repr()
+def _plain(device: str | torch.device) -> list[tuple[int, int]]:
+    """What the dispatcher sees in a tensor and in a thread, in inference mode and out of it.
+
+    Looked at in a thread of its own: this one may be in a mode, such as FakeTensorMode, which tensors it makes are of.
+    """
+    found = []
+
+    def look() -> None:
+        for inference in (True, False):
+            with torch.inference_mode(inference):
+                found.append((_keys(torch.empty(0, device=device)).raw_repr(), _included().raw_repr()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return found
 
 
-with torch.inference_mode():
-    _INFERENCE = _look()
-with torch.inference_mode(False):
-    _NORMAL = _look()
-_TENSORS = {_NORMAL[0], _INFERENCE[0]}
+_TENSORS = {tensor for tensor, _ in _plain("cpu")}
 """What the dispatcher sees in a tensor that no transform or subclass wraps, of the CPU and of devices that were met."""
 _DEVICES = {"cpu"}
 _TYPES = frozenset((Tensor, torch.nn.Parameter))
 """Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
-_MODES = frozenset((_NORMAL[1], _INFERENCE[1]))
+_MODES = frozenset(thread for _, thread in _plain("cpu"))
 """What it sees in a thread that runs no transform and traces nothing."""
 
 
@@ -47,9 +58,7 @@ def _met(tensor: Tensor, keys: int) -> bool:
     if tensor.device.type not in operators.DEVICE_TYPES or tensor.device.type in _DEVICES:
         return False
     _DEVICES.add(tensor.device.type)
-    for inference in (True, False):
-        with torch.inference_mode(inference):
-            _TENSORS.add(_keys(torch.empty(0, device=tensor.device)).raw_repr())
+    _TENSORS.update(seen for seen, _ in _plain(tensor.device))
     return keys in _TENSORS
 
 
