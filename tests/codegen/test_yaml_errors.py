@@ -236,7 +236,7 @@ CASES = [
         AVX2,
         "backend: cpu",
         "backend: @vulkan",
-        "no backend 'vulkan': nothing here compiles or runs its targets; backends: cpu, cuda",
+        "no backend 'vulkan': nothing here compiles or runs its targets; backends: cpu, cuda, hip",
     ),
     (CPU, "machine: cpuid", "machine: @cpuld", "no machine 'cpuld'; nearest: cpuid"),
     (CPU, "backend: cpu", "backend: @xpu", "the file must lie in kernels/backends/xpu"),
