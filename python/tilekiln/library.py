@@ -231,7 +231,9 @@ def _loaded(path: str, stamp: tuple[int, int]) -> Library:
 def _open(path: pathlib.Path) -> Library:
     """A file is loaded once, however often it is asked for; a rebuilt one is another file."""
     status = path.stat()
-    return _loaded(str(path), (status.st_ino, status.st_mtime_ns))
+    return _loaded(
+        str(path.absolute()), (status.st_ino, status.st_mtime_ns)
+    )  # dlopen searches for a name without a slash
 
 
 def load(name: str | int | os.PathLike[str]) -> Library:

@@ -70,6 +70,12 @@ def test_the_best_isa_goes_first_in_one_directory_too(load, place):
     assert tk.library._look(found).library.path == str(best)
 
 
+def test_a_file_of_this_directory_is_loaded_by_its_name(load, monkeypatch, tmp_path):
+    monkeypatch.chdir(copy(load("flash", where=WHERE), tmp_path).parent)
+    assert tk.load("libtilekiln_flash.so").path == tk.load("./libtilekiln_flash.so").path
+    assert tk.load("libtilekiln_flash.so").path == str(tmp_path / "libtilekiln_flash.so")
+
+
 def test_a_link_that_leads_nowhere_breaks_only_itself(flash, place):
     good = copy(flash, place)
     (place / "libtilekiln_x.so").symlink_to(place / "nowhere.so")
