@@ -68,6 +68,7 @@ struct DeviceLengths {
   const int *seqstart_q, *seqstart_k;    // (batch + 1), group mode: the first row of each sequence; null: cu_seqlens says it
   const int *seqlen_q, *seqlen_k;        // null: cu_seqlens says it, or else the difference of two starts
   const int *cu_seqlens_q, *cu_seqlens_k;  // (batch + 1)
+  int total_q, total_k;  // rows of packed arrays, within which a kernel keeps starts that the host has not seen; else INT32_MAX
 };
 
 // What a kernel of a device is handed in place of units.

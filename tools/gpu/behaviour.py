@@ -91,6 +91,23 @@ def graph(library: tk.Library) -> str | None:
     return None
 
 
+def wrong_starts(library: tk.Library) -> str | None:
+    """Starts on the device that mean nothing stay within the arrays: run under memcheck too."""
+    q, k = (torch.randn(rows, 4, 64, device="cuda", dtype=torch.bfloat16) for rows in (300, 200))
+    for numbers in (
+        (0, 100, 300),
+        (0, -7, 2**30),
+        (2**31 - 1, 5, 2**31 - 1),
+        (290, 2**30, -(2**31)),
+        (0, 300, 1 << 20),
+    ):
+        starts = torch.tensor(numbers, dtype=torch.int32, device="cuda")
+        out = library.fmha_fwd(q, k, k, cu_seqlens_q=starts, cu_seqlens_k=starts, max_seqlen_q=300, max_seqlen_k=200)
+        torch.cuda.synchronize()
+    del out
+    return None
+
+
 def packed_graph(library: tk.Library) -> str | None:
     """Replays read the index arrays anew."""
     q = torch.randn(300, 2, 128, device="cuda").bfloat16()
@@ -232,6 +249,7 @@ def run(library: tk.Library) -> int:
     checks: dict[str, Callable[[tk.Library], str | None]] = {
         "a CUDA graph replays calls": graph,
         "a CUDA graph of packed calls": packed_graph,
+        "wrong starts on the device": wrong_starts,
         "the framework's current stream": side_stream,
         "a stream given by its handle": own_stream_object,
         "six threads on streams of their own": threads,

@@ -74,6 +74,7 @@ class Forward:
         row.nhead_q, row.nhead_k, row.hdim_v = q.shape[-3], k.shape[-3], v.shape[-1]
         if seqstart_q is not None:
             row.batch, row.seqlen_q_most, row.seqlen_k_most = len(seqstart_q) - 1, max_seqlen_q, max_seqlen_k
+            row.total_q, row.total_k = q.shape[1], k.shape[1]
         else:
             row.batch, row.seqlen_q_most, row.seqlen_k_most = q.shape[0], q.shape[2], k.shape[2]
         row.out_head, row.out_row = out.stride()[-3:-1]

@@ -324,8 +324,14 @@ tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory*
     const auto data = [](const Array& array) {
       return array.given() ? reinterpret_cast<const int*>(array.data) : nullptr;
     };
-    *lengths = {data(in.seqstart_q), data(in.seqstart_k),   data(in.seqlen_q),
-                data(in.seqlen_k),   data(in.cu_seqlens_q), data(in.cu_seqlens_k)};
+    *lengths = {data(in.seqstart_q),
+                data(in.seqstart_k),
+                data(in.seqlen_q),
+                data(in.seqlen_k),
+                data(in.cu_seqlens_q),
+                data(in.cu_seqlens_k),
+                static_cast<int>(call.on_device->physical_q),
+                static_cast<int>(call.on_device->physical_k)};
     return TILEKILN_OK;
   }
   const size_t batch = call.sequences.size();
@@ -344,8 +350,14 @@ tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory*
   }
   TILEKILN_TRY(memory->get(call, sizeof(int) * numbers.size()));
   const int* const at = memory->as<int>();
-  *lengths = {
-      group ? at : nullptr, group ? at + starts : nullptr, at + 2 * starts, at + 2 * starts + batch, nullptr, nullptr};
+  *lengths = {group ? at : nullptr,
+              group ? at + starts : nullptr,
+              at + 2 * starts,
+              at + 2 * starts + batch,
+              nullptr,
+              nullptr,
+              INT32_MAX,
+              INT32_MAX};
   return call.backend->copy(call.device, call.native, memory->as<int>(), numbers.data(), sizeof(int) * numbers.size(),
                             Direction::to_device);
 }

@@ -112,6 +112,8 @@ void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row
   if (!packing.packed) return;
   row->features |= kGroup;
   fill_lengths(of.lengths, p.features.group, packing, row);
+  row->total_q = of.lengths.total_q;
+  row->total_k = of.lengths.total_k;
 }
 
 // The largest power of two that divides `heads` and keeps the keys and values of so many in the second-level cache.

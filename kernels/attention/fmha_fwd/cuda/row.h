@@ -51,14 +51,15 @@ struct alignas(128) Row {
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
   int seqlen_q_most, seqlen_k_most;
-  int hdim_v;          // columns of out, a multiple of 8
-  int query_blocks;    // of a sequence of seqlen_q_most
-  int tiles;           // query_blocks nhead_q batch
-  int head_group;      // heads whose tiles are dealt out together, so that their keys and values stay in L2
-  int left, right;     // row i sees keys [i + shift - left, i + shift + right]
-  int sink_size;       // and keys below it
-  int rows_q, rows_k;  // from one sequence to the next, where none has a start
-  int min_seqlen_q;    // sequences with at most so many rows are left to another call
+  int hdim_v;            // columns of out, a multiple of 8
+  int query_blocks;      // of a sequence of seqlen_q_most
+  int tiles;             // query_blocks nhead_q batch
+  int head_group;        // heads whose tiles are dealt out together, so that their keys and values stay in L2
+  int left, right;       // row i sees keys [i + shift - left, i + shift + right]
+  int sink_size;         // and keys below it
+  int rows_q, rows_k;    // from one sequence to the next, where none has a start
+  int total_q, total_k;  // rows of packed arrays: starts that the host has not seen are kept within
+  int min_seqlen_q;      // sequences with at most so many rows are left to another call
   int features;
   // Of a cache: the fields of kernels/attention/cuda/places.h. A page is `k_page` rows of k from the one before it; the map of k has
   // boxes of `box` rows, which lie in one page each.
@@ -78,7 +79,6 @@ struct alignas(128) Row {
   int room_k;
   int page_size;
   int page_shift;
-  int total_q;
   int box;
 };
 

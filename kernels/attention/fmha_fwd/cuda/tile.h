@@ -37,9 +37,10 @@ template <int kQueryRows, int kKeys> struct Tiles {
     tile.seqlen_k = p.seqlen_k_most;
     tile.start_q = keys.first = 0;
     if (p.features & kGroup) {
-      tile.start_q = p.seqstart_q ? p.seqstart_q[tile.b] : tile.b * p.rows_q;
-      keys.first = p.seqstart_k ? p.seqstart_k[tile.b] : tile.b * p.rows_k;
+      tile.start_q = p.seqstart_q ? clamp(p.seqstart_q[tile.b], 0, p.total_q) : tile.b * p.rows_q;
+      keys.first = p.seqstart_k ? clamp(p.seqstart_k[tile.b], 0, p.total_k) : tile.b * p.rows_k;
       tile.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, tile.b, p.seqlen_q_most);
+      if (p.seqstart_q) tile.seqlen_q = min(tile.seqlen_q, p.total_q - tile.start_q);
       if (p.features & kCache) {
         keys = find_keys(p, tile.b);
         tile.seqlen_k = keys.count;
@@ -49,6 +50,7 @@ template <int kQueryRows, int kKeys> struct Tiles {
         }
       } else {
         tile.seqlen_k = length(p.seqlen_k, p.cu_seqlens_k, tile.b, p.seqlen_k_most);
+        if (p.seqstart_k) tile.seqlen_k = min(tile.seqlen_k, p.total_k - keys.first);
       }
       if (tile.seqlen_q <= p.min_seqlen_q) return false;
     }
