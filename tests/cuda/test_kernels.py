@@ -67,11 +67,10 @@ def test_cubins_are_reproducible(built: Path, tools: tuple[Path, Path], tmp_path
 @pytest.mark.xdist_group("cuda")
 @pytest.mark.torch
 def test_row_has_the_layout_that_the_compiler_gives_it(built: Path, tools: tuple[Path, Path]) -> None:
-    from tools.gpu import backward, driver, forward
+    from tools.gpu import driver, forward
 
     for family, header, alignment in (
         ("fmha_fwd", forward.HEADER, 128),
-        ("fmha_bwd", backward.HEADER, 128),
         ("fmha_decode", "kernels/attention/fmha_fwd_splitkv/cuda/row.h", 8),
     ):
         name = f"{family}_d64-bf16"

@@ -123,7 +123,8 @@ def test_kernels_of_a_gpu_are_planned(program: Path, library: Path, folder: Path
         assert done.returncode == 0, done.stderr
         assert said in done.stdout
     done = run(program, 19, library, ["--target", "ck-gfx942"])
-    assert (done.returncode, done.stdout[:50]) == (1, "library examples has no kernel of ck-gfx942; give")
+    assert done.returncode == 1
+    assert done.stdout.startswith("library examples has no kernel of ck-gfx942; give")
 
 
 def test_the_command_line(program: Path, library: Path) -> None:
