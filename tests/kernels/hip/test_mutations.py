@@ -32,7 +32,7 @@ MUTATIONS = {
     "queries past the end are loaded": ("((w.seqlen_q - w.first - 1) * p.q_row + p.hdim_q) * 2", "0x7ffffff0"),
     "keys past the end are loaded": ("((rows - 1) * m.row_k + m.hdim_q) * 2", "0x7ffffff0"),
     "values past the end are loaded": ("((rows - 1) * m.row_v + m.hdim_v) * 2", "0x7ffffff0"),
-    "the last key is off by one": ("last = w.seqlen_k - 1;", "last = w.seqlen_k;"),
+    "the last key is off by one": ("last = w.seqlen_k - 1, sinks", "last = w.seqlen_k, sinks"),
     "the diagonal is off by one": ("query.row + shift + p.window_right;", "query.row + shift + p.window_right + 1;"),
     "tiles without a mask begin too early": (
         "all_see / kTileK * kTileK : 0;\n    t.full_end",
