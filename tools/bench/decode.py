@@ -55,6 +55,14 @@ def read(loop: int, *arrays: Any) -> None:
         _read().tilekiln_read(loop, array.ctypes.data, array.nbytes)
 
 
+def read_speed(array: Any, rounds: int = 3) -> float:
+    """Bytes a second at which the fastest loop reads an array."""
+    loops = range(_read().tilekiln_read_loops())
+    return float(
+        array.nbytes / min(timed(functools.partial(read, loop, array)) for _ in range(rounds) for loop in loops)
+    )
+
+
 def share_of_limit(calls: list[Call], caches: list[tuple[Any, ...]], rounds: int) -> tuple[float, float]:
     """Median of time(reading a cache) / time(its call), by the fastest loop; and the median time of a call.
 

@@ -67,14 +67,6 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, Any]:
     return time.thread_time() - start, result
 
 
-def _read_speed() -> float:
-    """Bytes a second of a core that sums 256 MB, by thread CPU time."""
-    import numpy as np
-
-    numbers = np.ones(64_000_000, np.float32)
-    return max(numbers.nbytes / _seconds(numbers.sum)[0] for _ in range(5))
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="tools/bench models", description=__doc__,
@@ -90,7 +82,10 @@ def main(argv: list[str] | None = None) -> int:
         if wrong := [one for one in word if one not in known]:
             parser.error(f"was {wrong[0]!r}, must be of {', '.join(known)}")
 
+    import numpy as np
     import torch
+
+    from tools.bench.decode import read_speed
 
     torch.set_num_threads(1)
     os.environ["TILEKILN_NUM_THREADS"] = "1"
@@ -102,7 +97,7 @@ def main(argv: list[str] | None = None) -> int:
         exact = copy.deepcopy(models["eager"]).float() if dtype != torch.float32 else None
         embedding = models["eager"].get_input_embeddings().weight.nbytes
         weights = sum(one.nbytes for one in models["eager"].parameters()) - embedding
-        speed = _read_speed()
+        speed = read_speed(np.ones(64_000_000, np.float32))
         for name in given.cases:
             kind, batch, length = CASES[name]
             line = _case(models, exact, dtype, kind, batch, length, given.samples)
