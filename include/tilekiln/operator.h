@@ -97,8 +97,9 @@ typedef struct tilekiln_operator {
   tilekiln_status (*why)(const void* args, char* text, size_t capacity, size_t* length);
 } tilekiln_operator;
 
-/* Raised whenever a struct or an enum of this file changes, were it only the order of two fields. */
-#define TILEKILN_OPERATOR_REVISION 2
+/* Raised whenever a struct or an enum of this file changes, were it only the order of two fields, and whenever packed weights hold
+   other numbers: 3, int8 panels are 128 more. */
+#define TILEKILN_OPERATOR_REVISION 3
 /* The sizes of all structs of a table and the revision in one number. */
 #define TILEKILN_OPERATOR_LAYOUT \
   (sizeof(tilekiln_operator) | sizeof(tilekiln_form) << 12 | sizeof(tilekiln_argument) << 24 | \

@@ -13,6 +13,7 @@ HEADER = pathlib.Path(__file__).parents[2] / "include" / "tilekiln" / "operator.
 RECORDED = {
     1: "f01010445d783740",
     2: "0c2a761cfd3de947",
+    3: "0c2a761cfd3de947",  # packed int8
 }
 """What the structs and enums were at each TILEKILN_OPERATOR_REVISION."""
 
