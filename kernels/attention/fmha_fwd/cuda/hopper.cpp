@@ -2,11 +2,9 @@
 // -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
 #include <initializer_list>
 
-#include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fmha_fwd/call.h"
-#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/backends/cuda/kernel.h"
-#include "kernels/backends/philox.h"
 #include "tilekiln/generated/fmha_fwd.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
@@ -22,8 +20,6 @@ namespace {
 using fmha::Dtype;
 using fmha::FwdKernelProblem;
 using fmha::FwdProblem;
-
-constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
@@ -72,25 +68,6 @@ tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, 
   return encode_operand(operands.v, packed, fp16, of.batch, other, device, &row->v);
 }
 
-void fill_scores(const FwdProblem& p, Row* row) {
-  row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
-  row->softcap = p.softcap;
-  row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
-  row->bias_scale = log2_e / row->score_scale_log2;
-  row->left = side_of(p.features.mask, p.window_left);
-  row->right = side_of(p.features.mask, p.window_right);
-  row->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
-  row->features = (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
-                  (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
-                  (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
-                  (p.top_left ? 0 : kBottomRight) | (p.features.mask && p.window_right >= 0 ? kHeavyFirst : 0);
-  if (!p.features.dropout) return;
-  row->dropout_seed = p.rng_seed;
-  row->dropout_offset = p.rng_offset;
-  row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
-  row->keep_scale = 1 / (1 - p.dropout_p);
-}
-
 void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
   const FwdProblem& p = of.problem;
   const auto batch_step = [&](i64 step, i64 row_step) { return packing.step_q(p.features.group, step, row_step); };
@@ -116,13 +93,6 @@ void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row
   row->total_k = of.lengths.total_k;
 }
 
-// The largest power of two that divides `heads` and keeps the keys and values of so many in the second-level cache.
-int head_group(i64 heads, i64 bytes_per_head) {
-  i64 group = 1;
-  while (heads % (2 * group) == 0 && 2 * group * bytes_per_head <= l2_bytes) group *= 2;
-  return static_cast<int>(group);
-}
-
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
@@ -144,7 +114,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
                          build.query_rows);
   Row row = {};
   TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &row));
-  fill_scores(p, &row);
+  fill_scores(p, 0, &row);
   fill_addresses(of, packing, &row);
   row.batch = of.batch;
   row.nhead_q = p.nhead_q;

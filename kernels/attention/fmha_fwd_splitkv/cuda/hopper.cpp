@@ -1,8 +1,7 @@
 // The hopper engine of the families over a KV cache: many queries, by the kernels of fmha_fwd, whose loader follows pages. What the copy
 // engine cannot follow the decode engine answers.
-#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
-#include "kernels/backends/philox.h"
 
 extern "C" __attribute__((weak, visibility("hidden")))
 const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET, decode);
@@ -12,8 +11,6 @@ namespace {
 
 using fmha::KvKernelProblem;
 using fmha::KvProblem;
-
-constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
@@ -102,26 +99,6 @@ tilekiln_status encode_rows(const KvProblem& p, const char* name, const void* da
   return encode(array, static_cast<uint32_t>(box), device, map);
 }
 
-void fill_scores(const KvProblem& p, Row* row) {
-  row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
-  row->softcap = p.softcap;
-  row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
-  row->bias_scale = log2_e / row->score_scale_log2;
-  const auto side = [&](int width) { return !p.features.mask || width < 0 || width > unbounded ? unbounded : width; };
-  row->left = side(p.window_left);
-  row->right = side(p.window_right);
-  row->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
-  row->features = kGroup | kCache | (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
-                  (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
-                  (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
-                  (p.top_left ? 0 : kBottomRight) | (p.features.mask && p.window_right >= 0 ? kHeavyFirst : 0);
-  if (!p.features.dropout) return;
-  row->dropout_seed = p.rng_seed;
-  row->dropout_offset = p.rng_offset;
-  row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
-  row->keep_scale = 1 / (1 - p.dropout_p);
-}
-
 void fill_addresses(const KvKernelProblem& of, const Rows& rows, Row* row) {
   const KvProblem& p = of.problem;
   const bool group = p.features.group;
@@ -144,13 +121,6 @@ void fill_addresses(const KvKernelProblem& of, const Rows& rows, Row* row) {
   row->rows_q = static_cast<int>(rows.q_sequence);
   row->k_page = static_cast<int>(rows.k_page);
   row->v_page = static_cast<int>(rows.v_page);
-}
-
-// The largest power of two that divides `heads` and keeps the keys and values of so many in the second-level cache.
-int head_group(i64 heads, i64 bytes_per_head) {
-  i64 group = 1;
-  while (heads % (2 * group) == 0 && 2 * group * bytes_per_head <= l2_bytes) group *= 2;
-  return static_cast<int>(group);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
@@ -185,7 +155,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   TILEKILN_TRY(encode_rows(p, "v", p.v, p.hdim_v, p.nhead_k, key_row(p.v_row, p.pages.v_page), p.v_head, row.box,
                            device, &row.v));
   fill_places(of.places, p.pages, &row);
-  fill_scores(p, &row);
+  fill_scores(p, kGroup | kCache, &row);
   fill_addresses(of, rows, &row);
   row.batch = of.batch;
   row.nhead_q = p.nhead_q;

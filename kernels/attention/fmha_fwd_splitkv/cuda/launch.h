@@ -6,6 +6,7 @@
 
 #include <initializer_list>
 
+#include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/backends/cuda/kernel.h"
 
@@ -18,11 +19,6 @@ TILEKILN_KERNELS
 
 namespace tilekiln::cuda {
 namespace {
-
-using fmha::i64;
-
-constexpr float log2_e = 1.4426950408889634f;
-constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an int
 
 // The first kernel whose name begins so and that `fits`; null: the library has none.
 template <class Fits>
