@@ -80,6 +80,8 @@ class Toolchain:
     def link(self, shared: bool) -> list[str]:
         """The link command up to `-o`."""
         command = [self.cxx, *SANITIZERS.get(self.mode, []), *flags.LINK]
+        if self.mode != "release":
+            command.append(flags.NO_BUILD_ID)
         return [*command, "-shared"] if shared else command
 
     @property

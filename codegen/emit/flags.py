@@ -24,9 +24,11 @@ AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 EXPORTS = "kernels/runtime/exports.map"
 # Where sources find headers, from the root: public ones, and "kernels/..." beside the sources.
 HEADERS = ["include", "."]
-# No build id: it hashes paths in debug mode. Only libraries that are used. Pool threads sleep in the library's code:
-# a dlclose must not take it away.
-LINK = ["-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]
+# The build id, a hash of what is linked, is how perf and debuggers know a library again. Only libraries that are used.
+LINK = ["-Wl,--build-id=sha1", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]
+# Debug information makes that hash one of the folder too.
+NO_BUILD_ID = "-Wl,--build-id=none"
+# Pool threads sleep in the library's code: a dlclose must not take it away.
 LIBRARY_LINK = ["-Wl,-z,nodelete"]
 # One object of many: without --force-group-allocation the COMDAT groups would stay, and the final link would merge a
 # std:: template compiled for one instruction set with that of another.

@@ -3,10 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
 
 #include "kernels/runtime/arguments.h"
 #include "kernels/runtime/array.h"
@@ -25,23 +21,6 @@ double seconds() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-long thread_number() {
-#if defined(__linux__)
-  return syscall(SYS_gettid);
-#else
-  return 0;
-#endif
-}
-
-void add_head(Text& text) {
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
-  tm local;
-  localtime_r(&now.tv_sec, &local);
-  text.add("tilekiln: %02d:%02d:%02d.%06ld %ld/%ld ", local.tm_hour, local.tm_min, local.tm_sec, now.tv_nsec / 1000,
-           static_cast<long>(getpid()), thread_number());
 }
 
 void add_array(Text& text, const tilekiln_tensor& tensor) {
@@ -74,7 +53,7 @@ void add_arguments(Text& text, const tilekiln_operator& table, const void* args)
 // The first line of a sentence; all of it where refusals are told.
 void add_error(Text& text) {
   const char* said = error_text();
-  const bool whole = environment().log >= LogLevel::refusals;
+  const bool whole = environment().log == LogLevel::refusals;
   text.add("%.*s", static_cast<int>(whole ? strlen(said) : strcspn(said, "\n")), said);
 }
 
@@ -90,8 +69,10 @@ tilekiln_status run_logged(const LoggedCall& call) {
   const double took = seconds() - start;
 
   char buffer[8192];
-  Text text(buffer, sizeof(buffer) - 1);
-  add_head(text);
+  Text text(buffer, sizeof(buffer));
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  add_log_head(text, now, thread_number());
   text.add("%s(", call.name);
   if (table != nullptr) add_arguments(text, *table, call.args);
   text.add(")");
@@ -105,9 +86,7 @@ tilekiln_status run_logged(const LoggedCall& call) {
     text.add("%s", i == 0 ? " by " : " + ");
     add_name(text, chosen.table(), chosen[i]);
   }
-  size_t length = strlen(buffer);
-  buffer[length++] = '\n';
-  write_log(buffer, length);
+  write_log_line(buffer);
   return status;
 }
 

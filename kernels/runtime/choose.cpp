@@ -45,7 +45,7 @@ bool fits(const Dispatcher& dispatcher, int64_t instance, const Query& query) {
 // A choice, found or not, as the environment asks: a paragraph in the log, a word in the line of its call.
 void tell(const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
   const Environment& asked = environment();
-  if (asked.verbose_dispatch || asked.log >= LogLevel::refusals) report(dispatcher, query, choice);
+  if (asked.verbose_dispatch || asked.log == LogLevel::refusals) report(dispatcher, query, choice);
   if (choice.row != nullptr) Chosen::note(dispatcher.table(), choice.instance);
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/launch.h"
 #include "kernels/runtime/library.h"
+#include "kernels/runtime/probe.h"
 #include "kernels/runtime/tuned.h"
 
 namespace tilekiln {
@@ -48,8 +49,11 @@ class Entry {
   constexpr Entry(const char* name, const Stages& stages) : name_(name), stages_(stages) {}
 
   tilekiln_status run(const Args* args) const {
-    if (__builtin_expect(environment().logs_calls, 0)) return run_logged({name_, args, run_entry, this});
-    return run_now(args);
+    TILEKILN_PROBE(call_begin, name_, args);
+    const tilekiln_status status =
+        __builtin_expect(environment().logs_calls, 0) ? run_logged({name_, args, run_entry, this}) : run_now(args);
+    TILEKILN_PROBE(call_end, name_, static_cast<int64_t>(status));
+    return status;
   }
 
   tilekiln_status find(const Args* args, int64_t* instances) const {

@@ -65,7 +65,10 @@ LogLevel log_level() {
   if (text == nullptr || *text == 0 || strcmp(text, "off") == 0 || strcmp(text, "0") == 0) return LogLevel::off;
   if (strcmp(text, "calls") == 0 || strcmp(text, "1") == 0) return LogLevel::calls;
   if (strcmp(text, "refusals") == 0 || strcmp(text, "2") == 0) return LogLevel::refusals;
-  fprintf(stderr, "tilekiln: TILEKILN_LOG: was \"%s\", must be off (0), calls (1) or refusals (2); ignored\n", text);
+  if (strcmp(text, "stages") == 0 || strcmp(text, "3") == 0) return LogLevel::stages;
+  fprintf(stderr,
+          "tilekiln: TILEKILN_LOG: was \"%s\", must be off (0), calls (1), refusals (2) or stages (3); ignored\n",
+          text);
   return LogLevel::off;
 }
 

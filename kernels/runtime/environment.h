@@ -7,7 +7,8 @@ namespace tilekiln {
 // The most threads one call may use: a bound on what a typing error can start.
 constexpr int max_threads = 1024;
 
-enum class LogLevel : int8_t { off, calls, refusals };
+// What is told besides a line a call: refusals in full, or the threads of each stage.
+enum class LogLevel : int8_t { off, calls, refusals, stages };
 
 struct Environment {
   const char* isa;                 // TILEKILN_ISA: the best ISA allowed; "" when unset

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
 
 #include "kernels/runtime/environment.h"
 
@@ -25,6 +28,21 @@ int open_log() {
 
 }  // namespace
 
+long thread_number() {
+#if defined(__linux__)
+  return syscall(SYS_gettid);
+#else
+  return 0;
+#endif
+}
+
+void add_log_head(Text& text, const timespec& at, long thread) {
+  tm local;
+  localtime_r(&at.tv_sec, &local);
+  text.add("tilekiln: %02d:%02d:%02d.%06ld %ld/%ld ", local.tm_hour, local.tm_min, local.tm_sec, at.tv_nsec / 1000,
+           static_cast<long>(getpid()), thread);
+}
+
 void write_log(const char* text, size_t length) {
   static const int log = open_log();
   while (length != 0) {
@@ -34,6 +52,12 @@ void write_log(const char* text, size_t length) {
     text += written;
     length -= static_cast<size_t>(written);
   }
+}
+
+void write_log_line(char* line) {
+  const size_t length = strlen(line);
+  line[length] = '\n';
+  write_log(line, length + 1);
 }
 
 Chosen::Chosen() { chosen_of_call = this; }

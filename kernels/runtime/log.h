@@ -1,13 +1,22 @@
 // Where the library tells what it does, for who asks by environment variables.
 #pragma once
+#include <time.h>
+
+#include "kernels/runtime/names.h"
 #include "kernels/runtime/table.h"
 #include "tilekiln/operator.h"
 
 namespace tilekiln {
 
+// This thread's number as the system counts them.
+long thread_number();
+// What a line begins with: the local time of day, the process, a thread.
+void add_log_head(Text& text, const timespec& at, long thread);
 // Adds lines to TILEKILN_LOG_FILE, or to stderr where it names none. `text` ends with a newline, and is written at once, so
 // that lines of several threads and processes do not mix.
 void write_log(const char* text, size_t length);
+// A line whose newline takes the place of its final 0.
+void write_log_line(char* line);
 
 // The instances that a call chooses, noted in its thread while this lives.
 class Chosen {

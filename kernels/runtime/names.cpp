@@ -6,13 +6,6 @@
 namespace tilekiln {
 namespace {
 
-const Family& family_of(const Table& table, int64_t instance, uint32_t* index) {
-  uint32_t at = 0;
-  while (instance >= int64_t(table.families[at].first_instance) + table.families[at].instance_count) ++at;
-  *index = at;
-  return table.families[at];
-}
-
 const Target& target_of(const Table& table, uint8_t index) {
   uint32_t at = 0;
   while (table.targets[at].index != index) ++at;
@@ -30,6 +23,13 @@ void add_word(Text& text, const Axis& axis, const Row& row) {
 }
 
 }  // namespace
+
+const Family& family_of(const Table& table, int64_t instance, uint32_t* index) {
+  uint32_t at = 0;
+  while (instance >= int64_t(table.families[at].first_instance) + table.families[at].instance_count) ++at;
+  *index = at;
+  return table.families[at];
+}
 
 void add_name(Text& text, const Table& table, int64_t instance) {
   const Row& row = row_of(table, instance);

@@ -14,6 +14,9 @@ inline const Row& row_of(const Table& table, int64_t instance) {
   return table.batches[at.batch].rows[at.index];
 }
 
+// The family of an instance of a table, which must have it; `index`: among the instances of the family.
+const Family& family_of(const Table& table, int64_t instance, uint32_t* index);
+
 // Adds the name of an instance of a table, which must have it: the family, the words of its axes, its algorithm, its
 // target, as the generator lists it.
 void add_name(Text& text, const Table& table, int64_t instance);

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import installed, just_in_time, machine, replay
+from . import installed, just_in_time, machine, replay, trace
 from .bench import command as bench
 from .tune import command as tune
 
@@ -53,6 +53,7 @@ def _run(argv: list[str] | None) -> int:
     cache.add_argument("--clear", action="store_true", help="empty it")
     bench.add(commands)
     replay.add(commands)
+    trace.add(commands)
     tune.add(commands)
     given = parser.parse_args(argv)
     if "run" in given:

@@ -24,7 +24,7 @@ VARIABLES = (
     Variable("TILEKILN_NUM_THREADS", "threads of a call that says none", _RUNTIME, "OMP_NUM_THREADS, else the cores"),
     Variable("OMP_NUM_THREADS", "threads, where TILEKILN_NUM_THREADS is not set", _RUNTIME, "the cores"),
     Variable("TILEKILN_VERBOSE", "dispatch: each choice of a kernel on stderr", _RUNTIME, "silent"),
-    Variable("TILEKILN_LOG", "calls, refusals: a line for each call", _RUNTIME, "off"),
+    Variable("TILEKILN_LOG", "calls, refusals, stages: a line for each call", _RUNTIME, "off"),
     Variable("TILEKILN_LOG_FILE", "where the log's lines are added", _RUNTIME, "stderr"),
     Variable("TILEKILN_DUMP", "a folder: the inputs of each call as a file", _RUNTIME, "no dumps"),
     Variable("TILEKILN_DUMP_SIZE", "what the dumps of one process may hold", _RUNTIME, "4 GB"),

@@ -99,7 +99,7 @@ def test_the_log_goes_to_a_file(flash: tk.Library, tmp_path: Path) -> None:
 def test_wrong_values_are_said_and_ignored(flash: tk.Library) -> None:
     said = log_of(flash, "lib.fmha_fwd(q, k, v)", TILEKILN_LOG="loud", TILEKILN_DUMP_SIZE="4 cats")
     assert said.splitlines() == [
-        'tilekiln: TILEKILN_LOG: was "loud", must be off (0), calls (1) or refusals (2); ignored',
+        'tilekiln: TILEKILN_LOG: was "loud", must be off (0), calls (1), refusals (2) or stages (3); ignored',
         'tilekiln: TILEKILN_DUMP_SIZE: was "4 cats", must be a size such as "800 MB" or "2 GB"; ignored',
     ]
 

@@ -4,7 +4,10 @@
 
 #include "kernels/backends/cpu/kept.h"
 #include "kernels/backends/cpu/parallel.h"
+#include "kernels/backends/cpu/stage_log.h"
 #include "kernels/runtime/backend.h"
+#include "kernels/runtime/environment.h"
+#include "kernels/runtime/probe.h"
 #include "kernels/runtime/stream.h"
 
 namespace tilekiln {
@@ -18,11 +21,19 @@ tilekiln_status check_now(NativeStream stream) {
   return fail(TILEKILN_INTERNAL, "a step of the host was given a stream; a call waits in its stream as a whole");
 }
 
-tilekiln_status launch(Device, NativeStream stream, const Launch& launch) {
-  TILEKILN_TRY(check_now(stream));
+tilekiln_status run_units(const Launch& launch) {
+  if (__builtin_expect(environment().log == LogLevel::stages, 0)) return run_told(launch);
   return run_ranges(
       *launch.run, launch.units, launch.work, launch.scratch_bytes,
       [&](int64_t first, int64_t last, void* scratch) { launch.unit(launch.context, first, last, scratch); });
+}
+
+tilekiln_status launch(Device, NativeStream stream, const Launch& launch) {
+  TILEKILN_TRY(check_now(stream));
+  TILEKILN_PROBE(stage_begin, launch.choice->instance, launch.units);
+  const tilekiln_status status = run_units(launch);
+  TILEKILN_PROBE(stage_end, launch.choice->instance, launch.units);
+  return status;
 }
 
 tilekiln_status memory(Device, NativeStream stream, size_t bytes, DeviceMemory* memory) {
