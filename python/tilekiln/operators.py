@@ -213,7 +213,17 @@ def refuse_gradients(function: str, backward: str, arrays: Mapping[str, Any]) ->
             )
 
 
+profiler: tuple[Callable[[], bool], Callable[..., Any]] | None = None
+"""Of PyTorch, put here by `tilekiln.torch`: whether it records this thread, and what makes a call in a range of it."""
+
+
 def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
+    if profiler is not None and profiler[0]():
+        return profiler[1](_run, operator, arrays, arguments)
+    return _run(operator, arrays, arguments)
+
+
+def _run(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
     one, other = OPERATORS[operator].looks
     q, v = arrays[one], arrays[other]
     look: tuple[Any, ...] | None

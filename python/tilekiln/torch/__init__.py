@@ -12,12 +12,14 @@ Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` ha
 from __future__ import annotations
 
 from .. import _needs_torch  # noqa: F401
-from . import batching, calls, derivatives, operators
+from . import _profiler, batching, calls, derivatives, operators
 from ._optimize import Optimized, optimize
 from .dot_product import sdpa
 from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
 from .routing import use
+
+_profiler.watch()
 
 __all__ = [
     "Experts",
