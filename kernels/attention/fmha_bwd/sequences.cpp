@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "kernels/attention/fmha_bwd/sequences.h"
+#include "kernels/backends/cpu/parallel.h"
 
 namespace tilekiln::fmha {
 namespace {
@@ -9,6 +10,10 @@ namespace {
 // What a unit costs beyond its pairs, in pairs: for each key, reading k and v and writing dk and dv; for each query,
 // reading q and dout in two forms and adding to dq.
 constexpr double pairs_per_key = 32, pairs_per_query = 8;
+
+// Rows of a unit of the first and the last stage, in tiles. Belongs to the problem: the shares of d_sink are summed by
+// unit.
+constexpr int tiles_per_unit = 4;
 
 BwdSequence place(const BwdCall& call, int batch, int seqlen_q, int seqlen_k, i64 place_q, i64 place_k, i64 room_q) {
   const BwdSteps& steps = call.steps;
@@ -104,6 +109,87 @@ int keys_per_unit(int chunk, int threads, const std::function<std::vector<double
     least = time;
   }
   return best;
+}
+
+BwdUnits::BwdUnits(const BwdCall& call)
+    : shape(shape_of(call)),
+      layout(layout_of(shape)),
+      step_k(shape.tile_k / unit_parts),
+      group(call.problem.nhead_q / call.problem.nhead_k),
+      keys_per_unit(shape.tile_k) {
+  make_sequences(call, shape.tile_q, step_k, &sequences, &cost);
+  list_rows();
+  list_keys(call);
+}
+
+int BwdUnits::rows_per_unit() const { return shape.tile_q * tiles_per_unit; }
+
+int BwdUnits::row_end(const Rows& unit) const {
+  return std::min(unit.row + rows_per_unit(), sequences[static_cast<size_t>(unit.sequence)].seqlen_q);
+}
+
+i64 BwdUnits::rows_of_heads() const {
+  const BwdSequence& last = sequences.back();
+  return (last.keys_before + last.seqlen_k) * shape.nhead_q;
+}
+
+double BwdUnits::cost_of(const BwdSequence& sequence, int key, int keys_together) const {
+  double sum = 0;
+  for (int end = std::min(key + keys_together, sequence.seqlen_k); key < end; key += step_k)
+    sum += cost[static_cast<size_t>(sequence.costs_before + key / step_k)];
+  return sum;
+}
+
+void BwdUnits::list_rows() {
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    rows_in_all += sequences[s].seqlen_q;
+    for (int head = 0; head < shape.nhead_q; ++head) {
+      for (int row = 0; row < sequences[s].seqlen_q; row += rows_per_unit())
+        rows.push_back({static_cast<int>(s), head, row});
+    }
+  }
+}
+
+void BwdUnits::list_keys(const BwdCall& call) {
+  const BwdProblem& problem = call.problem;
+  i64 units = 0;
+  for (const BwdSequence& s : sequences) {
+    units += i64(problem.nhead_k) * chunks_of(s);
+    work += cost_of(s, 0, s.seqlen_k) * problem.nhead_q;
+  }
+  work *= 2 * problem.hdim_v + 3 * problem.hdim_q;
+  const bool deterministic = problem.features.deterministic;
+  // A unit per query head where those of a group together would leave threads idle.
+  const int all_useful = useful_threads(call, units * group * unit_parts, work);
+  own_heads = group > 1 && (deterministic || units < 4 * all_useful);
+  if (deterministic) return;
+  const int heads = own_heads ? problem.nhead_q : problem.nhead_k;
+  const auto for_each = [&](int keys_together, auto&& unit) {
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      for (int head = 0; head < heads; ++head) {
+        for (int key = 0; key < sequences[s].seqlen_k; key += keys_together) unit(static_cast<int>(s), head, key);
+      }
+    }
+  };
+  if (own_heads) units *= group;
+  // Many units need no look at their costs.
+  if (units < 8 * all_useful) {
+    keys_per_unit = fmha::keys_per_unit(shape.tile_k, all_useful, [&](int keys_together) {
+      std::vector<double> costs;
+      for_each(keys_together, [&](int s, int, int key) {
+        costs.push_back(cost_of(sequences[static_cast<size_t>(s)], key, keys_together));
+      });
+      return costs;
+    });
+  }
+  keys.reserve(static_cast<size_t>(units * (shape.tile_k / keys_per_unit)));
+  for_each(keys_per_unit, [&](int s, int head, int key) { keys.push_back({s, own_heads ? head : head * group, key}); });
+  if (call.uniform && !problem.features.mask) return;  // all alike
+  if (useful_threads(call, static_cast<i64>(keys.size()), work) == 1) return;
+  std::stable_sort(keys.begin(), keys.end(), [&](const Keys& a, const Keys& b) {
+    return cost_of(sequences[static_cast<size_t>(a.sequence)], a.key, keys_per_unit) >
+           cost_of(sequences[static_cast<size_t>(b.sequence)], b.key, keys_per_unit);
+  });
 }
 
 }  // namespace tilekiln::fmha
