@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.emit import includes
-from codegen.emit.flags import EXPORTS, HEADERS, LIBRARY_LINK, define
+from codegen.emit.flags import EXPORTS, HEADERS, LIBRARY_LINK, define, headers_in
 from codegen.schema.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
@@ -109,7 +109,7 @@ class Engines:
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
     variant = graph.request.variant
-    include = [*HEADERS, f"{generated}/include", *graph.outside]
+    include = [*HEADERS, *headers_in(generated), *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
     found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
@@ -139,7 +139,7 @@ def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any
             source,
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
-            [*HEADERS, f"{generated}/include", *graph.outside],
+            [*HEADERS, *headers_in(generated), *graph.outside],
         )
         for pattern in dict.fromkeys(pattern for patterns in sources.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
@@ -236,7 +236,7 @@ def programs(
 
     variant = graph.request.variant
     flags = {target.name: list(target.flags) for target in targets()}
-    include = [*HEADERS, f"{generated}/include", "tests"]
+    include = [*HEADERS, *headers_in(generated), "tests"]
     found: dict[str, list[Any]] = {}
     table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath
     for program in read_programs(table) if os.path.isfile(table) else []:  # sources without tests have none

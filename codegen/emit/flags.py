@@ -24,6 +24,13 @@ AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 EXPORTS = "kernels/runtime/exports.map"
 # Where sources find headers, from the root: public ones, and "kernels/..." beside the sources.
 HEADERS = ["include", "."]
+
+
+def headers_in(generated: str) -> list[str]:
+    """Where those lie that a build makes: "kernels/generated/...", and public ones of operators from outside."""
+    return [generated, f"{generated}/include"]
+
+
 # The build id, a hash of what is linked, is how perf and debuggers know a library again. Only libraries that are used.
 LINK = ["-Wl,--build-id=sha1", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]
 # Debug information makes that hash one of the folder too.

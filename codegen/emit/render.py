@@ -340,7 +340,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     for plan in plans:
         families, holds = _families(plan), held.operators(plan)
         # Of every family: kernels/runtime is compiled for receipts that lack one just as well.
-        headers = {f"include/tilekiln/generated/{name}.h": family for name, family in plan.tree.families.items()}
+        headers = {f"kernels/generated/{name}.h": family for name, family in plan.tree.families.items()}
         operator_headers = []
         for path, family in headers.items():
             if path not in contents:
@@ -355,7 +355,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 "operator_entries": {"operator": operator},
             }
             for file, context in known.items():
-                path = f"include/tilekiln/generated/operators/{name}{file.removeprefix('operator')}.h"
+                path = f"kernels/generated/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
                     add(path, renderer.text(f"runtime/{file}.h.jinja", **context))
                 operator_headers.append(path)

@@ -78,7 +78,7 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
     made = render([plan], info)
     contents, generated = {}, made.generated
     for path, data in made.contents.items():
-        if path.startswith("include/"):
+        if path.startswith(("include/", "kernels/generated/")):
             contents[path] = data
         elif not path.endswith("manifest.json"):
             contents[f"{GENERATED}/{path}"] = data

@@ -2,9 +2,9 @@
 #include <stdio.h>
 
 #include "kernels/attention/fmha_kv.h"
+#include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/library.h"
-#include "tilekiln/generated/fmha_fwd_splitkv.h"
 
 namespace tilekiln::fmha {
 namespace {

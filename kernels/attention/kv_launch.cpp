@@ -9,8 +9,8 @@
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/splits.h"
 #include "kernels/backends/cpu/parallel.h"
+#include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/fmha_fwd_splitkv.h"
 
 namespace tilekiln::fmha {
 namespace {

@@ -75,7 +75,7 @@ struct Algorithm {               // how instances answer on one target
   const char* word;              // of instance names: "qlanes_b64x64"
   uint8_t pipeline;              // index of the pipeline in the family
   uint8_t rank;                  // lower is preferred among instances that fit equally well
-  const uint32_t* fields;        // by the family's fields (tilekiln/generated/<family>.h)
+  const uint32_t* fields;        // by the family's fields (kernels/generated/<family>.h)
   SizeRule needs;                // it answers no other problems
   SizeRule best;                 // problems where it is preferred; elsewhere those without come before it
 };

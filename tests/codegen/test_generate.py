@@ -82,7 +82,7 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
     ]
     operators = [path.parent.name for path in sorted((ROOT / "kernels").glob("**/operator.yaml"))]
     assert sorted(generated.headers) == sorted(
-        f"include/tilekiln/generated/{name}.h"
+        f"kernels/generated/{name}.h"
         for name in [
             *tree().families,
             *(f"operators/{o}{end}" for o in operators for end in ("", "_table", "_entries")),
@@ -165,7 +165,7 @@ def test_a_new_value_changes_only_the_units_concerned(
         "fp8/manifest.cpp",
         "fp8/manifest.json",
         "fp8/table.cpp",
-        "include/tilekiln/generated/fmha_fwd.h",
+        "kernels/generated/fmha_fwd.h",
     }
 
 
@@ -282,7 +282,7 @@ def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
         "int main() {\n  std::fwrite(tilekiln::manifest_fp32_min, 1, sizeof(tilekiln::manifest_fp32_min), stdout);\n"
         "  std::putchar(10);\n  for (const auto& rule : tilekiln::fmha_fwd_table::rules) std::puts(rule.says);\n}\n"
     )
-    include = [f"-I{copy.path}/include", f"-I{copy.path}", f"-I{out}/include"]
+    include = [f"-I{copy.path}/include", f"-I{copy.path}", f"-I{out}"]
     # The table's rows and engines are not linked: only what is shown is kept.
     flags = ["-std=c++20", "-O1", "-ffunction-sections", "-fdata-sections", "-Wl,--gc-sections"]
     command = ["g++", *flags, *include, str(program), "-o", str(tmp_path / "shows")]

@@ -152,7 +152,7 @@ def test_numbers_are_numbers(tmp_path: pathlib.Path) -> None:
     at = manifest["instances"]["columns"].index("page_size")
     assert {row[at] for row in manifest["instances"]["rows"]} == {1, 16, 1024}
     assert {i.signature["page_size"] for i in plan.instances} == {1, 16, 1024}
-    header = (tmp_path / f"include/tilekiln/generated/{PREFILL}.h").read_text()
+    header = (tmp_path / f"kernels/generated/{PREFILL}.h").read_text()
     assert "enum class PageSize : unsigned char { _1, _16, _1024 };" in header
     assert [(e.source, e.symbol) for e in generated.engines] == [
         (f"kernels/attention/fmha_fwd_splitkv/cpu/{pipeline}.cpp", f"tilekiln_cpu_avx2_fmha_fwd_splitkv_{pipeline}")

@@ -133,11 +133,11 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
     generated = generate([plan], tmp_path, golden.INFO)
     manifest = json.loads((tmp_path / "norms/manifest.json").read_text())
     assert manifest["families"]["norm"]["numbers"]["tile"] == NUMBERS[1:-1].split(", ")
-    header = (tmp_path / "include/tilekiln/generated/norm.h").read_text()
+    header = (tmp_path / "kernels/generated/norm.h").read_text()
     assert "namespace fields" in header
     program = tmp_path / "checks.cpp"
     program.write_text(
-        '#include "tilekiln/generated/norm.h"\nusing namespace tilekiln::norm;\n'
+        '#include "kernels/generated/norm.h"\nusing namespace tilekiln::norm;\n'
         "constexpr Signature s{Kind::rms, 16384, Dtype::bf16, GammaDtype::fp16, OutDtype::int8, 8};\n"
         "static_assert(unpack(pack(s), pack_integers(s)).columns == 16384);\n"
         "static_assert(unpack(pack(s), pack_integers(s)).experts == 8);\n"
@@ -153,7 +153,7 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         "-Werror",
         f"-I{ROOT / 'include'}",
         f"-I{ROOT}",
-        "-Iinclude",
+        "-I.",
     ]
     done = subprocess.run([COMPILERS[0], *flags, *paths], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.stderr == ""

@@ -12,9 +12,9 @@
 #include "tilekiln/tilekiln.h"
 #ifndef TILEKILN_TEST_LIBRARY
 #include "kernels/attention/fmha_kv.h"
-#include "tilekiln/generated/operators/fmha_batch_prefill.h"
-#include "tilekiln/generated/operators/fmha_fwd_appendkv.h"
-#include "tilekiln/generated/operators/fmha_fwd_splitkv.h"
+#include "kernels/generated/operators/fmha_batch_prefill.h"
+#include "kernels/generated/operators/fmha_fwd_appendkv.h"
+#include "kernels/generated/operators/fmha_fwd_splitkv.h"
 #endif
 
 namespace {

@@ -5,9 +5,9 @@
 
 #include "check.h"
 #include "kernels/attention/fmha_kv.h"
+#include "kernels/generated/fmha_fwd_splitkv.h"
+#include "kernels/generated/fmha_fwd_splitkv_combine.h"
 #include "kernels/runtime/table.h"
-#include "tilekiln/generated/fmha_fwd_splitkv.h"
-#include "tilekiln/generated/fmha_fwd_splitkv_combine.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;

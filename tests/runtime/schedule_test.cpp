@@ -11,8 +11,8 @@
 
 #include "check.h"
 #include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/generated/operators/fmha_fwd.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/operators/fmha_fwd.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;

@@ -25,7 +25,7 @@ WHERE = "family=fmha_fwd"
 SMALL = ("receipt=flash", "target=native")
 SCONSTRUCT = """
 settings = {settings!r}
-places = ["include", ".", "gen/include"]
+places = ["include", ".", "gen"]
 env = Environment(CXX="g++", CXXFLAGS=settings["rows"], CPPPATH=places, LINKFLAGS=settings["link"])
 # Without it the link fails from about 1,000 objects: "Argument list too long".
 env["SHLINKCOM"] = "${{TEMPFILE('$SHLINK -o $TARGET $SHLINKFLAGS $SOURCES')}}"

@@ -1,4 +1,4 @@
-"""The generated C++ of operators, below include/tilekiln/generated/operators in a build."""
+"""The generated C++ of operators, below kernels/generated/operators in a build."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 // What fmha_batch_prefill's operator.yaml cannot say of its arguments, and the plain data that engines take.
-#include "tilekiln/generated/operators/fmha_batch_prefill.h"
+#include "kernels/generated/operators/fmha_batch_prefill.h"
 
 #include <initializer_list>
 
 #include "kernels/attention/kv_cache.h"
-#include "tilekiln/generated/fmha_fwd_splitkv.h"
+#include "kernels/generated/fmha_fwd_splitkv.h"
 
 namespace tilekiln::op::fmha_batch_prefill {
 namespace {

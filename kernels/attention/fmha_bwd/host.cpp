@@ -1,5 +1,5 @@
 // What fmha_bwd's operator.yaml cannot say of its arguments, and the plain data that engines take.
-#include "tilekiln/generated/operators/fmha_bwd.h"
+#include "kernels/generated/operators/fmha_bwd.h"
 
 #include <stdio.h>
 

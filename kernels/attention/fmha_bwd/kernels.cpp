@@ -2,8 +2,8 @@
 #include <initializer_list>
 
 #include "kernels/attention/fmha_bwd/call.h"
+#include "kernels/generated/fmha_bwd_dq_dk_dv.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
 namespace tilekiln::fmha {
 namespace {

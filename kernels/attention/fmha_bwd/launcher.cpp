@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "kernels/attention/fmha_bwd/launcher.h"
+#include "kernels/generated/fmha_bwd_dq_dk_dv.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/stream.h"
-#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
 namespace tilekiln::fmha {
 namespace {

@@ -5,12 +5,12 @@
 
 #include "kernels/attention/fmha_bwd/call.h"
 #include "kernels/attention/problem.h"
+#include "kernels/generated/fmha_bwd_convert_dq.h"
+#include "kernels/generated/fmha_bwd_dot_do_o.h"
+#include "kernels/generated/fmha_bwd_dq_dk_dv.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/library.h"
-#include "tilekiln/generated/fmha_bwd_convert_dq.h"
-#include "tilekiln/generated/fmha_bwd_dot_do_o.h"
-#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
 namespace tilekiln::fmha {
 

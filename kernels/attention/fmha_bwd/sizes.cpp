@@ -1,7 +1,7 @@
 // The workspace of a call: its shape and size.
 #include "kernels/attention/fmha_bwd/call.h"
+#include "kernels/generated/fmha_bwd_dq_dk_dv.h"
 #include "kernels/runtime/backend.h"
-#include "tilekiln/generated/fmha_bwd_dq_dk_dv.h"
 
 namespace tilekiln::fmha {
 

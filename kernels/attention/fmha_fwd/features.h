@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/attention/fwd_engine.h"
-#include "tilekiln/generated/fmha_fwd.h"
+#include "kernels/generated/fmha_fwd.h"
 
 namespace tilekiln::fmha {
 

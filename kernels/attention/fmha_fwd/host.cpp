@@ -1,5 +1,5 @@
 // What fmha_fwd's operator.yaml cannot say of its arguments, and the plain data that engines take.
-#include "tilekiln/generated/operators/fmha_fwd.h"
+#include "kernels/generated/operators/fmha_fwd.h"
 
 #include <initializer_list>
 

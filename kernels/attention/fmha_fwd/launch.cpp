@@ -7,8 +7,8 @@
 #include <algorithm>
 
 #include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/generated/fmha_fwd.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/fmha_fwd.h"
 
 namespace tilekiln::fmha {
 namespace {

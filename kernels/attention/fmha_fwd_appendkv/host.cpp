@@ -1,13 +1,13 @@
 // What fmha_fwd_appendkv's operator.yaml cannot say of its arguments, and the plain data that engines take. The arguments of
 // its attention are checked as split-KV's, over the grown cache.
-#include "tilekiln/generated/operators/fmha_fwd_appendkv.h"
+#include "kernels/generated/operators/fmha_fwd_appendkv.h"
 
 #include <algorithm>
 #include <initializer_list>
 #include <vector>
 
 #include "kernels/attention/kv_cache.h"
-#include "tilekiln/generated/operators/fmha_fwd_splitkv.h"
+#include "kernels/generated/operators/fmha_fwd_splitkv.h"
 
 namespace tilekiln::op::fmha_fwd_appendkv {
 namespace {

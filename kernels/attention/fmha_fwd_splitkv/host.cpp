@@ -1,8 +1,8 @@
 // What fmha_fwd_splitkv's operator.yaml cannot say of its arguments, and the plain data that engines take.
-#include "tilekiln/generated/operators/fmha_fwd_splitkv.h"
+#include "kernels/generated/operators/fmha_fwd_splitkv.h"
 
 #include "kernels/attention/kv_cache.h"
-#include "tilekiln/generated/fmha_fwd_splitkv_combine.h"
+#include "kernels/generated/fmha_fwd_splitkv_combine.h"
 
 namespace tilekiln::op::fmha_fwd_splitkv {
 

@@ -1,5 +1,5 @@
 // Arguments of batched_gemm as the plain data of gemm's engines, and its units.
-#include "tilekiln/generated/operators/batched_gemm_entries.h"
+#include "kernels/generated/operators/batched_gemm_entries.h"
 
 #include "kernels/gemm/host.h"
 

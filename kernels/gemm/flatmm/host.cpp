@@ -1,5 +1,5 @@
 // Arguments of flatmm as the plain data of gemm's engines, and its units.
-#include "tilekiln/generated/operators/flatmm_entries.h"
+#include "kernels/generated/operators/flatmm_entries.h"
 
 #include "kernels/gemm/panels.h"
 

@@ -1,5 +1,5 @@
 // Arguments of gemm as the plain data of its engines, and its units.
-#include "tilekiln/generated/operators/gemm_entries.h"
+#include "kernels/generated/operators/gemm_entries.h"
 
 #include "kernels/gemm/schedule.h"
 

@@ -1,5 +1,5 @@
 // Arguments of gemm_multi_d as the plain data of gemm's engines, and its units.
-#include "tilekiln/generated/operators/gemm_multi_d_entries.h"
+#include "kernels/generated/operators/gemm_multi_d_entries.h"
 
 #include "kernels/gemm/host.h"
 

@@ -1,5 +1,5 @@
 // Arguments of gemm_quant as the plain data of gemm's engines, and its steps.
-#include "tilekiln/generated/operators/gemm_quant_entries.h"
+#include "kernels/generated/operators/gemm_quant_entries.h"
 
 #include "kernels/gemm/host.h"
 

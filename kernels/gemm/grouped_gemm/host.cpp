@@ -1,5 +1,5 @@
 // Arguments of grouped_gemm as the plain data of gemm's engines, and its units.
-#include "tilekiln/generated/operators/grouped_gemm_entries.h"
+#include "kernels/generated/operators/grouped_gemm_entries.h"
 
 #include "kernels/gemm/panels.h"
 

@@ -3,8 +3,8 @@
 
 #include "kernels/gemm/host.h"
 #include "kernels/gemm/panels.h"
+#include "kernels/generated/operators/fused_moe_entries.h"
 #include "kernels/moe/fused_moe/lists.h"
-#include "tilekiln/generated/operators/fused_moe_entries.h"
 
 namespace tilekiln::op::fused_moe {
 

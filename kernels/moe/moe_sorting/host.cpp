@@ -1,8 +1,8 @@
 // Arguments of moe_sorting as the plain data of its engine.
 #include <algorithm>
 
+#include "kernels/generated/operators/moe_sorting_entries.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/operators/moe_sorting_entries.h"
 
 namespace tilekiln::op::moe_sorting {
 

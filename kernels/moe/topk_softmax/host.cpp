@@ -1,8 +1,8 @@
 // Arguments of topk_softmax as the plain data of its engines.
 #include <algorithm>
 
+#include "kernels/generated/operators/topk_softmax_entries.h"
 #include "kernels/runtime/launch.h"
-#include "tilekiln/generated/operators/topk_softmax_entries.h"
 
 namespace tilekiln::op::topk_softmax {
 

@@ -1,6 +1,6 @@
 // Arguments of layernorm2d as the plain data of its engines.
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/layernorm2d_entries.h"
+#include "kernels/generated/operators/layernorm2d_entries.h"
 
 namespace tilekiln::op::layernorm2d {
 

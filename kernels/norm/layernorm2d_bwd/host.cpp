@@ -1,6 +1,6 @@
 // Arguments of layernorm2d_bwd as the plain data of its engines.
+#include "kernels/generated/operators/layernorm2d_bwd_entries.h"
 #include "kernels/norm/backward.h"
-#include "tilekiln/generated/operators/layernorm2d_bwd_entries.h"
 
 namespace tilekiln::op::layernorm2d_bwd {
 

@@ -1,6 +1,6 @@
 // Arguments of moe_smoothquant as the plain data of its engines.
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/moe_smoothquant_entries.h"
+#include "kernels/generated/operators/moe_smoothquant_entries.h"
 
 namespace tilekiln::op::moe_smoothquant {
 

@@ -1,6 +1,6 @@
 // Arguments of rmsnorm2d_rdquant as the plain data of its engines.
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/rmsnorm2d_rdquant_entries.h"
+#include "kernels/generated/operators/rmsnorm2d_rdquant_entries.h"
 
 namespace tilekiln::op::rmsnorm2d_rdquant {
 

@@ -1,8 +1,8 @@
 // Arguments of silu_and_mul as the plain data of its engine.
 #include "kernels/norm/gated.h"
 
+#include "kernels/generated/operators/silu_and_mul_entries.h"
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/silu_and_mul_entries.h"
 
 namespace tilekiln::op::silu_and_mul {
 

@@ -1,6 +1,6 @@
 // Arguments of smoothquant as the plain data of its engines.
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/smoothquant_entries.h"
+#include "kernels/generated/operators/smoothquant_entries.h"
 
 namespace tilekiln::op::smoothquant {
 

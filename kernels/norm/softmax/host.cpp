@@ -1,6 +1,6 @@
 // Arguments of softmax as the plain data of its engines.
 #include "kernels/norm/host.h"
-#include "tilekiln/generated/operators/softmax_entries.h"
+#include "kernels/generated/operators/softmax_entries.h"
 
 namespace tilekiln::op::softmax {
 

@@ -1,6 +1,6 @@
 // Arguments of batched_transpose as the plain data of its engine.
+#include "kernels/generated/operators/batched_transpose_entries.h"
 #include "kernels/tensor/move.h"
-#include "tilekiln/generated/operators/batched_transpose_entries.h"
 
 namespace tilekiln::op::batched_transpose {
 

@@ -1,6 +1,6 @@
 // Arguments of copy as the plain data of its engine.
+#include "kernels/generated/operators/copy_entries.h"
 #include "kernels/tensor/move.h"
-#include "tilekiln/generated/operators/copy_entries.h"
 
 namespace tilekiln::op::copy {
 

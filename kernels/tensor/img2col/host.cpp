@@ -1,7 +1,7 @@
 // Arguments of img2col as the plain data of its engine.
+#include "kernels/generated/operators/img2col_entries.h"
 #include "kernels/tensor/img2col/engine.h"
 #include "kernels/tensor/move.h"
-#include "tilekiln/generated/operators/img2col_entries.h"
 
 namespace tilekiln::op::img2col {
 

@@ -1,6 +1,6 @@
 // Arguments of permute as the plain data of its engine.
+#include "kernels/generated/operators/permute_entries.h"
 #include "kernels/tensor/move.h"
-#include "tilekiln/generated/operators/permute_entries.h"
 
 namespace tilekiln::op::permute {
 

@@ -1,7 +1,7 @@
 // Arguments of reduce as the plain data of its engine.
+#include "kernels/generated/operators/reduce_entries.h"
 #include "kernels/tensor/move.h"
 #include "kernels/tensor/reduce/engine.h"
-#include "tilekiln/generated/operators/reduce_entries.h"
 
 namespace tilekiln::op::reduce {
 

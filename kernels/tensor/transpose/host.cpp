@@ -1,6 +1,6 @@
 // Arguments of transpose as the plain data of its engine.
+#include "kernels/generated/operators/transpose_entries.h"
 #include "kernels/tensor/move.h"
-#include "tilekiln/generated/operators/transpose_entries.h"
 
 namespace tilekiln::op::transpose {
 

@@ -1,7 +1,7 @@
 // Arguments of relative_attention as the plain data of its engines, and how that is cut into tiles.
 #include <math.h>
 
-#include "tilekiln/generated/operators/relative_attention_entries.h"
+#include "kernels/generated/operators/relative_attention_entries.h"
 
 namespace tilekiln::op::relative_attention {
 

@@ -5,7 +5,7 @@
 #include "kernels/attention/fmha_fwd/call.h"
 #include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/backends/cuda/kernel.h"
-#include "tilekiln/generated/fmha_fwd.h"
+#include "kernels/generated/fmha_fwd.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_hopper)

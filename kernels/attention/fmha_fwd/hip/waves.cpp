@@ -6,7 +6,7 @@
 #include "kernels/attention/fmha_fwd/hip/problem.h"
 #include "kernels/backends/hip/kernel.h"
 #include "kernels/backends/philox.h"
-#include "tilekiln/generated/fmha_fwd.h"
+#include "kernels/generated/fmha_fwd.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_waves)
