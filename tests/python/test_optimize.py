@@ -30,7 +30,7 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "Phi3": ({}, PACKED | {"Phi3RMSNorm": "RMSNorm"}),
     "Mixtral": (EXPERTS, PACKED | {"MixtralExperts": "packed float32", "MixtralRMSNorm": "RMSNorm"}),
     "Qwen3Moe": (EXPERTS, PACKED | {"Qwen3MoeExperts": "packed float32", "Qwen3MoeRMSNorm": "RMSNorm"}),
-    "GptOss": (EXPERTS, PACKED | {"GptOssExperts": "", "GptOssRMSNorm": "RMSNorm"}),  # biases, gate and up interleaved
+    "GptOss": (EXPERTS, PACKED | {"GptOssExperts": "packed float32", "GptOssRMSNorm": "RMSNorm"}),
 }
 
 
@@ -102,17 +102,18 @@ def test_memory_is_not_doubled() -> None:
     assert not [name for one in weights for name, p in one.named_parameters() if p.ndim > 1]
 
 
+@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 @torch.no_grad()
-def test_quantised_weights_are_saved_and_loaded(weights: str, tmp_path) -> None:
+def test_quantised_weights_are_saved_and_loaded(weights: str, name: str, tmp_path) -> None:
     from safetensors.torch import load_file, save_file
     from tilekiln.torch import Linear, optimize
 
-    model, fresh = make("Qwen3Moe").to(torch.bfloat16), make("Qwen3Moe").to(torch.bfloat16)
+    model, fresh = make(name).to(torch.bfloat16), make(name).to(torch.bfloat16)
     theirs = model(prompt()).logits.float()
     done = optimize(model, weights=weights)
     assert became(done)["Linear"] == {f"packed {weights}", "packed bfloat16"}  # the output embedding is not quantised
-    assert became(done)["Qwen3MoeExperts"] == {f"packed {weights}"}
+    assert became(done)[f"{name}Experts"] == {f"packed {weights}"}
     ours = model(prompt()).logits.float()
     assert 0 < (ours - theirs).norm() / theirs.norm() < {"int8": 0.03, "int4": 0.3}[weights]
     save_file(model.state_dict(), tmp_path / "packed.safetensors")
@@ -122,7 +123,7 @@ def test_quantised_weights_are_saved_and_loaded(weights: str, tmp_path) -> None:
     optimize(fresh, weights=weights)
     fresh.load_state_dict(state)
     assert torch.equal(fresh(prompt()).logits.float(), ours)
-    fresh.load_state_dict(make("Qwen3Moe").state_dict())  # an original checkpoint is quantised again
+    fresh.load_state_dict(make(name).state_dict())  # an original checkpoint is quantised again
     assert torch.equal(fresh(prompt()).logits.float(), ours)
     with pytest.raises(RuntimeError, match="weights were quantised and their originals let go"):
         done.undo()
@@ -202,24 +203,31 @@ def test_what_is_left_says_why() -> None:
     }
 
 
-def test_an_interrupted_pass_gives_the_model_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("weights", [None, "int8", "int4"])
+@pytest.mark.parametrize("name", ["Mixtral", "GptOss"])
+def test_an_interrupted_pass_gives_the_model_back(
+    name: str, weights: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C late, when most weights are packed or quantised: bit for bit what it was."""
     import tilekiln.torch._optimize as module
 
-    model = make("Llama")
+    model = make(name).to(torch.bfloat16)
     before = copy.deepcopy(model.state_dict())
-    plain, calls = module.Linear, []
+    kinds = [type(one) for one in model.modules()]
+    plain, calls = module._norm, []
 
     def interrupted(*given: Any) -> Any:
         calls.append(given)
-        if len(calls) == 5:
+        if len(calls) == 4:
             raise KeyboardInterrupt
         return plain(*given)
 
-    monkeypatch.setattr(module, "Linear", interrupted)
+    monkeypatch.setitem(module.KINDS, "norm", (module.KINDS["norm"][0], interrupted))
     with pytest.raises(KeyboardInterrupt):
-        module.optimize(model)
-    assert {type(one) for one in model.modules() if "Linear" in type(one).__name__} == {torch.nn.Linear}
+        module.optimize(model, weights=weights)
+    assert [type(one) for one in model.modules()] == kinds
     assert same(model.state_dict(), before)
+    assert model.config._attn_implementation == make(name).config._attn_implementation
 
 
 def test_bad_input() -> None:
@@ -228,5 +236,7 @@ def test_bad_input() -> None:
 
     with pytest.raises(ArgumentError, match=r"model: was a dict, must be a torch\.nn\.Module"):
         optimize({})  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="activations: was 'int4', must be 'int8' or None"):
+        optimize(torch.nn.Linear(2, 2), activations="int4")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="weights: was 'int3', must be 'int4', 'int8' or None"):
         optimize(torch.nn.Linear(2, 2), weights="int3")  # type: ignore[arg-type]

@@ -6,6 +6,8 @@
     model.norm = tilekiln.torch.RMSNorm.like(model.norm)
     print(tilekiln.torch.optimize(model, weights="int8"))  # all of a decoder at once
 
+`tilekiln.torch.distributed` has attention over a sequence that several processes hold.
+
 Importing this registers the custom operators `torch.ops.tilekiln.*`; `calls` has the kernels with all they can do.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 from .. import _needs_torch  # noqa: F401
 from . import _profiler, batching, calls, derivatives, operators
 from ._optimize import Optimized, optimize
+from .biased_experts import BiasedExperts
 from .dot_product import sdpa
 from .norms import LayerNorm, RMSNorm
 from .packed import Experts, Linear
@@ -22,6 +25,7 @@ from .routing import use
 _profiler.watch()
 
 __all__ = [
+    "BiasedExperts",
     "Experts",
     "LayerNorm",
     "Linear",

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from .._native import ArgumentError, NoKernelError
+from .biased_experts import BiasedExperts
 from .layers import silu_and_mul
 from .norms import LayerNorm, RMSNorm
-from .packed import Experts, Linear, Weights
+from .packed import Activations, Experts, Linear, Weights
 
 
 class Change(NamedTuple):
@@ -29,20 +30,30 @@ class Change(NamedTuple):
 class Optimized:
     """What `optimize` changed, and the way back. `str()` of it is a table."""
 
-    def __init__(self) -> None:
+    def __init__(self, activations: Activations = "int8") -> None:
+        self._activations = activations
         self.changes: list[Change] = []
         self._undo: list[Callable[[], None]] = []
         self._quantised = 0
+        self._final = False
+        """Are the originals of quantised weights let go? Until then undo gives the model back from anywhere."""
 
     def undo(self) -> None:
         """Give the model its modules back, bit for bit. RuntimeError, and nothing is done, if weights are quantised."""
-        if self._quantised:
+        if self._final:
             raise RuntimeError(
                 f"undo: {self._quantised} weights were quantised and their originals let go; load the model again"
             )
         while self._undo:
-            self._undo.pop()()
+            self._undo[-1]()
+            self._undo.pop()
         self.changes.clear()
+
+    def _let_go(self) -> None:
+        """The last step of a pass that quantised: nothing but `undo` holds the originals."""
+        if self._quantised:
+            self._final = True
+            self._undo.clear()
 
     def __str__(self) -> str:
         grouped: Counter[tuple[str, ...]] = Counter()
@@ -55,23 +66,29 @@ class Optimized:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def optimize(model: torch.nn.Module, *, weights: Weights = None) -> Optimized:
+def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Activations = "int8") -> Optimized:
     """Have a loaded decoder of Transformers, or any model of plain modules, computed by Tilekiln, in place.
 
-    Linear layers and experts get packed weights (`Linear`, `Experts`), which replace the originals: memory is not
-    doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
-    embedding. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model, attention become Tilekiln's too. A module
-    is replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as packed
-    ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the model back.
+    Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
+    memory is not doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
+    embedding; rows of activations become int8 with them, or with activations=None stay as they are (W8A16, W4A16: of
+    more exact results, slower with many rows; experts without biases are then left). RMSNorm and LayerNorm, gated SiLU
+    and, of a Transformers model, attention become Tilekiln's too. A module is replaced only if it gives on random rows
+    what its replacement gives. In training mode weights are left, as packed ones do not learn. What became of each
+    module, and why, is in the result: print it; its `undo` gives the model back.
 
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
-    they are packed. Raises ArgumentError for what is no module, or other words.
+    they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
+    weights stay, so that at most originals and quantised weights are held together. Raises ArgumentError for what is no
+    module, or other words.
     """
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"model: was a {type(model).__name__}, must be a torch.nn.Module")
     if weights not in (None, *get_args(get_args(Weights)[0])):
         raise ArgumentError(f"weights: was {weights!r}, must be 'int4', 'int8' or None")
-    done = Optimized()
+    if activations not in (None, "int8"):
+        raise ArgumentError(f"activations: was {activations!r}, must be 'int8' or None")
+    done = Optimized(activations)
     try:
         _attention(model, done)
         embedding = getattr(model, "get_output_embeddings", lambda: None)()
@@ -79,8 +96,9 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None) -> Optimized:
         for name, parent, key, module in list(_places(model)):
             shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
             _replace(done, name, parent, key, module, None if module is embedding else weights, shared)
+        done._let_go()
     except BaseException:  # Ctrl-C too: half of a model helps nobody
-        if not done._quantised:
+        if not done._final:
             done.undo()
         raise
     return done
@@ -115,8 +133,8 @@ class _LeftError(Exception):
 
 
 def _put(done: Optimized, parent: Any, key: str, made: torch.nn.Module, module: torch.nn.Module) -> None:
+    done._undo.append(lambda: setattr(parent, key, module))  # first: what is interrupted between the two is harmless
     setattr(parent, key, made)
-    done._undo.append(lambda: setattr(parent, key, module))
 
 
 def _computes(theirs: Tensor, ours: Tensor) -> None:
@@ -142,34 +160,66 @@ def _quantisable(weights: Weights, dtype: torch.dtype) -> None:
 
 
 def _emptied(done: Optimized, parameter: Any, unpack: Callable[[], Tensor], quantised: bool) -> None:
-    """Let go of the numbers of a parameter, whose packed copy is in use, until undo."""
-    parameter.data = parameter.data.new_empty(0)
-    done._quantised += quantised
+    """Let go of the numbers of a parameter, whose packed copy is in use, until undo.
+
+    A quantised copy does not give them back: they stay until the whole pass is done.
+    """
+    if quantised:
+        done._quantised += 1
+        return
     done._undo.append(lambda: setattr(parameter, "data", unpack()))
+    parameter.data = parameter.data.new_empty(0)
 
 
 @torch.no_grad()
 def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     _fit_for_inference(module)
     _quantisable(weights, module.weight.dtype)
-    made = Linear(module, weights)
+    made = Linear(module, weights, activations=done._activations)
     rows = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(module.weight)
     ours = made(rows)
     if weights is None:
         _computes(module(rows), ours)
     _put(done, parent, key, made, module)
     _emptied(done, module.weight, lambda: made.weight, weights is not None)
-    return f"packed {weights or str(made.dtype).removeprefix('torch.')}"
+    return _kind(weights, made.dtype)
+
+
+def _kind(weights: Weights, dtype: torch.dtype) -> str:
+    return f"packed {weights or str(dtype).removeprefix('torch.')}"
 
 
 @torch.no_grad()
 def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     _fit_for_inference(module)
     _quantisable(weights, module.down_proj.dtype)
+    if hasattr(module, "gate_up_proj_bias"):
+        return _biased_experts(done, parent, key, module, weights)
     count, hidden, inter = module.down_proj.shape
     if tuple(module.gate_up_proj.shape) != (count, 2 * inter, hidden) or len(list(module.parameters())) != 2:
-        raise _LeftError("has biases, or weights in another order than gate_up (experts, 2 inter, hidden)")
+        raise _LeftError("has weights in another order than gate_up (experts, 2 inter, hidden)")
+    if weights and done._activations is None:
+        raise _LeftError("multiplies quantised weights by rows of int8 alone")
     made = Experts(module, _activation(module.act_fn), weights)
+    return _put_experts(done, parent, key, made, module, weights)
+
+
+def _biased_experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """Those of gpt-oss."""
+    count, inter, hidden = module.down_proj.shape
+    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    wanted = {
+        "gate_up_proj": (count, hidden, 2 * inter), "gate_up_proj_bias": (count, 2 * inter),
+        "down_proj": (count, inter, hidden), "down_proj_bias": (count, hidden),
+    }  # fmt: skip
+    if shapes != wanted or not all(isinstance(getattr(module, name, None), float | int) for name in ("alpha", "limit")):
+        raise _LeftError("has biases, and something else than the experts of gpt-oss")
+    made = BiasedExperts(module, weights, done._activations)
+    return _put_experts(done, parent, key, made, module, weights)
+
+
+def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any, weights: Weights) -> str:
+    count, hidden = made.num_experts, made.hidden
     random = torch.Generator().manual_seed(0)
     rows = torch.randn(3, hidden, generator=random).to(module.down_proj)
     ids = torch.tensor([[0, count - 1]]).repeat(3, 1)[:, : min(count, 2)]
@@ -180,7 +230,7 @@ def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weigh
     _put(done, parent, key, made, module)
     _emptied(done, module.gate_up_proj, lambda: made.gate_up_proj, weights is not None)
     _emptied(done, module.down_proj, lambda: made.down_proj, weights is not None)
-    return f"packed {weights or str(made.dtype).removeprefix('torch.')}"
+    return _kind(weights, rows.dtype)
 
 
 def _activation(function: Any) -> str:
@@ -217,8 +267,8 @@ def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights
         weight = module.gate_proj.weight
         rows = torch.randn(2, module.gate_proj.in_features, generator=torch.Generator().manual_seed(0)).to(weight)
         _computes(module(rows), forward(module, rows))
+    done._undo.append(lambda: module.__dict__.pop("forward", None))
     module.forward = types.MethodType(forward, module)
-    done._undo.append(lambda: delattr(module, "forward"))
     return "silu_and_mul"
 
 

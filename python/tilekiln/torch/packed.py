@@ -19,6 +19,8 @@ from ..products import PackedWeight
 from ..quantised_weight import LANES, QuantisedWeight
 
 Weights = Literal["int4", "int8"] | None
+Activations = Literal["int8"] | None
+"""What rows become before they are multiplied by quantised weights; None: they stay fp16 or bf16."""
 BITS: dict[str, int] = {"int4": 4, "int8": 8}
 
 
@@ -65,14 +67,22 @@ class Linear(torch.nn.Module):
     scale: Tensor | None
     padded_bias: Tensor | None
 
-    def __init__(self, linear: torch.nn.Linear, weights: Weights = None, group: int | None = None) -> None:
+    def __init__(
+        self,
+        linear: torch.nn.Linear,
+        weights: Weights = None,
+        group: int | None = None,
+        *,
+        activations: Activations = "int8",
+    ) -> None:
         """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing.
 
         group: numbers of a row that share a factor, of quantised weights; None is 32 for int4, the whole row for int8.
+        activations: what rows of x become before they meet quantised weights; None: they stay as they are.
         """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self.weights, self.dtype = weights, linear.weight.dtype
+        self.weights, self.dtype, self.activations = weights, linear.weight.dtype, activations
         self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
         self.bias = linear.bias
         self.register_buffer("panels", None, persistent=False)
@@ -108,7 +118,7 @@ class Linear(torch.nn.Module):
 
     def product(self, rows: Tensor) -> Tensor:
         """Of rows (m, in_features), without a gradient."""
-        quantised = {"group": self.group, "quantise_a": True} if self.weights else {}
+        quantised = {"group": self.group, "quantise_a": self.activations is not None} if self.weights else {}
         operator = "flatmm_quant" if self.weights else "flatmm"
         arrays = (rows, self.panels) if self.scale is None else (rows, self.panels, self.scale)
         if torch.compiler.is_compiling():
@@ -130,7 +140,8 @@ class Linear(torch.nn.Module):
 
     def extra_repr(self) -> str:
         kind = self.weights or str(self.dtype).removeprefix("torch.")
-        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}, {kind}"
+        rows = ", rows as they are" if self.weights and self.activations is None else ""
+        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {kind}{rows}"
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self.weights is None:
