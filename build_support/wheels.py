@@ -19,7 +19,7 @@ from .platform_tag import platform_tag
 
 FACADE = "tilekiln"
 FACADE_NEEDS = ("numpy>=2", "ml-dtypes")
-EXTRAS = {"demo": "rich"}
+EXTRAS = {"demo": "rich", "install": "packaging"}
 ENTRY_POINTS = "tilekiln.libraries"
 EXTENSION = f"{FACADE}/_binding.abi3.so"
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that an archive can name

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from codegen.plan.plan import Plan
-from codegen.schema import tuned
+from codegen.schema import cpu, tuned
 from codegen.schema.axes import INTEGER, Family
 from codegen.schema.places import Places
 
@@ -149,7 +149,14 @@ def manifest(
         "where": plan.where,
         "mode": build_info["mode"],
         "targets": [
-            {"name": target.name, "backend": target.backend, "isa": target.isa, "order": target.order}
+            {
+                "name": target.name,
+                "backend": target.backend,
+                "isa": target.isa,
+                "order": target.order,
+                "arch": target.arch,
+                "cpu_flags": cpu.cpuinfo(target.cpuid),
+            }
             for target in plan.target_list
         ],
         "toolchain": {key: build_info[key] for key in ("cxx", "cxx_version", "flags")},

@@ -37,10 +37,14 @@ def has(arch: str, cpuid: Iterable[str]) -> bool:
     if arch not in ("any", platform.machine()):
         return False
     wanted = list(cpuid)
-    if not wanted:
-        return True
+    return not wanted or set(cpuinfo(wanted)) <= _flags()
+
+
+def cpuinfo(cpuid: Iterable[str]) -> list[str]:
+    """The flags of /proc/cpuinfo of a CPU that has all of `cpuid`, in order of their names."""
+    wanted = list(cpuid)
     only = {name for feature in wanted for name in _CPUINFO_ONLY.get(feature, ())}
-    return {_CPUINFO.get(name, name) for name in features(wanted)} | only <= _flags()
+    return sorted({_CPUINFO.get(name, name) for name in features(wanted)} | only)
 
 
 @cache

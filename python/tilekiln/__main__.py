@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import installed, just_in_time, machine, replay, trace
+from . import install, installed, just_in_time, machine, replay, trace, wheel_index
 from .bench import command as bench
 from .tune import command as tune
 
@@ -54,6 +54,8 @@ def _run(argv: list[str] | None) -> int:
     bench.add(commands)
     replay.add(commands)
     trace.add(commands)
+    install.add(commands)
+    wheel_index.add(commands)
     tune.add(commands)
     given = parser.parse_args(argv)
     if "run" in given:

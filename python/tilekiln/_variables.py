@@ -33,6 +33,7 @@ VARIABLES = (
     Variable("XDG_CACHE_HOME", "where that store lies when TILEKILN_JIT is not set", _JIT, "~/.cache"),
     Variable("TILEKILN_JIT_OPTIONS", "options of scons for builds just in time", _JIT, "none"),
     Variable("TILEKILN_JIT_SIZE", "what that store may hold", _JIT, "2 GB"),
+    Variable("TILEKILN_INDEX", "the index of `tilekiln install`", "python/tilekiln/install.py"),
     Variable("TILEKILN_PATH", "files and folders where libraries are looked for first", "python/tilekiln/library.py"),
     Variable(
         "TILEKILN_FLASH_ATTN_S_DMASK",

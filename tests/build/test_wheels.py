@@ -62,7 +62,12 @@ def test_record_and_metadata(packed, name):
     assert f"Tag: {tag}\n" in files[f"{information}/WHEEL"].decode()
     if name == "tilekiln":
         assert tag.startswith("cp311-abi3-")
-        assert metadata.get_all("Requires-Dist") == ["numpy>=2", "ml-dtypes", 'rich; extra == "demo"']
+        assert metadata.get_all("Requires-Dist") == [
+            "numpy>=2",
+            "ml-dtypes",
+            'rich; extra == "demo"',
+            'packaging; extra == "install"',
+        ]
         sources = {str(file.relative_to(ROOT / "python")) for file in (ROOT / "python/tilekiln").rglob("*.py")}
         assert sources <= files.keys()
         assert "tilekiln/_binding.abi3.so" in files
