@@ -105,6 +105,12 @@ constexpr i64 dtype_size(Dtype dtype) {
 
 inline i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
 
+// The blocks of the cache that an algorithm names: rows and columns of out, 32-bit words along k. 0: the engine's.
+struct Tile { i64 m = 0, n = 0, k = 0; };
+inline void set_tile(const Tile& tile, Problem* p) {
+  p->tile_m = static_cast<int>(tile.m), p->tile_k = static_cast<int>(tile.k);
+}
+
 // How out is cut into units. Results do not depend on it.
 struct Cut {
   // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
@@ -134,10 +140,12 @@ inline const void* moved(const void* data, i64 bytes) { return static_cast<const
 inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + bytes; }
 
 // One product, by the engine that was chosen.
-[[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& p,
-                                                 i64 tile_n = 0) {
+[[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& whole,
+                                                 const Tile& tile) {
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
-  const Cut cut(p, engine, call.threads, 1, tile_n);
+  Problem p = whole;
+  set_tile(tile, &p);
+  const Cut cut(p, engine, call.threads, 1, tile.n);
   const auto run = engine.run[static_cast<int>(p.dtype)];
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });

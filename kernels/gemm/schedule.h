@@ -145,14 +145,15 @@ inline Pieces stream(const Problem& p, i64 rows, i64 columns, i64 grain) {
 
 // One product, by the schedule, the tile and the engine that were chosen. Without k there is nothing to cut.
 [[nodiscard]] inline tilekiln_status run_scheduled(const Run& call, const Choice& choice, const Problem& whole,
-                                                   Schedule schedule, i64 tile_m, i64 tile_n, i64 tile_k) {
+                                                   Schedule schedule, const Tile& tile) {
+  if (schedule == Schedule::tiles || (whole.k == 0 && schedule != Schedule::persistent))
+    return run_product(call, choice, whole, tile);
   Problem p = whole;
-  p.tile_m = static_cast<int>(tile_m), p.tile_k = static_cast<int>(tile_k);
-  if (schedule == Schedule::persistent) return run_persistent(call, choice, p, tile_n);
-  if (schedule == Schedule::tiles || p.k == 0) return run_product(call, choice, p, tile_n);
-  const i64 grain = tile_k * 4 / dtype_size(p.dtype);
-  if (schedule == Schedule::split_k) return run_pieces(call, choice, p, split(p, tile_m, tile_n, grain), false);
-  return run_pieces(call, choice, p, stream(p, tile_m, tile_n, grain), schedule == Schedule::stream_k_tree);
+  set_tile(tile, &p);
+  if (schedule == Schedule::persistent) return run_persistent(call, choice, p, tile.n);
+  const i64 grain = tile.k * 4 / dtype_size(p.dtype);
+  if (schedule == Schedule::split_k) return run_pieces(call, choice, p, split(p, tile.m, tile.n, grain), false);
+  return run_pieces(call, choice, p, stream(p, tile.m, tile.n, grain), schedule == Schedule::stream_k_tree);
 }
 
 }  // namespace tilekiln::matrix

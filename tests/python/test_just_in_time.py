@@ -7,8 +7,11 @@ import os
 import pathlib
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tilekiln
@@ -209,21 +212,70 @@ PRODUCT = (
 )
 
 
+OTHERS = {
+    "gemm_multi_d": "dtype=fp32 layout_a=row layout_b=row layout_out=row d_count=1 elementwise=add activation=none",
+    "flatmm": "dtype=fp32 layout_a=row bias=no activation=none c=no",
+    "batched_gemm": "dtype=fp32 layout_a=row layout_b=row layout_out=row bias=no activation=none c=no",
+    "grouped_gemm": "dtype=fp32 layout_b=row bias=no activation=none c=no",
+    "gemm_quant": "dtype=bf16 out_dtype=int8 layout_a=row layout_b=row bias=no activation=none scaled=no quantise=row",
+}
+"""Products by other operators, whose tiles are blocks of the same engine."""
+TILES = ("tile_m=240 tile_n=256 tile_k=128", "tile_m=48 tile_n=256 tile_k=1", "tile_m=240 tile_n=1 tile_k=128")
+
+
 def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
     """Of a list all such are one library; other numbers, or other words, are refused before anything is built."""
-    small, tall = tk.jit([f"{PRODUCT} {tile}" for tile in ("tile_m=48 tile_n=64", "tile_m=192 tile_k=32")])
-    assert small is tall
-    names = [small.instance_name(at) for at in range(small.instance_count)]
-    assert ["_b48x64x128_" in names[0], "_b192x256x32_" in names[1], len(names)] == [True, True, 2]
+    others = [f"{name} {words} {tile}" for name, words in OTHERS.items() for tile in TILES]
+    own = [f"{PRODUCT} {tile}" for tile in ("tile_m=48 tile_n=64", "tile_m=192 tile_k=32")]
+    small, *rest = tk.jit([*own, *others])
+    assert all(one is small for one in rest)
+    numbers = [
+        next(i.number for i in small.instances(f"family={one}".replace(" schedule=tiles", "")))
+        for one in [*own, *others]
+    ]
+    names = [small.instance_name(at) for at in numbers]
+    assert "_b48x64x128_" in names[0]
+    assert "_b192x256x32_" in names[1]
+    assert len(names) == small.instance_count
     a, b = np.random.default_rng(1).standard_normal((2, 200, 200)).astype(np.float32)
-    results = [small.gemm(a, b, instance=at) for at in (0, 1)]
+    results = [small.gemm(a, b, instance=at) for at in numbers[:2]]
     np.testing.assert_array_equal(*results)
     np.testing.assert_allclose(results[0], a.astype(float) @ b.astype(float), atol=1e-3)
+    panels = np.ascontiguousarray(np.pad(b, ((0, 0), (0, 56))).reshape(200, 4, 64, 1).swapaxes(0, 1))
+    a16, b16 = a.astype(ml_dtypes.bfloat16), b.astype(ml_dtypes.bfloat16)
+    calls: dict[str, Callable[[int], Any]] = {
+        "gemm_multi_d": lambda at: small.gemm_multi_d(a, b, b, instance=at, num_threads=1),
+        "flatmm": lambda at: small.flatmm(a, panels, instance=at, num_threads=1),
+        "batched_gemm": lambda at: small.batched_gemm(a[None], b[None], instance=at, num_threads=1),
+        "grouped_gemm": lambda at: small.grouped_gemm(
+            a, b[None], np.array([0, 200], np.int32), instance=at, num_threads=1
+        ),
+        "gemm_quant": lambda at: small.gemm_quant(a16, b16, instance=at, num_threads=1),
+    }
+    for place, name in enumerate(OTHERS):
+        whole, short, narrow = numbers[2 + 3 * place :][:3]
+        for at in (short, narrow):  # blocks of one word, of one column: the same bits, and far more work
+            first, second = calls[name](whole), calls[name](at)
+            for one, other in zip(first, second, strict=True) if isinstance(first, tuple) else [(first, second)]:
+                np.testing.assert_array_equal(one, other)
+        assert _seconds(calls[name], at) > 1.5 * _seconds(calls[name], whole), small.instance_name(at)
     for words, sentence in (
-        ("tile_m=257", "tile_m: was 257, must be a number from 1 to 256"),
-        ("tile_k=x", "tile_k: was x, must be a number from 1 to 128"),
-        ("tile_m=64 dtype=fp31", "no value 'fp31'"),
-        ("tile_m>=64", "is one clause of axis=value"),
+        ("gemm tile_m=257", "tile_m: was 257, must be a number from 1 to 256"),
+        ("flatmm tile_n=0", "tile_n: was 0, must be a number from 1 to 256"),
+        ("gemm tile_k=x", "tile_k: was x, must be a number from 1 to 128"),
+        ("gemm tile_m=64 dtype=fp31", "no value 'fp31'"),
+        ("gemm tile_m>=64", "is one clause of axis=value"),
+        ("flatmm_quant tile_m=64", "tile_m"),
     ):
         with pytest.raises(tk.ArgumentError, match=sentence):
-            tk.jit(f"gemm {words}")
+            tk.jit(words)
+
+
+def _seconds(call: Callable[[int], object], at: int) -> float:
+    """Of this thread, the least of five."""
+    found = []
+    for _ in range(5):
+        begin = time.thread_time()
+        call(at)
+        found.append(time.thread_time() - begin)
+    return min(found)

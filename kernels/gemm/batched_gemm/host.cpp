@@ -59,14 +59,18 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<matrix::Batch>& call) {
+  namespace at = tilekiln::batched_gemm::fields;
+  const uint32_t* const how = call.choice.how->fields;
   const matrix::Batch& batch = call.problem;
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
-  const matrix::Cut cut(batch.first, engine, call.threads, batch.count);
+  const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
+  const matrix::Cut cut(batch.first, engine, call.threads, batch.count, tile.n);
   const auto run = engine.run[static_cast<int>(batch.first.dtype)];
   const double work = matrix::work_of(batch.first) * static_cast<double>(batch.count);
   return launch_stage(call, call.choice, batch, cut.units() * batch.count, work, engine.scratch_bytes,
                       [&](matrix::i64 number, void* scratch) {
                         Problem p = batch.first;
+                        matrix::set_tile(tile, &p);
                         const matrix::i64 index = number / cut.units();
                         p.a = matrix::moved(p.a, index * batch.a_step);
                         p.b = matrix::moved(p.b, index * batch.b_step);

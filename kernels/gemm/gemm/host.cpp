@@ -61,7 +61,7 @@ tilekiln_status launch(StageCall<Problem>& call) {
   namespace at = tilekiln::gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
   return matrix::run_scheduled(call, call.choice, call.problem, static_cast<matrix::Schedule>(how[at::schedule]),
-                               how[at::tile_m], how[at::tile_n], how[at::tile_k]);
+                               {how[at::tile_m], how[at::tile_n], how[at::tile_k]});
 }
 
 }  // namespace tilekiln::op::gemm

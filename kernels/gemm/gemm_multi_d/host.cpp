@@ -43,6 +43,10 @@ void fill(const Args& args, Call& call) {
   sizes[tilekiln::gemm_multi_d::sizes::k] = call.K;
 }
 
-tilekiln_status launch(StageCall<Problem>& call) { return matrix::run_product(call, call.choice, call.problem); }
+tilekiln_status launch(StageCall<Problem>& call) {
+  namespace at = tilekiln::gemm_multi_d::fields;
+  const uint32_t* const how = call.choice.how->fields;
+  return matrix::run_product(call, call.choice, call.problem, {how[at::tile_m], how[at::tile_n], how[at::tile_k]});
+}
 
 }  // namespace tilekiln::op::gemm_multi_d

@@ -49,10 +49,13 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<matrix::Quantised>& call) {
+  namespace at = tilekiln::gemm_quant::fields;
+  const uint32_t* const how = call.choice.how->fields;
+  const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::Quantised& q = call.problem;
   const i64 m = q.product.m, n = q.product.n;
   if (q.static_scale > 0) {
-    TILEKILN_TRY(matrix::run_product(call, call.choice, q.product));
+    TILEKILN_TRY(matrix::run_product(call, call.choice, q.product, tile));
     return launch_stage(call, call.choice, q, 1, static_cast<double>(m), 0,
                         [&](i64, void*) { std::fill_n(q.scale, m, q.static_scale); });
   }
@@ -62,7 +65,7 @@ tilekiln_status launch(StageCall<matrix::Quantised>& call) {
   if (m > 0 && n > 0) {
     TILEKILN_TRY(memory.get(call, static_cast<size_t>(m * n) * sizeof(float)));
     sums.out = memory.as<float>(), sums.out_row = n, sums.out_dtype = OutDtype::fp32;
-    TILEKILN_TRY(matrix::run_product(call, call.choice, sums));
+    TILEKILN_TRY(matrix::run_product(call, call.choice, sums, tile));
   }
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   const bool fp8 = q.product.out_dtype == OutDtype::fp8;

@@ -91,11 +91,15 @@ void fill(const Args& args, Call& call) {
 
 // The units of all groups, numbered group after group.
 tilekiln_status launch(StageCall<matrix::Groups>& call) {
+  namespace at = tilekiln::grouped_gemm::fields;
+  const uint32_t* const how = call.choice.how->fields;
+  const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::Groups& groups = call.problem;
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   const size_t count = groups.starts.size() - 1;
   const auto of_group = [&](size_t group) {
     Problem p = groups.first;
+    matrix::set_tile(tile, &p);
     const matrix::i64 start = groups.starts[group], index = static_cast<matrix::i64>(group);
     p.m = groups.starts[group + 1] - groups.starts[group];
     p.a = matrix::moved(p.a, start * groups.a_row);
@@ -106,7 +110,7 @@ tilekiln_status launch(StageCall<matrix::Groups>& call) {
     return p;
   };
   const auto cut_of = [&](const Problem& p) {
-    return matrix::Cut(p, engine, call.threads, static_cast<matrix::i64>(count));
+    return matrix::Cut(p, engine, call.threads, static_cast<matrix::i64>(count), tile.n);
   };
   std::vector<matrix::i64> ends(count);
   matrix::i64 units = 0;
