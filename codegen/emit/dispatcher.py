@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 
@@ -11,6 +11,9 @@ from codegen.schema.errors import no_such
 from codegen.schema.language import Condition, parse
 from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
+
+if TYPE_CHECKING:
+    from codegen.schema.tree import Tree
 
 FILE = "kernels/dispatcher.yaml"
 PYTHON = "python/tilekiln/dispatcher"
@@ -164,6 +167,22 @@ def contents(places: Places) -> dict[str, str]:
     declared = read(places)
     setters = HEAD + "".join(_classes(declared))
     return {f"{PYTHON}/_fields.py": _fields(declared), f"{PYTHON}/_setters.py": setters}
+
+
+def limits(tree: Tree) -> dict[str, str]:
+    """By its path, the file of what may be chosen up to: tiles of each family, bytes that a block of a GPU holds."""
+    own = {stage for operator in tree.own_operators.values() for stage in operator.file.stages}
+    most = {
+        family.name: {name: number for axis in family.algorithm_axes for name, number in axis.most.items()}
+        for family in tree.families.values()
+        if family.name in own and any(axis.most for axis in family.algorithm_axes)
+    }
+    lds = {one.arch: one.limits["lds_bytes"] for one in tree.every_target.values() if one.backend == "ck"}
+    head = HEAD.split("from .problem", maxsplit=1)[0].replace(
+        "Fields of problems and the setters of their builders", "Limits"
+    )
+    head = head.replace(FILE, "the families' family.yaml and kernels/targets")
+    return {f"{PYTHON}/_limits.py": head + f"TILE_MOST = {most!r}\nLDS_BYTES = {lds!r}\n"}
 
 
 def _fields(declared: DispatcherFile) -> str:

@@ -272,6 +272,9 @@ class Family:
             if file.of and file.values is not None:
                 raise self.document.error(path, "an algorithm axis has numbers (`of`) or `values`, not both")
             axis = AlgorithmAxis(file)
+            if file.most is not None and len(file.most) != len(axis.of):
+                has = f"{len(axis.of)}: {', '.join(axis.of)}" if axis.of else "none, since it has no numbers (of)"
+                raise self.document.error((*path, "most"), f"most was of {len(file.most)} numbers, must be of {has}")
             if isinstance(file.word, list) and len(file.word) != len(axis.values):
                 message = f"{len(file.word)} words for {len(axis.values)} values: {', '.join(axis.values)}"
                 raise self.document.error((*path, "word"), message)

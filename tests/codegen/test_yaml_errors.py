@@ -20,6 +20,7 @@ FAMILY, GENERIC, AVX2 = (
     "kernels/targets/cpu-generic.yaml",
     "kernels/targets/cpu-avx2.yaml",
 )
+GEMM = "kernels/gemm/gemm/family.yaml"
 CPU = "kernels/backends/cpu/backend.yaml"
 BWD = "fmha_bwd_dq_dk_dv"
 BWD_FAMILY, DOT = "kernels/attention/fmha_bwd/dq_dk_dv/family.yaml", "kernels/attention/fmha_bwd/dot_do_o/family.yaml"
@@ -116,6 +117,7 @@ CASES = [
         "@dtype=fp8bf16 bias=alibi softcap=yes",
         "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
     ),
+    (GEMM, "most: [256, 256, 128]", "most: @[256, 256]", "most was of 2 numbers, must be of 3: tile_m, tile_n, tile_k"),
     (FAMILY, 'word: "_d{}"', 'word: @"_d"', "this gives two values one word; {} is the value"),
     (
         FP32_MIN,

@@ -40,7 +40,7 @@ def contents(operators: Mapping[str, Operator], receipts: Mapping[str, str]) -> 
 
 def _all(tree: Tree) -> dict[str, str]:
     made = contents(tree.own_operators, receipts(tree))
-    return made | dispatcher.contents(tree.places) | dispatcher_header.contents(tree.places)
+    return made | dispatcher.contents(tree.places) | dispatcher.limits(tree) | dispatcher_header.contents(tree.places)
 
 
 def write(tree: Tree) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import tilekiln as tk
 from tilekiln import dispatcher as dp
 from tilekiln import operators
+from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
 
 DTYPES = {
     "fp32": np.dtype(np.float32),
@@ -36,10 +37,7 @@ SCHEDULERS = ("intrawave", "interwave", "auto")
 EPILOGUES = ("default", "cshuffle", "none")
 ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid": "sigmoid", "Swish": "silu",
                "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
-LDS_BYTES = {"gfx90a": 65536, "gfx942": 65536, "gfx950": 163840, "gfx1100": 65536, "gfx1201": 65536}
-"""What holds the blocks of a and b on upstream's GPUs (kernels/targets)."""
 _WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
-_MOST = {"tile_m": 256, "tile_n": 256, "tile_k": 128}  # in words; kernels/gemm/gemm/family.yaml
 _LAYOUTS = {"r": "row", "c": "column"}
 _NO_KERNEL, _FAILED = -2, -1
 
@@ -163,7 +161,7 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
         tile, one = f"tile_{letter}", getattr(config, f"wave_{letter}") * getattr(config, f"warp_tile_{letter}")
         rule(one > 0 and getattr(config, tile) > 0 and getattr(config, tile) % max(one, 1) == 0, tile,
              f"a multiple of {one}, its waves times their tiles", max(one, 16))  # fmt: skip
-    for tile, most in _MOST.items():
+    for tile, most in TILE_MOST["gemm"].items():
         limit = most * (_WORD.get(config.dtype_a, 1) if tile == "tile_k" else 1)
         rule(getattr(config, tile) <= limit, tile, f"at most {limit}, a block of the cache", limit)
         if tile == "tile_k":
