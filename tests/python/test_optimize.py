@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None, "bos_token_id": None,
 }  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
-PACKED = {"attention": "attention 'tilekiln'", "Linear": "packed float32"}
+PACKED = {"attention": "attention 'tilekiln'", "cache": "grows in place", "Linear": "packed float32"}
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     # What a model's configuration says besides, and what must become of its modules.
     "Llama": ({}, PACKED | {"LlamaRMSNorm": "RMSNorm", "LlamaMLP": "silu_and_mul"}),
@@ -55,7 +55,8 @@ def prompt() -> Any:
 def became(done: Any) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for one in done.changes:
-        found.setdefault(one.module if one.name else "attention", set()).add(one.became)
+        module = one.module if one.name else "cache" if one.module == "DynamicCache" else "attention"
+        found.setdefault(module, set()).add(one.became)
     return found
 
 
@@ -228,6 +229,44 @@ def test_an_interrupted_pass_gives_the_model_back(
     assert [type(one) for one in model.modules()] == kinds
     assert same(model.state_dict(), before)
     assert model.config._attn_implementation == make(name).config._attn_implementation
+
+
+def test_a_cache_that_grows_in_place_is_the_original() -> None:
+    """Appended to, cropped, reordered, repeated and copied at random: what DynamicLayer holds, and rarely copied."""
+    from tilekiln.torch.growing_cache import GrowingLayer
+    from transformers.cache_utils import DynamicLayer
+
+    random = torch.Generator().manual_seed(0)
+    ours, theirs, moved = GrowingLayer(), DynamicLayer(), 0
+    for step in range(200):
+        what = int(torch.randint(12, (), generator=random))
+        batch = theirs.keys.shape[0] if theirs.is_initialized else 2
+        for one in (ours, theirs):
+            if step and what == 0:
+                one.crop(-1)
+            elif step and what == 1:
+                one.batch_select_indices(torch.arange(batch).flip(0)[:3])
+            elif step and what == 2 and batch < 4:
+                one.batch_repeat_interleave(2)
+        if what == 3:
+            ours = copy.deepcopy(ours)
+        if what == 4 and step > 150:
+            ours.reset(), theirs.reset()
+            batch = 2
+        batch = theirs.keys.shape[0] if theirs.is_initialized else 2
+        new = torch.randn(2, batch, 2, int(torch.randint(1, 4, (), generator=random)), 8, generator=random)
+        before = ours._rooms
+        kept = ours.keys.clone() if ours.is_initialized else None
+        held = ours.keys if ours.is_initialized else None
+        made, wanted = ours.update(*new), theirs.update(*new)
+        moved += what > 4 and ours._rooms is not before
+        assert all(torch.equal(one, other) for one, other in zip(made, wanted, strict=True))
+        assert held is None or torch.equal(held, kept)  # what was handed out before
+        assert ours.get_seq_length() == theirs.get_seq_length()
+    assert moved < 30, moved
+    grad = torch.randn(1, 2, 3, 8, requires_grad=True)
+    GrowingLayer().update(grad, grad)[0].sum().backward()
+    assert grad.grad is not None
 
 
 def test_bad_input() -> None:

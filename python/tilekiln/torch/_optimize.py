@@ -73,9 +73,9 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
     memory is not doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
     embedding; rows of activations become int8 with them, or with activations=None stay as they are (W8A16, W4A16: of
     more exact results, slower with many rows; experts without biases are then left). RMSNorm and LayerNorm, gated SiLU
-    and, of a Transformers model, attention become Tilekiln's too. A module is replaced only if it gives on random rows
-    what its replacement gives. In training mode weights are left, as packed ones do not learn. What became of each
-    module, and why, is in the result: print it; its `undo` gives the model back.
+    and, of a Transformers model, attention become Tilekiln's too, and its dynamic cache grows in place. A module is
+    replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as packed
+    ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the model back.
 
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
     they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
@@ -91,6 +91,7 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
     done = Optimized(activations)
     try:
         _attention(model, done)
+        _caches(model, done)
         embedding = getattr(model, "get_output_embeddings", lambda: None)()
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
         for name, parent, key, module in list(_places(model)):
@@ -281,12 +282,27 @@ def _attention(model: Any, done: Optimized) -> None:
     before = model.config._attn_implementation
     try:
         transformers.register()
+        done._undo.append(lambda: model.set_attn_implementation(before))
         model.set_attn_implementation(transformers.NAME)
     except (ValueError, AttributeError) as error:
         done.changes.append(Change("", type(model).__name__, "", f"attention: {str(error).splitlines()[0]}"))
         return
-    done._undo.append(lambda: model.set_attn_implementation(before))
     done.changes.append(Change("", type(model).__name__, "attention 'tilekiln'", ""))
+
+
+def _caches(model: Any, done: Optimized) -> None:
+    """Of a Transformers model: the dynamic cache that it is given, whoever made it."""
+    if not hasattr(model, "set_attn_implementation"):
+        return
+    from .growing_cache import grow_in_place
+
+    def given(_: Any, arguments: Any, named: dict[str, Any]) -> None:
+        if named.get("past_key_values") is not None and not torch.compiler.is_compiling():
+            grow_in_place(named["past_key_values"])
+
+    handle = model.register_forward_pre_hook(given, with_kwargs=True)
+    done._undo.append(handle.remove)
+    done.changes.append(Change("", "DynamicCache", "grows in place", ""))
 
 
 def _is_norm(module: Any) -> bool:

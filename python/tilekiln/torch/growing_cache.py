@@ -1,0 +1,69 @@
+"""A KV cache of Transformers that grows in place, where its own is copied whole for every token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicLayer
+
+LEAST = 64
+
+
+class GrowingLayer(DynamicLayer):
+    """A DynamicLayer whose keys and values are the filled part of rooms with a quarter to spare.
+
+    `update` writes new tokens behind the others; a room that is full, or that was cut, repeated or reordered, is made
+    anew. keys and values (batch, nhead_k, tokens, hdim) are views of it: what was taken from the cache before stays as
+    it was until the cache is cropped and written again. Tensors that a gradient is recorded for, and what torch.compile
+    traces, go the original's way.
+    """
+
+    _rooms: tuple[Tensor, Tensor] | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        new = key_states, value_states
+        recorded = torch.is_grad_enabled() and (key_states.requires_grad or value_states.requires_grad)
+        if recorded or torch.compiler.is_compiling():
+            self._rooms = None
+            made: tuple[Tensor, Tensor] = super().update(key_states, value_states, *args, **kwargs)
+            return made
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        old: tuple[Any, Any] = (self.keys, self.values)
+        length = self.get_seq_length()
+        end = length + key_states.shape[-2]
+        if self._rooms is None or not all(map(_fits, self._rooms, old, new, (end, end))):
+            room = end + max(LEAST, end // 4)
+            self._rooms = _room(key_states, room), _room(value_states, room)
+            if length:
+                for place, one in zip(self._rooms, old, strict=True):
+                    place[..., :length, :] = one
+        for place, one in zip(self._rooms, new, strict=True):
+            place[..., length:end, :] = one
+        self.keys, self.values = (place[..., :end, :] for place in self._rooms)
+        return self.keys, self.values
+
+
+def _room(like: Tensor, tokens: int) -> Tensor:
+    return like.new_empty(*like.shape[:-2], tokens, like.shape[-1])
+
+
+def _fits(room: Tensor, old: Tensor, new: Tensor, end: int) -> bool:
+    """Are the tokens there the beginning of this room, with space up to `end`?"""
+    return (
+        end <= room.shape[-2]
+        and room.shape[:-2] == new.shape[:-2]
+        and room.dtype == new.dtype
+        and room.device == new.device
+        and old.data_ptr() == room.data_ptr()
+        and old.stride() == room.stride()
+    )
+
+
+def grow_in_place(cache: Any) -> None:
+    """Have the plain layers of a DynamicCache grow in place from now on; others, such as sliding ones, stay."""
+    for layer in getattr(cache, "layers", ()):
+        if type(layer) is DynamicLayer:
+            layer.__class__ = GrowingLayer
