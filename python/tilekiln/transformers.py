@@ -1,8 +1,10 @@
-"""Tilekiln in Hugging Face Transformers: an attention implementation by name.
+"""Tilekiln in Hugging Face Transformers: implementations of attention and of experts by name.
 
     import tilekiln.transformers
     tilekiln.transformers.register()
-    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="tilekiln")
+    model = AutoModelForCausalLM.from_pretrained(
+        name, attn_implementation="tilekiln", experts_implementation="tilekiln"
+    )
 
 The contract is the one of Transformers' flash attention: models hand over a padding mask of 2 dimensions or none, and
 say by name what else hides keys (sliding_window, is_causal, position_ids of packed sequences). A mask that this cannot
@@ -36,6 +38,12 @@ if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
 from transformers.masking_utils import causal_mask_function, sdpa_mask  # noqa: E402
 
+try:
+    from transformers.integrations import moe
+except ImportError:  # Transformers 4, whose experts have no implementations to choose from
+    moe: Any = None  # type: ignore[no-redef]
+
+from .operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
 
 NAME = "tilekiln"
@@ -54,13 +62,15 @@ _replaced: dict[str, Any] = {}
 
 
 def register(*, flash_attention_2: bool = False) -> None:
-    """Make attn_implementation="tilekiln" known to Transformers.
+    """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
     check for the package and a GPU is passed over for that name. `unregister` undoes both.
     """
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
+    if moe is not None:
+        moe.ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
     if not flash_attention_2 or _replaced:
         return
     _replaced["attention"] = AttentionInterface._global_mapping[FLASH]
@@ -81,6 +91,8 @@ def unregister() -> None:
     """Take out what `register` put in. Models that were made meanwhile ask for names that are then unknown."""
     AttentionInterface._global_mapping.pop(NAME, None)
     AttentionMaskInterface._global_mapping.pop(NAME, None)
+    if moe is not None:
+        moe.ALL_EXPERTS_FUNCTIONS._global_mapping.pop(NAME, None)
     if _replaced:
         AttentionInterface.register(FLASH, _replaced.pop("attention"))
         AttentionMaskInterface.register(FLASH, _replaced.pop("mask"))
@@ -173,7 +185,7 @@ def attention(
     cu_seq_lens_k: Tensor | None = None,
     cache: Any = None,
     deterministic: bool | None = None,
-    **_: Any,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """The attention function, as Transformers' AttentionInterface calls it.
 
@@ -182,14 +194,21 @@ def attention(
     """
     if position_bias is not None:
         raise NotImplementedError(f'{NAME}: a position_bias (T5) is not supported: use attn_implementation="sdpa"')
-    if cache is not None:
-        raise NotImplementedError(f'{NAME}: continuous batching is not supported: use attn_implementation="sdpa"')
+    if cache is not None and (not hasattr(cache, "layer_to_allocator") or others.get("block_table") is not None):
+        raise NotImplementedError(
+            f"{NAME}: continuous batching is supported as Transformers 5 does it on a CPU, not by a "
+            f'{type(cache).__name__} with block tables: use attn_implementation="sdpa"'
+        )
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options: dict[str, Any] = {"softmax_scale": scaling, "dropout_p": dropout, "deterministic": deterministic}
     if softcap:
         options["softcap"] = softcap
     if s_aux is not None:
         options["sink"] = s_aux.float()
+    if cache is not None:
+        where = {**others, "cu_seq_lens_k": cu_seq_lens_k}
+        key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
+        cu_seq_lens_k = where["cu_seq_lens_k"]
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     if attention_mask is not None and attention_mask.dim() == 4:  # says all, the window too
         keys = attention_mask.shape[-1]
@@ -207,6 +226,40 @@ def attention(
     if starts is not None:
         return _packed(q, k, v, starts, starts, options), None
     return _forward(q, k, v, options), None
+
+
+ACTIVATIONS: dict[str, str] = {
+    "SiLUActivation": "silu",
+    "SiLU": "silu",
+    "GELUActivation": "gelu",
+    "GELUTanh": "gelu_tanh",
+}
+"""Activations of Transformers by the class of an experts module's act_fn, in the words of fused_moe."""
+
+
+def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """The experts function, as Transformers' ALL_EXPERTS_FUNCTIONS calls it, with weights as the module has them.
+
+    hidden_states (..., hidden), top_k_index and top_k_weights (tokens, topk); ids past the experts are nobody's. One
+    call of fused_moe where that computes what the module does: weights gate_up_proj and down_proj of gate, then up, in
+    either layout, without biases, silu or gelu. Others, and calls whose gradient is recorded, go to Transformers'
+    own "grouped_mm". `tilekiln.torch.optimize` packs weights once, which is faster.
+    """
+    activation = ACTIVATIONS.get(type(getattr(module, "act_fn", None)).__name__)
+    plain = module.has_gate and module.is_concatenated and not module.has_bias and not module.has_post_expert_norm
+    arrays = hidden_states, top_k_weights, module.gate_up_proj, module.down_proj
+    recorded = torch.is_grad_enabled() and any(one.requires_grad for one in arrays)
+    own_gate = getattr(type(module), "_apply_gate", None) is not moe._default_apply_gate
+    if not plain or own_gate or activation is None or recorded:
+        made: Tensor = moe.grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
+        return made
+    gate_up, down = (one.transpose(1, 2) if module.is_transposed else one for one in arrays[2:])
+    rows = hidden_states.reshape(-1, hidden_states.shape[-1])
+    inputs = rows, top_k_index.int(), top_k_weights.float(), gate_up.detach(), down.detach()
+    call: Callable[..., Any] = torch.ops.tilekiln.fused_moe
+    given = {"activation": activation}
+    out: Tensor = call(*inputs, **given) if torch.compiler.is_compiling() else _call("fused_moe", inputs, given)
+    return out.view(hidden_states.shape)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:

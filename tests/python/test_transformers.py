@@ -275,6 +275,74 @@ def test_sinks_and_what_is_refused(face):
             face.attention(module, q, k, v, None, **named)
 
 
+def test_continuous_batching(monkeypatch):
+    """generate_batch in place of flash_attention_2: the tokens of each prompt alone, pages of a pool shared."""
+    if not hasattr(transformers, "ContinuousBatchingConfig"):
+        pytest.skip("generate_batch of Transformers 4 asks for a GPU")
+    import tilekiln.transformers as face
+
+    model = make("Llama")
+    prompts = [torch.randint(2, 64, (length,)).tolist() for length in (5, 19, 11, 40)]
+    greedy = transformers.GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=63, pad_token_id=0)
+    model.set_attn_implementation("eager")
+    alone = [model.generate(torch.tensor([one]), generation_config=greedy)[0, len(one) :].tolist() for one in prompts]
+    calls = []
+    monkeypatch.setattr(face, "_packed", lambda *given, its=face._packed: calls.append(given) or its(*given))
+    face.register(flash_attention_2=True)
+    try:
+        model.set_attn_implementation("flash_attention_2")
+        pool = transformers.ContinuousBatchingConfig(num_blocks=16, page_size=16)
+        made = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
+    finally:
+        face.unregister()
+    tokens = {tuple(one.prompt_ids): list(one.generated_tokens) for one in made.values()}
+    assert [tokens[tuple(one)] for one in prompts] == alone
+    assert calls, "another attention ran"
+
+
+@pytest.mark.parametrize("name", ["Qwen3Moe", "Mixtral", "GptOss"])
+def test_experts_by_name(name, load, monkeypatch):
+    """ALL_EXPERTS_FUNCTIONS: what eager gives; those that fused_moe does not compute go to grouped_mm."""
+    import tilekiln.operators
+    import tilekiln.transformers as face
+
+    if face.moe is None:
+        pytest.skip("experts have no implementations to choose from before Transformers 5")
+    found = [load("flash"), load("pytorch"), load("fp32"), load("moe_default", targets="all")]
+    monkeypatch.setattr(tilekiln.operators, "_at_hand", lambda: found)
+    calls = []
+    monkeypatch.setattr(face, "_call", lambda *given, its=face._call: calls.append(given[0]) or its(*given))
+    config = getattr(transformers, f"{name}Config")(
+        **SIZES, num_experts=4, num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=48, head_dim=16,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    ids = torch.randint(1, 64, (2, 9))
+    face.register()
+    try:
+        model.set_experts_implementation("eager")
+        with torch.no_grad():
+            wanted = model(ids).logits
+            model.set_experts_implementation("tilekiln")
+            ours = model(ids).logits
+        assert bool(calls) == (name != "GptOss")
+        assert (ours - wanted).abs().max() <= 1e-4 * wanted.abs().max()
+        calls.clear()
+        model.train()(ids, labels=ids).loss.backward()
+        assert not calls
+        if name == "Mixtral":  # weights the other way round, as Aria has them
+            layer = model.model.layers[0].mlp.experts
+            for which in ("gate_up_proj", "down_proj"):
+                turned = getattr(layer, which).detach().transpose(1, 2).contiguous()
+                setattr(layer, which, torch.nn.Parameter(turned, requires_grad=False))
+            layer.is_transposed = True
+            given = layer, torch.randn(5, 64), torch.randint(4, (5, 2)), torch.rand(5, 2)
+            torch.testing.assert_close(face.experts(*given), face.moe.grouped_mm_experts_forward(*given))
+            assert calls
+    finally:
+        face.unregister()
+
+
 def test_too_old_a_transformers_is_refused(run):
     old = "import sys, types; sys.modules['transformers'] = old = types.ModuleType('transformers'); "
     said = "ImportError: transformers: was 4.56.2, must be 4.57 or newer"
