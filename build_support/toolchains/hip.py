@@ -65,7 +65,7 @@ def compile_engine(graph: Graph, source: str, name: str, target: Target, place: 
     from codegen.schema.tree import tree
 
     family = name.rpartition("-")[0]
-    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_target(tree(), target.name, family))
+    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_engine(tree(), target.name, family))
     return graph.compile(
         source,
         f"{place}/{target.name}/{name}.o",

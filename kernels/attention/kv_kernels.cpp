@@ -176,7 +176,7 @@ int splits_of_kernels(const KvCall& call) {
 
 tilekiln_status run_kernels(KvCall& call) {
   KvKernelProblem problem = {call.problem,  call.steps, {},      call.batch, call.seqlen_q,
-                             call.seqlen_k, 1,          nullptr, nullptr};
+                             call.seqlen_k, 1,          nullptr, nullptr,    call.query.sizes[size_cache_bytes]};
   if (call.batch == 0 || call.seqlen_q == 0) return TILEKILN_OK;
   CallMemory places, parts;
   if (call.unread) {

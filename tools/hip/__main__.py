@@ -28,7 +28,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     report.add_argument("--seqlen", type=positive, default=4096, help="queries and keys of what is timed (4096)")
     report.add_argument("--no-times", action="store_true", help="problems only")
     report.add_argument("--out", type=Path, help="write the report there as JSON, too")
-    report.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
+    report.add_argument(
+        "names",
+        nargs="*",
+        metavar="DTYPE:HDIM",
+        help="only these, such as bf16:128x128 or fmha_fwd_splitkv:bf16:128x128 (all)",
+    )
     return parser.parse_args(argv)
 
 
@@ -43,7 +48,7 @@ def report(options: argparse.Namespace) -> int:
     """0 when all holds."""
     import tilekiln as tk
 
-    from tools.hip import cases, device, times
+    from tools.hip import cache_cases, cases, device, times
 
     seed = int(time.time()) if options.seed is None else options.seed
     library = tk.load(options.library)
@@ -57,30 +62,42 @@ def report(options: argparse.Namespace) -> int:
         "wrong": 0,
     }
     print("\n".join(f"{name}: {value}" for name, value in said.items() if name != "wrong"), flush=True)
-    every = cases.signatures(library)
+    every: dict[str, tuple[Any, list[dict[str, Any]]]] = {
+        f"{dtype}:{q}x{v}": ((dtype, q, v), own) for (dtype, q, v), own in cases.signatures(library).items()
+    }
+    for key, own in cache_cases.signatures(library).items():
+        every["{}:{}:{}x{}".format(*key)] = (key, own)
     if not every:
         raise device.HipError(f"--library: {options.library} has no kernel of a HIP target, must be built for one")
-    unknown = set(options.names) - {f"{dtype}:{q}x{v}" for dtype, q, v in every}
+    unknown = set(options.names) - set(every)
     if unknown:
-        listed = " ".join(f"{dtype}:{q}x{v}" for dtype, q, v in every)
-        raise device.HipError(f"names: {' '.join(sorted(unknown))} is in no kernel of the library, which has {listed}")
-    chosen = {key: own for key, own in every.items() if not options.names or "{}:{}x{}".format(*key) in options.names}
+        raise device.HipError(
+            f"names: {' '.join(sorted(unknown))} is in no kernel of the library, which has {' '.join(every)}"
+        )
+    chosen = {name: own for name, own in every.items() if not options.names or name in options.names}
     said["problems"], said["times"] = [], []
     executed = 0
-    for (dtype, hdim_q, hdim_v), own in chosen.items():
-        outcome = cases.run(library, dtype, hdim_q, hdim_v, own, options.cases, seed)
+    for key, own in chosen.values():
+        if len(key) == 3:
+            outcome = cases.run(library, *key, own, options.cases, seed)
+        else:
+            outcome = cache_cases.run(library, key, own, options.cases, seed)
         executed += min(options.cases, len(own))
         print("\n".join([outcome.line, *(f"  {text}" for text in outcome.wrong[:5])]), flush=True)
         said["problems"].append(
-            {"dtype": dtype, "hdim": f"{hdim_q}x{hdim_v}", "worst": outcome.worst, "cases": outcome.cases}
+            {
+                "family": outcome.family,
+                "dtype": outcome.dtype,
+                "hdim": f"{outcome.hdim_q}x{outcome.hdim_v}",
+                "worst": outcome.worst,
+                "cases": outcome.cases,
+            }
         )
         said["wrong"] += len(outcome.wrong)
-    print(
-        f"signatures: {executed} executed of {sum(map(len, every.values()))}; {said['wrong']} problems wrong",
-        flush=True,
-    )
+    listed = sum(len(own) for _, own in every.values())
+    print(f"signatures: {executed} executed of {listed}; {said['wrong']} problems wrong", flush=True)
     if not options.no_times and not device.emulated():
-        for dtype, hdim_q, hdim_v in chosen:
+        for dtype, hdim_q, hdim_v in (key for key, _ in chosen.values() if len(key) == 3):
             for causal in (False, True):
                 line = times.measure(library, dtype, hdim_q, hdim_v, options.seqlen, causal)
                 said["times"].append(line)

@@ -28,31 +28,30 @@ class Outcome:
     dtype: str
     hdim_q: int
     hdim_v: int
+    family: str = "fmha_fwd"
     cases: int = 0
     worst: float = 0.0  # error as a share of its bound
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     @property
     def line(self) -> str:
-        said = f"{self.dtype} {self.hdim_q}x{self.hdim_v}: {self.cases} problems, {len(self.wrong)} wrong"
+        said = f"{self.family} {self.dtype} {self.hdim_q}x{self.hdim_v}: {self.cases} problems, {len(self.wrong)} wrong"
         return f"{said}, worst error {self.worst:.2f} of its bound"
 
 
-def head_dims(library: tk.Library) -> list[tuple[str, int, int]]:
-    """(dtype, hdim_q, hdim_v) of its kernels for HIP targets."""
-    own = (one.signature for one in library.instances("family=fmha_fwd") if "_waves_" in one.name)
-    return list(dict.fromkeys((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])) for s in own))
+def instances(library: tk.Library, family: str) -> list[Any]:
+    """Those of a family for HIP targets; a library may have none."""
+    return [one for one in library.instances() if one.family == family and "_hip_" in one.name]
 
 
 def signatures(library: tk.Library) -> dict[tuple[str, int, int], list[dict[str, Any]]]:
     """Of its instances for HIP targets, each once."""
     found: dict[tuple[str, int, int], list[dict[str, Any]]] = {}
-    for one in library.instances("family=fmha_fwd"):
-        if "_waves_" in one.name:
-            s = dict(one.signature)
-            own = found.setdefault((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
-            if s not in own:
-                own.append(s)
+    for one in instances(library, "fmha_fwd"):
+        s = dict(one.signature)
+        own = found.setdefault((str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
+        if s not in own:
+            own.append(s)
     return found
 
 

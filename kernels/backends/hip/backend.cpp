@@ -146,6 +146,14 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
                                            : check(hip.hipStreamSynchronize(native(stream)), device.id, "a copy");
 }
 
+// Compute units, as many workgroups as run side by side; 1 where the runtime does not say.
+int processors(Device device) {
+  constexpr int multiprocessors = 63;  // hipDeviceAttributeMultiprocessorCount of ROCm 5, 6 and 7
+  int count = 0;
+  if (!has_device(device.id) || runtime().hipDeviceGetAttribute(&count, multiprocessors, device.id) != 0) return 1;
+  return count > 0 ? count : 1;
+}
+
 struct HostStep {
   tilekiln_status (*function)(void*);
   void* context;
@@ -223,6 +231,7 @@ const Backend hip_backend = {"hip",
                              hip::wait,
                              hip::query,
                              hip::captured,
-                             hip::absent};
+                             hip::absent,
+                             hip::processors};
 
 }  // namespace tilekiln

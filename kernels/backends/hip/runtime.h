@@ -14,6 +14,7 @@ using Opaque = void*;  // modules, functions, streams
 #define TILEKILN_HIP_FUNCTIONS(X)                                                                                \
   X(hipInit, (unsigned flags))                                                                                   \
   X(hipGetDeviceCount, (int* count))                                                                             \
+  X(hipDeviceGetAttribute, (int* value, int attribute, int device))                                              \
   X(hipGetDevice, (int* device))                                                                                 \
   X(hipSetDevice, (int device))                                                                                  \
   X(hipGetLastError, ())                                                                                         \

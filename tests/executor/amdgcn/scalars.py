@@ -123,6 +123,8 @@ BITS = [
     *_set("s_bfe_u32", "{d}, {a}, 0x90005", lambda a, b, c, o: _field(a, 0x90005, 32, False)),
     *_set("s_bfe_i32", "{d}, {a}, 0x90005", lambda a, b, c, o: _field(a, 0x90005, 32, True)),
     *_set("s_bfe_u64", "{d}, {a}, 0x210011", lambda a, b, c, o: _field(a, 0x210011, 64, False), bits=64),
+    *_set("s_bfe_i64", "{d}, {a}, 0x210011", lambda a, b, c, o: _field(a, 0x210011, 64, True), bits=64),
+    *_set("s_bfe_i64", "{d}, {a}, 0x200000", lambda a, b, c, o: _field(a, 0x200000, 64, True), bits=64),
     *_set("s_bfm_b32", BOTH, lambda a, b, c, o: ((1 << (a & 31)) - 1) << (b & 31)),
     *_set("s_pack_ll_b32_b16", BOTH, lambda a, b, c, o: a & 0xFFFF | b << 16),
     *_set("s_pack_lh_b32_b16", BOTH, lambda a, b, c, o: a & 0xFFFF | b & 0xFFFF0000),

@@ -154,6 +154,8 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray]) -> tuple[l
         np.int32(0),
         np.float32(1.0),
         np.int32(features),
+        np.int32(2**31 - 1),  # rows of packed arrays
+        np.int32(2**31 - 1),
     ]
     return fields, len(sizes.lengths_q) if group else q.shape[0], q.shape[head], max(lengths_q, default=0)
 

@@ -35,11 +35,13 @@ HEAD = """\
 
 
 def builds() -> dict[str, Build]:
-    """The code objects that libraries hold, by name."""
+    """The code objects of fmha_fwd that libraries hold, by name."""
     found: dict[str, Build] = {}
     for architecture in ARCHITECTURES:
         for kernel in kernels.of_target(tree(), f"hip-{architecture}"):
             given = kernel.file.define
+            if kernel.file.family != "fmha_fwd":
+                continue
             found[kernel.name] = Build(
                 architecture,
                 kernel.dtype,

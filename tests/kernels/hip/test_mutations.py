@@ -29,7 +29,10 @@ MUTATIONS = {
     "O is not rescaled": ("query.out[d][r] *= correction;", "query.out[d][r] *= 1.f;"),
     "the sum is not rescaled": ("query.sum * correction + sum", "query.sum + sum"),
     "rows past the end are stored": ("  if (!inside) return;\n", ""),
-    "queries past the end are loaded": ("((w.seqlen_q - w.first - 1) * p.q_row + p.hdim_q) * 2", "0x7ffffff0"),
+    "queries past the end are loaded": (
+        "((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * 2",
+        "0x7ffffff0",
+    ),
     "keys past the end are loaded": ("((rows - 1) * m.row_k + m.hdim_q) * 2", "0x7ffffff0"),
     "values past the end are loaded": ("((rows - 1) * m.row_v + m.hdim_v) * 2", "0x7ffffff0"),
     "the last key is off by one": ("last = w.seqlen_k - 1, sinks", "last = w.seqlen_k, sinks"),

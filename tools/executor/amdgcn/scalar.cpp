@@ -214,8 +214,23 @@ BITWISE("s_xnor_b32", "s_xnor_b64", ~(a ^ b), da& db)
 SHIFT64("s_lshl_b64", a << (b & 63))
 SHIFT64("s_lshr_b64", a >> (b & 63))
 SHIFT64("s_ashr_i64", u64(i64(a) >> (b & 63)))
-SHIFT64("s_bfe_u64",
-        !(b >> 16 & 127) ? 0 : (a >> (b & 63)) & ((b >> 16 & 127) >= 64 ? ~0ull : (1ull << (b >> 16 & 127)) - 1))
+// The compiler sign-extends 32 bits by it, whatever the other half holds: what is not in the field need not be defined.
+#define FIELD64(names, is_signed)                                                                                      \
+  INSTRUCTION(names, {                                                                                                 \
+    u64 da = ~0ull;                                                                                                    \
+    u32 db = ~0u;                                                                                                      \
+    const u64 a = read_scalar64(wave, in, in.operand[1], da);                                                          \
+    const u32 b = read_scalar(wave, in, in.operand[2], 0, db), at = b & 63;                                            \
+    const u32 count = (b >> 16 & 127) < 64 - at ? b >> 16 & 127 : 64 - at;                                             \
+    const u64 mask = count == 0 ? 0 : ~0ull >> (64 - count);                                                           \
+    u64 r = a >> at & mask;                                                                                            \
+    if (is_signed && count > 0 && r >> (count - 1) & 1) r |= ~mask;                                                    \
+    const bool defined = db == ~0u && (da >> at & mask) == mask;                                                       \
+    set_scc(wave, r != 0, defined);                                                                                    \
+    write_scalar64(wave, in, in.operand[0], r, defined ? ~0ull : 0);                                                   \
+  })
+FIELD64("s_bfe_u64", false)
+FIELD64("s_bfe_i64", true)
 INSTRUCTION("s_not_b64", {
   u64 defined = ~0ull;
   const u64 r = ~read_scalar64(wave, in, in.operand[1], defined);

@@ -81,6 +81,16 @@ HIP_API int hipDeviceGetName(char* name, int bytes, int device) {
   std::snprintf(name, size_t(bytes), "%s, emulated by tilekiln hipsim", tilekiln_hipsim_architecture());
   return success;
 }
+/// Of what libraries ask: the compute units of a card of the architecture (MI250, MI300X, MI355X, RX 7900 XTX, RX 9070 XT).
+HIP_API int hipDeviceGetAttribute(int* value, int attribute, int device) {
+  constexpr int multiprocessors = 63;
+  if (!value || device || attribute != multiprocessors) return noted(invalid_value);
+  static const std::map<std::string, int> units = {
+      {"gfx90a", 104}, {"gfx942", 304}, {"gfx950", 256}, {"gfx1100", 96}, {"gfx1201", 64}};
+  const auto found = units.find(tilekiln_hipsim_architecture());
+  *value = found == units.end() ? 1 : found->second;
+  return success;
+}
 HIP_API int hipRuntimeGetVersion(int* version) {
   if (!version) return noted(invalid_value);
   *version = 0;

@@ -61,7 +61,7 @@ struct alignas(128) Row {
   int total_q, total_k;  // rows of packed arrays: starts that the host has not seen are kept within
   int min_seqlen_q;      // sequences with at most so many rows are left to another call
   int features;
-  // Of a cache: the fields of kernels/attention/cuda/places.h. A page is `k_page` rows of k from the one before it; the map of k has
+  // Of a cache: the fields of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the map of k has
   // boxes of `box` rows, which lie in one page each.
   const int* first_key;
   const int* row_k;

@@ -7,12 +7,26 @@
 // for its rounding, the fragment of P^T that the second product wants, so P never touches LDS. K lies in LDS as it came,
 // V transposed. Emulated (functional), never run on AMD silicon.
 //
-// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT.
+// With TK_CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
+// head, and a workgroup may have a part of the keys (the splits of decode).
+//
+// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT, TK_CACHE.
 #include "kernels/backends/hip/vocabulary.h"
+#ifndef TK_CACHE
+#define TK_CACHE 0
+#endif
+#if TK_CACHE
+#include "kernels/attention/hip/places.h"
+#endif
 #include "kernels/attention/fmha_fwd/hip/problem.h"
 
 namespace tilekiln::hip {
 
+#if TK_CACHE
+using Problem = CacheProblem;
+#else
+using Problem = ForwardProblem;
+#endif
 constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
 constexpr int kTileQ = TK_WAVES * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
@@ -27,10 +41,37 @@ struct Work {
   const TK_GLOBAL T *q, *k, *v;
   TK_GLOBAL T* out;
   int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of a packed sequence
-  int first;                                     // query of the block
+  int first;                                     // query of the block; with pack: pair of a query and a head
+  int rows, pack, split;                         // of the sequence: queries, or pairs
+  int first_query, last_query;                   // of the block
+#if TK_CACHE
+  fmha::Keys keys;
+#endif
 };
 
-/// The length of sequence b, within the longest: of numbers that the host has not looked at, too.
+#if TK_CACHE
+TK_DEVICE Work work(const Problem& p) {
+  Work w;
+  w.batch = __builtin_amdgcn_workgroup_id_z() / p.splits;
+  w.split = __builtin_amdgcn_workgroup_id_z() - w.batch * p.splits;
+  w.pack = p.pack;
+  w.head = __builtin_amdgcn_workgroup_id_y() * p.pack;
+  w.first = __builtin_amdgcn_workgroup_id_x() * kTileQ;
+  w.first_query = w.first / p.pack, w.last_query = (w.first + kTileQ - 1) / p.pack;
+  const fmha::Queries queries = fmha::find_queries(p.at, w.batch);
+  w.keys = fmha::find_keys(p.at, w.batch);
+  w.seqlen_q = queries.count, w.start_q = queries.start;
+  w.rows = queries.count * p.pack;
+  w.seqlen_k = w.keys.count;
+  const int key_head = w.head / p.heads_per_key_head;
+  w.q = (const TK_GLOBAL T*)p.q + (p.at.seqstart_q ? i64(w.start_q) * p.q_row : w.batch * p.q_batch) + w.head * p.q_head;
+  w.out = (TK_GLOBAL T*)p.out + (p.at.seqstart_q ? i64(w.start_q) * p.out_row : w.batch * p.out_batch) + w.head * p.out_head;
+  w.k = (const TK_GLOBAL T*)p.k + key_head * p.k_head;
+  w.v = (const TK_GLOBAL T*)p.v + key_head * p.v_head;
+  return w;
+}
+#else
+/// The length of sequence b, within the longest and what is left of its array: of numbers that the host has not looked at, too.
 TK_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
   int found = most;
   if (lengths)
@@ -40,21 +81,32 @@ TK_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
   return found < 0 ? 0 : found > most ? most : found;
 }
 
-TK_DEVICE Work work(const ForwardProblem& p) {
+/// The first row of packed sequence b, within its array.
+TK_DEVICE int start(const int* starts, int b, int total) {
+  const int found = ((const TK_GLOBAL int*)starts)[b];
+  return found < 0 ? 0 : found > total ? total : found;
+}
+
+TK_DEVICE Work work(const Problem& p) {
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z();
+  w.split = 0, w.pack = 1;
   w.head = __builtin_amdgcn_workgroup_id_y();
   w.first = __builtin_amdgcn_workgroup_id_x() * kTileQ;
+  w.first_query = w.first, w.last_query = w.first + kTileQ - 1;
   w.seqlen_q = length(p.seqlens_q, p.cu_seqlens_q, w.batch, p.seqlen_q);
   w.seqlen_k = length(p.seqlens_k, p.cu_seqlens_k, w.batch, p.seqlen_k);
   w.start_q = 0;
   i64 q = w.batch * p.q_batch, k = w.batch * p.k_batch, v = w.batch * p.v_batch, out = w.batch * p.out_batch;
   if (p.seqstart_q) {
-    const int start_k = ((const TK_GLOBAL int*)p.seqstart_k)[w.batch];
-    w.start_q = ((const TK_GLOBAL int*)p.seqstart_q)[w.batch];
+    const int start_k = start(p.seqstart_k, w.batch, p.total_k);
+    w.start_q = start(p.seqstart_q, w.batch, p.total_q);
+    w.seqlen_q = w.seqlen_q < p.total_q - w.start_q ? w.seqlen_q : p.total_q - w.start_q;
+    w.seqlen_k = w.seqlen_k < p.total_k - start_k ? w.seqlen_k : p.total_k - start_k;
     q = i64(w.start_q) * p.q_row, out = i64(w.start_q) * p.out_row;
     k = i64(start_k) * p.k_row, v = i64(start_k) * p.v_row;
   }
+  w.rows = w.seqlen_q;
   const int key_head = w.head / p.heads_per_key_head;
   w.q = (const TK_GLOBAL T*)p.q + q + w.head * p.q_head;
   w.k = (const TK_GLOBAL T*)p.k + k + key_head * p.k_head;
@@ -62,6 +114,7 @@ TK_DEVICE Work work(const ForwardProblem& p) {
   w.out = (TK_GLOBAL T*)p.out + out + w.head * p.out_head;
   return w;
 }
+#endif
 
 /// Key tiles: all of [begin, end) are looked at, those of [full_begin, full_end) without a mask; before them those of
 /// [0, sinks), whose first columns every query sees.
@@ -69,17 +122,17 @@ struct Tiles {
   int begin, end, full_begin, full_end, sinks;
 };
 
-TK_DEVICE Tiles tiles(const ForwardProblem& p, const Work& w, int shift) {
+TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
   Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK, 0};
   if (!(p.features & kWindow)) return t;
   if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
-    const int seen = w.first + kTileQ + shift + p.window_right, all_see = w.first + shift + p.window_right + 1;
+    const int seen = w.last_query + 1 + shift + p.window_right, all_see = w.first_query + shift + p.window_right + 1;
     t.end = seen < t.end ? seen : t.end;
     const int full = all_see > 0 ? all_see / kTileK * kTileK : 0;
     t.full_end = full < t.full_end ? full : t.full_end;
   }
   if (p.window_left >= 0) {
-    const int seen = w.first + shift - p.window_left, all_see = w.first + kTileQ - 1 + shift - p.window_left;
+    const int seen = w.first_query + shift - p.window_left, all_see = w.last_query + shift - p.window_left;
     t.begin = seen > 0 ? seen / kTileK * kTileK : 0;
     t.full_begin = all_see > 0 ? (all_see + kTileK - 1) / kTileK * kTileK : 0;
     t.sinks = p.sink_size < t.begin ? p.sink_size : t.begin;
@@ -95,9 +148,87 @@ struct Mover {
   int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
   U4 k[kPiecesK], v[kPiecesV][4];
 
+#if TK_CACHE
+  const Problem* p;
+  const fmha::Keys* keys;
+  i64 chunk_k, chunk_v;
+  bool one_page;  // a tile never lies in two
+
+  /// 16 bytes of a row of K or V, or 8 of vectorized V: `at` elements from the head's first one. Where offsets of the pool fit a
+  /// buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
+  template <class Piece> TK_DEVICE Piece piece(const TK_GLOBAL T* from, int bytes, i64 at, bool inside) {
+    if (bytes != 0) {
+      const auto pool = buffer((const void*)from, bytes);
+      const int offset = inside ? int(at) * 2 : 0x7fffffff;
+      if constexpr (sizeof(Piece) == 16)
+        return __builtin_amdgcn_raw_buffer_load_b128(pool, offset, 0, 0);
+      else
+        return __builtin_amdgcn_raw_buffer_load_b64(pool, offset, 0, 0);
+    }
+    Piece found = Piece(0);
+    if (inside) found = *(const TK_GLOBAL Piece*)(from + at);
+    return found;
+  }
+
+  /// Keys from n on, wherever their pages are. A tile in one page has a buffer of its own, which begins with the page.
+  TK_DEVICE void load_cache(Mover& m, int n) {
+    const Problem& p = *m.p;
+    const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
+    const fmha::Page first = fmha::find_page(p.at, *m.keys, m.keys->first + n);
+    const int number = __builtin_amdgcn_readfirstlane(first.number), key = __builtin_amdgcn_readfirstlane(first.key);
+    const TK_GLOBAL T *from_k = m.from_k, *from_v = m.from_v;
+    int bytes_k = p.k_bytes, bytes_v = p.v_bytes;
+    if (m.one_page) {
+      from_k += number * p.k_batch + i64(key) * p.k_row;
+      from_v += number * p.v_batch + (p.vectorized ? (key / 8) * p.v_chunk : i64(key) * p.v_row);
+      bytes_k = ((rows - 1) * int(p.k_row) + (m.hdim_q / 8 - 1) * int(m.chunk_k) + 8) * 2;
+      bytes_v = (p.vectorized ? (rows - 1) / 8 * int(p.v_chunk) + m.hdim_v * 8
+                              : (rows - 1) * int(p.v_row) + m.hdim_v) * 2;
+    }
+    const auto place = [&](int row) TK_INLINE {  // of a row that is inside
+      return m.one_page ? fmha::Page{0, row} : fmha::find_page(p.at, *m.keys, m.keys->first + n + row);
+    };
+#pragma unroll
+    for (int c = 0; c < kPiecesK; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
+      const bool inside = row < rows && column < m.hdim_q;
+      const fmha::Page page = place(inside ? row : 0);
+      const i64 at = page.number * p.k_batch + i64(page.key) * p.k_row + column / 8 * m.chunk_k;
+      m.k[c] = piece<U4>(from_k, bytes_k, at, inside);
+    }
+#pragma unroll
+    for (int c = 0; c < kPiecesV; c++) {
+      const int item = c * kThreads + m.thread, row = item / (kHdimV / 8) * 4, column = item % (kHdimV / 8) * 8;
+      if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
+      if (p.vectorized) {  // as it is wanted: four keys of a column next to each other
+        const bool inside = row < rows && column < m.hdim_v;
+        const fmha::Page page = place(inside ? row : 0);
+        const i64 at = page.number * p.v_batch + page.key / 8 * p.v_chunk + column * 8 + page.key % 8;
+        const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows ? ~0u : row + 2 < rows ? 0xffffu : 0u;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+          const U2 four = piece<U2>(from_v, bytes_v, at + i * 8, inside);
+          m.v[c][i / 2][i % 2 * 2] = four[0] & keep0;
+          m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & keep1;
+        }
+        continue;
+      }
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const bool inside = row + j < rows && column < m.hdim_v;
+        const fmha::Page page = place(inside ? row + j : 0);
+        m.v[c][j] = piece<U4>(from_v, bytes_v, page.number * p.v_batch + i64(page.key) * p.v_row + column, inside);
+      }
+    }
+  }
+#endif
+
   /// Keys from n on. Rows past the sequence and columns past the head dim are 0. The buffers begin at the tile and end with
   /// it, so offsets stay small however long the sequence, and nothing past it is claimed.
   TK_DEVICE void load(Mover& m, int n) {
+#if TK_CACHE
+    return load_cache(m, n);
+#endif
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
     const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * 2);
     const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * 2);
@@ -132,6 +263,12 @@ struct Mover {
 #pragma unroll
       for (int i = 0; i < 8; i++) {  // column + i of the four keys
         const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
+#if TK_CACHE
+        if (m.p->vectorized) {
+          *(U2*)(shared_v + (column + i) * kRowV + row) = U2{m.v[c][i / 2][i % 2 * 2], m.v[c][i / 2][i % 2 * 2 + 1]};
+          continue;
+        }
+#endif
         const U2 four = {__builtin_amdgcn_perm(m.v[c][1][i / 2], m.v[c][0][i / 2], halves),
                          __builtin_amdgcn_perm(m.v[c][3][i / 2], m.v[c][2][i / 2], halves)};
         *(U2*)(shared_v + (column + i) * kRowV + row) = four;
@@ -143,6 +280,7 @@ struct Mover {
 /// Everything a lane holds of its query.
 struct Query {
   int row, half, lane;  // of the sequence; of the wave; column of the products
+  int head;             // beyond the block's
   Accumulator out[kHdimV / kRows];
   float maximum, sum;
 };
@@ -160,7 +298,7 @@ struct Scores {
   float scale;
 };
 
-TK_DEVICE void finish_scores(const ForwardProblem& p, const Work& w, const Query& query, int n, int shift, float slope,
+TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, int shift, float slope,
                              bool masked, Scores& x) {
   x.scale = p.scale_log2;
   if (p.features & kSoftcap) {  // s = cap tanh(scale q k / cap)
@@ -177,10 +315,10 @@ TK_DEVICE void finish_scores(const ForwardProblem& p, const Work& w, const Query
     });
   if (p.features & kBias) {
     const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
-                              i64(w.start_q + w.first) * p.bias_row;
-    const int queries = w.seqlen_q - w.first < kTileQ ? w.seqlen_q - w.first : kTileQ;
+                              i64(w.start_q + w.first_query) * p.bias_row;
+    const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
     const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * 2);
-    const int row = (query.row - w.first) * p.bias_row;
+    const int row = (query.row - w.first_query) * p.bias_row;
     each_score([&](int block, int r) TK_INLINE {
       const int key = n + block * kRows + row_of(r, query.half);
       const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0);
@@ -225,7 +363,7 @@ TK_DEVICE void softmax(Scores& x, Query& query) {
 #if TK_DROPOUT
 /// Probabilities whose random byte is above the threshold become 0. A 32 x 32 patch of bytes is 64 calls of Philox of 16 bytes
 /// each; the lanes of a wave share them through `bytes`, 1024 of LDS that are the wave's own. The sum of a row is that before.
-TK_DEVICE void drop(const ForwardProblem& p, const Work& w, const Query& query, int n, unsigned char* bytes, Scores& x) {
+TK_DEVICE void drop(const Problem& p, const Work& w, const Query& query, int n, unsigned char* bytes, Scores& x) {
   const u64 offset = p.dropout_offset + u64(w.batch * p.nhead_q + w.head) * 64;
   const int row = query.row % 32, mine = row / 8 % 2 * 32 * 16 + row / 16 * 8 + row % 8;
 #pragma unroll
@@ -310,26 +448,29 @@ extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_
                                                                                      TK_DROPOUT};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
-void tilekiln_fmha_fwd(ForwardProblem p) {
+void tilekiln_fmha_fwd(Problem p) {
   TK_SHARED T shared_k[kTileK * kRowK];
   TK_SHARED T shared_v[kHdimV * kRowV];
 #if TK_DROPOUT
   TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];
 #endif
   const Work w = work(p);
-  if (w.first >= w.seqlen_q || w.seqlen_q <= p.min_seqlen_q) return;
+  if (w.first >= w.rows || w.seqlen_q <= p.min_seqlen_q) return;
 
   const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
   Query query;
   query.lane = lane() % kHalf, query.half = lane() / kHalf;
-  query.row = w.first + wave * kColumns + query.lane;
+  const int pair = w.first + wave * kColumns + query.lane;
+  query.row = TK_CACHE ? pair / w.pack : pair, query.head = TK_CACHE ? pair - query.row * w.pack : 0;
   query.maximum = -kInfinity, query.sum = 0.f;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++) query.out[d] = Accumulator(0.f);
 
   const bool inside = query.row < w.seqlen_q;
-  const auto q_rows = buffer((const void*)(w.q + i64(w.first) * p.q_row), ((w.seqlen_q - w.first - 1) * p.q_row + p.hdim_q) * 2);
-  const int q_row = (query.row - w.first) * p.q_row * 2;
+  const auto q_rows = buffer((const void*)(w.q + i64(w.first_query) * p.q_row),
+                             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * 2);
+  const int q_row =
+      TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * 2;
 #if !TK_RELOAD_Q
   Fragment q[kHdimQ / kDepth];
 #pragma unroll
@@ -337,11 +478,16 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
 #endif
 
   const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
-  const float slope = p.features & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head] : 0.f;
+  const float slope = p.features & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
   Mover mover;
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
   mover.row_k = p.k_row, mover.row_v = p.v_row, mover.hdim_q = p.hdim_q, mover.hdim_v = p.hdim_v;
+#if TK_CACHE
+  mover.p = &p, mover.keys = &w.keys;
+  mover.chunk_k = p.k_chunk, mover.chunk_v = p.v_chunk;
+  mover.one_page = p.at.table == nullptr || (p.at.page_size % kTileK == 0 && w.keys.first % kTileK == 0);
+#endif
 
   const auto tile = [&](int n, bool masked) TK_INLINE {
     Scores x;
@@ -381,7 +527,16 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
       }
   };
 
-  const Tiles t = tiles(p, w, shift);
+  Tiles t = tiles(p, w, shift);
+#if TK_CACHE
+  if (p.splits > 1) {  // the tiles of the window are dealt out; those of sink columns are the first split's
+    const int count = t.end > t.begin ? (t.end - t.begin + kTileK - 1) / kTileK : 0;
+    const int part = (count + p.splits - 1) / p.splits * kTileK, begin = t.begin + w.split * part;
+    if (w.split > 0) t.sinks = 0;
+    if (part > 0 && begin + part < t.end) t.end = begin + part;
+    t.begin = begin < t.end ? begin : t.end;
+  }
+#endif
   // First the tiles of sink columns, if any lie before `begin`. A step from one range to the other in the inner loop would cost
   // 30 registers of copies.
   int from = t.sinks > 0 ? 0 : t.begin, to = t.sinks > 0 ? (t.sinks < t.end ? t.sinks : t.end) : t.end;
@@ -399,8 +554,8 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
 
   float sum = query.sum + other_half(query.sum);
   float kept = 1.f;
-  if (p.features & kSink) {  // a key of its own, without a value; the only one of a row that sees none
-    const float sink = p.sink[w.head] * kLog2e, most = max(query.maximum, sink);
+  if (p.features & kSink && w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
+    const float sink = p.sink[w.head + query.head] * kLog2e, most = max(query.maximum, sink);
     if (most > -kInfinity) {
       kept = exp2(query.maximum - most);
       sum = sum * kept + exp2(sink - most);
@@ -409,7 +564,22 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
   }
   if (!inside) return;
   const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
-  TK_GLOBAL T* out = w.out + i64(query.row) * p.out_row;
+#if TK_CACHE
+  if (p.splits > 1) {
+    const i64 part = ((i64(w.batch) * p.seqlen_q + query.row) * p.nhead_q + w.head + query.head) * p.splits + w.split;
+    TK_GLOBAL float* to = (TK_GLOBAL float*)p.part_out + part * p.hdim_v;
+#pragma unroll
+    for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+      for (int r = 0; r < kAccumulator; r++) {
+        const int column = d * kRows + row_of(r, query.half);
+        if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
+      }
+    if (query.half == 0) ((TK_GLOBAL float*)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
+    return;
+  }
+#endif
+  TK_GLOBAL T* out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll
@@ -418,6 +588,6 @@ void tilekiln_fmha_fwd(ForwardProblem p) {
       if (column < p.hdim_v) out[column] = T(query.out[d][r] * inverse);
     }
   if (p.features & kLse && query.half == 0)
-    p.lse[w.batch * p.lse_batch + w.head * p.lse_head + w.start_q + query.row] =
+    p.lse[w.batch * p.lse_batch + (w.head + query.head) * p.lse_head + w.start_q + query.row] =
         sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
 }

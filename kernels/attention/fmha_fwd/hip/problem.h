@@ -41,6 +41,45 @@ struct ForwardProblem {
   int dropout_threshold;              // a probability is kept iff its byte is at most this
   float keep_scale;                   // 1 / (1 - dropout_p)
   int features;
+  int total_q, total_k;  // rows of packed arrays: no start is beyond
+};
+
+/// Where the sequences of a cache are: the fields that kernels/attention/places.h reads.
+struct CachePlaces {
+  const int *seqstart_q, *seqlen_q,
+      *cu_seqlens_q;                       // (batch), first rows; lengths; (batch + 1), whose differences are lengths
+  const int *seqlen_k, *cu_seqlens_k;      // where keys end in the cache of their sequence
+  const int* first_key;                    // the place of key 0
+  const int* row_k;                        // the sequence's row in the cache or the table; null: its number
+  const int* table;                        // page numbers; null: the cache is contiguous
+  const int* table_at;                     // where a sequence's pages begin in the table; null: row times table_row
+  const int *table_start, *last_page_len;  // (batch + 1), and where they end; keys of the last page
+  long long table_row, entries;
+  int cache_rows, pages, more, first_is_start, room_k;
+  int page_size, page_shift;  // log2, -1: it is no power of two
+  int total_q, seqlen_q_most, seqlen_k_most;
+};
+
+/// Of a code object over a KV cache. k_batch and v_batch step from page to page, or from row to row of a contiguous cache.
+struct CacheProblem : ForwardProblem {
+  CachePlaces at;
+  long long k_chunk, v_chunk;  // eight neighbours in the head dim; v_chunk of vectorized pages: eight neighbouring keys
+  int k_bytes, v_bytes;        // what one buffer over the pool holds; 0: it may have more than a buffer's offsets reach
+  int vectorized;
+  int pack;  // query heads of a key head in one tile of rows, neighbouring heads of a query next to each other; else 1
+  int splits;       // parts of the keys; with more than one, the next two are written in place of out and lse
+  float* part_out;  // [(b seqlen_q + i) nhead_q + h][splits][hdim_v], normalised
+  float* part_lse;  // [(b seqlen_q + i) nhead_q + h][splits], base 2; -inf for a part without keys
+};
+
+/// Of the kernel that puts splits together.
+struct CombineProblem {
+  const float *part_out, *part_lse;
+  void* out;
+  float* lse;  // null: not stored
+  CachePlaces at;
+  long long out_batch, out_head, out_row, lse_batch, lse_head;
+  int nhead_q, hdim_v, splits;
 };
 
 /// What the host must know of a code object, which holds one as `tilekiln_fmha_fwd_build`.
@@ -50,6 +89,11 @@ struct ForwardBuild {
   int threads;
   int bf16;     // else fp16
   int dropout;  // always; else never
+};
+
+struct CombineBuild {
+  int threads;
+  int bf16;
 };
 
 }  // namespace tilekiln::hip

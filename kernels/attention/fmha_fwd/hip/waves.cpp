@@ -1,19 +1,10 @@
-// The waves engine of fmha_fwd: a checked call becomes the problem of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
-// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
-#include <initializer_list>
-
+// The waves engine of fmha_fwd: a checked call becomes the problem of one launch. Compiled with -DTILEKILN_TARGET=<the target's name>.
 #include "kernels/attention/fmha_fwd/call.h"
-#include "kernels/attention/fmha_fwd/hip/problem.h"
-#include "kernels/backends/hip/kernel.h"
-#include "kernels/backends/philox.h"
+#include "kernels/attention/hip/host.h"
 #include "kernels/generated/fmha_fwd.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_waves)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::hip::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::hip {
 namespace {
@@ -21,55 +12,6 @@ namespace {
 using fmha::Dtype;
 using fmha::FwdKernelProblem;
 using fmha::FwdProblem;
-using fmha::i64;
-
-constexpr float log2_e = 1.4426950408889634f;
-constexpr i64 multiple = 8;         // elements: 16 bytes, what a lane loads at once
-constexpr i64 most_row = 1 << 22;   // elements from row to row: a tile's rows are counted in bytes of 31 bits
-constexpr i64 most_blocks = 65535;  // of the grid's second and third dimension
-
-#define K(name) &name,
-const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-
-const ForwardBuild& build_of(const Kernel& kernel) { return *static_cast<const ForwardBuild*>(kernel.build); }
-
-const Kernel* any() {
-  for (const Kernel* kernel : kernels) {
-    if (kernel != nullptr) return kernel;
-  }
-  return nullptr;
-}
-
-// The smallest kernel of the dtype, with dropout or without, that holds the instance's head dims; null: the library has none.
-const Kernel* find_kernel(const Choice& choice, bool bf16, bool dropout) {
-  const auto instance = tilekiln::fmha_fwd::unpack(choice.row->features, choice.row->integers);
-  const Kernel* best = nullptr;
-  for (const Kernel* kernel : kernels) {
-    if (kernel == nullptr) continue;
-    const ForwardBuild& build = build_of(*kernel);
-    if ((build.bf16 != 0) != bf16 || (build.dropout != 0) != dropout) continue;
-    if (build.hdim_q < static_cast<int>(instance.hdim_q) || build.hdim_v < static_cast<int>(instance.hdim_v)) continue;
-    const auto area = [](const ForwardBuild& of) { return of.hdim_q * of.hdim_v; };
-    if (best == nullptr || area(build) < area(build_of(*best))) best = kernel;
-  }
-  return best;
-}
-
-tilekiln_status check_steps(const char* name, const void* data, i64 row, i64 head, i64 batch, int hdim) {
-  if (hdim % multiple != 0)
-    return fail_argument(name, "had a head dim of %d, must have a multiple of %lld on hip", hdim, multiple);
-  if (reinterpret_cast<uintptr_t>(data) % 16 != 0)
-    return fail_argument(name, "data was at %p, must be aligned to 16 bytes on hip", data);
-  for (const i64 step : {row, head, batch}) {
-    if (step % multiple == 0 && step >= 0) continue;
-    return fail_argument(name, "a stride was %lld elements, must be a multiple of %lld, 0 or more, on hip: pass a copy",
-                         step, multiple);
-  }
-  if (row <= most_row) return TILEKILN_OK;
-  return fail_argument(name, "the stride from row to row was %lld elements, must be at most %lld on hip: pass a copy",
-                       row, most_row);
-}
 
 tilekiln_status check_problem(const FwdKernelProblem& of, i64 blocks) {
   const FwdProblem& p = of.problem;
@@ -77,41 +19,8 @@ tilekiln_status check_problem(const FwdKernelProblem& of, i64 blocks) {
   TILEKILN_TRY(check_steps("k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q));
   TILEKILN_TRY(check_steps("v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v));
   TILEKILN_TRY(check_steps("out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v));
-  if (p.features.bias == fmha::Bias::elementwise && (p.bias_row < 0 || p.bias_row > most_row))
-    return fail_argument("bias",
-                         "the stride from row to row was %lld elements, must be from 0 to %lld on hip: pass a copy",
-                         p.bias_row, most_row);
-  if (p.randval != nullptr) return fail_argument("randval", "was given, must be null on hip: its bytes are not stored");
-  if (!(p.softmax_scale > 0))
-    return fail_argument("softmax_scale", "was %g, must be above 0 on hip", static_cast<double>(p.softmax_scale));
-  if (p.nhead_q > most_blocks)
-    return fail_argument("q", "had %d heads, must have at most %lld on hip", p.nhead_q, most_blocks);
-  if (of.batch > most_blocks)
-    return fail_argument("q", "had a batch of %d, must have at most %lld on hip", of.batch, most_blocks);
-  if (blocks <= INT32_MAX / 1024) return TILEKILN_OK;
-  return fail_argument("q", "had %lld blocks of queries, must have at most %d on hip", blocks, INT32_MAX / 1024);
-}
-
-void fill_scores(const FwdProblem& p, ForwardProblem* to) {
-  const auto on = [&](bool given, Feature feature) { to->features |= given ? feature : 0; };
-  on(p.features.mask && (p.window_left >= 0 || p.window_right >= 0), kWindow);
-  on(p.features.bias == fmha::Bias::alibi, kAlibi);
-  on(p.features.bias == fmha::Bias::elementwise, kBias);
-  on(p.features.softcap, kSoftcap);
-  on(p.features.lse, kLse);
-  on(p.features.sink && p.sink != nullptr, kSink);
-  on(p.top_left, kTopLeft);
-  to->window_left = p.window_left;
-  to->window_right = p.window_right;
-  to->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
-  to->scale_log2 = p.softmax_scale * log2_e;
-  to->softcap = p.softcap;
-  to->scale_over_softcap = p.features.softcap ? p.softmax_scale / p.softcap : 0;
-  if (!p.features.dropout) return;
-  to->dropout_seed = p.rng_seed;
-  to->dropout_offset = p.rng_offset;
-  to->dropout_threshold = core::dropout_threshold(p.dropout_p);
-  to->keep_scale = 1 / (1 - p.dropout_p);
+  TILEKILN_TRY(check_scores(p));
+  return check_blocks(p.nhead_q, of.batch, blocks);
 }
 
 void fill_addresses(const FwdKernelProblem& of, ForwardProblem* to) {
@@ -136,14 +45,18 @@ void fill_addresses(const FwdKernelProblem& of, ForwardProblem* to) {
   to->seqlens_q = at.seqlen_q, to->seqlens_k = at.seqlen_k;
   to->cu_seqlens_q = either(at.cu_seqlens_q, to->seqstart_q);
   to->cu_seqlens_k = either(at.cu_seqlens_k, to->seqstart_k);
+  to->total_q = at.total_q, to->total_k = at.total_k;
 }
 
 tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
-  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype == Dtype::bf16, p.features.dropout);
-  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a row of fmha_fwd for hip without its kernel");
-  const ForwardBuild& build = build_of(*kernel);
+  const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->features, site.choice->row->integers);
+  const Kernel* const kernel =
+      find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q), static_cast<i64>(instance.hdim_v),
+                   p.features.dtype == Dtype::bf16, p.features.dropout);
+  if (kernel == nullptr) return fail_kernel("fmha_fwd");
+  const auto& build = build_as<ForwardBuild>(*kernel);
   const i64 blocks = (i64(of.seqlen_q) + build.tile_q - 1) / build.tile_q;
   TILEKILN_TRY(check_problem(of, blocks));
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;

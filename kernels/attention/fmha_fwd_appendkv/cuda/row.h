@@ -7,7 +7,7 @@
 
 namespace tilekiln::cuda::fmha_append {
 
-// Strides are in elements of 16 bits. The fields from `seqstart_q` to `page_shift` are those of kernels/attention/cuda/places.h.
+// Strides are in elements of 16 bits. The fields from `seqstart_q` to `page_shift` are those of kernels/attention/places.h.
 struct Row {
   uint16_t* q;  // rotated in place; or null
   uint16_t* k;

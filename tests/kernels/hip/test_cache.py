@@ -1,0 +1,71 @@
+"""KV caches on HIP targets over hipsim: split-KV with combine, paged KV, batch prefill, append with rotation.
+
+Emulated (functional), never run on AMD silicon.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.hip.test_library import TARGETS, run
+from tools.executor.amdgcn.code_object import ARCHITECTURES
+
+FAMILIES = ("fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_fwd_appendkv", "fmha_batch_prefill")
+WHERE = f"family={','.join(FAMILIES)} dtype=bf16 hdim_q=128 hdim_v=128"
+
+pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
+
+
+@pytest.fixture(scope="module")
+def library(build_library: Callable[..., Path]) -> Path:
+    return build_library("ck_default", targets=TARGETS, where=WHERE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_against_float64(library, architecture, pytestconfig, tmp_path):
+    """Random problems: pages of many sizes, packed heads, splits, masks, biases, dropout; appends bit for bit."""
+    out, cases = tmp_path / "report.json", 120 if pytestconfig.option.full else 10
+    words = ["tools/hip", "report", "--library", str(library), "--seed", str(pytestconfig.option.sample_seed)]
+    said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture)
+    assert code == 0, said
+    assert "label: emulated (functional), never run on AMD silicon" in said
+    problems = json.loads(out.read_text())["problems"]
+    assert [one["family"] for one in problems] == list(FAMILIES)
+    assert all(0 < one["worst"] <= 1 for one in problems)
+
+
+EVERY_INSTANCE = """
+import sys
+import numpy as np
+import tilekiln as tk
+from tests.python import kv_problems
+from tools.hip import cache_cases
+library = tk.Library(sys.argv[1])
+for page_size, layout in ((1, "linear"), (16, "vectorized"), (1024, "linear"), (1024, "vectorized")):
+    where = f"family=fmha_batch_prefill mask=window bias=alibi softcap=no lse=yes dropout=no sink=no lookup=vllm"
+    own = library.instances(f"{where} page_size={page_size} layout={layout}")
+    own = [one for one in own if "hip_gfx1201" in one.name]
+    sizes = kv_problems.Sizes(lengths_q=(5, 3), lengths_k=(130, 77), nhead_q=4, nhead_k=2, window=(60, 0))
+    problem = kv_problems.make("fmha_batch_prefill", dict(own[0].signature), sizes, 1)
+    for one in own:
+        expected = problem.reference()
+        made = {name: cache_cases.DeviceArray(array) for name, array in problem.outputs(expected).items()}
+        library.fmha_batch_prefill(**cache_cases.on_device(problem.inputs), **made, instance=one.number)
+        error = cache_cases.error_of(problem, expected, {name: array.host() for name, array in made.items()})
+        assert error <= 1, (one.name, error)
+        print("held", page_size, layout, one.name.split("_nqscale_")[1])
+"""
+
+
+def test_every_way_to_load_a_page(library):
+    """Small pages by the offsets of one buffer and by 64-bit addresses, large ones by a buffer each; both layouts."""
+    said, code = run(["-c", EVERY_INSTANCE, str(library)], "gfx1201")
+    assert code == 0, said
+    held = [line.split()[1:] for line in said.splitlines() if line.startswith("held")]
+    kinds = {"waves_b64x64_small_hip_gfx1201", "waves_b64x64_large_hip_gfx1201", "decode_b64x64_hip_gfx1201"}
+    assert {words[2] for words in held} == kinds, said
+    assert len(held) == 12

@@ -1,0 +1,132 @@
+"""KV caches through a library with arrays of a HIP device: problems of tests/python/kv_problems.py against float64."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+
+from tests.python import kv_problems, problems
+from tools.hip import cases
+from tools.hip.device import DeviceArray, HipError
+
+FAMILIES = kv_problems.FAMILIES
+EDGES_Q, EDGES_K = (1, 2, 5, 17, 70), (1, 15, 16, 63, 64, 65, 128, 130, 200)
+
+
+def drawn_sizes(draw: random.Random, family: str) -> kv_problems.Sizes:
+    batch, nhead_k = draw.randint(1, 2), draw.randint(1, 2)
+    return kv_problems.Sizes(
+        lengths_q=tuple(draw.choice(EDGES_Q) for _ in range(batch)),
+        lengths_k=tuple(draw.choice(EDGES_K) for _ in range(batch)),
+        nhead_q=nhead_k * draw.choice((1, 2, 4)),
+        nhead_k=nhead_k,
+        less=8 * draw.choice((0, 0, 1)) if family != "fmha_batch_prefill" else draw.choice((0, 1)),
+        page_size=draw.choice((16, 48, 64, 128)),
+        layout=draw.choice(("bshd", "bhsd")),
+        window=draw.choice(((6, 0), (-1, 0), (70, 3), (-1, -1), (100, 30))),
+        mask_origin=draw.choice(("bottom_right", "top_left")),
+        sink_size=draw.choice((0, 2, 65)),
+        leftpad=draw.random() < 0.3,
+        rows=draw.random() < 0.3,
+        seqlen_new=draw.randint(1, 3),
+        num_splits=draw.choice((0, 1, 2, 3, 7)),
+    )
+
+
+def on_device(inputs: dict[str, Any]) -> dict[str, Any]:
+    return {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in inputs.items()}
+
+
+def fresh(problem: kv_problems.Problem) -> dict[str, Any]:
+    """Inputs whose arrays that an append writes are copies."""
+    return {**problem.inputs, **{name: problem.inputs[name].copy() for name in kv_problems.WRITTEN}}
+
+
+def append(library: tk.Library, problem: kv_problems.Problem) -> float:
+    """0 when every byte is the reference's, infinity else; then attention over the grown cache."""
+    expected = problem_of(problem, attend=False)
+    given = on_device(fresh(problem))
+    library.fmha_fwd_appendkv(**given, attend=False)
+    for name in kv_problems.WRITTEN:
+        if given[name].host().tobytes() != expected[name].tobytes():
+            return np.inf
+    result = problem_of(problem, attend=True)["result"]
+    made = problem.outputs(result)
+    given, out = on_device(fresh(problem)), DeviceArray(made["out"])
+    library.fmha_fwd_appendkv(**given, out=out)
+    return error_of(problem, result, {"out": out.host()})
+
+
+def problem_of(problem: kv_problems.Problem, attend: bool) -> dict[str, Any]:
+    """What the reference makes of an append: its arrays, and `result`."""
+    given = fresh(problem)
+    result = cases.reference.appendkv(**given, attend=attend)
+    return {**given, "result": result}
+
+
+def error_of(problem: kv_problems.Problem, expected: Any, made: dict[str, np.ndarray]) -> float:
+    """As cases.excess."""
+    bound = cases.TOLERANCE[problem.dtype]
+    bhsd = problem.inputs.get("layout") == "bhsd"
+    rows = expected.touched if bhsd else np.swapaxes(expected.touched, -1, -2)
+    if not problems.still_poison(made["out"][~rows]):
+        return np.inf
+    worst = cases.share(made["out"][rows], expected.out[rows], bound.out_bound(expected)[rows])
+    if "lse" in made:
+        rows = expected.touched
+        worst = max(worst, cases.share(made["lse"][rows], expected.lse[rows], bound.lse_bound(expected)[rows]))
+    return worst
+
+
+def one(library: tk.Library, problem: kv_problems.Problem, unread: bool) -> float:
+    """The error of a call. `unread`: with max_seqlen_q and max_seqlen_k, so that the kernel reads index arrays."""
+    if problem.family == "fmha_fwd_appendkv":
+        return append(library, problem)
+    expected = problem.reference()
+    problem.randval = False  # HIP stores no bytes
+    made = {name: DeviceArray(array) for name, array in problem.outputs(expected).items()}
+    inputs = {**on_device(problem.inputs), **problem.only_facade}
+    if unread and "bias" not in inputs:
+        inputs |= {"max_seqlen_q": 80, "max_seqlen_k": 256}
+    getattr(library, problem.family)(**inputs, **made)
+    return error_of(problem, expected, {name: array.host() for name, array in made.items()})
+
+
+def signatures(library: tk.Library) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
+    """Of its instances over caches for HIP targets, by family, dtype and head dims; each once."""
+    found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    for family in FAMILIES:
+        for instance in cases.instances(library, family):
+            s = dict(instance.signature)
+            own = found.setdefault((family, str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
+            if s not in own:
+                own.append(s)
+    return found
+
+
+def run(
+    library: tk.Library, key: tuple[str, str, int, int], own: list[dict[str, Any]], count: int, seed: int
+) -> cases.Outcome:
+    """`count` random problems of the signatures `own`, each of another signature as long as there are any."""
+    family, dtype, hdim_q, hdim_v = key
+    draw = random.Random(f"{seed} {key}")
+    order = draw.sample(own, len(own))
+    outcome = cases.Outcome(dtype, hdim_q, hdim_v, family)
+    for case in range(count):
+        signature, sizes = order[case % len(order)], drawn_sizes(draw, family)
+        problem = kv_problems.make(family, signature, sizes, seed + case)
+        outcome.cases += 1
+        where = f"{family}, {signature}, {sizes}, seed {seed + case}"
+        try:
+            error = one(library, problem, unread=case % 2 == 0)
+        except (tk.ArgumentError, tk.NoKernelError, RuntimeError, HipError) as raised:
+            error = np.inf
+            outcome.wrong.append(f"{type(raised).__name__}: {str(raised).splitlines()[0]}: {where}")
+        else:
+            if error > 1:
+                outcome.wrong.append(f"error {error:.3g} times its bound: {where}")
+        outcome.worst = max(outcome.worst, error)
+    return outcome
