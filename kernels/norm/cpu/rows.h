@@ -50,17 +50,20 @@ enum class Norm { none, layer, rms, rms_rounded };
 template <class T, Norm kNorm> struct Normalised {
   const T *gamma, *beta;
   vf mean, inverse, shift;  // layer: (v - mean) inverse + shift
+  bool at_zero = false;     // mean is 0, and need not be taken off
 
-  TILEKILN_INLINE Two operator()(Two v, int j, int left) const {
+  template <bool kAtZero = false> TILEKILN_INLINE Two of(Two v, int j, int left) const {
     if constexpr (kNorm == Norm::none) return v;
     const Two factor = widen_two<T>(gamma + j, left);
     if constexpr (kNorm == Norm::layer)
-      return fma(fma(sub(v, mean), inverse, shift), factor, beta ? widen_two<T>(beta + j, left) : both_of(zero()));
+      return fma(fma(kAtZero ? v : sub(v, mean), inverse, shift), factor,
+                 beta ? widen_two<T>(beta + j, left) : both_of(zero()));
     else if constexpr (kNorm == Norm::rms)
       return mul(mul(v, inverse), factor);
     else
       return mul(rounded<T>(mul(v, inverse)), factor);
   }
+  TILEKILN_INLINE Two operator()(Two v, int j, int left) const { return of(v, j, left); }
 };
 
 // Sums of a row's deviations from `centre`: for a layer of any number near its elements, else of 0 and of squares alone.
@@ -145,7 +148,7 @@ TILEKILN_INLINE Normalised<T, kNorm> statistics(const norm::Problem& a, long lon
     if (a.mean) a.mean[m] = of.centre + rest;
     if (a.inverse) a.inverse[m] = inverse;
     const vf shift = broadcast(-rest * inverse);
-    return {(const T*)a.gamma, (const T*)a.beta, broadcast(of.centre), broadcast(inverse), shift};
+    return {(const T*)a.gamma, (const T*)a.beta, broadcast(of.centre), broadcast(inverse), shift, of.centre == 0};
   }
 }
 
@@ -178,16 +181,22 @@ void normalise_rows(const norm::Problem& a, long long first, long long last) {
     const long long next = m + 1 < a.rows ? m + 1 : m;
     const T* ahead = (const T*)a.x + next * a.x_row;
     const T* residual_ahead = a.residual ? (const T*)a.residual + next * a.residual_row : nullptr;
-    twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
-      const Two v = normalised(from(j, left), j, left);
-      if constexpr (kStreaming) {
-        prefetch_two(ahead + j);
-        if (residual_ahead) prefetch_two(residual_ahead + j);
-        stream_two<T>(y + j, v);
-      } else {
-        narrow_two<T>(y + j, v, left);
-      }
-    });
+    const auto write = [&]<bool kAtZero>() __attribute__((always_inline)) {
+      twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
+        const Two v = normalised.template of<kAtZero>(from(j, left), j, left);
+        if constexpr (kStreaming) {
+          prefetch_two(ahead + j);
+          if (residual_ahead) prefetch_two(residual_ahead + j);
+          stream_two<T>(y + j, v);
+        } else {
+          narrow_two<T>(y + j, v, left);
+        }
+      });
+    };
+    if (kNorm == Norm::layer && kEvenOdd<T> && normalised.at_zero)
+      write.template operator()<true>();
+    else
+      write.template operator()<false>();
   });
   if constexpr (kStreaming) stream_end();
 }
