@@ -47,6 +47,33 @@ class CopyArguments(RunArguments, total=False):
     y: Array | None
 
 
+class CrossEntropyArguments(RunArguments, total=False):
+    """Everything that `Library.cross_entropy` takes by name; its docstring says what each one is."""
+
+    precomputed_lse: Array | None
+    loss: Array | None
+    lse: Array | None
+    label_smoothing: float
+    logit_scale: float
+    lse_square_scale: float
+    ignore_index: int
+    first_class: int
+    total_classes: int
+    return_lse: bool
+
+
+class CrossEntropyBwdArguments(RunArguments, total=False):
+    """Everything that `Library.cross_entropy_bwd` takes by name; its docstring says what each one is."""
+
+    dlogits: Array | None
+    label_smoothing: float
+    logit_scale: float
+    lse_square_scale: float
+    ignore_index: int
+    first_class: int
+    total_classes: int
+
+
 class FlatmmArguments(RunArguments, total=False):
     """Everything that `Library.flatmm` takes by name; its docstring says what each one is."""
 
@@ -469,6 +496,16 @@ class Rmsnorm2dRdquantArguments(RunArguments, total=False):
     return_residual: bool
     return_unquantised: bool
     y_dtype: Literal["int8", "fp8"] | None
+
+
+class RotaryArguments(RunArguments, total=False):
+    """Everything that `Library.rotary` takes by name; its docstring says what each one is."""
+
+    positions: Array | None
+    y: Array | None
+    start: int
+    interleaved: bool
+    conjugate: bool
 
 
 class SiluAndMulArguments(RunArguments, total=False):

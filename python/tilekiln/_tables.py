@@ -41,6 +41,27 @@ OPERATORS: dict[str, Operator] = {
         schema='(Tensor x, SymInt num_threads=0, str? instance=None) -> Tensor',
         arrays=('x',), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='y', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0), independent=None,
     ),
+    'cross_entropy': Operator(
+        forms=(
+            Form(name='rows', ndim={'logits': 2}, given=()),
+        ),
+        results=(
+            Result(name='loss', shapes={'rows': ((('logits', 0),), (('logits', 0),))}, dtype='fp32'),
+            Result(name='lse', shapes={'rows': ((('logits', 0),), (('logits', 0),))}, dtype='fp32', asked_by='return_lse'),
+        ),
+        schema='(Tensor logits, Tensor labels, Tensor? precomputed_lse=None, float label_smoothing=0.0, float logit_scale=1.0, float lse_square_scale=0.0, SymInt ignore_index=-100, SymInt first_class=0, SymInt total_classes=0, SymInt num_threads=0, str? instance=None, bool return_lse=False) -> (Tensor loss, Tensor lse)',
+        arrays=('logits', 'labels'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='loss', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0), independent=None,
+    ),
+    'cross_entropy_bwd': Operator(
+        forms=(
+            Form(name='rows', ndim={'dloss': 1}, given=()),
+        ),
+        results=(
+            Result(name='dlogits', shapes={'rows': ((('logits', 0), ('logits', 1)), (('logits', 0), ('logits', 1)))}, dtype_of='logits'),
+        ),
+        schema='(Tensor dloss, Tensor logits, Tensor labels, Tensor lse, float label_smoothing=0.0, float logit_scale=1.0, float lse_square_scale=0.0, SymInt ignore_index=-100, SymInt first_class=0, SymInt total_classes=0, SymInt num_threads=0, str? instance=None) -> Tensor',
+        arrays=('dloss', 'logits', 'labels', 'lse'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='dlogits', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0), independent=None,
+    ),
     'flatmm': Operator(
         forms=(
             Form(name='packed', ndim={'a': 2}, given=()),
@@ -333,6 +354,17 @@ OPERATORS: dict[str, Operator] = {
         ),
         schema="(Tensor x, Tensor gamma, Tensor? smooth_scale=None, Tensor? residual=None, float epsilon=1e-06, str rounding='pytorch', SymInt num_threads=0, str? instance=None, bool return_residual=False, bool return_unquantised=False, str? y_dtype=None) -> (Tensor y, Tensor y_scale, Tensor residual_out, Tensor unquantised)",
         arrays=('x', 'gamma'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0), independent=None,
+    ),
+    'rotary': Operator(
+        forms=(
+            Form(name='heads', ndim={'x': 4}, given=()),
+        ),
+        results=(
+            Result(name='y', shapes={'heads': ((('x', 0), ('x', 1), ('x', 2), ('x', 3)), (('x', 0), ('x', 1), ('x', 2), ('x', 3)))}, dtype_of='x'),
+        ),
+        schema='(Tensor x, Tensor cos, Tensor sin, Tensor? positions=None, SymInt start=0, bool interleaved=False, bool conjugate=False, SymInt num_threads=0, str? instance=None) -> Tensor',
+        independent=Independent(leading={'x': 4, 'positions': 2}, apart={'cos': 2, 'sin': 2}, unless=()),
+        arrays=('x', 'cos', 'sin'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='y', contiguous=(), backward='', backward_flags=(), receipt='norm_default', main=0, looks=(0, 0),
     ),
     'silu_and_mul': Operator(
         forms=(

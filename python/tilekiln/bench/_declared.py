@@ -34,6 +34,22 @@ CALLS: dict[str, Call] = {
         dtype_words={},
         axes={'element': {'x': {'fp32': 'bytes4', 'fp16': 'bytes2', 'bf16': 'bytes2', 'fp8': 'bytes1', 'bf8': 'bytes1', 'int8': 'bytes1', 'int16': 'bytes2', 'int32': 'bytes4', 'int64': 'bytes8', 'uint8': 'bytes1', 'uint16': 'bytes2', 'uint32': 'bytes4', 'uint64': 'bytes8', 'fp64': 'bytes8', 'bool': 'bytes1'}}},
     ),
+    'cross_entropy': Call(
+        lengths={'M': 'rows', 'N': 'classes'},
+        forms=(Form(name='rows', mode='rows', given=(), shapes={'logits': 'M N', 'labels': 'M', 'precomputed_lse': 'M', 'loss': 'M', 'lse': 'M'}),),
+        arrays={'logits': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'labels': Array(kind='array', dtypes=('int32', 'int64'), required=True), 'precomputed_lse': Array(kind='array', dtypes=('fp32',)), 'loss': Array(kind='result', dtypes=('fp32',), required=True), 'lse': Array(kind='result', dtypes=('fp32',), asked_by='return_lse')},
+        numbers={'label_smoothing': 'float', 'logit_scale': 'float', 'lse_square_scale': 'float', 'ignore_index': 'int', 'first_class': 'int', 'total_classes': 'int', 'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'logits': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}},
+    ),
+    'cross_entropy_bwd': Call(
+        lengths={'M': 'rows', 'N': 'classes'},
+        forms=(Form(name='rows', mode='rows', given=(), shapes={'dloss': 'M', 'logits': 'M N', 'labels': 'M', 'lse': 'M', 'dlogits': 'M N'}),),
+        arrays={'dloss': Array(kind='array', dtypes=('fp32',), required=True), 'logits': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'labels': Array(kind='array', dtypes=('int32', 'int64'), required=True), 'lse': Array(kind='array', dtypes=('fp32',), required=True), 'dlogits': Array(kind='result', dtype_of='logits', required=True)},
+        numbers={'label_smoothing': 'float', 'logit_scale': 'float', 'lse_square_scale': 'float', 'ignore_index': 'int', 'first_class': 'int', 'total_classes': 'int', 'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'logits': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}},
+    ),
     'flatmm': Call(
         lengths={'M': 'm', 'K': 'k', 'P': 'panels', 'W': 'words', 'L': 'lanes', 'V': 'word_elements'},
         forms=(Form(name='packed', mode='packed', given=(), shapes={'a': 'M K', 'b': 'P W L V', 'out': 'M P L', 'bias': 'P L', 'c': 'M P L'}),),
@@ -225,6 +241,14 @@ CALLS: dict[str, Call] = {
         numbers={'epsilon': 'float', 'rounding': ('pytorch', 'transformers'), 'instance': 'instance'},
         dtype_words={'y_dtype': 'y'},
         axes={'dtype': {'x': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'y_dtype': {'y': {'int8': 'int8', 'fp8': 'fp8'}}, 'add': {'add_store': 'residual_out', 'add': 'residual'}, 'smooth': 'smooth_scale', 'unquantised': 'unquantised', 'rounding': 'rounding'},
+    ),
+    'rotary': Call(
+        lengths={'B': 'batch', 'S': 'seqlen', 'H': 'nheads', 'D': 'headdim', 'L': 'table_rows', 'W': 'rotary_dim_/_2'},
+        forms=(Form(name='heads', mode='heads', given=(), shapes={'x': 'B S H D', 'cos': 'L W', 'sin': 'L W', 'positions': 'B S', 'y': 'B S H D'}),),
+        arrays={'x': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'cos': Array(kind='array', dtype_of='x', when={'fp32': ('fp32',), 'fp16': ('fp16', 'fp32'), 'bf16': ('bf16', 'fp32')}, required=True), 'sin': Array(kind='array', dtype_of='cos', required=True), 'positions': Array(kind='array', dtypes=('int32', 'int64')), 'y': Array(kind='result', dtype_of='x', required=True)},
+        numbers={'start': 'int', 'interleaved': 'flag', 'conjugate': 'flag', 'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'x': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'tables': {'cos': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}},
     ),
     'silu_and_mul': Call(
         lengths={'M': 'rows', 'N': 'columns'},

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from ..reference import attention as attention_
+from ..reference import cross_entropy as entropy
 from ..reference import gated, gradient_excess, kv, moe, moves, norm_backward, quantised, rows
 from ..reference import gemm as gemm_
 from ..reference import layernorm2d as layer
 from ..reference import reduce as reduce_
 from ..reference import rmsnorm2d as rms
+from ..reference import rotary as rotary_
 from ..reference import softmax as softmax_
 from ..reference.backward import backward as attention_gradients
 from ..reference.tolerance import excess as attention_excess
@@ -221,6 +223,28 @@ def _attention_backward(given: Given, made: Given) -> float:
     return gradient_excess(name, right, **_only(made, "dq", "dk", "dv", "dbias", "d_sink"))
 
 
+OF_ENTROPY = (
+    "label_smoothing", "logit_scale", "lse_square_scale", "ignore_index", "first_class", "total_classes",
+)  # fmt: skip
+
+
+def _entropy(given: Given, made: Given) -> float:
+    right = entropy.cross_entropy(**_only(given, "logits", "labels", "precomputed_lse", *OF_ENTROPY))
+    lse = made.get("lse")
+    return entropy.excess((made["loss"], right.lse.astype(np.float32) if lse is None else lse), right)
+
+
+def _entropy_backward(given: Given, made: Given) -> float:
+    return entropy.gradient_excess(
+        made["dlogits"], *(given[name] for name in ("dloss", "logits", "labels", "lse")), **_only(given, *OF_ENTROPY)
+    )
+
+
+def _rotated(given: Given, made: Given) -> float:
+    names = ("x", "cos", "sin", "positions", "start", "interleaved", "conjugate")
+    return rotary_.excess(made["y"], *(given[name] for name in names[:3]), **_only(given, *names[3:]))
+
+
 def _moved(move: Callable[..., Any], *names: str) -> Callable[[Given, Given], float]:
     return lambda given, made: _equal(made["y"], move(given["x"], **_only(given, *names)))
 
@@ -236,6 +260,9 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "silu_and_mul_bwd": lambda given, made: gated.gradient_excess(
         made["dgate"], made["dup"], given["dy"], given["gate"], given["up"]
     ),
+    "cross_entropy": _entropy,
+    "cross_entropy_bwd": _entropy_backward,
+    "rotary": _rotated,
     "softmax": lambda given, made: softmax_.excess(made["y"], given["x"]),
     "rmsnorm2d_bwd": _norm_backward,
     "layernorm2d_bwd": _norm_backward,

@@ -150,6 +150,8 @@ def _table(settings: Settings, _: Any) -> Any:
 
 INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
     "topk_ids": _experts,
+    "labels": lambda settings, random: random.integers(0, settings.lengths["N"], settings.lengths["M"]),
+    "positions": lambda settings, random: np.tile(np.arange(settings.lengths["S"]), (settings.lengths["B"], 1)),
     "expert_mask": _mask,
     "local_tokens": lambda settings, random: [settings.lengths["M"]],
     "starts": lambda settings, random: _even(settings.lengths["T"], settings.lengths["G"]),

@@ -201,6 +201,8 @@ class Settings:
         if "rotary_cos" in self.wanted:
             lengths["R"], lengths["Rd"] = self.keys, lengths["D"] // 2
             self.wanted.add("rotary_sin")
+        if self.operator == "rotary":
+            lengths["L"], lengths["W"] = lengths["S"] + int(self.arguments.get("start", 0)), lengths["D"] // 2
         if self.operator == "fused_moe" and "gate_up_rows" not in words:
             lengths["N"] = 2 * lengths["I"]
         if self.operator in ("moe_smoothquant", "fused_moe") and lengths["K"] > lengths["E"]:

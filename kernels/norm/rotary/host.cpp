@@ -1,0 +1,50 @@
+// Arguments of rotary as the plain data of its engine.
+#include "kernels/norm/host.h"
+#include "kernels/generated/operators/rotary_entries.h"
+
+namespace tilekiln::op::rotary {
+
+tilekiln_status tables(const Args& args, Call& call) {
+  if (2 * call.W > call.D) {
+    return fail_argument("cos", "was for a rotary_dim of %lld, must be at most %lld, the head dim of x",
+                         static_cast<long long>(2 * call.W), static_cast<long long>(call.D));
+  }
+  const int64_t last = args.start + call.S;
+  if (args.positions == nullptr && call.B * call.H > 0 && call.S > 0 && last > call.L) {
+    return fail_argument("cos", "had %lld positions, must have %lld, start + seqlen", static_cast<long long>(call.L),
+                         static_cast<long long>(last));
+  }
+  return TILEKILN_OK;
+}
+
+void fill(const Args& args, Call& call) {
+  const Arrays& in = call.in;
+  norm::Rotary& to = call.to.problem;
+  to.x = in.x.data, to.x_batch = in.x.stride[0], to.x_token = in.x.stride[1], to.x_head = in.x.stride[2];
+  to.y = in.y.data, to.y_batch = in.y.stride[0], to.y_token = in.y.stride[1], to.y_head = in.y.stride[2];
+  norm::put_rows(in.cos, to.cos, to.cos_row);
+  norm::put_rows(in.sin, to.sin, to.sin_row);
+  norm::put_rows(in.positions, to.positions, to.positions_row);
+  to.position_bytes = in.positions.given() ? static_cast<int>(dtype_bytes(in.positions.dtype)) : 4;
+  to.rows = call.B * call.S, to.tokens = call.S;
+  to.start = args.start;
+  to.table_rows = call.L;
+  to.heads = static_cast<int>(call.H);
+  to.columns = static_cast<int>(call.D);
+  to.half = static_cast<int>(call.W);
+  to.dtype = static_cast<int>(call.signature.dtype);
+  to.tables = static_cast<int>(call.signature.tables);
+  to.interleaved = args.interleaved, to.conjugate = args.conjugate;
+}
+
+tilekiln_status launch(StageCall<norm::Rotary>& call) {
+  const norm::Rotary& to = call.problem;
+  const int64_t row = std::max<int64_t>(1, int64_t(to.heads) * to.columns);
+  const int64_t many = std::max<int64_t>(1, 16384 / row), units = (to.rows + many - 1) / many;
+  const auto rows = static_cast<const norm::RotaryEngine*>(call.choice.engine)->rows[to.dtype];
+  return launch_stage(
+      call, call.choice, to, units, 12.0 * static_cast<double>(to.rows) * static_cast<double>(row), 0,
+      [&](int64_t unit, void*) { rows(to, unit * many, std::min<int64_t>(to.rows, (unit + 1) * many)); });
+}
+
+}  // namespace tilekiln::op::rotary

@@ -1,0 +1,61 @@
+"""rotary in float64, and how far a kernel may be from it.
+
+    (a, b) -> (a cos - b sin, a sin + b cos)
+
+(Su et al., RoFormer, https://arxiv.org/abs/2104.09864.) Each product and their sum are rounded to fp32 once, so y is
+wrong by 3 u (|a| |cos| + |b| |sin|), u = 2^-24, beside its own rounding.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rows
+
+Array = NDArray[Any]
+
+
+def rotary(
+    x: Array,
+    cos: Array,
+    sin: Array,
+    positions: Array | None = None,
+    start: int = 0,
+    interleaved: bool = False,
+    conjugate: bool = False,
+) -> tuple[Array, Array]:
+    """y and what arithmetic may lose of it.
+
+    x (batch, seqlen, nheads, headdim), cos, sin (table rows, rotary_dim / 2); the other arguments are the operator's.
+    """
+    half = cos.shape[1]
+    y = x.astype(np.float64)
+    error = np.zeros_like(y)
+    at = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2]) if positions is None else positions.astype(np.int64)
+    at = at + start
+    inside = (at >= 0) & (at < len(cos))
+    rows_ = np.where(inside, at, 0)
+    if len(cos) == 0:
+        return y, error
+    c, s = (table.astype(np.float64)[rows_][:, :, None] for table in (cos, sin))
+    s = -s if conjugate else s
+    first, second = (
+        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(0, half), slice(half, 2 * half))
+    )
+    a, b = y[..., first].copy(), y[..., second].copy()
+    there = inside[:, :, None, None]
+    for place, value, size in (
+        (first, a * c - b * s, np.abs(a * c) + np.abs(b * s)),
+        (second, a * s + b * c, np.abs(a * s) + np.abs(b * c)),
+    ):
+        y[..., place] = np.where(there, value, y[..., place])
+        error[..., place] = np.where(there, 3 * rows.FP32 * size, 0)
+    return y, error
+
+
+def excess(y: Array, *given: Any, **options: Any) -> float:
+    """The largest error over its bound; at most 1 is right. given and options are those of `rotary`."""
+    return rows.excess(y, *rotary(*given, **options))
