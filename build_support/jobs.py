@@ -161,6 +161,8 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
         for path in (new, f"{new}{SCRATCH}", response):
             with contextlib.suppress(OSError):
                 os.remove(path)
+    if job.commands:
+        console.progress.ran(job.verb, cpu, done.peak)
     if job.log and job.commands:
         measured.append(
             job.log,

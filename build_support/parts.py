@@ -106,9 +106,18 @@ class Engines:
         return self._joined[path]
 
 
+def object_of(graph: Graph, path: str) -> str:
+    """Where a generated source is compiled to."""
+    return f"{graph.request.variant.directory}/obj/{path.removesuffix('.cpp')}.o"
+
+
+def instances(graph: Graph, sources: Generated) -> dict[str, tuple[str, ...]]:
+    """By object: the names of the instances whose rows it holds."""
+    return {object_of(graph, unit.path): unit.instances for unit in sources.units if unit.instances}
+
+
 def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
-    variant = graph.request.variant
     include = [*HEADERS, *headers_in(generated), *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
@@ -119,7 +128,7 @@ def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[An
             headers[unit.includes] = includes.digest(unit.includes, shown)
         node = graph.compile(
             f"{generated}/{unit.path}",
-            f"{variant.directory}/obj/{unit.path.removesuffix('.cpp')}.o",
+            object_of(graph, unit.path),
             "rows",
             include,
             content=f"{unit.digest} {headers[unit.includes]}",

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from codegen.tell import elf
@@ -29,7 +29,7 @@ def commands(request: Request, build: Build) -> dict[str, Callable[..., int]]:
         for receipt, node in build.libraries.items():
             objects = [os.path.relpath(leaf.abspath) for leaf in leaves(node)]
             known = measured.read(request.variant.directory)
-            data = collect(node.path, build.manifests[receipt].path, objects, known)
+            data = collect(node.path, build.manifests[receipt].path, objects, known, build.instances)
             base = f"{request.variant.directory}/report/{receipt}"
             data["changes"] = changes(keep_previous(base, data), data)
             write(f"{base}.json", json.dumps(data, indent=1) + "\n")
@@ -50,9 +50,13 @@ def leaves(node: Any) -> list[Any]:
 
 
 def collect(
-    library: str, manifest: str, objects: Sequence[str], known: Mapping[str, measured.Measured]
+    library: str,
+    manifest: str,
+    objects: Sequence[str],
+    known: Mapping[str, measured.Measured],
+    instances: Mapping[str, Sequence[str]],
 ) -> dict[str, Any]:
-    """All figures of one library. Sizes are bytes, times seconds, memory bytes."""
+    """All figures of one library. Sizes are bytes, times seconds, memory bytes. `instances`: names, by object."""
     with open(manifest, "rb") as file:
         claim = json.load(file)
     with open(library, "rb") as file:
@@ -91,8 +95,48 @@ def collect(
         },
         "sizes": by_part(units),
         "units": units,
+        "rows": rows_of(units, instances, claim),
         "duplicates": duplicates(objects),
     }
+
+
+def rows_of(
+    units: Sequence[Mapping[str, Any]], instances: Mapping[str, Sequence[str]], claim: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Of each unit that holds rows: the values that the axes of its signature have in them, and a selection of them, ""
+    of a family that none names (a stage that comes along with another)."""
+    columns = {name: at for at, name in enumerate(claim["instances"]["columns"])}
+    name, family, target = (columns[word] for word in ("name", "family", "target"))
+    by_name = {row[name]: row for row in claim["instances"]["rows"]}
+    named = {stages["main"] for stages in claim["stages"].values()}
+
+    def values(rows: Iterable[Sequence[Any]], axes: Sequence[str]) -> dict[str, list[str]]:
+        listed = list(rows)
+        return {axis: sorted({_word(row[columns[axis]]) for row in listed}, key=_order) for axis in axes}
+
+    whole: dict[tuple[str, str], dict[str, list[str]]] = {}
+    found = []
+    for one in units:
+        own = [by_name[instance] for instance in instances.get(one["path"], ()) if instance in by_name]
+        if not own:
+            continue
+        of = (own[0][family], own[0][target])
+        signature = claim["families"][of[0]]["signature"]
+        if of not in whole:
+            whole[of] = values((row for row in by_name.values() if (row[family], row[target]) == of), signature)
+        axes = values(own, signature)
+        narrow = [f"{axis}={','.join(words)}" for axis, words in axes.items() if words != whole[of][axis]]
+        where = " ".join([f"family={of[0]}", f"target={of[1]}", *narrow]) if of[0] in named else ""
+        found.append({"path": one["path"], "count": len(own), "axes": axes, "where": where, "first": own[0][name]})
+    return found
+
+
+def _word(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def _order(word: str) -> tuple[int, str]:
+    return (int(word), "") if word.isdecimal() else (-1, word)
 
 
 def unit(path: str, cost: measured.Measured | None) -> dict[str, Any]:

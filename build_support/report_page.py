@@ -40,9 +40,32 @@ def page(data: Mapping[str, Any]) -> str:
         table=size_table(data["sizes"], data["targets"]),
         slowest=sorted(timed, key=lambda one: -one["cpu"])[:LISTED],
         largest=sorted(data["units"], key=lambda one: -one["code"] - one["data"])[:LISTED],
+        rows=[{**one, "id": _id(one["path"]), **_named(data["units"], one["path"])} for one in data["rows"]],
+        link=links(data),
         plain=plain([same["section"] for same in data["duplicates"]]),
         listed=LISTED,
     )
+
+
+def _id(path: str) -> str:
+    """What a link to the rows of an object ends in."""
+    return "rows-" + re.sub(r"[^a-z0-9]+", "-", path.lower().rpartition("/obj/rows/")[2].removesuffix(".o"))
+
+
+def _named(units: Sequence[Mapping[str, Any]], path: str) -> dict[str, Any]:
+    one = next(one for one in units if one["path"] == path)
+    return {"part": one["part"], "name": one["name"]}
+
+
+def links(data: Mapping[str, Any]) -> dict[str, str]:
+    """By path of a unit: where its rows are told. Of an engine: the first unit of its family's on its target."""
+    own = {one["path"]: _id(one["path"]) for one in data["rows"]}
+    parts: dict[str, str] = {}
+    for one in data["units"]:
+        if one["path"] in own:
+            parts.setdefault(one["part"], own[one["path"]])
+    engines = [one for one in data["units"] if one["kind"] == "engine" and one["part"] in parts]
+    return {**{one["path"]: parts[one["part"]] for one in engines}, **own}
 
 
 def _size(count: int) -> str:
@@ -62,15 +85,15 @@ def plain(sections: Sequence[str]) -> dict[str, str]:
 
 def treemap(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Groups (engines of a target, rows of a family, runtime, tables) of units, areas by bytes in the library."""
-    groups: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
     for one in units:
         size = one["code"] + one["data"]
         if not size:
             continue
         family, _, target = one["part"].partition(" for ")
         title = {"engine": f"engines for {target}", "rows": f"rows of {family}"}.get(one["kind"], one["kind"])
-        groups[one["kind"], title].append((size, one["name"]))
-    weights = sorted(((sum(size for size, _ in members), key) for key, members in groups.items()), reverse=True)
+        groups[one["kind"], title].append((size, one["name"], one["path"]))
+    weights = sorted(((sum(size for size, *_ in members), key) for key, members in groups.items()), reverse=True)
     found = []
     for (kind, title), box in _boxes(weights, 0, 0, WIDTH, TREE_HEIGHT):
         members = sorted(groups[kind, title], reverse=True)
@@ -79,12 +102,17 @@ def treemap(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "kind": kind,
-                "title": _fit(f"{title} · {shown(sum(size for size, _ in members))}", box["dx"]) if head else "",
-                "says": f"{title}: {shown(sum(size for size, _ in members))}, {len(members)} units",
+                "title": _fit(f"{title} · {shown(sum(size for size, *_ in members))}", box["dx"]) if head else "",
+                "says": f"{title}: {shown(sum(size for size, *_ in members))}, {len(members)} units",
                 "box": box,
                 "units": [
-                    {"name": _fit(name, b["dx"]) if b["dy"] > 16 else "", "says": f"{name}: {shown(size)}", "box": b}
-                    for (size, name), (_, b) in zip(members, inner, strict=True)
+                    {
+                        "name": _fit(name, b["dx"]) if b["dy"] > 16 else "",
+                        "says": f"{name}: {shown(size)}",
+                        "path": path,
+                        "box": b,
+                    }
+                    for (size, name, path), (_, b) in zip(members, inner, strict=True)
                 ],
             }
         )
@@ -92,11 +120,11 @@ def treemap(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _boxes(
-    items: Sequence[tuple[int, Any]], x: float, y: float, width: float, height: float
+    items: Sequence[tuple[Any, ...]], x: float, y: float, width: float, height: float
 ) -> list[tuple[Any, dict[str, float]]]:
     """Rectangles of areas by size; `items` come largest first."""
-    sizes = squarify.normalize_sizes([size for size, _ in items], width, height)
-    return [(key, box) for (_, key), box in zip(items, squarify.squarify(sizes, x, y, width, height), strict=True)]
+    sizes = squarify.normalize_sizes([size for size, *_ in items], width, height)
+    return [(key, box) for (_, key, *_), box in zip(items, squarify.squarify(sizes, x, y, width, height), strict=True)]
 
 
 def _fit(text: str, width: float) -> str:

@@ -31,6 +31,7 @@ class Build:
     manifests: dict  # receipt -> the JSON beside it
     binding: Any = None  # the Python extension, or None without its source
     jax_handlers: object = None  # the XLA handlers of tilekiln.jax, or None without JAX
+    instances: dict = field(default_factory=dict)  # object of a generated source -> the names of its instances
     executor: list = field(default_factory=list)  # the executor of AMDGCN code objects, and a HIP runtime over it
     programs: dict = field(default_factory=dict)  # name -> [executables]
     compiledb: object = None

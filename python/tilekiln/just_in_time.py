@@ -20,7 +20,7 @@ Progress = Callable[[int, int], object]
 
 _SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
 _ENDINGS = (".cpp", ".h", ".hpp", ".inc", ".jinja", ".py", ".yaml")
-_STEP = re.compile(r"\[\s*(\d+)/(\d+)\] ")
+_STEP = re.compile(r"\[\s*(\d+)/(\d+)(?:, [^]]* left)?\] ")
 _DEFAULT_SIZE = 2_000_000_000
 
 loaded: list[Library] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -205,6 +206,8 @@ def test_colours_and_progress_on_a_terminal_only(built_tree):
         "[1/1] \033[36mcompile\033[0m kernels/runtime/status.cpp"
     )
     assert built_tree.built("-n", *built_tree.SMALL, target).lines[-1] == "compile kernels/runtime/status.cpp"
+    took = built_tree.on_terminal(*built_tree.SMALL, target).splitlines()[-1]
+    assert re.fullmatch(r"\033\[90mtook   \033\[0m compile 1: \S+ s, \S+ s of CPU, \S+ MB the hungriest", took), took
 
 
 def test_where_an_installation_goes_is_said_first(tree):

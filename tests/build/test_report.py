@@ -36,8 +36,22 @@ def test_report(built_tree):
     assert "This is the first report here" in page
     for text in ("fp32_min on cpu-", "10</b><span>instances", "qlanes of fmha_fwd", "prefers-color-scheme: dark"):
         assert text in page
-    # It stands alone: nothing is fetched, and no tag is left open.
-    assert not re.search(r"(src|href)=|url\(|@import|http", page)
+    # It stands alone: nothing is fetched, and no tag is left open. Links lead to places that there are.
+    assert not re.search(r"src=|href=\"[^#]|url\(|@import|http", page)
+    leads = set(re.findall(r'href="#([^"]*)"', page))
+    assert leads
+    assert leads <= set(re.findall(r'id="([^"]*)"', page))
+    assert sum(unit["count"] for unit in data["rows"]) == 10
+    rows = [unit for unit in data["units"] if unit["kind"] == "rows"]
+    assert {unit["path"] for unit in rows} == {unit["path"] for unit in data["rows"]}
+    engines = [unit for unit in data["units"] if unit["kind"] == "engine"]
+    assert len(re.findall(r'<a href="#rows-[^"]*"><rect', page)) >= len(rows) + 1
+    assert all(f"{unit['name']}: " in page for unit in engines)
+    for unit in [unit for unit in data["rows"] if unit["where"]][:1]:
+        listed = built_tree.built(*built_tree.SMALL, "list", f"where={unit['where']}", "format=names").lines
+        own = [name for name in listed if name.startswith(unit["where"].split()[0].removeprefix("family=") + "_fp32")]
+        assert (len(own), unit["first"] in own) == (unit["count"], True)
+    assert page.count("<table>") == page.count('<div class="wide"><table>')
     parser = Balanced()
     parser.feed(page)
     assert [tag for tag in parser.open if tag not in Balanced.MAY_STAY_OPEN] == []
