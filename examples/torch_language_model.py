@@ -110,19 +110,26 @@ def smooth(losses: list[float], width: int = 20) -> list[float]:
 
 
 def plot(path: str, curves: dict[str, list[list[float]]], caption: str) -> None:
+    """The loss with torch's attention, and below how far the others are from it, step by step of the same seed."""
     import matplotlib as mpl
 
     mpl.use("agg")
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tilekiln", "path.simplify_threshold": 0.5})
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for (name, runs), colour, style in zip(curves.items(), COLOURS, STYLES, strict=True):
-        for i, losses in enumerate(runs):
-            axes.plot(smooth(losses), color=colour, linestyle=style, linewidth=1.3, label=name if i == 0 else None)
-    axes.set(xlabel="step", ylabel="loss (nats per character, mean of 20 steps)", yscale="log", title=caption)
-    axes.title.set_fontsize(9)
-    axes.legend()
+    figure, (above, below) = plt.subplots(2, figsize=(7, 5), sharex=True, layout="constrained")
+    (base, theirs), *others = curves.items()
+    for i, losses in enumerate(theirs):
+        above.plot(losses, color=COLOURS[0], linewidth=1.1, label=base if i == 0 else None)
+    for (name, runs), colour, style in zip(others, COLOURS[1:], STYLES[1:], strict=True):
+        for i, (one, other) in enumerate(zip(runs, theirs, strict=True)):
+            away = [a - b for a, b in zip(one, other, strict=True)]
+            below.plot(away, color=colour, linestyle=style, linewidth=1.1, label=name if i == 0 else None)
+    above.set(ylabel="loss (nats per character)", title=caption)
+    below.set(xlabel="step", ylabel=f"loss minus that of {base}")
+    above.title.set_fontsize(9)
+    above.legend()
+    below.legend()
     figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else {})
 
 

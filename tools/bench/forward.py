@@ -1,10 +1,15 @@
 """forward: speed of the attention kernels: share of the core's peak, ratio to torch's SDPA, what features cost.
 
+Arrays are (batch, seqlen, nhead, hdim), what flash_attn and tk.attention take; --layout bhsd takes (batch, nhead,
+seqlen, hdim) instead. The column "over bhsd" is the time in the one over that in the other. PyTorch gets transposed
+views, as models hand them to it.
+
 One pinned thread. Everything is thread CPU time, measured in turns (A, B, A) in one process; figures are medians of
 ratios, so they hold on a machine that others use too, and the share of peak is against bursts at the peak just before
 and after. torch is its flash kernel for the CPU, on one thread, on the same tensors; without torch its column is nan.
 
-    tools/dev --with torch python tools/bench forward [--dtype bf16] [--seconds 0.5] [speed] [features]
+    tools/dev --with torch python tools/bench forward [--dtype bf16] [--layout bhsd] [--seconds 0.5] [speed] [features]
+    ... forward speed --dtype fp32,bf16 --plot docs/pictures/forward.svg
 """
 
 from __future__ import annotations
@@ -56,19 +61,19 @@ GROUPED = Shape(1, 32, 8, 1024, 128)  # causal only, as models use it
 
 
 class Problem:
-    """q, k, v and out of one shape, (batch, nhead, seqlen, hdim), torch tensors where torch is installed."""
+    """q, k, v and out of one shape in one layout, torch tensors where torch is installed."""
 
-    def __init__(self, shape: Shape, dtype: str) -> None:
-        self.shape, self.dtype = shape, dtype
+    def __init__(self, shape: Shape, dtype: str, layout: str = "bshd") -> None:
+        self.shape, self.dtype, self.layout = shape, dtype, layout
         b, hq, hk, s, d = shape
-        self.q, self.k, self.v = (array((b, heads, s, d), dtype) for heads in (hq, hk, hk))
-        self.out = array((b, hq, s, d), dtype)
+        shapes = [(b, s, heads, d) if layout == "bshd" else (b, heads, s, d) for heads in (hq, hk, hk, hq)]
+        self.q, self.k, self.v, self.out = (array(one, dtype) for one in shapes)
 
     def ours(self, **arguments: Any) -> Call:
         import tilekiln as tk
 
         def call() -> object:
-            return tk.attention(self.q, self.k, self.v, out=self.out, layout="bhsd", num_threads=1, **arguments)
+            return tk.attention(self.q, self.k, self.v, out=self.out, layout=self.layout, num_threads=1, **arguments)
 
         call()  # chooses the kernel; raises what is wrong before anything is timed
         return call
@@ -79,11 +84,13 @@ class Problem:
         import torch
 
         groups = self.shape.nhead_q // self.shape.nhead_k
-        k, v = (x.repeat_interleave(groups, 1) if groups > 1 else x for x in (self.k, self.v))
+        heads = 2 if self.layout == "bshd" else 1
+        k, v = (x.repeat_interleave(groups, heads) if groups > 1 else x for x in (self.k, self.v))
+        q, k, v = (x.transpose(1, 2) if self.layout == "bshd" else x for x in (self.q, k, v))
 
         def call() -> object:
             with torch.no_grad():
-                return torch.nn.functional.scaled_dot_product_attention(self.q, k, v, is_causal=causal)
+                return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
         return call
 
@@ -148,23 +155,42 @@ def geomean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def speed(dtypes: Sequence[str], seconds: float) -> None:
-    print(f"{'dtype':5} {'batch, heads, seqlen, hdim':27} {'mask':7} {'GF/s':>6} {'of peak':>8} {'torch/ours':>11}")
-    for dtype in dtypes:
-        ratios: dict[str, list[float]] = {}
+class Figure(NamedTuple):
+    """Of one case: share of the core's peak, and PyTorch's time over ours (nan without it)."""
+
+    dtype: str
+    mask: str
+    shape: Shape
+    share: float
+    ratio: float
+
+
+def speed(options: argparse.Namespace) -> None:
+    other = "bhsd" if options.layout == "bshd" else "bshd"
+    head = f"{'GF/s':>6} {'of peak':>8} {'torch/ours':>11} {'over ' + other:>10}"
+    print(f"{'dtype':5} {'batch, heads, seqlen, hdim':27} {'mask':7} {head}")
+    figures = []
+    for dtype in options.dtypes:
         for mask in ("full", "causal"):
             for shape in (*SHAPES, *((GROUPED,) if mask == "causal" else ())):
-                problem, causal = Problem(shape, dtype), mask == "causal"
+                problem, causal = Problem(shape, dtype, options.layout), mask == "causal"
                 ours, flops = problem.ours(causal=causal), shape.flops(right=0 if causal else -1)
-                rate, share = against_peak(ours, flops, dtype, seconds)
-                ratio = paired(ours, problem.torch(causal), seconds)
-                ratios.setdefault(mask, []).append(ratio)
-                print(f"{dtype:5} {shape!s:27} {mask:7} {rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f}", flush=True)
-        for mask, values in ratios.items():
+                rate, share = against_peak(ours, flops, dtype, options.seconds)
+                ratio = paired(ours, problem.torch(causal), options.seconds)
+                over = 1 / paired(ours, Problem(shape, dtype, other).ours(causal=causal), options.seconds)
+                figures.append(Figure(dtype, mask, shape, share, ratio))
+                said = f"{rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f} {over:10.2f}"
+                print(f"{dtype:5} {shape!s:27} {mask:7} {said}", flush=True)
+        for mask in ("full", "causal"):
+            values = [one.ratio for one in figures if (one.dtype, one.mask) == (dtype, mask)]
             print(f"{dtype:5} {'geomean':27} {mask:7} {'':6} {'':8} {geomean(values):11.2f}")
+    if options.plot:
+        from .picture import bars
+
+        bars(options.plot, figures)
 
 
-def features(dtypes: Sequence[str], seconds: float) -> None:
+def features(options: argparse.Namespace) -> None:
     """Time over that of the plain kernel on the same problem; windows and lengths: per visible pair."""
     import numpy as np
 
@@ -172,9 +198,10 @@ def features(dtypes: Sequence[str], seconds: float) -> None:
     columns = [*names, "causal", "(256, 0)", "(64, 64)", "S = 77"]
     print("\ntime over the plain kernel's, S = 1024; the last four per visible pair")
     print(f"{'dtype':5} {'hdim':>4}", *(f"{column:>9}" for column in columns))
-    for dtype in dtypes:
+    seconds = options.seconds
+    for dtype in options.dtypes:
         for hdim in (64, 128):
-            problem = Problem(Shape(1, 4, 4, 1024, hdim), dtype)
+            problem = Problem(Shape(1, 4, 4, 1024, hdim), dtype, options.layout)
             full = problem.ours()
             slopes = np.full(4, 0.1, np.float32)
             given: dict[str, dict[str, Any]] = {
@@ -189,7 +216,7 @@ def features(dtypes: Sequence[str], seconds: float) -> None:
             for left, right in ((-1, 0), (256, 0), (64, 64)):
                 seen = problem.shape.flops(left, right)
                 costs.append(per_pair(full, flops, problem.ours(window=(left, right)), seen, seconds))
-            short = Problem(Shape(1, 16, 16, 77, hdim), dtype)
+            short = Problem(Shape(1, 16, 16, 77, hdim), dtype, options.layout)
             costs.append(per_pair(full, flops, short.ours(), short.shape.flops(), seconds))
             print(f"{dtype:5} {hdim:4}", *(f"{cost:9.2f}" for cost in costs), flush=True)
 
@@ -217,11 +244,13 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/bench forward", description=__doc__)
     parser.add_argument("parts", nargs="*", metavar="PART", help="speed, features; both when none is named")
     parser.add_argument("--dtype", default=",".join(DTYPES), help="one or several, separated by commas")
+    parser.add_argument("--layout", choices=("bshd", "bhsd"), default="bshd", help="of arrays (default: bshd)")
     parser.add_argument("--seconds", type=float, default=1.0, help="least time for each figure")
+    parser.add_argument("--plot", metavar="FILE", help="speed as bars: a .svg or .png (needs matplotlib)")
     arguments = parser.parse_args(argv)
-    parts: dict[str, Callable[[Sequence[str], float], None]] = {"speed": speed, "features": features}
-    dtypes = arguments.dtype.split(",")
-    for given, known in ((arguments.parts, list(parts)), (dtypes, list(DTYPES))):
+    parts: dict[str, Callable[[argparse.Namespace], None]] = {"speed": speed, "features": features}
+    arguments.dtypes = arguments.dtype.split(",")
+    for given, known in ((arguments.parts, list(parts)), (arguments.dtypes, list(DTYPES))):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"{unknown[0]!r} is none of {', '.join(known)}")
 
@@ -238,7 +267,7 @@ def main(argv: list[str]) -> int:
     isas = ", ".join(dict.fromkeys(library.isa for library in tk.libraries() if library.receipt in RECEIPTS.split(",")))
     print(f"{isas}, one thread; peak: {peaks}")
     for name in arguments.parts or parts:
-        parts[name](dtypes, arguments.seconds)
+        parts[name](arguments)
     return 0
 
 
