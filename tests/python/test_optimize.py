@@ -269,6 +269,33 @@ def test_a_cache_that_grows_in_place_is_the_original() -> None:
     assert grad.grad is not None
 
 
+@pytest.mark.parametrize("weights", [None, "int8"])
+@torch.no_grad()
+def test_cast_after_it_was_optimized(weights: str | None) -> None:
+    """model.to(dtype): what is packed is packed anew; factors and biases of products stay fp32."""
+    from tilekiln.torch import optimize
+
+    for name, more in (("Qwen2", {}), ("Mixtral", {}), ("GptOss", {})):
+        model = make(name, **more).to(torch.bfloat16)
+        done = optimize(model, weights=weights)
+        before = model(prompt()).logits
+        assert torch.equal(model.to(torch.bfloat16)(prompt()).logits, before), name
+        wide = make(name, **more).to(torch.bfloat16).to(torch.float16)
+        if weights is None:
+            wide(prompt())
+            optimize(wide)
+        else:
+            optimize(wide, weights=weights)
+        far = (model.half()(prompt()).logits - wide(prompt()).logits).abs().max()
+        assert far <= 0.02 * before.abs().max(), (name, far)
+        if weights:
+            with pytest.raises(RuntimeError, match=r"dtype was to be torch\.float32, must be torch\.float16"):
+                model.float()
+        else:
+            done.undo()
+            assert {one.dtype for one in model.parameters()} == {torch.float16}
+
+
 def test_bad_input() -> None:
     from tilekiln import ArgumentError
     from tilekiln.torch import optimize

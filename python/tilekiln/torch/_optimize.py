@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections import Counter
@@ -229,8 +230,8 @@ def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any,
     if weights is None:
         _computes(module(*given), ours)
     _put(done, parent, key, made, module)
-    _emptied(done, module.gate_up_proj, lambda: made.gate_up_proj, weights is not None)
-    _emptied(done, module.down_proj, lambda: made.down_proj, weights is not None)
+    for name, parameter in module.named_parameters():
+        _emptied(done, parameter, functools.partial(getattr, made, name), weights is not None)
     return _kind(weights, rows.dtype)
 
 

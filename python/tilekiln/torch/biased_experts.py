@@ -66,6 +66,16 @@ class BiasedExperts(torch.nn.Module):
         """(experts, inter, hidden), alike."""
         return torch.stack([one.weight.T for one in self.down])
 
+    @property
+    def gate_up_proj_bias(self) -> Tensor:
+        """(experts, 2 inter), a new tensor."""
+        return torch.stack([_in_turn(one.bias.detach()) for one in self.gate_up])
+
+    @property
+    def down_proj_bias(self) -> Tensor:
+        """(experts, hidden), a new tensor."""
+        return torch.stack([one.bias.detach() for one in self.down])
+
     def extra_repr(self) -> str:
         return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, limit={self.limit}, alpha={self.alpha}"
 
@@ -89,12 +99,10 @@ def _originals(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
     if module.weights:
         return
     for name in NAMES:
-        turn = _in_turn if name == "gate_up" else (lambda one: one)
-        each = [
-            [state.pop(f"{prefix}{name}.{e}.{part}") for e in range(module.num_experts)] for part in ("weight", "bias")
-        ]
-        state[f"{prefix}{name}_proj"] = torch.stack([turn(one).T for one in each[0]])
-        state[f"{prefix}{name}_proj_bias"] = torch.stack([turn(one.detach()) for one in each[1]])
+        for e in range(module.num_experts):
+            del state[f"{prefix}{name}.{e}.weight"], state[f"{prefix}{name}.{e}.bias"]
+        for suffix in ("_proj", "_proj_bias"):
+            state[f"{prefix}{name}{suffix}"] = getattr(module, name + suffix)
 
 
 def _packed(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:

@@ -22,6 +22,7 @@ Weights = Literal["int4", "int8"] | None
 Activations = Literal["int8"] | None
 """What rows become before they are multiplied by quantised weights; None: they stay fp16 or bf16."""
 BITS: dict[str, int] = {"int4": 4, "int8": 8}
+DTYPES = torch.float32, torch.float16, torch.bfloat16
 
 
 def refuse_training(module: torch.nn.Module) -> None:
@@ -55,7 +56,35 @@ class _Product(torch.autograd.Function):
         return dy @ ctx.linear.weight, None
 
 
-class Linear(torch.nn.Module):
+class _Packed(torch.nn.Module):
+    """A module whose numbers are packed by a dtype: model.to(dtype), half() and the like pack them anew."""
+
+    dtype: torch.dtype
+    weights: Weights
+
+    def _repack(self, dtype: torch.dtype) -> None:
+        raise NotImplementedError
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        if dtype != self.dtype:
+            if dtype not in DTYPES or (self.weights and dtype == torch.float32):
+                must = ", ".join(map(str, DTYPES[1:] if self.weights else DTYPES))
+                raise RuntimeError(
+                    f"{type(self).__name__}: dtype was to be {dtype}, must be {must}: its weights are "
+                    f"{self.weights or 'packed'}; cast the model before it is optimized"
+                )
+            self._repack(dtype)
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():  # factors and biases of products are fp32, whatever the model is
+            made = self._buffers[name]
+            if buffer is not None and made is not None and made.dtype != buffer.dtype:
+                self._buffers[name] = buffer.to(made.device)
+        return self
+
+
+class Linear(_Packed):
     """x W^T + bias of x (..., in_features): a torch.nn.Linear for inference, its weight packed or quantised.
 
     x has the dtype of the weight, fp32, fp16 or bf16, of which quantised weights take the last two. x may need a
@@ -104,6 +133,12 @@ class Linear(torch.nn.Module):
             padded = torch.zeros(self.panels.shape[0] * LANES)
             padded[: self.out_features] = self.bias.detach().float()
             self.padded_bias = padded.view(-1, LANES)
+
+    def _repack(self, dtype: torch.dtype) -> None:
+        weight = None if self.weights else self.weight
+        self.dtype = dtype
+        if weight is not None:
+            self._pack(weight.to(dtype))
 
     @property
     def weight(self) -> Tensor:
@@ -158,7 +193,7 @@ class Linear(torch.nn.Module):
         self._pad_bias()
 
 
-class Experts(torch.nn.Module):
+class Experts(_Packed):
     """The experts of a mixture in Transformers' form: forward(hidden_states, top_k_index, top_k_weights).
 
     Weights are those of a module with gate_up_proj (experts, 2 inter, hidden) and down_proj (experts, hidden, inter),
@@ -185,6 +220,12 @@ class Experts(torch.nn.Module):
         packed = PackedExperts(gate_up, down, bits=BITS[self.weights] if self.weights else None)
         self.gate_up, self.down, self.group = packed.gate_up, packed.down, packed.group
         self.gate_up_scale, self.down_scale = packed.gate_up_scale, packed.down_scale
+
+    def _repack(self, dtype: torch.dtype) -> None:
+        originals = None if self.weights else (self.gate_up_proj, self.down_proj)
+        self.dtype = dtype
+        if originals is not None:
+            self._pack(*(one.to(dtype) for one in originals))
 
     @property
     def gate_up_proj(self) -> Tensor:
