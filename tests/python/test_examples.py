@@ -31,7 +31,10 @@ def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
-    return [getattr(pytest.mark, extra) for extra in ("torch", "jax") if name.startswith(f"{extra}_")]
+    extras = [extra for extra in ("torch", "jax") if name.startswith(f"{extra}_")]
+    if "import transformers\n" in (ROOT / "examples" / name).read_text():
+        extras.append("transformers")
+    return [getattr(pytest.mark, extra) for extra in extras]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in EXAMPLES])
