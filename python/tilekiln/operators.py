@@ -163,6 +163,11 @@ def at_hand() -> list[Library]:
     return _at_hand()
 
 
+def at_hand_has(operator: str) -> bool:
+    """Does a library that is built or installed have the operator?"""
+    return any(operator in library.operators for library in _at_hand())
+
+
 @functools.cache
 def _held(library: Library) -> list[int]:
     """What every instance holds of the axes that take problems up to their value, as head dims: their sum."""

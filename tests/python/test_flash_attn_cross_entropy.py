@@ -12,6 +12,14 @@ from tests.python import upstream  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(autouse=True, params=["kernels", "pytorch"])
+def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
+    """With the operators, and where no library has them."""
+    found = [load("norm_default", targets="all")] if request.param == "kernels" else []
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.operators._served", {})
+
+
 @pytest.fixture
 def face(binding):
     from tilekiln.flash_attn.ops.triton import cross_entropy

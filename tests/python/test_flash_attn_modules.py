@@ -12,6 +12,14 @@ from tests.python import upstream  # noqa: E402
 pytestmark = pytest.mark.torch
 
 
+@pytest.fixture(params=["kernels", "pytorch"])
+def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
+    """With the operators, and where no library has them."""
+    found = [load("norm_default", targets="all")] if request.param == "kernels" else []
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.operators._served", {})
+
+
 @pytest.fixture
 def padding(binding):
     from tilekiln.flash_attn import bert_padding
@@ -20,7 +28,7 @@ def padding(binding):
 
 
 @pytest.fixture
-def rotate(binding):
+def rotate(library):
     from tilekiln.flash_attn.layers.rotary import apply_rotary_emb
 
     return apply_rotary_emb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 
 import pytest
@@ -10,6 +11,15 @@ torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True, params=["kernels", "pytorch"])
+def library(request: pytest.FixtureRequest, load, monkeypatch) -> None:
+    """With the operators, and where no library has them."""
+    found = [load("norm_default", targets="all")] if request.param == "kernels" else []
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+    monkeypatch.setattr("tilekiln.operators._served", {})
+
 
 SIGNATURES = {
     "rotate_half": "x, interleaved=False",
@@ -186,7 +196,23 @@ def test_compiled(rotary):
     cos, sin = tables(6, 16)
     x = upstream.normal(2, 6, 3, 2, 16, dtype=torch.float32, seed=1)
     step = torch.compile(lambda x: rotary.apply_rotary_emb_qkv_(x, cos, sin), backend="aot_eager", fullgraph=True)
-    assert torch.equal(step(x.clone()), rotary.apply_rotary_emb_qkv_(x.clone(), cos, sin))
+    torch.testing.assert_close(step(x.clone()), rotary.apply_rotary_emb_qkv_(x.clone(), cos, sin))
+
+
+def test_the_kernel_is_what_computes(rotary, request, monkeypatch):
+    """Tables of another dtype, and an x that autograd records, too; functorch gets PyTorch's formula."""
+    module, count = importlib.import_module("tilekiln.flash_attn.ops.triton.rotary"), []
+    run = module._call
+    monkeypatch.setattr(module, "_call", lambda *call: count.append(call[0]) or run(*call))
+    kernels = "kernels" in request.node.name
+    cos, sin = tables(9, 16)
+    x = upstream.normal(2, 6, 3, 16, dtype=torch.bfloat16, seed=1, grad=True)
+    made = rotary.apply_rotary_emb(x, cos.half(), sin, seqlen_offsets=torch.tensor([0, 3]))
+    torch.autograd.grad(made, x, torch.ones_like(made), create_graph=True)
+    assert len(count) == (2 if kernels else 0)
+    mapped = torch.vmap(lambda x: rotary.apply_rotary_emb(x, cos, sin))(x.detach().unsqueeze(1))
+    assert len(count) == (2 if kernels else 0)
+    torch.testing.assert_close(mapped[:, 0], rotary.apply_rotary_emb(x.detach(), cos, sin))
 
 
 def test_bad_input(rotary):

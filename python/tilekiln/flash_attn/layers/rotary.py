@@ -121,10 +121,15 @@ def apply_rotary_emb_qkv_(
 
     def turn(tensor: Tensor, conjugate: bool) -> None:
         if tensor.dim() == 5:
-            q, k = tensor[:, :, 0], tensor[:, :, 1]
+            q, k, both = tensor[:, :, 0], tensor[:, :, 1], tensor[:, :, :2]
+            together = both.flatten(2, 3) if both.stride(2) == both.shape[3] * both.stride(3) else None
         else:
             assert num_heads_q is not None
-            q, k = tensor[:, :, :num_heads_q], tensor[:, :, num_heads_q : (num_heads_q + tensor.shape[2]) // 2]
+            last = (num_heads_q + tensor.shape[2]) // 2
+            q, k, together = tensor[:, :, :num_heads_q], tensor[:, :, num_heads_q:last], tensor[:, :, :last]
+        if cos_k is None and together is not None:
+            apply_rotary(together, cos, sin, seqlen_offsets, None, None, interleaved, True, conjugate)
+            return
         for part, cosine, sine in (
             (q, cos, sin),
             (k, cos if cos_k is None else cos_k, sin if sin_k is None else sin_k),

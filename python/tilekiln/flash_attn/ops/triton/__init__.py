@@ -1,1 +1,1 @@
-"""flash_attn.ops.triton: upstream's names of rotary embedding and cross entropy, in PyTorch for the CPU."""
+"""flash_attn.ops.triton: upstream's names of rotary embedding and cross entropy, without Triton."""

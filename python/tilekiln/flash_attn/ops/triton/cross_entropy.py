@@ -1,4 +1,7 @@
-"""flash_attn.ops.triton.cross_entropy: the loss of each row of logits, with what language models add to it."""
+"""flash_attn.ops.triton.cross_entropy: the loss of each row of logits, with what language models add to it.
+
+By the operators cross_entropy and cross_entropy_bwd; where no library has them, by PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ...._faces import FaceArgumentError
+from ....operators import _call, at_hand_has
+from ....torch import calls, operators
 
 __all__ = ["CrossEntropyLoss", "cross_entropy_loss"]
 
@@ -70,10 +75,31 @@ class CrossEntropyLoss(torch.autograd.Function):
         shares, share = _shares(process_group)
         used = labels != ignore_index
         _check_labels(labels, used, shares * classes, ignore_index)
+        given = precomputed_lse is not None and logit_scale == 1.0 and smoothing == 0.0
+        ctx.options = None
+        if _computes(logits, labels, smoothing, ignore_index):
+            labels = labels if labels.dtype in (torch.int32, torch.int64) else labels.long()
+            options: dict[str, Any] = {
+                "label_smoothing": smoothing, "logit_scale": logit_scale, "ignore_index": ignore_index,
+                "first_class": share * classes, "total_classes": shares * classes,
+            }  # fmt: skip
+            losses, lse = _computed(
+                logits,
+                labels.contiguous(),
+                precomputed_lse if given else None,
+                lse_square_scale,
+                process_group,
+                options,
+            )
+            ctx.options = {**options, "lse_square_scale": lse_square_scale}
+            z_losses = lse_square_scale * lse.square() if lse_square_scale else torch.zeros_like(lse)
+            ctx.save_for_backward(logits, lse, labels)
+            ctx.inplace_backward = inplace_backward
+            ctx.mark_non_differentiable(z_losses)
+            return losses, z_losses
         place = labels - share * classes
         here = used & (place >= 0) & (place < classes)
         place = place.where(here, 0).long()
-        given = precomputed_lse is not None and logit_scale == 1.0 and smoothing == 0.0
         lse = torch.empty(rows) if precomputed_lse is None or not given else precomputed_lse.float()
         # What the sum over processes makes the loss less its lse and z_loss.
         part = (-(1 - smoothing) * logit_scale * logits.gather(1, place[:, None])[:, 0].float()).where(here, 0)
@@ -100,6 +126,13 @@ class CrossEntropyLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dlosses: Tensor, _dz_losses: Tensor) -> Any:
+        if ctx.options is not None:
+            logits, lse, labels = ctx.saved_tensors
+            out = logits.detach() if ctx.inplace_backward else None
+            more = ctx.options if out is None else {**ctx.options, "dlogits": out}
+            made = _call("cross_entropy_bwd", (dlosses.float().contiguous(), logits.detach(), labels, lse), more)
+            operators.written(out)
+            return made, *(None,) * 8
         logits, lse, place, used, here = ctx.saved_tensors
         smoothing, logit_scale, lse_square_scale, classes = ctx.numbers
         dlogits = logits.detach() if ctx.inplace_backward else torch.empty_like(logits)
@@ -112,6 +145,47 @@ class CrossEntropyLoss(torch.autograd.Function):
             # A row of weight 0 may have infinite logits.
             dlogits[some] = (gradient * weight[some]).masked_fill(~used[some, None], 0).to(logits.dtype)
         return dlogits, *(None,) * 8
+
+
+def _computes(logits: Tensor, labels: Tensor, smoothing: float, ignore_index: int) -> bool:
+    """Is there a kernel for this call?"""
+    return (
+        calls.untouched(logits, labels)
+        and logits.device.type == labels.device.type == "cpu"
+        and logits.dtype in operators.FLOATS
+        and logits.shape[1] > 0
+        and (logits.shape[1] < 2 or logits.stride(1) == 1)
+        and 0 <= smoothing < 1
+        and abs(ignore_index) < 2**31
+        and at_hand_has("cross_entropy")
+    )
+
+
+def _computed(
+    logits: Tensor, labels: Tensor, known: Tensor | None, square: float, process_group: Any, options: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """(losses, lse), both 0 where the label is ignore_index."""
+
+    def call(**more: Any) -> Any:
+        return _call("cross_entropy", (logits.detach(), labels), {**options, **more})
+
+    if known is not None:
+        known = known.detach().float().contiguous()
+    if process_group is None:
+        losses, lse = call(precomputed_lse=known, lse_square_scale=square, return_lse=True)
+        return losses, lse
+    if known is None:
+        _, lse = call(return_lse=True)
+        every = [torch.empty_like(lse) for _ in range(_shares(process_group)[0])]
+        torch.distributed.all_gather(every, lse, group=process_group)
+        lse = torch.stack(every).logsumexp(0)
+    else:
+        lse = known
+    used = labels != options["ignore_index"]
+    lse = lse.where(used, 0)
+    part = call(precomputed_lse=torch.zeros_like(lse))
+    torch.distributed.all_reduce(part, group=process_group)
+    return part + lse + square * lse.square(), lse
 
 
 def _shares(process_group: Any) -> tuple[int, int]:

@@ -1,11 +1,16 @@
-"""flash_attn.ops.triton.rotary: rotary position embedding without autograd's help, in plain PyTorch."""
+"""flash_attn.ops.triton.rotary: rotary embedding by the operator rotary; where no library has it, by PyTorch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...._faces import FaceArgumentError
+from ....operators import _call, at_hand_has
+from ....torch import calls, operators
 
 __all__ = ["apply_rotary"]
 
@@ -36,9 +41,21 @@ def apply_rotary(
         )
     if cos.shape != sin.shape:
         raise FaceArgumentError(f"sin: was of shape {tuple(sin.shape)}, must be that of cos: {tuple(cos.shape)}")
-    positions = _positions(x, seqlen_offsets, cu_seqlens)
-    if positions.numel() and not torch.compiler.is_compiling() and int(positions.max()) >= len(cos):
-        raise FaceArgumentError(f"cos: had {len(cos)} positions, must have {int(positions.max()) + 1}")
+    plain = isinstance(seqlen_offsets, int) and cu_seqlens is None  # positions follow from the shape
+    positions = None if plain else _positions(x, seqlen_offsets, cu_seqlens)
+    _check_positions(x, len(cos), seqlen_offsets, positions)
+    recorded = torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad)
+    if not (recorded and inplace) and _computes(x, cos, sin):
+        if recorded and x.requires_grad:
+            made: Tensor = _Rotary.apply(
+                x, lambda tensor, back: apply_rotary(
+                    tensor, cos, sin, seqlen_offsets, cu_seqlens, max_seqlen, interleaved, False, conjugate != back
+                )
+            )  # fmt: skip
+            return made
+        start = seqlen_offsets if plain else 0
+        return _computed(x, cos.detach(), sin.detach(), start, positions, interleaved, conjugate, inplace)
+    positions = _positions(x, seqlen_offsets, cu_seqlens) if positions is None else positions
     cosine, sine = (table[positions].float()[..., None, :] for table in (cos, sin))
     if conjugate:
         sine = -sine
@@ -50,6 +67,69 @@ def apply_rotary(
         return torch.cat([rotated, x[..., 2 * half :]], -1)
     x[..., : 2 * half] = rotated
     return x
+
+
+class _Rotary(torch.autograd.Function):
+    """turn(x, False), a new tensor; its backward is turn(dy, True), which is differentiable too."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, turn: Callable[[Tensor, bool], Tensor]) -> Tensor:
+        ctx.turn = turn
+        return turn(x, False)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        return ctx.turn(dy if dy.stride(-1) == 1 else dy.contiguous(), True), None
+
+
+def _computes(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
+    """Is there a kernel for this call?"""
+    return (
+        calls.untouched(x, cos, sin)
+        and x.device.type == "cpu"
+        and x.dtype in operators.FLOATS
+        and (x.shape[-1] < 2 or x.stride(-1) == 1)
+        and cos.shape[-1] > 0
+        and at_hand_has("rotary")
+    )
+
+
+def _computed(
+    x: Tensor, cos: Tensor, sin: Tensor, start: Any, positions: Tensor | None, interleaved: bool, conjugate: bool,
+    inplace: bool,
+) -> Tensor:  # fmt: skip
+    if cos.dtype != sin.dtype or cos.dtype not in (torch.float32, x.dtype):
+        cos, sin = cos.float(), sin.float()
+    tables = (cos if cos.stride(-1) == 1 else cos.contiguous()), (sin if sin.stride(-1) == 1 else sin.contiguous())
+    heads = x[None] if x.dim() == 3 else x
+    given: dict[str, Any] = {"start": start, "interleaved": interleaved, "conjugate": conjugate}
+    if positions is not None:
+        given["positions"] = positions.reshape(-1, heads.shape[1]).expand(heads.shape[:2]).contiguous()
+    if inplace:
+        given["y"] = heads
+    made: Tensor = _call("rotary", (heads, *tables), given)
+    if inplace:
+        operators.written(x)
+        return x
+    return made[0] if x.dim() == 3 else made
+
+
+def _check_positions(x: Tensor, there: int, start: int | Tensor, positions: Tensor | None) -> None:
+    if torch.compiler.is_compiling():
+        return
+    if positions is None:
+        assert isinstance(start, int)
+        least, most = start, start + x.shape[1] - 1
+        if not x.shape[1]:
+            return
+    elif positions.numel():
+        least, most = (int(one) for one in positions.aminmax())
+    else:
+        return
+    if most >= there:
+        raise FaceArgumentError(f"cos: had {there} positions, must have {most + 1}")
+    if least < 0:
+        raise FaceArgumentError(f"seqlen_offsets: made a position of {least}, must make none below 0")
 
 
 def _positions(x: Tensor, offsets: int | Tensor, cu_seqlens: Tensor | None) -> Tensor:
