@@ -1,0 +1,1 @@
+"""flash_attn.modules: attention with its projections."""
