@@ -3,6 +3,9 @@
     @pytest.mark.sampled      a few cases in which every two values of two parameters meet that meet in any case
     @pytest.mark.sampled(8)   no more than eight of them; where a test has one parameter, eight values of it
 
+    @pytest.mark.instrumented("thread")   runs on the days of that build mode alone, sanitize or thread: so does every
+                              case whose parameter `mode` is one, as both builds of all engines cost minutes
+
 A case that is named on the command line runs, whatever was drawn.
 """
 
@@ -14,6 +17,9 @@ from collections.abc import Hashable, Mapping, Sequence
 from random import Random
 
 import pytest
+
+INSTRUMENTED = ("sanitize", "thread")
+"""Build modes of which a day has one."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -29,26 +35,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "sampled(most): without --full only a sample of its cases runs (tests/sampling.py)"
     )
+    config.addinivalue_line(
+        "markers", "instrumented(mode): without --full only on the days of that build mode (tests/sampling.py)"
+    )
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    return (
-        "matrices: whole"
-        if config.option.full
-        else f"matrices: sampled, --sample-seed={config.option.sample_seed}; --full runs all"
-    )
+    if config.option.full:
+        return "matrices: whole"
+    drawn = f"--sample-seed={config.option.sample_seed}, builds to {mode_of_the_day(config)}"
+    return f"matrices: sampled, {drawn}; --full runs all"
 
 
 @pytest.hookimpl(trylast=True)  # of what -k and -m leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.full:
         return
-    named = {argument.replace("\\", "/") for argument in config.args if "[" in argument}
+    named = {argument.replace("\\", "/") for argument in config.args if "::" in argument}
     matrices: dict[str, list[pytest.Function]] = {}
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
             matrices.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    left_out: set[pytest.Item] = set()
+    other = {mode for mode in INSTRUMENTED if mode != mode_of_the_day(config)}
+    left_out: set[pytest.Item] = {
+        item for item in items if _mode(item) in other and not any(one.endswith(item.nodeid) for one in named)
+    }
     for name, cases in matrices.items():
         mark = cases[0].get_closest_marker("sampled")
         assert mark is not None
@@ -58,6 +69,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def mode_of_the_day(config: pytest.Config) -> str:
+    """The one of INSTRUMENTED whose tests run."""
+    return Random(f"{config.option.sample_seed}/instrumented").choice(INSTRUMENTED)
+
+
+def _mode(item: pytest.Item) -> str:
+    """The build mode that a test says it needs; "" where it says none."""
+    mark = item.get_closest_marker("instrumented")
+    if mark is not None:
+        return str(mark.args[0])
+    return (
+        str(item.callspec.params.get("mode", ""))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+        else ""
+    )
 
 
 def _values(case: pytest.Function) -> dict[str, Hashable]:

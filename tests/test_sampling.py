@@ -71,7 +71,38 @@ def test_the_seed_is_told_and_draws(pytester: pytest.Pytester) -> None:
     said = [run(pytester, "-v", "--sample-seed", seed).outlines for seed in ("20261122", "20261123")]
     one, other = ([line for line in lines if "PASSED" in line] for lines in said)
     assert one != other
-    assert "matrices: sampled, --sample-seed=20261122; --full runs all" in said[0]
+    (head,) = (line for line in said[0] if line.startswith("matrices: sampled, --sample-seed=20261122, builds to "))
+    assert head.endswith("; --full runs all")
+
+
+MODES = """
+import pytest
+@pytest.mark.parametrize("mode", ["release", "sanitize", "thread"])
+def test_mode(mode): pass
+@pytest.mark.instrumented("thread")
+def test_threads(): pass
+@pytest.mark.instrumented("sanitize")
+def test_bounds(): pass
+"""
+
+
+def test_a_day_has_one_kind_of_instrumented_build(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_modes=MODES)
+    seen = set()
+    for seed in range(4):
+        said = pytester.runpytest_inprocess("-p", "tests.sampling", "-v", "--sample-seed", str(seed), "test_modes.py")
+        said.assert_outcomes(passed=3, deselected=2)
+        ran = frozenset(line.split("::")[1].split(" ")[0] for line in said.outlines if " PASSED" in line)
+        seen.add(ran)
+    assert seen == {
+        frozenset({"test_mode[release]", "test_mode[sanitize]", "test_bounds"}),
+        frozenset({"test_mode[release]", "test_mode[thread]", "test_threads"}),
+    }
+    for words, passed in (
+        (["--full", "test_modes.py"], 5),
+        (["test_modes.py::test_threads", "test_modes.py::test_bounds"], 2),
+    ):
+        pytester.runpytest_inprocess("-p", "tests.sampling", *words).assert_outcomes(passed=passed)
 
 
 def run(pytester: pytest.Pytester, *words: str) -> pytest.RunResult:

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("mode", "where"), [("release", ""), ("debug", "family=fmha_fwd")])
 def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
     trees = [copy_sources(tmp_path / "a"), copy_sources(tmp_path / "a-much-longer-name" / "b")]

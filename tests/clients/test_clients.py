@@ -53,11 +53,13 @@ def run(overlay, build_library, binding, tmp_path):
 BOTH = pytest.mark.parametrize("lock", ["clients", "clients-older"])
 
 
+@pytest.mark.sampled(1)
 @BOTH
 def test_diffusers(run, lock):
     run("diffusion.py", lock)
 
 
+@pytest.mark.sampled(1)
 @BOTH
 def test_transformers_with_padding(run, lock):
     run("padded_models.py", lock)
@@ -80,6 +82,7 @@ def test_modernbert(run):
     run("modernbert.py", "clients-older")
 
 
+@pytest.mark.sampled(1)
 @BOTH
 def test_transformers_over_pages(run, lock):
     run("paged_batching.py", lock)

@@ -48,6 +48,7 @@ def test_engine(build_program: Callable[..., Path], sweep: list[str], target: st
     run(build_program("fwd_engine_test", targets="all"), target, dtype, *sweep)
 
 
+@pytest.mark.instrumented("sanitize")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_native_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
     run(build_program("fwd_engine_test", mode="sanitize"), "any", dtype, "few")
@@ -59,6 +60,7 @@ def test_backward_engine(build_program: Callable[..., Path], sweep: list[str], t
     run(build_program("bwd_engine_test", targets="all"), target, dtype, *sweep)
 
 
+@pytest.mark.instrumented("sanitize")
 @pytest.mark.parametrize("dtype", BWD_DTYPES)
 def test_native_backward_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
     run(build_program("bwd_engine_test", mode="sanitize"), "any", dtype, "few")
@@ -70,6 +72,7 @@ def test_kv_engines(build_program: Callable[..., Path], sweep: list[str], target
     run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *sweep)
 
 
+@pytest.mark.instrumented("sanitize")
 @pytest.mark.parametrize("dtype", KV_DTYPES)
 def test_native_kv_engines_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
     run(build_program("kv_engine_test", KV_RECEIPT, mode="sanitize"), "any", dtype, "few")
@@ -80,10 +83,12 @@ def test_append(build_program: Callable[..., Path], target: str) -> None:
     run(build_program("kv_append_test", KV_RECEIPT, targets="all"), target)
 
 
+@pytest.mark.instrumented("sanitize")
 def test_native_append_under_sanitizers(build_program: Callable[..., Path]) -> None:
     run(build_program("kv_append_test", KV_RECEIPT, mode="sanitize"), "any")
 
 
+@pytest.mark.instrumented("sanitize")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", SANITIZED)
 def test_engines_of_every_isa_under_sanitizers(build_program: Callable[..., Path], target: str) -> None:

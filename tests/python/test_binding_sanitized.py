@@ -24,6 +24,7 @@ TESTS = (
     "test_backward_bad_input.py",
     "test_frameworks.py",
 )
+pytestmark = pytest.mark.instrumented("sanitize")
 NOT_SANITIZED = "torch or jax or threads_run_at_once"
 """Frameworks are not ours to check; timing means nothing here."""
 

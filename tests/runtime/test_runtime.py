@@ -85,6 +85,7 @@ def test_fp8_caches(build_program: Build, receipt: str) -> None:
     passes(build_program(f"{receipt}/kv_fp8", receipt=receipt))
 
 
+@pytest.mark.instrumented("thread")
 def test_fp8_caches_without_races(build_program: Build) -> None:
     passes(build_program("fp8/kv_fp8", receipt="fp8", mode="thread"))
 
@@ -98,6 +99,7 @@ def test_libraries_come_and_go(build_program: Build, build_library: Build) -> No
     passes(build_program("load_libraries"), str(build_library("flash")), str(build_library("fp32_min")))
 
 
+@pytest.mark.instrumented("thread")
 @pytest.mark.parametrize("name", ["runtime_kept", "runtime_schedule", "kv_calls"])
 def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
