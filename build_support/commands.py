@@ -94,7 +94,8 @@ def receipts(values: Mapping[str, str]) -> list[str]:
 
 
 def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> Request:
-    """The request of a command line. Test programs are declared when `goals` may mean them: that takes its time.
+    """The request of a command line. Test programs and the executor are declared when `goals` may mean them, as that
+    takes its time.
 
     Raises UsageError, ToolchainError or CodegenError.
     """
@@ -110,6 +111,7 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
             )
         chosen += [target.name for target in pick_targets(tree(), [word])]
+    programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
     return Request(
         receipts=receipts(values),
         variant=variant(
@@ -119,7 +121,8 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",
         dry=dry,
-        programs=values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals),
+        programs=programs,
+        executor=programs or "executor" in goals,
     )
 
 

@@ -19,6 +19,7 @@ class Request:
     verbose: bool = False
     dry: bool = False  # write nothing while reading: -n, -h, -c
     programs: bool = True  # declare the test programs as well
+    executor: bool = True  # and what runs GPU code objects on this CPU
     embedded: bool = False  # in a host's build: the libraries and nothing for us, no extension, no test programs
 
 

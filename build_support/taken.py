@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from codegen.emit import flags
-from codegen.out import sources
-from codegen.out.vendor import vendor
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import tree
 
-from . import install
 from .commands import receipts, words
 from .options import UsageError
 from .request import Request
+
+if TYPE_CHECKING:
+    from .install import Place
+
+# What copies and removes is imported where it is asked for: a build does not wait for it.
 
 
 def answer(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: bool) -> int | None:
@@ -32,6 +34,8 @@ def answer(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: 
     if values["vendor"]:
         return _vendor(values, targets, clean, dry)
     if "install" in targets:
+        from . import install
+
         where = place(values)
         if clean:
             for receipt in receipts(values):
@@ -43,6 +47,9 @@ def answer(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: 
 
 
 def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: bool) -> int | None:
+    from codegen.out import sources
+    from codegen.out.vendor import vendor
+
     named, folder = receipts(values), os.path.normpath(os.path.expanduser(values["vendor"]))
     if len(named) != 1:
         raise UsageError(
@@ -58,12 +65,15 @@ def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry:
     return None if targets else 0
 
 
-def place(values: Mapping[str, str]) -> install.Place:
+def place(values: Mapping[str, str]) -> Place:
+    from . import install
+
     return install.place(values["prefix"] or "/usr/local", values["DESTDIR"] or os.environ.get("DESTDIR", ""))
 
 
-def installation(request: Request, where: install.Place) -> tuple[Callable[..., int], Callable[..., str]]:
+def installation(request: Request, where: Place) -> tuple[Callable[..., int], Callable[..., str]]:
     """The action of the target install: what it runs, and what it says before."""
+    from . import install
 
     def run(target: Any, source: Any, env: Any) -> int:
         for receipt in request.receipts:

@@ -1,4 +1,7 @@
+import gc
 import sys
+
+gc.disable()  # a command ends before there is garbage worth a pass
 
 from codegen.cli import main
 

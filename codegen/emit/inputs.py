@@ -22,9 +22,9 @@ def fingerprint(places: Places) -> str:
     parts = []
     for folder in (*_FOLDERS, *(one.path for one in places.outside)):
         for path in places.walk(folder):
-            with open(places.at(path), "rb") as file:
-                parts.append(f"{path}\0{files.digest(file.read())}")
-    return files.digest("\n".join(parts).encode())
+            data = files.content(places.at(path))
+            parts += [f"{path}\0{len(data)}\0".encode(), data]
+    return files.digest(b"".join(parts))
 
 
 def prepare(

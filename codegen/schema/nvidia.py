@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from functools import cache
 
@@ -23,6 +22,8 @@ def has(arch: str) -> bool:
 @cache
 def capabilities() -> tuple[tuple[int, int], ...]:
     """The compute capability of each device, (major, minor); none without a driver."""
+    import ctypes  # of machines that are asked alone
+
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -61,12 +61,22 @@ class Places:
 
     def walk(self, folder: str) -> list[str]:
         """Every file under a folder, sorted. Hidden files and bytecode are none."""
-        found, top = [], self.at(folder)
-        for above, folders, names in os.walk(top):
-            folders[:] = [name for name in folders if name[0] != "." and name != "__pycache__"]
-            inner = os.path.relpath(above, top).replace(os.sep, "/")
-            here = folder if inner == "." else f"{folder}/{inner}"
-            found += [f"{here}/{name}" for name in names if name[0] != "." and not name.endswith((".pyc", ".tmp", "~"))]
+        found, waiting = [], [folder]
+        while waiting:
+            here = waiting.pop()
+            try:
+                entries = os.scandir(self.at(here))
+            except FileNotFoundError:
+                continue
+            with entries:
+                for entry in entries:
+                    name = entry.name
+                    if name[0] == "." or name == "__pycache__":
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(f"{here}/{name}")
+                    elif not name.endswith((".pyc", ".tmp", "~")) and not entry.is_dir():
+                        found.append(f"{here}/{name}")
         return sorted(found)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -162,6 +161,8 @@ class Receipt:
 
 def whole(operator: Operator, families: Mapping[str, Family]) -> str:
     """The text of a receipt that has the name of an operator, and its families with all that their base allows."""
+    import json  # few have operators from outside
+
     lines = [f"receipt: {operator.name}", f"about: {json.dumps(operator.about)}", "families:"]
     for stage in operator.file.stages:
         family = families[stage]

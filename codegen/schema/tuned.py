@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -58,6 +57,8 @@ class Tuned:
     """The table of a receipt."""
 
     def __init__(self, places: Places, path: str, receipt: str) -> None:
+        import json  # few receipts have a table
+
         self.shown = places.shown(path)
         data = places.read(path)
         if data is None:

@@ -242,3 +242,10 @@ def test_the_executor_is_made_once_for_all_variants(fake):
     assert library.exists()
     fake.built("-c", *there)
     assert not (fake.root / "build").exists()
+
+
+def test_a_build_looks_for_no_tools_but_its_own(fake):
+    """SCons would ask compilers, linkers and TeX for their versions with every start, which nothing needs: 50 ms."""
+    said = fake.scons("-n", *BUILD, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    assert "SCons.Environment" in said.error
+    assert "SCons.Tool.cc" not in said.error
