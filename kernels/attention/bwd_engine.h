@@ -20,7 +20,7 @@ struct BwdFeatures {
 };
 
 // One call, after every check. Strides in elements, signed; last dimensions contiguous, except that lse, delta and dq_acc say otherwise.
-struct BwdProblem {
+struct BwdProblem : VisibleKeys {
   BwdFeatures features;
   int nhead_q, nhead_k;
   int hdim_q, hdim_v;
@@ -38,9 +38,6 @@ struct BwdProblem {
   i64 bias_head, bias_row;
   const float* alibi_slopes;
   const float* sink;
-  int window_left, window_right;
-  bool top_left;
-  int sink_size;
   float dropout_p;
   u64 rng_seed, rng_offset;
 };

@@ -85,41 +85,4 @@ struct AttentionCall : Run {
 // or not all are alike; of an unread call, only the shapes of the arrays are looked at.
 [[nodiscard]] tilekiln_status check_queries(const IndexArrays& arrays, bool group, i64 physical_q, AttentionCall* call);
 
-// The keys that row `row` of a sequence sees, for a problem of either direction.
-template <class Problem>
-i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
-  const i64 position = row + (problem.top_left ? 0 : seqlen_k - seqlen_q);
-  i64 first = problem.window_left < 0 ? 0 : position - problem.window_left;
-  i64 last = problem.window_right < 0 ? seqlen_k : position + problem.window_right + 1;
-  first = first < 0 ? 0 : first;
-  last = last > seqlen_k ? seqlen_k : last;
-  i64 count = last > first ? last - first : 0;
-  // Sink columns to the left of the window.
-  if (problem.window_left >= 0 && last > 0) {
-    i64 sink = problem.sink_size;
-    sink = sink < first ? sink : first;
-    count += sink < last ? sink : last;
-  }
-  return count;
-}
-
-// Whether the last rows of a sequence see more keys than the first. Visible ranges rise, stay, or fall along the rows
-// (a window bounded on both sides does each in turn, at its ends only).
-template <class Problem>
-bool last_rows_see_more(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
-  return problem.features.mask && seqlen_q > 0 &&
-         visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1) > visible_keys(problem, seqlen_q, seqlen_k, 0);
-}
-
-// The keys a row sees, taken over three rows of the sequence; 0 without rows.
-template <class Problem>
-double mean_visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
-  if (seqlen_q == 0) return 0;
-  if (!problem.features.mask) return static_cast<double>(seqlen_k);
-  return static_cast<double>(visible_keys(problem, seqlen_q, seqlen_k, 0) +
-                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q / 2) +
-                             visible_keys(problem, seqlen_q, seqlen_k, seqlen_q - 1)) /
-         3;
-}
-
 }  // namespace tilekiln::fmha

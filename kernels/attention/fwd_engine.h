@@ -24,9 +24,16 @@ struct FwdFeatures {
   bool group, mask, lse, dropout, softcap, skip_min_seqlen_q, sink;
 };
 
+// The keys that a row sees: row i those of [i + shift - window_left, i + shift + window_right], where the features have a mask.
+struct VisibleKeys {
+  int window_left, window_right;  // -1: unbounded
+  bool top_left;                  // shift = top_left ? 0 : seqlen_k - seqlen_q
+  int sink_size;                  // the first sink_size keys are visible whatever window_left says (never past i + shift + right)
+};
+
 // One call, after every check. Strides are in elements, signed; the last dimension is contiguous.
 // Addresses of a unit: q + unit.q_offset + unit.head * q_head + row * q_row, and so on (see FwdUnit).
-struct FwdProblem {
+struct FwdProblem : VisibleKeys {
   FwdFeatures features;
   int nhead_q, nhead_k;     // nhead_q % nhead_k == 0; query head h reads key head h / (nhead_q / nhead_k)
   int hdim_q, hdim_v;       // of this call; at most the instance's
@@ -41,9 +48,6 @@ struct FwdProblem {
   i64 bias_head, bias_row;  // 0 where the bias is broadcast
   const float* alibi_slopes;
   const float* sink;        // [nhead_q] logits or null; features.sink
-  int window_left, window_right;  // -1: unbounded. Row i sees keys [i + shift - left, i + shift + right]
-  bool top_left;                  // shift = top_left ? 0 : seqlen_k - seqlen_q
-  int sink_size;                  // the first sink_size keys are visible whatever window_left says (never past i + shift + right)
   float dropout_p;
   u64 rng_seed, rng_offset;
   const float *q_descale, *k_descale, *v_descale;  // pertensor: one value each; blockscale: see FwdUnit

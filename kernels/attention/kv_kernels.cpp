@@ -5,6 +5,7 @@
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/page_table.h"
 #include "kernels/attention/splits.h"
+#include "kernels/attention/visible.h"
 #include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/runtime/launch.h"
 
@@ -145,14 +146,6 @@ tilekiln_status place_append(const AppendCall& call, CallMemory* memory, KvDevic
   return TILEKILN_OK;
 }
 
-// Keys of the longest sequence that a tile of queries sees, at most.
-i64 most_visible(const KvCall& call) {
-  const KvProblem& problem = call.problem;
-  if (!problem.features.mask || problem.window_left < 0 || problem.window_right < 0) return call.seqlen_k;
-  return std::min<i64>(call.seqlen_k,
-                       i64(problem.window_left) + problem.window_right + call.seqlen_q + problem.sink_size);
-}
-
 }  // namespace
 
 // Takes the fewest splits of those with the least time, in keys: blocks run in waves; a block costs what its keys and so many more
@@ -161,7 +154,8 @@ int splits_of_kernels(const KvCall& call) {
   constexpr i64 rows = 16, step = 128, block_cost = 256, combine_cost = 256, part_cost = 2;
   const KvProblem& problem = call.problem;
   const i64 tiles = (i64(call.seqlen_q) * (problem.nhead_q / problem.nhead_k) + rows - 1) / rows;
-  const i64 blocks = i64(call.batch) * problem.nhead_k * tiles, keys = most_visible(call);
+  const i64 blocks = i64(call.batch) * problem.nhead_k * tiles,
+            keys = most_visible_keys(problem, call.seqlen_q, call.seqlen_k);
   const i64 workers = call.backend->processors(call.device);
   i64 best = INT64_MAX;
   int chosen = 1;

@@ -8,6 +8,7 @@
 
 #include "kernels/attention/fmha_kv.h"
 #include "kernels/attention/splits.h"
+#include "kernels/attention/visible.h"
 #include "kernels/backends/cpu/parallel.h"
 #include "kernels/generated/fmha_fwd_splitkv.h"
 #include "kernels/runtime/launch.h"

@@ -1,6 +1,6 @@
 // From checked arguments to the plain data of engines: what the operators of attention fill alike.
 #pragma once
-#include "kernels/attention/call.h"
+#include "kernels/attention/visible.h"
 
 namespace tilekiln::fmha {
 
@@ -24,17 +24,6 @@ struct RowLayout {
   }
 };
 
-// Beyond max_seqlen a window is unbounded; cut there so that no sum of positions leaves an int.
-inline int cut_window(int32_t value) { return value > 2 * max_seqlen - 1 ? 2 * max_seqlen - 1 : value; }
-
-template <class Args, class Problem>
-void fill_mask(const Args& args, Problem& problem) {
-  problem.window_left = cut_window(args.window_left);
-  problem.window_right = args.causal != 0 ? 0 : cut_window(args.window_right);
-  problem.top_left = args.mask_origin == TILEKILN_TOP_LEFT;
-  problem.sink_size = cut_window(args.sink_size);
-}
-
 template <class Args, class Problem>
 void fill_dropout(const Args& args, Problem& problem) {
   problem.dropout_p = args.dropout_p;
@@ -45,12 +34,6 @@ void fill_dropout(const Args& args, Problem& problem) {
 template <class Args>
 float scale_of(const Args& args, int64_t hdim_q) {
   return args.softmax_scale != nullptr ? *args.softmax_scale : 1 / __builtin_sqrtf(static_cast<float>(hdim_q));
-}
-
-// Sink columns change nothing when every key to the left is visible anyway.
-template <class Args>
-bool has_sink(const Args& args) {
-  return args.sink != nullptr || (args.sink_size > 0 && args.window_left >= 0);
 }
 
 // What is added to the scores, and the logits of sinks.

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "kernels/attention/fmha_bwd/sequences.h"
+#include "kernels/attention/visible.h"
 #include "kernels/backends/cpu/parallel.h"
 
 namespace tilekiln::fmha {
@@ -47,8 +48,8 @@ i64 visible_pairs(const BwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 key
   for (i64 j = key; j < key_end; ++j) {
     // Row i sees key j if i + shift - left <= j (or j is a sink column) and j <= i + shift + right.
     const i64 first = problem.window_right < 0 ? 0 : std::clamp<i64>(j - shift - problem.window_right, 0, seqlen_q);
-    const bool all = problem.window_left < 0 || (problem.features.sink && j < problem.sink_size);
-    const i64 last = all ? seqlen_q : std::clamp<i64>(j - shift + problem.window_left + 1, 0, seqlen_q);
+    const i64 last =
+        is_never_left(problem, j) ? seqlen_q : std::clamp<i64>(j - shift + problem.window_left + 1, 0, seqlen_q);
     pairs += std::max<i64>(last - first, 0);
   }
   return pairs;

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/attention/visible.h"
 #include "kernels/generated/fmha_fwd.h"
 #include "kernels/runtime/launch.h"
 

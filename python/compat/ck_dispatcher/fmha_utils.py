@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import tilekiln as tk
 from tilekiln import operators
+from tilekiln._tables import OPERATORS
 from tilekiln.dispatcher import Algorithm, Call, Dispatcher, KernelSet, Registry, Signature
 
 ERROR_CHARACTERS = 500
@@ -295,8 +296,8 @@ class FmhaDispatcherLib:
         self.registry.clear()
 
 
-APIS = {"fwd": "fmha_fwd", "splitkv": "fmha_fwd_splitkv", "pagedkv": "fmha_fwd_pagedkv",
-        "appendkv": "fmha_fwd_appendkv", "batch_prefill": "fmha_batch_prefill"}  # fmt: skip
+_ALL = (name for name in OPERATORS if name.startswith("fmha_") and name != "fmha_bwd")
+APIS = {name.removeprefix("fmha_").removeprefix("fwd_"): name for name in _ALL}  # by upstream's names of calls
 
 
 def _page_size(cache: dict[str, Any]) -> int:

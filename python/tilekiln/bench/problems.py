@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from .._native import ArgumentError
+from ._declared import CALLS
 from .settings import Settings
 
 NUMPY: dict[str, Any] = {
@@ -29,19 +30,9 @@ def arrays(settings: Settings, seed: int, library: Any) -> dict[str, Any]:
     if settings.packed:
         _pack(settings, made, random)
     if settings.operator == "fmha_bwd":
-        shared = ("q", "k", "v", "bias", "alibi_slopes", "sink", "seqstart_q", "seqstart_k")
-        arguments = {name: made[name] for name in shared if name in made}
-        taken = (
-            "causal",
-            "window",
-            "mask_origin",
-            "softcap",
-            "dropout_p",
-            "rng",
-            "softmax_scale",
-            "layout",
-            "sink_size",
-        )
+        forward = CALLS["fmha_fwd"]  # what both take
+        arguments = {name: made[name] for name, one in forward.arrays.items() if one.kind == "array" and name in made}
+        taken = forward.numbers.keys() - {"instance"}
         arguments |= {name: value for name, value in settings.arguments.items() if name in taken}
         made["out"], made["lse"] = library.fmha_fwd(**arguments, return_lse=True)
     return made

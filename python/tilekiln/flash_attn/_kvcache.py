@@ -148,7 +148,7 @@ def _soft_capped(
 
 
 PAGE_STEP = 16
-"""fmha_fwd_pagedkv takes pages of a multiple of this."""
+"""`calls.pagedkv` takes pages of a multiple of this."""
 
 
 def _copied(
