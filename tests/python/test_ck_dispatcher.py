@@ -147,7 +147,9 @@ def test_wrong_uses_of_fmha_utils_raise(fmha: Any) -> None:
         "bias: was 'not given'": lambda: runner.run(q, k, v, problem, bias_type=1),
         "dropout_p: was 'given'": lambda: runner.run(q, k, v, problem, dropout_p=0.5),
         "run: was 'given page_sise'": lambda: runner.run(q, k, v, problem, page_sise=3),
-        "api_family: was 'pagedk', must be one of fwd": lambda: runner.run(q, k, v, problem, api_family="fwd_pagedk"),
+        "api_family: was 'pagedk', must be one of batch_prefill, fwd": lambda: runner.run(
+            q, k, v, problem, api_family="fwd_pagedk"
+        ),
         "page_size: was 0": lambda: runner.run(q, k, v, problem, api_family="pagedkv", page_size=0),
         "page_size: was 4, must be a multiple": lambda: runner.run(
             q, k, v, problem, api_family="batch_prefill", page_size=4

@@ -95,8 +95,8 @@ TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, 
 // S of the keys [begin, end) and N vectors; end - begin is a multiple of 4, or end is the last key. Rows past the last key get
 // its scores, which leaves the maximum right.
 template <class Compute, int N>
-__attribute__((noinline)) void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s,
-                                           vf* maximum) {
+TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s,
+                                 vf* maximum) {
   constexpr int R = block_rows(N);
   vf top[N];  // in registers over all keys
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
@@ -148,8 +148,8 @@ TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int b
 
 // O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors.
 template <class Compute, int N>
-__attribute__((noinline)) void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
-                                           const vf* alpha) {
+TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
+                                 const vf* alpha) {
   constexpr int R = block_rows(N);
   int d = 0;
   const auto step = [&]<int Rows>() __attribute__((always_inline)) {
