@@ -98,6 +98,18 @@ def test_plain_calls(plain: Made) -> None:
     assert library.tuned is None
 
 
+def test_lengths_share_a_choice(plain: Made) -> None:
+    """What arrays hold is no part of a call; max_seqlen_q and max_seqlen_k are."""
+
+    def identified(most: int, *lengths: int) -> str:
+        more = {"max_seqlen_q": 12, "max_seqlen_k": most} if most else {}
+        said = plain.library.fmha_fwd_splitkv_describe(**arrays(), seqlen_k=np.array(lengths, np.int32), **more)
+        return said.splitlines()[-1]
+
+    assert identified(0, 512) == identified(0, 7)
+    assert len({identified(most, 7) for most in (0, 7, 512)}) == 3
+
+
 def test_what_is_wrong(plain: Made) -> None:
     import tilekiln as tk
 
