@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -280,3 +281,102 @@ def test_the_table_of_configs(gemm: Any, capsys: pytest.CaptureFixture[str]) -> 
 +---+------------+-------+----------+--------+-----------+
 """
     )
+
+
+def test_products_of_other_kinds(gemm: Any) -> None:
+    """Transposed operands, further matrices, groups: each by the operator that computes it, and as NumPy has it."""
+    random = np.random.default_rng(5)
+
+    def made(*shape: int) -> Any:
+        return (random.standard_normal(shape) / 4).astype(np.float16)
+
+    a, b, d, e = made(40, 30), made(30, 50), made(40, 50), made(40, 50)
+    exact = a.astype(float) @ b.astype(float)
+    config = gemm.KernelConfig
+    fused = [
+        config(num_d=1, elementwise="Add"),
+        config(num_d=2, elementwise="MultiDMultiply", layout_c="c"),
+        config(grouped=True, layout_b="r"),
+        config(transpose_a=True, layout_b="r"),
+    ]
+    lib, dispatcher, _ = gemm.setup_gemm_dispatcher(fused)
+    assert [one.operator for one in fused] == ["gemm_multi_d", "gemm_multi_d", "grouped_gemm", "gemm"]
+    one = dispatcher.run_fused(a, b, [d], 40, 50, 30)
+    np.testing.assert_allclose(one.output, exact + d, atol=4e-3)
+    two = dispatcher.run_fused(a, b, [d, e], 40, 50, 30)
+    np.testing.assert_allclose(two.output, exact * d * e, atol=4e-3)
+    np.testing.assert_allclose(dispatcher.run(a.T, b, 40, 50, 30).output, exact, atol=4e-3)
+    parts = dispatcher.run_grouped([a[:7], a[7:]], [b, b])
+    np.testing.assert_allclose(np.concatenate(parts.output), exact, atol=4e-3)
+    assert dispatcher.run_explicit(fused[0].name, a, b, 40, 50, 30, [d]).kernel_name == one.kernel_name == fused[0].name
+    # A result is held to what it should be; a corrupted one is told.
+    assert dispatcher.validate(a, b, one.output, [d], 4e-3)
+    one.output[3, 4] += 1
+    assert not dispatcher.validate(a, b, one.output, [d], 4e-3)
+    # The C functions' codes.
+    c = np.zeros((40, 50), np.float16)
+    assert lib.get_num_d_tensors() == 1
+    assert lib.run_multi_d_gemm(a, b, [d], c, 40, 50, 30)[0] == 0
+    np.testing.assert_allclose(c, exact + d, atol=4e-3)
+    assert lib.run_multi_d_gemm(a, b, [d, e, e], c, 40, 50, 30) == (-2, -1.0)
+    assert lib.run_multi_d_gemm(a, b, [d[1:]], c, 40, 50, 30) == (-1, -1.0)
+    groups = [np.zeros((7, 50), np.float16), np.zeros((33, 50), np.float16)]
+    assert lib.run_grouped_gemm([a[:7], a[7:]], [b, b], groups)[0] == 0
+    np.testing.assert_allclose(np.concatenate(groups), exact, atol=4e-3)
+    assert lib.run_grouped_gemm([a], [b, b], groups) == (-1, -1.0)
+    for use, sentence in (
+        (lambda: dispatcher.run(a, b, 40, 50, 30), r"A: was (40, 30), must be (30, 40)"),
+        (lambda: dispatcher.run_fused(a, b, [d.T], 40, 50, 30), r"Ds[0]: was (50, 40), must be (40, 50)"),
+        (lambda: dispatcher.run_grouped([a, a.T], [b, b]), r"As[1]: was (30, 40), must be (30, 30)"),
+        (
+            lambda: dispatcher.run_explicit(fused[0].name, a, b, 40, 50, 30),
+            r"must be a kernel that takes 40 x 50 x 30 with 0",
+        ),
+    ):
+        with pytest.raises(tk.ArgumentError, match=re.escape(sentence)):
+            use()
+    with pytest.raises(tk.NoKernelError, match="has no kernel nobody"):
+        dispatcher.run_explicit("nobody", a, b, 40, 50, 30)
+
+
+def test_every_field_of_a_product_is_in_its_id(gemm: Any, tmp_path: Any) -> None:
+    plain = gemm.KernelConfig()
+    other = {"elementwise": "Relu", "dtype_c": "fp32", "gfx_arch": "gfx950", "num_d": 1, "pipeline": "mem"}
+    other |= {"layout_a": "c", "layout_b": "r", "layout_c": "c"}
+    ids = {plain.name}
+    fields = [field for field in dataclasses.fields(plain) if field.name != "padding"]
+    for field in fields:
+        was = getattr(plain, field.name)
+        value = other.get(
+            field.name, not was if isinstance(was, bool) else was * 2 if isinstance(was, int) else was + "x"
+        )
+        more = {"elementwise": "Add"} if field.name == "num_d" else {}
+        try:
+            ids.add(dataclasses.replace(plain, **{field.name: value}, **more).name)
+        except KeyError:  # no word of a dtype or layout
+            pytest.fail(f"{field.name} = {value} has no id")
+    assert len(ids) == 1 + len(fields)
+    registry = gemm.setup_gemm_dispatcher([plain, gemm.KernelConfig(num_d=2, elementwise="MultiDAdd")]).registry
+    (tmp_path / "kernels.json").write_text(registry.to_json())
+    assert {one.name for one in gemm.load_configs(tmp_path / "kernels.json")} == set(registry.configs)
+
+
+def test_rules_of_other_kinds(gemm: Any) -> None:
+    sums, int8 = {"elementwise": "MultiDAdd"}, {"dtype_a": "int8", "dtype_b": "int8", "dtype_c": "int32"}
+    words = "elementwise: was 'PassThrough', must be one of MultiDAdd"
+    for fields, sentence, mended in (
+        ({"structured_sparsity": True}, "structured_sparsity: was True, must be False: 2:4 sparsity is of matrix", {}),
+        ({"num_d": 3, **sums}, "num_d: was 3, must be from 0 to 2", {"num_d": 2}),
+        ({"num_d": 2, "elementwise": "Add"}, "elementwise: was 'Add', must be one of MultiDAdd", sums),
+        ({"num_d": 1}, words, sums),
+        (sums, "elementwise: was 'MultiDAdd', must be one of PassThrough", {}),
+        ({"grouped": True, "layout_c": "c"}, "layout_c: was 'c', must be r of a grouped product", {"layout_c": "r"}),
+        ({"grouped": True, "transpose_a": True}, "layout_a: was 'r', must be r of a grouped product", None),
+        ({"num_d": 1, **sums, **int8, "dtype_acc": "int32"}, "num_d: was 1, must be left out for int8", None),
+    ):
+        config = gemm.KernelConfig(**fields)
+        assert sentence in "; ".join(gemm.validate_kernel_config(config).errors)
+        if mended is not None:
+            found = gemm.auto_correct_kernel_config(config)[0]
+            assert gemm.validate_kernel_config(found).is_valid
+            assert all(getattr(found, name) == value for name, value in mended.items())

@@ -12,209 +12,61 @@ change nothing (`explain` says so). Wrong uses raise ArgumentError.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from ctypes_config import (
+    ACTIVATIONS,
+    COMBINED,
+    DTYPES,
+    EPILOGUES,
+    LDS_BYTES,
+    PIPELINES,
+    SCHEDULERS,
+    SUPPORTED_DTYPES,
+    KernelConfig,
+    ValidationResult,
+    auto_correct_kernel_config,
+    print_auto_correction,
+    print_kernel_config,
+    print_kernel_config_table,
+    validate_kernel_config,
+    wrong,
+)
 from tilekiln import dispatcher as dp
 from tilekiln import operators
-from tilekiln.dispatcher._limits import LDS_BYTES, TILE_MOST
 
-DTYPES = {
-    "fp32": np.dtype(np.float32),
-    "fp16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "int8": np.dtype(np.int8),
-    "int32": np.dtype(np.int32),
-}
-SUPPORTED_DTYPES = ("fp32", "fp16", "bf16", "int8")
-PIPELINES = ("mem", "compv3", "compv4", "compv5", "compv6", "wavelet")
-SCHEDULERS = ("intrawave", "interwave", "auto")
-EPILOGUES = ("default", "cshuffle", "none")
-ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid": "sigmoid", "Swish": "silu",
-               "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
-_WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
-_LAYOUTS = {"r": "row", "c": "column"}
+__all__ = [
+    "ACTIVATIONS",
+    "DTYPES",
+    "EPILOGUES",
+    "LDS_BYTES",
+    "PIPELINES",
+    "SCHEDULERS",
+    "SUPPORTED_DTYPES",
+    "Dispatcher",
+    "DispatcherLib",
+    "GemmResult",
+    "GemmRunner",
+    "GemmSetupResult",
+    "KernelConfig",
+    "Registry",
+    "ValidationResult",
+    "Validator",
+    "auto_correct_kernel_config",
+    "load_configs",
+    "print_auto_correction",
+    "print_kernel_config",
+    "print_kernel_config_table",
+    "setup_gemm_dispatcher",
+    "validate_kernel_config",
+]
 _NO_KERNEL, _FAILED = -2, -1
-
-
-def _wrong(name: str, was: object, must: str) -> tk.ArgumentError:
-    return tk.ArgumentError(f"{name}: was {was!r}, must be {must}")
-
-
-@dataclasses.dataclass
-class KernelConfig:
-    """A kernel in upstream's words. padding, where it is given, is pad_m, pad_n and pad_k at once."""
-
-    tile_m: int = 128
-    tile_n: int = 128
-    tile_k: int = 32
-    wave_m: int = 2
-    wave_n: int = 2
-    wave_k: int = 1
-    warp_tile_m: int = 32
-    warp_tile_n: int = 32
-    warp_tile_k: int = 16
-    pipeline: str = "compv3"
-    scheduler: str = "intrawave"
-    epilogue: str = "cshuffle"
-    dtype_a: str = "fp16"
-    dtype_b: str = "fp16"
-    dtype_c: str = "fp16"
-    dtype_acc: str = "fp32"
-    layout_a: str = "r"
-    layout_b: str = "c"
-    layout_c: str = "r"
-    block_size: int = 256
-    pad_m: bool = True
-    pad_n: bool = True
-    pad_k: bool = True
-    double_buffer: bool = False
-    persistent: bool = False
-    preshuffle: bool = False
-    num_wave_groups: int = 1
-    elementwise: str = "PassThrough"
-    gfx_arch: str = "gfx942"
-    padding: dataclasses.InitVar[bool | None] = None
-
-    def __post_init__(self, padding: bool | None) -> None:
-        if padding is not None:
-            self.pad_m = self.pad_n = self.pad_k = padding
-
-    @property
-    def name(self) -> str:
-        """One for each config that differs anywhere."""
-        return self.key().id
-
-    @property
-    def tile(self) -> str:
-        return f"{self.tile_m}x{self.tile_n}x{self.tile_k}"
-
-    @property
-    def layout(self) -> str:
-        return self.layout_a + self.layout_b + self.layout_c
-
-    def signature(self) -> dict[str, Any]:
-        """What callers see of it, as axes of Tilekiln's family gemm."""
-        layouts = {f"layout_{of}": _LAYOUTS[letter] for of, letter in zip(("a", "b", "out"), self.layout, strict=True)}
-        activation = ACTIVATIONS[self.elementwise]
-        off = {"c": False, "bias": False, "scaled": False}
-        return {"dtype": self.dtype_a, "out_dtype": self.dtype_c, **layouts, **off, "activation": activation}
-
-    def key(self) -> dp.Key:
-        """The key of the dispatcher: every field."""
-        algorithm = dataclasses.asdict(self)
-        for name in ("layout_a", "layout_b", "layout_c", "dtype_a", "dtype_c", "elementwise", "gfx_arch"):
-            del algorithm[name]
-        return dp.Key("gemm", self.signature(), algorithm, target=self.gfx_arch)
-
-    def selection(self) -> str:
-        """The kernel as `tilekiln.jit` takes it. Its tile_k counts words of what is multiplied, 4 bytes each."""
-        tile = {"tile_m": self.tile_m, "tile_n": self.tile_n, "tile_k": self.tile_k // _WORD[self.dtype_a]}
-        values = {**self.signature(), "schedule": "tiles", **tile}
-        words = [f"{axis}={('no', 'yes')[v] if isinstance(v, bool) else v}" for axis, v in values.items()]
-        return " ".join(["gemm", *words])
-
-    def explain(self) -> str:
-        """What its fields do here, a line each: blocks of the cache, or a GPU's words, kept and without effect."""
-        idle = ("wave_m", "wave_n", "wave_k", "warp_tile_m", "warp_tile_n", "warp_tile_k", "pipeline", "scheduler",
-                "epilogue", "block_size", "double_buffer", "num_wave_groups")  # fmt: skip
-        lines = [f"tile_{of}={getattr(self, f'tile_{of}')}: a block of the cache" for of in "mnk"]
-        return "\n".join([*lines, *(f"{name}={getattr(self, name)}: has no effect on a CPU" for name in idle)])
-
-
-@dataclasses.dataclass
-class ValidationResult:
-    """What is wrong with a config, what is doubtful, and the fields that would mend it."""
-
-    is_valid: bool
-    errors: list[str]
-    warnings: list[str]
-    suggested_fixes: dict[str, Any]
-
-
-def validate_kernel_config(config: KernelConfig) -> ValidationResult:
-    """Every rule that a config breaks: words, dtypes, tiles, and what pipelines allow."""
-    errors, fixes = [], dict[str, Any]()
-
-    def rule(holds: bool, name: str, must: str, fix: Any) -> None:
-        if not holds:
-            errors.append(f"{name}: was {getattr(config, name)!r}, must be {must}")
-            fixes.setdefault(name, fix)
-
-    for name, words in (("pipeline", PIPELINES), ("scheduler", SCHEDULERS), ("epilogue", EPILOGUES)):
-        rule(getattr(config, name) in words, name, f"one of {', '.join(words)}", words[0])
-    rule(config.dtype_a in SUPPORTED_DTYPES, "dtype_a", f"one of {', '.join(SUPPORTED_DTYPES)}", "fp16")
-    rule(config.dtype_b == config.dtype_a, "dtype_b", "dtype_a", config.dtype_a)
-    out = {"int8": ("int32",), "fp32": ("fp32",)}.get(config.dtype_a, (config.dtype_a, "fp32"))
-    rule(config.dtype_c in out, "dtype_c", f"{' or '.join(out)} for {config.dtype_a}", out[0])
-    sums = "int32" if config.dtype_a == "int8" else "fp32"
-    rule(config.dtype_acc == sums, "dtype_acc", f"{sums} for {config.dtype_a}", sums)
-    for name in ("layout_a", "layout_b", "layout_c"):
-        rule(getattr(config, name) in _LAYOUTS, name, "r or c", "r")
-    rule(config.elementwise in ACTIVATIONS, "elementwise", f"one of {', '.join(ACTIVATIONS)}", "PassThrough")
-    for letter in "mnk":
-        tile, one = f"tile_{letter}", getattr(config, f"wave_{letter}") * getattr(config, f"warp_tile_{letter}")
-        rule(one > 0 and getattr(config, tile) > 0 and getattr(config, tile) % max(one, 1) == 0, tile,
-             f"a multiple of {one}, its waves times their tiles", max(one, 16))  # fmt: skip
-    for tile, most in TILE_MOST["gemm"].items():
-        limit = most * (_WORD.get(config.dtype_a, 1) if tile == "tile_k" else 1)
-        rule(getattr(config, tile) <= limit, tile, f"at most {limit}, a block of the cache", limit)
-        if tile == "tile_k":
-            word = _WORD.get(config.dtype_a, 1)
-            rule(config.tile_k % word == 0, tile, f"a multiple of {word} for {config.dtype_a}", limit)
-    size = DTYPES[config.dtype_a].itemsize if config.dtype_a in DTYPES else 1
-    held = (config.tile_m + config.tile_n) * config.tile_k * size * (2 if config.double_buffer else 1)
-    most = LDS_BYTES.get(config.gfx_arch, held)
-    rule(held <= most, "tile_k", f"less: a's and b's blocks are {held} bytes, and {config.gfx_arch} holds {most}",
-         max(config.wave_k * config.warp_tile_k, 1))  # fmt: skip
-    rule(config.block_size > 0, "block_size", "at least 1", 256)
-    rule(config.num_wave_groups > 0, "num_wave_groups", "at least 1", 1)
-    shuffled = config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
-    rule(not (shuffled and config.scheduler == "interwave"), "scheduler",
-         f"intrawave for {config.pipeline} with epilogue {config.epilogue}", "intrawave")  # fmt: skip
-    idle = [] if config.gfx_arch.startswith("gfx") else [f"gfx_arch: {config.gfx_arch} is none of upstream's"]
-    return ValidationResult(not errors, errors, idle, fixes)
-
-
-def auto_correct_kernel_config(config: KernelConfig) -> tuple[KernelConfig, bool, list[str]]:
-    """The config with what is wrong mended, whether anything was, and what."""
-    corrections: list[str] = []
-    while not (verdict := validate_kernel_config(config)).is_valid:
-        corrections += [f"{name}: {getattr(config, name)} -> {fix}" for name, fix in verdict.suggested_fixes.items()]
-        if len(corrections) > len(dataclasses.fields(config)):
-            raise tk.ArgumentError("config: cannot be mended: " + "; ".join(verdict.errors))
-        config = dataclasses.replace(config, **verdict.suggested_fixes)
-    return config, bool(corrections), corrections
-
-
-def print_auto_correction(corrections: Sequence[str]) -> None:
-    """What was mended, a line each."""
-    for correction in corrections:
-        print(f"  corrected {correction}")
-
-
-def print_kernel_config(config: KernelConfig) -> None:
-    """Every field of a config, a line each."""
-    for field in dataclasses.fields(config):
-        print(f"  {field.name:<16} {getattr(config, field.name)}")
-
-
-def print_kernel_config_table(configs: Sequence[KernelConfig]) -> None:
-    """The configs as a table: tile, waves, warp tile, pipeline, scheduler."""
-    rows = [("#", "Tile", "Wave", "Warp", "Pipe", "Scheduler")]
-    for i, c in enumerate(configs, 1):
-        wave, warp = f"{c.wave_m}x{c.wave_n}x{c.wave_k}", f"{c.warp_tile_m}x{c.warp_tile_n}x{c.warp_tile_k}"
-        rows.append((str(i), c.tile, wave, warp, c.pipeline, c.scheduler))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
-    for row in (None, rows[0], None, *rows[1:], None):
-        cells = "" if row is None else " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        print(rule if row is None else f"| {cells} |")
 
 
 @dataclasses.dataclass
@@ -268,12 +120,12 @@ def _kernel(config: KernelConfig, library: tk.Library) -> dp.Instance:
     fit = [("m", "tile_m", config.tile_m), ("n", "tile_n", config.tile_n)]
     number = _number(config, library)
     if number is None:
-        raise _wrong("libraries", library.receipt, f"a library with {config.selection()}")
+        raise wrong("libraries", library.receipt, f"a library with {config.selection()}")
 
     def launch(call: dp.Call) -> Any:
         # A vector is of both layouts, and a library takes it for the one that suits it.
         own = {} if any(1 in array.shape for array in call.arrays) else {"instance": number}
-        return library.gemm(*call.arrays, **{**call.arguments, **own})
+        return getattr(library, config.operator)(*call.arrays, **{**call.arguments, **own})
 
     return dp.FunctionInstance(config.key(), launch, dp.Choice(fit=fit))
 
@@ -285,15 +137,23 @@ class Dispatcher:
         self.registry = registry
         self.dispatcher = dp.Dispatcher(registry.kernels)
 
-    def _problem(self, config: KernelConfig, m: int, n: int, k: int) -> dp.Problem:
-        builder = dp.GemmProblemBuilder().dimensions(m, n, k).dtypes(config.dtype_a, config.dtype_c)
-        return builder.layouts(config.layout).activation(ACTIVATIONS[config.elementwise]).build()
-
-    def _select(self, m: int, n: int, k: int) -> tuple[KernelConfig, dp.Instance] | None:
-        for config in self.registry.configs.values():  # of each signature the best; those of the first go first
-            found = self.dispatcher.select(self._problem(config, m, n, k))
+    def _select(
+        self, m: int, n: int, k: int, operator: str = "gemm", shapes: Mapping[str, Any] | None = None, num_d: int = 0
+    ) -> tuple[KernelConfig, dp.Instance] | None:
+        """Of each signature the best, those of the first config first. shapes: of A and B, where they are known."""
+        for name, size in (("m", m), ("n", n), ("k", k)):
+            if size < 1:
+                raise wrong(name, size, "at least 1")
+        asked = [one for one in self.registry.configs.values() if (one.operator, one.num_d) == (operator, num_d)]
+        fitting = [one for one in asked if shapes is None or _operands(one, m, n, k) == shapes]
+        if asked and not fitting:
+            expected = _operands(asked[0], m, n, k)
+            name = next(name for name, shape in expected.items() if shapes is None or shape != shapes[name])
+            raise wrong(name, shapes and shapes[name], f"{expected[name]}")
+        for config in fitting:
+            found = self.dispatcher.select(dp.Problem(config.operator, **config.signature(), m=m, n=n, k=k))
             if found is not None:
-                return self.registry.configs[found.key.id], found
+                return config, found
         return None
 
     def select_kernel(self, M: int, N: int, K: int) -> str | None:  # noqa: N803 upstream's names
@@ -307,31 +167,117 @@ class Dispatcher:
 
     def run(self, A: Any, B: Any, M: int, N: int, K: int) -> GemmResult:  # noqa: N803
         """A (M, K) times B (K, N), brought to the kernel's dtype and layout where they have another."""
-        for name, array, shape in (("A", A, (M, K)), ("B", B, (K, N))):
-            if np.shape(array) != shape:
-                raise _wrong(name, np.shape(array), f"{shape}")
-        found = self._select(M, N, K)
+        return self.run_fused(A, B, (), M, N, K)
+
+    def run_fused(self, A: Any, B: Any, Ds: Sequence[Any], M: int, N: int, K: int) -> GemmResult:  # noqa: N803
+        """The same, combined with further matrices (M, N) by a config of so many (num_d, elementwise)."""
+        for at, d in enumerate(Ds):
+            if np.shape(d) != (M, N):
+                raise wrong(f"Ds[{at}]", np.shape(d), f"{(M, N)}")
+        shapes = {"A": np.shape(A), "B": np.shape(B)}
+        found = self._select(M, N, K, "gemm_multi_d" if Ds else "gemm", shapes, len(Ds))
         if found is None:
-            reason = f"no kernel of registry {self.registry.name} takes {M} x {N} x {K}"
+            combined = f" with {len(Ds)} more" if Ds else ""
+            reason = f"no kernel of registry {self.registry.name} takes {M} x {N} x {K}{combined}"
+            return GemmResult(False, status=_NO_KERNEL, error=reason)
+        return _timed(found[1], self.call(found[0], A, B, M, N, Ds), 2 * M * N * K)
+
+    def run_explicit(self, id_: str, A: Any, B: Any, M: int, N: int, K: int, Ds: Sequence[Any] = ()) -> GemmResult:  # noqa: N803
+        """By the kernel of an id. NoKernelError where there is none; ArgumentError for sizes that it does not take."""
+        config = self.registry.configs.get(id_)
+        if config is None:
+            raise tk.NoKernelError(f"registry {self.registry.name} has no kernel {id_}")
+        kernel = self.registry.kernels.lookup(id_)
+        refusal = kernel.refusal(dp.Problem(config.operator, **config.signature(), m=M, n=N, k=K))
+        shapes = {"A": np.shape(A), "B": np.shape(B)}
+        if refusal or config.grouped or config.num_d != len(Ds) or _operands(config, M, N, K) != shapes:
+            raise wrong(
+                "id", id_, f"a kernel that takes {M} x {N} x {K} with {len(Ds)} more{refusal and ': ' + refusal}"
+            )
+        return _timed(kernel, self.call(config, A, B, M, N, Ds), 2 * M * N * K)
+
+    def run_grouped(self, As: Sequence[Any], Bs: Sequence[Any]) -> GemmResult:  # noqa: N803
+        """Each A (any rows, K) times its B (K, N), in one launch by a grouped config; output: a list."""
+        if not As or len(As) != len(Bs):
+            raise wrong("Bs", f"{len(Bs)} matrices", f"{max(len(As), 1)}, one for each of As")
+        rows, (k, n) = [len(a) for a in As], np.shape(Bs[0])
+        grouped = [one for one in self.registry.configs.values() if one.grouped]
+        if grouped and grouped[0].transpose_b:
+            k, n = n, k
+        # Of the rows of all groups what divides them decides whether a tile does.
+        found = self._select(math.gcd(*rows) or 1, n, k, "grouped_gemm")
+        if found is None:
+            reason = f"no kernel of registry {self.registry.name} takes groups of {n} x {k}"
             return GemmResult(False, status=_NO_KERNEL, error=reason)
         config, kernel = found
-        call = self.call(config, A, B, M, N)
-        begin = time.perf_counter()
-        output = kernel.launch(call)
-        seconds = time.perf_counter() - begin
-        return GemmResult(True, output, 1e3 * seconds, 2 * M * N * K / seconds / 1e12, kernel.key.id)
+        for name, many, shapes in (
+            ("As", As, [_operands(config, m, n, k)["A"] for m in rows]),
+            ("Bs", Bs, [_operands(config, 1, n, k)["B"]] * len(Bs)),
+        ):
+            for at, (one, shape) in enumerate(zip(many, shapes, strict=True)):
+                if np.shape(one) != shape:
+                    raise wrong(f"{name}[{at}]", np.shape(one), f"{shape}, as of one list")
+        a = np.concatenate([_operand(a, config.transpose_a, config.dtype_a, "r") for a in As])
+        columns = config.multiplied_layout[1] == "c"
+        given = [_operand(b, config.transpose_b, config.dtype_b, "r") for b in Bs]
+        b = np.stack([one.T for one in given]).swapaxes(1, 2) if columns else np.stack(given)
+        starts = np.cumsum([0, *rows], dtype=np.int32)
+        call = dp.Call("grouped_gemm", a, b, starts, activation=ACTIVATIONS[config.elementwise])
+        result = _timed(kernel, call, 2 * sum(rows) * n * k)
+        result.output = np.split(result.output, starts[1:-1])
+        return result
 
-    def call(self, config: KernelConfig, A: Any, B: Any, M: int, N: int) -> dp.Call:  # noqa: N803
+    def validate(self, A: Any, B: Any, C: Any, Ds: Sequence[Any] = (), tolerance: float = 1e-3) -> bool:  # noqa: N803
+        """Whether C is what the first config that takes the arrays computes, to a part of its largest number."""
+        m, n = np.shape(C)
+        for config in self.registry.configs.values():
+            if config.grouped or config.num_d != len(Ds):
+                continue
+            a, b = (np.asarray(x, np.float64) for x in (A, B))
+            a, b = a.T if config.transpose_a else a, b.T if config.transpose_b else b
+            if (a.shape[0], b.shape[1], a.shape[1]) != (m, n, b.shape[0]):
+                continue
+            exact = a @ b
+            for d in Ds:
+                other = np.asarray(d, np.float64)
+                exact = exact + other if COMBINED[config.elementwise] == "add" else exact * other
+            if not Ds:
+                from tilekiln.reference.gemm import ACTIVATIONS as EXACT
+
+                exact = EXACT[ACTIVATIONS[config.elementwise]](exact)
+            bound = tolerance * max(float(np.abs(exact).max(initial=0)), 1.0)
+            return bool((np.abs(np.asarray(C, np.float64) - exact) <= bound).all())
+        raise tk.NoKernelError(f"registry {self.registry.name} has no kernel for arrays of these shapes")
+
+    def call(self, config: KernelConfig, A: Any, B: Any, M: int, N: int, Ds: Sequence[Any] = ()) -> dp.Call:  # noqa: N803
         """The call of a config, arrays as it wants them."""
-        order = {"r": "C", "c": "F"}
-
-        def arranged(array: Any, dtype: str, layout: str) -> Any:
-            return np.asarray(array).astype(DTYPES[dtype], order=order[layout], copy=False)  # type: ignore[call-overload]
-
-        a = arranged(A, config.dtype_a, config.layout_a)
-        b = arranged(B, config.dtype_b, config.layout_b)
-        out = np.empty((M, N), DTYPES[config.dtype_c], order=order[config.layout_c])  # type: ignore[call-overload]
+        first, second, third = config.multiplied_layout
+        a = _operand(A, config.transpose_a, config.dtype_a, first)
+        b = _operand(B, config.transpose_b, config.dtype_b, second)
+        more = [_operand(d, False, config.dtype_c, third) for d in Ds]
+        out = np.empty((M, N), DTYPES[config.dtype_c], order="C" if third == "r" else "F")
+        if more:
+            second_d = {"d1": more[1]} if len(more) > 1 else {}
+            return dp.Call("gemm_multi_d", a, b, more[0], **second_d, out=out, elementwise=COMBINED[config.elementwise])
         return dp.Call("gemm", a, b, out=out, activation=ACTIVATIONS[config.elementwise])
+
+
+def _operands(config: KernelConfig, m: int, n: int, k: int) -> dict[str, tuple[int, int]]:
+    """The shapes of A and B that a config takes."""
+    return {"A": (k, m) if config.transpose_a else (m, k), "B": (n, k) if config.transpose_b else (k, n)}
+
+
+def _operand(array: Any, transposed: bool, dtype: str, layout: str) -> Any:
+    """As it is multiplied, in the kernel's dtype and layout."""
+    given = np.asarray(array).T if transposed else np.asarray(array)
+    return given.astype(DTYPES[dtype], order="C" if layout == "r" else "F", copy=False)
+
+
+def _timed(kernel: dp.Instance, call: dp.Call, operations: int) -> GemmResult:
+    begin = time.perf_counter()
+    output = kernel.launch(call)
+    seconds = time.perf_counter() - begin
+    return GemmResult(True, output, 1e3 * seconds, operations / seconds / 1e12, kernel.key.id)
 
 
 class GemmRunner:
@@ -386,6 +332,32 @@ class DispatcherLib:
             C[...] = result.output
         return result.status, result.time_ms
 
+    def get_num_d_tensors(self) -> int:
+        """Of the first kernel."""
+        return next((config.num_d for config in self.dispatcher.registry.configs.values()), 0)
+
+    def run_multi_d_gemm(
+        self, A: Any, B: Any, Ds: Sequence[Any], C: Any, M: int, N: int, K: int  # noqa: N803
+    ) -> tuple[int, float]:  # fmt: skip
+        """As run_gemm, combined with Ds."""
+        try:
+            result = self.dispatcher.run_fused(A, B, Ds, M, N, K)
+        except tk.ArgumentError:
+            return _FAILED, -1.0
+        if result.success:
+            C[...] = result.output
+        return result.status, result.time_ms
+
+    def run_grouped_gemm(self, As: Sequence[Any], Bs: Sequence[Any], Cs: Sequence[Any]) -> tuple[int, float]:  # noqa: N803
+        """Writes each of Cs; codes as of run_gemm."""
+        try:
+            result = self.dispatcher.run_grouped(As, Bs)
+        except tk.ArgumentError:
+            return _FAILED, -1.0
+        for to, made in zip(Cs, result.output or (), strict=result.success):
+            to[...] = made
+        return result.status, result.time_ms
+
     def export_registry_json(self) -> str:
         return self.dispatcher.registry.to_json()
 
@@ -407,7 +379,7 @@ class Validator:
         """(close, largest difference, mean difference)."""
         got, want = np.asarray(output).astype(np.float64), np.asarray(reference, np.float64)
         if got.shape != want.shape:
-            raise _wrong("output", got.shape, f"{want.shape}, the shape of reference")
+            raise wrong("output", got.shape, f"{want.shape}, the shape of reference")
         difference = np.abs(got - want)
         return bool(np.allclose(got, want, self.rtol, self.atol)), float(difference.max()), float(difference.mean())
 
@@ -430,7 +402,7 @@ class GemmSetupResult:
 
 def _number(config: KernelConfig, library: tk.Library) -> int | None:
     """The instance of a library that has a config's signature and tile; None where it has none that runs here."""
-    if "gemm" not in library.operators:
+    if config.operator not in library.operators:
         return None
     try:
         found = library.instances(f"family={config.selection().replace(' schedule=tiles', '')}")
@@ -459,7 +431,7 @@ def setup_gemm_dispatcher(
     """
     given = [config] if isinstance(config, KernelConfig) else list(config)
     if not given or not all(isinstance(one, KernelConfig) for one in given):
-        raise _wrong("config", config, "a KernelConfig or several")
+        raise wrong("config", config, "a KernelConfig or several")
     registry, corrections = Registry(registry_name), list[str]()
     for one in given:
         mended, _, what = auto_correct_kernel_config(one)
@@ -485,19 +457,11 @@ def load_configs(path: str | os.PathLike[str]) -> list[KernelConfig]:
     """Configs of a registry's JSON. FileError, with the line, for a broken file."""
     registry = dp.Registry("file")
     registry.from_file(path)
+    known = {field.name for field in dataclasses.fields(KernelConfig)}
     configs = []
-    letters = {"row": "r", "column": "c"}
     for instance in registry.get_all():
         key = instance.key
-        known = {field.name for field in dataclasses.fields(KernelConfig)}
-        values = {
-            name: {"yes": True, "no": False}.get(value, value) for name, value in key.algorithm.items() if name in known
-        }  # type: ignore[arg-type]
-        layouts = {
-            f"layout_{of}": letters[str(key.signature[f"layout_{axis}"])]
-            for of, axis in (("a", "a"), ("b", "b"), ("c", "out"))
-        }
-        word = {ours: theirs for theirs, ours in ACTIVATIONS.items()}[str(key.signature["activation"])]
-        dtypes = {"dtype_a": key.signature["dtype"], "dtype_c": key.signature["out_dtype"]}
-        configs.append(KernelConfig(**values, **layouts, **dtypes, elementwise=word, gfx_arch=key.target))  # type: ignore[arg-type]
+        said = {name: {"yes": True, "no": False}.get(str(value), value) for name, value in key.algorithm.items()}
+        values: dict[str, Any] = {name: value for name, value in said.items() if name in known}
+        configs.append(KernelConfig(**values, gfx_arch=key.target))
     return configs
