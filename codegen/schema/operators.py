@@ -409,6 +409,22 @@ class Operator:
             if argument.file.together and f"{name} together" not in seen:
                 raise self.document.error(("order",), f"'{name} together' has no turn here")
 
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        """Every length of a shape is bound by an array of the main step, and asked of each array there that has it."""
+        main = [name for step in self.order if isinstance(step, list) for name in step]
+        for name, argument in self.arguments.items():
+            shapes = [self.shape(form, name) or () for form in self.forms] if argument.is_array else []
+            for letter in dict.fromkeys(one.letter for shape in shapes for one in shape if one.number is None):
+                file = self.symbols[letter].file
+                if file.of is not None and file.of not in main:
+                    message = f"the {file.name} ({letter}) is that of {file.of}, which is no array of the main step"
+                    raise self.document.error(("arguments", f"<{name}>"), message)
+                if name in main and file.equal and name not in (*file.equal, file.of):
+                    message = f"nothing asks {name} for the {file.name} ({letter}): 'equal' of it must list {name}"
+                    raise self.document.error(("symbols", f"<{letter}>"), message)
+
     @staticmethod
     def _checks(argument: Argument) -> bool:
         if argument.kind == "pair":

@@ -94,6 +94,18 @@ CASES = [
         "activation: {word: [none, relu],",
         "the words of 'activation' must be the values of the axis: none, relu, gelu, gelu_tanh, silu, sigmoid",
     ),
+    (
+        "kernels/gemm/gemm_quant/operator.yaml",
+        "  M: {name: m, of: a, most: 2147483647, equal: [out, out_scale]}",
+        "  @M: {name: m, of: a, most: 2147483647, equal: [out]}",
+        "nothing asks out_scale for the m (M): 'equal' of it must list out_scale",
+    ),
+    (
+        "kernels/gemm/grouped_gemm/operator.yaml",
+        "  G: {name: group count, word: groups, short: groups, of: b, most: 2147483646}",
+        "  G: {name: group count, word: groups, short: groups, of: bias, most: 2147483646}",
+        "the group count (G) is that of bias, which is no array of the main step",
+    ),
     (GEMM, "length: M}", "length: @MM}", "no length 'MM'; nearest: M"),
     (GEMM, "independent: {length: M}", "independent: {length: @N}", "out does not begin with N in form plain"),
     (FWD, "backward: fmha_bwd", "backward: @fmha_bdw", "no operator 'fmha_bdw'; nearest: fmha_bwd"),
