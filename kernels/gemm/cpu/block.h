@@ -32,6 +32,9 @@ template <> constexpr bool kPairsOfBf16<ComputeBf16> = true;
 // 24 accumulators of 32 registers, or 12 or 8 of 16: Zen 5 wants 8 (fp32) or 12 (bf16) in flight.
 constexpr int kRows = kLanes == 16 ? 6 : block_rows(kBlockVectors);
 constexpr int kPanel = kBlockVectors * kLanes;  // columns of B that lie together
+// Half a panel, which is all that narrow products have, takes more rows: 16 accumulators.
+constexpr int kHalfRows = kLanes == 16 ? 8 : 0;
+constexpr int kMostBlockRows = kHalfRows > kRows ? kHalfRows : kRows;
 
 struct Operands {
   const char* a;
@@ -119,6 +122,11 @@ template <class Compute> void rows_product(const Operands& o, int rows) {
     default:
       if constexpr (kRows == 6) return block_product<Compute, 5, kBlockVectors>(o);
   }
+}
+
+// kHalfRows rows times half a panel.
+template <class Compute> void half_product(const Operands& o) {
+  if constexpr (kHalfRows > 0) block_product<Compute, kHalfRows, kBlockVectors / 2>(o);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

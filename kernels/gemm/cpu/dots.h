@@ -10,8 +10,8 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// More rows are sooner done by panels: of 16 loads, then, most are of A.
-constexpr int kDotRows = 16;
+// More rows are sooner done by panels: of 16 loads, then, most are of A. 17 and 18 take 0.85 of the time that panels take.
+constexpr int kDotRows = 18;
 
 // to[i kPanel + j] = row i of A times row j of B, A rows by B rows; strides and length in bytes.
 template <class Compute, int A, int B>

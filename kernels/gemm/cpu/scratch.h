@@ -23,7 +23,7 @@ struct GemmScratch {
   alignas(64) float b[kChunkWords * kUnitColumns];
   alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
-  alignas(64) float block[kRows * kPanel];
+  alignas(64) float block[kMostBlockRows * kPanel];
   int starts[kMostRows + kRows];          // -128 times the sums of A's rows
   int group_starts[kTileRows * kPieces];  // the same of a row's stretches, with what b's elements are too much
 };

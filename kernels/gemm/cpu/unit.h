@@ -113,7 +113,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             o.ahead = nullptr;
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
-            const bool more = !packed && m1 - m0 > kRows && next_k < chunk_end;
+            const bool half = kHalfRows > 0 && columns <= kPanel / 2;
+            const bool more = !packed && !half && m1 - m0 > kRows && next_k < chunk_end;
             if (ready && more) {
               o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
               o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
@@ -125,6 +126,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
             for (int m = m0; m < m1; --blocks) {
               int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
+              const bool of_half = half && m1 - m >= kHalfRows;
+              if (of_half) rows = kHalfRows, blocks = 1 + (m1 - m - kHalfRows + kRows - 1) / kRows;
               o.a = a + (m - m0) * o.a_row;
               if (a_group) {
                 const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
@@ -133,14 +136,16 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               }
               float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
               o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
-              const bool direct = last && storable && columns == kPanel;
+              const bool direct = last && storable && (columns == kPanel || (of_half && columns == kPanel / 2));
               o.starts = kFlipped && first ? x.starts + (m - m0) : nullptr;
               o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
               if (direct)
                 o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
               else if (last)
                 o.to = x.block, o.to_row = kPanel;
-              if (rows == kRows)
+              if (of_half && rows == kHalfRows)
+                half_product<Compute>(o);
+              else if (rows == kRows)
                 block_product<Compute, kRows, kBlockVectors>(o);
               else
                 rows_product<Compute>(o, rows);
