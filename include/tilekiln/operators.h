@@ -17,6 +17,7 @@
 #include "tilekiln/operators/fmha_fwd_splitkv.h"
 #include "tilekiln/operators/fused_moe.h"
 #include "tilekiln/operators/gemm.h"
+#include "tilekiln/operators/gemm_list.h"
 #include "tilekiln/operators/gemm_multi_d.h"
 #include "tilekiln/operators/gemm_quant.h"
 #include "tilekiln/operators/grouped_gemm.h"

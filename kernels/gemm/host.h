@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "kernels/gemm/engine.h"
 #include "kernels/runtime/array.h"
@@ -149,6 +150,29 @@ inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + by
   const auto run = engine.run[static_cast<int>(p.dtype)];
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });
+}
+
+// Products of any sizes, by one launch: the units of all of them, numbered product after product. get(i): the i-th;
+// most: columns of a unit, 0: the engine's.
+template <class Get>
+[[nodiscard]] tilekiln_status run_products(const Run& call, const Choice& choice, const Problem& first, size_t count,
+                                           Get&& get, i64 most) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  const auto cut_of = [&](const Problem& p) { return Cut(p, engine, call.threads, static_cast<i64>(count), most); };
+  std::vector<i64> ends(count);
+  i64 units = 0;
+  double work = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const Problem p = get(i);
+    ends[i] = units += cut_of(p).units();
+    work += work_of(p);
+  }
+  const auto run = engine.run[static_cast<int>(first.dtype)];
+  return launch_stage(call, choice, first, units, work, engine.scratch_bytes, [&](i64 number, void* scratch) {
+    const auto i = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), number) - ends.begin());
+    const Problem p = get(i);
+    run(p, cut_of(p).unit(p, number - (i == 0 ? 0 : ends[i - 1])), scratch);
+  });
 }
 
 }  // namespace tilekiln::matrix

@@ -28,4 +28,19 @@ struct Groups {
   i64 a_row, out_row, c_row, b_step, bias_step;  // bytes
 };
 
+// One of a list.
+struct Listed {
+  int m, n, k;
+  const void *a, *b;
+  void* out;
+  const float* bias;
+  i64 lda, ldb, out_row;
+};
+
+// Products whose sizes and places `problems` say; `first` has all else.
+struct List {
+  Problem first;
+  std::vector<Listed> problems;
+};
+
 }  // namespace tilekiln::matrix

@@ -5,8 +5,8 @@
 >>> out = lib.fmha_fwd(q, k, v, causal=True)  # doctest: +SKIP
 
 `load` gives one library, `attention` and `attention_backward` pick a kernel from all that are built or installed,
-`KVCache` and `decode` serve from a cache, `matmul`, `linear`, `PackedWeight` and `QuantisedWeight` multiply matrices,
-`experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
+`KVCache` and `decode` serve from a cache, `matmul`, `grouped_gemm`, `linear`, `PackedWeight` and `QuantisedWeight`
+multiply matrices, `experts` and `PackedExperts` are the feed-forward part of a mixture of experts,
 `info` says what there is, `reference` is the float64 NumPy reference, `tune` has what was measured. Every other
 operator is here under its own name, over all libraries as `attention` is: `tk.rmsnorm2d(x, gamma)`.
 Importing this imports neither NumPy nor any framework.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .machine import info
     from .operators import BackwardLauncher, attention, attention_backward
     from .packed_experts import PackedExperts, experts
+    from .product_lists import grouped_gemm
     from .products import PackedWeight, linear, matmul
     from .quantised_weight import QuantisedWeight
     from .workspace import BackwardWorkspace, plan_backward_workspace
@@ -48,6 +49,7 @@ _HOME = {
     "attention_backward": ".operators",
     "decode": ".kv_cache",
     "experts": ".packed_experts",
+    "grouped_gemm": ".product_lists",
     "info": ".machine",
     "jit": ".just_in_time",
     "libraries": ".library",
@@ -77,6 +79,7 @@ __all__ = [
     "attention_backward",
     "decode",
     "experts",
+    "grouped_gemm",
     "info",
     "jit",
     "libraries",

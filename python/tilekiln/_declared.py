@@ -334,6 +334,20 @@ class GemmArguments(RunArguments, total=False):
     out_dtype: Literal["fp16", "fp32", "bf16", "int32"] | None
 
 
+class GemmListArguments(RunArguments, total=False):
+    """Everything that `Library.gemm_list` takes by name; its docstring says what each one is."""
+
+    out: Array | None
+    bias: Array | None
+    out_length: int
+    layout_a: Literal["row", "column"]
+    layout_b: Literal["column", "row"]
+    alpha: float
+    activation: Literal["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"]
+    clamp_min: float
+    clamp_max: float
+
+
 class GemmMultiDArguments(RunArguments, total=False):
     """Everything that `Library.gemm_multi_d` takes by name; its docstring says what each one is."""
 

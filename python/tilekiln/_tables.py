@@ -190,6 +190,16 @@ OPERATORS: dict[str, Operator] = {
         independent=Independent(leading={'a': 2, 'c': 2, 'row_scale': 1}, apart={'b': 2, 'bias': 1, 'column_scale': 1}, unless=()),
         arrays=('a', 'b'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_default', main=0, looks=(0, 0),
     ),
+    'gemm_list': Operator(
+        forms=(
+            Form(name='flat', ndim={'a': 1}, given=()),
+        ),
+        results=(
+            Result(name='out', shapes={'flat': ((), ())}, dtype_of='a', shape_by='listed'),
+        ),
+        schema="(Tensor a, Tensor b, Tensor problems, Tensor? bias=None, SymInt out_length=0, str layout_a='row', str layout_b='column', float alpha=1.0, str activation='none', float clamp_min=0.0, float clamp_max=6.0, SymInt num_threads=0, str? instance=None) -> Tensor",
+        arrays=('a', 'b', 'problems'), optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='gemm_default', main=0, looks=(0, 0), independent=None,
+    ),
     'gemm_multi_d': Operator(
         forms=(
             Form(name='plain', ndim={'a': 2}, given=()),

@@ -43,10 +43,12 @@ LENGTHS = {
 LENGTHS_OF = {  # by operator
     "flatmm_quant": {"W": 2, "V": 4, "G": 1},  # int4: eight numbers a word; one group
     "fused_moe": {"N": 32, "I": 16},
+    "gemm_list": {"Q": 3},
 }
 INDICES = {  # by operator: what its keys need
     "fmha_fwd_pagedkv": {"block_table": [[0], [1]], "seqlen_k": [16, 9]},
     "fmha_fwd_appendkv": {"seqlen_k": [3, 15]},
+    "gemm_list": {"problems": [[0] * 10] * 3},
     "fmha_batch_prefill": {"cu_seqlens_q": [0, 3, 7], "block_table": [[0], [1]], "seqlen_k": [16, 9]},
 }
 OPERATORS = tree().operators
@@ -67,7 +69,8 @@ def receipt(name: str) -> str:
 
 def made(name: str, call: dict[str, Any], changes: dict[str, Any] | None = None) -> dict[str, Any]:
     """The arguments as a library takes them: those of a call, index arrays that make sense, and what is changed."""
-    indices = {key: np.array(value, np.int32) for key, value in INDICES.get(name, {}).items()}
+    own = OPERATORS[name].arguments
+    indices = {key: np.array(value, DTYPES[own[key].dtypes[0]]) for key, value in INDICES.get(name, {}).items()}
 
     def arrays(of: dict[str, Any]) -> dict[str, Any]:
         return {k: np.ones(v.shape, DTYPES[v.dtype]) if isinstance(v, Array) else v for k, v in of.items()}

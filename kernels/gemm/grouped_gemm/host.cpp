@@ -89,44 +89,26 @@ void fill(const Args& args, Call& call) {
   sizes[tilekiln::grouped_gemm::sizes::k] = call.K;
 }
 
-// The units of all groups, numbered group after group.
 tilekiln_status launch(StageCall<matrix::Groups>& call) {
   namespace at = tilekiln::grouped_gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
   const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::Groups& groups = call.problem;
-  const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
-  const size_t count = groups.starts.size() - 1;
-  const auto of_group = [&](size_t group) {
-    Problem p = groups.first;
-    matrix::set_tile(tile, &p);
-    const matrix::i64 start = groups.starts[group], index = static_cast<matrix::i64>(group);
-    p.m = groups.starts[group + 1] - groups.starts[group];
-    p.a = matrix::moved(p.a, start * groups.a_row);
-    p.out = matrix::moved(p.out, start * groups.out_row);
-    if (p.c.data != nullptr) p.c.data = matrix::moved(p.c.data, start * groups.c_row);
-    p.b = matrix::moved(p.b, index * groups.b_step);
-    p.bias = static_cast<const float*>(matrix::moved(p.bias, index * groups.bias_step));
-    return p;
-  };
-  const auto cut_of = [&](const Problem& p) {
-    return matrix::Cut(p, engine, call.threads, static_cast<matrix::i64>(count), tile.n);
-  };
-  std::vector<matrix::i64> ends(count);
-  matrix::i64 units = 0;
-  double work = 0;
-  for (size_t group = 0; group < count; ++group) {
-    const Problem p = of_group(group);
-    ends[group] = units += cut_of(p).units();
-    work += matrix::work_of(p);
-  }
-  const auto run = engine.run[static_cast<int>(groups.first.dtype)];
-  return launch_stage(
-      call, call.choice, groups.first, units, work, engine.scratch_bytes, [&](matrix::i64 number, void* scratch) {
-        const auto group = static_cast<size_t>(std::upper_bound(ends.begin(), ends.end(), number) - ends.begin());
-        const Problem p = of_group(group);
-        run(p, cut_of(p).unit(p, number - (group == 0 ? 0 : ends[group - 1])), scratch);
-      });
+  return matrix::run_products(
+      call, call.choice, groups.first, groups.starts.size() - 1,
+      [&](size_t group) {
+        Problem p = groups.first;
+        matrix::set_tile(tile, &p);
+        const matrix::i64 start = groups.starts[group], index = static_cast<matrix::i64>(group);
+        p.m = groups.starts[group + 1] - groups.starts[group];
+        p.a = matrix::moved(p.a, start * groups.a_row);
+        p.out = matrix::moved(p.out, start * groups.out_row);
+        if (p.c.data != nullptr) p.c.data = matrix::moved(p.c.data, start * groups.c_row);
+        p.b = matrix::moved(p.b, index * groups.b_step);
+        p.bias = static_cast<const float*>(matrix::moved(p.bias, index * groups.bias_step));
+        return p;
+      },
+      tile.n);
 }
 
 }  // namespace tilekiln::op::grouped_gemm

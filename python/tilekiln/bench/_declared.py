@@ -130,6 +130,14 @@ CALLS: dict[str, Call] = {
         dtype_words={'out_dtype': 'out'},
         axes={'dtype': {'a': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16', 'int8': 'int8', 'fp8': 'fp8', 'bf8': 'bf8'}}, 'out_dtype': {'out': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16', 'int32': 'int32'}}, 'layout_a': 'host', 'layout_b': 'host', 'layout_out': 'host', 'c': 'c', 'bias': 'bias', 'activation': 'activation', 'scaled': 'host'},
     ),
+    'gemm_list': Call(
+        lengths={'A': 'length', 'F': 'length', 'Q': 'problems'},
+        forms=(Form(name='flat', mode='flat', given=(), shapes={'a': 'A', 'b': 'F', 'problems': 'Q 10'}),),
+        arrays={'a': Array(kind='array', dtypes=('fp32', 'fp16', 'bf16'), required=True), 'b': Array(kind='array', dtype_of='a', required=True), 'problems': Array(kind='array', dtypes=('int64',), required=True), 'out': Array(kind='result', dtype_of='a', required=True), 'bias': Array(kind='array', dtypes=('fp32',))},
+        numbers={'out_length': 'int', 'layout_a': ('row', 'column'), 'layout_b': ('column', 'row'), 'alpha': 'float', 'activation': ('none', 'relu', 'gelu', 'gelu_tanh', 'silu', 'sigmoid', 'hardswish', 'clamp'), 'clamp_min': 'float', 'clamp_max': 'float', 'instance': 'instance'},
+        dtype_words={},
+        axes={'dtype': {'a': {'fp32': 'fp32', 'fp16': 'fp16', 'bf16': 'bf16'}}, 'layout_a': 'layout_a', 'layout_b': 'layout_b', 'bias': 'bias', 'activation': 'activation'},
+    ),
     'gemm_multi_d': Call(
         lengths={'M': 'm', 'N': 'n', 'K': 'k'},
         forms=(Form(name='plain', mode='plain', given=(), shapes={'a': 'M K', 'b': 'K N', 'd0': 'M N', 'd1': 'M N', 'out': 'M N'}),),

@@ -167,6 +167,29 @@ def _grouped(given: Given, made: Given) -> float:
     return worst
 
 
+def _listed(given: Given, made: Given) -> float:
+    worst = 0.0
+    for m, n, k, a, lda, b, ldb, out, ld_out, bias in given["problems"].tolist():
+
+        def part(name: str, start: int, lines: int, length: int, stride: int, column_major: bool) -> Any:
+            array = (made if name == "out" else given)[name][start:]
+            step = array.itemsize
+            matrix = np.lib.stride_tricks.as_strided(array, (lines, length), (stride * step, step), writeable=False)
+            return matrix.T if column_major else matrix
+
+        a_columns, b_columns = given.get("layout_a") == "column", given.get("layout_b", "column") == "column"
+        own = _only(given, "activation", "alpha")
+        if "bias" in given:
+            own["bias"] = given["bias"][bias : bias + n]
+        right = gemm_.gemm(
+            part("a", a, *((k, m) if a_columns else (m, k)), lda, a_columns),
+            part("b", b, *((n, k) if b_columns else (k, n)), ldb, b_columns),
+            **own,
+        )
+        worst = max(worst, _product(part("out", out, m, n, ld_out, False), right))
+    return worst
+
+
 def _multi(given: Given, made: Given) -> float:
     ds = [given[name] for name in ("d0", "d1") if name in given]
     own = _only(given, "elementwise", "alpha", "activation")
@@ -278,6 +301,7 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "gemm": _gemm,
     "batched_gemm": _batched,
     "grouped_gemm": _grouped,
+    "gemm_list": _listed,
     "gemm_multi_d": _multi,
     "fmha_fwd": _attention(attention_.forward),
     "fmha_fwd_splitkv": _attention(kv.splitkv),

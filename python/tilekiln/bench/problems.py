@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -51,7 +52,7 @@ def whole(settings: Settings, made: dict[str, Any]) -> dict[str, Any]:
 
 def _made(settings: Settings, name: str, random: np.random.Generator) -> Any:
     if name in INDICES:
-        return np.ascontiguousarray(INDICES[name](settings, random), np.int32)
+        return np.ascontiguousarray(INDICES[name](settings, random), settings.dtype(name))
     shape, dtype = settings.shape_of(name), settings.dtype(name)
     if name == "alibi_slopes":
         return np.float32(2.0) ** -np.arange(1, shape[0] + 1, dtype=np.float32)
@@ -139,6 +140,16 @@ def _table(settings: Settings, _: Any) -> Any:
     return np.arange(rows * blocks).reshape(rows, blocks)
 
 
+def _squares(settings: Settings, _: Any) -> Any:
+    """Square problems, as large as what is shorter of a and b holds, one after the other."""
+    count = settings.lengths["Q"]
+    side = math.isqrt(min(settings.lengths["A"], settings.lengths["F"]) // max(1, count))
+    settings.arguments.setdefault("out_length", count * side * side)
+    starts = np.arange(count) * side * side
+    sides, none = np.full(count, side), np.zeros(count, np.int64)
+    return np.stack([sides, sides, sides, starts, sides, starts, sides, starts, sides, none], axis=1)
+
+
 INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
     "topk_ids": _experts,
     "labels": lambda settings, random: random.integers(0, settings.lengths["N"], settings.lengths["M"]),
@@ -146,6 +157,7 @@ INDICES: dict[str, Callable[[Settings, np.random.Generator], Any]] = {
     "expert_mask": _mask,
     "local_tokens": lambda settings, random: [settings.lengths["M"]],
     "starts": lambda settings, random: _even(settings.lengths["T"], settings.lengths["G"]),
+    "problems": _squares,
     "seqstart_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),
     "seqstart_k": lambda settings, random: _even(settings.lengths["Tk"], settings.lengths["B"]),
     "cu_seqlens_q": lambda settings, random: _even(settings.lengths["Tq"], settings.lengths["B"]),
