@@ -225,7 +225,9 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
             if query[table.by.position] >> code & 1:
                 reasons.append(f"{table.title}: {value} has {' '.join(table.of(code))}{_takes(table)}")
     if "algorithms" in endings:
-        reasons.append(f"target {target.name}: no algorithm of it answers this")
+        has = root.algorithms(target, family)
+        why = "no algorithm of it answers this" if has else f"it has no kernels of {family.name}"
+        reasons.append(f"target {target.name}: {why}")
     return reasons
 
 

@@ -8,10 +8,11 @@ import pytest
 
 from codegen.emit.render import render
 from codegen.plan.plan import resolve
+from codegen.plan.sieve import Sieve
 from codegen.schema import nvidia
 from codegen.schema.errors import CodegenError
 from codegen.schema.targets import check_limits
-from codegen.schema.tree import Tree
+from codegen.schema.tree import Tree, tree
 from codegen.tell.check import check
 from codegen.tell.explain import explain
 from codegen.tell.listing import targets
@@ -197,3 +198,23 @@ def test_an_architecture_of_a_gpu(copy: Copy, monkeypatch: pytest.MonkeyPatch) -
     assert [nvidia.has(arch) for arch in ("sm_80", "sm_89", "sm_90a", "sm_120a")] == [True, True, False, True]
     monkeypatch.setattr(nvidia, "capabilities", tuple)
     assert not unit(copy).target("unit-one").usable
+
+
+@pytest.mark.parametrize("target", [one.name for one in tree().every_target.values() if not one.planned])
+def test_what_a_target_does_not_answer_a_rule_refuses(target: str) -> None:
+    """Of each family that it has kernels of, every legal signature is answered, or a rule of its own says why not."""
+    root = tree()
+    of = root.target(target)
+    has = [family for family in root.families.values() if root.algorithms(of, family) and family.main is None]
+    for family in has:
+        lists, refusals = {"table": family.table_clauses, "query": [family.everything]}, root.refusals(of, family)
+        legal = Sieve(family, lists, [[family.everything]], refusals)
+        answered = Sieve(family, lists, [how.when for how in root.algorithms(of, family)], refusals)
+        unanswered = {leaf.words for leaf in legal.leaves()} - {leaf.words for leaf in answered.leaves()}
+        assert not unanswered, f"{family.name} on {target}: {sorted(unanswered)[:3]}, and no rule says why"
+    assert has
+
+
+def test_a_target_without_a_family_says_so() -> None:
+    said = explain(tree(), "norm_default", "family=softmax", ["cuda-sm90a"]).text
+    assert "target cuda-sm90a: it has no kernels of softmax" in said

@@ -5,11 +5,13 @@ The driver is a stub (driver_stub.cpp): nothing here says what a kernel computes
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from build_support.toolchains import cubin, nvcc
 from codegen.emit import kernels
 from codegen.plan.plan import resolve
 from codegen.schema.tree import tree
+from codegen.tell.verify import verify
+from tests.conftest import Scons, shared_objects
 from tests.python.capsules import Exported
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +90,28 @@ def test_loads_and_runs_its_cpu_rows_without_a_driver(path: Path) -> None:
     ]
     assert row.name.endswith("_hopper_b192x128_cuda_sm90a")
     assert not library.instance_usable(row.number)
+
+
+def test_goes_wherever_others_go(path: Path, scons: Scons, tmp_path: Path) -> None:
+    """Wheel, Hugging Face's kernels, report, installation, verification; a source tree is for a C++ compiler alone."""
+    options = ["receipt=flash", f"target={TARGETS}", f"where={WHERE}"]
+    scons(*options, "wheel", "report", "hf-kernels", "install", f"prefix={tmp_path / 'prefix'}")
+    place = path.parents[1]
+    [wheel] = (place / "wheel").glob("tilekiln_flash-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        [kernel] = [name for name in packed.namelist() if name.endswith(".so")]
+        assert packed.read(kernel) == path.read_bytes()
+    assert list((place / "hf-kernels").glob("*/build/torch-stable-abi*-cuda-*"))
+    targets = json.loads((place / "report/flash.json").read_text())["targets"]
+    assert "cuda-sm90a" in targets
+    assert len(targets) == 2
+    assert (tmp_path / "prefix/lib" / path.name).read_bytes() == path.read_bytes()
+    text, well = verify(tree(), str(path))
+    assert well, text
+    command = [sys.executable, "-m", "SCons", "-Q", *options, *shared_objects(), f"vendor={tmp_path / 'vendored'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "cuda-sm90a is compiled by toolchain 'nvcc', and a source tree is for a C++ compiler alone" in done.stderr
 
 
 def on_device_copy(array: np.ndarray) -> Exported:
