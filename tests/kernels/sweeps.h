@@ -18,7 +18,7 @@ namespace tilekiln::test {
 
 template <class Case> using Visitor = std::function<void(const Case&)>;
 
-// Every tail of queries and of keys: straight blocks of every height and width.
+// Every tail of queries and of keys: full blocks of every height and width.
 template <class Case> void tails(const Visitor<Case>& visit) {
   for (int n = 1; n <= 66; ++n) {
     Case t;

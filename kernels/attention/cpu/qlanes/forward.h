@@ -2,15 +2,15 @@
 //
 //   S^T[key][query] = K Q^T     P = 2^(c (S - m))     O^T[d][query] = alpha O^T + V^T P
 //
-// Blocks of 64 keys are straight (no mask edge in them), edge blocks, or invisible and skipped. Everything an instance
+// Blocks of 64 keys are full (no mask edge in them), partial, or invisible and skipped. Everything an instance
 // chooses (head dims, mask, score variant, dropout, sink, LSE, scales) is decided here, per tile or per block: compiled once
 // per Compute, with no measurable cost against a template instance per head dim and feature.
 #pragma once
 
 #include "kernels/attention/cpu/dropout.h"
-#include "kernels/attention/cpu/qlanes/edge_block.h"
+#include "kernels/attention/cpu/qlanes/full_block.h"
 #include "kernels/attention/cpu/qlanes/keys.h"
-#include "kernels/attention/cpu/qlanes/straight_block.h"
+#include "kernels/attention/cpu/qlanes/partial_block.h"
 #include "kernels/attention/window.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -151,9 +151,9 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     // Lane i sees the block's keys [i + first, i + last].
     const i64 first = shifted - window.left - key, last = shifted + window.right - key;
     if (last >= keys - 1 && (first + rows - 1 <= 0 || key + keys <= window.sink))
-      straight_block<Compute>(b, vectors);
+      full_block<Compute>(b, vectors);
     else
-      edge_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
+      partial_block<Compute>(b, vectors, {first, last, window.sink - key, keys});
   }
 
   finish(storage, a, u, w, state, rows, unit, descales.v);

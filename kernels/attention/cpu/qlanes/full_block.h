@@ -1,4 +1,4 @@
-// A block whose queries all see the same keys: no mask edge passes through it. It may be short of keys (the last
+// A full block: its queries all see the same keys, no mask edge passes through it. It may be short of keys (the last
 // block of a sequence) or of queries (its last tile); then it costs that much less and needs no mask.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-template <class Compute> void straight_block(const Block& b, int vectors) {
+template <class Compute> void full_block(const Block& b, int vectors) {
   const int keys = b.keys.count;
   Scratch& w = b.scratch;
   State& state = b.state;

@@ -1,4 +1,4 @@
-// A block through which a mask edge passes. Every vector of queries has its own range of keys: S is computed in groups of
+// A partial block: a mask edge passes through it. Every vector of queries has its own range of keys: S is computed in groups of
 // keys for just the vectors that see them; mask, softmax and O go one vector at a time over its own range.
 #pragma once
 
@@ -51,7 +51,7 @@ TILEKILN_INLINE Range range_of(const Edges& edges, int q, bool needs_stage) {
   return r;
 }
 
-template <class Compute> void edge_block(const Block& b, int vectors, const Edges& edges) {
+template <class Compute> void partial_block(const Block& b, int vectors, const Edges& edges) {
   Scratch& w = b.scratch;
   State& state = b.state;
   const int keys = b.keys.count;

@@ -2,8 +2,8 @@
 // stages.cpp, for the engines of fmha_fwd and of the KV cache alike; half of what either took to compile.
 #pragma once
 
-#include "kernels/attention/cpu/qlanes/edge_block.h"
-#include "kernels/attention/cpu/qlanes/straight_block.h"
+#include "kernels/attention/cpu/qlanes/full_block.h"
+#include "kernels/attention/cpu/qlanes/partial_block.h"
 #include "kernels/attention/cpu/storage.h"
 #include "kernels/backends/cpu/saturate.h"
 
@@ -26,8 +26,8 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 #define TILEKILN_RESULTS(T) \
   TILEKILN_STAGE void store_out<T>(void*, i64, const float*, const float*, int, int)
 #define TILEKILN_BLOCKS(Compute)                                            \
-  TILEKILN_STAGE void straight_block<Compute>(const Block&, int);           \
-  TILEKILN_STAGE void edge_block<Compute>(const Block&, int, const Edges&)
+  TILEKILN_STAGE void full_block<Compute>(const Block&, int);           \
+  TILEKILN_STAGE void partial_block<Compute>(const Block&, int, const Edges&)
 
 TILEKILN_BLOCKS(ComputeFp32);
 TILEKILN_FP32_STORAGE(float);

@@ -1,7 +1,7 @@
 // Which part of a 64 x 64 block is computed: keys in groups of 4, queries in vectors.
 #pragma once
 
-#include "kernels/attention/cpu/qlanes/edge_block.h"
+#include "kernels/attention/cpu/qlanes/partial_block.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
