@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class AlgorithmAxes(Struct, frozen=True, forbid_unknown_fields=True):
     forward_products: list[str]
     backward_products: list[str]
     same: list[str]
+    backward_families: list[str]
 
     def of(self, backward: bool) -> dict[str, str]:
         """CK's words and the axes that they are."""
@@ -198,6 +200,7 @@ def _fields(declared: DispatcherFile) -> str:
         "BACKWARD_AXES": declared.algorithm_axes.of(backward=True),
         "PRODUCT_AXES": declared.algorithm_axes.of_products,
         "AUTO_FILL": tuple(declared.auto_fill),
+        **_families(declared),
     }
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Fields"
@@ -205,6 +208,19 @@ def _fields(declared: DispatcherFile) -> str:
     lines = [f"{name} = {'frozenset(' if isinstance(of, list) else ''}{of!r}{')' if isinstance(of, list) else ''}\n"
              for name, of in tables.items()]  # fmt: skip
     return head + "".join(lines)
+
+
+def _families(declared: DispatcherFile) -> dict[str, object]:
+    """Of the words of kernel_family: the backward's families, and what words for families of attention begin with."""
+    names = next(one.setters["kernel_family"] for one in declared.builders.values() if "kernel_family" in one.setters)
+    takes = names.takes["name"]
+    families = {word: str(said["stage"]) for word, said in (takes.words or {}).items()}
+    heads = Counter(word.partition("_")[0] for word in families)
+    return {
+        "BACKWARD_FAMILIES": sorted(families[word] for word in declared.algorithm_axes.backward_families),
+        "FAMILY_PREFIX": takes.prefix,
+        "FAMILY_HEADS": (takes.prefix, *(head for head, count in sorted(heads.items()) if count > 1)),
+    }
 
 
 def _classes(declared: DispatcherFile) -> Iterator[str]:

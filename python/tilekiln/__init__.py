@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
     from . import reference, tune
     from ._binding import ArgumentError, NoKernelError, Stream, __version__
+    from ._launcher import BackwardLauncher
     from .just_in_time import jit
     from .kv_cache import KVCache, decode
     from .library import Instance, Library, add_library, libraries, load
     from .machine import info
-    from .operators import BackwardLauncher, attention, attention_backward
+    from .operators import attention, attention_backward
     from .packed_experts import PackedExperts, experts
     from .product_lists import grouped_gemm
     from .products import PackedWeight, linear, matmul
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "__version__": "._native",
     "ArgumentError": "._native",
-    "BackwardLauncher": ".operators",
+    "BackwardLauncher": "._launcher",
     "BackwardWorkspace": ".workspace",
     "Instance": ".library",
     "KVCache": ".kv_cache",

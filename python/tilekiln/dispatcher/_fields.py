@@ -18,3 +18,6 @@ AXES = {'pipeline': 'pipeline', 'pads': 'pads', 'tile_m': 'tile_m', 'tile_n': 't
 BACKWARD_AXES = {'pipeline': 'pipeline', 'pads': 'pads', 'tile_m': 'tile_m', 'tile_n': 'tile_n', 'tile_k': 'tile_k', 'tile_q': 'tile_q', 'schedule': 'schedule', 'tile_m0': 'tile_q', 'tile_n0': 'tile_k', 'tile_k0': 'k0', 'tile_k1': 'k1', 'tile_k2': 'k2', 'tile_k3': 'k3', 'tile_k4': 'k4', 'tile_hdim_q': 'tile_hdim_q', 'tile_hdim_v': 'tile_hdim_v', 'wave_m0': 'qk_m', 'wave_n0': 'qk_n', 'wave_k0': 'qk_k', 'warp_m0': 'qk_warp_m', 'warp_n0': 'qk_warp_n', 'warp_k0': 'qk_warp_k', 'wave_m1': 'kv_m', 'wave_n1': 'kv_n', 'wave_k1': 'kv_k', 'warp_m1': 'kv_warp_m', 'warp_n1': 'kv_warp_n', 'warp_k1': 'kv_warp_k', 'wave_m2': 'dq_m', 'wave_n2': 'dq_n', 'wave_k2': 'dq_k', 'warp_m2': 'dq_warp_m', 'warp_n2': 'dq_warp_n', 'warp_k2': 'dq_warp_k', 'block_per_cu': 'occupancy'}
 PRODUCT_AXES = {'pipeline': 'pipeline', 'pads': 'pads', 'tile_m': 'tile_m', 'tile_n': 'tile_n', 'tile_k': 'tile_k', 'tile_q': 'tile_q', 'schedule': 'schedule', 'block_per_cu': 'occupancy'}
 AUTO_FILL = (('tile_n1', 'tile_n0'), ('tile_k1', 'tile_k0'), ('tile_k0max', 'tile_k0'), ('hdim_q_alignment', 'tile_k0max'), ('hdim_v_alignment', 'tile_k0max'))
+BACKWARD_FAMILIES = frozenset(['fmha_bwd_convert_dq', 'fmha_bwd_dot_do_o', 'fmha_bwd_dq_dk_dv'])
+FAMILY_PREFIX = 'fmha_'
+FAMILY_HEADS = ('fmha_', 'bwd', 'fwd')

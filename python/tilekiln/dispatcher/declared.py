@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from . import _setters
-from ._fields import AUTO_FILL, AXES, BACKWARD_AXES, PRODUCT_AXES
+from ._fields import AUTO_FILL, AXES, BACKWARD_AXES, BACKWARD_FAMILIES, FAMILY_HEADS, FAMILY_PREFIX, PRODUCT_AXES
 from .problem import one_of
 from .words import OFF, refusal, said
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from .words import Value
 
 ANY = "any"
+FAMILIES = {word: str(said["stage"]) for word, said in _setters._KERNEL_FAMILY_NAME.items()}
+"""Families of attention, by CK's words for them."""
 
 
 def place() -> str:
@@ -53,17 +55,17 @@ class Signature:
     def __init__(self, family: str = "fwd") -> None:
         self.family = family
         self.values: dict[str, Value] = {}
-        if family.startswith(("fwd", "bwd", "fmha_")) or family == "batch_prefill":
-            bare, words = family.removeprefix("fmha_"), _setters._KERNEL_FAMILY_NAME
-            if bare not in words:
-                raise wrong(one_of("kernel_family", bare, words))
-            self.family = f"fmha_{bare}"
+        bare = family.removeprefix(FAMILY_PREFIX)
+        if bare in FAMILIES:
+            self.family = FAMILIES[bare]
+        elif family.startswith(FAMILY_HEADS):
+            raise wrong(one_of("kernel_family", bare, FAMILIES))
         if self.family == "fmha_batch_prefill":
             self.values["mode"] = "group"
 
     @property
     def _backward(self) -> bool:
-        return self.family.startswith("fmha_bwd")
+        return self.family in BACKWARD_FAMILIES
 
     def set(self, axis: str, value: Any) -> Self:
         """Any axis by its name."""
@@ -262,7 +264,7 @@ class Algorithm:
 
     def in_axes(self, family: str) -> dict[str, Value]:
         """In the words of the family's axes; those that no axis has stay CK's."""
-        axes = PRODUCT_AXES if not family.startswith("fmha_") else BACKWARD_AXES if "_bwd" in family else AXES
+        axes = BACKWARD_AXES if family in BACKWARD_FAMILIES else AXES if family in FAMILIES.values() else PRODUCT_AXES
         values: dict[str, Value] = {}
         pads: list[str] | None = None
         for word, value in self.values.items():

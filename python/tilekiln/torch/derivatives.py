@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from tilekiln import _outside
+from tilekiln._launcher import BackwardLauncher
 from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln._tables import OPERATORS
-from tilekiln.operators import BackwardLauncher
 
 from . import batching, calls, operators
 
