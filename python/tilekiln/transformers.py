@@ -43,6 +43,7 @@ try:
 except ImportError:  # Transformers 4, whose experts have no implementations to choose from
     moe: Any = None  # type: ignore[no-redef]
 
+from ._native import NoKernelError  # noqa: E402
 from .operators import _call  # noqa: E402
 from .torch import calls, dot_product  # noqa: E402
 
@@ -248,7 +249,7 @@ def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     activation = ACTIVATIONS.get(type(getattr(module, "act_fn", None)).__name__)
     plain = module.has_gate and module.is_concatenated and not module.has_bias and not module.has_post_expert_norm
     arrays = hidden_states, top_k_weights, module.gate_up_proj, module.down_proj
-    recorded = torch.is_grad_enabled() and any(one.requires_grad for one in arrays)
+    recorded = _recorded(*arrays)
     own_gate = getattr(type(module), "_apply_gate", None) is not moe._default_apply_gate
     if not plain or own_gate or activation is None or recorded:
         made: Tensor = moe.grouped_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
@@ -262,8 +263,25 @@ def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
     return out.view(hidden_states.shape)
 
 
+DECODING = frozenset(("softmax_scale", "softcap", "window", "causal"))
+"""What split-KV takes of the options of a call; the others are left off where they ask for nothing."""
+
+
 def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    """out. A step of generation goes to split-KV, which takes the heads of queries that share keys together."""
+    if q.shape[1] == 1 and q.dim() == 4 and not options.get("dropout_p") and not _recorded(q, k, v):
+        kept = {name: value for name, value in options.items() if name in DECODING}
+        if all(name in kept or not value for name, value in options.items() if name != "deterministic"):
+            try:
+                out: Tensor = calls.splitkv(q, k, v, **kept)
+                return out
+            except NoKernelError:  # of libraries without it
+                pass
     return calls.forward(q, k, v, return_lse=False, **options)[0]
+
+
+def _recorded(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(one.requires_grad for one in tensors)
 
 
 def _packed(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor, options: dict[str, Any]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 
 import pytest
@@ -120,7 +121,24 @@ def test_generate(name, dtype):
             model.set_attn_implementation(which)
             made.append(model.generate(tokens, attention_mask=padding(side), max_new_tokens=8, do_sample=False))
         assert made[0].shape == (BATCH, SEQLEN + 8)
-        assert torch.equal(*made)
+        if dtype == "fp32":
+            assert torch.equal(*made)
+        for row, (first, second) in enumerate(zip(*made, strict=True)):
+            if not torch.equal(first, second):
+                check_a_tie(model, padding(side), row, first, second, dtype)
+
+
+@torch.no_grad()
+def check_a_tie(model, there, row, first, second, dtype):
+    """Of 16 bits: where two answers part, the model in fp32 finds both next tokens as good, but for rounding."""
+    at = int((first != second).nonzero()[0])
+    exact = copy.deepcopy(model).float()
+    exact.set_attn_implementation("eager")
+    if there is not None:
+        there = torch.cat([there[row : row + 1], torch.ones(1, at - SEQLEN, dtype=there.dtype)], 1)
+    logits = exact(first[None, :at], attention_mask=there).logits[0, -1]
+    chosen = logits[[int(first[at]), int(second[at])]]
+    assert (logits.max() - chosen).max() <= CLOSE[dtype] * logits.abs().max()
 
 
 @pytest.mark.parametrize("cache", ["static", "dynamic"])
