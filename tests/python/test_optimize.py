@@ -296,6 +296,22 @@ def test_cast_after_it_was_optimized(weights: str | None) -> None:
             assert {one.dtype for one in model.parameters()} == {torch.float16}
 
 
+def test_large_weights_lie_in_huge_pages() -> None:
+    """Aligned to them, of exactly its size, alive as long as a view of it is."""
+    from tilekiln.torch import Linear
+    from tilekiln.torch.packed import HUGE_PAGE, in_huge_pages
+
+    weight = torch.nn.Linear(1024, 1100).eval()
+    packed = Linear(weight)
+    assert packed.panels.data_ptr() % HUGE_PAGE == 0
+    assert packed.panels.untyped_storage().nbytes() == packed.panels.nbytes
+    assert torch.equal(packed.weight, weight.weight)
+    last = in_huge_pages(torch.arange(1 << 20))[-1:]
+    assert last.item() == (1 << 20) - 1
+    small = torch.ones(3)
+    assert in_huge_pages(small) is small
+
+
 def test_bad_input() -> None:
     from tilekiln import ArgumentError
     from tilekiln.torch import optimize
