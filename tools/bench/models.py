@@ -1,10 +1,12 @@
 """models: a decoder of Transformers that tilekiln.torch.optimize has changed, against stock PyTorch, one core.
 
-A Llama of hidden 2048, intermediate 5632, 32 heads over 4, 4 layers, 32,000 words, random weights. Decode is one token
-a sequence behind a cache of PAST, prefill a prompt. Each sample of a form stands beside one of eager, in one process,
-by thread CPU time, pinned; the median of eager's time over the form's is shown. Roof: the bytes of the weights of a
-token over the speed at which a core reads. Error: relative to the model in fp32, of the logits. Wants PyTorch,
-Transformers, and the receipts flash, gemm_default, gemm_linear and norm_default built for this machine.
+A Llama of hidden 2048, intermediate 5632, 32 heads over 4, 4 layers, 32,000 words, random weights. Decode is the second
+token of each sequence behind a cache of PAST, prefill a prompt. Each sample of a form stands beside one of eager, in
+one process, by thread CPU time, pinned; the median of eager's time over the form's is shown. Roof: the bytes of the
+weights of a token over the speed at which a core reads. Error: relative to the model in fp32, of the logits. Forms:
+packed, int8 and int4 of tilekiln.torch.optimize; bare, the operators of packed without Transformers; compile,
+torch.compile of eager; torch-int4, PyTorch's own int4 product. Wants PyTorch, Transformers, and the receipts flash,
+gemm_default, gemm_linear and norm_default built for this machine.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tools.bench.model_forms import FORMS, form_of
+
 CASES = {
     "decode1-512": ("decode", 1, 512), "decode1-4096": ("decode", 1, 4096), "decode8-512": ("decode", 8, 512),
     "prefill-256": ("prefill", 1, 256), "prefill-1024": ("prefill", 1, 1024),
 }  # fmt: skip
-FORMS = ("packed", "int8", "int4", "compile")
 DTYPES = ("bf16", "fp16", "fp32")
 
 
@@ -37,17 +40,10 @@ def _config(layers: int) -> Any:
 def _models(layers: int, dtype: Any, forms: list[str]) -> dict[str, Any]:
     import torch
     import transformers
-    from tilekiln.torch import optimize
 
     torch.manual_seed(0)
-    models = {"eager": transformers.LlamaForCausalLM(_config(layers)).to(dtype).eval()}
-    for form in forms:
-        models[form] = copy.deepcopy(models["eager"])
-        if form == "compile":
-            models[form].forward = torch.compile(models[form].forward)
-        else:
-            optimize(models[form], weights=None if form == "packed" else form)
-    return models
+    stock = transformers.LlamaForCausalLM(_config(layers)).to(dtype).eval()
+    return {"eager": stock} | {form: form_of(stock, form) for form in forms}
 
 
 def _cache(config: Any, batch: int, past: int, dtype: Any) -> Any:
@@ -75,6 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--forms", default="packed,int8,int4", help=f"of {', '.join(FORMS)} [%(default)s]")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16", help="[%(default)s]")
     parser.add_argument("--layers", type=int, default=4, help="[%(default)s]")
+    parser.add_argument("--plot", metavar="FILE", help="draw tokens a second of decode beside the roof: .svg or .png")
     parser.add_argument("--samples", type=int, default=5, help="[%(default)s]")
     given = parser.parse_args(argv)
     forms = given.forms.split(",")
@@ -98,18 +95,45 @@ def main(argv: list[str] | None = None) -> int:
         embedding = models["eager"].get_input_embeddings().weight.nbytes
         weights = sum(one.nbytes for one in models["eager"].parameters()) - embedding
         speed = read_speed(np.ones(64_000_000, np.float32))
+        shown: dict[str, dict[str, float]] = {}
         for name in given.cases:
             kind, batch, length = CASES[name]
-            line = _case(models, exact, dtype, kind, batch, length, given.samples)
-            roof = (
-                f"; weights alone {weights / speed * 1e3:.1f} ms at {speed / 1e9:.0f} GB/s" if kind == "decode" else ""
-            )
-            print(f"{name}: {line}{roof}", flush=True)
+            line, times = _case(models, exact, dtype, kind, batch, length, given.samples)
+            if kind == "decode":
+                line += f"; weights alone {weights / speed * 1e3:.1f} ms at {speed / 1e9:.0f} GB/s"
+                shown[name] = {form: batch / one for form, one in times.items()} | {"roof": batch * speed / weights}
+            print(f"{name}: {line}", flush=True)
+    if given.plot:
+        plot(given.plot, shown, f"Llama of hidden 2048, {given.layers} layers, {given.dtype}, one core")
     return 0
 
 
-def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int, length: int, samples: int) -> str:
-    """The line of one case: times of eager, ratios of the forms, errors."""
+def plot(path: str, shown: dict[str, dict[str, float]], caption: str) -> None:
+    """Tokens a second of each form in each case of decode, and the roof of weights as they are."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "tilekiln"})
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    forms = [form for form in next(iter(shown.values())) if form != "roof"]
+    width = 0.8 / len(forms)
+    for i, form in enumerate(forms):
+        heights = [of_case[form] for of_case in shown.values()]
+        axes.bar([case + i * width for case in range(len(shown))], heights, width, label=form)
+    for case, of_case in enumerate(shown.values()):
+        ends = case - width / 2, case + 0.8 - width / 2
+        label = "weights of 16 bits read once" if case == 0 else None
+        axes.hlines(of_case["roof"], *ends, colors="black", linestyles="dashed", label=label)
+    axes.set_xticks([case + 0.4 - width / 2 for case in range(len(shown))], list(shown))
+    axes.set(ylabel="tokens a second", title=caption)
+    axes.legend(fontsize=8)
+    figure.savefig(path, metadata={"Date": None} if path.endswith(".svg") else {})
+
+
+def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int, length: int, samples: int) -> Any:
+    """The line of one case: times of eager, ratios of the forms, errors; and seconds of each form."""
     import torch
 
     config = models["eager"].config
@@ -121,6 +145,8 @@ def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int,
         for layer in own.layers if wide and past else ():
             layer.keys, layer.values, layer.dtype = layer.keys.float(), layer.values.float(), torch.float32
         call = {"input_ids": ids, "past_key_values": own, "use_cache": True, "logits_to_keep": 1}
+        if past:  # a token in the middle of an answer: what grows has grown
+            model(**call)
         seconds, result = _seconds(lambda: model(**call))
         return seconds, result.logits.float()
 
@@ -136,4 +162,4 @@ def _case(models: dict[str, Any], exact: Any, dtype: Any, kind: str, batch: int,
         error = "" if wanted is None else f"error {((logits[name] - wanted).norm() / wanted.norm()).item():.1e}"
         own = f"{statistics.median(times[name]) * 1e3:.1f} ms, {ratio:.2f}x" if name != "eager" else ""
         parts.append(f"{name} {', '.join(filter(None, (own, error)))}")
-    return " | ".join(parts)
+    return " | ".join(parts), {name: statistics.median(its) for name, its in times.items()}
