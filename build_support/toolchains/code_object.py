@@ -22,10 +22,11 @@ from build_support.toolchains import cubin
 
 def check(target: str, name: str, code: bytes) -> None:
     """CubinError for what the kernel descriptor asks for (LLVM, "User Guide for AMDGPU Backend", Kernel Descriptor)."""
-    lds, scratch = struct.unpack_from("<II", cubin.constant(code, ".kd"))
-    if scratch:
-        raise cubin.CubinError(f"registers in memory were {scratch:,} bytes of a lane, must be 0: it spills")
-    cubin.check_needs(target, name, {"lds_bytes": lds})
+    for kernel in cubin.constants(code, ".kd"):
+        lds, scratch = struct.unpack_from("<II", kernel)
+        if scratch:
+            raise cubin.CubinError(f"registers in memory were {scratch:,} bytes of a lane, must be 0: it spills")
+        cubin.check_needs(target, name, {"lds_bytes": lds})
 
 
 def main(argv: Sequence[str]) -> int:

@@ -40,6 +40,14 @@ def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None
 
 def constant(cubin: bytes, ending: str) -> bytes:
     """The bytes of the one symbol of an ELF file that ends so."""
+    found = constants(cubin, ending)
+    if len(found) != 1:
+        raise CubinError(f"the cubin has {len(found)} symbols that end in {ending}, must have one")
+    return found[0]
+
+
+def constants(cubin: bytes, ending: str) -> list[bytes]:
+    """The bytes of every symbol of an ELF file that ends so."""
     if cubin[:5] != b"\x7fELF\x02":
         raise CubinError("the compiler's output is no 64-bit ELF file")
     (sections_at,) = struct.unpack_from("<Q", cubin, 40)
@@ -58,9 +66,7 @@ def constant(cubin: bytes, ending: str) -> bytes:
             if name.endswith(ending) and 0 < index < count:
                 begin = sections[index][4] + value - sections[index][3]
                 found.append(cubin[begin : begin + length])
-    if len(found) != 1:
-        raise CubinError(f"the cubin has {len(found)} symbols that end in {ending}, must have one")
-    return found[0]
+    return found
 
 
 RESERVED = 1024

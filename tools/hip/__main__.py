@@ -48,7 +48,7 @@ def report(options: argparse.Namespace) -> int:
     """0 when all holds."""
     import tilekiln as tk
 
-    from tools.hip import cache_cases, cases, device, times
+    from tools.hip import backward_cases, cache_cases, cases, device, times
 
     seed = int(time.time()) if options.seed is None else options.seed
     library = tk.load(options.library)
@@ -65,7 +65,7 @@ def report(options: argparse.Namespace) -> int:
     every: dict[str, tuple[Any, list[dict[str, Any]]]] = {
         f"{dtype}:{q}x{v}": ((dtype, q, v), own) for (dtype, q, v), own in cases.signatures(library).items()
     }
-    for key, own in cache_cases.signatures(library).items():
+    for key, own in {**backward_cases.signatures(library), **cache_cases.signatures(library)}.items():
         every["{}:{}:{}x{}".format(*key)] = (key, own)
     if not every:
         raise device.HipError(f"--library: {options.library} has no kernel of a HIP target, must be built for one")
@@ -80,6 +80,8 @@ def report(options: argparse.Namespace) -> int:
     for key, own in chosen.values():
         if len(key) == 3:
             outcome = cases.run(library, *key, own, options.cases, seed)
+        elif key[0] == backward_cases.FAMILY:
+            outcome = backward_cases.run(library, key, own, options.cases, seed)
         else:
             outcome = cache_cases.run(library, key, own, options.cases, seed)
         executed += min(options.cases, len(own))

@@ -2,6 +2,7 @@
 #include "kernels/runtime/backend.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include <atomic>
 #include <mutex>
@@ -12,13 +13,20 @@ namespace tilekiln {
 namespace hip {
 namespace {
 
-// A kernel on a device, or that the device does not load it; a list that only grows.
+// A function of a code object.
+struct Function {
+  const char* name;
+  Opaque handle;
+  Function* next;
+};
+
+// A kernel on a device, or that the device does not load it; lists that only grow.
 struct Loaded {
   const Kernel* kernel;
   int device;
   Result result;  // of loading
   Opaque module;
-  std::atomic<Opaque> function;
+  std::atomic<Function*> functions;
   Loaded* next;
 };
 std::atomic<Loaded*> every_loaded = nullptr;
@@ -197,11 +205,16 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   const int device = site.device.id;
   Loaded* const loaded = load(device, launch.kernel);
   if (loaded->result != 0) return check(loaded->result, device, launch.kernel->name);
-  Opaque function = loaded->function.load(std::memory_order_acquire);
+  Opaque function = nullptr;
+  for (Function* one = loaded->functions.load(std::memory_order_acquire); one != nullptr; one = one->next) {
+    if (one->name == launch.function || strcmp(one->name, launch.function) == 0) function = one->handle;
+  }
   if (__builtin_expect(function == nullptr, 0)) {  // two threads that ask at once are told the same
     TILEKILN_TRY(
         check(hip.hipModuleGetFunction(&function, loaded->module, launch.function), device, launch.kernel->name));
-    loaded->function.store(function, std::memory_order_release);
+    auto* const made = new Function{launch.function, function, loaded->functions.load(std::memory_order_relaxed)};
+    while (!loaded->functions.compare_exchange_weak(made->next, made, std::memory_order_release)) {
+    }
   }
   // HIP_LAUNCH_PARAM_BUFFER_POINTER, _BUFFER_SIZE and _END: the argument as one packed buffer.
   size_t bytes = launch.problem_bytes;

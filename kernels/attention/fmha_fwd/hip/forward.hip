@@ -15,6 +15,8 @@
 #ifndef TK_CACHE
 #define TK_CACHE 0
 #endif
+#include "kernels/attention/hip/fragments.h"
+#include "kernels/attention/hip/sequences.h"
 #if TK_CACHE
 #include "kernels/attention/hip/places.h"
 #endif
@@ -71,22 +73,6 @@ TK_DEVICE Work work(const Problem& p) {
   return w;
 }
 #else
-/// The length of sequence b, within the longest and what is left of its array: of numbers that the host has not looked at, too.
-TK_DEVICE int length(const int* lengths, const int* starts, int b, int most) {
-  int found = most;
-  if (lengths)
-    found = ((const TK_GLOBAL int*)lengths)[b];
-  else if (starts)
-    found = ((const TK_GLOBAL int*)starts)[b + 1] - ((const TK_GLOBAL int*)starts)[b];
-  return found < 0 ? 0 : found > most ? most : found;
-}
-
-/// The first row of packed sequence b, within its array.
-TK_DEVICE int start(const int* starts, int b, int total) {
-  const int found = ((const TK_GLOBAL int*)starts)[b];
-  return found < 0 ? 0 : found > total ? total : found;
-}
-
 TK_DEVICE Work work(const Problem& p) {
   Work w;
   w.batch = __builtin_amdgcn_workgroup_id_z();
@@ -386,59 +372,6 @@ TK_DEVICE void drop(const Problem& p, const Work& w, const Query& query, int n, 
 }
 #endif
 
-/// A fragment of P^T: kDepth keys of one block of scores, `part` of kRows / kDepth.
-TK_DEVICE Fragment probabilities(const Accumulator& s, [[maybe_unused]] int part, [[maybe_unused]] int half) {
-  u32 words[kFragment / 2];
-#if defined(__GFX11__)  // rows alternate between the halves, and both hold them all
-#pragma unroll
-  for (int r = 0; r < 8; r++) {
-    const float mine = s[r], other = other_half(mine);
-    words[r] = pack<TK_ROUND_P>(half ? other : mine, half ? mine : other);
-  }
-#else
-#pragma unroll
-  for (int i = 0; i < kFragment / 2; i++)
-    words[i] = pack<TK_ROUND_P>(s[part * kFragment + 2 * i], s[part * kFragment + 2 * i + 1]);
-#endif
-  Fragment p;
-  __builtin_memcpy(&p, words, sizeof p);
-  return p;
-}
-
-/// The keys of V^T that `probabilities` holds, for the 16 or 32 columns from `column` on.
-TK_DEVICE Fragment values(const T* shared_v, int column, int block, [[maybe_unused]] int part, [[maybe_unused]] int half) {
-  const T* row = shared_v + column * kRowV + block * kRows;
-#if defined(__gfx950__)
-  const T4 low = *(const T4*)(row + 16 * part + 4 * half), high = *(const T4*)(row + 16 * part + 8 + 4 * half);
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
-#elif defined(__GFX11__)
-  return *(const Fragment*)row;
-#elif defined(__GFX12__)
-  return *(const Fragment*)(row + 8 * half);
-#else
-  return *(const Fragment*)(row + 8 * part + 4 * half);
-#endif
-}
-
-/// A fragment of Q^T: kFragment columns of one query from `column` on, 0 past the head dim and past the sequence.
-/// rows: the queries of the block.
-TK_DEVICE Fragment query_piece(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
-  Fragment q;
-#if defined(__gfx90a__) || defined(__gfx942__)
-  const U2 four = __builtin_amdgcn_raw_buffer_load_b64(rows, column < hdim ? row_bytes + column * 2 : 0x7fffffff, 0, 0);
-  __builtin_memcpy(&q, &four, sizeof q);
-#else
-  U4 eights[kFragment / 8];  // head dims are multiples of 8
-#pragma unroll
-  for (int i = 0; i < kFragment / 8; i++) {
-    const int at = column + 8 * i < hdim ? row_bytes + (column + 8 * i) * 2 : 0x7fffffff;
-    eights[i] = __builtin_amdgcn_raw_buffer_load_b128(rows, at, 0, 0);
-  }
-  __builtin_memcpy(&q, eights, sizeof q);
-#endif
-  return q;
-}
-
 }  // namespace tilekiln::hip
 
 using namespace tilekiln::hip;
@@ -474,7 +407,7 @@ void tilekiln_fmha_fwd(Problem p) {
 #if !TK_RELOAD_Q
   Fragment q[kHdimQ / kDepth];
 #pragma unroll
-  for (int d = 0; d < kHdimQ / kDepth; d++) q[d] = query_piece(q_rows, q_row, d * kDepth + depth_of(query.half), p.hdim_q);
+  for (int d = 0; d < kHdimQ / kDepth; d++) q[d] = of_memory(q_rows, q_row, d * kDepth + depth_of(query.half), p.hdim_q);
 #endif
 
   const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
@@ -503,7 +436,7 @@ void tilekiln_fmha_fwd(Problem p) {
       for (int d = 0; d < kHdimQ / kDepth; d++) {
         const T* at = shared_k + (block * kRows + query.lane) * kRowK + d * kDepth + depth_of(query.half);
 #if TK_RELOAD_Q
-        const Fragment q_piece = query_piece(q_rows, q_again, d * kDepth + depth_of(query.half), p.hdim_q);
+        const Fragment q_piece = of_memory(q_rows, q_again, d * kDepth + depth_of(query.half), p.hdim_q);
 #else
         const Fragment q_piece = q[d];
 #endif
@@ -519,11 +452,12 @@ void tilekiln_fmha_fwd(Problem p) {
     for (int block = 0; block < kTileK / kRows; block++)
 #pragma unroll
       for (int part = 0; part < kRows / kDepth; part++) {
-        const Fragment probability = probabilities(x.s[block], part, query.half);
+        const Fragment probability = of_accumulator<TK_ROUND_P>(x.s[block], part, query.half);
 #pragma unroll
         for (int d = 0; d < kHdimV / kRows; d++)
-          query.out[d] = multiply_add(values(shared_v, d * kRows + query.lane, block, part, query.half), probability,
-                                      query.out[d]);
+          query.out[d] = multiply_add(
+              to_meet(shared_v + (d * kRows + query.lane) * kRowV + block * kRows, part, query.half), probability,
+              query.out[d]);
       }
   };
 

@@ -1,0 +1,434 @@
+// Attention backward on AMD GPUs, three kernels of one code object for each (architecture, dtype, head dim).
+//
+//   D = rowsum(dO o O)    P = exp(S - LSE)    dP = dO V^T    dS = P o (dP - D)
+//   dV^T += dO^T P        dK^T += scale Q^T dS        dQ += scale dS K
+//
+// Main stage: a workgroup is a tile of keys of one key head, and walks over the query heads that share it and the tiles of queries that
+// see it. A lane owns one key: S and dP are products of Q and dO, which lie in LDS, with the lane's row of K and V; their accumulators
+// are, but for rounding, the second operands of dV^T and dK^T, so P and dS meet dO^T and Q^T (a transposed copy in LDS) without
+// crossing lanes. dS crosses them once, through LDS, for dQ, which is added to fp32 sums: one for all key tiles by atomics, or a slot for
+// each key tile, which no other adds to. The last stage adds the slots up in their order.
+// Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2. Emulated (functional), never run on AMD silicon.
+//
+// Compile time: TK_BF16, TK_HDIM, TK_WAVES, TK_RELOAD_K (K and V from the cache for every product: registers).
+#include "kernels/attention/fmha_bwd/dq_dk_dv/hip/problem.h"
+#include "kernels/attention/hip/fragments.h"
+#include "kernels/attention/hip/sequences.h"
+
+namespace tilekiln::hip {
+
+constexpr int kHdim = TK_HDIM, kTileQ = 32, kTileK = TK_WAVES * kColumns, kThreads = TK_WAVES * kLanes;
+constexpr int kRowD = kHdim + 8, kRowQ = kTileQ + 8, kRowK = kTileK + 8;  // lines of LDS, padded against bank conflicts
+constexpr int kBlocks = kTileQ / kRows;
+constexpr float kLargest = 3.402823466e38f;
+
+static_assert(kHdim % kRows == 0 && kHdim % kDepth == 0, "the head dim of the kernel must be a multiple of the product's rows");
+static_assert(kTileK % kDepth == 0, "the key tile must be a multiple of the product's depth");
+
+/// A sequence.
+struct Sequence {
+  int start_q, start_k, seqlen_q, seqlen_k, shift;
+  i64 row;  // its first row among all sequences
+};
+
+TK_DEVICE Sequence sequence(const BackwardProblem& p, int b) {
+  Sequence s;
+  s.seqlen_q = length(p.seqlens_q, p.cu_seqlens_q, b, p.seqlen_q);
+  s.seqlen_k = length(p.seqlens_k, p.cu_seqlens_k, b, p.seqlen_k);
+  s.start_q = s.start_k = 0;
+  s.row = i64(b) * p.seqlen_q;
+  if (p.seqstart_q) {
+    s.start_q = start(p.seqstart_q, b, p.total_q), s.start_k = start(p.seqstart_k, b, p.total_k);
+    s.seqlen_q = s.seqlen_q < p.total_q - s.start_q ? s.seqlen_q : p.total_q - s.start_q;
+    s.seqlen_k = s.seqlen_k < p.total_k - s.start_k ? s.seqlen_k : p.total_k - s.start_k;
+    s.row = s.start_q;
+  }
+  s.shift = p.features & kBwdTopLeft ? 0 : s.seqlen_k - s.seqlen_q;
+  return s;
+}
+
+/// Row 0 of head h of the sequence in an array.
+template <class Element> TK_DEVICE Element* rows_of(const void* data, int b, int start, int h, i64 batch, i64 head, int row) {
+  return (Element*)data + b * batch + h * head + i64(start) * row;
+}
+using Read = const TK_GLOBAL T;
+using Write = TK_GLOBAL T;
+
+/// kCount rows of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
+template <int kCount> struct Tile {
+  enum { kItems = kCount / 4 * (kHdim / 8), kEach = (kItems + kThreads - 1) / kThreads };
+  U4 piece[kEach][4];
+
+  TK_DEVICE void load(Tile& t, Read* from, int row_step, int rows, int hdim, int thread) {
+    const auto memory = buffer((const void*)from, rows > 0 ? ((rows - 1) * row_step + hdim) * 2 : 0);
+#pragma unroll
+    for (int c = 0; c < kEach; c++) {
+      const int item = c * kThreads + thread, row = item / (kHdim / 8) * 4, column = item % (kHdim / 8) * 8;
+      if (kItems % kThreads != 0 && item >= kItems) continue;
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const int at = column < hdim && row + j < rows ? ((row + j) * row_step + column) * 2 : 0x7fffffff;
+        t.piece[c][j] = __builtin_amdgcn_raw_buffer_load_b128(memory, at, 0, 0);
+      }
+    }
+  }
+
+  /// lines: null for the transposed copy alone.
+  TK_DEVICE void store(const Tile& t, T* lines, T* transposed, int step, int thread) {
+#pragma unroll
+    for (int c = 0; c < kEach; c++) {
+      const int item = c * kThreads + thread, row = item / (kHdim / 8) * 4, column = item % (kHdim / 8) * 8;
+      if (kItems % kThreads != 0 && item >= kItems) continue;
+      if (lines != nullptr)
+#pragma unroll
+        for (int j = 0; j < 4; j++) *(U4*)(lines + (row + j) * kRowD + column) = t.piece[c][j];
+#pragma unroll
+      for (int i = 0; i < 8; i++) {  // column + i of the four rows
+        const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
+        *(U2*)(transposed + (column + i) * step + row) =
+            U2{__builtin_amdgcn_perm(t.piece[c][1][i / 2], t.piece[c][0][i / 2], halves),
+               __builtin_amdgcn_perm(t.piece[c][3][i / 2], t.piece[c][2][i / 2], halves)};
+      }
+    }
+  }
+};
+
+/// Of one query head and tile of queries: what the lane's key needs to know.
+struct Walk {
+  int b, h, first, key, half, lane;  // first: query of the tile
+  float slope;
+};
+
+struct Pair { Accumulator p, ds; };
+
+template <class Body> TK_DEVICE void each(Body body) {
+#pragma unroll
+  for (int r = 0; r < kAccumulator; r++) body(r);
+}
+
+/// P, dropped, and dS of scores and dP, of the rows from `block` on: of pairs that see each other, 0 of others.
+TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w, int block, const float* lse,
+                      const float* delta, const unsigned char* bytes, Pair& x) {
+  const int rows = s.seqlen_q - w.first;  // of the sequence from the tile on
+  Accumulator slope = Accumulator(1.f);
+  each([&](int r) TK_INLINE { x.p[r] *= p.softmax_scale; });
+  if (p.features & kBwdSoftcap)
+    each([&](int r) TK_INLINE {
+      const float t = tanh(x.p[r] * reciprocal(p.softcap));
+      x.p[r] = p.softcap * t, slope[r] = 1.f - t * t;
+    });
+  if (p.features & kBwdAlibi)
+    each([&](int r) TK_INLINE {
+      x.p[r] -= w.slope * __builtin_fabsf(float(w.first + block + row_of(r, w.half) + s.shift - w.key));
+    });
+  // Offsets in a tile are small; those past the sequence are past the buffer, too.
+  const auto place = [&](int r, i64 row_step) TK_INLINE {
+    const int row = block + row_of(r, w.half);
+    return row < rows && w.key < s.seqlen_k ? (row * int(row_step) + w.key) * 2 : 0x7fffffff;
+  };
+  const auto plane = [&](const void* data, i64 batch, i64 head, i64 row) TK_INLINE {
+    const int inside = rows < kTileQ ? rows : kTileQ;
+    return buffer((const void*)((Read*)data + w.b * batch + w.h * head + i64(s.start_q + w.first) * row),
+                  ((inside - 1) * int(row) + s.seqlen_k) * 2);
+  };
+  if (p.features & kBwdBias) {
+    const auto bias = plane(p.bias, p.bias_batch, p.bias_head, p.bias_row);
+    each([&](int r) TK_INLINE {
+      x.p[r] += float(bit_cast<T>(u16(__builtin_amdgcn_raw_buffer_load_b16(bias, place(r, p.bias_row), 0, 0))));
+    });
+  }
+  int first = 0, last = rows;  // of the tile's rows: those that see the key
+  if (w.key >= s.seqlen_k) last = 0;
+  if (p.features & kBwdWindow) {
+    if (p.window_right >= 0) first = w.key - s.shift - p.window_right - w.first;
+    const int end = w.key - s.shift + p.window_left - w.first + 1;
+    if (p.window_left >= 0 && w.key >= p.sink_size && end < last) last = end;
+  }
+  each([&](int r) TK_INLINE {
+    const int row = block + row_of(r, w.half);
+    const float weight = exp2(x.p[r] * kLog2e - lse[row]);
+    x.p[r] = row >= first && row < last ? weight : 0.f;
+  });
+  if (p.features & kBwdDropout) {
+    each([&](int r) TK_INLINE {
+      const int row = block + row_of(r, w.half);
+      int byte = bytes[row / 8 % 2 * 512 + row / 16 * 8 + row % 8 + w.key % 32 * 16];
+      asm("" : "+v"(byte));  // else gfx9 compares a part of a register (SDWA), which nothing here has tested
+      const bool keep = byte <= p.dropout_threshold;
+      const float scale = keep ? p.keep_scale : 0.f;
+      x.ds[r] = x.p[r] * (x.ds[r] * scale - delta[row]);
+      x.p[r] *= scale;
+    });
+  } else {
+    each([&](int r) TK_INLINE { x.ds[r] = x.p[r] * (x.ds[r] - delta[block + row_of(r, w.half)]); });
+  }
+  if (p.dbias) {
+    const auto dbias = plane(p.dbias, p.dbias_batch, p.dbias_head, p.dbias_row);
+    each([&](int r) TK_INLINE {
+      __builtin_amdgcn_raw_buffer_store_b16(bit_cast<u16>(T(x.ds[r])), dbias, place(r, p.dbias_row), 0, 0);
+    });
+  }
+  each([&](int r) TK_INLINE { x.ds[r] *= slope[r]; });
+}
+
+/// The random bytes of a 32 x 32 patch into LDS of the wave's own (kernels/attention/fmha_fwd/hip/forward.hip).
+TK_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char* bytes) {
+  const u64 offset = p.dropout_offset + u64(w.b * p.nhead_q + w.h) * 64;
+  const int key32 = __builtin_amdgcn_readfirstlane(w.key / 32);
+#pragma unroll 1
+  for (int call = 0; call < 64 / kLanes; call++) {
+    const int at = call * kLanes + lane();
+    *(U4*)(bytes + at * 16) = philox(p.dropout_seed, offset + u64(at), u32(w.first / 32), u32(key32));
+  }
+  publish_to_wave();
+}
+
+/// What the compiler takes for another number in every turn of a loop: addresses made of it are worked out again, not kept in registers
+/// through the loop, where there are too few.
+TK_DEVICE int again(int value) {
+  asm volatile("" : "+v"(value));
+  return value;
+}
+
+TK_DEVICE float across(float value, int distance) {
+  return bit_cast<float>(__builtin_amdgcn_ds_bpermute((lane() ^ distance) << 2, bit_cast<int>(value)));
+}
+
+}  // namespace tilekiln::hip
+
+using namespace tilekiln::hip;
+
+extern "C" __attribute__((constant, used)) const BackwardBuild tilekiln_fmha_bwd_build = {kHdim, kTileQ, kTileK, kThreads,
+                                                                                      TK_BF16};
+
+/// D, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q, batch).
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
+  const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
+  const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
+  const Sequence s = sequence(p, b);
+  if (first >= s.seqlen_q) return;
+  const int row = first + thread / 8, rows = s.seqlen_q - first < kRowTile ? s.seqlen_q - first : kRowTile;
+  float sum = 0.f;
+  if (row < s.seqlen_q) {
+    Read* out = rows_of<Read>(p.out, b, s.start_q, h, p.out_batch, p.out_head, p.out_row) + i64(row) * p.out_row;
+    Read* dout = rows_of<Read>(p.dout, b, s.start_q, h, p.dout_batch, p.dout_head, p.dout_row) + i64(row) * p.dout_row;
+    for (int column = thread % 8 * 8; column < p.hdim_v; column += 64) {
+      const T8 x = *(const TK_GLOBAL T8*)(out + column), y = *(const TK_GLOBAL T8*)(dout + column);
+#pragma unroll
+      for (int i = 0; i < 8; i++) sum += float(x[i]) * float(y[i]);
+    }
+  }
+#pragma unroll
+  for (int distance = 1; distance < 8; distance *= 2) sum += across(sum, distance);
+  if (row < s.seqlen_q && thread % 8 == 0) {
+    ((TK_GLOBAL float*)p.delta)[h * p.rows + s.row + row] = sum;
+    if (p.delta_out)
+      ((TK_GLOBAL float*)p.delta_out)[b * p.lse_batch + h * p.lse_head + s.start_q + row] = sum;
+  }
+  for (int slot = 0; slot < p.slots; slot++) {
+    TK_GLOBAL float* to = (TK_GLOBAL float*)p.dq_acc + ((i64(slot) * p.nhead_q + h) * p.rows + s.row + first) * p.hdim_q;
+    for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) to[i] = 0.f;
+  }
+  if (!p.dbias || !(p.features & kBwdWindow)) return;
+  Write* dbias = (Write*)p.dbias + b * p.dbias_batch + h * p.dbias_head + (s.start_q + first) * p.dbias_row;
+  for (int i = 0; i < rows; i++)
+    for (int key = thread; key < s.seqlen_k; key += kRowThreads) dbias[i * p.dbias_row + key] = T(0.f);
+}
+
+/// dk, dv, dbias and shares of dq. Grid (tiles of kTileK keys, nhead_k, batch).
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
+void tilekiln_fmha_bwd(BackwardProblem p) {
+  TK_SHARED T q_lines[kTileQ * kRowD];
+  TK_SHARED T q_transposed[kHdim * kRowQ];
+  TK_SHARED T dout_lines[kTileQ * kRowD];
+  TK_SHARED T dout_transposed[kHdim * kRowQ];
+  TK_SHARED T k_transposed[kHdim * kRowK];
+  TK_SHARED T ds_lines[kTileQ * kRowK];
+  TK_SHARED float lse_log2[kTileQ];
+  TK_SHARED float delta[kTileQ];
+  TK_SHARED unsigned char random_bytes[TK_WAVES * 1024];
+  const int b = __builtin_amdgcn_workgroup_id_z(), head_k = __builtin_amdgcn_workgroup_id_y();
+  const int tile_k = __builtin_amdgcn_workgroup_id_x(), first_key = tile_k * kTileK;
+  const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
+  const Sequence s = sequence(p, b);
+  if (first_key >= s.seqlen_k) return;
+  Walk w;
+  w.b = b, w.half = lane() / kHalf, w.lane = lane() % kHalf;
+  w.key = first_key + wave * kColumns + w.lane;
+
+  const int keys = s.seqlen_k - first_key < kTileK ? s.seqlen_k - first_key : kTileK;
+  Read* k = rows_of<Read>(p.k, b, s.start_k, head_k, p.k_batch, p.k_head, p.k_row) + i64(first_key) * p.k_row;
+  Read* v = rows_of<Read>(p.v, b, s.start_k, head_k, p.v_batch, p.v_head, p.v_row) + i64(first_key) * p.v_row;
+  {
+    Tile<kTileK> t;
+    Tile<kTileK>::load(t, k, p.k_row, keys, p.hdim_q, thread);
+    Tile<kTileK>::store(t, nullptr, k_transposed, kRowK, thread);
+    publish();  // no wave comes to a barrier with a write under way
+  }
+  const auto k_memory = buffer((const void*)k, ((keys - 1) * p.k_row + p.hdim_q) * 2);
+  const auto v_memory = buffer((const void*)v, ((keys - 1) * p.v_row + p.hdim_v) * 2);
+  const bool own = w.key < s.seqlen_k;
+  const int k_at = own ? (w.key - first_key) * p.k_row * 2 : 0x40000000;
+  const int v_at = own ? (w.key - first_key) * p.v_row * 2 : 0x40000000;
+#if !TK_RELOAD_K
+  Fragment k_piece[kHdim / kDepth], v_piece[kHdim / kDepth];
+#pragma unroll
+  for (int d = 0; d < kHdim / kDepth; d++) {
+    k_piece[d] = of_memory(k_memory, k_at, d * kDepth + depth_of(w.half), p.hdim_q);
+    v_piece[d] = of_memory(v_memory, v_at, d * kDepth + depth_of(w.half), p.hdim_v);
+  }
+#endif
+  Accumulator dk[kHdim / kRows], dv[kHdim / kRows];
+#pragma unroll
+  for (int d = 0; d < kHdim / kRows; d++) dk[d] = dv[d] = Accumulator(0.f);
+
+  // Queries that see a key of the tile.
+  int begin = 0, end = s.seqlen_q;
+  if (p.features & kBwdWindow) {
+    const int low = first_key - s.shift - p.window_right;
+    if (p.window_right >= 0 && low > 0) begin = low / kTileQ * kTileQ;
+    const int high = first_key + keys - s.shift + p.window_left;
+    if (p.window_left >= 0 && first_key >= p.sink_size && high < end) end = high;
+  }
+  unsigned char* const bytes = random_bytes + wave * 1024;
+  for (int g = 0; g < p.heads_per_key_head; g++) {
+    w.h = head_k * p.heads_per_key_head + g;
+    w.slope = p.features & kBwdAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[b * p.alibi_batch + w.h] : 0.f;
+    Read* q = rows_of<Read>(p.q, b, s.start_q, w.h, p.q_batch, p.q_head, p.q_row);
+    Read* dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
+    for (w.first = begin; w.first < end; w.first += kTileQ) {
+      const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
+      {
+        const int mine = again(thread);
+        float row_lse = kInfinity, row_delta = 0.f;
+        if (mine < rows) {
+          const float lse =
+              ((const TK_GLOBAL float*)p.lse)[b * p.lse_batch + w.h * p.lse_head + s.start_q + w.first + mine];
+          row_lse = lse < -kLargest * kLn2 ? kInfinity : lse * kLog2e;
+          row_delta = ((const TK_GLOBAL float*)p.delta)[w.h * p.rows + s.row + w.first + mine];
+        }
+        Tile<kTileQ> tile;
+        Tile<kTileQ>::load(tile, q + i64(w.first) * p.q_row, p.q_row, rows, p.hdim_q, mine);
+#if TK_RELOAD_K  // one after the other: registers
+        __builtin_amdgcn_s_barrier();
+        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
+        Tile<kTileQ>::load(tile, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+        Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine);
+#else
+        Tile<kTileQ> second;
+        Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
+        __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
+        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
+        Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
+#endif
+        if (mine < kTileQ) lse_log2[mine] = row_lse, delta[mine] = row_delta;
+        publish();
+      }
+      if (p.features & kBwdDropout) draw(p, w, bytes);
+#pragma unroll 1
+      for (int block = 0; block < kTileQ; block += kRows) {
+        Pair x;  // S and dP, then P and dS
+#if TK_RELOAD_K
+        int zero = 0;
+        asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+#endif
+        x.p = x.ds = Accumulator(0.f);
+#if TK_RELOAD_K
+#pragma unroll 1  // else the loads of all are held in registers at once
+#else
+#pragma unroll
+#endif
+        for (int d = 0; d < kHdim / kDepth; d++) {
+          const int column = d * kDepth + depth_of(w.half), at = (block + w.lane) * kRowD + column;
+#if TK_RELOAD_K
+          const Fragment key = of_memory(k_memory, k_at + zero, column, p.hdim_q);
+          const Fragment value = of_memory(v_memory, v_at + zero, column, p.hdim_v);
+#else
+          const Fragment key = k_piece[d], value = v_piece[d];
+#endif
+          x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
+          x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
+        }
+        finish(p, s, w, block, lse_log2, delta, bytes, x);
+#pragma unroll
+        for (int part = 0; part < kRows / kDepth; part++) {
+          const Fragment weights = of_accumulator<0>(x.p, part, w.half);
+          const Fragment slopes = of_accumulator<0>(x.ds, part, w.half);
+#pragma unroll
+          for (int d = 0; d < kHdim / kRows; d++) {
+            const int at = (d * kRows + w.lane) * kRowQ + block;
+            dv[d] = multiply_add(to_meet(dout_transposed + at, part, w.half), weights, dv[d]);
+            dk[d] = multiply_add(to_meet(q_transposed + at, part, w.half), slopes, dk[d]);
+            __builtin_amdgcn_sched_barrier(0);  // else operands of all are held in registers at once
+          }
+        }
+        each([&](int r) TK_INLINE {
+          ds_lines[(block + row_of(r, w.half)) * kRowK + wave * kColumns + w.lane] = T(x.ds[r]);
+        });
+      }
+      publish();
+      // dq of (rows of a block, columns of a block) is one wave's.
+      TK_GLOBAL float* sums = (TK_GLOBAL float*)p.dq_acc +
+                              ((i64(p.features & kBwdSlots ? tile_k : 0) * p.nhead_q + w.h) * p.rows + s.row + w.first) * p.hdim_q;
+      const int in_wave = again(w.lane), half = again(w.half);
+#pragma unroll 1
+      for (int task = wave; task < kBlocks * (kHdim / kColumns); task += TK_WAVES) {
+        const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
+        Accumulator dq = Accumulator(0.f);
+#pragma unroll
+        for (int d = 0; d < kTileK / kDepth; d++)
+          dq = multiply_add(*(const Fragment*)(ds_lines + (block * kRows + in_wave) * kRowK + d * kDepth + depth_of(half)),
+                            *(const Fragment*)(k_transposed + column * kRowK + d * kDepth + depth_of(half)), dq);
+#pragma unroll
+        for (int r = 0; r < kAccumulator; r++) {
+          const int row = block * kRows + row_of(r, half);
+          if (row < rows && column < p.hdim_q)
+            __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + column, dq[r]);
+        }
+      }
+    }
+  }
+  if (!own) return;
+  Write* to_k = rows_of<Write>(p.dk, b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
+  Write* to_v = rows_of<Write>(p.dv, b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
+#pragma unroll
+  for (int d = 0; d < kHdim / kRows; d++)
+#pragma unroll
+    for (int r = 0; r < kAccumulator; r++) {
+      const int column = d * kRows + row_of(r, w.half);
+      if (column < p.hdim_q) to_k[column] = T(dk[d][r] * p.softmax_scale);
+      if (column < p.hdim_v) to_v[column] = T(dv[d][r]);
+    }
+}
+
+/// dq = scale times the sum of its shares, in their order; d_sink[h] = -sum exp(sink - LSE) D, by the first workgroup of a head.
+/// Grid as prepare's.
+TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_convert(BackwardProblem p) {
+  const int b = __builtin_amdgcn_workgroup_id_z(), h = __builtin_amdgcn_workgroup_id_y();
+  const int first = __builtin_amdgcn_workgroup_id_x() * kRowTile, thread = __builtin_amdgcn_workitem_id_x();
+  if (p.d_sink && b == 0 && first == 0 && thread < kLanes) {
+    float sum = 0.f;
+    for (int other = 0; other < p.batch; other++) {
+      const Sequence of = sequence(p, other);
+      for (int row = lane(); row < of.seqlen_q; row += kLanes) {
+        const float lse =
+            ((const TK_GLOBAL float*)p.lse)[other * p.lse_batch + h * p.lse_head + of.start_q + row];
+        const float d = ((const TK_GLOBAL float*)p.delta)[h * p.rows + of.row + row];
+        if (lse > -kLargest) sum += exp2((((const TK_GLOBAL float*)p.sink)[h] - lse) * kLog2e) * d;
+      }
+    }
+#pragma unroll
+    for (int distance = 1; distance < kLanes; distance *= 2) sum += across(sum, distance);
+    if (lane() == 0) ((TK_GLOBAL float*)p.d_sink)[h] = -sum;
+  }
+  const Sequence s = sequence(p, b);
+  if (first >= s.seqlen_q) return;
+  const int rows = s.seqlen_q - first < kRowTile ? s.seqlen_q - first : kRowTile;
+  Write* to = rows_of<Write>(p.dq, b, s.start_q, h, p.dq_batch, p.dq_head, p.dq_row) + i64(first) * p.dq_row;
+  for (int i = thread; i < rows * p.hdim_q; i += kRowThreads) {
+    const TK_GLOBAL float* from = (const TK_GLOBAL float*)p.dq_acc + (h * p.rows + s.row + first) * p.hdim_q + i;
+    float sum = 0.f;
+    for (int slot = 0; slot < p.slots; slot++) sum += from[i64(slot) * p.nhead_q * p.rows * p.hdim_q];
+    to[i64(i / p.hdim_q) * p.dq_row + i % p.hdim_q] = T(sum * p.softmax_scale);
+  }
+}

@@ -1,0 +1,63 @@
+"""Gradients on HIP targets over hipsim, all three stages: emulated (functional), never run on AMD silicon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.hip.test_library import TARGETS, run
+from tools.executor.amdgcn.code_object import ARCHITECTURES
+
+MAIN = "family=fmha_bwd_dq_dk_dv"
+WHERE = f"{MAIN} dtype=fp16 hdim_q=64 hdim_v=64 deterministic=yes or {MAIN} dtype=bf16 hdim_q=128 hdim_v=128"
+
+pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
+
+
+@pytest.fixture(scope="module")
+def library(build_library: Callable[..., Path]) -> Path:
+    return build_library("ck_default", targets=TARGETS, where=WHERE)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_against_float64(library, architecture, pytestconfig, tmp_path):
+    """dq, dk, dv, dbias, d_sink and delta of random problems; what must stay untouched does."""
+    out, cases = tmp_path / "report.json", 60 if pytestconfig.option.full else 6
+    words = ["tools/hip", "report", "--library", str(library), "--seed", str(pytestconfig.option.sample_seed)]
+    said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture)
+    assert code == 0, said
+    problems = json.loads(out.read_text())["problems"]
+    assert [(one["family"], one["dtype"], one["hdim"]) for one in problems] == [
+        ("fmha_bwd", "fp16", "64x64"),
+        ("fmha_bwd", "bf16", "128x128"),
+    ]
+    assert all(0 < one["worst"] <= 1 for one in problems)
+
+
+TWICE = """
+import sys
+import numpy as np
+import tilekiln as tk
+from tests.python import gradients, problems
+from tools.hip.device import DeviceArray
+library = tk.Library(sys.argv[1])
+signature = {"dtype": "fp16", "hdim_q": 64, "hdim_v": 64, "mode": "batch", "mask": "window", "bias": "none",
+             "dbias": False, "dropout": "none", "softcap": False, "sink": False, "deterministic": True}
+sizes = problems.Sizes((70,), (300,), 4, 2, 64, 64, window=(-1, 0))
+problem = gradients.make(signature, sizes, 1)
+inputs = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
+bits = []
+for run in range(3):  # the executor draws another order of workgroups for each launch
+    made = {name: DeviceArray(array) for name, array in problem.outputs().items()}
+    library.fmha_bwd(**inputs, **made, deterministic=True)
+    bits.append([array.host().tobytes() for array in made.values()])
+print("same" if bits[0] == bits[1] == bits[2] else "other")
+"""
+
+
+def test_deterministic_is_the_same_bits(library):
+    said, code = run(["-c", TWICE, str(library)], "gfx942")
+    assert (said.strip(), code) == ("same", 0)
