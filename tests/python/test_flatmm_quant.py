@@ -28,9 +28,11 @@ KINDS = [
     ("fp16", "int8", True, ("fp16",)),
     ("bf16", "int8", True, ("bf16",)),
 ]
-# Blocks of 2 or 3 rows, tiles of 240, panels of 64, tiles of 128 words; short last groups, groups longer than a tile.
+# Blocks of 2 or 3 rows, tiles of 256, int4 unpacked from 24 rows, panels of 64, tiles of 128 words; short last groups,
+# groups longer than a tile.
 SHAPES = [(1, 64, 32, 32), (2, 1, 8, 32), (3, 70, 96, 32), (4, 130, 520, 128), (7, 65, 1096, 32), (16, 200, 1032, 544),
-          (243, 64, 264, 128), (9, 130, 1032, 1056), (0, 5, 32, 32), (3, 0, 32, 32), (3, 5, 0, 32)]  # fmt: skip
+          (259, 64, 264, 128), (30, 70, 96, 32), (9, 130, 1032, 1056), (0, 5, 32, 32), (3, 0, 32, 32),
+          (3, 5, 0, 32)]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

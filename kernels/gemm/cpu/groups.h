@@ -14,7 +14,8 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 constexpr int kScaledRows = kRows / 2;  // two sets of accumulators
 template <class Compute> constexpr bool kIntegerSums = std::is_same_v<Compute, ComputeInt16> || Compute::kWord == 4;
 
-constexpr int kGroupsAhead = 16;  // whose factors are wanted soon
+constexpr int kUnpackedRows = 24;  // so many are worth int4 unpacked to L1
+constexpr int kGroupsAhead = 16;   // whose factors are wanted soon
 
 // A stretch along k within one group.
 struct Stretch {
@@ -22,26 +23,26 @@ struct Stretch {
   int words;
 };
 
-// Where words come from: those of one vector, `kWords` that follow each other along k.
+// Where words come from: `kWords` that follow each other along k lie in one vector; get<v>: the v-th of them.
 struct ReadyWords {
-  static constexpr int kWords = 1, kStep = kPanel * 4;  // bytes from one to the next
-  static TILEKILN_INLINE void get(vf* x, const float* p) { x[0] = load(p); }
+  static constexpr int kWords = 1, kStep = kPanel * 4;  // bytes from one vector's words to the next
+  template <int V> static TILEKILN_INLINE vf get(const float* p) { return load(p); }
 };
 #if TILEKILN_QUADS
 // Packed int8 and int4 as they lie, which is unsigned: no L1 between.
 struct Int8Panels {
   static constexpr int kWords = 1, kStep = kLaneBytes;
-  static TILEKILN_INLINE void get(vf* x, const float* p) {
-    x[0] = load_unaligned(p);
+  template <int V> static TILEKILN_INLINE vf get(const float* p) {
     __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+    return load_unaligned(p);
   }
 };
 struct Int4Panels {
   static constexpr int kWords = 2, kStep = kLaneBytes;
-  static TILEKILN_INLINE void get(vf* x, const float* p) {
-    const vf both = load_unaligned(p);
-    x[0] = low_nibbles(both), x[1] = high_nibbles(both);
+  template <int V> static TILEKILN_INLINE vf get(const float* p) {
+    if constexpr (V == 1) return high_nibbles(load_unaligned(p));
     __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+    return low_nibbles(load_unaligned(p));
   }
 };
 #endif
@@ -75,17 +76,19 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
       const vf start = o.starts ? broadcast_word(o.starts + r * kPieces + i) : zero();
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = start;
     }
-    // A vector after the other: with two sets of accumulators no more registers are left than for its words and a row's.
-    const auto step = [&]() __attribute__((always_inline)) {
+    // A word after the other, read again for the next of its vector: with two sets of accumulators no more registers are left than
+    // for a word of each row and one of b.
+    const auto of_word = [&]<int V>(std::integral_constant<int, V>) __attribute__((always_inline)) {
+      vf y[R];
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = broadcast_word(a[r] + 4 * V);
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
-        vf x[Words::kWords];
-        Words::get(x, (const float*)b + j * kLanes);
-        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          TILEKILN_UNROLL(4)
-          for (int v = 0; v < Words::kWords; ++v)
-            s[r][j] = Compute::multiply_add(s[r][j], x[v], broadcast_word(a[r] + 4 * v));
-        }
+        const vf x = Words::template get<V>((const float*)b + j * kLanes);
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) s[r][j] = Compute::multiply_add(s[r][j], x, y[r]);
       }
+    };
+    const auto step = [&]() __attribute__((always_inline)) {
+      of_word(std::integral_constant<int, 0>());
+      if constexpr (Words::kWords == 2) of_word(std::integral_constant<int, 1>());
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 4 * Words::kWords;
       b += Words::kStep;
     };
@@ -134,10 +137,14 @@ struct GroupStages {
 // starts[i] = -offset times the sum of row m from k = from[i] to from[i + 1], multiples of kSummed but for the end.
 inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const i64* from, int count, int offset) {
   const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed;
-  const int* const sums = g.a_sums + m * blocks;
+  const int* sum = g.a_sums + m * blocks + from[0] / matrix::kSummed;
+  if (g.group == matrix::kSummed) {  // one a stretch
+    for (int i = 0; i < count; ++i) starts[i] = -offset * sum[i];
+    return;
+  }
   for (int i = 0; i < count; ++i) {
     int total = 0;
-    for (i64 k = from[i]; k < from[i + 1]; k += matrix::kSummed) total += sums[k / matrix::kSummed];
+    for (i64 k = from[i]; k < from[i + 1]; k += matrix::kSummed) total += *sum++;
     starts[i] = -offset * total;
   }
 }
@@ -148,8 +155,10 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   const int groups = (p.k + g.group - 1) / g.group;
-  for (int m0 = u.m0; m0 < u.m1; m0 += kTileRows) {
-    const int rows = least(u.m1 - m0, kTileRows);
+  // Tiles of like height: each unpacks b again.
+  const int tiles = (u.m1 - u.m0 + kMostRows - 1) / kMostRows, tile_rows = (u.m1 - u.m0 + tiles - 1) / tiles;
+  for (int m0 = u.m0; m0 < u.m1; m0 += tile_rows) {
+    const int rows = least(u.m1 - m0, tile_rows);
     i64 k0 = 0;
     do {
       Stretch stretch[kPieces];
@@ -180,7 +189,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
         else if (k1 > k0)
           s.b(x.b, (const uint8_t*)b, k1 - k0);
         o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
-        float* const sums = x.sums + i64(n - u.n0) * kTileRows;
+        float* const sums = x.sums + i64(n - u.n0) * kMostRows;
         int blocks = (rows + kScaledRows - 1) / kScaledRows;  // 4 = 2 + 2
         for (int m = 0; m < rows; --blocks) {
           const int many = (rows - m + blocks - 1) / blocks;
@@ -209,6 +218,8 @@ inline void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* s
   const bool int4 = g.weights == matrix::Weights::int4;
   if (g.a_dtype == matrix::Dtype::int8) {
 #if TILEKILN_QUADS
+    if (int4 && u.m1 - u.m0 >= kUnpackedRows)
+      return run_groups<ComputeInt8>({nullptr, 1, unpack_int4_int8, kWhole, 8, 8}, g, u, x);
     if (int4) return run_groups<ComputeInt8, Int4Panels>({nullptr, 1, nullptr, kWhole, 8, 8}, g, u, x);
     return run_groups<ComputeInt8, Int8Panels>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
 #else

@@ -9,7 +9,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 // fp32 and bf16 lose 1 to 7 % at 512 with other sizes and nothing at 1024: tuning is flat.
 constexpr int kUnitColumns = 256;
 constexpr int kTileRows = 240;             // their words of A and accumulators share L2 with a panel
-constexpr int kMostRows = 256;             // of a tile that an algorithm names
+constexpr int kMostRows = 256;             // of a tile that an algorithm names, or of a product by groups
 constexpr int kTileWords = 128;            // a panel of them lies in L1
 constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
 constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next chunk
@@ -25,7 +25,7 @@ struct GemmScratch {
   alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
   alignas(64) float block[kMostBlockRows * kPanel];
   int starts[kMostRows + kRows];          // -128 times the sums of A's rows
-  int group_starts[kTileRows * kPieces];  // the same of a row's stretches, with what b's elements are too much
+  int group_starts[kMostRows * kPieces];  // the same of a row's stretches, with what b's elements are too much
 };
 
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }

@@ -56,6 +56,20 @@ inline void unpack_int8_int16(float* to, const uint8_t* from, i64 elements) {
 }
 #endif
 
+#if TILEKILN_QUADS
+// ---- quads of int8, 8 added to each ------------------------------------------------------------------------------------
+
+inline void unpack_int4_int8(float* to, const uint8_t* from, i64 elements) {
+  for (i64 k = 0; k < elements; k += 8, from += kLaneBytes, to += 2 * kPanel) {
+    TILEKILN_UNROLL(4) for (int j = 0; j < kPanel; j += kLanes) {
+      const vf x = load_unaligned((const float*)from + j);
+      __builtin_prefetch(from + 4 * j + kAheadBytes, 0, 2);
+      store(to + j, low_nibbles(x)), store(to + kPanel + j, high_nibbles(x));
+    }
+  }
+}
+#endif
+
 #if TILEKILN_PAIRS
 // ---- pairs of bf16 ---------------------------------------------------------------------------------------------------
 
