@@ -55,6 +55,12 @@ def read(loop: int, *arrays: Any) -> None:
         _read().tilekiln_read(loop, array.ctypes.data, array.nbytes)
 
 
+def fastest_loop(array: Any, rounds: int = 3) -> int:
+    """The loop of read.cpp that reads an array soonest."""
+    loops = range(_read().tilekiln_read_loops())
+    return min(loops, key=lambda loop: min(timed(functools.partial(read, loop, array)) for _ in range(rounds)))
+
+
 def read_speed(array: Any, rounds: int = 3) -> float:
     """Bytes a second at which the fastest loop reads an array."""
     loops = range(_read().tilekiln_read_loops())

@@ -4,7 +4,9 @@ Each sample of ours stands beside one of PyTorch, in one process, by thread CPU 
 shown, PyTorch's time over ours. Wants the receipts gemm_default and gemm_linear built for this machine. Weights are
 4096 x 4096; packed: by PackedWeight, int4: QuantisedWeight in groups of 32, with rows of bf16 as they are (w4a16) or
 quantised on the way (w4a8), against torch._weight_int4pack_mm_for_cpu and ONNX Runtime's MatMulNBits; w8a8: int8, rows
-quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32. ONNX Runtime: tools/dev --with "torch peers".
+quantised on the way, against FBGEMM's dynamic layer, whose rows are fp32; memory: packed weights 14336 x 4096, against
+the fastest of several loops that only read them (read.cpp): 1.00x is all that memory gives. ONNX Runtime: tools/dev
+--with "torch peers".
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ import numpy as np
 import tilekiln as tk
 
 from tools.bench import peers
+from tools.bench.decode import fastest_loop, read
 from tools.bench.gemm import _seconds
 
 Pair = tuple[str, Callable[[], Any], Callable[[], Any]]
 SIZE = 4096
+MEMORY_ROWS = 14336
+"""Of weights that no cache holds."""
 
 
 def _layers(lib: tk.Library, torch: Any) -> Iterator[Pair]:
@@ -101,7 +106,19 @@ def _grouped(lib: tk.Library, torch: Any) -> Iterator[Pair]:
             yield f"grouped bf16 {name}, {kind}", ours, lambda x=x, b=b, ends=ends: torch._grouped_mm(x, b, offs=ends)
 
 
-KINDS = {"layers": _layers, "quantised": _quantised, "batched": _batched, "grouped": _grouped}
+def _memory(lib: tk.Library, torch: Any) -> Iterator[Pair]:
+    for dtype in (torch.float32, torch.bfloat16):
+        weight = torch.randn(MEMORY_ROWS, SIZE, dtype=dtype)
+        panels = tk.PackedWeight(weight).panels
+        whole = panels.view(torch.uint8).numpy()
+        loop = fastest_loop(whole)
+        for m in (1, 2, 4, 8):
+            x, out = torch.randn(m, SIZE, dtype=dtype), torch.empty(m, *panels.shape[::2][:2], dtype=dtype)
+            ours = lambda x=x, b=panels, out=out: lib.flatmm(x, b, out=out, num_threads=1)  # noqa: E731
+            yield f"memory {str(dtype)[6:]} {m}", ours, lambda loop=loop, whole=whole: read(loop, whole)
+
+
+KINDS = {"memory": _memory, "layers": _layers, "quantised": _quantised, "batched": _batched, "grouped": _grouped}
 
 
 def main(argv: list[str]) -> int:
