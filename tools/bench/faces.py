@@ -2,7 +2,9 @@
 
 Microseconds of a call, forward alone and forward with backward, and the stock module's time over ours; timed as
 `tools/bench norm` times, JAX by process time. The first table is one row by each way in: what a call costs over its
-bytes. Wants norm_default built for this machine; with --jax, JAX.
+bytes. Then flash_attn's modules (--modules alone: nothing else): rotary embedding of one qkv, cross entropy over a
+vocabulary, multi-head attention, beside what PyTorch has for them. Wants norm_default built for this machine, and
+flash for the attention; with --jax, JAX.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Any
 import tilekiln as tk
 import tilekiln.torch
 import torch
+from tilekiln.flash_attn.layers.rotary import RotaryEmbedding
+from tilekiln.flash_attn.losses.cross_entropy import CrossEntropyLoss
+from tilekiln.flash_attn.modules.mha import MHA
 from tilekiln.flash_attn.ops import layer_norm, rms_norm
 from tilekiln.torch import layers
 
@@ -116,6 +121,68 @@ def _one_row(library: tk.Library, repeat: int) -> None:
         print(f"one row, {name:24}: {spent * 1e6:6.2f} us", flush=True)
 
 
+class Rotary(torch.nn.Module):
+    """As Transformers' models turn queries and keys, by tables that are there."""
+
+    def __init__(self, positions: int, dim: int) -> None:
+        super().__init__()
+        angle = torch.outer(torch.arange(positions).float(), 10000.0 ** -(torch.arange(0, dim, 2) / dim))
+        self.cos, self.sin = (torch.cat([one, one], -1)[:, None] for one in (angle.cos(), angle.sin()))
+
+    def forward(self, qkv: torch.Tensor) -> torch.Tensor:
+        both, v = qkv[:, :, :2], qkv[:, :, 2:]
+        first, second = both.chunk(2, -1)
+        cos, sin = (table[: qkv.shape[1], None].to(qkv.dtype) for table in (self.cos, self.sin))
+        return torch.cat([both * cos + torch.cat([-second, first], -1) * sin, v], 2)
+
+
+def _modules(dtype: torch.dtype, name: str, repeat: int) -> None:
+    """flash_attn's modules: rotary embedding of hidden size 4,096, losses of vocabularies, attention of 1,024."""
+
+    def line(what: str, stock: Any, ours: Any, x: torch.Tensor, target: torch.Tensor | None = None) -> None:
+        def called(module: Any, given: torch.Tensor) -> Any:
+            return module(given) if target is None else module(given, target)
+
+        with torch.no_grad():
+            scratch = x.clone()
+            alone = _compared(lambda: called(stock, scratch), lambda: called(ours, scratch), time.thread_time, repeat)
+            dy = torch.randn_like(called(stock, x))
+
+        def trained(module: Any) -> Callable[[], Any]:
+            leaf = x.clone().requires_grad_()
+            leaves = [leaf, *module.parameters()]
+            return lambda: torch.autograd.grad(called(module, leaf * 1), leaves, dy)
+
+        both = _compared(trained(stock), trained(ours), time.thread_time, repeat)
+        print(f"{name} {what:34}: forward {alone}, and backward {both}", flush=True)
+
+    for tokens in (1, 128, 1024):
+        qkv = torch.randn(1, tokens, 3, 32, 128).to(dtype)
+        line(f"RotaryEmbedding {tokens}x32x128", Rotary(tokens, 128), RotaryEmbedding(128), qkv)
+    for rows, classes in ((64, 32000), (512, 32000), (64, 128256)):
+        logits, labels = torch.randn(rows, classes).to(dtype), torch.randint(0, classes, (rows,))
+        line(f"CrossEntropyLoss {rows}x{classes}", torch.nn.CrossEntropyLoss(), CrossEntropyLoss(), logits, labels)
+    for tokens in (128, 1024):
+        x = torch.randn(1, tokens, 1024).to(dtype)
+        made = [
+            MHA(1024, 16, causal=True, rotary_emb_dim=64, use_flash_attn=flash).to(dtype) for flash in (False, True)
+        ]
+        made[1].load_state_dict(made[0].state_dict())
+        made[0].rotary_emb = _InPyTorch(64, tokens)
+        line(f"MHA {tokens}x16x64 causal rotary", *made, x)
+
+
+class _InPyTorch(torch.nn.Module):
+    """Rotary, as MHA calls its own."""
+
+    def __init__(self, dim: int, positions: int) -> None:
+        super().__init__()
+        self.by = Rotary(positions, dim)
+
+    def forward(self, qkv: torch.Tensor, **_: Any) -> Any:
+        return self.by(qkv)
+
+
 def _jax(sizes: list[tuple[int, int]], dtype: str, repeat: int) -> None:
     import jax
     import jax.numpy as jnp
@@ -143,9 +210,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--sizes", default="1x4096,64x4096,1024x4096", help="rows x columns [%(default)s]")
     parser.add_argument("--dtype", default="bf16", choices=DTYPES, help="[%(default)s]")
     parser.add_argument("--repeat", type=int, default=5, help="rounds [%(default)s]")
+    parser.add_argument("--modules", action="store_true", help="flash_attn's modules alone")
     parser.add_argument("--jax", action="store_true", help="JAX's norm too")
     given = parser.parse_args(argv)
     library = start(1)
+    if given.modules:
+        _modules(DTYPES[given.dtype], given.dtype, given.repeat)
+        return 0
     _one_row(library, given.repeat)
     sizes = [(int(size.split("x")[0]), int(size.split("x")[1])) for size in given.sizes.split(",")]
     for rows, columns in sizes:
@@ -158,6 +229,7 @@ def main(argv: list[str]) -> int:
             x.requires_grad_()
             both = _compared(_trained(stock, x, dy), _trained(ours, x, dy), time.thread_time, given.repeat)
             print(f"{given.dtype} {rows:>5}x{columns} {name:22}: forward {forward}, and backward {both}", flush=True)
+    _modules(DTYPES[given.dtype], given.dtype, given.repeat)
     if given.jax:
         _jax(sizes, given.dtype, given.repeat)
     return 0
