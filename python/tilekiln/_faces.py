@@ -17,6 +17,8 @@ from typing import Any, TypeVar
 
 from ._native import TREE, ArgumentError, NoKernelError
 
+COMPAT = TREE / "python" / "compat"
+"""Drop-in directories: folders on PYTHONPATH whose packages resolve here."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -99,7 +101,7 @@ class _Alias(importlib.abc.Loader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds `name` and its submodules in the package `home`, and what others have put beside: see `_beside`."""
+    """Finds `name` and its submodules in the package `home`, and what others have beside: see `_beside`."""
 
     def __init__(self, name: str, home: str, version: str) -> None:
         self.name, self.home, self.version = name, home, version
@@ -113,8 +115,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         except ModuleNotFoundError:  # a submodule of what is not in home
             found = None
         if found is None:
-            inside = fullname.rpartition(".")[0] == self.name
-            return importlib.machinery.PathFinder.find_spec(fullname, _beside(self.name)) if inside else None
+            return importlib.machinery.PathFinder.find_spec(fullname, _beside(fullname.rpartition(".")[0]))
         package = found.submodule_search_locations is not None
         return importlib.machinery.ModuleSpec(fullname, _Alias(home), origin=found.origin, is_package=package)
 
@@ -123,10 +124,15 @@ class _Finder(importlib.abc.MetaPathFinder):
             yield _Distribution(self.name, self.version)
 
 
-def _beside(name: str) -> list[str]:
-    """Directories `name` on the path without an __init__.py: parts that others install, such as flash_attn.cute."""
-    directories = [pathlib.Path(entry or os.curdir) / name for entry in sys.path]
-    return [str(one) for one in directories if one.is_dir() and not (one / "__init__.py").exists()]
+def _beside(package: str) -> list[str]:
+    """Where parts of `package`, such as flash_attn.ops, may be that are not here: on the path, in its folders.
+
+    Those are what others put beside, such as flash_attn.cute, and the package itself where it is installed: what it has
+    and this one lacks is its own, and imports from here what is here. A drop-in directory of ours is none.
+    """
+    inside = pathlib.Path(*package.split("."))
+    directories = [pathlib.Path(entry or os.curdir) / inside for entry in sys.path]
+    return [str(one) for one in directories if one.is_dir() and not one.resolve().is_relative_to(COMPAT)]
 
 
 def resolve(name: str, home: str, version: str) -> None:
@@ -147,7 +153,7 @@ def _installed(name: str, home: str) -> str | None:
     spec = None if module is not None else importlib.util.find_spec(name)
     if spec is None or spec.origin is None or isinstance(spec.loader, _Alias):
         return None
-    return None if pathlib.Path(spec.origin).is_relative_to(TREE / "python" / "compat") else spec.origin
+    return None if pathlib.Path(spec.origin).is_relative_to(COMPAT) else spec.origin
 
 
 def install(name: str, home: str, version: str, over_installed: bool) -> None:

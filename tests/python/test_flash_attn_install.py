@@ -91,6 +91,41 @@ def test_uninstall_puts_back_what_was_there(run, other):
     run(gone, ROOT / "python", fails="ModuleNotFoundError: No module named 'flash_attn'")
 
 
+THEIRS = """
+import sys
+import flash_attn.models.gpt as gpt, flash_attn.ops.fused_dense, tilekiln.flash_attn.modules.mha
+assert gpt.MHA is tilekiln.flash_attn.modules.mha.MHA
+assert gpt.theirs == "fused" and gpt.__name__ == "flash_attn.models.gpt" and "site" in gpt.__file__
+assert gpt.flash_attn_func is tilekiln.flash_attn.flash_attn_func
+assert "flash_attn.layers.theirs" not in sys.modules and "tilekiln.flash_attn.models" not in sys.modules
+try:
+    import flash_attn.ops.missing
+except ModuleNotFoundError as error:
+    assert error.name == "flash_attn.ops.missing", error.name
+else:
+    raise AssertionError
+"""
+
+
+def test_what_an_installed_one_has_beside_is_found(run, other):
+    """Its models and fused_dense, which import from here what is here: of one package both."""
+    package = other / "flash_attn"
+    for name, text in {
+        "models/__init__": "",
+        "models/gpt": "from flash_attn import flash_attn_func\nfrom flash_attn.modules.mha import MHA\n"
+        "from ..ops.fused_dense import theirs\n",
+        "modules/__init__": "",
+        "modules/mha": "raise AssertionError\n",
+        "ops/__init__": "",
+        "ops/fused_dense": "theirs = 'fused'\n",
+    }.items():
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / f"{name}.py").write_text(text)
+    install = "import tilekiln.flash_attn\ntilekiln.flash_attn.install(over_installed=True)\n"
+    run(install + THEIRS, ROOT / "python", other)
+    run(THEIRS, DROP_IN, other)
+
+
 @pytest.fixture
 def beside(tmp_path):
     """A directory flash_attn without an __init__.py, with a subpackage, as another distribution installs it."""
