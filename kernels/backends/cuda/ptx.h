@@ -25,6 +25,9 @@ TILEKILN_DEVICE int fresh_lane() {
   return lane;
 }
 
+// A word of shared memory that is the same for all lanes. What is read again wherever it is needed takes no registers in loops.
+TILEKILN_DEVICE int field(const int& from) { return uniform(*const_cast<const volatile int*>(&from)); }
+
 TILEKILN_DEVICE uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // mbarriers.
@@ -134,6 +137,15 @@ template <int kRegisters> TILEKILN_DEVICE void fewer_registers() {
 }
 template <int kRegisters> TILEKILN_DEVICE void more_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Four neighbours in global memory: stored, or an fp32 add. By a predicate: at a branch ptxas would wait for all products in flight.
+TILEKILN_DEVICE void store_or_add(bool store, float4* to, float4 part) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4}; "
+      "@!p red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+      "f"(part.x), "f"(part.y), "f"(part.z), "f"(part.w), "r"(int(store))
+      : "memory");
 }
 
 // 16 bits from global memory, or zero. One predicated instruction: a branch each would triple a loop's size.

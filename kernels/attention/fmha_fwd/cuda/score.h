@@ -18,10 +18,6 @@ TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
 // The running softmax of two rows: maximum of raw scores, sum of weights, and what earlier sums must be multiplied with.
 struct Running { float maximum[2] = {-kInfinity, -kInfinity}, sum[2] = {0.f, 0.f}, correction[2]; };
 
-// A field of a tile in shared memory, known to be the same in all lanes. Tiles are read again wherever a field is needed, so
-// that they take no registers in the loops.
-TILEKILN_DEVICE int field(const int& from) { return uniform(*const_cast<const volatile int*>(&from)); }
-
 template <int N> struct Scores {
   static __device__ __forceinline__ void cap(float (&s)[N], const Row& p) {  // s = softcap tanh(softcap_inner s)
 #pragma unroll
