@@ -145,7 +145,9 @@ def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
 def tile_of(kernel: kernels.Kernel) -> tuple[int, int]:
     """Queries and keys of a tile, by what the kernel is compiled for."""
     define = kernel.file.define
-    return (64 * define["WARPGROUPS"], define["KEYS"]) if "KEYS" in define else (8192 // define["HDIM"], 128)
+    if "KEYS" in define:
+        return 64 * define["WARPGROUPS"], define["KEYS"]
+    return (64, 64) if define["HDIM"] > 128 else (8192 // define["HDIM"], 128)
 
 
 def hdim_of(kernel: kernels.Kernel, axis: str) -> int:
@@ -156,7 +158,7 @@ def test_every_row_has_a_kernel() -> None:
     """By the plan alone: each row's tile is that of a kernel which holds its head dims."""
     plan = resolve("flash", ["cuda-sm90a"])
     held = kernels.of_plan(plan)
-    assert len(held) == 26
+    assert len(held) == 28
     assert plan.instances
     for instance in plan.instances:
         if instance.how.pipeline in ("append", "combine"):
@@ -189,7 +191,6 @@ def test_what_the_target_refuses() -> None:
     backward = root.refusals(root.target("cuda-sm90a"), root.family("fmha_bwd_dq_dk_dv"))
     assert [rule.name for rule in backward] == [
         "cuda_backward_needs_16_bits",
-        "cuda_backward_up_to_128",
         "cuda_backward_stores_no_bytes",
     ]
     for receipt in ("flash", "fp32", "fp8"):

@@ -15,7 +15,7 @@ from typing import ClassVar
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FAR, KEYS, TILE_ELEMENTS = 1 << 29, 128, 8192
+FAR = 1 << 29
 
 
 class Plan(ctypes.Structure):
@@ -52,8 +52,8 @@ class Shape:
     ) -> None:
         self.heads, self.group, self.keys, self.hdim = heads, group, keys, hdim
         self.left, self.right, self.shift = left, right, shift
-        self.tile_rows = TILE_ELEMENTS // hdim
-        self.query_tiles, self.key_tiles = -(-rows // self.tile_rows), -(-keys // KEYS)
+        self.tile_rows, self.tile_keys = (64, 64) if hdim > 128 else (8192 // hdim, 128)
+        self.query_tiles, self.key_tiles = -(-rows // self.tile_rows), -(-keys // self.tile_keys)
         self.masked, self.paired = left < FAR or right < FAR, left == FAR and right < FAR
         self.lists = -(-self.key_tiles // 2) if self.paired else self.key_tiles
 
@@ -63,7 +63,8 @@ class Shape:
 
     def seen(self, n: int) -> tuple[int, int]:
         """Query tiles that see key tile n."""
-        first, last = n * KEYS - self.shift - self.right, min(n * KEYS + KEYS, self.keys) - 1 - self.shift + self.left
+        first = n * self.tile_keys - self.shift - self.right
+        last = min((n + 1) * self.tile_keys, self.keys) - 1 - self.shift + self.left
         begin = min(first // self.tile_rows, self.query_tiles) if first > 0 else 0
         return begin, begin if last < 0 else max(min(last // self.tile_rows + 1, self.query_tiles), begin)
 
@@ -138,7 +139,7 @@ def test_random_shapes(seed: int) -> None:
             draw.choice([1, 1, 2, 4]),
             rows,
             keys,
-            draw.choice([64, 128]),
+            draw.choice([64, 128, 256]),
             left,
             right,
             draw.choice([0, keys - rows]),
@@ -151,7 +152,7 @@ def test_random_shapes(seed: int) -> None:
 def test_packed_sequences_shorter_than_the_plan(seed: int) -> None:
     draw = random.Random(100 + seed)
     for _ in range(40):
-        rows, keys, hdim = draw.randint(1, 1200), draw.randint(1, 2000), draw.choice([64, 128])
+        rows, keys, hdim = draw.randint(1, 1200), draw.randint(1, 2000), draw.choice([64, 128, 256])
         left, right = draw.choice([(FAR, FAR), (FAR, 0), (FAR, 100), (150, 0), (300, 200), (90, FAR)])
         heads, group, bottom_right = draw.randint(1, 6), draw.choice([1, 1, 2, 4]), draw.random() < 0.5
         shapes = []

@@ -11,7 +11,7 @@ import tilekiln.flash_attn
 import tilekiln.torch
 import torch
 
-from tools.gpu.behaviour import equal, held, tensors
+from tools.gpu.behaviour import equal, tensors
 from tools.gpu.cases import report
 
 LIMIT = 0.02  # of bf16 gradients beside float32's, as a share of their norm
@@ -228,27 +228,6 @@ def autograd(library: tk.Library) -> str | None:
     return next((text for a, b in zip(*dropped, strict=True) if (text := equal(a, b))), None)
 
 
-def refused_at_the_forward(library: tk.Library) -> str | None:
-    """A gradient that no kernel answers: the forward says so, and still runs without one."""
-    q, k, v = tensors(64, 192, 1, 2)
-    tk.attention(q, k, v)
-    said = "the backward on cuda-sm90a has head dims up to 128"
-    leaf = q.detach().requires_grad_()
-    faces: dict[str, Callable[[], Any]] = {
-        "tilekiln.attention": lambda: tk.attention(leaf, k, v),
-        "flash_attn_func": lambda: tilekiln.flash_attn.flash_attn_func(leaf, k, v),
-        "torch.ops": lambda: torch.ops.tilekiln.fmha_fwd(leaf, k, v, return_lse=True),
-    }
-    for name, program in faces.items():
-        try:
-            program()
-            return f"{name}: it ran"
-        except (tk.NoKernelError, RuntimeError) as error:
-            if said not in str(error):
-                return f"{name}: {error}"
-    return None
-
-
 def run(library: tk.Library) -> int:
     checks: dict[str, Callable[[tk.Library], str | None]] = {
         "backward: a CUDA graph": graph,
@@ -258,6 +237,4 @@ def run(library: tk.Library) -> int:
         "backward: a launcher that prepares in stream order": launcher,
         "backward: autograd": autograd,
     }
-    if 192 in held(library):
-        checks["backward: what has no gradient is refused at the forward"] = refused_at_the_forward
     return sum(report(name, lambda check=check: check(library)) for name, check in checks.items())

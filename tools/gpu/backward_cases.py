@@ -16,7 +16,7 @@ from tests.python import gradients, problems
 from tools.gpu.cases import HANGS, drawn_sizes, hung, on_device, on_host
 from tools.gpu.check import TANH_ERROR, TOLERANCE
 
-HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128))
+HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 
 
 def tolerance(dtype: str, terms: int, softcap: float) -> Tolerance:

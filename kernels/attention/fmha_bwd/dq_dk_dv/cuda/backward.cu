@@ -11,10 +11,14 @@
 // other's dS only before dQ, so that they drift apart and one computes under the other's products. dQ leaves through shared
 // memory: two writer warps add a tile each to its sum in L2, in the order of order.h.
 //
+// Head dims above 128 (`kWide`) leave a warpgroup room for half of the columns of dK and dV: both have the same 64 keys, work the scores
+// out each for itself (7 products in place of 5) and share nothing but what is loaded. There is no room in shared memory for dQ:
+// a warpgroup adds it from registers, when the writer warp, which waits for the turn, has said so.
+//
 // Warpgroup 0: warp 0 loads, warps 1 and 2 write dQ. The other two compute.
 // All CTAs must be resident together: a writer waits for adds of others.
 //
-// -D: HDIM (64 or 128), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order);
+// -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order);
 // UNORDERED for adds in any order to sums that are zero before, to time what the order costs.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
 #include "kernels/backends/cuda/dropout.h"
@@ -27,12 +31,19 @@ constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a 
 // The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
 enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
 
+// dQ on its way out, by step parity: blocks of the warpgroups, or where they are to add them.
+template <bool> struct Leaving { float block[2][2][64 * 64]; };
+template <> struct Leaving<true> {
+  float* to[2];
+  int first[2];  // nothing was there before
+};
+
 struct Shared {
   uint16_t k[kKeys * kHdim], v[kKeys * kHdim];
   uint16_t q[kStages][kQueryRows * kHdim], dout[kStages][kQueryRows * kHdim];
-  uint16_t ds[2][kKeys * kQueryRows];
-  float dq[2][2][64 * 64];
-  float lse[kStages][kQueryRows], delta[kStages][kQueryRows];
+  uint16_t ds[2][kKeys * kQueryRows * (kWide ? 2 : 1)];  // kWide: of each warpgroup
+  Leaving<kWide> dq;
+  alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];
   uint64_t kv_full, kv_empty, q_full[kStages], q_empty[kStages], dout_full[kStages], dout_empty[kStages];
   uint64_t dq_full[2], dq_empty[2];
 };
@@ -97,6 +108,28 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
   }
 }
 
+// One thread's part of an add whose turn it is. Returns when it is done.
+TILEKILN_DEVICE void let_leave(Shared& s, Leaving<false>& dq, int u, uint32_t phase, float* sums, bool first) {
+  wait(s.dq_full[u], phase);
+  const uint32_t from = shared_address(dq.block[u]);
+  if (first) {
+    bulk_store(sums, from, kTileBytes);  // needs no zeros
+  } else {
+    bulk_add(sums, from, kTileBytes);
+  }
+  bulk_commit();
+  bulk_wait_read();
+  arrive(s.dq_empty[u]);
+  bulk_wait();
+  async_proxy_fence();
+}
+TILEKILN_DEVICE void let_leave(Shared& s, Leaving<true>& dq, int u, uint32_t phase, float* sums, bool first) {
+  dq.to[u] = sums;
+  dq.first[u] = first;
+  arrive(s.dq_empty[u]);
+  wait(s.dq_full[u], phase);
+}
+
 // Writer u owns shared buffer u, the dQ of every other step: one waits for its add to complete while the other works.
 template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
   const Order<kQueryRows, kKeys, kPacked> order(p);
@@ -131,18 +164,7 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
           async_proxy_fence();
         }
 #endif
-        wait(s.dq_full[u], step >> 1 & 1);
-        const uint32_t from = shared_address(s.dq[u]);
-        if (before == 0) {
-          bulk_store(sums, from, kTileBytes);  // the first needs no zeros
-        } else {
-          bulk_add(sums, from, kTileBytes);
-        }
-        bulk_commit();
-        bulk_wait_read();
-        arrive(s.dq_empty[u]);
-        bulk_wait();
-        async_proxy_fence();
+        let_leave(s, s.dq, u, step >> 1 & 1, sums, before == 0);
         asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
       }
       __syncwarp();
@@ -153,9 +175,11 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
 TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   const Order<kQueryRows, kKeys, true> order(p);
   const int lane = thread & 31, warp = thread >> 5, c2 = (lane & 3) * 2;
-  float dk[kHdim / 2], dv[kHdim / 2], score[kQueryRows / 2], dq[32];
+  constexpr int kColumns = kWide ? 128 : kHdim;  // of dk and dv that this warpgroup has
+  const int own_keys = kWide ? 0 : w * 64;       // its first key in the tile
+  float dk[kColumns / 2], dv[kColumns / 2], score[kQueryRows / 2], dq[32];
   uint32_t weight[kQueryRows / 16][4];
-  const uint32_t k = shared_address(s.k), v = shared_address(s.v);
+  uint32_t k = shared_address(s.k), v = shared_address(s.v);
   uint32_t step = 0, turns = 0;
   Turn t{};
 
@@ -164,7 +188,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 #pragma unroll
     for (int i = 0; i < kHdim / 16; ++i)
       Product<kQueryRows, 0, 0>::shared(
-          score, tile_descriptor(keys + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
+          score, tile_descriptor(keys + i / 4 * kKeys * 128 + own_keys * 128 + i % 4 * 32, 16, 1024),
           tile_descriptor(rows + i / 4 * kQueryRows * 128 + i % 4 * 32, 16, 1024), i > 0);
     product_commit();
   };
@@ -174,8 +198,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     product_fence();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i)
-      Product<kHdim, 0, 1>::shared(dk, tile_descriptor(ds + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
-                                   tile_descriptor(q + i * 2048, kQueryRows * 128, 1024), 1);
+      Product<kColumns, 0, 1>::shared(dk,
+                                      tile_descriptor(ds + i / 4 * kKeys * 128 + w * 64 * 128 + i % 4 * 32, 16, 1024),
+                                      tile_descriptor(q + i * 2048, kQueryRows * 128, 1024), 1);
     product_commit();
     named_sync(2 - w + 2 * (at & 1), 256);  // and the other's
     const uint32_t block_rows = kHdim == 64 ? w * kKeys * 128 : 0, block_columns = kHdim == 64 ? 0 : w * kKeys * 128;
@@ -185,26 +210,70 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
                                 tile_descriptor(k + block_columns + i * 2048, 1024, 1024), i > 0);
     product_commit();
   };
-  const auto hand_over_dq = [&](uint32_t at) {  // registers to shared memory in the order of threads: no bank conflicts
+  const auto hand_over_dq =
+      [&](auto& leaving,
+          uint32_t at) -> void {  // registers to shared memory in the order of threads: no bank conflicts
     const int u = at & 1;
     wait(s.dq_empty[u], (at >> 1 & 1) ^ 1);
-    float4* to = reinterpret_cast<float4*>(s.dq[u][w]) + thread;
+    float4* to = reinterpret_cast<float4*>(leaving.block[u][w]) + thread;
 #pragma unroll
     for (int i = 0; i < 8; ++i) to[i * 128] = make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]);
     async_shared_fence();
     warp_arrive(s.dq_full[u], lane);
   };
 
+  // kWide. The two blocks of dq of this warpgroup, one after another; dk += dS^T q.
+  const auto issue_dk_wide = [&](uint32_t q, uint32_t ds) {
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kQueryRows / 16; ++i)
+      Product<kColumns, 0, 1>::shared(
+          dk, tile_descriptor(ds + i * 32, 16, 1024),
+          tile_descriptor(q + w * (kColumns / 64) * kQueryRows * 128 + i * 2048, kQueryRows * 128, 1024), 1);
+    product_commit();
+  };
+  const auto issue_dq_wide = [&](uint32_t ds, int block) {
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i)
+      Product<64, 1, 1>::shared(dq, tile_descriptor(ds + i * 2048, 1024, 1024),
+                                tile_descriptor(k + (2 * w + block) * kKeys * 128 + i * 2048, 1024, 1024), i > 0);
+    product_commit();
+  };
+  const auto add_dq = [&](auto& leaving, uint32_t at, int block) -> void {
+    const int u = at & 1;
+    if (block == 0) wait(s.dq_empty[u], at >> 1 & 1);
+    float* const sums = *const_cast<float* volatile*>(&leaving.to[u]);
+    float4* const to = reinterpret_cast<float4*>(sums + (2 * w + block) * 64 * 64) + thread;
+    const bool alone = field(leaving.first[u]);
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      store_or_add(alone, to + i * 128, make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]));
+  };
+  const auto added_dq = [&](uint32_t at) {  // asked a step later, when the adds have long been done
+    __threadfence();
+    warp_arrive(s.dq_full[at & 1], lane);
+  };
+
   // One query tile. `first` is a template argument: a product in a branch makes ptxas wait for all of them.
   const auto query_tile = [&](auto first, auto extras, int g, int m) {
     constexpr bool kDrops = extras.value == kDropped || extras.value == kGeneral;
     constexpr bool kBends = extras.value == kCapped || extras.value == kGeneral;
+    // Asked anew: else every descriptor of k and v is worked out ahead, and they are more than the registers hold.
+    if constexpr (kWide) step = uniform(step), k = uniform(k), v = uniform(v);
     const int slot = step % kStages;
     const uint32_t phase = step / kStages & 1;
     wait(s.q_full[slot], phase);
     issue_scores(k, shared_address(s.q[slot]));
-    if constexpr (!first.value) issue_dk_dq(step - 1);
-    const int first_key = t.tile * kKeys + w * 64, key = first_key + warp * 16 + (lane >> 2), row = m * kQueryRows + c2;
+    if constexpr (!first.value) {
+      if constexpr (kWide) {
+        added_dq(step - 1);
+      } else {
+        issue_dk_dq(step - 1);
+      }
+    }
+    const int first_key = t.tile * kKeys + own_keys, key = first_key + warp * 16 + (lane >> 2),
+              row = m * kQueryRows + c2;
     const auto sequence = [&] { return t.head / p.nhead_k; };
     const auto head = [&] { return t.head % p.nhead_k * order.group + g; };
     DroppedKeys<kQueryRows / 8> dropped;
@@ -216,7 +285,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         dropped.none();
       }
     }
-    if constexpr (!first.value) {
+    if constexpr (!first.value && !kWide) {
       product_wait<2>();
     } else {
       product_wait<0>();
@@ -312,7 +381,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
           if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
         }
     }
-    if constexpr (!first.value) {
+    if constexpr (!first.value && !kWide) {
       product_wait<0>();
       pin(dk);
       pin(dq);
@@ -328,14 +397,16 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     product_fence();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i)  // dv += P^T dout
-      Product<kHdim, 0, 1>::registers(dv, weight[i], tile_descriptor(dout + i * 2048, kQueryRows * 128, 1024), 1);
+      Product<kColumns, 0, 1>::registers(
+          dv, weight[i],
+          tile_descriptor(dout + (kWide ? w * 2 * kQueryRows * 128 : 0) + i * 2048, kQueryRows * 128, 1024), 1);
     product_commit();
-    if constexpr (!first.value) hand_over_dq(step - 1);
+    if constexpr (!first.value && !kWide) hand_over_dq(s.dq, step - 1);
     product_wait<1>();
     pin(score);
     const float2* delta = reinterpret_cast<const float2*>(s.delta[slot] + c2);
-    const int quarter = lane >> 3, to_row = w * 64 + warp * 16 + (quarter & 1) * 8 + (lane & 7);
-    const uint32_t ds = shared_address(s.ds[step & 1]) + to_row * 128;
+    const int quarter = lane >> 3, to_row = own_keys + warp * 16 + (quarter & 1) * 8 + (lane & 7);
+    const uint32_t own_ds = shared_address(s.ds[step & 1]) + (kWide ? w * 64 * 128 : 0), ds = own_ds + to_row * 128;
     uint16_t* dbias = nullptr;
     if constexpr (extras.value == kGeneral)
       dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head +
@@ -355,7 +426,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
         if (extras.value == kGeneral) {
           const int at = row + (2 * i + u / 2) * 8;
-          const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k;
+          const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k && !(kWide && w != 0);
           store_if(inside && at < t.of.seqlen_q, dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
           store_if(inside && at + 1 < t.of.seqlen_q, dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
                    word[u] >> 16);
@@ -367,7 +438,23 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     product_wait<0>();
     pin(dv);
     warp_arrive(s.dout_empty[slot], lane);
-    named_arrive(1 + w + 2 * (step & 1), 256);  // dS is there; by parity, for the other may be a step behind
+    if constexpr (kWide) {
+      named_sync(5 + w, 128);  // this warpgroup's dS is there
+      issue_dk_wide(shared_address(s.q[slot]), own_ds);
+      issue_dq_wide(own_ds, 0);
+      product_wait<0>();
+      pin(dk);
+      pin(dq);
+      warp_arrive(s.q_empty[slot], lane);
+      add_dq(s.dq, step, 0);
+      pin(dq);
+      issue_dq_wide(own_ds, 1);
+      product_wait<0>();
+      pin(dq);
+      add_dq(s.dq, step, 1);
+    } else {
+      named_arrive(1 + w + 2 * (step & 1), 256);  // dS is there; by parity, for the other may be a step behind
+    }
     ++step;
   };
 
@@ -375,7 +462,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     if (!uniform(order.turn(x, t))) continue;
     step = uniform(step), turns = uniform(turns);
 #pragma unroll
-    for (int i = 0; i < kHdim / 2; ++i) dk[i] = dv[i] = 0.f;
+    for (int i = 0; i < kColumns / 2; ++i) dk[i] = dv[i] = 0.f;
     pin(dk);
     pin(dv);
     wait(s.kv_full, turns & 1);
@@ -400,25 +487,31 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         case kDropout: walk(Constant<kDropped>{}); break;
         default: walk(Constant<kGeneral>{});
       }
-      issue_dk_dq(step - 1);
-      product_wait<0>();
-      pin(dk);
-      pin(dq);
-      warp_arrive(s.q_empty[(step - 1) % kStages], lane);
-      warp_arrive(s.kv_empty, lane);
-      hand_over_dq(step - 1);
+      if constexpr (kWide) {
+        warp_arrive(s.kv_empty, lane);
+        added_dq(step - 1);
+      } else {
+        issue_dk_dq(step - 1);
+        product_wait<0>();
+        pin(dk);
+        pin(dq);
+        warp_arrive(s.q_empty[(step - 1) % kStages], lane);
+        warp_arrive(s.kv_empty, lane);
+        hand_over_dq(s.dq, step - 1);
+      }
     } else {
       warp_arrive(s.kv_empty, lane);
     }
     const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = start_k(p, b);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int key = t.tile * kKeys + w * 64 + warp * 16 + (lane >> 2) + 8 * half;
+      const int key = t.tile * kKeys + own_keys + warp * 16 + (lane >> 2) + 8 * half;
       const bool inside = key < t.of.seqlen_k;
-      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row, inside, p.hdim_v, lane, dv, half,
-                p.keep_scale);
-      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row, inside, p.hdim_q, lane, dk, half,
-                p.softmax_scale);
+      const int column = kWide ? w * kColumns : 0;
+      store_row(p.dv + b * p.dv_batch + h * p.dv_head + (start + key) * p.dv_row + column, inside, p.hdim_v - column,
+                lane, dv, half, p.keep_scale);
+      store_row(p.dk + b * p.dk_batch + h * p.dk_head + (start + key) * p.dk_row + column, inside, p.hdim_q - column,
+                lane, dk, half, p.softmax_scale);
     }
   }
 }

@@ -113,7 +113,7 @@ u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& 
     *to = reinterpret_cast<T*>(of.workspace + at);
     at += (count * sizeof(T) + 127) / 128 * 128;
   };
-  place(sums * tile_elements, &row->dq_sums);
+  place(sums * static_cast<u64>(build.query_rows) * static_cast<u64>(build.hdim), &row->dq_sums);
   place(rows, &row->lse_log2);
   place(rows, &row->delta);
   place(sums, &row->counters);

@@ -5,10 +5,13 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kHdim = HDIM, kKeys = 128, kQueryRows = 8192 / kHdim, kStages = 2, kThreads = 384;
+constexpr int kHdim = HDIM, kStages = 2, kThreads = 384;
+// Above 128 the two warpgroups have the same 64 keys, and each one half of the columns of dq, dk and dv.
+constexpr bool kWide = kHdim > 128;
+constexpr int kKeys = kWide ? 64 : 128, kQueryRows = kWide ? 64 : 8192 / kHdim;
 constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
-constexpr int kTileBytes =
-    kQueryRows * kHdim * 4;  // of dQ: 32 KB; a warpgroup makes a 64 x 64 block, by rows (64) or columns (128)
+// Of dQ: blocks of 64 x 64, by rows (64) or columns (128, 256). A warpgroup makes the one of its number, or of 256 two after another.
+constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
 // Four column groups of one row, packed and transposed, to `to` + column.
 template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int hdim, int lane, const float (&a)[N],
@@ -121,25 +124,27 @@ TILEKILN_DEVICE void convert(const Row& p) {
   if (m >= e.query_tiles) return;
   const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
   const unsigned* counters = p.counters + tile * p.slots;
-  float a[32];
+  for (int block = w; block < kBlocks; block += 2) {
+    float a[32];
 #pragma unroll
-  for (int i = 0; i < 32; ++i) a[i] = 0.f;
-  for (int slot = 0; slot < p.slots; ++slot) {
-    if (counters[slot] == 0) continue;
-    const int64_t sums = ((tile * p.slots + slot) * 2 + w) * (kTileBytes / 8);
-    const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
+    for (int i = 0; i < 32; ++i) a[i] = 0.f;
+    for (int slot = 0; slot < p.slots; ++slot) {
+      if (counters[slot] == 0) continue;
+      const int64_t sums = ((tile * p.slots + slot) * kBlocks + block) * (64 * 64);
+      const float4* from = reinterpret_cast<const float4*>(p.dq_sums + sums) + thread;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const float4 v = from[i * 128];
-      a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
+      for (int i = 0; i < 8; ++i) {
+        const float4 v = from[i * 128];
+        a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
+      }
     }
-  }
-  const int column = kHdim == 64 ? 0 : w * 64;
+    const int column = kHdim == 64 ? 0 : block * 64;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
-    store_row(p.dq + b * p.dq_batch + h * p.dq_head + (start + row) * p.dq_row + column, row < e.seqlen_q,
-              p.hdim_q - column, lane, a, half, p.softmax_scale);
+    for (int half = 0; half < 2; ++half) {
+      const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
+      store_row(p.dq + b * p.dq_batch + h * p.dq_head + (start + row) * p.dq_row + column, row < e.seqlen_q,
+                p.hdim_q - column, lane, a, half, p.softmax_scale);
+    }
   }
 }
 
