@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from ..graph import Graph
 
 TOOLKIT = "13.0"  # the oldest driver that loads its cubins is the one of CUDA 13.0
-DTYPES: Mapping[str, Sequence[str]] = {"bf16": (), "fp16": ("-DTILEKILN_FP16",)}
+DTYPES: Mapping[str, Sequence[str]] = {
+    "bf16": (),
+    "fp16": ("-DTILEKILN_FP16",),
+    "fp32": ("-DTILEKILN_FP32",),
+    "any": (),
+}
 WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)
 WGMMA = "kernels/backends/cuda/wgmma.h.jinja"
 NEED = 400 << 20  # bytes of memory that one compiler takes

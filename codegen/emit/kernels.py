@@ -32,9 +32,6 @@ class Kernel(NamedTuple):
         return {**first, **(self.file.also or {})}
 
 
-DTYPES = ("bf16", "fp16")
-
-
 def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel]:
     """Those that libraries for a target may hold, in the order of the file; of one family alone, if it is named."""
     place = f"kernels/backends/{root.target(target).backend}/builds.yaml"
@@ -45,7 +42,7 @@ def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel
         Kernel(f"{name}-{dtype}", file, dtype)
         for name, file in entries.items()
         if file.target == target
-        for dtype in DTYPES
+        for dtype in file.dtypes
         if family is None or family in Kernel(name, file, dtype).families
     ]
 
@@ -73,7 +70,8 @@ def of_plan(plan: Plan) -> dict[str, Kernel]:
 def _clauses(family: Family, kernel: Kernel) -> list[Clause]:
     chosen = kernel.families[family.name]
     when = [chosen] if isinstance(chosen, str) else chosen or [""]
-    return family.bind([f"{text} dtype={kernel.dtype}".strip() for text in when], (kernel.name, "when"))
+    dtype = "" if kernel.dtype == "any" else f" dtype={kernel.dtype}"
+    return family.bind([f"{text}{dtype}".strip() for text in when], (kernel.name, "when"))
 
 
 def _meets(instance: Instance, clause: Clause) -> bool:

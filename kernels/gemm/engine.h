@@ -32,6 +32,7 @@ struct Extra {
 // out = activation((alpha row_scale column_scale a b + beta c + bias) op d0 op d1), with what is given: m x n, a m x k, b k x n.
 // Strides are in elements, signed; out[i][j] is at out + i out_row + j. Of the two strides of a and of b one is 1.
 struct Problem {
+  static constexpr bool launches_kernels = true;
   Dtype dtype;
   OutDtype out_dtype;
   Activation activation;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/gemm/engine.h"
+#include "kernels/gemm/lists.h"
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/launch.h"
@@ -143,6 +144,7 @@ inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + by
 // One product, by the engine that was chosen.
 [[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& whole,
                                                  const Tile& tile) {
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, choice, Batch{whole, 1, 0, 0, 0, 0});
   const Engine& engine = *static_cast<const Engine*>(choice.engine);
   Problem p = whole;
   set_tile(tile, &p);

@@ -9,6 +9,7 @@ namespace tilekiln::matrix {
 
 // `count` products of one size: the first, and how many bytes lie from one to the next. 0: they share it.
 struct Batch {
+  static constexpr bool launches_kernels = true;
   Problem first;
   i64 count;
   i64 a_step, b_step, out_step, c_step;

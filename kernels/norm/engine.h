@@ -5,6 +5,7 @@ namespace tilekiln::norm {
 
 // One call, after every check. Strides are in elements; a row is contiguous. What is absent is null, or 0.
 struct Problem {
+  static constexpr bool launches_kernels = true;
   const void *x, *residual, *gamma, *beta;
   void *y, *residual_out;  // y may be x, residual_out may be residual
   float *mean, *inverse;   // of rows: the mean; 1 / rms or 1 / standard deviation

@@ -7,6 +7,7 @@ namespace tilekiln::norm {
 // One call, after every check. Strides are in elements; a row is contiguous. Forward: y, which may be gate. Backward: dgate and
 // dup of dy; dgate may be gate, dup may be up.
 struct Gated {
+  static constexpr bool launches_kernels = true;
   const void *gate, *up, *dy;
   void *y, *dgate, *dup;
   long long gate_row, up_row, dy_row, y_row, dgate_row, dup_row;

@@ -55,6 +55,7 @@ template <class Signature, class Arrays> void put_quantised(const Arrays& in, co
 template <class Engine = norm::Engine, class Problem>
 [[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call, double cost = 16) {
   const Problem& problem = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, problem);
   const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
   const int64_t many = std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
   const double work = cost * static_cast<double>(problem.rows) * problem.columns;

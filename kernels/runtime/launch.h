@@ -9,7 +9,7 @@
 namespace tilekiln {
 
 // Whether the host code of a call can be trusted with the engines of its device: on a backend with kernels of its own they are of
-// another type. A type of call whose `launches_kernels` is true looks which it has before it reads one.
+// another type. A type of call, or of a call's problem, whose `launches_kernels` is true looks which it has before it reads one.
 template <class Call>
 [[nodiscard]] tilekiln_status check_engines(const Call& call, const char* name) {
   if constexpr (requires { requires Call::launches_kernels; }) return TILEKILN_OK;

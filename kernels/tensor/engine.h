@@ -8,6 +8,7 @@ constexpr int kOuter = 6;  // 8 dimensions, two of which are the plane's
 // y[o][r][c] = x[o][r][c], of arrays whose dimensions were put in the order of y, longest step first, and joined where both step on.
 // Steps are in elements.
 struct Move {
+  static constexpr bool launches_kernels = true;
   const void* x;
   void* y;
   long long outer[kOuter], outer_x[kOuter], outer_y[kOuter];  // the rest are 1 long

@@ -75,6 +75,7 @@ inline int64_t blocks(int64_t length, int64_t block) { return (length + block - 
 [[nodiscard]] inline tilekiln_status launch_move(StageCall<Move>& call) {
   const Move& move = call.problem;
   if (move.all_planes == 0) return TILEKILN_OK;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, move);
   const int64_t inside = blocks(move.rows, move.row_block) * blocks(move.columns, move.column_block);
   const int64_t units = inside > 1 ? inside * move.all_planes : blocks(move.all_planes, move.planes);
   const auto run = static_cast<const MoveEngine*>(call.choice.engine)->run[move.bytes];

@@ -6,11 +6,13 @@
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/gemm/gemm/cuda/row.h"
 
 #define EXPORT extern "C"
 
 using tilekiln::cuda::fmha_fwd::Row;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
+using ProductRow = tilekiln::cuda::gemm::Row;
 
 extern "C" {
 int stub_devices = 1, stub_major = 9, stub_minor = 0;
@@ -24,11 +26,18 @@ uint64_t stub_lengths[3][5] = {}, stub_strides[3][4] = {};
 uint32_t stub_boxes[3][5] = {};
 Row stub_row = {};
 BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
+ProductRow stub_product = {};
 int stub_together = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
 // The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
 int stub_sequences[4][16] = {};
 }
 EXPORT int stub_row_bytes() { return sizeof(Row); }
+EXPORT void stub_product_sizes(int* to) {
+  const ProductRow& p = stub_product;
+  const int sizes[] = {p.m,     p.n,         p.k,         p.tiles_m,    p.tiles_n,
+                       p.tiles, p.a_batches, p.b_batches, p.activation, p.features};
+  memcpy(to, sizes, sizeof(sizes));
+}
 EXPORT int stub_backward_row_bytes() { return sizeof(BackwardRow); }
 
 using Opaque = void*;
@@ -79,6 +88,7 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
     memcpy(&stub_backward_row, parameters[0], sizeof(BackwardRow));
     return ++stub_stages, 0;
   }
+  if (strcmp(stub_name, "gemm_hopper") == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductRow)), 0;
   if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row
   memcpy(&stub_row, parameters[0], sizeof(Row));
   const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};

@@ -24,12 +24,12 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     check = commands.add_parser("check", help="compare every kernel with float64, on a GPU")
     bench = commands.add_parser("bench", help="time every kernel beside cuDNN and PyTorch's flash, on a GPU")
     test = commands.add_parser(
-        "test", help="call a library with CUDA tensors: the CPU's problems, streams, graphs; on a GPU"
+        "test", help="call libraries with CUDA tensors: the CPU's problems, streams, graphs; on a GPU"
     )
     test.add_argument(
         "--library", type=Path, nargs="+", required=True, help="libtilekiln_<receipt>.so with a cuda target"
     )
-    test.add_argument("--cases", type=int, default=60, help="random problems for each head dim (60)")
+    test.add_argument("--cases", type=int, default=60, help="random problems for each head dim or operator (60)")
     test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
     test.add_argument(
         "--only", choices=("problems", "behaviour", "cache"), help="a part (all); cache: what is over a KV cache"
@@ -41,7 +41,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     build.add_argument("-j", "--jobs", type=int, default=0, help="compilers at a time (one a core)")
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
     check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
-    bench.add_argument("--library", type=Path, help="time it, not kernels alone; names are head dims, or cache")
+    bench.add_argument(
+        "--library", type=Path, help="time it, not kernels alone; names are head dims, or cache, of attention"
+    )
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
     return parser.parse_args(argv)
 
@@ -51,10 +53,19 @@ def library_test(options: argparse.Namespace) -> int:
     import tilekiln as tk
     import torch
 
-    from tools.gpu import backward_behaviour, backward_cases, behaviour, cases, kv_behaviour, kv_cases
+    from tools.gpu import backward_behaviour, backward_cases, behaviour, builds, cases, kv_behaviour, kv_cases
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
+    others = [one for one in libraries if "fmha_fwd" not in one.operators]
+    if others:
+        from tools.gpu import gemm_cases, rows_cases
+
+        if len(others) < len(libraries):
+            raise builds.GpuError("library: were of attention and of others, must be of one kind")
+        print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
+        runs = [(one, gemm_cases if any("gemm" in name for name in one.operators) else rows_cases) for one in others]
+        return int(sum(cases.run(one, options.cases, seed) for one, cases in runs) > 0)
     library = libraries[0]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
     bad = 0
@@ -100,8 +111,13 @@ def main(argv: list[str]) -> int:
         elif options.library:
             import tilekiln as tk
 
-            from tools.gpu import bench_kv, bench_library
+            from tools.gpu import bench_kv, bench_library, bench_products, bench_rows
 
+            operators = tk.load(options.library).operators
+            if "fmha_fwd" not in operators:
+                timed = bench_products if "gemm" in operators else bench_rows
+                timed.run(tk.load(options.library), options.rounds)
+                return 0
             if options.names == ["cache"]:
                 bench_kv.run(tk.load(options.library), options.rounds)
                 return 0

@@ -16,7 +16,6 @@ from tools.gpu import sass
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = ROOT / "kernels" / "backends" / "cuda"
-DTYPES = ("bf16", "fp16")
 
 
 class GpuError(Exception):
@@ -40,6 +39,7 @@ class Build:
     family: str = ""
     when: str = ""
     also: dict[str, str] = field(default_factory=dict)  # further families
+    dtypes: tuple[str, ...] = ()
 
     def command(self, nvcc: Path, out: Path) -> list[str]:
         """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""
@@ -56,7 +56,11 @@ class Build:
 def builds(names: list[str] | None = None) -> list[Build]:
     """Every build whose name begins with one of `names`; all without names."""
     table: dict[str, dict[str, Any]] = yaml.safe_load((CUDA / "builds.yaml").read_text(encoding="utf-8"))
-    every = [Build(name=f"{key}-{dtype}", dtype=dtype, **entry) for key, entry in table.items() for dtype in DTYPES]
+    every = [
+        Build(name=f"{key}-{dtype}", dtype=dtype, **entry)
+        for key, entry in table.items()
+        for dtype in entry.get("dtypes", ("bf16", "fp16"))
+    ]
     chosen = [build for build in every if not names or build.name.startswith(tuple(names))]
     if not chosen:
         raise GpuError(f"names: {', '.join(names or [])}: no kernel's name begins so; there are: {', '.join(table)}")

@@ -62,6 +62,7 @@ tilekiln_status launch(StageCall<matrix::Batch>& call) {
   namespace at = tilekiln::batched_gemm::fields;
   const uint32_t* const how = call.choice.how->fields;
   const matrix::Batch& batch = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, batch);
   const matrix::Engine& engine = *static_cast<const matrix::Engine*>(call.choice.engine);
   const matrix::Tile tile = {how[at::tile_m], how[at::tile_n], how[at::tile_k]};
   const matrix::Cut cut(batch.first, engine, call.threads, batch.count, tile.n);

@@ -5,6 +5,7 @@ namespace tilekiln::norm {
 
 // One call, after every check. Strides are in elements; a row is contiguous. y may be x.
 struct SoftmaxProblem {
+  static constexpr bool launches_kernels = true;
   const void* x;
   void* y;
   long long x_row, y_row;

@@ -1,0 +1,68 @@
+// The row of CUDA's matrix products: the one argument of the kernel, and what one build of it is made for.
+//
+// Plain data. tools/gpu reads the fields of `Row` and `Build` from this text, so a declaration is one line.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/backends/cuda/tensor_map.h"
+
+namespace tilekiln::cuda::gemm {
+
+// Bits of Row::features, uniform over a launch.
+enum Feature : int {
+  kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the dtype of a
+  kWideOut = 2,     // rows of out begin at 16 bytes: 8-byte or 16-byte stores
+  kWideExtras = 4,  // pairs of columns of every extra matrix lie at one address of their size
+  kBiasOfRows = 8,
+  kGatherA =
+      16,  // a or b lies where the copy engine cannot follow, or otherwise than the build has it: element by element
+  kGatherB = 32,
+  kAligned = 64,  // kWideOut, kWideExtras, and numbers of columns from an address of two on
+};
+
+// A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
+struct Extra {
+  const void* data;
+  int64_t row, column, batch;  // strides in elements
+  float factor;
+  int multiply;
+};
+
+// Where elements of an operand that is gathered lie: [batch b + line l + step s], of row l of a or column l of b, and s along k.
+struct Gathered {
+  const uint16_t* data;
+  int64_t batch, line, step;
+};
+
+// out[i][j] = activation(alpha row_scale[i] column_scale[j] sum over k of a b + bias, then the extras), i < m, j < n.
+struct alignas(128) Row {
+  TensorMap a, b;
+  Gathered from_a, from_b;
+  void* out;
+  int64_t out_row, out_batch;  // strides in elements; columns follow each other
+  Extra extra[2];
+  const float* bias;
+  const float* row_scale;
+  const float* column_scale;
+  float alpha;
+  float clamp_min, clamp_max;
+  int m, n, k;
+  int tiles_m, tiles_n, tiles;  // of one product, and of all
+  int group;                    // rows of tiles that are walked together, so that their operands stay in L2
+  int a_batches, b_batches;     // 0: all products share the operand
+  int activation;               // matrix::Activation
+  int features;
+};
+
+// What the host must know of a build; the cubin holds one as `gemm_build`.
+struct Build {
+  int rows, columns;  // of a tile
+  int steps;          // elements along k of a stage
+  int threads;
+  int shared_bytes;
+  int lines_a, lines_b;  // 1: contiguous from one line to the next; 0: along k
+  int fp16;              // else bf16
+};
+
+}  // namespace tilekiln::cuda::gemm

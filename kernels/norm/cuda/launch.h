@@ -1,0 +1,80 @@
+// A checked call over rows becomes the row of one launch. Included once, by the file of a pipeline, which is compiled with
+// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its
+// rows need, the others are null here.
+#pragma once
+#include <algorithm>
+#include <initializer_list>
+
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/norm/cuda/row.h"
+
+#define TILEKILN_JOIN(a, b, c, d) a##b##c##d
+#define TILEKILN_ENGINE(target, family) TILEKILN_JOIN(tilekiln_, target, family, _blocks)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::norm {
+namespace {
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// Rows of an array, `step` elements of `bytes` apart; null: not given.
+struct Rows {
+  const void* data;
+  long long step;
+  int bytes;
+};
+
+// 16-byte accesses where all of them can be; `element`: bytes of those that a vector counts.
+bool are_wide(long long rows, std::initializer_list<Rows> arrays) {
+  for (const Rows& one : arrays) {
+    if (one.data == nullptr) continue;
+    const bool even = rows == 1 || one.step * one.bytes % 16 == 0;
+    if (!even || reinterpret_cast<uintptr_t>(one.data) % 16 != 0) return false;
+  }
+  return true;
+}
+
+template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
+                                                     std::initializer_list<Rows> arrays) {
+  if (p.rows == 0) return TILEKILN_OK;
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const Kernel* kernel = nullptr;
+  for (const Kernel* one : kernels) {
+    if (one != nullptr && build_of(*one).dtype == p.dtype) kernel = one;
+  }
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a row over rows for cuda without its kernel");
+  const Build& build = build_of(*kernel);
+  const int wide = p.dtype == 0 ? 4 : 8;
+  const long long vectors = (static_cast<long long>(p.columns) + wide - 1) / wide;
+  unsigned lanes = 32;
+  while (lanes < 1024 && static_cast<long long>(lanes) * build.held < vectors) lanes *= 2;
+  Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0};
+  const unsigned threads = row.warps != 0 ? 128 : lanes;
+  const long long blocks = row.warps != 0 ? (p.rows + 3) / 4 : p.rows;
+  const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
+  return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &row, false});
+}
+
+constexpr int bytes_of(int dtype) { return dtype == 0 ? 4 : 2; }
+
+[[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {
+  const auto& p = *static_cast<const tilekiln::norm::Problem*>(problem);
+  const int bytes = bytes_of(p.dtype);
+  const void* const y = p.y_scale != nullptr ? nullptr : p.y;  // bytes are stored as they may be
+  return launch_rows(site, p,
+                     {{p.x, p.x_row, bytes},
+                      {p.residual, p.residual_row, bytes},
+                      {p.residual_out, p.residual_out_row, bytes},
+                      {y, p.y_row, bytes},
+                      {p.unquantised, p.unquantised_row, bytes},
+                      {p.gamma, 0, bytes},
+                      {p.beta, 0, bytes}});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::norm

@@ -1,0 +1,20 @@
+// The row of CUDA's moves: the one argument of their kernels, and what the build is made for.
+#pragma once
+
+#include "kernels/tensor/engine.h"
+
+namespace tilekiln::cuda::move {
+
+// Of copied rows strides and lengths along columns count vectors of `bytes`, not elements.
+struct Row {
+  tensor::Move move;
+  int bytes;           // of what is moved at once: a vector of a row, or an element
+  int lanes;           // of copied rows: threads that share a row, a power of two
+  int wide_x, wide_y;  // of tiles: lines of x, of y begin at 16 bytes
+  long long tiles_r, tiles_c;
+};
+
+// What the host must know of a build; the cubin holds one as `move_build`.
+struct Build { int threads; };
+
+}  // namespace tilekiln::cuda::move

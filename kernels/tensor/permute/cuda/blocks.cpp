@@ -1,0 +1,99 @@
+// The blocks engine of moves: a checked move becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
+// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+#include <algorithm>
+
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/tensor/cuda/row.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _permute_blocks)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::move {
+namespace {
+
+using tensor::kOuter;
+using tensor::Move;
+using tensor::Way;
+
+long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
+
+// Elements, a power of two up to `most`, that every step of `length` > 1 and address lets move at once.
+long long elements_at_once(const Move& m, long long most) {
+  long long count = most;
+  const auto fit = [&](long long step) {
+    while (step % count != 0) count /= 2;
+  };
+  const auto fit_address = [&](const void* address) {
+    while (reinterpret_cast<uintptr_t>(address) % (static_cast<uintptr_t>(count) << m.bytes) != 0) count /= 2;
+  };
+  for (int i = 0; i < kOuter; ++i) {
+    if (m.outer[i] > 1) fit(m.outer_x[i]), fit(m.outer_y[i]);
+  }
+  if (m.rows > 1) fit(m.row_x), fit(m.row_y);
+  fit(m.columns);
+  fit_address(m.x), fit_address(m.y);
+  return count;
+}
+
+void fill_rows(Row* row, int threads, long long* work) {
+  Move& m = row->move;
+  const long long once = elements_at_once(m, 16 >> m.bytes);
+  for (int i = 0; i < kOuter; ++i) m.outer_x[i] /= once, m.outer_y[i] /= once;
+  m.row_x /= once, m.row_y /= once, m.columns /= once;
+  row->bytes = static_cast<int>(once << m.bytes);
+  constexpr int together = 4;  // vectors of a thread
+  row->lanes = 1;
+  while (row->lanes < threads && static_cast<long long>(row->lanes) * together < m.columns) row->lanes *= 2;
+  *work = divide_up(m.all_planes * m.rows, threads / row->lanes) *
+          divide_up(m.columns, static_cast<long long>(row->lanes) * together);
+}
+
+// Whether lines that are `step` elements apart all begin at 16 bytes, where those of planes do.
+bool is_wide(const Move& m, const void* data, const long long* outer, long long step, long long lines) {
+  const auto fits = [&](long long elements) { return (elements << m.bytes) % 16 == 0; };
+  for (int i = 0; i < kOuter; ++i) {
+    if (m.outer[i] > 1 && !fits(outer[i])) return false;
+  }
+  return (lines == 1 || fits(step)) && reinterpret_cast<uintptr_t>(data) % 16 == 0;
+}
+
+tilekiln_status launch_blocks(const Site& site, const void* problem) {
+  const auto& m = *static_cast<const Move*>(problem);
+  if (m.all_planes == 0) return TILEKILN_OK;
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const Kernel* kernel = nullptr;
+  for (const Kernel* one : kernels) kernel = one != nullptr ? one : kernel;
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a move for cuda without its kernel");
+  const int threads = static_cast<const Build*>(kernel->build)->threads;
+  Row row = {m, 1 << m.bytes, 0, 0, 0, 0, 0};
+  long long work = 0;
+  const char* name = "move_scattered";
+  if (m.way == static_cast<int>(Way::rows)) {
+    name = "move_rows";
+    fill_rows(&row, threads, &work);
+  } else if (m.way == static_cast<int>(Way::tiles)) {
+    constexpr const char* names[] = {"move_tiles_1", "move_tiles_2", "move_tiles_4", "move_tiles_8"};
+    name = names[m.bytes];
+    constexpr int sides[] = {128, 128, 64, 64};
+    row.tiles_r = divide_up(m.rows, sides[m.bytes]);
+    row.tiles_c = divide_up(m.columns, sides[m.bytes]);
+    row.wide_x = is_wide(m, m.x, m.outer_x, m.column_x, m.columns) ? 1 : 0;
+    row.wide_y = is_wide(m, m.y, m.outer_y, m.row_y, m.rows) ? 1 : 0;
+    work = row.tiles_r * row.tiles_c * m.all_planes;
+  } else {
+    work = divide_up(m.all_planes * m.rows * m.columns, threads);
+  }
+  const auto grid = static_cast<unsigned>(std::min<long long>(work, INT32_MAX));
+  return launch(site, {kernel, name, {grid, 1, 1}, static_cast<unsigned>(threads), 0, &row, false});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::move
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::move::launch_blocks};

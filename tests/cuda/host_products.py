@@ -1,0 +1,74 @@
+"""What tests/cuda/test_products.py runs beside the stub of the driver: python host_products.py LIBRARY CASE."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+
+import tilekiln as tk
+
+from tests.cuda.host_side import Device, number, numbers, refused, stub
+
+WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/row.h
+NAMES = ("m", "n", "k", "tiles_m", "tiles_n", "tiles", "a_batches", "b_batches", "activation", "features")
+
+
+def row() -> dict[str, int]:
+    values = (ctypes.c_int * len(NAMES))()
+    stub.stub_product_sizes(values)
+    return dict(zip(NAMES, values, strict=True))
+
+
+def matrix(*shape: int, strides: Sequence[int] = ()) -> Device:
+    made = Device(*shape)
+    for index, stride in enumerate(strides):
+        made.exported.managed.tensor.strides[index] = stride
+    return made
+
+
+def last() -> str:
+    return ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value.decode()  # type: ignore[union-attr]
+
+
+def products(library: tk.Library) -> None:
+    """A linear layer: maps of both operands, tiles, and what is gathered where the copy engine cannot follow."""
+    x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
+    library.gemm(x, w, out=out)
+    assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper", 1, 2)
+    expected = (300, 1000, 520, 3, 4, 12, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+    assert row() == dict(zip(NAMES, expected, strict=True))
+    assert (number("grid").value, number("threads").value) == (12, 384)
+    assert 0 < number("shared_bytes").value <= 232448
+    assert numbers("lengths", ctypes.c_uint64, 3, 5).tolist()[:2] == [[520, 300, 1, 1, 1], [520, 1000, 1, 1, 1]]
+    assert numbers("strides", ctypes.c_uint64, 3, 4)[:2, 0].tolist() == [1040, 1040]
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:2, :2].tolist() == [[64, 128], [64, 256]]
+    odd = matrix(300, 520, strides=(521, 1))
+    odd.exported.managed.tensor.shape[0] = 200  # what 300 rows of 520 have room for
+    library.gemm(odd, w, out=matrix(200, 1000))
+    assert number("maps").value == 3
+    assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_A
+    library.gemm(x, w, out=matrix(300, 1000), alpha=0.0)  # reads neither
+    assert (row()["k"], number("maps").value) == (0, 3)
+    launches = number("launches").value
+    library.gemm(matrix(0, 520), w, out=matrix(0, 1000))
+    assert number("launches").value == launches
+    number("encode_error").value = 1
+    said = refused(lambda: library.gemm(x, w, out=out), RuntimeError)
+    assert "cuda:0: a: as the stub was told" in said, said
+
+
+def rows(library: tk.Library) -> None:
+    """A warp a short row, a block a long one; nothing for no rows."""
+    for count, columns, grid, threads in ((1000, 64, 250, 128), (7, 4096, 7, 128), (3, 40000, 3, 1024)):
+        library.softmax(Device(count, columns), y=Device(count, columns))
+        assert (last(), number("grid").value, number("threads").value) == ("rows", grid, threads)
+    launches = number("launches").value
+    library.softmax(Device(0, 64), y=Device(0, 64))
+    assert number("launches").value == launches
+
+
+CASES = {case.__name__: case for case in (products, rows)}
+
+if __name__ == "__main__":
+    CASES[sys.argv[2]](tk.load(sys.argv[1]))

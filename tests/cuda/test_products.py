@@ -1,0 +1,83 @@
+"""Libraries with products and norms for a CUDA target, without a GPU: plans, and what is asked of a driver."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from build_support.toolchain import ToolchainError
+from build_support.toolchains import nvcc
+from codegen.emit import kernels
+from codegen.plan.plan import resolve
+from codegen.schema.tree import tree
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCTS = "family=gemm dtype=bf16 out_dtype=bf16 bias=no activation=none scaled=no"
+
+pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
+
+
+@pytest.fixture(scope="module")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driver")
+    command = ["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-I.", "-Wall", "-Wextra", "-Werror"]
+    subprocess.run([*command, "tests/cuda/driver_stub.cpp", "-o", folder / "libcuda.so.1"], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("receipt", "where", "case"),
+    [("gemm_linear", PRODUCTS, "products"), ("norm_default", "family=softmax dtype=bf16", "rows")],
+    ids=["products", "rows"],
+)
+def test_host_side(build_library: Callable[..., Path], stub: Path, receipt: str, where: str, case: str) -> None:
+    try:
+        nvcc.find_nvcc()
+    except ToolchainError as error:
+        if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    path = build_library(receipt, targets="cuda-sm90a", where=where)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "tests/cuda/host_products.py", str(path), case]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_row_has_a_kernel() -> None:
+    """By the plan alone: a product has the build of its layouts, a norm one of its dtype, moves the one there is."""
+    other = {"row": "column", "column": "row"}
+    for receipt in ("gemm_default", "gemm_multi_d", "norm_default"):
+        plan = resolve(receipt, ["cuda-sm90a"])
+        held = {kernel.name for kernel in kernels.of_plan(plan).values()}
+        assert plan.instances
+        for instance in plan.instances:
+            signature = instance.signature
+            if "layout_a" in signature:
+                layouts = (signature["layout_a"], signature["layout_b"])
+                if signature["layout_out"] == "column":
+                    layouts = (other[str(layouts[1])], other[str(layouts[0])])
+                assert f"gemm_{layouts[0]}_{layouts[1]}-{signature['dtype']}" in held
+            elif "element" in signature:
+                assert "move-any" in held
+            else:
+                assert f"{instance.family}-{signature['dtype']}" in held
+
+
+def test_a_linear_layer_takes_one_kernel_a_dtype() -> None:
+    held = {kernel.name for kernel in kernels.of_plan(resolve("gemm_linear", ["cuda-sm90a"])).values()}
+    assert held == {"gemm_row_column-bf16", "gemm_row_column-fp16"}
+
+
+def test_what_the_target_refuses() -> None:
+    root = tree()
+    for name in ("gemm", "batched_gemm", "gemm_multi_d"):
+        (rule,) = root.refusals(root.target("cuda-sm90a"), root.family(name))
+        assert "its tensor cores multiply no fp32, and no kernel of 8 bits exists yet" in rule.says
+    dtypes = {one.signature["dtype"] for one in resolve("gemm_default", ["cuda-sm90a"]).instances}
+    assert dtypes == {"fp16", "bf16"}

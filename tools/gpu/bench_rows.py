@@ -1,0 +1,90 @@
+"""Norms and moves of a library beside a copy on the device: TB/s of what must be read and written, and the share."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tilekiln as tk
+import torch
+
+from tools.gpu.bench import interleaved
+
+SHAPES = ((4096, 1024), (16384, 4096), (8192, 8192), (4096, 16384), (1024, 65536))
+
+
+def measure(programs: dict[str, tuple[Any, int]], rounds: int) -> None:
+    """`programs`: with the bytes of each. The first is a copy."""
+    took = interleaved({name: program for name, (program, _) in programs.items()}, rounds)
+    rates = {name: size / took[name] / 1e9 for name, (_, size) in programs.items()}
+    of_copy = rates["torch copy"]
+    for name, rate in rates.items():
+        print(f"  {name:28} {rate:6.3f} TB/s {rate / of_copy:6.3f}", flush=True)
+
+
+def of_rows(library: tk.Library, shape: tuple[int, int], dtype: Any, rounds: int) -> None:
+    count, columns = shape
+    x, residual, y, up = (torch.randn(shape, device="cuda").to(dtype) for _ in range(4))
+    gamma, beta = (torch.randn(columns, device="cuda").to(dtype) for _ in range(2))
+    size = x.numel() * x.element_size()
+    quantised, scale = torch.empty(shape, device="cuda", dtype=torch.int8), torch.empty(count, device="cuda")
+    print(f"{dtype} {count} x {columns}", flush=True)
+    measure(
+        {
+            "torch copy": (partial(y.copy_, x), 2 * size),
+            "rmsnorm2d": (partial(library.rmsnorm2d, x, gamma, y=y), 2 * size),
+            "rmsnorm2d, residual": (
+                partial(library.rmsnorm2d, x, gamma, y=y, residual=residual, residual_out=up),
+                4 * size,
+            ),
+            "layernorm2d": (partial(library.layernorm2d, x, gamma, beta, y=y), 2 * size),
+            "softmax": (partial(library.softmax, x, y=y), 2 * size),
+            "silu_and_mul": (partial(library.silu_and_mul, x, residual, y=y), 3 * size),
+            "rmsnorm2d_rdquant": (
+                partial(library.rmsnorm2d_rdquant, x, gamma, y=quantised, y_scale=scale),
+                size + x.numel(),
+            ),
+            "add_rmsnorm2d_rdquant": (
+                partial(
+                    library.rmsnorm2d_rdquant, x, gamma, y=quantised, y_scale=scale, residual=residual, residual_out=up
+                ),
+                3 * size + x.numel(),
+            ),
+            "smoothquant": (partial(library.smoothquant, x, None, y=quantised, y_scale=scale), size + x.numel()),
+            "copy": (partial(library.copy, x, y=y), 2 * size),
+            "torch rms_norm": (partial(torch.nn.functional.rms_norm, x, (columns,), gamma), 2 * size),
+            "torch softmax": (partial(torch.softmax, x, 1), 2 * size),
+        },
+        rounds,
+    )
+
+
+def of_moves(library: tk.Library, rounds: int) -> None:
+    for kind in (torch.uint8, torch.bfloat16, torch.float32, torch.float64):
+        side = {1: 16384, 2: 8192, 4: 8192, 8: 4096}[kind.itemsize]
+        x = torch.randint(0, 256, (side, side * kind.itemsize), device="cuda", dtype=torch.uint8).view(kind)
+        y, heads = torch.empty_like(x), x.view(16, side // 16, 32, side // 32)
+        turned = torch.empty(16, 32, side // 16, side // 32, device="cuda", dtype=kind)
+        images = torch.empty(16, 32, side // 32, side // 16, device="cuda", dtype=kind)
+        size = 2 * x.numel() * x.element_size()
+        print(f"{kind} {side} x {side}", flush=True)
+        measure(
+            {
+                "torch copy": (partial(y.copy_, x), size),
+                "copy": (partial(library.copy, x, y=y), size),
+                "transpose": (partial(library.transpose, x, y=y), size),
+                "permute 0 2 1 3": (partial(library.permute, heads, axes=(0, 2, 1, 3), y=turned), size),
+                "permute 0 2 3 1": (partial(library.permute, heads, axes=(0, 2, 3, 1), y=images), size),
+                "torch transpose": (partial(y.copy_, x.T), size),
+            },
+            rounds,
+        )
+
+
+def run(library: tk.Library, rounds: int) -> None:
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
+    for shape in SHAPES:
+        of_rows(library, shape, torch.bfloat16, rounds)
+    for dtype in (torch.float16, torch.float32):
+        of_rows(library, SHAPES[2], dtype, rounds)
+    of_moves(library, rounds)

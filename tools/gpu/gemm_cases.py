@@ -1,0 +1,190 @@
+"""Matrix products through a library with CUDA tensors: random problems, strides and epilogues against float64."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+import tilekiln as tk
+import torch
+from tilekiln.reference import gemm as reference
+
+from tools.gpu.cases import HANGS, hung, on_device, on_host
+
+DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+TORCH_OF = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+LINES = (0, 1, 2, 7, 8, 31, 63, 64, 65, 100, 128, 129, 200, 255, 256, 257, 300, 520)
+STEPS = (0, 1, 8, 15, 16, 17, 63, 64, 65, 128, 200, 256, 257, 600)
+PLACES = ("packed", "packed", "padded", "odd")
+
+
+class Placed(NamedTuple):
+    """A matrix, and how it lies on the device: lines `room` elements apart, from `start` behind a good address on."""
+
+    array: np.ndarray
+    columns: bool
+    room: int
+    start: int
+
+    def on_device(self) -> torch.Tensor:
+        rows, columns = self.array.shape
+        lines, length = (columns, rows) if self.columns else (rows, columns)
+        step = length + self.room
+        flat = torch.full(
+            (lines * step + self.start + 8,), float("nan"), device="cuda", dtype=TORCH_OF[self.array.dtype.name]
+        )
+        strides = (1, max(step, 1)) if self.columns else (max(step, 1), 1)
+        made = flat.as_strided((rows, columns), strides, self.start)
+        made.copy_(on_device(self.array))
+        return made
+
+
+def matrix(draw: random.Random, numbers: np.random.Generator, rows: int, columns: int, dtype: Any) -> Placed:
+    """Where the copy engine follows it, and where not."""
+    turned, how = draw.random() < 0.5, draw.choice(PLACES)
+    length = rows if turned else columns
+    room, start = {"packed": (0, 0), "padded": (-length % 8 + 8, 0), "odd": (3, 1)}[how]
+    return Placed(numbers.standard_normal((rows, columns), np.float32).astype(dtype), turned, room, start)
+
+
+def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict[str, Any]:
+    m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
+    to = draw.choice((dtype, dtype, "fp32"))
+    kind: Any = np.float32 if to == "fp32" else DTYPES[dtype]
+    of: dict[str, Any] = {
+        "a": matrix(draw, numbers, m, k, DTYPES[dtype]),
+        "b": matrix(draw, numbers, k, n, DTYPES[dtype]),
+        "to": to,
+        "alpha": draw.choice((1.0, 1.0, -0.5, 3.0)),
+        "activation": draw.choice(("none", "none", *reference.ACTIVATIONS)),
+        "out": matrix(draw, numbers, m, n, kind),
+    }
+    if draw.random() < 0.4:
+        of |= {"c": matrix(draw, numbers, m, n, kind), "beta": draw.choice((1.0, 0.25, -2.0))}
+    if draw.random() < 0.4:
+        of["bias"] = numbers.standard_normal(n, np.float32)
+    if draw.random() < 0.2:
+        of["row_scale"] = numbers.standard_normal(m, np.float32)
+    if draw.random() < 0.2:
+        of["column_scale"] = numbers.standard_normal(n, np.float32)
+    return of
+
+
+def described(of: dict[str, Any]) -> str:
+    placed = {name: (one.array.shape, *one[1:]) for name, one in of.items() if isinstance(one, Placed)}
+    return f"{placed} { ({name: one for name, one in of.items() if isinstance(one, (str, float))}) } {sorted(of)}"
+
+
+def one_product(library: tk.Library, of: dict[str, Any]) -> str | None:
+    """What is wrong with one; "" where nothing is; None where the library has no kernel. Twice, bit for bit."""
+    numbers = {name: of[name] for name in ("alpha", "beta", "activation") if name in of}
+    rows = {name: of[name] for name in ("bias", "row_scale", "column_scale") if name in of}
+    given = {name: on_device(one) for name, one in rows.items()}
+    if "c" in of:
+        given["c"], rows["c"] = of["c"].on_device(), of["c"].array
+    a, b = of["a"].on_device(), of["b"].on_device()
+    made = []
+    for _ in range(2):
+        out = of["out"].on_device().fill_(float("nan"))
+        try:
+            library.gemm(a, b, out=out, **given, **numbers)
+        except tk.NoKernelError:
+            return None
+        made.append(on_host(out, of["out"].array))
+    fault = reference.faults(made[0], reference.gemm(of["a"].array, of["b"].array, **rows, **numbers, dtype=of["to"]))
+    return fault or ("" if made[0].tobytes() == made[1].tobytes() else "two runs differ")
+
+
+def large(library: tk.Library, dtype: str) -> str:
+    """4k and ragged near it, in all layouts, by rows that PyTorch makes in fp64."""
+    for m, n, k in ((4096, 4096, 4096), (4099, 4240, 4072)):
+        rows = torch.randint(0, m, (64,), device="cuda")
+        for turned_a in (False, True):
+            for turned_b in (False, True):
+                a = torch.randn((k, m) if turned_a else (m, k), device="cuda", dtype=TORCH[dtype])
+                b = torch.randn((n, k) if turned_b else (k, n), device="cuda", dtype=TORCH[dtype])
+                a, b = a.T if turned_a else a, b.T if turned_b else b
+                try:
+                    out = library.gemm(a, b)
+                except tk.NoKernelError:  # of a layout
+                    continue
+                wide = a[rows].double() @ b.double()
+                error = ((out[rows].double() - wide).norm() / wide.norm()).item()
+                if not error < {"bf16": 4e-3, "fp16": 5e-4}[dtype]:
+                    return f"{m} x {n} x {k}, a turned {turned_a}, b turned {turned_b}: error {error:.2e}"
+    return ""
+
+
+def batches(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    count, m, n, k = draw.randint(1, 5), draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    a = numbers.standard_normal((count, m, k), np.float32).astype(DTYPES[dtype])
+    b = numbers.standard_normal((count, n, k), np.float32).astype(DTYPES[dtype]).transpose(0, 2, 1)
+    if draw.random() < 0.5:
+        b = np.broadcast_to(b[:1], b.shape)  # one for all
+    c = numbers.standard_normal((count, m, n), np.float32).astype(DTYPES[dtype])
+    device_b = on_device(b) if b.strides[0] else on_device(b[:1]).expand(b.shape)
+    out = torch.full(c.shape, float("nan"), device="cuda", dtype=TORCH[dtype])
+    library.batched_gemm(on_device(a), device_b, c=on_device(c), out=out, activation="relu")
+    made = on_host(out, c)
+    for i in range(count):
+        fault = reference.faults(made[i], reference.gemm(a[i], b[i], c[i], activation="relu"))
+        if fault:
+            return f"batch {i} of {count}, {m} x {n} x {k}: {fault}"
+    return ""
+
+
+def several(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    m, n, k = draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    a, b = (numbers.standard_normal(s, np.float32).astype(DTYPES[dtype]) for s in ((m, k), (k, n)))
+    shapes = draw.sample([(m, n), (1, n), (m, 1), (1, 1)], draw.choice((1, 2)))
+    ds = [numbers.standard_normal(shape, np.float32).astype(DTYPES[dtype]) for shape in shapes]
+    how = draw.choice(("add", "multiply"))
+    more = {"d1": on_device(ds[1])} if len(ds) > 1 else {}
+    out = library.gemm_multi_d(on_device(a), on_device(b), on_device(ds[0]), elementwise=how, **more)
+    fault = reference.faults(on_host(out, a), reference.gemm_multi_d(a, b, ds, elementwise=how))
+    return f"{m} x {n} x {k} {how} {shapes}: {fault}" if fault else ""
+
+
+def run(library: tk.Library, cases: int, seed: int) -> int:
+    """Prints each failure; how many there were."""
+    draw, numbers = random.Random(seed), np.random.default_rng(seed)
+    families = {one.family for one in library.instances()}
+    bad = missing = 0
+
+    def report(what: str, check: Callable[[], str | None]) -> None:
+        nonlocal bad, missing
+        watchdog = threading.Timer(HANGS, hung, [what])
+        watchdog.start()
+        try:
+            fault = check()
+        except Exception as error:
+            fault = f"{type(error).__name__}: {error}"
+        finally:
+            watchdog.cancel()
+        missing += fault is None
+        if fault:
+            bad += 1
+            print(f"BAD {what}: {fault}", flush=True)
+
+    for dtype in DTYPES:
+        for _ in range(cases):
+            if "gemm" in families:
+                of = drawn(draw, numbers, dtype)
+                report(f"gemm {dtype} {described(of)}", partial(one_product, library, of))
+            for family, check in (("batched_gemm", batches), ("gemm_multi_d", several)):
+                if family in families:
+                    report(f"{family} {dtype}", partial(check, library, draw, numbers, dtype))
+        if "gemm" in families:
+            report(f"gemm {dtype}, large", partial(large, library, dtype))
+    print(
+        f"{library.receipt}: {cases} products of {sorted(families)} in both dtypes, seed {seed}: {bad} bad, "
+        f"{missing} of signatures that it has not",
+        flush=True,
+    )
+    return bad
