@@ -85,8 +85,11 @@ class Bare:
                 for made in (own.q_proj, own.k_proj, own.v_proj)
             )
             k, v = past_key_values.layers[number].update(turned(k), v)
-            seen = (turned(q), k, v)
-            out = calls.forward(*(one.transpose(1, 2) for one in seen), causal=tokens > 1, return_lse=False)[0]
+            q, k, v = (one.transpose(1, 2) for one in (turned(q), k, v))
+            if tokens > 1:
+                out = calls.forward(q, k, v, causal=True, return_lse=False)[0]
+            else:
+                out = calls.splitkv(q, k, v)
             x = x + own.o_proj.product(out.reshape(batch * tokens, -1)).view(x.shape)
             h = layer.post_attention_layernorm(x).view(batch * tokens, -1)
             gated = layers.silu_and_mul(layer.mlp.gate_proj.product(h), layer.mlp.up_proj.product(h))
