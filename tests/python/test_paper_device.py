@@ -107,6 +107,7 @@ DECLARED = (
     *("gemm", "batched_gemm", "gemm_multi_d", "flatmm", "flatmm_quant", "gemm_quant", "grouped_gemm", "fused_moe"),
     *("softmax", "rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant", "smoothquant"),
     *("moe_smoothquant", "rmsnorm2d_bwd", "layernorm2d_bwd", "transpose", "silu_and_mul", "silu_and_mul_bwd"),
+    *("cross_entropy", "cross_entropy_bwd", "rotary"),
 )
 
 
