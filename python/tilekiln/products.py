@@ -31,10 +31,14 @@ def matmul(a: Array, b: Array, c: Array | None = None, **arguments: Unpack[Produ
 
     a (m, k) and b (k, n) give (m, n); a (batch, m, k) and b (batch, k, n) give (batch, m, n), the shape of c. Of the
     last two dimensions one stride must be 1; the stride of a batch is anything, 0 included. dtypes, sums, special
-    values and errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework. It has
-    no derivative: a torch tensor whose gradient would be recorded is refused.
+    values and errors are those of `Library.gemm` and `Library.batched_gemm`; the result is of a's framework. Where a
+    torch tensor requires grad it takes part in autograd: its backward is two products, of fp32, fp16 or bf16; an
+    activation is then PyTorch's own, and there is no second derivative.
     """
-    refuse_gradients("matmul", "", {"a": a, "b": b, "c": c})
+    if _recorded(a, b, c):
+        from .torch.products import product
+
+        return product(a, b, c, None, arguments)
     return _call("batched_gemm" if getattr(a, "ndim", 2) == 3 else "gemm", (a, b), {"c": c, **arguments})
 
 
@@ -54,11 +58,17 @@ def linear(
     rows of x become int8, each with a factor of its own, which int4 is multiplied by about three times as fast.
     bias becomes fp32 if it is not; c, a residual to add, has the dtype of x. x, if it has not two dimensions, is
     reshaped. Sums are fp32, and the result, rounded once, has the dtype of x. Errors are those of `Library.gemm`
-    and `Library.flatmm`. It has no derivative: a torch tensor whose gradient would be recorded is refused.
+    and `Library.flatmm`. Where a torch tensor requires grad it takes part in autograd as `matmul` does; a packed
+    weight, which has no gradient, is then unpacked for the call, and a quantised one refused.
     """
     extra: dict[str, Any] = {"stream": arguments.pop("stream", None)} if "stream" in arguments else {}
     panels = weight.panels if isinstance(weight, (PackedWeight, QuantisedWeight)) else _array("weight", weight)
-    refuse_gradients("linear", "", {"x": _array("x", x), "weight": panels, "bias": bias, "c": c})
+    recorded = _recorded(_array("x", x), panels, bias, c)
+    if isinstance(weight, QuantisedWeight):
+        refuse_gradients("linear of a quantised weight", "", {"x": x, "weight": panels, "bias": bias, "c": c})
+    elif recorded and isinstance(weight, PackedWeight) and panels.ndim == 4 and not panels.requires_grad:
+        weight = weight.unpack()
+        panels = weight
     if quantise_x and not isinstance(weight, QuantisedWeight):
         raise ArgumentError("quantise_x: was True, must be False unless weight is a QuantisedWeight")
     if isinstance(weight, QuantisedWeight):
@@ -101,7 +111,12 @@ def linear(
             raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2: (n, k)")
         if weight.shape[1] != rows.shape[1]:
             raise ArgumentError(f"weight: k was {weight.shape[1]}, must be {rows.shape[1]}, the k of x")
-        out = _call("gemm", (rows, weight.T), {"bias": bias, "c": c, **arguments, **extra})
+        if recorded:
+            from .torch.products import product
+
+            out = product(rows, weight.T, c, bias, {**arguments, **extra})
+        else:
+            out = _call("gemm", (rows, weight.T), {"bias": bias, "c": c, **arguments, **extra})
     return out if x.ndim == 2 else out.reshape(*x.shape[:-1], out.shape[1])
 
 
@@ -135,6 +150,15 @@ class PackedWeight:
     def __repr__(self) -> str:
         groups = f"groups={self.panels.shape[0]} " if self.panels.ndim == 5 else ""
         return f"<tilekiln.PackedWeight {groups}n={self.n} k={self.k} {self.panels.dtype}>"
+
+
+def _recorded(*arrays: Any) -> bool:
+    """Whether PyTorch records a gradient of a call with these."""
+    if not any(getattr(array, "requires_grad", False) for array in arrays):
+        return False
+    import torch
+
+    return torch.is_grad_enabled()
 
 
 def _array(name: str, value: Any) -> Any:

@@ -94,15 +94,63 @@ def test_torch() -> None:
     packed = tk.PackedWeight(layer.weight)
     assert torch.equal(packed.unpack(), layer.weight)
     for weight in (layer.weight.detach(), packed):
-        with pytest.raises(tk.ArgumentError, match="bias: requires grad, and linear has no derivative: call it under"):
-            tk.linear(x, weight, layer.bias)
         made = tk.linear(x, weight, layer.bias.detach(), activation="silu")
         assert made.dtype == torch.bfloat16
         assert torch.allclose(made.double(), expected, rtol=2**-7, atol=2**-9)
         with torch.no_grad():
             assert torch.equal(tk.linear(x, weight, layer.bias, activation="silu"), made)
-    with pytest.raises(tk.ArgumentError, match="b: requires grad, and matmul has no derivative"):
-        tk.matmul(x[0], layer.weight.T)
+    with pytest.raises(
+        tk.ArgumentError, match="bias: requires grad, and linear of a quantised weight has no derivative"
+    ):
+        tk.linear(x, tk.QuantisedWeight(torch.randn(70, 64), bits=8, group=64), layer.bias)
+
+
+def gradients(out: Any, *inputs: Any) -> tuple[Any, ...]:
+    import torch
+
+    found: tuple[Any, ...] = torch.autograd.grad(out.double().sin().sum(), [one for one in inputs if one.requires_grad])
+    return found
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "gelu", "gelu_tanh", "silu", "sigmoid", "hardswish", "clamp"])
+@pytest.mark.usefixtures("at_hand")
+def test_gradients_of_linear(activation: str) -> None:
+    torch = pytest.importorskip("torch")
+    from tilekiln.torch import products
+
+    functions = {**products.ACTIVATIONS, "none": lambda y: y, "clamp": lambda y: y.clamp(0, 6)}
+    torch.manual_seed(1)
+    x, weight = torch.randn(2, 5, 33, requires_grad=True), torch.randn(70, 33, requires_grad=True)
+    bias, c = torch.randn(70, requires_grad=True), torch.randn(2, 5, 70, requires_grad=True)
+    right = functions[activation](0.5 * x @ weight.T + bias + 2 * c)
+    ours = tk.linear(x, weight, bias, c=c, alpha=0.5, beta=2.0, activation=activation)
+    torch.testing.assert_close(ours, right, rtol=1e-4, atol=1e-4)
+    inputs = (x, weight, bias, c)
+    for mine, theirs in zip(gradients(ours, *inputs), gradients(right, *inputs), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+    packed = tk.linear(x, tk.PackedWeight(weight.detach()), activation=activation)
+    (mine,) = gradients(packed, x)
+    (theirs,) = gradients(functions[activation](x @ weight.detach().T), x)
+    torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("at_hand")
+def test_gradients_of_matmul() -> None:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(2)
+    for shape in ((), (3,)):
+        a, b = torch.randn(*shape, 7, 9, requires_grad=True), torch.randn(*shape, 9, 6, requires_grad=True)
+        for one, other in ((a, b), (b.mT, a.mT)):  # rows, and columns
+            for mine, theirs in zip(gradients(tk.matmul(one, other), a, b), gradients(one @ other, a, b), strict=True):
+                torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+    layer, x = torch.nn.Linear(33, 70, bias=False).bfloat16(), torch.randn(8, 33).bfloat16()
+    tk.linear(x, layer.weight).sum().backward()  # a gradient of one number, expanded
+    assert layer.weight.grad.is_contiguous()
+    torch.testing.assert_close(layer.weight.grad, x.sum(0).expand(70, 33), rtol=2e-2, atol=2e-2)
+    with torch.no_grad():
+        assert not tk.matmul(x, layer.weight.T).requires_grad
+    with pytest.raises(tk.ArgumentError, match="stream: was given, must be absent when a gradient is recorded"):
+        tk.linear(x, layer.weight, stream=tk.Stream())
 
 
 @pytest.mark.usefixtures("at_hand")
