@@ -55,7 +55,7 @@ def copy(tmp_path: pathlib.Path) -> Copy:
     shutil.copytree(ROOT / "include", root / "include")
     for proof in ("python/tilekiln/reference", "tests/python", "docs/reference/operators"):
         shutil.copytree(ROOT / proof, root / proof, ignore=shutil.ignore_patterns("__pycache__", "*.json"))
-    declared = written.contents(tree().operators, {}) | dispatcher.contents(tree().places)
+    declared = written.contents(tree().operators, {}) | dispatcher.contents(tree().places) | dispatcher.limits(tree())
     for made in declared:
         (root / made).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / made, root / made)
