@@ -46,6 +46,7 @@ WORDS = [
     "img2col filter=3x2 stride=2x1 groups=2",
     "gemm dtype=bf16 bias=yes c=yes activation=gelu a.order=column",
     "gemm dtype=int8 out_dtype=int32",
+    "gemm_list dtype=bf16",
     "batched_gemm bias=yes",
     "grouped_gemm dtype=fp16 bias=yes",
     "flatmm dtype=bf16 bias=yes",

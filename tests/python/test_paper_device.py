@@ -22,7 +22,7 @@ from tests.python.capsules import Exported
 from tests.python.drawn import DTYPES, OPERATORS, drawn, made, receipt
 
 TARGETS = "cpu-generic,paper-generic"
-CODES = {"f4": (2, 32), "f2": (2, 16), "i4": (0, 32), "i1": (0, 8), "u1": (1, 8)}
+CODES = {"f4": (2, 32), "f2": (2, 16), "i4": (0, 32), "i8": (0, 64), "i1": (0, 8), "u1": (1, 8)}
 # Of attention two operators have no kernel of fp32; of what they have, a few lists.
 WHERE = (
     "dtype=fp32 hdim_q=32 or family=fmha_fwd_pagedkv dtype=fp16 hdim_q=64 bias=none softcap=no or "
@@ -186,8 +186,15 @@ def test_the_routing_of_experts(load: Made) -> None:
     both(lambda i, w, *r: library.moe_sorting(i, w, **options, **dict(zip(names, r, strict=True))), made, ids, weights)
 
 
+def test_a_list_of_products(load: Made) -> None:
+    """m, n, k; where a, b and out begin and the strides of their rows; where the bias begins."""
+    problems = np.array([[3, 4, 5, 0, 5, 0, 4, 0, 4, 0], [2, 7, 6, 15, 6, 20, 7, 12, 7, 0]])
+    function = narrow(load, "gemm_list").gemm_list
+    both(lambda a, b, p, out: function(a, b, p, out=out, layout_b="row"), [zeros(26)], noise(27), noise(62), problems)
+
+
 def test_no_operator_is_left_out() -> None:
-    own = {"fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_softmax", "moe_sorting"}
+    own = {"gemm_list", "fmha_fwd", "fmha_fwd_splitkv", "img2col", "topk_softmax", "moe_sorting"}
     assert {*DECLARED, *MOVED, *own} == OPERATORS.keys()
 
 
