@@ -271,7 +271,8 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor
     """out. A step of generation goes to split-KV, which takes the heads of queries that share keys together."""
     if q.shape[1] == 1 and q.dim() == 4 and not options.get("dropout_p") and not _recorded(q, k, v):
         kept = {name: value for name, value in options.items() if name in DECODING}
-        if all(name in kept or not value for name, value in options.items() if name != "deterministic"):
+        others = options.keys() - kept.keys() - {"dropout_p", "deterministic"}
+        if all(options[name] is None for name in others):  # biases and sinks are the forward's
             try:
                 out: Tensor = calls.splitkv(q, k, v, **kept)
                 return out
