@@ -14,10 +14,6 @@ TILEKILN_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;"
 template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// An arrival when the copies that this thread has asked for are there.
-TILEKILN_DEVICE void arrive_when_copied(uint64_t& b) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(&b)) : "memory");
-}
 
 // Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 TILEKILN_DEVICE void load_matrices(uint32_t (&word)[4], uint32_t from) {

@@ -11,12 +11,138 @@
 // without a mask; soft cap, alibi and dropout have copies of both (`Extras`), chosen once a tile: a feature that is off costs nothing.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
-#include "kernels/attention/fmha_fwd/cuda/load.h"
-#include "kernels/attention/fmha_fwd/cuda/load_cached.h"
 #include "kernels/attention/fmha_fwd/cuda/score.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_fwd {
+
+constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarpgroups = WARPGROUPS, kKeys = KEYS, kStages = STAGES;
+constexpr int kPanelsQ = (kHdimQ + 63) / 64, kPanelsV = (kHdimV + 63) / 64;  // panels of 64 columns, rows of 128 bytes
+constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
+constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
+constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
+// Where O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
+constexpr bool kRescaleEarly = kHdimV > 128;
+using Order = Tiles<kQueryRows, kKeys>;
+
+struct Shared {
+  uint8_t q[kQStages][kWarpgroups][kQBytes], k[kStages][kKBytes], v[kStages][kVBytes];
+  uint64_t q_full[kQStages][kWarpgroups], q_empty[kQStages][kWarpgroups];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+  Tile tile[kTileSlots][kWarpgroups];
+  uint32_t dropped[kWarpgroups][2][2][2][32];  // by pair of warps, step, warp and lane
+};
+static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
+
+// Panels of 64 columns of `rows` rows, from (row, sequence, batch, head).
+template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, uint32_t to, int rows, uint64_t& full,
+                                                        int row, int sequence, int batch, int head) {
+#pragma unroll
+  for (int i = 0; i < kPanels; ++i) tensor_load(to + i * rows * 128, map, full, 64 * i, row, sequence, batch, head);
+}
+
+// The boxes of one tile of keys that lie in pages, a lane a box. Rows from keys.count on, and boxes before key `low` that hold no sink column, are
+// zero: what lies there, and in which page, means nothing.
+//
+// Slower, of the contiguous forward's speed with pages of 16 and of 1024 (H100; this: 0.71 and 0.96): boxes asked for by one lane, their pages
+// a tile ahead (0.43, 0.91); pages a tile ahead (0.63, 0.89); the four warps of the loader (0.76, 0.86). Its registers are few.
+template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys& keys, const TensorMap& map,
+                                                       int page_rows, uint32_t to, uint64_t& full, int first, int low,
+                                                       int head) {
+  const int lane = threadIdx.x & 31;
+  for (int at = lane * p.box; at < kKeys; at += 32 * p.box) {
+    const bool hidden = first + at + p.box <= low && first + at >= p.sink_size;
+    const int left = hidden ? 0 : max(min(keys.count - first - at, p.box), 0);
+    const Page page = left > 0 ? find_page(p, keys, keys.first + first + at) : Page{0, 0};
+    const int row = page.number * page_rows + page.key;
+#pragma unroll
+    for (int panel = 0; panel < kPanels; ++panel)
+      tensor_load(to + (panel * kKeys + at) * 128, map, full, 64 * panel, kFar - left, row + left, kFar, head);
+  }
+}
+
+// One thread; of a cache one warp.
+template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
+  const int lane = threadIdx.x & 31;
+  const bool first_thread = !kCached || lane == 0;
+  uint32_t step = 0, count = 0;  // key tiles and tiles so far
+  const auto next = [&] {        // wraps to zero by itself
+    int t = 0;
+    if (first_thread) t = int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x);
+    return kCached ? uniform(t) : t;
+  };
+  for (int t = blockIdx.x, following; t < p.tiles; t = following) {
+    Tile tile;
+    Keys keys;
+    if (!Order::decode(p, t, tile, keys)) {
+      following = next();
+      continue;
+    }
+    const bool group = kCached || p.features & kGroup;
+    const int row_q = group ? kFar - tile.seqlen_q : 0, sequence_q = group ? tile.start_q + tile.seqlen_q : 0;
+    const int row_k = group ? kFar - tile.seqlen_k : 0, sequence_k = group ? keys.first + tile.seqlen_k : 0;
+    const int batch = group ? kFar : tile.b, head_k = tile.h / (p.nhead_q / p.nhead_k);
+    const int main_tiles = tile.last - tile.first, tiles = main_tiles + tile.sinks;
+    const auto place = [&](int i) { return (i < main_tiles ? tile.last - 1 - i : tiles - 1 - i) * kKeys; };
+    int low = 0;
+    if (kCached && p.features & kMask) {  // what no row of the tile sees
+      low = tile.row + tile.shift - p.left;
+      keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
+    }
+    const auto expect = [&](uint64_t& full, uint32_t bytes) {
+      if (first_thread) arrive_expecting(full, bytes);
+      if (kCached) __syncwarp();
+    };
+    const auto load_k = [&](int i, uint32_t at) {
+      const int slot = at % kStages;
+      const uint32_t to = shared_address(s.k[slot]);
+      wait(s.k_empty[slot], (at / kStages & 1) ^ 1);
+      expect(s.k_full[slot], kKBytes);
+      if constexpr (kCached)
+        load_boxes<kPanelsQ>(p, keys, p.k, p.k_page, to, s.k_full[slot], place(i), low, head_k);
+      else
+        load_panels<kPanelsQ>(p.k, to, kKeys, s.k_full[slot], row_k + place(i), sequence_k, batch, head_k);
+    };
+    const auto load_v = [&](int i, uint32_t at) {
+      const int slot = at % kStages;
+      const uint32_t to = shared_address(s.v[slot]);
+      wait(s.v_empty[slot], (at / kStages & 1) ^ 1);
+      expect(s.v_full[slot], kVBytes);
+      if constexpr (kCached)
+        load_boxes<kPanelsV>(p, keys, p.v, p.v_page, to, s.v_full[slot], place(i), low, head_k);
+      else
+        load_panels<kPanelsV>(p.v, to, kKeys, s.v_full[slot], row_k + place(i), sequence_k, batch, head_k);
+    };
+    if (tiles > 0) load_k(0, step);
+    for (int w = 0; w < kWarpgroups && first_thread; ++w) {
+      const int slot = count % kQStages;
+      uint64_t& full = s.q_full[slot][w];
+      wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
+      s.tile[count % kTileSlots][w] = tile;
+      arrive_expecting(full, kQBytes);
+      load_panels<kPanelsQ>(p.q, shared_address(s.q[slot][w]), 64, full, row_q + tile.row + 64 * w, sequence_q, batch,
+                            tile.h);
+    }
+    if (kCached) __syncwarp();
+    ++count;
+    // The next tile is asked for when two key tiles are left: earlier, and CTAs run out of work at different times (6 % of a
+    // causal forward); later, and the answer is waited for.
+    const int ask = max(tiles - 2, 0);
+    if (tiles == 0) following = next();
+    for (int i = 0; i < tiles; ++i, ++step) {
+      if (i == ask) following = next();
+      if (i + 1 < tiles) load_k(i + 1, step + 1);
+      load_v(i, step);
+    }
+  }
+  if (!first_thread) return;
+  for (int w = 0; w < kWarpgroups; ++w) {
+    const int slot = count % kQStages;
+    wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
+    s.tile[count % kTileSlots][w].row = -1;
+    arrive(s.q_full[slot][w]);
+  }
+}
 
 // O / sum, the LSE with the sink logit's share, and both to global memory.
 TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, float (&o)[kHdimV / 2],
@@ -273,22 +399,18 @@ extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
     for (int i = 0; i < fmha_fwd::kQStages; ++i)
       for (int w = 0; w < fmha_fwd::kWarpgroups; ++w) barrier_init(s.q_full[i][w], 1), barrier_init(s.q_empty[i][w], 4);
     for (int i = 0; i < fmha_fwd::kStages; ++i) {
-      const int loaders = p.features & fmha_fwd::kRows ? 128 : 1;
-      barrier_init(s.k_full[i], loaders), barrier_init(s.v_full[i], loaders);
+      barrier_init(s.k_full[i], 1), barrier_init(s.v_full[i], 1);
       barrier_init(s.k_empty[i], 4 * fmha_fwd::kWarpgroups), barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
     }
-    for (int i = 0; i < 2; ++i)
-      barrier_init(s.work_full[i], 1), barrier_init(s.work_empty[i], p.features & fmha_fwd::kRows ? 4 : 2);
-    barrier_init(s.ask, 1);
     barrier_init_done();
   }
   __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
     if (p.features & fmha_fwd::kCache) {
-      fmha_fwd::load_cached(p, s, thread);
+      if (thread < 32) fmha_fwd::load<true>(p, s);
     } else if (thread == 0) {
-      fmha_fwd::load(p, s);
+      fmha_fwd::load<false>(p, s);
     }
   } else {
     more_registers<REGISTERS>();

@@ -21,7 +21,6 @@ enum Feature : int {
   kBottomRight = 64,
   kHeavyFirst = 128,  // query blocks from the last one, which sees the most keys under a causal mask
   kCache = 256,       // with kGroup: keys lie in a cache, as the fields from `first_key` on say
-  kRows = 512,        // with kCache: boxes would be small, and keys are copied row by row
 };
 
 struct alignas(128) Row {
@@ -63,7 +62,7 @@ struct alignas(128) Row {
   int min_seqlen_q;      // sequences with at most so many rows are left to another call
   int features;
   // Of a cache: the fields of kernels/attention/places.h. A page is `k_page` rows of k from the one before it; the map of k has
-  // boxes of `box` rows, which lie in one page each; with kRows k and v are read by address, k_page is v_page, and the maps are not used.
+  // boxes of `box` rows, which lie in one page each.
   const int* first_key;
   const int* row_k;
   const int* table;
@@ -81,11 +80,6 @@ struct alignas(128) Row {
   int page_size;
   int page_shift;
   int box;
-  const uint16_t* k_rows;  // kRows
-  const uint16_t* v_rows;
-  int64_t k_head, v_head;   // strides in elements
-  uint32_t k_step, v_step;  // bytes from row to row
-  int hdim_q;
 };
 
 // What the host must know of a build; the cubin holds one as `fmha_fwd_build`.

@@ -83,16 +83,6 @@ int box_of(const KvKernelProblem& of, int keys) {
   return a;
 }
 
-// From one key to the next; pages of one key have no step between keys, but between pages.
-i64 step_of(i64 row, i64 page) { return row > 0 ? row : page; }
-
-// Whether boxes are so small that keys are copied row by row (load_cached.h).
-bool copies_rows(const KvProblem& p, const Rows& rows, int box, int keys) {
-  const auto fits = [](i64 step) { return step * 2 <= INT32_MAX; };
-  return box < 32 && box < keys && rows.k_page == rows.v_page && fits(step_of(p.k_row, p.pages.k_page)) &&
-         fits(step_of(p.v_row, p.pages.v_page));
-}
-
 // Packed rows, as row.h says.
 tilekiln_status encode_rows(const KvProblem& p, const char* name, const void* data, int hdim, int nhead, i64 row,
                             i64 head, int box, int device, TensorMap* map) {
@@ -131,12 +121,6 @@ void fill_addresses(const KvKernelProblem& of, const Rows& rows, Row* row) {
   row->rows_q = static_cast<int>(rows.q_sequence);
   row->k_page = static_cast<int>(rows.k_page);
   row->v_page = static_cast<int>(rows.v_page);
-  row->k_rows = static_cast<const uint16_t*>(p.k);
-  row->v_rows = static_cast<const uint16_t*>(p.v);
-  row->k_head = p.k_head;
-  row->v_head = p.v_head;
-  row->k_step = static_cast<uint32_t>(step_of(p.k_row, p.pages.k_page) * 2);
-  row->v_step = static_cast<uint32_t>(step_of(p.v_row, p.pages.v_page) * 2);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
@@ -165,21 +149,19 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   row.box = box_of(of, build.keys);
   const int device = site.device.id;
   TILEKILN_TRY(encode_rows(p, "q", p.q, p.hdim_q, p.nhead_q, rows.q_row, p.q_head, build.query_box, device, &row.q));
-  const bool by_row = copies_rows(p, rows, row.box, build.keys);
-  if (by_row) row.box = build.keys;  // of maps that nobody reads
-  TILEKILN_TRY(encode_rows(p, "k", p.k, p.hdim_q, p.nhead_k, step_of(p.k_row, p.pages.k_page), p.k_head, row.box,
+  const auto key_row = [&](i64 own, i64 page) { return own > 0 ? own : page; };
+  TILEKILN_TRY(encode_rows(p, "k", p.k, p.hdim_q, p.nhead_k, key_row(p.k_row, p.pages.k_page), p.k_head, row.box,
                            device, &row.k));
-  TILEKILN_TRY(encode_rows(p, "v", p.v, p.hdim_v, p.nhead_k, step_of(p.v_row, p.pages.v_page), p.v_head, row.box,
+  TILEKILN_TRY(encode_rows(p, "v", p.v, p.hdim_v, p.nhead_k, key_row(p.v_row, p.pages.v_page), p.v_head, row.box,
                            device, &row.v));
   fill_places(of.places, p.pages, &row);
-  fill_scores(p, kGroup | kCache | (by_row ? kRows : 0), &row);
+  fill_scores(p, kGroup | kCache, &row);
   fill_addresses(of, rows, &row);
   row.batch = of.batch;
   row.nhead_q = p.nhead_q;
   row.nhead_k = p.nhead_k;
   row.seqlen_q_most = of.seqlen_q;
   row.seqlen_k_most = of.seqlen_k;
-  row.hdim_q = p.hdim_q;
   row.hdim_v = p.hdim_v;
   row.query_blocks = static_cast<int>(blocks);
   row.tiles = static_cast<int>(tiles);
