@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from codegen.emit import flags
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import tree
 
-from .commands import receipts, words
+from .commands import receipts, request, words
 from .options import UsageError
 from .request import Request
 
@@ -61,8 +62,24 @@ def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry:
         gone = sources.withdraw(folder, write=not dry)
         print(f"{'would remove' if dry else 'removed'} {len(gone):,} files of {folder}")
         return 0
-    print(vendor(named[0], words(values["target"]), values["where"], folder, dry))
+    print(vendor(named[0], words(values["target"]), values["where"], folder, dry, _compiler(values)))
     return None if targets else 0
+
+
+def _compiler(values: Mapping[str, str]) -> Callable[[str, Sequence[str]], dict[str, str]]:
+    """What compiles the kernels of a device: a build of these objects alone."""
+
+    def objects(target: str, kernels: Sequence[str]) -> dict[str, str]:
+        place = f"{request(dict(values), dry=True).variant.directory}/obj/engine/{target}"
+        found = {kernel: f"{place}/{kernel}.o" for kernel in kernels}
+        given = ("receipt", "target", "where", "operators", "launcher", "cache", "variant")
+        options = [f"{name}={values[name]}" for name in given if values.get(name)]
+        done = subprocess.run([sys.executable, "-m", "SCons", "-Q", *options, *found.values()], check=False)
+        if done.returncode != 0:
+            raise CodegenError(f"target {target}: its kernels are not compiled: what failed is said above")
+        return found
+
+    return objects
 
 
 def place(values: Mapping[str, str]) -> Place:

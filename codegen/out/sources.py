@@ -15,7 +15,7 @@ import msgspec
 from codegen.emit import files, flags, includes
 from codegen.emit.operators import header, python_table
 from codegen.emit.render import render
-from codegen.out import placed
+from codegen.out import device, placed
 from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.places import Places
@@ -64,8 +64,17 @@ class Sources(msgspec.Struct):
         return ["-shared", *flags.LINK, *script, *flags.LIBRARY_LINK, "-pthread"]
 
 
-def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | None = None) -> Sources:
-    """The source tree of a receipt. CodegenError for what is asked wrongly."""
+def sources(
+    receipt: str,
+    targets: Sequence[str],
+    where: str = "",
+    root: Tree | None = None,
+    objects: device.Objects | None = None,
+) -> Sources:
+    """The source tree of a receipt. CodegenError for what is asked wrongly.
+
+    `objects` compiles kernels of devices; without it targets of such are refused.
+    """
     root = root or tree()
     plan = resolve(receipt, targets, where, root=root)
     info = {
@@ -90,14 +99,25 @@ def sources(receipt: str, targets: Sequence[str], where: str = "", root: Tree | 
         if target not in plan.target_list and not any(engine.target == target.name for engine in generated.engines):
             continue
         if target.backend_.toolchain != "cxx":
-            how = f"target {target.name} is compiled by toolchain '{target.backend_.toolchain}'"
-            raise CodegenError(f"{how}, and a source tree is for a C++ compiler alone: leave it out of the targets")
+            own = [engine for engine in generated.engines if engine.target == target.name]
+            if objects is None:
+                how = f"target {target.name} is compiled by toolchain '{target.backend_.toolchain}'"
+                raise CodegenError(f"{how}, which `scons vendor=` runs: use that, or leave it out of the targets")
+            made_here = device.sources(root, target, own, GENERATED, objects)
+            contents |= made_here
+            shared = {path for engine in own if not engine.kernel for path in engine.shares}
+            named = sorted({*shared, *(path for path in made_here if path.endswith(".cpp"))})
+            keep = sorted(engine.symbol for engine in own)
+            groups.append(Group(f"engine-{target.name}", [*_options("runtime"), *device.options(target)], named, keep))
+            continue
         engines = [engine for engine in generated.engines if engine.target == target.name]
-        more = [*flags.ENGINE, *target.flags, f"-D{flags.define(target.name)}"]
+        special = [*flags.ENGINE, *target.flags, f"-D{flags.define(target.name)}"]
         if engines:
             written = {f"{GENERATED}/{path}" if engine.made else path for engine in engines for path in engine.sources}
             keep = [engine.symbol for engine in engines]
-            groups.append(Group(f"engine-{target.name}", [*_options("engine"), *more], sorted(written), sorted(keep)))
+            groups.append(
+                Group(f"engine-{target.name}", [*_options("engine"), *special], sorted(written), sorted(keep))
+            )
     for path in dict.fromkeys([*(path for group in groups[1:] for path in group.sources), "LICENSE", flags.EXPORTS]):
         if path not in contents:
             contents[path] = _read(root.places, path)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from codegen.emit import flags
-from codegen.out import sources
+from codegen.out import device, sources
 from codegen.out.sources import Sources
 from codegen.schema.tree import tree
 
@@ -93,6 +93,7 @@ def contents(source: Sources) -> dict[str, bytes]:
         "sound_clang": flags.SOUND_CLANG,
         "join": flags.JOIN,
         "seed": flags.seed(""),
+        "assembler": device.ASSEMBLER,
         "exports": flags.EXPORTS,
         "link_flags": [*flags.LINK, *flags.LIBRARY_LINK],
         "installed": installed,
@@ -104,9 +105,12 @@ def contents(source: Sources) -> dict[str, bytes]:
     return made
 
 
-def vendor(receipt: str, targets: list[str], where: str, folder: str, dry: bool = False) -> str:
-    """Make `folder` the vendored tree of a receipt; what was done, for people. Errors are those of sources.write."""
-    source = sources.sources(receipt, targets, where)
+def vendor(
+    receipt: str, targets: list[str], where: str, folder: str, dry: bool = False, objects: device.Objects | None = None
+) -> str:
+    """Make `folder` the vendored tree of a receipt; what was done, for people. Errors are those of sources.write;
+    `objects` compiles kernels of devices."""
+    source = sources.sources(receipt, targets, where, objects=objects)
     made = contents(source)
     change = sources.write(folder, source, made, dry)
     return sources.summary(folder, source, change, len(made) + 1, dry)

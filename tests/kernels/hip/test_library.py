@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from build_support.toolchains import hip
 from codegen.emit import kernels
 from codegen.plan.plan import resolve
 from codegen.schema.tree import tree
+from codegen.tell.verify import verify
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import ROOT
 from tools.executor.amdgcn.code_object import ARCHITECTURES
@@ -90,6 +92,40 @@ def test_needs_no_runtime(libraries):
     needed = re.findall(r"NEEDED.*\[([^\]]+)\]", said)
     assert needed
     assert not [name for name in needed if "hip" in name.lower() or "hsa" in name.lower()]
+
+
+def test_goes_wherever_others_go(libraries, scons, tmp_path):
+    """Wheel, report, installation, verification, and a source tree with its code objects as data."""
+    options = ["receipt=flash", f"target={TARGETS}", f"where={WHERE['flash']}"]
+    scons(*options, "wheel", "report", "install", f"prefix={tmp_path / 'prefix'}")
+    scons(*options, f"vendor={tmp_path / 'vendored'}")
+    library = libraries["flash"]
+    [wheel] = (library.parents[1] / "wheel").glob("tilekiln_flash-*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert packed.read(f"tilekiln_flash/{library.name}") == library.read_bytes()
+    assert "hip-gfx942" in json.loads((library.parents[1] / "report/flash.json").read_text())["targets"]
+    assert (tmp_path / "prefix/lib" / library.name).read_bytes() == library.read_bytes()
+    text, well = verify(tree(), str(library))
+    assert well, text
+    data = library.read_bytes()
+    for target in ("hip-gfx90a", "hip-gfx1201"):
+        folder = tmp_path / "vendored/generated" / target
+        kernels_there = sorted(folder.glob("*.bin"))
+        assert len(kernels_there) == 4
+        for kernel in kernels_there:
+            assert data.count(kernel.read_bytes()) == 1
+            command = [
+                os.environ.get("CXX", "g++"),
+                "-Wa,-I.",
+                "-c",
+                str(kernel.with_suffix(".cpp")),
+                "-o",
+                str(tmp_path / "kernel.o"),
+            ]
+            subprocess.run(command, cwd=tmp_path / "vendored", check=True)
+            symbol = f"tilekiln_{target}_{kernel.stem}".replace("-", "_")
+            said = subprocess.run(["nm", tmp_path / "kernel.o"], capture_output=True, text=True, check=True).stdout
+            assert f" D {symbol}\n" in said or f" d {symbol}\n" in said
 
 
 HOST = """
