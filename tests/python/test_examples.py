@@ -17,10 +17,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 
 
+RECEIPTS = ("flash", "pytorch", "fp8", "norm_default", "gemm_default")
+
+
 @pytest.fixture(scope="session")
 def path(load) -> str:
     """TILEKILN_PATH with what the programs load."""
-    return os.pathsep.join(str(pathlib.Path(load(receipt).path)) for receipt in ("flash", "pytorch", "fp8"))
+    return os.pathsep.join(str(pathlib.Path(load(receipt).path)) for receipt in RECEIPTS)
 
 
 def run(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:

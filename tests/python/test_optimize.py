@@ -41,6 +41,21 @@ def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
 
 
+def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilekiln.torch import optimize
+
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [load("flash")])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    model = make("Llama")
+    with torch.no_grad():
+        theirs = model(prompt()).logits
+        done = optimize(model)
+        left = {one.module: one.why for one in done.changes if one.name and not one.became}
+        assert left.keys() == {"Linear", "LlamaMLP", "LlamaRMSNorm"}
+        assert "has the operator rmsnorm2d" in left["LlamaRMSNorm"]
+        assert torch.allclose(model(prompt()).logits, theirs, atol=1e-4)
+
+
 def make(name: str, **more: Any) -> Any:
     words = dict(MODELS[name][0]) | more
     config = getattr(transformers, words.pop("_config", f"{name}Config"))

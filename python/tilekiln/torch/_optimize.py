@@ -248,6 +248,12 @@ def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights)
     _no_cuda(module)
     made = (LayerNorm if isinstance(module, torch.nn.LayerNorm) else RMSNorm).like(module)
     made.train(module.training)
+    with torch.no_grad():
+        weight = getattr(module, "weight", None)
+        like = weight if isinstance(weight, Tensor) else torch.empty(0)
+        shape = getattr(module, "normalized_shape", like.shape)
+        rows = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
+        _computes(module(rows), made(rows))
     _put(done, parent, key, made, module)
     return type(made).__name__
 
