@@ -31,6 +31,8 @@ def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Any:
 BF16 = {"dtype_a": "bf16", "dtype_b": "bf16", "dtype_c": "bf16"}
 FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 INT8 = {"dtype_a": "int8", "dtype_b": "int8", "dtype_c": "int32", "dtype_acc": "int32"}
+ADDED = {"num_d": 1, "elementwise": "MultiDAdd"}
+GROUPED = {"grouped": True}
 ONE = {f"wave_{of}": 1 for of in "mnk"} | {f"warp_tile_{of}": 1 for of in "mnk"}
 RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     # what is said: what breaks the rule, and what just does not
@@ -66,6 +68,18 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "scheduler: was 'interwave', must be intrawave for compv4 with epilogue default": (
         {"pipeline": "compv4", "epilogue": "default", "scheduler": "interwave"},
         {"pipeline": "mem", "epilogue": "default", "scheduler": "interwave"}),
+    "num_d: was 3, must be from 0 to 2": (ADDED | {"num_d": 3}, ADDED),
+    "num_d: was 1, must be left out for int8: it is of fp32, fp16, bf16": (INT8 | ADDED, BF16 | ADDED),
+    "num_d: was 1, must be left out where dtype_c (fp32) is not dtype_a": (ADDED | {"dtype_c": "fp32"}, ADDED),
+    "elementwise: was 'Add', must be one of MultiDAdd, MultiDMultiply with num_d=2": (
+        {"num_d": 2, "elementwise": "Add"}, {"num_d": 1, "elementwise": "Add"}),
+    "grouped: was True, must be left out for int8: it is of fp32, fp16, bf16": (INT8 | GROUPED, BF16 | GROUPED),
+    "num_d: was 1, must be 0 of a grouped product": (ADDED | GROUPED, GROUPED),
+    "layout_a: was 'c', must be r of a grouped product (was c): its groups are rows": (
+        GROUPED | {"layout_a": "c"}, GROUPED | {"layout_a": "c", "transpose_a": True}),
+    "layout_c: was 'c', must be r of a grouped product: its groups are rows": (GROUPED | {"layout_c": "c"}, GROUPED),
+    "structured_sparsity: was True, must be False: 2:4 sparsity is of matrix units that skip zeros, and no kernel here "
+    "has them": ({"structured_sparsity": True}, {}),
 }  # fmt: skip
 
 
@@ -80,11 +94,18 @@ def test_a_rule_is_met_and_not_met(gemm: Any, said: str) -> None:
 
 def test_every_rule_is_here(gemm: Any) -> None:
     """The fields that `validate_kernel_config` speaks of."""
-    source = (COMPAT / "ctypes_utils.py").read_text()
+    source = (COMPAT / "ctypes_config.py").read_text()
     body = source[source.index("def validate_kernel_config") : source.index("def auto_correct_kernel_config")]
     assert body.count("rule(") - 1 <= len(RULES)
     said = {sentence.partition(":")[0] for sentence in RULES}
-    assert said >= {*re.findall(r'rule\([^"]*"(\w+)", ', body), "pipeline", "epilogue", "tile_m", "tile_n", "layout_c"}
+    assert said >= {
+        *re.findall(r'rule\((?:[^"]|"r")*?, "(\w+)",', body),
+        "pipeline",
+        "epilogue",
+        "tile_m",
+        "tile_n",
+        "layout_c",
+    }
 
 
 def test_an_unknown_gpu_is_doubtful(gemm: Any) -> None:

@@ -121,7 +121,11 @@ class KernelConfig:
             off = {"c": False, "bias": False, "activation": ACTIVATIONS[self.elementwise]}
             return {"dtype": self.dtype_a, "layout_b": layouts["layout_b"], **off}
         if self.num_d:
-            how = {"d_count": self.num_d, "elementwise": COMBINED[self.elementwise], "activation": "none"}
+            how = {
+                "d_count": self.num_d,
+                "elementwise": COMBINED.get(self.elementwise, self.elementwise),
+                "activation": "none",
+            }
             return {"dtype": self.dtype_a, **layouts, **how}
         off = {"c": False, "bias": False, "scaled": False}
         activation = ACTIVATIONS[self.elementwise]
@@ -178,7 +182,7 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
     rule(config.dtype_acc == sums, "dtype_acc", f"{sums} for {config.dtype_a}", sums)
     for name in ("layout_a", "layout_b", "layout_c"):
         rule(getattr(config, name) in _LAYOUTS, name, "r or c", "r")
-    words = [w for w in COMBINED if config.num_d == 1 or w.startswith("Multi")] if config.num_d else [*ACTIVATIONS]
+    words = [w for w in COMBINED if config.num_d == 1 or w.startswith("MultiD")] if config.num_d else [*ACTIVATIONS]
     with_d = f" with num_d={config.num_d}" if config.num_d else ""
     rule(config.elementwise in words, "elementwise", f"one of {', '.join(words)}{with_d}", words[0])
     rule(0 <= config.num_d <= _MOST_D, "num_d", f"from 0 to {_MOST_D}", min(max(config.num_d, 0), _MOST_D))
