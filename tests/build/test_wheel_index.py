@@ -50,7 +50,9 @@ def other_wheel(packed: Path, folder: Path, targets: list[dict]) -> Path:  # noq
 @pytest.fixture
 def index(packed: Path, tmp_path: Path, say) -> Path:  # noqa: F811
     folder = tmp_path / "wheels of ours"
-    shutil.copytree(packed / "wheel", folder / "here")
+    (folder / "here").mkdir(parents=True)  # other tests pack other receipts beside these
+    for name in ("tilekiln", "tilekiln_fp32_min", "tilekiln_fp8", "tilekiln_sources"):
+        shutil.copy(wheel_of(packed, name), folder / "here")
     plain = {"name": "cpu-generic", "backend": "cpu", "isa": "generic", "order": 0, "arch": "any", "cpu_flags": []}
     other_wheel(packed, folder / "generic", [plain])
     better = {**plain, "name": "cpu-future", "order": 99, "cpu_flags": ["avx2048"]}
