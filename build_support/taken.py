@@ -62,20 +62,27 @@ def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry:
         gone = sources.withdraw(folder, write=not dry)
         print(f"{'would remove' if dry else 'removed'} {len(gone):,} files of {folder}")
         return 0
-    print(vendor(named[0], words(values["target"]), values["where"], folder, dry, _compiler(values)))
+    print(vendor(named[0], words(values["target"]), values["where"], folder, dry, _compiler(values, dry)))
     return None if targets else 0
 
 
-def _compiler(values: Mapping[str, str]) -> Callable[[str, Sequence[str]], dict[str, str]]:
-    """What compiles the kernels of a device: a build of these objects alone."""
+def _compiler(values: Mapping[str, str], dry: bool) -> Callable[[str, Sequence[str]], dict[str, str]]:
+    """What compiles the kernels of a device: a build of these objects alone. With `dry` they must be there."""
 
     def objects(target: str, kernels: Sequence[str]) -> dict[str, str]:
         place = f"{request(dict(values), dry=True).variant.directory}/obj/engine/{target}"
         found = {kernel: f"{place}/{kernel}.o" for kernel in kernels}
         given = ("receipt", "target", "where", "operators", "launcher", "cache", "variant")
         options = [f"{name}={values[name]}" for name in given if values.get(name)]
-        done = subprocess.run([sys.executable, "-m", "SCons", "-Q", *options, *found.values()], check=False)
-        if done.returncode != 0:
+        command = [sys.executable, "-m", "SCons", "-Q", *options, *found.values()]
+        if dry:
+            asked = subprocess.run([*command, "-n", "-q"], check=False, stdout=subprocess.DEVNULL)
+            if asked.returncode != 0:
+                raise CodegenError(
+                    f"target {target}: its kernels are not compiled, so -n cannot say what would change: leave -n out"
+                )
+            return found
+        if subprocess.run(command, check=False).returncode != 0:
             raise CodegenError(f"target {target}: its kernels are not compiled: what failed is said above")
         return found
 

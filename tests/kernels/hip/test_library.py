@@ -13,6 +13,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,21 +56,26 @@ def run(words: list[str], architecture: str = "gfx942", **more: str) -> tuple[st
     return done.stdout + done.stderr, done.returncode
 
 
+def report(library: Path, architecture: str, config: pytest.Config, out: Path, cases: int) -> dict[str, Any]:
+    """What `tools/hip report` writes of a library; it says that all holds."""
+    words = ["tools/hip", "report", "--library", str(library), "--seed", str(config.option.sample_seed)]
+    said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture)
+    assert code == 0, said
+    assert "label: emulated (functional), never run on AMD silicon" in said
+    read: dict[str, Any] = json.loads(out.read_text())
+    assert all(0 < one["worst"] <= 1 for one in read["problems"])
+    return read
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Every feature at random: varlen, empty sequences, rows without keys, padding, strides, dropout; LSE too."""
-    seed, full = pytestconfig.option.sample_seed, pytestconfig.option.full
     for receipt, cases in (("flash", 8), ("ck_default", 12)):
-        out = tmp_path / f"{receipt}.json"
-        words = ["tools/hip", "report", "--library", str(libraries[receipt]), "--seed", str(seed), "--out", str(out)]
-        said, code = run([*words, "--cases", str(20 * cases if full else cases)], architecture)
-        assert code == 0, said
-        assert "label: emulated (functional), never run on AMD silicon" in said
-        report = json.loads(out.read_text())
-        assert report["gpu"].startswith(architecture)
-        assert report["times"] == []
-        assert [one["hdim"] for one in report["problems"]] == ["64x64"] * len(report["problems"])
-        assert all(0 < one["worst"] <= 1 for one in report["problems"])
+        count = 20 * cases if pytestconfig.option.full else cases
+        read = report(libraries[receipt], architecture, pytestconfig, tmp_path / f"{receipt}.json", count)
+        assert read["gpu"].startswith(architecture)
+        assert read["times"] == []
+        assert [one["hdim"] for one in read["problems"]] == ["64x64"] * len(read["problems"])
 
 
 def test_a_report_that_does_not_hold_says_so(libraries):
@@ -126,6 +132,16 @@ def test_goes_wherever_others_go(libraries, scons, tmp_path):
             symbol = f"tilekiln_{target}_{kernel.stem}".replace("-", "_")
             said = subprocess.run(["nm", tmp_path / "kernel.o"], capture_output=True, text=True, check=True).stdout
             assert f" D {symbol}\n" in said or f" d {symbol}\n" in said
+
+
+def test_what_would_change_is_not_told_before_kernels_are_compiled(libraries, tmp_path):
+    options = ["receipt=flash", "target=hip-gfx942", "where=family=fmha_fwd dtype=fp16 hdim_q=96 hdim_v=96"]
+    before = set((ROOT / "build").iterdir())
+    command = [sys.executable, "-m", "SCons", "-Q", "-n", *options, f"vendor={tmp_path / 'vendored'}"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "so -n cannot say what would change: leave -n out" in done.stderr) == (2, True)
+    assert set((ROOT / "build").iterdir()) == before
+    assert not (tmp_path / "vendored").exists()
 
 
 HOST = """
