@@ -30,6 +30,25 @@ def guarded(probe: Callable[[], Any]) -> Any:
         return f"unknown: {error or type(error).__name__}"
 
 
+@functools.cache
+def cpuinfo(*keys: str) -> str:
+    """What /proc/cpuinfo says of the first processor under the first of these names; "" where it says none."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                key, _, value = line.partition(":")
+                if key.strip() in keys:
+                    return value.strip()
+    except OSError:
+        pass  # another system
+    return ""
+
+
+def cpu_flags() -> frozenset[str]:
+    """The features of the processor as Linux spells them; none on another system."""
+    return frozenset(cpuinfo("flags", "Features").split())
+
+
 def system() -> dict[str, Any]:
     """The operating system, its kernel and C library, the memory, and whether this is a container."""
     return {

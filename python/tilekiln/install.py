@@ -12,12 +12,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from . import _probes
 from .wheel_index import FORMAT, HTML, JSON, Entry
 
 _TIMEOUT = 20.0  # seconds
@@ -40,6 +39,8 @@ class Choice(NamedTuple):
 
 def read(index: str) -> list[Entry]:
     """The wheels of an index: a folder or a URL, with `index.json` in it."""
+    import urllib.request  # other commands do not wait for it
+
     place = f"{index.rstrip('/')}/{JSON}"
     try:
         if _is_url(index):
@@ -47,7 +48,7 @@ def read(index: str) -> list[Entry]:
                 text = answer.read().decode()
         else:
             text = Path(place).read_text(encoding="utf-8")
-    except (OSError, urllib.error.URLError) as error:
+    except OSError as error:  # URLError too
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
         raise InstallError(f"{place}: {reason}; `tilekiln index FOLDER` makes an index of a folder of wheels") from None
     try:
@@ -61,18 +62,6 @@ def read(index: str) -> list[Entry]:
 
 def _is_url(index: str) -> bool:
     return re.match(r"[a-z]+://", index) is not None
-
-
-@functools.cache
-def _cpu_flags() -> frozenset[str]:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.startswith(("flags", "Features")):
-                    return frozenset(line.partition(":")[2].split())
-    except OSError:
-        pass  # not Linux: targets that need no flag are known to run
-    return frozenset()
 
 
 @functools.cache
@@ -102,7 +91,7 @@ def lacks(target: dict[str, Any]) -> str:
         return f"nothing here asks a machine for devices of {target['backend']}"
     if arch not in ("any", platform.machine()):
         return f"a CPU of {arch}, and this is {platform.machine()}"
-    missing = sorted(set(target["cpu_flags"]) - _cpu_flags())
+    missing = sorted(set(target["cpu_flags"]) - _probes.cpu_flags())
     return f"a CPU with {', '.join(missing)}" if missing else ""
 
 

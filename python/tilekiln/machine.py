@@ -14,17 +14,8 @@ ISA_FLAGS = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl
 
 
 def _cpu() -> dict[str, Any]:
-    name, flags = platform.processor() or platform.machine(), set[str]()
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                key, _, value = line.partition(":")
-                if key.strip() == "model name":
-                    name = value.strip()
-                elif key.strip() in ("flags", "Features"):
-                    flags.update(value.split())
-    except OSError:
-        flags.add("unknown: no /proc/cpuinfo")
+    name = _probes.cpuinfo("model name") or platform.processor() or platform.machine()
+    flags = _probes.cpu_flags()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"name": name, "machine": platform.machine(), "cores": cores, "flags": [f for f in ISA_FLAGS if f in flags]}
 

@@ -95,7 +95,7 @@ def test_no_wheel_of_a_receipt(index: Path, say, monkeypatch: pytest.MonkeyPatch
         1,
         "tilekiln install: receipt: was 'flahs', must be one that the index has: fp32_min, fp8\n",
     )
-    monkeypatch.setattr("tilekiln.install._cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr("tilekiln._probes.cpu_flags", lambda: frozenset({"sse2"}))
     shutil.rmtree(index / "generic")
     say("index", index)
     code, _, error = say("install", "fp8", "--index", index)

@@ -126,12 +126,9 @@ def beside(library: Library) -> pathlib.Path:
 
 def machine_key() -> str:
     """The processor and how many cores this process may use, for people too."""
-    name = "unknown processor"
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            name = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), name)
-    except OSError:
-        name = os.uname().machine
+    from .. import _probes
+
+    name = _probes.cpuinfo("model name") or os.uname().machine
     return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
