@@ -6,6 +6,7 @@ and are saved as before. Quantised weights are in the state dict as they are pac
 
 from __future__ import annotations
 
+import abc
 import mmap
 from collections.abc import Callable
 from typing import Any, Literal
@@ -75,14 +76,15 @@ def in_huge_pages(tensor: Tensor) -> Tensor:
     return copy.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
-class _Packed(torch.nn.Module):
+class _Packed(torch.nn.Module, abc.ABC):
     """A module whose numbers are packed by a dtype: model.to(dtype), half() and the like pack them anew."""
 
     dtype: torch.dtype
     weights: Weights
 
+    @abc.abstractmethod
     def _repack(self, dtype: torch.dtype) -> None:
-        raise NotImplementedError
+        """Packs the same numbers by another dtype."""
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
