@@ -10,7 +10,7 @@ from . import console, jobs
 if TYPE_CHECKING:
     from .graph import Graph
 
-EXECUTOR, HIPSIM = "tools/executor/amdgcn", "tools/executor/hipsim"
+COMMON, EXECUTOR, HIPSIM = (f"tools/executor/{name}" for name in ("common", "amdgcn", "hipsim"))
 FLAGS = ("-O3", "-fno-math-errno")  # -O2 takes 1.3 times as long to run a kernel
 
 
@@ -21,11 +21,11 @@ def libraries(graph: Graph) -> list[Any]:
     """
     if not os.path.isdir(_folder(graph, EXECUTOR)):
         return []
-    executor = _objects(graph, EXECUTOR)
-    made = [_library(graph, "libamdgcn.so", [EXECUTOR], executor)]
+    executor = [*_objects(graph, COMMON), *_objects(graph, EXECUTOR)]
+    made = [_library(graph, "libamdgcn.so", [COMMON, EXECUTOR], executor)]
     if os.path.isdir(_folder(graph, HIPSIM)):
         objects = [*executor, *_objects(graph, HIPSIM)]
-        made.append(_library(graph, "hipsim/libamdhip64.so", [EXECUTOR, HIPSIM], objects))
+        made.append(_library(graph, "hipsim/libamdhip64.so", [COMMON, EXECUTOR, HIPSIM], objects))
     return made
 
 
@@ -44,7 +44,7 @@ def _objects(graph: Graph, folder: str) -> list[Any]:
             source,
             f"{place}/{os.path.basename(source).removesuffix('.cpp')}.o",
             "runtime",
-            [EXECUTOR],
+            [COMMON, EXECUTOR],
             flags=FLAGS,
         )
         for source in _sources(graph, folder)
@@ -58,7 +58,7 @@ def _library(graph: Graph, name: str, folders: list[str], objects: list[Any]) ->
         target,
         [[*tools.link(True), "-o", jobs.OUT, jobs.INPUTS, "-pthread"]],
         tools.identity,
-        content=" ".join(tools.compile(EXECUTOR, "runtime", [EXECUTOR], FLAGS)),  # of the objects
+        content=" ".join(tools.compile(EXECUTOR, "runtime", [COMMON, EXECUTOR], FLAGS)),  # of the objects
         summary=f"{console.line('built', target)}: @size@",
     )
     sources = [source for folder in folders for source in _sources(graph, folder)]

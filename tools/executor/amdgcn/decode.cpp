@@ -1,19 +1,9 @@
 // From the text of llvm-objdump 22 to instructions. What is unknown is an error that quotes the line.
-#include <cstdarg>
 #include <cstdlib>
 
 #include "machine.h"
 
 namespace amdgcn {
-
-void fail(const char* format, ...) {
-  char text[1024];
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  throw Fault(text);
-}
 
 std::unordered_map<std::string, Handler>& mnemonics() {
   static std::unordered_map<std::string, Handler> table;

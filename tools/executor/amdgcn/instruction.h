@@ -1,18 +1,15 @@
 // One decoded instruction, and the table that gives a mnemonic its meaning.
 #pragma once
-#include <stdexcept>
 #include <string>
 #include <unordered_map>
 
+#include "fault.h"
 #include "formats.h"
 
 namespace amdgcn {
 
-/// Everything that ends a load or a launch. The text begins with its kind: DECODE, POISON, WAIT, RACE, OOB, HAZARD,
-/// LAYOUT, EXEC, PC, DEADLOCK or RUNAWAY.
-struct Fault : std::runtime_error { using std::runtime_error::runtime_error; };
-
-[[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+using namespace executor;  // tools/executor/common. Kinds of faults: DECODE, POISON, WAIT, RACE, OOB, HAZARD, LAYOUT,
+                           // EXEC, PC, DEADLOCK, RUNAWAY
 
 enum class Kind : u8 { none, vgpr, sgpr, immediate, null, off };
 enum class Half : u8 { whole, low, high };  // .l and .h of RDNA's 16-bit registers

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "allocations.h"
+
 #define HIP_API extern "C" __attribute__((visibility("default")))
 
 namespace hipsim {
@@ -34,11 +36,6 @@ int noted(int error);
 /// launch_failure once a kernel has failed, else success.
 int failed_before();
 
-/// Device memory. Its addresses are reserved and inaccessible: a host that follows one faults.
-struct Allocation {
-  std::vector<uint8_t> bytes, defined;
-  void* reserved = nullptr;  // where it begins; nullptr: freed
-};
-std::vector<Allocation>& allocations();  // slot k has the addresses from (k + 1) << 36 on
+using executor::allocations;  // device memory
 
 }  // namespace hipsim

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace amdgcn {
+namespace executor {
 
 using i8 = int8_t;
 using i16 = int16_t;
@@ -76,4 +76,4 @@ inline u32 to_i32(float x) {
 }
 inline u32 to_u32(float x) { return !(x > 0) ? 0 : x >= 4294967296.f ? ~0u : u32(x); }
 
-}  // namespace amdgcn
+}  // namespace executor

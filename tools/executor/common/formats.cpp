@@ -1,6 +1,6 @@
 #include "formats.h"
 
-namespace amdgcn {
+namespace executor {
 
 namespace {
 
@@ -91,4 +91,4 @@ float min_number(float a, float b) {
   return a < b ? a : b;
 }
 
-}  // namespace amdgcn
+}  // namespace executor
