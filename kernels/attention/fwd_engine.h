@@ -28,7 +28,7 @@ struct FwdFeatures {
 struct VisibleKeys {
   int window_left, window_right;  // -1: unbounded
   bool top_left;                  // shift = top_left ? 0 : seqlen_k - seqlen_q
-  int sink_size;                  // the first sink_size keys are visible whatever window_left says (never past i + shift + right)
+  int sink_keys;                  // keys below it are visible whatever window_left says (never past i + shift + right)
 };
 
 // One call, after every check. Strides are in elements, signed; the last dimension is contiguous.

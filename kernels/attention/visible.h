@@ -13,7 +13,7 @@ void fill_mask(const Args& args, Problem& problem) {
   problem.window_left = cut_window(args.window_left);
   problem.window_right = args.causal != 0 ? 0 : cut_window(args.window_right);
   problem.top_left = args.mask_origin == TILEKILN_TOP_LEFT;
-  problem.sink_size = cut_window(args.sink_size);
+  problem.sink_keys = args.window_left >= 0 ? cut_window(args.sink_size) : 0;
 }
 
 // Sink columns change nothing when every key to the left is visible anyway.
@@ -33,7 +33,7 @@ i64 visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k, i64 row) {
   i64 count = last > first ? last - first : 0;
   // Sink columns to the left of the window.
   if (problem.window_left >= 0 && last > 0) {
-    i64 sink = problem.sink_size;
+    i64 sink = problem.sink_keys;
     sink = sink < first ? sink : first;
     count += sink < last ? sink : last;
   }
@@ -62,14 +62,14 @@ double mean_visible_keys(const Problem& problem, i64 seqlen_q, i64 seqlen_k) {
 // Whether a window to the left hides no key at `key` from any row.
 template <class Problem>
 bool is_never_left(const Problem& problem, i64 key) {
-  return problem.window_left < 0 || (problem.features.sink && key < problem.sink_size);
+  return problem.window_left < 0 || (problem.features.sink && key < problem.sink_keys);
 }
 
 // The keys that a tile of `rows` queries sees, at most.
 template <class Problem>
 i64 most_visible_keys(const Problem& problem, i64 rows, i64 seqlen_k) {
   if (!problem.features.mask || problem.window_left < 0 || problem.window_right < 0) return seqlen_k;
-  const i64 most = i64(problem.window_left) + problem.window_right + rows + problem.sink_size;
+  const i64 most = i64(problem.window_left) + problem.window_right + rows + problem.sink_keys;
   return most < seqlen_k ? most : seqlen_k;
 }
 

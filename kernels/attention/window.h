@@ -18,7 +18,7 @@ template <class Problem, class Unit> Window window_of(const Problem& problem, co
   w.left = mask && problem.window_left >= 0 ? problem.window_left : kUnbounded;
   w.right = mask && problem.window_right >= 0 ? problem.window_right : kUnbounded;
   w.shift = problem.top_left ? 0 : i64(unit.seqlen_k) - unit.seqlen_q;
-  w.sink = mask && problem.features.sink ? problem.sink_size : 0;
+  w.sink = mask && problem.features.sink ? problem.sink_keys : 0;
   return w;
 }
 

@@ -247,7 +247,8 @@ fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   p.bias_head = a.bias_head, p.bias_row = t.seqlen_k;
   p.alibi_slopes = t.bias == Bias::alibi ? static_cast<const float*>(a.slopes.data()) : nullptr;
   p.sink = t.sink ? static_cast<const float*>(a.sink.data()) : nullptr;
-  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left, p.sink_size = t.sink_size;
+  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left,
+  p.sink_keys = t.window_left >= 0 ? t.sink_size : 0;
   p.dropout_p = t.dropout_p, p.rng_seed = t.seed, p.rng_offset = t.offset;
   return p;
 }

@@ -132,7 +132,7 @@ fmha::FwdProblem problem_of(const FwdCase& t, Dtype dtype, const Arrays& a) {
   p.window_left = t.window_left;
   p.window_right = t.window_right;
   p.top_left = t.top_left;
-  p.sink_size = t.sink_size;
+  p.sink_keys = t.window_left >= 0 ? t.sink_size : 0;
   p.dropout_p = t.dropout_p;
   p.rng_seed = t.seed;
   p.rng_offset = t.offset;

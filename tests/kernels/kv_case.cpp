@@ -179,7 +179,8 @@ fmha::KvProblem problem_of(const KvCase& t, KvDtype dtype, const Arrays& a) {
   p.bias_row = t.seqlen_k, p.bias_head = i64(t.seqlen_q) * t.seqlen_k;
   p.alibi_slopes = t.bias == Bias::alibi ? static_cast<float*>(a.slopes.data()) : nullptr;
   p.sink = t.sink ? static_cast<float*>(a.sink.data()) : nullptr;
-  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left, p.sink_size = t.sink_size;
+  p.window_left = t.window_left, p.window_right = t.window_right, p.top_left = t.top_left,
+  p.sink_keys = t.window_left >= 0 ? t.sink_size : 0;
   p.dropout_p = t.dropout_p, p.rng_seed = 0x123456789abcULL, p.rng_offset = 0xfffffff0ULL;
   if (t.descales) {
     const float* d = static_cast<float*>(a.descales.data());

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -44,6 +46,51 @@ class Sizes:
     softmax_scale: float | None = None
     dropout_p: float = 0.3
     store_randval: bool = True
+
+
+def drawn_mask(draw: random.Random, windows: Sequence[tuple[int, int]], sinks: Sequence[int]) -> dict[str, Any]:
+    """Fields of Sizes, here and over KV caches."""
+    return {
+        "window": draw.choice(windows),
+        "mask_origin": draw.choice(("bottom_right", "top_left")),
+        "sink_size": draw.choice(sinks),
+    }
+
+
+def drawn_sizes(
+    draw: random.Random,
+    hdim: tuple[int, int],
+    edges: Sequence[int],
+    *,
+    most: tuple[int, int] = (2, 2),
+    far: int = 70,
+    scale: float = 0.3,
+) -> Sizes:
+    """For devices. Lengths are of `edges`; most: sequences, query heads of a key head; far: the widest left window."""
+    batch, nhead_k = draw.randint(1, most[0]), draw.randint(1, 2)
+    window = draw.choice(((-1, 0), (-1, -1), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (far, -1)))
+    return Sizes(
+        lengths_q=tuple(draw.choice(edges) for _ in range(batch)),
+        lengths_k=tuple(draw.choice(edges) for _ in range(batch)),
+        nhead_q=nhead_k * draw.randint(1, most[1]),
+        nhead_k=nhead_k,
+        hdim_q=hdim[0] - 8 * draw.choice((0, 0, 1)),
+        hdim_v=hdim[1] - 8 * draw.choice((0, 0, 1)),
+        padding=draw.choice(("none", "seqlen", "cu_seqlens")),
+        layout=draw.choice(("bshd", "bhsd")),
+        strides=draw.choice(("dense", "dense", "exchanged", "sparse")),
+        window=window,
+        causal=draw.random() < 0.3,
+        mask_origin=draw.choice(("bottom_right", "top_left")),
+        sink_size=draw.choice((0, 1, 5, 64, 100)) if window[0] >= 0 else 0,
+        bias_heads=draw.random() < 0.5,
+        bias_batch=draw.random() < 0.5,
+        alibi_2d=draw.random() < 0.5,
+        min_seqlen_q=draw.choice((1, 15, 64)),
+        softmax_scale=draw.choice((None, None, scale)),
+        dropout_p=draw.choice((0.05, 0.2, 0.6)),
+        store_randval=False,
+    )
 
 
 @dataclasses.dataclass

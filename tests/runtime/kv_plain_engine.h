@@ -53,7 +53,7 @@ inline bool sees(const KvProblem& p, const KvUnit& u, i64 row, i64 key) {
   if (!p.features.mask) return true;
   const i64 position = row + (p.top_left ? 0 : u.seqlen_k - u.seqlen_q);
   if (p.window_right >= 0 && key > position + p.window_right) return false;
-  return p.window_left < 0 || key >= position - p.window_left || key < p.sink_size;
+  return p.window_left < 0 || key >= position - p.window_left || key < p.sink_keys;
 }
 
 inline void attend(const KvProblem& p, const KvUnit& u, bool split, void* scratch) {

@@ -71,30 +71,7 @@ def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> d
 
 
 def drawn_sizes(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> problems.Sizes:
-    batch, nhead_k = draw.randint(1, 3), draw.randint(1, 2)
-    window = draw.choice(((-1, 0), (-1, -1), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (130, -1)))
-    return problems.Sizes(
-        lengths_q=tuple(draw.choice(EDGES) for _ in range(batch)),
-        lengths_k=tuple(draw.choice(EDGES) for _ in range(batch)),
-        nhead_q=nhead_k * draw.randint(1, 3),
-        nhead_k=nhead_k,
-        hdim_q=hdim[0] - 8 * draw.choice((0, 0, 1)),
-        hdim_v=hdim[1] - 8 * draw.choice((0, 0, 1)),
-        padding=draw.choice(("none", "seqlen", "cu_seqlens")),
-        layout=draw.choice(("bshd", "bhsd")),
-        strides=draw.choice(("dense", "dense", "exchanged", "sparse")),
-        window=window,
-        causal=draw.random() < 0.3,
-        mask_origin=draw.choice(("bottom_right", "top_left")),
-        sink_size=draw.choice((0, 1, 5, 64, 100)) if window[0] >= 0 else 0,
-        bias_heads=draw.random() < 0.5,
-        bias_batch=draw.random() < 0.5,
-        alibi_2d=draw.random() < 0.5,
-        min_seqlen_q=draw.choice((1, 15, 64)),
-        softmax_scale=draw.choice((None, None, 0.4 if dtype == "bf16" else 0.1)),
-        dropout_p=draw.choice((0.05, 0.2, 0.6)),
-        store_randval=False,
-    )
+    return problems.drawn_sizes(draw, hdim, EDGES, most=(3, 3), far=130, scale=0.4 if dtype == "bf16" else 0.1)
 
 
 def excess(dtype: str, problem: problems.Problem, expected: reference.Result, made: dict[str, np.ndarray]) -> float:

@@ -44,9 +44,8 @@ class Forward:
         *,
         softmax_scale: float | None = None,
         causal: bool = False,
-        window: tuple[int, int] = (-1, -1),
+        window: tuple[int, ...] = (-1, -1),
         mask_origin: str = "bottom_right",
-        sink_size: int = 0,
         sink: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
         alibi_slopes: torch.Tensor | None = None,
@@ -60,7 +59,10 @@ class Forward:
         max_seqlen_q: int = 0,
         max_seqlen_k: int = 0,
     ) -> Callable[[], None]:
-        """Tensors are (batch, nhead, seqlen, hdim) of any strides, or packed (nhead, total, hdim) with seqstart_q."""
+        """Tensors are (batch, nhead, seqlen, hdim) of any strides, or packed (nhead, total, hdim) with seqstart_q.
+
+        window: left and right, and the keys that stay visible beyond left, if there are any.
+        """
         group = seqstart_q is not None
         row: Any = driver.aligned(driver.structure(HEADER, "Row"))
         driver.map_rows(row.q, q, self.build.query_box)
@@ -92,7 +94,7 @@ class Forward:
         row.bias_scale = LOG2E / row.score_scale_log2
         left, right = window[0], 0 if causal else window[1]
         row.left, row.right = (UNBOUNDED if side < 0 else side for side in (left, right))
-        row.sink_size = sink_size if left >= 0 else 0
+        row.sink_keys = window[2] if left >= 0 and len(window) > 2 else 0
         if dropout_p:
             from tilekiln import reference
 

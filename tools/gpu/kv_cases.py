@@ -13,13 +13,14 @@ import torch
 from tilekiln import reference
 
 from tests.python import kv_problems
-from tests.python.problems import still_poison
+from tests.python.problems import drawn_mask, still_poison
 from tools.gpu.cases import HANGS, hung, on_device, on_host
 from tools.gpu.check import tolerance
 
 LENGTHS_K = (0, 1, 5, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 300, 700)
 LENGTHS_Q = (1, 1, 1, 2, 3, 5, 17, 33, 130)
 CACHED = ("k", "v")
+WINDOWS = ((6, 0), (-1, 0), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (130, -1))
 
 
 def drawn_sizes(draw: random.Random, family: str) -> kv_problems.Sizes:
@@ -35,9 +36,7 @@ def drawn_sizes(draw: random.Random, family: str) -> kv_problems.Sizes:
         less=draw.choice((0, 0, 1)) * (1 if family == "fmha_batch_prefill" else 8),
         page_size=draw.choice(pages),
         layout=draw.choice(("bshd", "bhsd")),
-        window=draw.choice(((6, 0), (-1, 0), (17, 5), (64, 0), (0, 0), (100, 30), (-1, 40), (130, -1))),
-        mask_origin=draw.choice(("bottom_right", "top_left")),
-        sink_size=draw.choice((0, 1, 5, 20)),
+        **drawn_mask(draw, WINDOWS, (0, 1, 5, 20)),
         leftpad=draw.random() < 0.3,
         rows=draw.random() < 0.3,
         seqlen_new=draw.choice((0, 1, 1, 3, 20)),

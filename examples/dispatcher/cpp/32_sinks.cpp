@@ -13,7 +13,7 @@ int main(int count, char** words) {
     tilekiln_fmha_fwd_args args = arrays.forward();
     args.window_left = 8, args.window_right = 0, args.sink_size = static_cast<int32_t>(sinks);
     Asked asked{8, 0};
-    asked.sink_size = sinks;
+    asked.sinks = sinks;
     const bool ran = session.run("fmha_fwd", args, &problem);
     std::printf("%lld sink columns: %s\n", static_cast<long long>(sinks),
                 ran ? verdict(arrays.out, attention(arrays.q, arrays.k, arrays.v, asked).out).c_str() : "planned");

@@ -146,7 +146,7 @@ class Array {
 struct Asked {
   int64_t left = -1, right = -1;  // the window; causal: right 0
   bool top_left = false;
-  int64_t sink_size = 0;
+  int64_t sinks = 0;  // columns that stay visible to the left of the window
   double softcap = 0;
   const Array* bias = nullptr;          // (seqlen_q, seqlen_k)
   const Array* alibi_slopes = nullptr;  // (nhead_q)
@@ -178,7 +178,7 @@ inline Expected attention(const Array& q, const Array& k, const Array& v, const 
           if (asked.bias != nullptr) score += (*asked.bias)[static_cast<size_t>(i * sk + j)];
           if (asked.alibi_slopes != nullptr)
             score -= (*asked.alibi_slopes)[static_cast<size_t>(h)] * std::fabs(static_cast<double>(i + shift - j));
-          const bool left = asked.left < 0 || j >= i + shift - asked.left || j < asked.sink_size;
+          const bool left = asked.left < 0 || j >= i + shift - asked.left || j < asked.sinks;
           const bool right = asked.right < 0 || j <= i + shift + asked.right;
           weights[j] = left && right ? score : -INFINITY;
           most = std::max(most, weights[j]);

@@ -3,7 +3,7 @@
 #include <stdint.h>
 
 #include "kernels/attention/cuda/coordinates.h"
-#include "kernels/attention/fwd_engine.h"
+#include "kernels/attention/fill_scores.h"
 #include "kernels/backends/cuda/kernel.h"
 
 namespace tilekiln::cuda {
@@ -49,6 +49,19 @@ struct Packing {
 // `second_q` lies as q does, or is null.
 tilekiln_status find_packing(bool packed, bool group, int batch, const Operand& q, const Operand* second_q,
                              const Operand& k, const Operand& v, Packing* packing);
+
+// The fields of a kernel's row by which forward and backward mask, weigh and drop.
+template <class Problem, class Row>
+void fill_scores(const Problem& p, Row* row) {
+  row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
+  row->softcap = p.softcap;
+  row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
+  row->bias_scale = log2_e / row->score_scale_log2;
+  row->left = side_of(p.features.mask, p.window_left);
+  row->right = side_of(p.features.mask, p.window_right);
+  row->sink_keys = p.features.mask ? p.sink_keys : 0;
+  if (fmha::fill_dropout(p, row)) row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
+}
 
 // The fields of a kernel's row that say where sequences lie.
 template <class Row>

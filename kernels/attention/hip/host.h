@@ -5,10 +5,9 @@
 
 #include <initializer_list>
 
+#include "kernels/attention/fill_scores.h"
 #include "kernels/attention/fmha_fwd/hip/problem.h"
-#include "kernels/attention/fwd_engine.h"
 #include "kernels/backends/hip/kernel.h"
-#include "kernels/backends/philox.h"
 
 #define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::hip::Kernel name;
 TILEKILN_KERNELS
@@ -111,15 +110,11 @@ const Build& build_as(const Kernel& kernel) {
   on(p.top_left, kTopLeft);
   to->window_left = p.window_left;
   to->window_right = p.window_right;
-  to->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
+  to->sink_keys = p.features.mask ? p.sink_keys : 0;
   to->scale_log2 = p.softmax_scale * log2_e;
   to->softcap = p.softcap;
   to->scale_over_softcap = p.features.softcap ? p.softmax_scale / p.softcap : 0;
-  if (!p.features.dropout) return;
-  to->dropout_seed = p.rng_seed;
-  to->dropout_offset = p.rng_offset;
-  to->dropout_threshold = core::dropout_threshold(p.dropout_p);
-  to->keep_scale = 1 / (1 - p.dropout_p);
+  if (fmha::fill_dropout(p, to)) to->dropout_threshold = core::dropout_threshold(p.dropout_p);
 }
 
 }  // namespace

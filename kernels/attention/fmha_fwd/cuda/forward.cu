@@ -51,7 +51,7 @@ template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys&
                                                        int head) {
   const int lane = threadIdx.x & 31;
   for (int at = lane * p.box; at < kKeys; at += 32 * p.box) {
-    const bool hidden = first + at + p.box <= low && first + at >= p.sink_size;
+    const bool hidden = first + at + p.box <= low && first + at >= p.sink_keys;
     const int left = hidden ? 0 : max(min(keys.count - first - at, p.box), 0);
     const Page page = left > 0 ? find_page(p, keys, keys.first + first + at) : Page{0, 0};
     const int row = page.number * page_rows + page.key;

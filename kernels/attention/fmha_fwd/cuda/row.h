@@ -12,7 +12,7 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // Bits of Row::features. Each is uniform over a launch; soft cap, alibi, bias and dropout have loops of their own.
 enum Feature : int {
-  kMask = 1,   // left, right, sink_size
+  kMask = 1,   // left, right, sink_keys
   kGroup = 2,  // sequences with starts and lengths of their own, as the six arrays say
   kSoftcap = 4,
   kAlibi = 8,
@@ -56,7 +56,7 @@ struct alignas(128) Row {
   int tiles;             // query_blocks nhead_q batch
   int head_group;        // heads whose tiles are dealt out together, so that their keys and values stay in L2
   int left, right;       // row i sees keys [i + shift - left, i + shift + right]
-  int sink_size;         // and keys below it
+  int sink_keys;         // and keys below it
   int rows_q, rows_k;    // from one sequence to the next, where none has a start
   int total_q, total_k;  // rows of packed arrays: starts that the host has not seen are kept within
   int min_seqlen_q;      // sequences with at most so many rows are left to another call

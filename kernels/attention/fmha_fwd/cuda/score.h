@@ -54,14 +54,14 @@ template <int N> struct Scores {
     }
   }
 
-  // Keys outside of [i + shift - left, i + shift + right] and past the sequence become -inf; keys below sink_size stay.
+  // Keys outside of [i + shift - left, i + shift + right] and past the sequence become -inf; keys below sink_keys stay.
   static __device__ __forceinline__ void mask(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key) {
     const int lane = fresh_lane(), from_key = key + (lane & 3) * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int centre = field(tile.row) + warp_row + (lane >> 2) + 8 * half + field(tile.shift);
       const int end = min(field(tile.seqlen_k), centre + p.right + 1) - from_key;
-      const int begin = centre - p.left - from_key, sinks = p.sink_size - from_key;
+      const int begin = centre - p.left - from_key, sinks = p.sink_keys - from_key;
 #pragma unroll
       for (int j = 0; j < N; ++j)
         if (half_of(j) == half && (column_of(j) >= end || (column_of(j) < begin && column_of(j) >= sinks)))

@@ -63,7 +63,7 @@ template <int kQueryRows, int kKeys> struct Tiles {
       const int64_t end = int64_t(last_row) + tile.shift + p.right + 1, begin = int64_t(tile.row) + tile.shift - p.left;
       if (end < tile.seqlen_k) tile.last = end <= 0 ? 0 : (int(end) + kKeys - 1) / kKeys;
       if (begin > 0) tile.first = min(int(begin / kKeys), tile.last);
-      tile.sinks = min((p.sink_size + kKeys - 1) / kKeys, tile.first);
+      tile.sinks = min((p.sink_keys + kKeys - 1) / kKeys, tile.first);
       // Rows that see sink columns alone: those are all there is. Else a warpgroup, which begins at last - 1, would do them twice.
       if (tile.first == tile.last) tile.first = 0, tile.last = tile.sinks, tile.sinks = 0;
     }

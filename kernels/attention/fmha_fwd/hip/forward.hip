@@ -121,7 +121,7 @@ TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
     const int seen = w.first_query + shift - p.window_left, all_see = w.last_query + shift - p.window_left;
     t.begin = seen > 0 ? seen / kTileK * kTileK : 0;
     t.full_begin = all_see > 0 ? (all_see + kTileK - 1) / kTileK * kTileK : 0;
-    t.sinks = p.sink_size < t.begin ? p.sink_size : t.begin;
+    t.sinks = p.sink_keys < t.begin ? p.sink_keys : t.begin;
   }
   return t;
 }
@@ -314,7 +314,7 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
   if (!masked) return;
   int first = 0, last = w.seqlen_k - 1, sinks = 0;
   if (p.features & kWindow) {
-    sinks = p.sink_size;
+    sinks = p.sink_keys;
     const int right = query.row + shift + p.window_right;
     if (p.window_right >= 0) last = right < last ? right : last;
     if (p.window_left >= 0) first = query.row + shift - p.window_left;

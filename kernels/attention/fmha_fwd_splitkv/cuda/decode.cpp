@@ -41,7 +41,7 @@ bool fill_scores(const KvKernelProblem& of, Row* row) {
   const auto side = [&](int width) { return all || width < 0 || width > unbounded ? unbounded : width; };
   row->left = side(p.window_left);
   row->right = side(p.window_right);
-  row->sink_size = !all && p.window_left >= 0 ? p.sink_size : 0;
+  row->sink_keys = all ? 0 : p.sink_keys;
   row->softmax_scale = p.softmax_scale;
   row->score_scale_log2 = general ? log2_e : p.softmax_scale * log2_e;
   row->softcap = p.softcap;

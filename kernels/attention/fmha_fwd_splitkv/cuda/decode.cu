@@ -39,7 +39,7 @@ TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int sh
   if (kGeneral && p.features & kMask) {
     s.last = min(max(last_row + shift + p.right + 1, 0), keys);
     s.first = min(max(first_row + shift - p.left, 0), s.last);
-    s.sinks = min(p.sink_size, s.first);
+    s.sinks = min(p.sink_keys, s.first);
   }
   const int sink_chunks = (s.sinks + kChunk - 1) / kChunk;
   s.first_chunk = s.first / kChunk;
@@ -134,7 +134,7 @@ struct Sums { float out[kHdim / 8][4], maximum[2], sum[2]; };
 
 // What the general kernels know of the two rows of a lane.
 struct Line {
-  int position, first, end;  // its query plus shift; keys [first, end) are seen, and those below sink_size
+  int position, first, end;  // its query plus shift; keys [first, end) are seen, and those below sink_keys
   float slope;
   const uint16_t* bias;
 };
@@ -156,7 +156,7 @@ TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&lin
     const Line& of = line[j >> 1 & 1];
     float& x = score[j >> 2][j & 3];
     const int key = first + (j >> 2) * 8 + (lane & 3) * 2 + (j & 1);
-    const bool seen = key < of.end && (key >= of.first || key < p.sink_size);
+    const bool seen = key < of.end && (key >= of.first || key < p.sink_keys);
     x *= p.softmax_scale;
     if (p.features & kSoftcap) x = p.softcap - 2 * p.softcap / (exp2_approx(x * (2 * kLog2E / p.softcap)) + 1.f);
     if (p.features & kBias && seen) x += element(of.bias + key);

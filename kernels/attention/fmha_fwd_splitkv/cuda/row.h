@@ -9,7 +9,7 @@ namespace tilekiln::cuda::fmha_decode {
 
 // Bits of Row::features; each is uniform over a launch. Those of kGeneral are asked for by the general kernels alone.
 enum Feature : int {
-  kMask = 1,  // left, right, sink_size
+  kMask = 1,  // left, right, sink_keys
   kSoftcap = 2,
   kAlibi = 4,
   kBias = 8,
@@ -68,7 +68,7 @@ struct Row {
   float softmax_scale;
   float softcap;
   int left, right;  // row i sees keys [i + shift - left, i + shift + right]
-  int sink_size;    // and keys below it
+  int sink_keys;    // and keys below it
 };
 
 // What the host must know of a build; the cubin holds one as `fmha_decode_build`.

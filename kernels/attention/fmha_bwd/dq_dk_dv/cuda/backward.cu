@@ -300,7 +300,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     };
     const auto seen_until = [&](int half) {
       const int at = key + 8 * half;
-      return at < p.sink_size ? kQueryRows : at + p.left - low - c2;
+      return at < p.sink_keys ? kQueryRows : at + p.left - low - c2;
     };
     uint32_t share[extras.value == kPlain ? 1 : kQueryRows / 16][4];  // of dS: undropped, times the slope
     if constexpr (!kBends) {

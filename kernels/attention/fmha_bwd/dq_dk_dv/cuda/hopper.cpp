@@ -10,7 +10,6 @@
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/backends/cuda/kernel.h"
-#include "kernels/backends/philox.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _fmha_bwd_dq_dk_dv_hopper)
@@ -124,24 +123,13 @@ u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& 
 void fill_scores(const BwdKernelProblem& of, Row* row) {
   const BwdProblem& p = of.problem;
   row->softmax_scale = p.softmax_scale;
-  row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
-  row->softcap = p.softcap;
-  row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
-  row->bias_scale = log2_e / row->score_scale_log2;
-  row->left = side_of(p.features.mask, p.window_left);
-  row->right = side_of(p.features.mask, p.window_right);
+  row->keep_scale = 1;
+  cuda::fill_scores(p, row);
   row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
-  row->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
   row->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |
                   (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
                   (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
                   (p.top_left ? 0 : kBottomRight);
-  row->keep_scale = 1;
-  if (!p.features.dropout) return;
-  row->dropout_seed = p.rng_seed;
-  row->dropout_offset = p.rng_offset;
-  row->dropout_over = 0x10001u * (255u - core::dropout_threshold(p.dropout_p));
-  row->keep_scale = 1 / (1 - p.dropout_p);
 }
 
 void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row) {

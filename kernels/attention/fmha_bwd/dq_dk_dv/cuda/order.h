@@ -82,13 +82,13 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
   __device__ __forceinline__ int seqlen_k(const Turn& t) const { return kPacked ? t.of.seqlen_k : p.seqlen_k_most; }
 
   // The query tiles that see key tile n: keys n kKeys .. of rows i with i + shift - left <= key <= i + shift + right. Keys below
-  // sink_size are seen from any distance.
+  // sink_keys are seen from any distance.
   __device__ __forceinline__ int begin_of(const Turn& t, int n) const {
     const int row = n * kKeys - shift(t) - p.right;
     return row > 0 ? min(row / kQueryRows, query_tiles(t)) : 0;
   }
   __device__ __forceinline__ int end_of(const Turn& t, int n) const {
-    if (n * kKeys < p.sink_size) return query_tiles(t);
+    if (n * kKeys < p.sink_keys) return query_tiles(t);
     const int row = min(n * kKeys + kKeys, seqlen_k(t)) - 1 - shift(t) + p.left, begin = begin_of(t, n);
     return row < 0 ? begin : max(min(row / kQueryRows + 1, query_tiles(t)), begin);
   }

@@ -73,7 +73,7 @@ struct alignas(128) Row {
   int packed_tiles;            // kGroup: query tiles of a head over all sequences, at most
   int rows_q, rows_k;          // kGroup: from one sequence to the next, where none has a start
   int left, right, shift;      // row i sees keys [i + shift - left, i + shift + right]
-  int sink_size;               // and keys below it
+  int sink_keys;               // and keys below it
   int features;
   int team, passes, units, team_units, lists, slots, turn;  // the order of the adds: order.h
 };

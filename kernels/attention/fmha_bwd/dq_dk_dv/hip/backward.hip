@@ -142,7 +142,7 @@ TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w
   if (p.features & kBwdWindow) {
     if (p.window_right >= 0) first = w.key - s.shift - p.window_right - w.first;
     const int end = w.key - s.shift + p.window_left - w.first + 1;
-    if (p.window_left >= 0 && w.key >= p.sink_size && end < last) last = end;
+    if (p.window_left >= 0 && w.key >= p.sink_keys && end < last) last = end;
   }
   each([&](int r) TK_INLINE {
     const int row = block + row_of(r, w.half);
@@ -288,7 +288,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
     const int low = first_key - s.shift - p.window_right;
     if (p.window_right >= 0 && low > 0) begin = low / kTileQ * kTileQ;
     const int high = first_key + keys - s.shift + p.window_left;
-    if (p.window_left >= 0 && first_key >= p.sink_size && high < end) end = high;
+    if (p.window_left >= 0 && first_key >= p.sink_keys && high < end) end = high;
   }
   unsigned char* const bytes = random_bytes + wave * 1024;
   for (int g = 0; g < p.heads_per_key_head; g++) {

@@ -37,7 +37,7 @@ struct BackwardProblem {
   int seqlen_q, seqlen_k;  // the longest
   int total_q, total_k;
   int hdim_q, hdim_v;
-  int window_left, window_right, sink_size;
+  int window_left, window_right, sink_keys;
   int slots;
   float softmax_scale, softcap;
   int dropout_threshold;

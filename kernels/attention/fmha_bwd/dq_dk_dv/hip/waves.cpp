@@ -75,15 +75,11 @@ void fill_features(const BwdProblem& p, BackwardProblem* to) {
   on(p.features.deterministic, kBwdSlots);
   to->window_left = p.window_left;
   to->window_right = p.window_right;
-  to->sink_size = p.features.mask && p.window_left >= 0 ? p.sink_size : 0;
+  to->sink_keys = p.features.mask ? p.sink_keys : 0;
   to->softmax_scale = p.softmax_scale;
   to->softcap = p.softcap;
   to->keep_scale = 1;
-  if (!p.features.dropout) return;
-  to->dropout_seed = p.rng_seed;
-  to->dropout_offset = p.rng_offset;
-  to->dropout_threshold = core::dropout_threshold(p.dropout_p);
-  to->keep_scale = 1 / (1 - p.dropout_p);
+  if (fmha::fill_dropout(p, to)) to->dropout_threshold = core::dropout_threshold(p.dropout_p);
 }
 
 void fill_arrays(const BwdKernelProblem& of, BackwardProblem* to) {
