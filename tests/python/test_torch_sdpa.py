@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -386,6 +388,12 @@ def test_use_reaches_multihead_attention(tkt, count, mode):
             ours = layer(x, src_key_padding_mask=padding if mode == "padded" else None)
             assert count.calls == 1
     torch.testing.assert_close(ours[~padding], expected[~padding], atol=2e-5, rtol=2e-5)
+
+
+def test_importing_does_not_bring_the_compiler(tkt):
+    """torch._dynamo and sympy take 1.3 s, which most programs never need."""
+    code = "import sys, tilekiln.torch, tilekiln.flash_attn; assert not {'torch._dynamo', 'sympy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_use_under_compile(tkt):
