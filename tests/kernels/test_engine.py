@@ -15,7 +15,7 @@ KV_DTYPES = ["fp32", "fp16", "bf16", "fp8", "fp8bf16", "bf16_fp8"]
 KV_RECEIPT = "fp8"  # the smallest receipt whose library holds the engines of the KV-cache families
 BWD_DTYPES = ["fp32", "fp16", "bf16"]
 TARGETS = [target.word for target in reversed(targets())]
-SANITIZED = TARGETS[1:]  # beside the native engines, which have tests of their own
+SANITIZED = ["native", *TARGETS[1:]]  # of which a day has one: each costs a build of all its engines
 MISSING = 77  # exit code: the machine cannot run that target
 
 
@@ -48,22 +48,10 @@ def test_engine(build_program: Callable[..., Path], sweep: list[str], target: st
     run(build_program("fwd_engine_test", targets="all"), target, dtype, *sweep)
 
 
-@pytest.mark.instrumented("sanitize")
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_native_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("fwd_engine_test", mode="sanitize"), "any", dtype, "few")
-
-
 @pytest.mark.parametrize("dtype", BWD_DTYPES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_backward_engine(build_program: Callable[..., Path], sweep: list[str], target: str, dtype: str) -> None:
     run(build_program("bwd_engine_test", targets="all"), target, dtype, *sweep)
-
-
-@pytest.mark.instrumented("sanitize")
-@pytest.mark.parametrize("dtype", BWD_DTYPES)
-def test_native_backward_engine_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("bwd_engine_test", mode="sanitize"), "any", dtype, "few")
 
 
 @pytest.mark.parametrize("dtype", KV_DTYPES)
@@ -72,30 +60,19 @@ def test_kv_engines(build_program: Callable[..., Path], sweep: list[str], target
     run(build_program("kv_engine_test", KV_RECEIPT, targets="all"), target, dtype, *sweep)
 
 
-@pytest.mark.instrumented("sanitize")
-@pytest.mark.parametrize("dtype", KV_DTYPES)
-def test_native_kv_engines_under_sanitizers(build_program: Callable[..., Path], dtype: str) -> None:
-    run(build_program("kv_engine_test", KV_RECEIPT, mode="sanitize"), "any", dtype, "few")
-
-
 @pytest.mark.parametrize("target", TARGETS)
 def test_append(build_program: Callable[..., Path], target: str) -> None:
     run(build_program("kv_append_test", KV_RECEIPT, targets="all"), target)
 
 
 @pytest.mark.instrumented("sanitize")
-def test_native_append_under_sanitizers(build_program: Callable[..., Path]) -> None:
-    run(build_program("kv_append_test", KV_RECEIPT, mode="sanitize"), "any")
-
-
-@pytest.mark.instrumented("sanitize")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", SANITIZED)
-def test_engines_of_every_isa_under_sanitizers(build_program: Callable[..., Path], target: str) -> None:
+def test_engines_under_sanitizers(build_program: Callable[..., Path], target: str) -> None:
     """A 29th of the cases of every dtype, of one target a day: ASan and UBSan look at its engines."""
-    name = target.replace("_", "-")
+    name, word = target.replace("_", "-"), "any" if target == "native" else target
     for engine, receipt in {"fwd": "fp32_min", "bwd": "fp32_min", "kv": KV_RECEIPT}.items():
         program = build_program(f"{engine}_engine_test", receipt, targets=name, mode="sanitize")
         for dtype in {"fwd": DTYPES, "bwd": BWD_DTYPES, "kv": KV_DTYPES}[engine]:
-            run(program, target, dtype, "few")
-    run(build_program("kv_append_test", KV_RECEIPT, targets=name, mode="sanitize"), target)
+            run(program, word, dtype, "few")
+    run(build_program("kv_append_test", KV_RECEIPT, targets=name, mode="sanitize"), word)
