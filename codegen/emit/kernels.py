@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from codegen.plan.plan import Instance, Plan
@@ -19,17 +20,18 @@ class Kernel(NamedTuple):
     name: str  # as tools/gpu names it: fmha_fwd_d128-bf16
     file: yaml_types.KernelFile
     dtype: str
+    families: Mapping[str, Family]  # whose instances launch it, by name: the one whose selection says which of them do
 
     @property
     def symbol(self) -> str:
         assert self.file.target is not None
         return f"tilekiln_{self.file.target.replace('-', '_')}_{self.name.replace('-', '_')}"
 
-    @property
-    def families(self) -> dict[str, yaml_types.Selection | None]:
-        """Whose instances launch it, and which of theirs."""
-        first = {self.file.family: self.file.when} if self.file.family else {}
-        return {**first, **(self.file.also or {})}
+
+def _families(root: Tree, file: yaml_types.KernelFile) -> dict[str, Family]:
+    named = {name: root.family(name) for name in (file.family, *(file.also or {})) if name}
+    held = {one.name: one.answered_as for one in root.families.values() if one.answered_as}
+    return {name: of for name, of in held.items() if of.name in named} | named
 
 
 def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel]:
@@ -38,12 +40,12 @@ def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel
     if not os.path.isfile(os.path.join(root.root, place)):
         return []
     entries = Document(root.places, place).load(dict[str, yaml_types.KernelFile])
+    listed = [(name, file, _families(root, file)) for name, file in entries.items() if file.target == target]
     return [
-        Kernel(f"{name}-{dtype}", file, dtype)
-        for name, file in entries.items()
-        if file.target == target
+        Kernel(f"{name}-{dtype}", file, dtype, families)
+        for name, file, families in listed
         for dtype in file.dtypes
-        if family is None or family in Kernel(name, file, dtype).families
+        if family is None or family in families
     ]
 
 
@@ -68,10 +70,12 @@ def of_plan(plan: Plan) -> dict[str, Kernel]:
 
 
 def _clauses(family: Family, kernel: Kernel) -> list[Clause]:
-    chosen = kernel.families[family.name]
+    said_of = kernel.families[family.name]
+    chosen = kernel.file.when if said_of.name == kernel.file.family else (kernel.file.also or {})[said_of.name]
     when = [chosen] if isinstance(chosen, str) else chosen or [""]
     dtype = "" if kernel.dtype == "any" else f" dtype={kernel.dtype}"
-    return family.bind([f"{text}{dtype}".strip() for text in when], (kernel.name, "when"))
+    path = (kernel.name, "when")
+    return family.bind_of(said_of, [f"{text}{dtype}".strip() for text in when], path, family.document)
 
 
 def _meets(instance: Instance, clause: Clause) -> bool:

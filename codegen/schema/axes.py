@@ -161,6 +161,8 @@ class Family:
         self.pipelines = tuple(pipeline.name for pipeline in self.file.pipelines)
         self._unique("pipelines", list(self.pipelines))
         self.engine, self.engine_family = self._engine(engine_of)
+        if self.file.targets and self.engine_family is self:
+            raise document.error(("targets",), "the engines are the family's own: targets say what they answer")
         self.entries = [self._entry(index, entry) for index, entry in enumerate(self.file.entries)]
         for index, name in enumerate(self.file.batch_by):
             if name not in self.axis_of:
@@ -448,6 +450,22 @@ class Family:
             except SelectionError as error:
                 raise (document or self.document).selection_error(at, error) from error
         return clauses
+
+    @property
+    def answered_as(self) -> Family | None:
+        """The family whose place in targets and kernels this one takes where they say nothing of it."""
+        return self._engine_of if self.file.targets else None
+
+    def bind_of(
+        self, said_of: Family, selection: yaml_types.Selection, path: tuple[str | int, ...], document: Document
+    ) -> list[Clause]:
+        """What a selection over the axes of `said_of` leaves of this family; values that it has not select nothing."""
+        if said_of is self:
+            return self.bind(selection, path, document)
+        said_of.bind(selection, path, document)
+        none: select.Hows = {said_of.name: {}, self.name: {}}
+        texts = [selection] if isinstance(selection, str) else selection
+        return [one.clause for text in texts for one in select.bind_any([said_of, self], text, none)[self.name]]
 
     def signature(self, packed: int) -> dict[str, Value]:
         return {axis.name: axis.json(axis.code_in(packed)) for axis in self.axes}

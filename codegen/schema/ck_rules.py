@@ -40,7 +40,7 @@ class _Dtypes(Struct, frozen=True, forbid_unknown_fields=True):
 
 class RulesFile(Struct, frozen=True, forbid_unknown_fields=True):
     arches: dict[str, _Arch]
-    families: dict[str, str]
+    families: list[str]
     dtypes: _Dtypes
     trload_hdims: list[int]
 

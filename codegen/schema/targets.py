@@ -100,12 +100,17 @@ def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Targ
     known = {rule.name for rule in family.rules}
     owner: Target | None = all_targets[target.engines] if target.engines else target
     while owner is not None:
-        for index, file in enumerate(owner.file.refuses.get(family.name, [])):
-            path = ("refuses", family.name, index)
+        said_of = family
+        if family.answered_as and family.name not in owner.file.refuses:
+            said_of = family.answered_as
+        for index, file in enumerate(owner.file.refuses.get(said_of.name, [])):
+            path = ("refuses", said_of.name, index)
             if file.name in known:
                 raise owner.document.error((*path, "name"), f"{family.name} has a rule '{file.name}' already")
             known.add(file.name)
-            found.append(Rule(file.name, file.says, family.bind(file.when, (*path, "when"), owner.document)))
+            clauses = family.bind_of(said_of, file.when, (*path, "when"), owner.document)
+            if clauses:
+                found.append(Rule(file.name, file.says, clauses))
         owner = all_targets[owner.extends] if owner.extends else None
     return found
 
@@ -120,24 +125,27 @@ def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Ta
         if owner.extends is None:
             return []
         owner = all_targets[owner.extends]
-    document, where, entries = said
+    document, said_of, where, entries = said
     result: list[Algorithm] = []
     for index, entry in enumerate(entries):
         path = ("algorithms", where, index)
-        result.append(_algorithm(document, family, index, dict(entry), path))
+        made = _algorithm(document, family, said_of, index, dict(entry), path)
+        if not made.when:
+            continue
+        result.append(made)
         if any((a.pipeline, a.values) == (result[-1].pipeline, result[-1].values) for a in result[:-1]):
             shown = f"{result[-1].pipeline} {result[-1].shown}"
             raise document.error(path, f"{shown} stands here twice")
     return sorted(result, key=lambda algorithm: algorithm.rank)
 
 
-def _said(target: Target, family: Family) -> tuple[Document, str, list[yaml_types.Algorithm]] | None:
-    """What a target's own file says of a family, or that of a family from outside of the target; and where."""
+def _said(target: Target, family: Family) -> tuple[Document, Family, str, list[yaml_types.Algorithm]] | None:
+    """What a target's own file says of a family, or a family from outside of the target; of which family, and where."""
     if target.own_algorithms is not None and family.name in target.own_algorithms:
-        return target.document, family.name, target.own_algorithms[family.name]
+        return target.document, family, family.name, target.own_algorithms[family.name]
     if target.name in family.file.algorithms:
-        return family.document, target.name, family.file.algorithms[target.name]
-    return None
+        return family.document, family, target.name, family.file.algorithms[target.name]
+    return _said(target, family.answered_as) if family.answered_as else None
 
 
 def _wrong(key: str, value: Any) -> str:
@@ -151,9 +159,9 @@ def _wrong(key: str, value: Any) -> str:
 
 
 def _algorithm(
-    document: Document, family: Family, number: int, entry: dict[str, Any], path: tuple[str | int, ...]
+    document: Document, family: Family, said_of: Family, number: int, entry: dict[str, Any], path: tuple[str | int, ...]
 ) -> Algorithm:
-    """One entry, which is emptied."""
+    """One entry, which is emptied. `said_of`: the family whose it is."""
     settings: dict[str, Any] = {}
     for key in ("pipeline", *SETTINGS):
         value = entry.pop(key, None)
@@ -170,7 +178,7 @@ def _algorithm(
     values = read_values(family.algorithm_axes, entry, document, path, family.name)
     when = [family.everything]
     if "when" in settings:
-        when = family.bind(settings["when"], (*path, "when"), document)
+        when = family.bind_of(said_of, settings["when"], (*path, "when"), document)
     rules = {}
     for key in ("needs", "best"):
         try:

@@ -94,6 +94,8 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
     engine: EngineFile | Word  # main, or the family whose engines hold this one too
     batch_by: list[Word]
+    # engine: targets and kernels that say nothing of it answer and refuse as they do the family whose engines hold it
+    targets: Literal["engine"] | None = None
     companion_of: Word | None = None
     tables: Annotated[dict[str, TableFile], Meta(max_length=1)] = {}
     algorithm: list[AlgorithmAxisFile] = []

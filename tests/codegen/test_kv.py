@@ -324,3 +324,25 @@ def test_mistakes_are_told(copy: Copy, file: str, old: str, new: str, message: s
     where, _, told = str(raised.value).partition(": ")
     assert where.startswith(f"{file}:{before.count(chr(10)) + 1}:")
     assert told.startswith(message)
+
+
+def test_a_family_of_anothers_engines_is_answered_as_that_one(copy: Copy) -> None:
+    """`targets: engine`: entries, refusals and kernels of split-KV hold for paged KV, with the values that it has."""
+    root, paged, split = copy.tree(), "fmha_fwd_pagedkv", "fmha_fwd_splitkv"
+    for target in root.every_target.values():
+        assert paged not in target.file.refuses
+        if target.tiles:
+            continue
+        theirs = {how.number: how for how in root.algorithms(target, root.families[split])}
+        for how in root.algorithms(target, root.families[paged]):
+            assert (how.pipeline, how.values) == (theirs[how.number].pipeline, theirs[how.number].values)
+        refused = [rule.name for rule in root.refusals(target, root.families[split])]
+        assert [rule.name for rule in root.refusals(target, root.families[paged])] == refused
+    own = "  fmha_fwd_pagedkv:\n    - {pipeline: qlanes, tile: 64x32}\n"
+    copy.edit("kernels/targets/cpu-generic.yaml", "  fmha_fwd_splitkv:\n", own + "  fmha_fwd_splitkv:\n")
+    changed = copy.tree()
+    said = changed.algorithms(changed.targets["cpu-generic"], changed.families[paged])
+    assert [how.shown for how in said] == ["64x32"]
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "batch_by:", "targets: engine\nbatch_by:")
+    with pytest.raises(CodegenError, match="targets: the engines are the family's own: targets say what they answer"):
+        copy.tree().families  # noqa: B018

@@ -181,7 +181,7 @@ def splitkv(
     layout: str = "bshd",
     **rest: Any,
 ) -> Result:
-    """What `Library.fmha_fwd_splitkv` and, with a block_table, `Library.fmha_fwd_pagedkv` compute; arguments as theirs.
+    """What `Library.fmha_fwd_splitkv` and, of a paged cache, its form in one launch compute; arguments as theirs.
 
     With an fp8 q, out is multiplied by out_scale and saturated.
     """
