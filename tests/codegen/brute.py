@@ -6,9 +6,11 @@ as well. Only which head dims exist is read from the families' files: one that i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import yaml
@@ -19,12 +21,15 @@ Pairs = dict[str, set[tuple[int, int]]]  # by dtype: hdim_q, hdim_v
 
 def head_dims(family: str) -> Pairs:
     """Those of a family's file."""
-    every = (yaml.safe_load(path.read_text()) for path in ROOT.glob("kernels/**/family.yaml"))
-    data = next(data for data in every if data["family"] == family)
-    return {
-        dtype: {tuple(map(int, pair.split("x"))) for pair in listed}
-        for dtype, listed in data["tables"]["head_dims"]["values"].items()
-    }
+    values = _family_files()[family]["tables"]["head_dims"]["values"]
+    return {dtype: {tuple(map(int, pair.split("x"))) for pair in listed} for dtype, listed in values.items()}
+
+
+@functools.cache
+def _family_files() -> dict[str, Any]:
+    """All that lie beside attention's kernels, by name."""
+    every = [yaml.safe_load(path.read_text()) for path in ROOT.glob("kernels/attention/**/family.yaml")]
+    return {data["family"]: data for data in every}
 
 
 def sizes(pairs: Pairs, side: int) -> list[str]:
