@@ -8,27 +8,13 @@
 #include <vector>
 
 #include "check.h"
+#include "tensor.h"
 #include "tilekiln/tilekiln.h"
 
 namespace {
 
 constexpr int B = 2, Sq = 6, Sk = 10, Hq = 4, Hk = 2, D = 16, Dv = 8, total = 9;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
-
-tilekiln_tensor tensor(void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = data;
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
-}
 
 // A correct call, that each case spoils in one way.
 struct World {

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "kv_plain_engine.h"
+#include "tensor.h"
 #include "tilekiln/tilekiln.h"
 #ifndef TILEKILN_TEST_LIBRARY
 #include "kernels/attention/fmha_kv.h"
@@ -86,21 +87,6 @@ std::vector<float> noise(size_t count) {
   std::normal_distribution<float> normal;
   for (float& value : values) value = normal(random_bits);
   return values;
-}
-
-tilekiln_tensor tensor(const void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = const_cast<void*>(data);
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
 }
 
 int64_t at(const tilekiln_tensor& t, int64_t a, int64_t b, int64_t c, int64_t d = 0) {

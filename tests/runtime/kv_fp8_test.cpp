@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "kv_plain_engine.h"
+#include "tensor.h"
 #include "tilekiln/tilekiln.h"
 
 namespace {
@@ -17,21 +18,6 @@ namespace {
 constexpr int64_t Hk = 2, Hq = 4, D = 64, Page = 128, Pages = 6;
 std::mt19937 random_bits(5);
 int ran = 0;
-
-tilekiln_tensor tensor(const void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = const_cast<void*>(data);
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
-}
 
 // e4m3: 4 bits of exponent with bias 7, 3 of mantissa.
 float decode(uint8_t code) {

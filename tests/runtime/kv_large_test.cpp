@@ -10,27 +10,13 @@
 #include <vector>
 
 #include "check.h"
+#include "tensor.h"
 #include "tilekiln/tilekiln.h"
 
 namespace {
 
 constexpr int64_t Hk = 3, Hq = 6, D = 128, boundary_2 = INT64_C(1) << 31, boundary_4 = INT64_C(1) << 32;
 std::mt19937 random_bits(3);
-
-tilekiln_tensor tensor(const void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = const_cast<void*>(data);
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
-}
 
 // bf16 of about [-2, 2].
 uint16_t noise() { return static_cast<uint16_t>((random_bits() & 0x80ff) | 0x3f00); }

@@ -3,27 +3,13 @@
 #include <limits>
 #include <vector>
 
+#include "tensor.h"
 #include "tilekiln/tilekiln.h"
 
 namespace {
 
 constexpr int B = 2, Sq = 3, Hq = 4, Hk = 2, D = 16, Room = 64, Pages = 10, Page = 16, Blocks = 4, New = 5, total = 6;
 constexpr float nan = std::numeric_limits<float>::quiet_NaN();
-
-tilekiln_tensor tensor(void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = data;
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
-}
 
 // Memory and index arrays larger than any case asks for; everything an output may be is in `written`.
 struct World {

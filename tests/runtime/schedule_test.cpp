@@ -13,6 +13,7 @@
 #include "kernels/attention/fmha_fwd/call.h"
 #include "kernels/generated/operators/fmha_fwd.h"
 #include "kernels/runtime/launch.h"
+#include "tensor.h"
 
 using namespace tilekiln;
 using namespace tilekiln::fmha;
@@ -35,21 +36,6 @@ const FwdEngine engine = {{write_down, write_down, write_down, write_down, write
 const uint32_t fields[] = {tile_q, 64};
 const Algorithm how = {"qlanes_b64x64", 0, 0, fields, {"", nullptr, 0}, {"", nullptr, 0}};
 const Row row = {0, 0, 0, 0};
-
-tilekiln_tensor tensor(void* data, int32_t dtype, std::vector<int64_t> shape) {
-  tilekiln_tensor t = {};
-  t.data = data;
-  t.dtype = dtype;
-  t.ndim = static_cast<int32_t>(shape.size());
-  t.device_type = TILEKILN_CPU;
-  int64_t stride = 1;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    t.shape[i] = shape[i];
-    t.stride[i] = stride;
-    stride *= shape[i];
-  }
-  return t;
-}
 
 // Data that is never touched: the engine only writes units down.
 char* const fake = reinterpret_cast<char*>(uint64_t(1) << 40);
