@@ -12,26 +12,31 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 SIZES: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "head_dim": 16, "vocab_size": 90, "max_position_embeddings": 64, "pad_token_id": 0, "tie_word_embeddings": False,
+    "head_dim": 32, "vocab_size": 90, "max_position_embeddings": 64, "pad_token_id": 0, "tie_word_embeddings": False,
     "eos_token_id": None, "bos_token_id": None,
 }  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 PACKED = {"attention": "attention 'tilekiln'", "cache": "grows in place", "Linear": "packed float32"}
+JOINED, ROTARY = "one product, rotary in place", "rotary"
+GATED = "one product, silu_and_mul"
+GELU = "gelu_tanh in the product of gate"
+NARROW = {"head_dim": 16, "intermediate_size": 96}  # less than a panel: projections stay apart
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     # What a model's configuration says besides, and what must become of its modules.
-    "Llama": ({}, PACKED | {"LlamaRMSNorm": "RMSNorm", "LlamaMLP": "silu_and_mul"}),
-    "Mistral": ({"sliding_window": 8}, PACKED | {"MistralRMSNorm": "RMSNorm", "MistralMLP": "silu_and_mul"}),
-    "Qwen2": ({}, PACKED | {"Qwen2RMSNorm": "RMSNorm", "Qwen2MLP": "silu_and_mul"}),
-    "Qwen3": ({}, PACKED | {"Qwen3RMSNorm": "RMSNorm", "Qwen3MLP": "silu_and_mul"}),
-    "Gemma2": ({}, PACKED | {"Gemma2RMSNorm": "", "Gemma2MLP": ""}),  # 1 + weight; gelu
-    "Gemma3": ({"_name": "Gemma3ForCausalLM", "_config": "Gemma3TextConfig"}, PACKED | {"Gemma3RMSNorm": ""}),
-    "Phi3": ({}, PACKED | {"Phi3RMSNorm": "RMSNorm"}),
-    "Mixtral": (EXPERTS, PACKED | {"MixtralExperts": "packed float32", "MixtralRMSNorm": "RMSNorm"}),
-    "Qwen3Moe": (EXPERTS, PACKED | {"Qwen3MoeExperts": "packed float32", "Qwen3MoeRMSNorm": "RMSNorm"}),
-    "GptOss": (EXPERTS, PACKED | {"GptOssExperts": "packed float32", "GptOssRMSNorm": "RMSNorm"}),
-}
+    "Llama": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Mistral": (NARROW | {"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": "silu_and_mul", "Attention": ROTARY}),
+    "Qwen2": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Qwen3": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Gemma2": ({"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": GELU, "Attention": JOINED}),
+    "Gemma3": ({"_name": "Gemma3ForCausalLM", "_config": "Gemma3TextConfig", "sliding_window": 8},
+               {"RMSNorm": "RMSNorm", "MLP": GELU, "Attention": JOINED}),
+    "Phi3": ({"partial_rotary_factor": 0.5}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Mixtral": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
+    "Qwen3Moe": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
+    "GptOss": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +56,7 @@ def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> N
         theirs = model(prompt()).logits
         done = optimize(model)
         left = {one.module: one.why for one in done.changes if one.name and not one.became}
-        assert left.keys() == {"Linear", "LlamaMLP", "LlamaRMSNorm"}
+        assert left.keys() == {"Linear", "LlamaAttention", "LlamaMLP", "LlamaRMSNorm"}
         assert "has the operator rmsnorm2d" in left["LlamaRMSNorm"]
         assert torch.allclose(model(prompt()).logits, theirs, atol=1e-4)
 
@@ -89,7 +94,7 @@ def test_tokens_are_those_of_eager(name: str) -> None:
     theirs, tokens = model(prompt()).logits, model.generate(prompt(), max_new_tokens=6, do_sample=False)
     done = optimize(model)
     found = became(done)
-    for module, kind in MODELS[name][1].items():
+    for module, kind in (PACKED | {name + module: kind for module, kind in MODELS[name][1].items()}).items():
         assert found[module] == {kind}, f"{module}\n{done}"
     ours = model(prompt()).logits
     assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
@@ -98,6 +103,48 @@ def test_tokens_are_those_of_eager(name: str) -> None:
     done.undo()
     assert torch.equal(model(prompt()).logits, theirs)
     assert same(dict(model.named_parameters()), dict(make(name).named_parameters()))
+
+
+@pytest.mark.parametrize("name", ["Llama", "Phi3", "GptOss"])
+def test_fused_layers_see_what_happens_to_their_parts(name: str) -> None:
+    """Padding, gradients, other weights, hooks and exchanged layers, after the projections became one product."""
+    from tilekiln.torch import optimize
+
+    model, theirs, other = make(name), make(name), make(name)
+    with torch.no_grad():
+        for one in other.parameters():
+            one.mul_(1.25)
+    optimize(model)
+    ids = prompt()
+    mask = torch.ones_like(ids)
+    ids[0, :4], mask[0, :4] = 0, 0  # positions differ by sequence
+    given = {"input_ids": ids, "attention_mask": mask}
+    with torch.no_grad():
+        ours, wanted = (one(**given).logits[:, 4:] for one in (model, theirs))
+        torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=1e-4)
+    if name != "GptOss":  # whose experts have none
+        embedded = theirs.get_input_embeddings()(prompt()).detach()
+        grads = []
+        for one in (model, theirs):
+            x = embedded.clone().requires_grad_()
+            grads += torch.autograd.grad(one(inputs_embeds=x).logits.square().sum(), x)
+        torch.testing.assert_close(*grads, atol=1e-3, rtol=1e-3)
+    with torch.no_grad():
+        model.load_state_dict(other.state_dict())
+        torch.testing.assert_close(model(prompt()).logits, other(prompt()).logits, atol=1e-3, rtol=1e-3)
+        copied = copy.deepcopy(model)
+        torch.testing.assert_close(copied(prompt()).logits, other(prompt()).logits, atol=1e-3, rtol=1e-3)
+        attention, its = (one.model.layers[0].self_attn for one in (model, other))
+        first = "qkv_proj" if name == "Phi3" else "q_proj"
+        seen: list[Any] = []
+        handle = getattr(attention, first).register_forward_hook(lambda _, x, y: seen.append(y))
+        model(prompt())
+        handle.remove()
+        assert len(seen) == 1
+        exchanged = copy.deepcopy(getattr(its, first))
+        exchanged.weight.mul_(0.5)
+        setattr(attention, first, exchanged), setattr(its, first, exchanged)
+        torch.testing.assert_close(model(prompt()).logits, other(prompt()).logits, atol=1e-3, rtol=1e-3)
 
 
 @torch.no_grad()

@@ -103,6 +103,13 @@ def test_modules_of_transformers_are_known_by_what_they_compute(dtype: str) -> N
     pytest.importorskip("transformers")
     from tilekiln.torch import RMSNorm
     from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+
+    class Doubled(Gemma2RMSNorm):
+        """Twice that."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
     from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
     from transformers.models.t5.modeling_t5 import T5LayerNorm
@@ -115,10 +122,15 @@ def test_modules_of_transformers_are_known_by_what_they_compute(dtype: str) -> N
     once = "transformers" if dtype == "float32" else "pytorch"
     for kind, rounding in ((LlamaRMSNorm, "transformers"), (T5LayerNorm, "transformers"), (Olmo2RMSNorm, once)):
         assert RMSNorm.like(weighted(kind)).rounding == rounding, kind
-    with pytest.raises(
-        ValueError, match=r"Gemma2RMSNorm computes something else than x / sqrt\(mean\(x\^2\) \+ eps\) weight"
-    ):
-        RMSNorm.like(weighted(Gemma2RMSNorm))
+    theirs = weighted(Gemma2RMSNorm)  # factor 1 + weight, rounded once
+    ours = RMSNorm.like(theirs)
+    assert ours.offset == 1.0
+    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(2)).to(theirs.weight.dtype)
+    torch.testing.assert_close(ours(x), theirs(x))
+    grads = [torch.autograd.grad(one(x).float().square().sum(), one.weight)[0] for one in (ours, theirs)]
+    torch.testing.assert_close(*grads, rtol=2e-2 if dtype == "bfloat16" else 1e-5, atol=1e-2)
+    with pytest.raises(ValueError, match=r"Doubled computes something else than x / sqrt\(mean\(x\^2\) \+ eps\)"):
+        RMSNorm.like(weighted(Doubled))
 
 
 @pytest.mark.transformers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, get_args
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from .._native import ArgumentError, NoKernelError
 from .biased_experts import BiasedExperts
-from .layers import silu_and_mul
+from .fused_layers import NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Linear, Weights
 
@@ -95,9 +94,10 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
         _caches(model, done)
         embedding = getattr(model, "get_output_embeddings", lambda: None)()
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
-        for name, parent, key, module in list(_places(model)):
-            shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
-            _replace(done, name, parent, key, module, None if module is embedding else weights, shared)
+        for kinds in (KINDS, COMPOSED):
+            for name, parent, key, module in list(_places(model)):
+                shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
+                _replace(done, kinds, name, parent, key, module, None if module is embedding else weights, shared)
         done._let_go()
     except BaseException:  # Ctrl-C too: half of a model helps nobody
         if not done._final:
@@ -113,8 +113,10 @@ def _places(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, str,
             yield (f"{name}.{key}" if name else key), module, key, child
 
 
-def _replace(done: Optimized, name: str, parent: Any, key: str, module: Any, weights: Weights, shared: bool) -> None:
-    kind = next((kind for kind, (is_one, _) in KINDS.items() if is_one(module)), None)
+def _replace(
+    done: Optimized, kinds: Kinds, name: str, parent: Any, key: str, module: Any, weights: Weights, shared: bool
+) -> None:
+    kind = next((kind for kind, (is_one, _) in kinds.items() if is_one(module)), None)
     if kind is None:
         return
     was = type(module).__name__
@@ -123,7 +125,7 @@ def _replace(done: Optimized, name: str, parent: Any, key: str, module: Any, wei
             raise _LeftError("has hooks or parametrizations")
         if shared and kind != "norm":
             raise _LeftError("shares its weight with another module")
-        became = KINDS[kind][1](done, parent, key, module, weights)
+        became = kinds[kind][1](done, parent, key, module, weights)
     except (_LeftError, ValueError, NoKernelError) as error:
         done.changes.append(Change(name, was, "", str(error).splitlines()[0]))
         return
@@ -137,13 +139,6 @@ class _LeftError(Exception):
 def _put(done: Optimized, parent: Any, key: str, made: torch.nn.Module, module: torch.nn.Module) -> None:
     done._undo.append(lambda: setattr(parent, key, module))  # first: what is interrupted between the two is harmless
     setattr(parent, key, made)
-
-
-def _computes(theirs: Tensor, ours: Tensor) -> None:
-    """_LeftError unless they agree to what their dtype and another order of sums explain."""
-    far, size = (theirs.float() - ours.float()).abs().max().item(), theirs.float().abs().max().item()
-    if not far <= 8 * torch.finfo(theirs.dtype).eps * size:
-        raise _LeftError("computes something else than its weights say")
 
 
 def _fit_for_inference(module: Any) -> None:
@@ -181,7 +176,7 @@ def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
     rows = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(module.weight)
     ours = made(rows)
     if weights is None:
-        _computes(module(rows), ours)
+        agree(module(rows), ours)
     _put(done, parent, key, made, module)
     _emptied(done, module.weight, lambda: made.weight, weights is not None)
     return _kind(weights, made.dtype)
@@ -228,7 +223,7 @@ def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any,
     given = rows, ids, torch.rand(ids.shape, generator=random).to(rows)
     ours = made(*given)
     if weights is None:
-        _computes(module(*given), ours)
+        agree(module(*given), ours)
     _put(done, parent, key, made, module)
     for name, parameter in module.named_parameters():
         _emptied(done, parameter, functools.partial(getattr, made, name), weights is not None)
@@ -241,6 +236,8 @@ def _activation(function: Any) -> str:
         return "silu"
     if torch.allclose(function(rows), torch.nn.functional.gelu(rows)):
         return "gelu"
+    if torch.allclose(function(rows), torch.nn.functional.gelu(rows, approximate="tanh")):
+        return "gelu_tanh"
     raise _LeftError(f"has an activation other than silu and gelu: {type(function).__name__}")
 
 
@@ -253,7 +250,7 @@ def _norm(done: Optimized, parent: Any, key: str, module: Any, weights: Weights)
         like = weight if isinstance(weight, Tensor) else torch.empty(0)
         shape = getattr(module, "normalized_shape", like.shape)
         rows = torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)).to(like)
-        _computes(module(rows), made(rows))
+        agree(module(rows), made(rows))
     _put(done, parent, key, made, module)
     return type(made).__name__
 
@@ -264,20 +261,20 @@ def _no_cuda(module: Any) -> None:
 
 
 def _gated(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
-    """down(silu(gate(x)) up(x)) with the product in the middle as one operator."""
-    if _activation(module.act_fn) != "silu":
-        raise _LeftError("gates by gelu, of which there is no fused operator")
+    """down(act(gate(x)) up(x))."""
+    _no_cuda(module)
+    done._undo.append(lambda: give_back(module))
+    return fuse_gated(module, _activation(getattr(module, "act_fn", None) or module.activation_fn))
 
-    def forward(self: Any, x: Tensor) -> Any:
-        return self.down_proj(silu_and_mul(self.gate_proj(x), self.up_proj(x)))
 
-    with torch.no_grad():
-        weight = module.gate_proj.weight
-        rows = torch.randn(2, module.gate_proj.in_features, generator=torch.Generator().manual_seed(0)).to(weight)
-        _computes(module(rows), forward(module, rows))
-    done._undo.append(lambda: module.__dict__.pop("forward", None))
-    module.forward = types.MethodType(forward, module)
-    return "silu_and_mul"
+@torch.no_grad()
+def _fused_attention(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """An attention module of Transformers: its projections, rotary and what it hands to the attention function."""
+    _no_cuda(module)
+    if module.training:
+        raise _LeftError("is in training mode: rotary and projections as they are")
+    done._undo.append(lambda: give_back(module))
+    return fuse_attention(module)
 
 
 def _attention(model: Any, done: Optimized) -> None:
@@ -324,14 +321,28 @@ def _is_experts(module: Any) -> bool:
 
 
 def _is_gated(module: Any) -> bool:
-    names = ("gate_proj", "up_proj", "down_proj")
-    return hasattr(module, "act_fn") and all(isinstance(getattr(module, name, None), torch.nn.Module) for name in names)
+    parts = ("gate_proj", "up_proj", "down_proj"), ("gate_up_proj", "down_proj")
+    return (hasattr(module, "act_fn") or hasattr(module, "activation_fn")) and any(
+        all(isinstance(getattr(module, name, None), torch.nn.Module) for name in names) for names in parts
+    )
 
 
-KINDS: dict[str, tuple[Callable[[Any], bool], Callable[..., str]]] = {
+def _is_attention(module: Any) -> bool:
+    names = ("config", "layer_idx", "head_dim", "o_proj")
+    return all(hasattr(module, name) for name in names) and any(
+        all(hasattr(module, name) for name in projections) for projections in (NAMES, WHOLE)
+    )
+
+
+Kinds = dict[str, tuple[Callable[[Any], bool], Callable[..., str]]]
+KINDS: Kinds = {
     "linear": (lambda module: type(module) is torch.nn.Linear, _linear),
     "experts": (_is_experts, _experts),
     "norm": (_is_norm, _norm),
-    "gated": (_is_gated, _gated),
 }
 """What is looked for among the modules, and what is done with one."""
+COMPOSED: Kinds = {
+    "gated": (_is_gated, _gated),
+    "attention": (_is_attention, _fused_attention),
+}
+"""The same of modules made of those, when those are done."""

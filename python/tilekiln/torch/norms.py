@@ -133,26 +133,33 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     return y if rows is x else y.view(x.shape)
 
 
+def _far(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max())
+
+
 class RMSNorm(torch.nn.Module):
     """y = x / sqrt(mean(x^2) + eps) weight over the last dimension of x (..., columns), of fp32, fp16 or bf16.
 
     weight (columns), dtype of x. rounding: pytorch rounds once, as torch.nn.RMSNorm; transformers rounds x / sqrt(..)
-    to the dtype of x before it is multiplied, as LlamaRMSNorm and T5LayerNorm. Errors: those of `Library.rmsnorm2d`.
+    to the dtype of x before it is multiplied, as LlamaRMSNorm and T5LayerNorm. offset: added to the weight, 1 for the
+    norms of Gemma; then rows are computed in fp32 and rounded once. Errors: those of `Library.rmsnorm2d`.
     """
 
-    def __init__(self, columns: int, eps: float = 1e-6, rounding: Rounding = "pytorch", **where: Any) -> None:
+    def __init__(
+        self, columns: int, eps: float = 1e-6, rounding: Rounding = "pytorch", offset: float = 0.0, **where: Any
+    ) -> None:
         super().__init__()
         if rounding not in ROUNDINGS:
             raise ValueError(f"rounding: was {rounding!r}, must be 'pytorch' or 'transformers'")
-        self.eps, self.rounding = eps, rounding
-        self.weight = torch.nn.Parameter(torch.ones(columns, **where))
+        self.eps, self.rounding, self.offset = eps, rounding, offset
+        self.weight = torch.nn.Parameter(torch.full((columns,), 1.0 - offset, **where))
 
     @classmethod
     def like(cls, module: torch.nn.Module) -> RMSNorm:
         """In place of a torch.nn.RMSNorm, or of one of Transformers; shares its weight.
 
-        The module is tried on some rows, which say how it rounds. ValueError for one that computes something else, such
-        as those of Gemma, whose factor is 1 + weight.
+        The module is tried on some rows, which say how it rounds, and whether its factor is 1 + weight, as in Gemma.
+        ValueError for one that computes something else.
         """
         columns = _columns(module)
         weight: Any = module.weight
@@ -162,22 +169,27 @@ class RMSNorm(torch.nn.Module):
         with torch.no_grad():
             rows = torch.randn(16, columns, generator=torch.Generator().manual_seed(0)).to(weight)
             theirs = module(rows)
-            far = {kind: (_rms_norm(rows, weight, eps, kind) - theirs).abs().max().item() for kind in ROUNDINGS}
-            rounding = min(ROUNDINGS, key=far.__getitem__)
+            far = {(kind, 0.0): _far(_rms_norm(rows, weight, eps, kind), theirs) for kind in ROUNDINGS}
+            wide = _rms_norm(rows.float(), 1.0 + weight.float(), eps, "pytorch")
+            far["pytorch", 1.0] = _far(wide.to(rows.dtype), theirs)
+            rounding, offset = min(far, key=far.__getitem__)
             most = 2 * torch.finfo(weight.dtype).eps * theirs.abs().max().item()
-        if not far[rounding] <= most:
+        if not far[rounding, offset] <= most:
             raise ValueError(
                 f"module: {type(module).__name__} computes something else than x / sqrt(mean(x^2) + eps) weight"
             )
-        made = cls(columns, float(eps), rounding, device="meta")
+        made = cls(columns, float(eps), rounding, offset, device="meta")
         made.weight = weight
         return made
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.offset:
+            return rms_norm(x.float(), self.weight.float() + self.offset, self.eps).to(x.dtype)
         return rms_norm(x, self.weight, self.eps, self.rounding)
 
     def extra_repr(self) -> str:
-        return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}"
+        offset = f", offset={self.offset}" if self.offset else ""
+        return f"{self.weight.shape[0]}, eps={self.eps}, rounding={self.rounding!r}{offset}"
 
 
 class LayerNorm(torch.nn.Module):

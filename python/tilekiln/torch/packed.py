@@ -102,7 +102,11 @@ class _Packed(torch.nn.Module, abc.ABC):
             made = self._buffers[name]
             if buffer is not None and made is not None and made.dtype != buffer.dtype:
                 self._buffers[name] = buffer.to(made.device)
+        self._applied()
         return self
+
+    def _applied(self) -> None:
+        """Buffers may be others now."""
 
 
 class Linear(_Packed):
@@ -135,6 +139,8 @@ class Linear(_Packed):
         self.weights, self.dtype, self.activations = weights, linear.weight.dtype, activations
         self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
         self.bias = linear.bias
+        self.times_packed = 0
+        """How often the buffers were made: whoever joined them looks here."""
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
         self.register_buffer("padded_bias", None, persistent=False)
@@ -150,6 +156,7 @@ class Linear(_Packed):
         self._pad_bias()
 
     def _pad_bias(self) -> None:
+        self.times_packed += 1
         if self.bias is not None:
             padded = torch.zeros(self.panels.shape[0] * LANES)
             padded[: self.out_features] = self.bias.detach().float()
@@ -160,6 +167,9 @@ class Linear(_Packed):
         self.dtype = dtype
         if weight is not None:
             self._pack(weight.to(dtype))
+
+    def _applied(self) -> None:
+        self.times_packed += 1
 
     @property
     def weight(self) -> Tensor:
@@ -172,9 +182,11 @@ class Linear(_Packed):
         weight: Tensor = packed.dequantised()
         return weight.to(self.dtype)
 
-    def product(self, rows: Tensor) -> Tensor:
-        """Of rows (m, in_features), without a gradient."""
-        quantised = {"group": self.group, "quantise_a": self.activations is not None} if self.weights else {}
+    def product(self, rows: Tensor, activation: str = "none") -> Tensor:
+        """Of rows (m, in_features), without a gradient; activation: in the words of flatmm."""
+        quantised: dict[str, Any] = {} if activation == "none" else {"activation": activation}
+        if self.weights:
+            quantised |= {"group": self.group, "quantise_a": self.activations is not None}
         operator = "flatmm_quant" if self.weights else "flatmm"
         arrays = (rows, self.panels) if self.scale is None else (rows, self.panels, self.scale)
         if torch.compiler.is_compiling():

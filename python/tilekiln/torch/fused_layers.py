@@ -1,0 +1,274 @@
+"""The attention and feed-forward modules of Transformers' decoders as few calls, for inference.
+
+A module keeps its class, its layers and their names; its `forward` is one of these. What it does not do, it leaves to
+the forward of its class: training, recorded gradients, torch.compile (whose compiler fuses what is between the
+products itself), attn_implementation="eager", layers that were exchanged or got hooks since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import types
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..operators import _call
+from .joined import Joined
+from .packed import Linear
+
+NAMES = ("q_proj", "k_proj", "v_proj")
+WHOLE = ("qkv_proj",)
+"""The projections of attention, apart or as one (Phi-3)."""
+FUSED = "_tilekiln_fused"
+
+
+class Attention(NamedTuple):
+    """What an attention module does besides its projections."""
+
+    joined: Joined | None
+    names: tuple[str, ...]
+    heads: tuple[int, int]
+    """Those of queries and of keys; as many of values."""
+    doubled: bool
+    """Have cos and sin each angle twice, as most models? Else once, as gpt-oss."""
+    said: dict[str, Any]
+    """What it tells the attention function by name."""
+    parameters: dict[str, str]
+    """The same, of its parameters: their names."""
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False) -> Tensor:
+    """x (batch, seqlen, heads, hdim) turned by angles (1 or batch, seqlen, rotary_dim) of its tokens.
+
+    Pairs are elements i and i + rotary_dim / 2, those from rotary_dim on stay. doubled: the second half of the angles
+    is the first again; False: there is the first alone. Errors are those of `Library.rotary`.
+    """
+    half = cos.shape[-1] // 2 if doubled else cos.shape[-1]
+    if cos.dtype != x.dtype and cos.dtype != torch.float32:
+        cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    cos, sin = cos[..., :half], sin[..., :half]
+    given: dict[str, Any] = {"y": x} if in_place else {}
+    if len(cos) == 1:
+        cos, sin = cos[0], sin[0]
+    else:
+        given["positions"] = torch.arange(x.shape[0] * x.shape[1], dtype=torch.int32).view(x.shape[:2])
+        cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
+    turned: Tensor = _call("rotary", (x, cos, sin), given)
+    return turned
+
+
+def _theirs(self: Any, x: Tensor) -> bool:
+    """Is this call for the forward of the class?"""
+    return self.training or torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad)
+
+
+def attention_forward(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """Projections in one product, queries and keys rotated where they lie, the model's attention function."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    fused: Attention = self.__dict__[FUSED]
+    implementation = self.config._attn_implementation
+    joined = fused.joined
+    if (
+        position_embeddings is None
+        or implementation == "eager"
+        or _theirs(self, hidden_states)
+        or not (joined is None or joined.ready(self))
+    ):
+        return type(self).forward(
+            self, hidden_states=hidden_states, position_embeddings=position_embeddings, attention_mask=attention_mask,
+            past_key_values=past_key_values, **kwargs,
+        )  # fmt: skip
+    q, k, v = _heads(self, fused, hidden_states, *position_embeddings)
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, self.layer_idx)
+    function: Any = ALL_ATTENTION_FUNCTIONS[implementation]
+    told = fused.said
+    if fused.parameters:
+        told = told | {word: getattr(self, name) for word, name in fused.parameters.items()}
+    out, probabilities = function(self, q, k, v, attention_mask, **told, **kwargs)
+    return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1)), probabilities
+
+
+def _heads(self: Any, fused: Attention, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v (batch, heads, seqlen, hdim)."""
+    shape = (*x.shape[:-1], -1, self.head_dim)
+    of_q, of_k = fused.heads
+    norms = hasattr(self, "q_norm")
+    if fused.joined is not None:
+        qkv = fused.joined.product(x.reshape(-1, x.shape[-1])).view(shape)
+        if not norms:
+            rotate(qkv[:, :, : of_q + of_k], cos, sin, fused.doubled, in_place=True)
+        q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
+    else:
+        q, k, v = (getattr(self, name)(x).view(shape) for name in fused.names)
+    if norms:
+        q, k = self.q_norm(q), self.k_norm(k)
+    if norms or fused.joined is None:
+        q, k = (rotate(one, cos, sin, fused.doubled) for one in (q, k))
+    return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+
+def fuse_attention(module: Any) -> str:
+    """Give a module `attention_forward`; what it is now. ValueError says why not, and then nothing is changed."""
+    if "forward" in module.__dict__:
+        raise ValueError("has a forward of its own")
+    names = WHOLE if hasattr(module, "qkv_proj") else NAMES
+    try:
+        joined: Joined | None = Joined(module, names)
+    except ValueError:
+        if names == WHOLE:
+            raise
+        joined = None  # rotary alone
+    first = getattr(module, names[0])
+    hidden = first.in_features
+    dtype = next(one.dtype for one in (first, module.o_proj, *module.parameters()) if hasattr(one, "dtype"))
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 3, hidden, generator=random).to(dtype)
+    problems: list[str] = []
+    for doubled in (True, False):
+        try:
+            fused = _tried(module, joined, names, doubled, x, random)
+        except (RuntimeError, ValueError) as error:
+            problems.append(str(error).splitlines()[0])
+            continue
+        module.__dict__[FUSED] = fused
+        module.forward = types.MethodType(attention_forward, module)
+        return "rotary" if joined is None else "one product, rotary in place"
+    raise ValueError(f"computes something else than projections, rotary and attention: {problems[0]}")
+
+
+def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, random: Any) -> Attention:
+    """How the module is to be computed, compared with what it does; an error where that is something else."""
+    for batch in (1, 2):
+        angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random)
+        angles = torch.cat([angles, angles], -1) if doubled else angles
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        q, k, v, told = _recorded(module, x, cos, sin)
+        by_id = {id(parameter): name for name, parameter in module.named_parameters(recurse=False)}
+        parameters = {word: by_id[id(one)] for word, one in told.items() if id(one) in by_id}
+        said = {word: one for word, one in told.items() if word not in parameters}
+        if any(isinstance(one, Tensor) for one in said.values()):
+            raise ValueError("tells attention tensors that are no parameters")
+        fused = Attention(joined, names, (q.shape[1], k.shape[1]), doubled, said, parameters)
+        for theirs, ours in zip((q, k, v), _heads(module, fused, x, cos, sin), strict=True):
+            agree(theirs, ours)
+    return fused
+
+
+def agree(theirs: Tensor, ours: Tensor) -> None:
+    """ValueError unless they do, to what their dtype and another order of sums explain."""
+    if theirs.shape != ours.shape:
+        raise ValueError("makes something of another shape")
+    far, size = (theirs.float() - ours.float()).abs().max().item(), theirs.float().abs().max().item()
+    if not far <= 8 * torch.finfo(theirs.dtype).eps * size:
+        raise ValueError("computes something else than its weights say")
+
+
+def _recorded(module: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
+    """q, k, v and the named arguments that the forward of a module's class hands to the attention function."""
+    forward: Any = inspect.unwrap(type(module).forward)
+    asked = "ALL_ATTENTION_FUNCTIONS"
+    if getattr(forward, "__closure__", True) is not None or asked not in forward.__code__.co_names:
+        raise ValueError(f"does not ask {asked}")
+    heard: list[Any] = []
+
+    def function(_: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **told: Any) -> Any:
+        heard.append((q, k, v, told))
+        return q.transpose(1, 2), None
+
+    interface = types.SimpleNamespace(get_interface=lambda *_: function)
+    copied = types.FunctionType(
+        forward.__code__, {**forward.__globals__, asked: interface}, forward.__name__, forward.__defaults__
+    )
+    copied.__kwdefaults__ = forward.__kwdefaults__
+    copied(module, hidden_states=x, position_embeddings=(cos, sin), attention_mask=None)
+    (made,) = heard
+    return made  # type: ignore[no-any-return]
+
+
+class Gated(NamedTuple):
+    """The layers of down(act(gate(x)) up(x)), gate and up in one product for silu."""
+
+    joined: Joined | None
+    names: tuple[str, ...]
+    activation: str
+
+
+def gated_forward(self: Any, x: Tensor) -> Tensor:
+    """silu: one product of gate and up, one operator over its halves, in place. gelu: in gate's own product."""
+    fused: Gated = self.__dict__[FUSED]
+    if _theirs(self, x) or not (fused.joined is None or fused.joined.ready(self)):
+        return _gated_by_layers(self, fused, x)
+    rows = x.reshape(-1, x.shape[-1])
+    if fused.joined is None:
+        return _gated_by_layers(self, fused, x)
+    both = fused.joined.product(rows)
+    half = both.shape[1] // 2
+    gate = both[:, :half]
+    _call("silu_and_mul", (gate, both[:, half:]), {"y": gate})
+    made: Tensor = self.down_proj(gate)
+    return made.view(*x.shape[:-1], made.shape[-1])
+
+
+def _gated_by_layers(self: Any, fused: Gated, x: Tensor) -> Tensor:
+    """Layer by layer, which may learn and be traced."""
+    from .layers import silu_and_mul
+
+    if fused.activation != "silu":
+        gate, up = (getattr(self, name) for name in fused.names)
+        plain = all(type(one) is Linear and not one._forward_hooks and not one._forward_pre_hooks for one in (gate, up))
+        if not plain or _theirs(self, x):
+            made: Tensor = type(self).forward(self, x)
+            return made
+        rows = x.reshape(-1, x.shape[-1])
+        made = self.down_proj(gate.product(rows, fused.activation).mul_(up.product(rows)))
+        return made.view(*x.shape[:-1], made.shape[-1])
+    parts = [getattr(self, name)(x) for name in fused.names]
+    gate, up = parts if len(parts) == 2 else parts[0].chunk(2, -1)
+    return self.down_proj(silu_and_mul(gate, up))  # type: ignore[no-any-return]
+
+
+def fuse_gated(module: Any, activation: str) -> str:
+    """Give a module `gated_forward`; what it is now. ValueError says why not, and then nothing is changed."""
+    if "forward" in module.__dict__:
+        raise ValueError("has a forward of its own")
+    names = ("gate_up_proj",) if hasattr(module, "gate_up_proj") else ("gate_proj", "up_proj")
+    joined: Joined | None = None
+    if activation == "silu":
+        with contextlib.suppress(ValueError):  # then the operator alone
+            joined = Joined(module, names)
+    elif len(names) == 1 or not all(type(getattr(module, name)) is Linear for name in names):
+        raise ValueError(f"gates by {activation}, which is a step of a product of packed layers alone")
+    fused = Gated(joined, names, activation)
+    first = getattr(module, names[0])
+    weight = first.dtype if type(first) is Linear else first.weight.dtype
+    x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0)).to(weight)
+    with torch.no_grad():
+        theirs = type(module).forward(module, x)
+        module.__dict__[FUSED] = fused
+        try:
+            agree(theirs, gated_forward(module, x))
+        except BaseException:
+            del module.__dict__[FUSED]
+            raise
+    module.forward = types.MethodType(gated_forward, module)
+    if activation != "silu":
+        return f"{activation} in the product of gate"
+    return "silu_and_mul" if joined is None else "one product, silu_and_mul"
+
+
+def give_back(module: Any) -> None:
+    """The module computes by its class again."""
+    for name in ("forward", FUSED):
+        module.__dict__.pop(name, None)
