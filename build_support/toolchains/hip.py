@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from ..graph import Graph
 
 LLVM = "22"  # whose code the executor has decoded and the gates have measured
-DTYPES: Mapping[str, Sequence[str]] = {"bf16": ("-DTK_BF16=1",), "fp16": ("-DTK_BF16=0",)}
+DTYPES: Mapping[str, Sequence[str]] = {
+    "bf16": ("-DTK_BF16=1",),
+    "fp16": ("-DTK_BF16=0",),
+    "fp8bf16": ("-DTK_BF16=0", "-DTK_FP8=1"),
+    "fp8fp32": ("-DTK_BF16=0", "-DTK_FP8=2"),
+}
 HERE = "build_support/toolchains"
 NEED = 250 << 20  # bytes of memory that one compiler takes
 

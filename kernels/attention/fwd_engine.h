@@ -73,6 +73,7 @@ struct DeviceLengths {
   const int *seqlen_q, *seqlen_k;        // null: cu_seqlens says it, or else the difference of two starts
   const int *cu_seqlens_q, *cu_seqlens_k;  // (batch + 1)
   int total_q, total_k;  // rows of packed arrays, within which a kernel keeps starts that the host has not seen; else INT32_MAX
+  const int *scale_start_q, *scale_start_k;  // (batch), group mode with block scales: the first block of each sequence
 };
 
 // What a kernel of a device is handed in place of units.

@@ -18,6 +18,11 @@ EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 150)
 TOLERANCE = {
     "fp16": dataclasses.replace(reference.TOLERANCE["fp16"], weight=2.0**-11 + 2.0**-20),
     "bf16": reference.TOLERANCE["bf16"],
+    # P of fp8 is fp16
+    "fp8bf16": dataclasses.replace(reference.TOLERANCE["fp8bf16"], tiny=reference.TOLERANCE["fp16"].tiny),
+    "fp8fp32": dataclasses.replace(
+        reference.TOLERANCE["fp8fp32"], weight=2.0**-11 + 2.0**-20, tiny=reference.TOLERANCE["fp16"].tiny
+    ),
 }
 
 
@@ -105,6 +110,8 @@ def run(
     outcome = Outcome(dtype, hdim_q, hdim_v)
     for case in range(cases):
         signature, sizes = order[case % len(order)], drawn_sizes(draw, hdim_q, hdim_v)
+        if signature["qscale"] == "blockscale":  # arrays of one element would be pertensor
+            sizes = dataclasses.replace(sizes, nhead_q=4, nhead_k=2)
         problem = problems.make(signature, sizes, seed + case)
         outcome.cases += 1
         where = f"{signature}, {sizes}, seed {seed + case}"

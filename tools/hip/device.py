@@ -12,7 +12,14 @@ import numpy as np
 
 TO_DEVICE, TO_HOST = 1, 2  # hipMemcpyKind
 ROCM = 10  # DLPack's kDLROCM
-CODES = {"float32": (2, 32), "float16": (2, 16), "bfloat16": (4, 16), "int32": (0, 32), "uint8": (1, 8)}
+CODES = {
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "int32": (0, 32),
+    "uint8": (1, 8),
+    "float8_e4m3fn": (10, 8),
+}
 
 
 class HipError(Exception):

@@ -331,19 +331,23 @@ tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory*
                 data(in.cu_seqlens_q),
                 data(in.cu_seqlens_k),
                 static_cast<int>(call.on_device->physical_q),
-                static_cast<int>(call.on_device->physical_k)};
+                static_cast<int>(call.on_device->physical_k),
+                data(in.block_scale_seqstart_q),
+                data(in.block_scale_seqstart_k)};
     return TILEKILN_OK;
   }
   const size_t batch = call.sequences.size();
   if (batch == 0) return TILEKILN_OK;
   const size_t starts = batch + 1;
-  std::vector<int> numbers(2 * starts + 2 * batch);
+  std::vector<int> numbers(2 * starts + 4 * batch);
   for (const Sequence& sequence : call.sequences) {
     const auto at = static_cast<size_t>(sequence.batch);
     numbers[at] = static_cast<int>(sequence.place_q);
     numbers[starts + at] = static_cast<int>(sequence.place_k);
     numbers[2 * starts + at] = sequence.seqlen_q;
     numbers[2 * starts + batch + at] = sequence.seqlen_k;
+    numbers[2 * starts + 2 * batch + at] = static_cast<int>(sequence.place_scale_q);
+    numbers[2 * starts + 3 * batch + at] = static_cast<int>(sequence.place_scale_k);
     if (at + 1 < batch) continue;
     numbers[at + 1] = static_cast<int>(sequence.place_q + sequence.room_q);
     numbers[starts + at + 1] = static_cast<int>(sequence.place_k + sequence.room_k);
@@ -357,7 +361,9 @@ tilekiln_status place_lengths(const AttentionCall& call, bool group, CallMemory*
               nullptr,
               nullptr,
               INT32_MAX,
-              INT32_MAX};
+              INT32_MAX,
+              group ? at + 2 * starts + 2 * batch : nullptr,
+              group ? at + 2 * starts + 3 * batch : nullptr};
   return call.backend->copy(call.device, call.native, memory->as<int>(), numbers.data(), sizeof(int) * numbers.size(),
                             Direction::to_device);
 }

@@ -38,18 +38,58 @@ TK_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unus
 #endif
 }
 
+#if TK_FP8
+using Element = unsigned char;  // of q, k and v in memory: e4m3
+using Eight = U2;
+
+/// fp16 holds e4m3 times 2^-8 under other exponents: the same bits, one place lower. By 146 in place of 1 the product with 2^8 is exact,
+/// and of a NaN, which would be 480, infinity; infinity times 0 makes it NaN again.
+constexpr float kOfWidened = 1.f / 146;
+TK_DEVICE u32 widen_two(u32 in_high_bytes) {
+  const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 1 & 0x3f803f80u);
+  const T2 scaled = bit_cast<T2>(bits) * T2{T(146.f * 256), T(146.f * 256)};
+  T2 made;
+  asm("v_pk_fma_f16 %0, %1, 0, %1" : "=v"(made) : "v"(scaled));  // the compiler would take it for a copy
+  return bit_cast<u32>(made);
+}
+TK_DEVICE U2 widen_four(u32 bytes) {
+  return U2{widen_two(__builtin_amdgcn_perm(0, bytes, 0x010c000cu)),
+            widen_two(__builtin_amdgcn_perm(0, bytes, 0x030c020cu))};
+}
+TK_DEVICE U4 widen(U2 eight) {
+  const U2 low = widen_four(eight[0]), high = widen_four(eight[1]);
+  return U4{low[0], low[1], high[0], high[1]};
+}
+TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
+  return __builtin_amdgcn_raw_buffer_load_b64(from, at, 0, 0);
+}
+#else
+using Element = T;
+using Eight = U4;
+constexpr float kOfWidened = 1.f;
+TK_DEVICE U4 widen(U4 eight) { return eight; }
+TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
+  return __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
+}
+#endif
+
 /// kFragment columns of one row in memory from `column` on, 0 past the head dim and past the buffer.
 TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
   Fragment made;
+  constexpr int size = sizeof(Element);
 #if defined(__gfx90a__) || defined(__gfx942__)
-  const U2 four = __builtin_amdgcn_raw_buffer_load_b64(rows, column < hdim ? row_bytes + column * 2 : 0x7fffffff, 0, 0);
+  const int at = column < hdim ? row_bytes + column * size : 0x7fffffff;
+#if TK_FP8
+  const U2 four = widen_four(__builtin_amdgcn_raw_buffer_load_b32(rows, at, 0, 0));
+#else
+  const U2 four = __builtin_amdgcn_raw_buffer_load_b64(rows, at, 0, 0);
+#endif
   __builtin_memcpy(&made, &four, sizeof made);
 #else
   U4 eights[kFragment / 8];  // head dims are multiples of 8
 #pragma unroll
   for (int i = 0; i < kFragment / 8; i++) {
-    const int at = column + 8 * i < hdim ? row_bytes + (column + 8 * i) * 2 : 0x7fffffff;
-    eights[i] = __builtin_amdgcn_raw_buffer_load_b128(rows, at, 0, 0);
+    eights[i] = widen(load_eight(rows, column + 8 * i < hdim ? row_bytes + (column + 8 * i) * size : 0x7fffffff));
   }
   __builtin_memcpy(&made, eights, sizeof made);
 #endif

@@ -50,11 +50,12 @@ const Build& build_as(const Kernel& kernel) {
 }
 
 // The smallest forward kernel whose name begins so, of the dtype, with dropout or without, that holds both head dims.
-[[maybe_unused]] const Kernel* find_forward(const char* name, i64 hdim_q, i64 hdim_v, bool bf16, bool dropout) {
+[[maybe_unused]] const Kernel* find_forward(const char* name, i64 hdim_q, i64 hdim_v, bool bf16, bool dropout,
+                                            int fp8 = 0) {
   const Kernel* best = nullptr;
   find_kernel(name, [&](const Kernel& kernel) {
     const auto& build = build_as<ForwardBuild>(kernel);
-    if ((build.bf16 != 0) != bf16 || (build.dropout != 0) != dropout) return false;
+    if ((build.bf16 != 0) != bf16 || (build.dropout != 0) != dropout || build.fp8 != fp8) return false;
     if (build.hdim_q < hdim_q || build.hdim_v < hdim_v) return false;
     const auto area = [](const ForwardBuild& of) { return of.hdim_q * of.hdim_v; };
     if (best == nullptr || area(build) < area(build_as<ForwardBuild>(*best))) best = &kernel;

@@ -12,6 +12,10 @@
 #define TK_INLINE __attribute__((always_inline))
 #define TK_GLOBAL __attribute__((address_space(1)))  // a pointer out of a struct becomes flat else, and counts twice
 
+#ifndef TK_FP8
+#define TK_FP8 0
+#endif
+
 namespace tilekiln::hip {
 
 using u16 = unsigned short;

@@ -157,6 +157,8 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray]) -> tuple[l
         np.int32(2**31 - 1),  # rows of packed arrays
         np.int32(2**31 - 1),
     ]
+    if problem.dtype.startswith("fp8"):  # scales of 1
+        fields += [*(np.uint64(0),) * 5, *(np.int64(0),) * 6, np.int32(30), np.float32(1)]
     return fields, len(sizes.lengths_q) if group else q.shape[0], q.shape[head], max(lengths_q, default=0)
 
 

@@ -1,7 +1,7 @@
 """The static figures of the HIP forward kernels against those recorded in kernels/attention/fmha_fwd/hip/gate.yaml.
 
-`python -m tests.kernels.hip.test_gate` writes the record, which keeps its exceptions. Emulated (functional), never run
-on AMD silicon.
+`python -m tests.kernels.hip.test_gate [NAME...]` writes the record, which keeps its exceptions.
+Emulated (functional), never run on AMD silicon.
 """
 
 from __future__ import annotations
@@ -108,11 +108,15 @@ def test_what_the_gate_refuses():
     assert gate.complaints(good, None, 64) == ["no figures are recorded: was none, must be recorded once"]
 
 
-def write() -> None:
+def write(names: list[str]) -> None:
+    """Measures those anew, or all; and what has no figures yet."""
     old = yaml.safe_load(RECORD.read_text()) if RECORD.exists() else {}
     table = {}
     with tempfile.TemporaryDirectory() as place:
         for name, build in BUILDS.items():
+            if name in old and name not in (names or BUILDS):
+                table[name] = old[name]
+                continue
             entry = table[name] = measured(build, Path(place)).rounded()
             if "exception" in old.get(name, {}):
                 entry["exception"] = old[name]["exception"]
@@ -124,5 +128,5 @@ def write() -> None:
 
 
 if __name__ == "__main__":
-    write()
+    write(sys.argv[1:])
     sys.stdout.write(RECORD.read_text())

@@ -10,7 +10,9 @@
 // With TK_CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
 // head, and a workgroup may have a part of the keys (the splits of decode).
 //
-// Compile time: TK_BF16, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT, TK_CACHE.
+// With TK_FP8 q, k and v are e4m3, which fp16 holds exactly: they are widened on their way to LDS and registers, and P is fp16.
+//
+// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT, TK_CACHE.
 #include "kernels/backends/hip/vocabulary.h"
 #ifndef TK_CACHE
 #define TK_CACHE 0
@@ -26,9 +28,19 @@ namespace tilekiln::hip {
 
 #if TK_CACHE
 using Problem = CacheProblem;
+#elif TK_FP8
+using Problem = ScaledProblem;
 #else
 using Problem = ForwardProblem;
 #endif
+#if TK_FP8 == 2
+using Out = float;
+#elif TK_FP8
+using Out = __bf16;
+#else
+using Out = T;
+#endif
+constexpr int kSize = sizeof(Element);  // bytes
 constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
 constexpr int kTileQ = TK_WAVES * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
@@ -40,8 +52,8 @@ static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as 
 
 /// The sequence and head of this workgroup.
 struct Work {
-  const TK_GLOBAL T *q, *k, *v;
-  TK_GLOBAL T* out;
+  const TK_GLOBAL Element *q, *k, *v;
+  TK_GLOBAL Out* out;
   int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of a packed sequence
   int first;                                     // query of the block; with pack: pair of a query and a head
   int rows, pack, split;                         // of the sequence: queries, or pairs
@@ -94,10 +106,10 @@ TK_DEVICE Work work(const Problem& p) {
   }
   w.rows = w.seqlen_q;
   const int key_head = w.head / p.heads_per_key_head;
-  w.q = (const TK_GLOBAL T*)p.q + q + w.head * p.q_head;
-  w.k = (const TK_GLOBAL T*)p.k + k + key_head * p.k_head;
-  w.v = (const TK_GLOBAL T*)p.v + v + key_head * p.v_head;
-  w.out = (TK_GLOBAL T*)p.out + out + w.head * p.out_head;
+  w.q = (const TK_GLOBAL Element*)p.q + q + w.head * p.q_head;
+  w.k = (const TK_GLOBAL Element*)p.k + k + key_head * p.k_head;
+  w.v = (const TK_GLOBAL Element*)p.v + v + key_head * p.v_head;
+  w.out = (TK_GLOBAL Out*)p.out + out + w.head * p.out_head;
   return w;
 }
 #endif
@@ -126,13 +138,13 @@ TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
   return t;
 }
 
-/// Moves tiles of K and V from memory to LDS, 16 bytes at a time; V is transposed on the way, 4 keys by 8 columns.
+/// Moves tiles of K and V from memory to LDS, 8 elements at a time; V is transposed on the way, 4 keys by 8 columns.
 struct Mover {
   enum { kPiecesK = kTileK * kHdimQ / 8 / kThreads, kItemsV = kTileK / 4 * (kHdimV / 8) };
   enum { kPiecesV = (kItemsV + kThreads - 1) / kThreads };
-  const TK_GLOBAL T *from_k, *from_v;
+  const TK_GLOBAL Element *from_k, *from_v;
   int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
-  U4 k[kPiecesK], v[kPiecesV][4];
+  Eight k[kPiecesK], v[kPiecesV][4];
 
 #if TK_CACHE
   const Problem* p;
@@ -216,13 +228,12 @@ struct Mover {
     return load_cache(m, n);
 #endif
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
-    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * 2);
-    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * 2);
+    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kSize);
+    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kSize);
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
-      const int at = column < m.hdim_q ? (row * m.row_k + column) * 2 : 0x7fffffff;
-      m.k[c] = __builtin_amdgcn_raw_buffer_load_b128(rows_k, at, 0, 0);
+      m.k[c] = load_eight(rows_k, column < m.hdim_q ? (row * m.row_k + column) * kSize : 0x7fffffff);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
@@ -230,8 +241,7 @@ struct Mover {
       if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const int at = column < m.hdim_v ? ((row + j) * m.row_v + column) * 2 : 0x7fffffff;
-        m.v[c][j] = __builtin_amdgcn_raw_buffer_load_b128(rows_v, at, 0, 0);
+        m.v[c][j] = load_eight(rows_v, column < m.hdim_v ? ((row + j) * m.row_v + column) * kSize : 0x7fffffff);
       }
     }
   }
@@ -240,23 +250,24 @@ struct Mover {
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
-      *(U4*)(shared_k + row * kRowK + column) = m.k[c];
+      *(U4*)(shared_k + row * kRowK + column) = widen(m.k[c]);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimV / 8) * 4, column = item % (kHdimV / 8) * 8;
       if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
+      const U4 keys[4] = {widen(m.v[c][0]), widen(m.v[c][1]), widen(m.v[c][2]), widen(m.v[c][3])};
 #pragma unroll
       for (int i = 0; i < 8; i++) {  // column + i of the four keys
         const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
 #if TK_CACHE
         if (m.p->vectorized) {
-          *(U2*)(shared_v + (column + i) * kRowV + row) = U2{m.v[c][i / 2][i % 2 * 2], m.v[c][i / 2][i % 2 * 2 + 1]};
+          *(U2*)(shared_v + (column + i) * kRowV + row) = U2{keys[i / 2][i % 2 * 2], keys[i / 2][i % 2 * 2 + 1]};
           continue;
         }
 #endif
-        const U2 four = {__builtin_amdgcn_perm(m.v[c][1][i / 2], m.v[c][0][i / 2], halves),
-                         __builtin_amdgcn_perm(m.v[c][3][i / 2], m.v[c][2][i / 2], halves)};
+        const U2 four = {__builtin_amdgcn_perm(keys[1][i / 2], keys[0][i / 2], halves),
+                         __builtin_amdgcn_perm(keys[3][i / 2], keys[2][i / 2], halves)};
         *(U2*)(shared_v + (column + i) * kRowV + row) = four;
       }
     }
@@ -269,7 +280,32 @@ struct Query {
   int head;             // beyond the block's
   Accumulator out[kHdimV / kRows];
   float maximum, sum;
+  float unit;  // out is a multiple of it: with TK_FP8 the scale of the last V
 };
+
+#if TK_FP8
+/// What undoes the quantisation of q, k and v: one number each, or one for 2^shift rows of a head. Nothing here branches between a
+/// product and its first use: clang 22 counts too few wait states where branches meet.
+struct Scales {
+  const TK_GLOBAL float *k, *v;
+  float q;
+  int shift;
+
+  TK_DEVICE Scales of(const Problem& p, const Work& w, const Query& query) {
+    const auto* one = (const TK_GLOBAL float*)((const TK_GLOBAL char*)__builtin_amdgcn_kernarg_segment_ptr() +
+                                               sizeof(Problem) - sizeof p.one);
+    const int key_head = w.head / p.heads_per_key_head, last = w.seqlen_q - 1;
+    const auto first = [&](const float* numbers, i64 head, i64 batch, const int* starts) TK_INLINE {
+      if (numbers == nullptr) return one;
+      return (const TK_GLOBAL float*)numbers + head + (starts ? ((const TK_GLOBAL int*)starts)[w.batch] : w.batch * batch);
+    };
+    const TK_GLOBAL float* q = first(p.q_descale, w.head * p.q_descale_head, p.q_descale_batch, p.scale_start_q);
+    return {first(p.k_descale, key_head * p.k_descale_head, p.k_descale_batch, p.scale_start_k),
+            first(p.v_descale, key_head * p.v_descale_head, p.v_descale_batch, p.scale_start_k),
+            q[(query.row < last ? query.row : last) >> p.scale_shift] * (kOfWidened * kOfWidened), p.scale_shift};
+  }
+};
+#endif
 
 template <class Body> TK_DEVICE void each_score(Body body) {
 #pragma unroll
@@ -325,8 +361,8 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
   });
 }
 
-/// m' = max(m, scale max s); P = exp2(scale s - m'); l = l exp2(m - m') + sum P; O *= exp2(m - m').
-TK_DEVICE void softmax(Scores& x, Query& query) {
+/// m' = max(m, scale max s); P = exp2(scale s - m'); l = l exp2(m - m') + sum P; O *= exp2(m - m') in_units.
+TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
   float most = -kInfinity;
   each_score([&](int block, int r) TK_INLINE { most = max(most, x.s[block][r]); });
   most = max(most, other_half(most)) * x.scale;
@@ -343,7 +379,7 @@ TK_DEVICE void softmax(Scores& x, Query& query) {
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll
-    for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction;
+    for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction * in_units;
 }
 
 #if TK_DROPOUT
@@ -378,7 +414,7 @@ using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
                                                                                      kTileK, kThreads, TK_BF16,
-                                                                                     TK_DROPOUT};
+                                                                                     TK_DROPOUT, TK_FP8};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_fwd(Problem p) {
@@ -395,15 +431,15 @@ void tilekiln_fmha_fwd(Problem p) {
   query.lane = lane() % kHalf, query.half = lane() / kHalf;
   const int pair = w.first + wave * kColumns + query.lane;
   query.row = TK_CACHE ? pair / w.pack : pair, query.head = TK_CACHE ? pair - query.row * w.pack : 0;
-  query.maximum = -kInfinity, query.sum = 0.f;
+  query.maximum = -kInfinity, query.sum = 0.f, query.unit = 1.f;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++) query.out[d] = Accumulator(0.f);
 
   const bool inside = query.row < w.seqlen_q;
   const auto q_rows = buffer((const void*)(w.q + i64(w.first_query) * p.q_row),
-                             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * 2);
+                             ((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize);
   const int q_row =
-      TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * 2;
+      TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
 #if !TK_RELOAD_Q
   Fragment q[kHdimQ / kDepth];
 #pragma unroll
@@ -412,6 +448,9 @@ void tilekiln_fmha_fwd(Problem p) {
 
   const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
   const float slope = p.features & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
+#if TK_FP8
+  const Scales scales = Scales::of(p, w, query);
+#endif
   Mover mover;
   mover.from_k = w.k, mover.from_v = w.v;
   mover.thread = thread, mover.seqlen_k = w.seqlen_k;
@@ -424,6 +463,11 @@ void tilekiln_fmha_fwd(Problem p) {
 
   const auto tile = [&](int n, bool masked) TK_INLINE {
     Scores x;
+    float in_units = 1.f;
+#if TK_FP8
+    const float scale = scales.q * scales.k[n >> scales.shift], of_v = scales.v[n >> scales.shift];
+    if (of_v != 0.f) in_units = query.unit / of_v, query.unit = of_v;
+#endif
 #if TK_RELOAD_Q  // Q comes from the cache again for every tile: RDNA has not the registers for it from head dim 160 on
     int zero = 0;
     asm volatile("" : "+s"(zero));  // keeps the loads in the loop
@@ -443,8 +487,14 @@ void tilekiln_fmha_fwd(Problem p) {
         x.s[block] = multiply_add(*(const Fragment*)at, q_piece, x.s[block]);
       }
     }
+#if TK_FP8
+    each_score([&](int block, int r) TK_INLINE { x.s[block][r] *= scale; });
+#endif
     finish_scores(p, w, query, n, shift, slope, masked, x);
-    softmax(x, query);
+    softmax(x, query, in_units);
+#if TK_FP8
+    if (of_v == 0.f) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = 0.f; });
+#endif
 #if TK_DROPOUT
     drop(p, w, query, n, shared_bytes + wave * 1024, x);
 #endif
@@ -497,6 +547,7 @@ void tilekiln_fmha_fwd(Problem p) {
     }
   }
   if (!inside) return;
+  if (TK_FP8) kept *= query.unit * kOfWidened;
   const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
 #if TK_CACHE
   if (p.splits > 1) {
@@ -513,13 +564,13 @@ void tilekiln_fmha_fwd(Problem p) {
     return;
   }
 #endif
-  TK_GLOBAL T* out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
+  TK_GLOBAL Out* out = w.out + i64(query.row) * p.out_row + query.head * p.out_head;
 #pragma unroll
   for (int d = 0; d < kHdimV / kRows; d++)
 #pragma unroll
     for (int r = 0; r < kAccumulator; r++) {
       const int column = d * kRows + row_of(r, query.half);
-      if (column < p.hdim_v) out[column] = T(query.out[d][r] * inverse);
+      if (column < p.hdim_v) out[column] = Out(query.out[d][r] * inverse);
     }
   if (p.features & kLse && query.half == 0)
     p.lse[w.batch * p.lse_batch + (w.head + query.head) * p.lse_head + w.start_q + query.row] =

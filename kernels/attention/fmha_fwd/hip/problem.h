@@ -44,6 +44,17 @@ struct ForwardProblem {
   int total_q, total_k;  // rows of packed arrays: no start is beyond
 };
 
+/// Of a code object of fp8. Scales are one number each, or one for 2^scale_shift rows: q_descale[b batch + head + (row >> scale_shift)]; in
+/// packed sequences from scale_start_q[b] on. Null: 1.
+struct ScaledProblem : ForwardProblem {
+  const float *q_descale, *k_descale, *v_descale;
+  const int *scale_start_q, *scale_start_k;
+  long long q_descale_batch, k_descale_batch, v_descale_batch;
+  long long q_descale_head, k_descale_head, v_descale_head;
+  int scale_shift;  // 30: one number
+  float one;        // 1; the last field
+};
+
 /// Where the sequences of a cache are: the fields that kernels/attention/places.h reads.
 struct CachePlaces {
   const int *seqstart_q, *seqlen_q,
@@ -89,6 +100,7 @@ struct ForwardBuild {
   int threads;
   int bf16;     // else fp16
   int dropout;  // always; else never
+  int fp8;      // 0: no; 1: e4m3 in, bf16 out; 2: fp32 out
 };
 
 struct CombineBuild {

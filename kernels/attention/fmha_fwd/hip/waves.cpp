@@ -48,19 +48,35 @@ void fill_addresses(const FwdKernelProblem& of, ForwardProblem* to) {
   to->total_q = at.total_q, to->total_k = at.total_k;
 }
 
+void fill_scales(const FwdKernelProblem& of, ScaledProblem* to) {
+  const FwdProblem& p = of.problem;
+  to->q_descale = p.q_descale, to->k_descale = p.k_descale, to->v_descale = p.v_descale;
+  to->scale_shift = 30, to->one = 1;
+  if (p.features.qscale != fmha::Qscale::blockscale) return;
+  static_assert(fmha::scale_block == 1 << 7);
+  to->scale_shift = 7;
+  to->scale_start_q = of.lengths.scale_start_q, to->scale_start_k = of.lengths.scale_start_k;
+  to->q_descale_batch = of.steps.q_descale, to->q_descale_head = p.q_descale_head;
+  to->k_descale_batch = of.steps.k_descale, to->k_descale_head = p.k_descale_head;
+  to->v_descale_batch = of.steps.v_descale, to->v_descale_head = p.v_descale_head;
+}
+
 tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
   const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->features, site.choice->row->integers);
+  const Dtype dtype = p.features.dtype;
+  const int fp8 = dtype == Dtype::fp8bf16 ? 1 : dtype == Dtype::fp8fp32 ? 2 : 0;
   const Kernel* const kernel =
       find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q), static_cast<i64>(instance.hdim_v),
-                   p.features.dtype == Dtype::bf16, p.features.dropout);
+                   dtype == Dtype::bf16, p.features.dropout, fp8);
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   const auto& build = build_as<ForwardBuild>(*kernel);
   const i64 blocks = (i64(of.seqlen_q) + build.tile_q - 1) / build.tile_q;
   TILEKILN_TRY(check_problem(of, blocks));
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
-  ForwardProblem row = {};
+  ScaledProblem row = {};  // what other kernels take is its beginning
+  fill_scales(of, &row);
   fill_scores(p, &row);
   fill_addresses(of, &row);
   row.seqlen_q = of.seqlen_q;
@@ -76,7 +92,7 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
                  {static_cast<unsigned>(blocks), static_cast<unsigned>(p.nhead_q), static_cast<unsigned>(of.batch)},
                  static_cast<unsigned>(build.threads),
                  &row,
-                 sizeof(row)});
+                 fp8 != 0 ? sizeof(ScaledProblem) : sizeof(ForwardProblem)});
 }
 
 }  // namespace
