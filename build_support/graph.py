@@ -1,7 +1,7 @@
 """Jobs as SCons nodes. A signature is what is in command and files: no launcher, no path of this machine, no time.
 
 Actions are Python functions with one digest as their only variable: SCons then substitutes no command line and looks
-for no tool on PATH, which is half of what a no-op build costs otherwise (0.45 instead of 1.5 ms for each unit).
+for no tool on PATH, which is half of what a no-op build costs otherwise (0.45 instead of 1.5 ms for each job).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Graph:
         )
         place = self.env.Dir(self.node_path(request.variant.directory)).abspath
         self.env["JOURNAL"] = self.journal = journal.Journal(place, not request.dry)
-        # What units took when they were last made.
+        # What jobs took when they were last made.
         self.known = measured.read(place)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
         self.made: list[Any] = []  # every node that a job makes

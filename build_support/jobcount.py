@@ -12,7 +12,7 @@ from .measured import Measured
 
 
 def choose(mode: str, known: Mapping[str, Measured]) -> tuple[int, str]:
-    """The number of jobs, and the sentence that says why. `known`: what units took in the last build."""
+    """The number of jobs, and the sentence that says why. `known`: what jobs took in the last build."""
     cores, free = len(os.sched_getaffinity(0)), memory.free()
     if free == float("inf"):
         return cores, _sentence(cores, "memory unknown")
@@ -21,7 +21,7 @@ def choose(mode: str, known: Mapping[str, Measured]) -> tuple[int, str]:
     why = f"{sizes.shown(free)} of free memory"
     if hold < cores:
         of = "took in the last build" if known else "may take"
-        why += f", which holds {hold or 'not even one'} of the largest unit ({of} {sizes.shown(largest)})"
+        why += f", which holds {hold or 'not even one'} of the largest job ({of} {sizes.shown(largest)})"
     return cores, _sentence(cores, why)
 
 

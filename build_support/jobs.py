@@ -30,7 +30,7 @@ class Job:
     commands: Sequence[Sequence[str]]
     identity: str = ""  # of the tools
     content: str = ""  # what the inputs hold, where SCons does not read them itself
-    instances: Sequence[str] = ()  # the kernels in this unit
+    instances: Sequence[str] = ()  # the kernels in what it makes
     launcher: Sequence[str] = ()  # outside the signature, as are `unsigned` arguments of the first command
     unsigned: Sequence[str] = ()
     text: str | None = None  # a job without commands writes this

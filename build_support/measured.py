@@ -1,4 +1,4 @@
-"""What each unit cost when it was last made: CPU time, memory and when. One line a job, appended as it ends.
+"""What each job cost when it was last made: CPU time, memory and when. One line a job, appended as it ends.
 
 Kept beside what was built and part of no signature: it says how many jobs memory holds and what the report shows.
 """
@@ -18,7 +18,7 @@ _lock = threading.Lock()
 class Measured(msgspec.Struct, frozen=True):
     """One job. `start`, `end` and `build` are seconds since the epoch, `cpu` is user + system seconds."""
 
-    unit: str  # the target's path
+    made: str  # the target's path
     verb: str
     label: str
     cpu: float
@@ -39,7 +39,7 @@ def append(directory: str, entry: Measured) -> None:
 
 
 def read(directory: str) -> dict[str, Measured]:
-    """The latest entry of each unit. A line that a dying build cut short is none."""
+    """The latest entry of each job. A line that a dying build cut short is none."""
     try:
         with open(os.path.join(directory, FILE), "rb") as file:
             lines = file.read().splitlines()
@@ -51,7 +51,7 @@ def read(directory: str) -> dict[str, Measured]:
             entry = msgspec.json.decode(line, type=Measured)
         except msgspec.MsgspecError:
             continue
-        found[entry.unit] = entry
+        found[entry.made] = entry
     if len(lines) > 64 + 4 * len(found):
         _shorten(directory, found.values())
     return found

@@ -1,6 +1,6 @@
-"""Memory decides which jobs run beside each other: a unit starts when what it took in the last build is free.
+"""Memory decides which jobs run beside each other: a job starts when what it took in the last build is free.
 
-A unit that is killed for memory all the same is tried again beside half as many, down to alone.
+A job that is killed for memory all the same is tried again beside half as many, down to alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .options import UsageError
 
 HEADROOM = 0.15  # of free memory, left to others
 LIMIT = "TILEKILN_BUILD_MEMORY"  # bytes, kB, MB or GB that a build may use, instead of what is free
-# Bytes of a unit that was never measured, by what it is and by mode: the largest seen with g++ 12.
+# Bytes of a job that was never measured, by what it is and by mode: the largest seen with g++ 12.
 UNMEASURED = {
     "engine": {"release": 0.3e9, "debug": 0.3e9, "sanitize": 0.6e9, "thread": 0.6e9},
     "runtime": {"release": 0.15e9, "debug": 0.15e9, "sanitize": 0.25e9, "thread": 0.25e9},

@@ -108,7 +108,7 @@ TARGETS = {
     "executor": "what runs AMD GPU code objects on this CPU, for tests (tools/executor)",
     "wheel": "the wheels tilekiln (the Python package) and tilekiln-RECEIPT (its kernels)",
     "hf-kernels": "the same as a repository of Hugging Face's kernels package",
-    "report": "what the libraries weigh and what their units cost: a page and JSON",
+    "report": "what the libraries weigh and what their objects cost: a page and JSON",
     "programs": "the C and C++ test programs of tests/programs.yaml",
     "compiledb": "compile_commands.json only",
 }

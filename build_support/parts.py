@@ -61,8 +61,8 @@ class Engines:
     is built beside a receipt changes nothing of its library.
     """
 
-    def __init__(self, graph: Graph, sources: Generated) -> None:
-        self._graph, self._engines = graph, sorted(sources.engines, key=lambda engine: engine.symbol)
+    def __init__(self, graph: Graph, made: Generated) -> None:
+        self._graph, self._engines = graph, sorted(made.engines, key=lambda engine: engine.symbol)
         self._place = f"{graph.request.variant.directory}/obj/engine"
         self._objects: dict[tuple[str, str], Any] = {}  # by target and source, or symbol of a kernel
         self._joined: dict[str, Any] = {}  # by path
@@ -71,7 +71,7 @@ class Engines:
             target = self._targets[engine.target]
             suffix = f"_{target.word}"  # names end with their target
             names = list(engine.instances) or [
-                name for unit in sources.units for name in unit.instances if name.endswith(suffix)
+                name for source in made.sources for name in source.instances if name.endswith(suffix)
             ]
             if engine.kernel:
                 self._objects[target.name, engine.symbol] = toolchains.KERNELS[
@@ -111,36 +111,36 @@ def object_of(graph: Graph, path: str) -> str:
     return f"{graph.request.variant.directory}/obj/{path.removesuffix('.cpp')}.o"
 
 
-def instances(graph: Graph, sources: Generated) -> dict[str, tuple[str, ...]]:
+def instances(graph: Graph, made: Generated) -> dict[str, tuple[str, ...]]:
     """By object: the names of the instances whose rows it holds."""
-    return {object_of(graph, unit.path): unit.instances for unit in sources.units if unit.instances}
+    return {object_of(graph, source.path): source.instances for source in made.sources if source.instances}
 
 
-def units(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
+def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
     include = [*HEADERS, *headers_in(generated), *graph.outside]
     shown = [graph.at(path) for path in include]
-    headers: dict[tuple[str, ...], str] = {}  # by what a unit includes: the digest of all that it reaches
-    found: dict[str, list[Any]] = {receipt: [] for unit in sources.units for receipt in unit.receipts}
+    headers: dict[tuple[str, ...], str] = {}  # by what a source includes: the digest of all that it reaches
+    found: dict[str, list[Any]] = {receipt: [] for source in made.sources for receipt in source.receipts}
     # In one order whatever else is built: the order of objects is that of a library's bytes.
-    for unit in sorted(sources.units, key=lambda unit: unit.path):
-        if unit.includes not in headers:
-            headers[unit.includes] = includes.digest(unit.includes, shown)
+    for source in sorted(made.sources, key=lambda source: source.path):
+        if source.includes not in headers:
+            headers[source.includes] = includes.digest(source.includes, shown)
         node = graph.compile(
-            f"{generated}/{unit.path}",
-            object_of(graph, unit.path),
+            f"{generated}/{source.path}",
+            object_of(graph, source.path),
             "rows",
             include,
-            content=f"{unit.digest} {headers[unit.includes]}",
-            label=unit.path,
-            instances=unit.instances,
+            content=f"{source.digest} {headers[source.includes]}",
+            label=source.path,
+            instances=source.instances,
         )
-        for receipt in unit.receipts:
+        for receipt in source.receipts:
             found[receipt].append(node)
     return found
 
 
-def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any]]:
+def host(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: its host code, which is the C ABI, registry, dispatch, threads, and that of its operators."""
     directory = graph.request.variant.directory
     objects = {
@@ -150,18 +150,18 @@ def host(graph: Graph, sources: Generated, generated: str) -> dict[str, list[Any
             "runtime",
             [*HEADERS, *headers_in(generated), *graph.outside],
         )
-        for pattern in dict.fromkeys(pattern for patterns in sources.host.values() for pattern in patterns)
+        for pattern in dict.fromkeys(pattern for patterns in made.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
     }
     return {
         receipt: [objects[source] for pattern in patterns for source in _written(graph, pattern)]
-        for receipt, patterns in sources.host.items()
+        for receipt, patterns in made.host.items()
     }
 
 
-def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[Any]) -> Any:
+def library(graph: Graph, receipt: str, made: Generated, objects: Sequence[Any]) -> Any:
     target = graph.request.variant.library(receipt)
-    instances = sum(len(unit.instances) for unit in sources.units if receipt in unit.receipts)
+    instances = sum(len(source.instances) for source in made.sources if receipt in source.receipts)
     count = f"{instances:,} instance{'s' if instances != 1 else ''}"
     flags = [f"-Wl,--version-script={graph.at(EXPORTS)}", f"-Wl,-soname,{os.path.basename(target)}"]
     flags += LIBRARY_LINK
@@ -173,17 +173,17 @@ def library(graph: Graph, receipt: str, sources: Generated, objects: Sequence[An
         flags=flags,
         shared=True,
         needs=[EXPORTS],
-        budget=budget.of(sources.size_budgets.get(receipt), receipt, graph.request.variant.mode),
+        budget=budget.of(made.size_budgets.get(receipt), receipt, graph.request.variant.mode),
         summary=f"{console.line('built', target)}: {count}, @size@",
         # A sanitizer's library loads only into a program of its own.
         wrong=unanswered.of if graph.request.variant.mode in ("release", "debug") else None,
     )
 
 
-def manifest(graph: Graph, receipt: str, sources: Generated, generated: str) -> Any:
+def manifest(graph: Graph, receipt: str, made: Generated, generated: str) -> Any:
     """The JSON beside the library: the same bytes as inside it."""
     source = f"{generated}/{receipt}/manifest.json"
-    digest = next(unit.digest for unit in sources.units if unit.kind == "manifest" and receipt in unit.receipts)
+    digest = next(source.digest for source in made.sources if source.kind == "manifest" and receipt in source.receipts)
     target = graph.request.variant.manifest(receipt)
     job = jobs.Job("write", target, [["cp", graph.at(source), jobs.OUT]], content=digest)
     return graph.step(target, job)

@@ -1,4 +1,4 @@
-"""The report of a built library: what it holds, what each unit cost, what changed. As JSON and as a page of HTML."""
+"""The report of a built library: what it holds, what each object cost, what changed. As JSON and as a page of HTML."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ def collect(
         claim = json.load(file)
     with open(library, "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
-    units = [unit(path, known.get(path)) for path in objects]
+    listed = [entry_of(path, known.get(path)) for path in objects]
     rows, columns = claim["instances"]["rows"], claim["instances"]["columns"]
     family, target = columns.index("family"), columns.index("target")
-    timed = [one for one in units if one["cpu"] is not None]
+    timed = [one for one in listed if one["cpu"] is not None]
     last = max((one["build"] for one in timed), default=0)
     return {
         "library": library,
@@ -85,26 +85,26 @@ def collect(
             "names": [row[0] for row in rows],
         },
         "totals": {
-            "units": len(units),
-            "code": sum(one["code"] for one in units),
-            "data": sum(one["data"] for one in units),
+            "objects": len(listed),
+            "code": sum(one["code"] for one in listed),
+            "data": sum(one["data"] for one in listed),
             "cpu": sum(one["cpu"] for one in timed),
             "peak": max((one["peak"] for one in timed), default=0),
-            "not_measured": len(units) - len(timed),  # taken from a cache
+            "not_measured": len(listed) - len(timed),  # taken from a cache
             "in_last_build": sum(one["build"] == last for one in timed),
         },
-        "sizes": by_part(units),
-        "units": units,
-        "rows": rows_of(units, instances, claim),
+        "sizes": by_part(listed),
+        "objects": listed,
+        "rows": rows_of(listed, instances, claim),
         "duplicates": duplicates(objects),
     }
 
 
 def rows_of(
-    units: Sequence[Mapping[str, Any]], instances: Mapping[str, Sequence[str]], claim: Mapping[str, Any]
+    listed: Sequence[Mapping[str, Any]], instances: Mapping[str, Sequence[str]], claim: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Of each unit that holds rows: the values that the axes of its signature have in them, and a selection of them, ""
-    of a family that none names (a stage that comes along with another)."""
+    """Of each object that holds rows: the values that the axes of its signature have in them, and a selection of them,
+    "" of a family that none names (a stage that comes along with another)."""
     columns = {name: at for at, name in enumerate(claim["instances"]["columns"])}
     name, family, target = (columns[word] for word in ("name", "family", "target"))
     by_name = {row[name]: row for row in claim["instances"]["rows"]}
@@ -116,7 +116,7 @@ def rows_of(
 
     whole: dict[tuple[str, str], dict[str, list[str]]] = {}
     found = []
-    for one in units:
+    for one in listed:
         own = [by_name[instance] for instance in instances.get(one["path"], ()) if instance in by_name]
         if not own:
             continue
@@ -139,7 +139,7 @@ def _order(word: str) -> tuple[int, str]:
     return (int(word), "") if word.isdecimal() else (-1, word)
 
 
-def unit(path: str, cost: measured.Measured | None) -> dict[str, Any]:
+def entry_of(path: str, cost: measured.Measured | None) -> dict[str, Any]:
     """One object: where it belongs, what it weighs, what it cost when it was last compiled (null: not measured)."""
     sections = [section for section in elf.sections(path) if section.loaded]
     with open(path, "rb") as file:
@@ -161,7 +161,7 @@ def unit(path: str, cost: measured.Measured | None) -> dict[str, Any]:
     }
 
 
-TABLES = ("table", "operators", "manifest")  # of a receipt, made from codegen/emit/render.py's units
+TABLES = ("table", "operators", "manifest")  # of a receipt, made from codegen/emit/render.py's sources
 
 
 def place(path: str) -> tuple[str, str, str]:
@@ -177,13 +177,13 @@ def place(path: str) -> tuple[str, str, str]:
     return "runtime", "runtime", "/".join(words[words[0] == "runtime" :])
 
 
-def by_part(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def by_part(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Code and data by kind and part, largest first."""
     found: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for one in units:
-        found[one["kind"], one["part"]].update(units=1, code=one["code"], data=one["data"])
-    listed = [{"kind": kind, "part": part, **counts} for (kind, part), counts in found.items()]
-    return sorted(listed, key=lambda entry: -entry["code"] - entry["data"])
+    for one in listed:
+        found[one["kind"], one["part"]].update(objects=1, code=one["code"], data=one["data"])
+    parts = [{"kind": kind, "part": part, **counts} for (kind, part), counts in found.items()]
+    return sorted(parts, key=lambda entry: -entry["code"] - entry["data"])
 
 
 def duplicates(objects: Sequence[str]) -> list[dict[str, Any]]:
@@ -231,11 +231,11 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What differs from the library before: instances, sizes and units. None when there is none."""
+    """What differs from the library before: instances, sizes and objects. None when there is none."""
     if old is None:
         return None
     before, after = set(old["instances"]["names"]), set(new["instances"]["names"])
-    was, now = ({one["path"]: one for one in report["units"]} for report in (old, new))
+    was, now = ({one["path"]: one for one in report["objects"]} for report in (old, new))
     sizes_before, sizes_now = (
         {f"{one['kind']}: {one['part']}": one["code"] + one["data"] for one in report["sizes"]} for report in (old, new)
     )
@@ -248,9 +248,11 @@ def changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, 
         "size": new["size"] - old["size"],
         "instances_added": sorted(after - before),
         "instances_removed": sorted(before - after),
-        "units_added": sorted(now.keys() - was.keys()),
-        "units_removed": sorted(was.keys() - now.keys()),
-        "units_changed": sorted(path for path in now.keys() & was.keys() if now[path]["digest"] != was[path]["digest"]),
+        "objects_added": sorted(now.keys() - was.keys()),
+        "objects_removed": sorted(was.keys() - now.keys()),
+        "objects_changed": sorted(
+            path for path in now.keys() & was.keys() if now[path]["digest"] != was[path]["digest"]
+        ),
         "parts": sorted(grown, key=lambda entry: -abs(entry["by"])),
         "toolchain": old["toolchain"] != new["toolchain"],
     }

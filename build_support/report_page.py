@@ -29,18 +29,18 @@ def page(data: Mapping[str, Any]) -> str:
         autoescape=True,
     )
     environment.filters.update(size=_size, delta=lambda count: f"{'+' if count > 0 else '−'}{_size(abs(count))}")
-    timed = [one for one in data["units"] if one["cpu"] is not None]
+    timed = [one for one in data["objects"] if one["cpu"] is not None]
     return environment.get_template("report.html.jinja").render(
         data=data,
-        tree=treemap(data["units"]),
+        tree=treemap(data["objects"]),
         tree_height=TREE_HEIGHT,
         time=timeline(timed),
         width=WIDTH,
         lane=LANE,
         table=size_table(data["sizes"], data["targets"]),
         slowest=sorted(timed, key=lambda one: -one["cpu"])[:LISTED],
-        largest=sorted(data["units"], key=lambda one: -one["code"] - one["data"])[:LISTED],
-        rows=[{**one, "id": _id(one["path"]), **_named(data["units"], one["path"])} for one in data["rows"]],
+        largest=sorted(data["objects"], key=lambda one: -one["code"] - one["data"])[:LISTED],
+        rows=[{**one, "id": _id(one["path"]), **_named(data["objects"], one["path"])} for one in data["rows"]],
         link=links(data),
         plain=plain([same["section"] for same in data["duplicates"]]),
         listed=LISTED,
@@ -52,19 +52,19 @@ def _id(path: str) -> str:
     return "rows-" + re.sub(r"[^a-z0-9]+", "-", path.lower().rpartition("/obj/rows/")[2].removesuffix(".o"))
 
 
-def _named(units: Sequence[Mapping[str, Any]], path: str) -> dict[str, Any]:
-    one = next(one for one in units if one["path"] == path)
+def _named(listed: Sequence[Mapping[str, Any]], path: str) -> dict[str, Any]:
+    one = next(one for one in listed if one["path"] == path)
     return {"part": one["part"], "name": one["name"]}
 
 
 def links(data: Mapping[str, Any]) -> dict[str, str]:
-    """By path of a unit: where its rows are told. Of an engine: the first unit of its family's on its target."""
+    """By path of an object: where its rows are told. Of an engine: the first object of its family's on its target."""
     own = {one["path"]: _id(one["path"]) for one in data["rows"]}
     parts: dict[str, str] = {}
-    for one in data["units"]:
+    for one in data["objects"]:
         if one["path"] in own:
             parts.setdefault(one["part"], own[one["path"]])
-    engines = [one for one in data["units"] if one["kind"] == "engine" and one["part"] in parts]
+    engines = [one for one in data["objects"] if one["kind"] == "engine" and one["part"] in parts]
     return {**{one["path"]: parts[one["part"]] for one in engines}, **own}
 
 
@@ -83,10 +83,10 @@ def plain(sections: Sequence[str]) -> dict[str, str]:
     return dict(zip(sections, shorter, strict=True))
 
 
-def treemap(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Groups (engines of a target, rows of a family, runtime, tables) of units, areas by bytes in the library."""
+def treemap(listed: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Groups (engines of a target, rows of a family, runtime, tables) of objects, areas by bytes in the library."""
     groups: dict[tuple[str, str], list[tuple[int, str, str]]] = defaultdict(list)
-    for one in units:
+    for one in listed:
         size = one["code"] + one["data"]
         if not size:
             continue
@@ -103,9 +103,9 @@ def treemap(units: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             {
                 "kind": kind,
                 "title": _fit(f"{title} · {shown(sum(size for size, *_ in members))}", box["dx"]) if head else "",
-                "says": f"{title}: {shown(sum(size for size, *_ in members))}, {len(members)} units",
+                "says": f"{title}: {shown(sum(size for size, *_ in members))}, {len(members)} objects",
                 "box": box,
-                "units": [
+                "objects": [
                     {
                         "name": _fit(name, b["dx"]) if b["dy"] > 16 else "",
                         "says": f"{name}: {shown(size)}",

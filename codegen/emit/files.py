@@ -1,7 +1,7 @@
 """Generated files: written only when they change, never half, and removed when nothing uses them any more.
 
 Every receipt keeps a ledger of its files under `ledger/`. A file goes when no ledger names it, so receipts of one
-variant share units, and nothing that the generator did not write is ever touched.
+variant share sources, and nothing that the generator did not write is ever touched.
 """
 
 from __future__ import annotations

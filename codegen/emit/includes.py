@@ -1,4 +1,4 @@
-"""The project headers that a source reaches, read here once for all generated units: SCons would scan each."""
+"""The project headers that a source reaches, read here once for all generated sources: SCons would scan each."""
 
 from __future__ import annotations
 

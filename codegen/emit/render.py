@@ -14,12 +14,12 @@ from codegen.emit.kernels import of_plan
 from codegen.emit.manifest import deflated, manifest, pinned, source_hashes
 from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
-from codegen.emit.tables import AlgorithmTables, Batch, FamilyTable, TargetTable, initialisers
+from codegen.emit.tables import AlgorithmTables, FamilyTable, RowSource, TargetTable, initialisers
 from codegen.plan import held
 from codegen.plan.plan import Instance, Plan, algorithms_of
 from codegen.schema import axes as axes_module
 from codegen.schema import tuned
-from codegen.schema.axes import FEATURES, INTEGERS, Axis, Family
+from codegen.schema.axes import CODES, INTEGERS, Axis, Family
 from codegen.schema.errors import CodegenError
 from codegen.schema.targets import check_buildable
 from codegen.schema.tree import Tree
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     import jinja2
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Source(msgspec.Struct, frozen=True):
     """A generated source: `path` in out_dir, `digest` of its content, `receipts` whose libraries it is part of."""
 
     path: str
     digest: str
     kind: str  # rows, table, operators, manifest
     receipts: tuple[str, ...]
-    instances: tuple[str, ...] = ()  # names, of a rows unit
+    instances: tuple[str, ...] = ()  # names, of a rows source
     includes: tuple[str, ...] = ()  # the headers it names
 
 
@@ -62,7 +62,7 @@ class Engine(msgspec.Struct, frozen=True):
 class Generated(msgspec.Struct):
     """What one generation made. `headers`, `written` and `removed` are paths relative to out_dir."""
 
-    units: list[Unit]
+    sources: list[Source]
     headers: list[str]
     engines: list[Engine]
     written: list[str] = []
@@ -133,14 +133,14 @@ class Renderer:
 
 
 def _row(instance: Instance) -> str:
-    features, integers = instance.packed & FEATURES, instance.packed >> INTEGERS
-    return f"{{{features:#x}u, {integers:#x}u, {instance.how.number}, {instance.target.index}}}"
+    codes, integers = instance.packed & CODES, instance.packed >> INTEGERS
+    return f"{{{codes:#x}u, {integers:#x}u, {instance.how.number}, {instance.target.index}}}"
 
 
-def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
-    """The batches of a plan, and for each instance its (batch, index)."""
+def _row_sources(plan: Plan) -> tuple[list[RowSource], list[tuple[int, int]]]:
+    """The sources of rows of a plan, and for each instance its (source, index)."""
     masks = {
-        name: sum(axis.field << axis.shift for axis in map(family.axis_of.__getitem__, family.file.batch_by))
+        name: sum(axis.field << axis.shift for axis in map(family.axis_of.__getitem__, family.file.source_by))
         for name, family in plan.tree.families.items()
     }
     grouped: dict[tuple[str, str, int, str], list[Instance]] = {}
@@ -153,26 +153,26 @@ def _batches(plan: Plan) -> tuple[list[Batch], list[tuple[int, int]]]:
         members = grouped.setdefault(key, [])
         refs.append((numbers.setdefault(key, len(numbers)), len(members)))
         members.append(instance)
-    return [_batch(members) for members in grouped.values()], refs
+    return [_row_source(members) for members in grouped.values()], refs
 
 
 def _apart(instance: Instance) -> str:
-    """The words of the values whose rows have units of their own."""
+    """The words of the values whose rows have sources of their own."""
     codes = ((axis, axis.code_in(instance.packed)) for axis in instance.family_.axes_apart)
     return "".join(axis.words[code] for axis, code in codes if code in axis.apart)
 
 
-def _batch(members: list[Instance]) -> Batch:
-    """Named by its key and its content, so that receipts with equal batches share the unit."""
+def _row_source(members: list[Instance]) -> RowSource:
+    """Named by its key and its content, so that receipts with equal rows share the source."""
     first = members[0]
     family = first.family_
-    words = [axis.words[axis.code_in(first.packed)] for axis in map(family.axis_of.__getitem__, family.file.batch_by)]
+    words = [axis.words[axis.code_in(first.packed)] for axis in map(family.axis_of.__getitem__, family.file.source_by)]
     content = "\n".join(f"{instance.name} {_row(instance)}" for instance in members)
     key = (
         "".join([*words, _apart(first)]).strip("_") + "-" + hashlib.blake2b(content.encode(), digest_size=6).hexdigest()
     )
     symbol = f"{family.name}_{first.target.word}_{key.replace('-', '_')}"
-    return Batch(f"rows/{family.name}/{first.target.name}/{key}.cpp", symbol, members)
+    return RowSource(f"rows/{family.name}/{first.target.name}/{key}.cpp", symbol, members)
 
 
 def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
@@ -196,21 +196,21 @@ def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], lis
     engines, texts, numbers = list[Engine](), list[bytes](), list[int]()
     names: list[list[str]] = []
     for instance in plan.instances if plan.source.fixed else []:
-        family, features, pipeline = instance.family_, instance.packed & FEATURES, instance.how.pipeline
+        family, codes, pipeline = instance.family_, instance.packed & CODES, instance.how.pipeline
         compiled = plan.tree.target(instance.target.engines or instance.target.name)
         if pipeline not in family.file.fixed.get(compiled.backend, []):
             what = f"{family.name} has no kernels of fixed features of {pipeline} for {instance.target.name}"
             raise CodegenError(f"receipt {plan.receipt}: features: was fixed, but {what}")
-        key = (compiled.name, family.name, pipeline, features)
+        key = (compiled.name, family.name, pipeline, codes)
         if key not in known:
             known[key] = len(engines)
-            path = f"fixed/{family.name}/{compiled.name}/{pipeline}-{features:x}.cpp"
-            symbol = f"tilekiln_{compiled.word}_{family.name}_{pipeline}_{features:x}"
+            path = f"fixed/{family.name}/{compiled.name}/{pipeline}-{codes:x}.cpp"
+            symbol = f"tilekiln_{compiled.word}_{family.name}_{pipeline}_{codes:x}"
             engine = Engine(path, compiled.name, symbol, (plan.receipt,), made=True)
             shown = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
             text = " ".join(f"{axis.name}={axis.values[axis.code_in(instance.packed)]}" for axis in shown)
             source = f"{family.room}/{compiled.backend}/{pipeline}_fixed.cpp"
-            context = {"engine": engine, "family": family, "features": features, "text": text, "source": source}
+            context = {"engine": engine, "family": family, "codes": codes, "text": text, "source": source}
             texts.append(render.text("runtime/fixed.cpp.jinja", **context))
             engines.append(engine)
             names.append([])
@@ -230,7 +230,7 @@ def _kernels(plan: Plan) -> dict[str, Engine]:
 def _table(
     render: Renderer,
     plan: Plan,
-    batches: list[Batch],
+    row_sources: list[RowSource],
     refs: list[tuple[int, int]],
     fixed: list[str],
     info: dict[str, Any],
@@ -269,7 +269,7 @@ def _table(
             dict.fromkeys(kind.header for kind in (*(family.engine for family in families), *own.values()) if kind)
         ),
         engines=types,
-        batches=batches,
+        sources=row_sources,
         targets=targets,
         algorithm_numbers=list(hows.numbers),
         size_ranges=list(hows.ranges),
@@ -277,7 +277,7 @@ def _table(
         algorithm_lists=list(hows.lists),
         tuned=tuned.pinned(pinned(plan)),
         fixed=initialisers((f"&{symbol}" for symbol in fixed), 4),
-        plan_refs=initialisers(f"{{{batch},{index}}}" for batch, index in refs),
+        plan_refs=initialisers(f"{{{source},{index}}}" for source, index in refs),
         **info,
     )
 
@@ -324,7 +324,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     for plan in plans:
         check_buildable(plan.target_list)
     renderer = Renderer(plans[0].tree)
-    sources = source_hashes(plans[0].tree.places)
+    hashes = source_hashes(plans[0].tree.places)
     contents: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     ledgers: dict[str, files.Ledger] = {}
@@ -334,8 +334,8 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         contents[path], digests[path] = data, files.digest(data)
         return path
 
-    def unit(path: str, kind: str, plan: Plan, instances: tuple[str, ...] = ()) -> Unit:
-        return Unit(path, digests[path], kind, (plan.receipt,), instances, tuple(includes.named(contents[path])))
+    def source_of(path: str, kind: str, plan: Plan, instances: tuple[str, ...] = ()) -> Source:
+        return Source(path, digests[path], kind, (plan.receipt,), instances, tuple(includes.named(contents[path])))
 
     for plan in plans:
         families, holds = _families(plan), held.operators(plan)
@@ -359,37 +359,37 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 if path not in contents:
                     add(path, renderer.text(f"runtime/{file}.h.jinja", **context))
                 operator_headers.append(path)
-        batches, refs = _batches(plan)
-        units = []
-        for batch in batches:
-            if batch.path not in contents:
-                add(batch.path, _rows(renderer, batch))
-            names_ = tuple(i.name for i in batch.instances)
-            units.append(unit(batch.path, "rows", plan, names_))
-        text = manifest(plan, families, build_info, held.sources(plan, sources), python_table.of_outside(plan))
+        row_sources, refs = _row_sources(plan)
+        sources = []
+        for source in row_sources:
+            if source.path not in contents:
+                add(source.path, _rows(renderer, source))
+            names_ = tuple(i.name for i in source.instances)
+            sources.append(source_of(source.path, "rows", plan, names_))
+        text = manifest(plan, families, build_info, held.sources(plan, hashes), python_table.of_outside(plan))
         info = {"version": build_info["version"]}
         add(f"{plan.receipt}/manifest.json", text)
         kernels, texts, numbers = _fixed(renderer, plan)
-        for kernel, source in zip(kernels, texts, strict=True):
-            add(kernel.source, source)
+        for kernel, written in zip(kernels, texts, strict=True):
+            add(kernel.source, written)
         fixed = [kernels[number].symbol for number in numbers]
-        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, batches, refs, fixed, info))
+        table = add(f"{plan.receipt}/table.cpp", _table(renderer, plan, row_sources, refs, fixed, info))
         code = renderer.text("runtime/manifest.cpp.jinja", receipt=plan.receipt, manifest=_literal(deflated(text)))
-        units.append(unit(table, "table", plan))
+        sources.append(source_of(table, "table", plan))
         listed = renderer.text("runtime/operators.cpp.jinja", operators=holds)
         operators_path = add(f"{plan.receipt}/operators.cpp", listed)
-        units.append(unit(operators_path, "operators", plan))
+        sources.append(source_of(operators_path, "operators", plan))
         code_path = add(f"{plan.receipt}/manifest.cpp", code)
-        units.append(unit(code_path, "manifest", plan))
+        sources.append(source_of(code_path, "manifest", plan))
         part = Generated(
-            units,
+            sources,
             [*headers, *operator_headers],
             [*({e.symbol: e for e in _engines(plan).values()} | _kernels(plan)).values(), *kernels],
             host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
         )
         if plan.source.size_budget:
             part.size_budgets[plan.receipt] = plan.source.size_budget
-        used = [*part.headers, *(unit.path for unit in units), f"{plan.receipt}/manifest.json"]
+        used = [*part.headers, *(source.path for source in sources), f"{plan.receipt}/manifest.json"]
         used += [kernel.source for kernel in kernels]
         result = msgspec.Raw(msgspec.json.encode(part))
         ledgers[plan.receipt] = files.Ledger(inputs, {path: digests[path] for path in used}, result)
@@ -404,27 +404,27 @@ def _literal(data: bytes) -> str:
     return "\n".join(f'  "{"".join(map(escapes.__getitem__, line))}"' for line in lines)
 
 
-def _rows(render: Renderer, batch: Batch) -> bytes:
-    first = batch.instances[0]
+def _rows(render: Renderer, source: RowSource) -> bytes:
+    first = source.instances[0]
     return render.text(
         "runtime/rows.cpp.jinja",
         family=first.family_.name,
         target=first.target.name,
-        symbol=batch.symbol,
-        count=batch.size,
-        rows=[(instance.name, _row(instance)) for instance in batch.instances],
+        symbol=source.symbol,
+        count=source.size,
+        rows=[(instance.name, _row(instance)) for instance in source.instances],
     )
 
 
 def merged(parts: Sequence[Generated]) -> Generated:
-    """One answer for several receipts: a unit or engine they share stands once and names them all."""
-    units: dict[str, Unit] = {}
+    """One answer for several receipts: a source or engine they share stands once and names them all."""
+    sources: dict[str, Source] = {}
     engines: dict[str, Engine] = {}
     for part in parts:
-        for unit in part.units:
-            old = units.get(unit.path)
-            units[unit.path] = (
-                unit if old is None else msgspec.structs.replace(old, receipts=old.receipts + unit.receipts)
+        for source in part.sources:
+            old = sources.get(source.path)
+            sources[source.path] = (
+                source if old is None else msgspec.structs.replace(old, receipts=old.receipts + source.receipts)
             )
         for engine in part.engines:
             was = engines.get(engine.symbol)
@@ -434,4 +434,4 @@ def merged(parts: Sequence[Generated]) -> Generated:
     headers = list(dict.fromkeys(header for part in parts for header in part.headers))
     budgets = {receipt: size for part in parts for receipt, size in part.size_budgets.items()}
     host = {receipt: patterns for part in parts for receipt, patterns in part.host.items()}
-    return Generated(list(units.values()), headers, list(engines.values()), size_budgets=budgets, host=host)
+    return Generated(list(sources.values()), headers, list(engines.values()), size_budgets=budgets, host=host)

@@ -8,13 +8,13 @@ from typing import NamedTuple
 from codegen.plan.plan import Instance, Plan
 from codegen.schema import cpu, machines
 from codegen.schema.algorithms import Algorithm, SizeRule
-from codegen.schema.axes import FEATURES, INTEGER, Family
+from codegen.schema.axes import CODES, INTEGER, Family
 from codegen.schema.select import Clause
 from codegen.schema.targets import Target
 
 
-class Batch(NamedTuple):
-    """The rows of one generated unit."""
+class RowSource(NamedTuple):
+    """The rows of one generated source."""
 
     path: str
     symbol: str
@@ -103,7 +103,7 @@ class FamilyTable:
                 packed = instance.packed
                 integers = [packed >> axis.shift & axis.field for axis in family.integers]
                 order = (position[instance.target.name], instance.how.rank)
-                entries.append((packed & FEATURES, *integers, *order, number))
+                entries.append((packed & CODES, *integers, *order, number))
         entries.sort()
         self.first, self.count = min(entry[-1] for entry in entries), len(entries)
         begins = [at for at, entry in enumerate(entries) if at == 0 or entry[0] != entries[at - 1][0]]

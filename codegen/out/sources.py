@@ -92,7 +92,7 @@ def sources(
         elif not path.endswith("manifest.json"):
             contents[f"{GENERATED}/{path}"] = data
     groups = [
-        Group("generated", _options("rows"), sorted(f"{GENERATED}/{unit.path}" for unit in generated.units)),
+        Group("generated", _options("rows"), sorted(f"{GENERATED}/{one.path}" for one in generated.sources)),
         Group("runtime", _options("runtime"), runtime(root.places, generated.host[plan.receipt])),
     ]
     for target in root.every_target.values():

@@ -16,7 +16,7 @@ from codegen.schema.yaml_io import Document
 
 BOOLEAN, ENUMERATED, INTEGER = 0, 1, 2  # tilekiln::Axis::kind
 ENUMERATED_MOST = 64  # tilekiln::Condition::allowed has a bit for each
-FEATURES = (1 << 64) - 1
+CODES = (1 << 64) - 1
 INTEGERS = 64  # shift of the integers in a packed signature: the first 64 bits are the other axes
 MOST_INTEGERS, MOST_SIZES = 6, 6  # tilekiln::Query
 _BOOLEAN_VALUES = ("no", "yes")
@@ -41,7 +41,7 @@ class Axis:
     ) -> None:
         self.position, self.name, self.about, self.kind, self.values = position, name, about, kind, values
         self.holds = holds  # of an integer: at_least, equal
-        self.apart: frozenset[int] = frozenset()  # codes of the values whose rows have units of their own
+        self.apart: frozenset[int] = frozenset()  # codes of the values whose rows have sources of their own
         self.shift, self.bits = shift, _bits(kind, values)
         self.field = (1 << self.bits) - 1  # the largest number that fits its bits
         self.all_codes = (1 << len(values)) - 1
@@ -164,10 +164,10 @@ class Family:
         if self.file.targets and self.engine_family is self:
             raise document.error(("targets",), "the engines are the family's own: targets say what they answer")
         self.entries = [self._entry(index, entry) for index, entry in enumerate(self.file.entries)]
-        for index, name in enumerate(self.file.batch_by):
+        for index, name in enumerate(self.file.source_by):
             if name not in self.axis_of:
                 near = ", ".join(nearest(name, self.axis_of)) or ", ".join(self.axis_of)
-                raise document.error(("batch_by", index), f"no axis '{name}'; nearest: {near}")
+                raise document.error(("source_by", index), f"no axis '{name}'; nearest: {near}")
 
     def shares(self, pipeline: str) -> tuple[str, ...]:
         """The sources that its engine for that pipeline needs beside its own, as paths of the tree."""
@@ -368,8 +368,8 @@ class Family:
 
     @cached_property
     def axes_apart(self) -> list[Axis]:
-        """Those with values whose rows have units of their own, but for those that units are made by anyway."""
-        return [axis for axis in self.axes if axis.apart and axis.name not in self.file.batch_by]
+        """Those with values whose rows have sources of their own, but for those that sources are made by anyway."""
+        return [axis for axis in self.axes if axis.apart and axis.name not in self.file.source_by]
 
     @cached_property
     def integers_name(self) -> str:

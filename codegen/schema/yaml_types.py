@@ -28,7 +28,7 @@ class AxisFile(Struct, frozen=True, forbid_unknown_fields=True):
     values: Annotated[list[Word | Number], Meta(min_length=1)] | str | None = None
     holds: Literal["at_least", "equal"] | None = None  # of an integer axis: which problems an instance takes
     word: str | list[Word] = ""
-    # Values that were appended: their rows have units of their own, so that the units of the others stay as they are.
+    # Values that were appended: their rows have sources of their own, so that those of the others stay as they are.
     apart: list[Word | Number] = []
 
 
@@ -93,7 +93,7 @@ class FamilyFile(Struct, frozen=True, forbid_unknown_fields=True):
     axes: Annotated[list[AxisFile], Meta(min_length=1)]
     pipelines: Annotated[list[PipelineFile], Meta(min_length=1)]
     engine: EngineFile | Word  # main, or the family whose engines hold this one too
-    batch_by: list[Word]
+    source_by: list[Word]
     # engine: targets and kernels that say nothing of it answer and refuse as they do the family whose engines hold it
     targets: Literal["engine"] | None = None
     companion_of: Word | None = None

@@ -83,14 +83,14 @@ def changed(root: Tree) -> list[str]:
 
 
 def mixed(root: Tree) -> list[str]:
-    """Values that the committed pages do not have and whose rows stand in units among others, a line each."""
+    """Values that the committed pages do not have and whose rows stand in sources among others, a line each."""
     lines = []
     for family in root.families.values():
         before = docs.recorded_axes(root, family.name)
         if before is None:
             continue
         for axis in family.axes:
-            if axis.name in family.file.batch_by:
+            if axis.name in family.file.source_by:
                 continue
             values = list(map(str, axis.values))
             # Of a new axis the first value is what there was.
@@ -99,8 +99,8 @@ def mixed(root: Tree) -> list[str]:
             if new:
                 words = ", ".join(f'"{value}"' if value in ("yes", "no") else value for value in new)
                 lines.append(
-                    f"{family.document.shown}: {axis.name}={','.join(new)} is new, and every unit of rows that a "
-                    f"receipt with it has is compiled again. `apart: [{words}]` gives its rows units of their own"
+                    f"{family.document.shown}: {axis.name}={','.join(new)} is new, and every source of rows that a "
+                    f"receipt with it has is compiled again. `apart: [{words}]` gives its rows sources of their own"
                 )
     return lines
 

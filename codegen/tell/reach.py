@@ -131,18 +131,18 @@ def _unanswered(root: Tree, receipt: Receipt, family: Family, target: Target, an
     legal = Sieve(family, lists, [[family.everything]], root.refusals(target, family)).leaves()
     held = [axis for axis in family.integers if axis.holds == "at_least"]
 
-    def features(packed: int) -> int:
+    def codes(packed: int) -> int:
         return packed & ~sum(axis.field << axis.shift for axis in held)
 
     served: dict[int, list[tuple[int, ...]]] = {}
     for packed in answered:
-        served.setdefault(features(packed), []).append(tuple(packed >> a.shift & a.field for a in held))
+        served.setdefault(codes(packed), []).append(tuple(packed >> a.shift & a.field for a in held))
     for leaf in legal:
         if leaf.packed not in answered:
             wants = tuple(leaf.packed >> axis.shift & axis.field for axis in held)
             if not any(
                 all(has >= want for has, want in zip(row, wants, strict=True))
-                for row in served.get(features(leaf.packed), ())
+                for row in served.get(codes(leaf.packed), ())
             ):
                 what = f"{family.name} {family.selection(leaf.packed)}"
                 yield f"receipt {receipt.name}: no kernel on {target.name} for {what}"

@@ -80,7 +80,7 @@ void Dispatcher::ask_engines() {
     const Choice one = at(int64_t(family_.first_instance) + i);
     const Backend* const backend = use_[one.row->target].target->backend;
     if (backend != nullptr && !backend->takes_units) continue;  // its engines are of another type
-    if (one.engine != nullptr && !family_.answers(one.engine, one.row->features)) unanswered_ = one.instance;
+    if (one.engine != nullptr && !family_.answers(one.engine, one.row->codes)) unanswered_ = one.instance;
   }
 }
 
@@ -136,9 +136,9 @@ void Dispatcher::make_index() {
               [](const Entry& a, const Entry& b) { return a.held != b.held ? a.held < b.held : a.ref < b.ref; });
     const auto begin = static_cast<uint32_t>(entries.size());
     entries.insert(entries.end(), kept.begin(), kept.end());
-    size_t at = first_slot(group.features);
+    size_t at = first_slot(group.codes);
     while (slots_[at].begin != slots_[at].end) at = (at + 1) & (slots_.size() - 1);
-    slots_[at] = {group.features, begin, static_cast<uint32_t>(entries.size())};
+    slots_[at] = {group.codes, begin, static_cast<uint32_t>(entries.size())};
   }
   entries_.reset(entries.size());
   std::copy(entries.begin(), entries.end(), entries_.begin());
@@ -169,15 +169,15 @@ tilekiln_status Dispatcher::trouble() const {
   return TILEKILN_INVALID_ARGUMENT;
 }
 
-const Group* Dispatcher::group(uint64_t features) const {
+const Group* Dispatcher::group(uint64_t codes) const {
   const Group* const end = family_.groups + family_.group_count;
-  const Group* const found = std::lower_bound(
-      family_.groups, end, features, [](const Group& group, uint64_t value) { return group.features < value; });
-  return found != end && found->features == features ? found : nullptr;
+  const Group* const found = std::lower_bound(family_.groups, end, codes,
+                                              [](const Group& group, uint64_t value) { return group.codes < value; });
+  return found != end && found->codes == codes ? found : nullptr;
 }
 
 Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
-  if (row.features != query.features) return Refusal::other_features;
+  if (row.codes != query.codes) return Refusal::other_codes;
   Refusal small = Refusal::chosen;
   for (int i = 0; i < integer_count_; ++i) {
     const int64_t have = integer(row, i);
@@ -256,9 +256,8 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
 
 Choice Dispatcher::find(const Query& query) const {
   Choice choice;
-  size_t at = first_slot(query.features);
-  while (slots_[at].begin != slots_[at].end && slots_[at].features != query.features)
-    at = (at + 1) & (slots_.size() - 1);
+  size_t at = first_slot(query.codes);
+  while (slots_[at].begin != slots_[at].end && slots_[at].codes != query.codes) at = (at + 1) & (slots_.size() - 1);
   uint64_t wants = 0;
   for (int i = 0; i < integer_count_; ++i) {
     const Field& field = fields_[i];

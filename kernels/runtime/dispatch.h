@@ -10,7 +10,7 @@ namespace tilekiln {
 
 // Why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
 enum class Refusal : uint8_t {
-  other_features,  // it answers another signature
+  other_codes,     // it answers another signature
   other_integers,  // a value that a problem must have exactly is another
   integers_small,  // the problem is larger than the instance
   sizes_unmet,     // its algorithm needs other sizes
@@ -84,8 +84,8 @@ class Dispatcher {
   int64_t instance(uint32_t ref) const { return family_.instance_of[ref]; }
   const Target* target(const Row& row) const { return use_[row.target].target; }
   const Algorithm& how(const Row& row) const { return use_[row.target].algorithms.list[row.algorithm]; }
-  // The group of these features, null when the library has none.
-  const Group* group(uint64_t features) const;
+  // The group of these codes, null when the library has none.
+  const Group* group(uint64_t codes) const;
   // The value of the family's integer axis `at`, counted among the integers.
   int64_t integer(const Row& row, int at) const {
     return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
@@ -119,9 +119,9 @@ class Dispatcher {
     const Algorithm* how;
     uint8_t order;
   };
-  // The entries of one combination of features.
+  // The entries of one combination of codes.
   struct Slot {
-    uint64_t features;
+    uint64_t codes;
     uint32_t begin, end;  // equal: no combination lies here
   };
   // The refusal of a row that cannot run here, whatever the problem.
@@ -137,7 +137,7 @@ class Dispatcher {
   Fitted fitted(const Query& query, const Algorithm& how) const;
   // Whether two entries of equal integers differ for no problem but in their target and rank.
   bool alike(const Entry& a, const Entry& b) const;
-  size_t first_slot(uint64_t features) const { return (features * 0x9e3779b97f4a7c15u) >> slot_shift_; }
+  size_t first_slot(uint64_t codes) const { return (codes * 0x9e3779b97f4a7c15u) >> slot_shift_; }
   [[nodiscard]] tilekiln_status trouble() const;
   void read_targets(const Limit& limit);
   void read_axes();
@@ -159,7 +159,7 @@ class Dispatcher {
            equal_ = 0;  // the guards of those that hold problems up to their value, all bits of the others
   Use use_[256];        // by Row::target
   // Of the instances usable here: every group's entries, least integers first, without those that another one of the
-  // same integers and tile always beats; and where each group's entries lie, by features, with open addressing.
+  // same integers and tile always beats; and where each group's entries lie, by codes, with open addressing.
   SmallArray<Entry, 1> entries_;
   SmallArray<Slot, 1> slots_;
   int slot_shift_ = 0;

@@ -34,19 +34,19 @@ void add_value(Text& text, const Axis& axis, uint64_t code) {
 }
 
 // What `values` has of the integer axes: of a problem, or of an instance.
-void add_selection(Text& text, const Family& family, uint64_t features, const int64_t* values) {
+void add_selection(Text& text, const Family& family, uint64_t codes, const int64_t* values) {
   for (uint32_t i = 0; i < family.axis_count; ++i) {
     const Axis& axis = family.axes[i];
     text.add("%s%s=", i == 0 ? "" : " ", axis.name);
     if (axis.kind == integer) {
       text.add("%lld", static_cast<long long>(*values++));
     } else {
-      add_value(text, axis, code_of(axis, features));
+      add_value(text, axis, code_of(axis, codes));
     }
   }
 }
 
-bool holds(const Family& family, const Clause& clause, uint64_t features, const int64_t* values) {
+bool holds(const Family& family, const Clause& clause, uint64_t codes, const int64_t* values) {
   for (uint32_t i = 0; i < clause.count; ++i) {
     const Condition& condition = clause.conditions[i];
     const Axis& axis = family.axes[condition.axis];
@@ -56,37 +56,37 @@ bool holds(const Family& family, const Clause& clause, uint64_t features, const 
       for (uint8_t before = 0; before < condition.axis; ++before) at += family.axes[before].kind == integer;
       for (uint32_t j = 0; j < condition.integer_count; ++j) met = met || condition.integers[j] == values[at];
     } else {
-      met = (condition.allowed >> code_of(axis, features)) & 1;
+      met = (condition.allowed >> code_of(axis, codes)) & 1;
     }
     if (!met) return false;
   }
   return true;
 }
 
-const Rule* forbidding_rule(const Family& family, Rules rules, uint64_t features, const int64_t* values) {
+const Rule* forbidding_rule(const Family& family, Rules rules, uint64_t codes, const int64_t* values) {
   for (uint32_t i = 0; i < rules.count; ++i) {
-    if (holds(family, rules.list[i].when, features, values)) return &rules.list[i];
+    if (holds(family, rules.list[i].when, codes, values)) return &rules.list[i];
   }
   return nullptr;
 }
-const Rule* forbidding_rule(const Family& family, uint64_t features, const int64_t* values) {
-  return forbidding_rule(family, {family.rules, family.rule_count}, features, values);
+const Rule* forbidding_rule(const Family& family, uint64_t codes, const int64_t* values) {
+  return forbidding_rule(family, {family.rules, family.rule_count}, codes, values);
 }
 
-bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t features, const int64_t* values) {
+bool lists(const Family& family, const ReceiptInfo& receipt, uint64_t codes, const int64_t* values) {
   for (uint32_t i = 0; i < receipt.clause_count; ++i) {
-    if (holds(family, receipt.clauses[i], features, values)) return true;
+    if (holds(family, receipt.clauses[i], codes, values)) return true;
   }
   return false;
 }
 
 // The receipt that lists a signature: `own` if it does, else the first. Null when none does.
-const ReceiptInfo* listing_receipt(const Family& family, const char* own, uint64_t features, const int64_t* values) {
+const ReceiptInfo* listing_receipt(const Family& family, const char* own, uint64_t codes, const int64_t* values) {
   const ReceiptInfo* found = nullptr;
   for (uint32_t i = 0; i < family.receipt_count; ++i) {
     const ReceiptInfo& receipt = family.receipts[i];
     const bool mine = strcmp(receipt.name, own) == 0;
-    if ((found == nullptr || mine) && lists(family, receipt, features, values)) found = &receipt;
+    if ((found == nullptr || mine) && lists(family, receipt, codes, values)) found = &receipt;
   }
   return found;
 }
@@ -97,7 +97,7 @@ class Legal {
   Legal(const Dispatcher& dispatcher, const Query& query)
       : integers_(dispatcher.family().integers), count_(dispatcher.integer_count()), query_(query) {
     const Family& family = dispatcher.family();
-    if (integers_.by != 255) code_ = code_of(family.axes[integers_.by], query.features);
+    if (integers_.by != 255) code_ = code_of(family.axes[integers_.by], query.codes);
     for (uint32_t i = 0, at = 0; i < family.axis_count; ++i) {
       if (family.axes[i].kind == integer) equal_[at++] = family.axes[i].equal;
     }
@@ -159,11 +159,11 @@ void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query
   const Family& family = dispatcher.family();
   Legal legal(dispatcher, query);
   while (const int64_t* values = legal.next()) {
-    if (forbidding_rule(family, query.features, values) != nullptr) continue;
-    const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.features, values);
+    if (forbidding_rule(family, query.codes, values) != nullptr) continue;
+    const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.codes, values);
     if (receipt == nullptr) continue;
     text.add("\n  this builds it: scons receipt=%s where='", receipt->name);
-    add_selection(text, family, query.features, values);
+    add_selection(text, family, query.codes, values);
     text.add("'");
     return;
   }
@@ -181,8 +181,8 @@ int differences(Text* text, const Dispatcher& dispatcher, const Query& query, co
       have = static_cast<uint64_t>(dispatcher.integer(row, at));
       want = static_cast<uint64_t>(query.wants[at++]);
     } else {
-      have = code_of(axis, row.features);
-      want = code_of(axis, query.features);
+      have = code_of(axis, row.codes);
+      want = code_of(axis, query.codes);
     }
     if (axis.kind == integer && !axis.equal ? have >= want : have == want) continue;
     if (text != nullptr) {
@@ -216,7 +216,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Near nearest[near_count];
   for (uint32_t g = 0; g < family.group_count; ++g) {
-    // One line per group: other integers, targets and tiles of the same features say nothing new.
+    // One line per group: other integers, targets and tiles of the same codes say nothing new.
     Near best;
     for (uint32_t ref = family.groups[g].begin; ref < family.groups[g].end; ++ref) {
       const Row& row = dispatcher.row(ref);
@@ -256,7 +256,7 @@ void add_absence(Text& text, const Dispatcher& dispatcher, const Row& row) {
 
 // The instances that would answer on another machine, or with another TILEKILN_ISA. False when there is none.
 bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) {
-  const Group* group = dispatcher.group(query.features);
+  const Group* group = dispatcher.group(query.codes);
   if (group == nullptr) return false;
   bool any = false, told[256] = {};
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
@@ -300,7 +300,7 @@ bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& 
   for (uint32_t i = 0; i < table.target_count; ++i) {
     const Target& target = table.targets[i];
     const Rule* const rule =
-        target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.features, values);
+        target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.codes, values);
     every = every && rule != nullptr;
     if (rule != nullptr) text.add("\n  rule %s of target %s forbids it: %s", rule->name, target.name, rule->says);
   }
@@ -315,7 +315,7 @@ void add_fitted(Text& text, const Family& family) {
 
 void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refusal refusal) {
   switch (refusal) {
-    case Refusal::other_features: text.add("it answers another signature"); break;
+    case Refusal::other_codes: text.add("it answers another signature"); break;
     case Refusal::other_integers: add_exact(text, dispatcher, row); break;
     case Refusal::integers_small:
       text.add("its %s, ", dispatcher.family().integers.name);
@@ -355,7 +355,7 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
 
 // The refusals of a signature by their reason, for who reads one line for each call.
 void add_refusals_by_reason(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {
-  const Group* const group = dispatcher.group(query.features);
+  const Group* const group = dispatcher.group(query.codes);
   if (group == nullptr) return;
   std::vector<bool> told(group->end - group->begin);
   const auto refusal_of = [&](uint32_t ref) { return dispatcher.judge(query, ref, choice); };
@@ -388,14 +388,14 @@ bool told_before(const Dispatcher& dispatcher, const Query& query, const Choice&
   std::array<int64_t, max_integers> wants;
   std::copy(std::begin(query.wants), std::end(query.wants), wants.begin());
   std::lock_guard lock(mutex);
-  return !told.insert({&dispatcher.family(), query.features, wants, choice.instance}).second;
+  return !told.insert({&dispatcher.family(), query.codes, wants, choice.instance}).second;
 }
 
 }  // namespace
 
 void describe(Text& text, const Dispatcher& dispatcher, const Query& query) {
   text.add("%s ", dispatcher.family().name);
-  add_selection(text, dispatcher.family(), query.features, query.wants);
+  add_selection(text, dispatcher.family(), query.codes, query.wants);
 }
 
 void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query) {
@@ -416,9 +416,9 @@ void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& quer
     return;
   }
   // A rule may forbid the tightest values and leave wider ones; the problem is illegal when all are forbidden.
-  const Rule* rule = forbidding_rule(family, query.features, values);
+  const Rule* rule = forbidding_rule(family, query.codes, values);
   for (; rule != nullptr && values != nullptr; values = legal.next()) {
-    if (forbidding_rule(family, query.features, values) == nullptr) rule = nullptr;
+    if (forbidding_rule(family, query.codes, values) == nullptr) rule = nullptr;
   }
   if (rule != nullptr) {
     text.add("\n  rule %s forbids it: %s", rule->name, rule->says);
@@ -433,7 +433,7 @@ void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query
   describe(text, dispatcher, query);
   text.add("\n  chosen: ");
   add_name(text, dispatcher.table(), choice.instance);
-  const Group* group = dispatcher.group(query.features);
+  const Group* group = dispatcher.group(query.codes);
   if (group == nullptr) return;
   for (uint32_t ref = group->begin; ref < group->end; ++ref) {
     const Refusal refusal = dispatcher.judge(query, ref, choice);

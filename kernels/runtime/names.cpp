@@ -13,7 +13,7 @@ const Target& target_of(const Table& table, uint8_t index) {
 }
 
 void add_word(Text& text, const Axis& axis, const Row& row) {
-  const uint64_t packed = axis.kind == 2 ? row.integers : row.features;
+  const uint64_t packed = axis.kind == 2 ? row.integers : row.codes;
   const uint64_t value = (packed >> axis.shift) & ((uint64_t(1) << axis.bits) - 1);
   if (axis.kind == 2) {
     text.add("%s%llu%s", axis.words[0], static_cast<unsigned long long>(value), axis.words[1]);

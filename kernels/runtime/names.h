@@ -11,7 +11,7 @@ constexpr size_t name_capacity = 512;
 // The row of an instance of a table, which must have it.
 inline const Row& row_of(const Table& table, int64_t instance) {
   const RowRef at = table.plan[instance];
-  return table.batches[at.batch].rows[at.index];
+  return table.sources[at.source].rows[at.index];
 }
 
 // The family of an instance of a table, which must have it; `index`: among the instances of the family.

@@ -12,10 +12,10 @@ struct Device {
 
 constexpr int max_integers = 6, max_sizes = 6;  // axes.py knows them too
 
-// The generated header of a family says which axis stands where: pack makes `features`, <family>::wants and
+// The generated header of a family says which axis stands where: pack makes `codes`, <family>::wants and
 // <family>::sizes are the indices.
 struct Query {
-  uint64_t features = 0;             // every axis but the integers
+  uint64_t codes = 0;                // every axis but the integers
   int64_t wants[max_integers] = {};  // by integer axis: what the problem has of it
   int64_t sizes[max_sizes] = {};     // by size that the family declares
   Device device;                     // where its arrays are

@@ -5,7 +5,7 @@
 namespace tilekiln {
 
 struct Row {
-  unsigned long long features;  // every axis but the integers, packed as the family's generated header says
+  unsigned long long codes;  // every axis but the integers, packed as the family's generated header says
   unsigned long long integers;  // the integer axes, alike (kernels/generated/<family>.h)
   unsigned short algorithm;     // index among the algorithms that its target has for the family (Algorithms)
   unsigned char target;         // index of the target in the fixed order of kernels/targets (Target::index)

@@ -7,17 +7,17 @@
 
 namespace tilekiln {
 
-struct Batch {                   // the rows of one generated unit
+struct RowSource {                   // the rows of one generated source
   const Row* rows;
   uint32_t count;
 };
 struct RowRef {
-  uint32_t batch, index;
+  uint32_t source, index;
 };
 struct Axis {                    // one signature axis, in listing order
   const char* name;
   uint8_t kind;                  // 0 boolean, 1 one of values, 2 integer
-  uint8_t shift, bits;           // where it lies in Row::features; of an integer, in Row::integers
+  uint8_t shift, bits;           // where it lies in Row::codes; of an integer, in Row::integers
   uint8_t value_count;           // of an integer 0
   bool equal;                    // an integer: a problem has exactly its value; else at most that
   const char* const* values;     // kind 1: the names, by code. kind 0 and 2: null
@@ -49,7 +49,7 @@ struct ReceiptInfo {             // a signature that meets one clause is listed 
   uint32_t clause_count;
 };
 struct Group {                   // the instances of one signature apart from the integers: instance_of[begin, end)
-  uint64_t features;
+  uint64_t codes;
   uint32_t begin, end;
 };
 struct Integers {                // the values of the integer axes that exist together
@@ -102,11 +102,11 @@ struct Family {
   uint32_t size_count;
   const Fit* fits;
   uint32_t fit_count;
-  const Group* groups;           // ascending by features
+  const Group* groups;           // ascending by codes
   uint32_t group_count;
   const uint32_t* instance_of;   // by group, then integers, target, rank: the number of the instance in the plan
   uint32_t first_instance, instance_count;  // its instances in the plan, one after another
-  bool (*answers)(const void* engine, uint64_t features);  // whether an engine has a function for a signature; null: not asked
+  bool (*answers)(const void* engine, uint64_t codes);  // whether an engine has a function for a signature; null: not asked
 };
 struct Tuned {                   // a measured choice that the receipt pins
   const char* machine;           // where it was measured
@@ -137,8 +137,8 @@ struct Table {
   const char* where;             // the selection the library was narrowed by, "" if none
   const Target* targets;         // the targets of this library, ascending by order
   uint32_t target_count;
-  const Batch* batches;
-  uint32_t batch_count;
+  const RowSource* sources;
+  uint32_t source_count;
   const Family* families;
   uint32_t family_count;
   const RowRef* plan;            // instance number -> row

@@ -63,28 +63,28 @@ def test_fewer_halves_down_to_one(monkeypatch):
 
 def test_what_the_last_build_took_is_said(monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    unit = measured.Measured("a.o", "compile", "a.cpp", 1.0, 300_000_000, 0.0, 1.0, 0.0)
+    job = measured.Measured("a.o", "compile", "a.cpp", 1.0, 300_000_000, 0.0, 1.0, 0.0)
     monkeypatch.setenv(memory.LIMIT, "1 GB")
-    known = jobcount.choose("release", {"a.o": unit})
+    known = jobcount.choose("release", {"a.o": job})
     assert known == (
         8,
-        "8 jobs at once: 8 cores, 1.0 GB of free memory, which holds 2 of the largest unit "
+        "8 jobs at once: 8 cores, 1.0 GB of free memory, which holds 2 of the largest job "
         "(took in the last build 300.0 MB) (-j to change)",
     )
     monkeypatch.setenv(memory.LIMIT, "200 MB")
-    assert "holds not even one of the largest unit (may take 300.0 MB)" in jobcount.choose("release", {})[1]
+    assert "holds not even one of the largest job (may take 300.0 MB)" in jobcount.choose("release", {})[1]
     monkeypatch.setenv(memory.LIMIT, "much")
     with pytest.raises(UsageError, match="TILEKILN_BUILD_MEMORY: 'much' is no size; write it as"):
         jobcount.choose("release", {})
 
 
 def test_measurements_survive_a_line_cut_short(tmp_path):
-    unit = measured.Measured("a.o", "compile", "a.cpp", 1.0, 5, 0.0, 1.0, 0.0)
+    job = measured.Measured("a.o", "compile", "a.cpp", 1.0, 5, 0.0, 1.0, 0.0)
     for _ in range(100):
-        measured.append(str(tmp_path), unit)
+        measured.append(str(tmp_path), job)
     with (tmp_path / measured.FILE).open("ab") as file:
-        file.write(b'{"unit": "b.o", "ve')
-    assert measured.read(str(tmp_path)) == {"a.o": unit}
+        file.write(b'{"made": "b.o", "ve')
+    assert measured.read(str(tmp_path)) == {"a.o": job}
     assert len((tmp_path / measured.FILE).read_bytes().splitlines()) == 1  # old lines are dropped
 
 
@@ -130,7 +130,7 @@ def test_one_that_does_not_fit_alone(built_tree, script):
     assert "Again" not in said.out
 
 
-def test_every_compiled_unit_is_measured(built_tree):
+def test_every_compiled_job_is_measured(built_tree):
     remove_objects(built_tree, 2)
     path = built_tree.root / f"build/{built_tree.variant}/{measured.FILE}"
     before = len(path.read_text().splitlines())

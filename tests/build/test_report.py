@@ -24,9 +24,9 @@ def test_report(built_tree):
     # Every compiled object of the library is there once; joined ones are not.
     objects = {str(path.relative_to(built_tree.root)) for path in place.glob("obj/**/*.o")}
     joined = {path for path in objects if path.count("/") == 4 and "/obj/engine/" in path}
-    assert {unit["path"] for unit in data["units"]} == objects - joined
-    assert data["totals"]["units"] == len(data["units"]) == data["totals"]["in_last_build"]
-    assert all(unit["cpu"] > 0 and unit["peak"] > 5e6 and unit["end"] > unit["start"] for unit in data["units"])
+    assert {one["path"] for one in data["objects"]} == objects - joined
+    assert data["totals"]["objects"] == len(data["objects"]) == data["totals"]["in_last_build"]
+    assert all(one["cpu"] > 0 and one["peak"] > 5e6 and one["end"] > one["start"] for one in data["objects"])
     assert data["totals"]["code"] == sum(part["code"] for part in data["sizes"])
     assert data["size"] == (place / "lib/libtilekiln_fp32_min.so").stat().st_size
     assert data["instances"]["count"] == len(data["instances"]["names"]) == 10
@@ -41,16 +41,16 @@ def test_report(built_tree):
     leads = set(re.findall(r'href="#([^"]*)"', page))
     assert leads
     assert leads <= set(re.findall(r'id="([^"]*)"', page))
-    assert sum(unit["count"] for unit in data["rows"]) == 10
-    rows = [unit for unit in data["units"] if unit["kind"] == "rows"]
-    assert {unit["path"] for unit in rows} == {unit["path"] for unit in data["rows"]}
-    engines = [unit for unit in data["units"] if unit["kind"] == "engine"]
+    assert sum(one["count"] for one in data["rows"]) == 10
+    rows = [one for one in data["objects"] if one["kind"] == "rows"]
+    assert {one["path"] for one in rows} == {one["path"] for one in data["rows"]}
+    engines = [one for one in data["objects"] if one["kind"] == "engine"]
     assert len(re.findall(r'<a href="#rows-[^"]*"><rect', page)) >= len(rows) + 1
-    assert all(f"{unit['name']}: " in page for unit in engines)
-    for unit in [unit for unit in data["rows"] if unit["where"]][:1]:
-        listed = built_tree.built(*built_tree.SMALL, "list", f"where={unit['where']}", "format=names").lines
-        own = [name for name in listed if name.startswith(unit["where"].split()[0].removeprefix("family=") + "_fp32")]
-        assert (len(own), unit["first"] in own) == (unit["count"], True)
+    assert all(f"{one['name']}: " in page for one in engines)
+    for one in [one for one in data["rows"] if one["where"]][:1]:
+        listed = built_tree.built(*built_tree.SMALL, "list", f"where={one['where']}", "format=names").lines
+        own = [name for name in listed if name.startswith(one["where"].split()[0].removeprefix("family=") + "_fp32")]
+        assert (len(own), one["first"] in own) == (one["count"], True)
     assert page.count("<table>") == page.count('<div class="wide"><table>')
     parser = Balanced()
     parser.feed(page)
@@ -64,12 +64,12 @@ def test_report(built_tree):
     built_tree.built(*built_tree.SMALL, "report")
     data, page = read(built_tree)
     changes = data["changes"]
-    assert any(path.endswith("obj/runtime/status.o") for path in changes["units_changed"])
+    assert any(path.endswith("obj/runtime/status.o") for path in changes["objects_changed"])
     assert changes["instances_added"] == []
     assert changes["instances_removed"]
     assert any("d128x128" in name for name in changes["instances_removed"])
-    assert data["totals"]["in_last_build"] < data["totals"]["units"]
-    assert f"{len(changes['instances_removed'])} gone; units" in page
+    assert data["totals"]["in_last_build"] < data["totals"]["objects"]
+    assert f"{len(changes['instances_removed'])} gone; objects" in page
     assert changes["instances_removed"][0] in page
 
 
@@ -95,24 +95,24 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def unit(name, size, cpu=None, start=0.0, kind="engine", part="fmha_fwd for cpu-avx2"):
+def entry(name, size, cpu=None, start=0.0, kind="engine", part="fmha_fwd for cpu-avx2"):
     timed = {"cpu": cpu, "peak": cpu and 1_000_000, "start": start, "end": cpu and start + cpu, "build": cpu and 1.0}
     return {"path": name, "name": name, "kind": kind, "part": part, "code": size, "data": 0, "digest": name, **timed}
 
 
 def test_areas_are_sizes():
-    units = [unit("a", 600), unit("b", 300), unit("c", 100, kind="runtime", part="runtime"), unit("empty", 0)]
-    groups = report_page.treemap(units)
+    objects = [entry("a", 600), entry("b", 300), entry("c", 100, kind="runtime", part="runtime"), entry("empty", 0)]
+    groups = report_page.treemap(objects)
     assert [group["kind"] for group in groups] == ["engine", "runtime"]
     engine, runtime = (group["box"]["dx"] * group["box"]["dy"] for group in groups)
     assert engine / runtime == pytest.approx(9)
-    a, b = (one["box"]["dx"] * one["box"]["dy"] for one in groups[0]["units"])
+    a, b = (one["box"]["dx"] * one["box"]["dy"] for one in groups[0]["objects"])
     assert a / b == pytest.approx(2)
 
 
 def test_lanes():
     """Two beside each other, a third after the first: two lanes."""
-    jobs = [unit("a", 1, 2.0, 0.0), unit("b", 1, 5.0, 0.5), unit("c", 1, 2.0, 2.5)]
+    jobs = [entry("a", 1, 2.0, 0.0), entry("b", 1, 5.0, 0.5), entry("c", 1, 2.0, 2.5)]
     time = report_page.timeline(jobs)
     assert [bar["y"] for bar in time["bars"]] == [0, report_page.LANE, 0]
     assert time["seconds"] == pytest.approx(5.5)

@@ -46,7 +46,11 @@ def sources() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         generated = generate(plans, folder, INFO)
         manifests = [f"{name}/manifest.json" for name in SAMPLES]
-        paths = [*(unit.path for unit in generated.units if unit.kind != "manifest"), *generated.headers, *manifests]
+        paths = [
+            *(source.path for source in generated.sources if source.kind != "manifest"),
+            *generated.headers,
+            *manifests,
+        ]
         read = {path: (pathlib.Path(folder) / path).read_bytes() for path in paths}
     return {
         f"sources/{path}.txt": real.sub(lambda found: b"0" * len(found[0]), data).decode()

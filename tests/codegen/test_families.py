@@ -41,7 +41,7 @@ pipelines:
 engine:
   header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
-batch_by: [dtype]
+source_by: [dtype]
 """
 RECEIPT = """
 receipt: both
@@ -128,7 +128,7 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
         own = manifest["families"][instance.family]["signature"]
         assert {axis: row[axis] for axis in own} == instance.signature
         assert all(row[axis] is None for axis in columns[2:-3] if axis not in own)
-    for unit in generated.units:
+    for source in generated.sources:
         flags = [
             "-std=c++20",
             "-fsyntax-only",
@@ -139,9 +139,9 @@ def test_tables_and_manifest_hold_both(both: Tree, tmp_path: pathlib.Path) -> No
             f"-I{ROOT}",
             "-I.",
         ]
-        if unit.kind == "table":
+        if source.kind == "table":
             done = subprocess.run(
-                [COMPILERS[0], *flags, unit.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
+                [COMPILERS[0], *flags, source.path], cwd=tmp_path / "gen", capture_output=True, text=True, check=False
             )
             assert done.stderr == ""
 
@@ -163,7 +163,7 @@ pipelines:
 engine:
   header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
-batch_by: [dtype]
+source_by: [dtype]
 """
 
 

@@ -57,14 +57,14 @@ def test_two_directories_hash_seeds_and_trees_give_the_same_bytes(copy: Copy, tm
 def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
     generated = make(copy, tmp_path / "gen", "flash")
     plan = resolve("flash", TARGETS)
-    rows = [unit for unit in generated.units if unit.kind == "rows"]
-    assert sorted(name for unit in rows for name in unit.instances) == sorted(i.name for i in plan.instances)
-    for unit in rows:
-        text = (tmp_path / "gen" / unit.path).read_text()
+    rows = [source for source in generated.sources if source.kind == "rows"]
+    assert sorted(name for source in rows for name in source.instances) == sorted(i.name for i in plan.instances)
+    for source in rows:
+        text = (tmp_path / "gen" / source.path).read_text()
         assert [line.partition("// ")[2] for line in text.splitlines() if line.startswith("  {")] == list(
-            unit.instances
+            source.instances
         )
-    assert [unit.path for unit in generated.units if unit.kind != "rows"] == [
+    assert [source.path for source in generated.sources if source.kind != "rows"] == [
         "flash/table.cpp",
         "flash/operators.cpp",
         "flash/manifest.cpp",
@@ -93,13 +93,13 @@ def test_units_hold_the_plan(copy: Copy, tmp_path: pathlib.Path) -> None:
 def test_a_second_generation_writes_nothing(copy: Copy, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "gen"
     first = make(copy, out, "flash")
-    assert len(first.written) == len(first.units) + len(first.headers) + 1  # and manifest.json
+    assert len(first.written) == len(first.sources) + len(first.headers) + 1  # and manifest.json
     for path in out.rglob("*"):
         os.utime(path, (1, 1))
     second = make(copy, out, "flash")
     assert (second.written, second.removed) == ([], [])
     assert {path.stat().st_mtime for path in out.rglob("*") if path.is_file()} == {1}
-    assert (second.units, second.engines) == (first.units, first.engines)
+    assert (second.sources, second.engines) == (first.sources, first.engines)
 
 
 def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path: pathlib.Path) -> None:
@@ -110,16 +110,16 @@ def test_write_false_touches_nothing_and_says_what_would_be(copy: Copy, tmp_path
     before = content(out)
     told = make(copy, out, "fp32_min", where="sink=yes", write=False)
     assert content(out) == before
-    # Of each target 2 units of the forward and 2 + 1 + 1 of the backward. Headers stay: kernels/runtime needs them all.
+    # Of each target 2 sources of the forward and 2 + 1 + 1 of the backward. Headers stay: the runtime needs all.
     assert len(told.removed) == 2 * (2 + 2 + 1 + 1)
 
 
 def test_receipts_share_units_and_leave_each_others_alone(copy: Copy, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "gen"
     both = make(copy, out, "ck_default", "ck_extended", where="dtype=bf16 hdim_q=64")
-    shared = [unit for unit in both.units if unit.kind == "rows"]
+    shared = [source for source in both.sources if source.kind == "rows"]
     assert shared
-    assert all(unit.receipts == ("ck_default", "ck_extended") for unit in shared)
+    assert all(source.receipts == ("ck_default", "ck_extended") for source in shared)
     assert all(engine.receipts == ("ck_default", "ck_extended") for engine in both.engines)
     before = content(out)
     make(copy, out, "fp8")
@@ -170,7 +170,7 @@ def test_a_new_value_changes_only_the_units_concerned(
 
 
 def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pathlib.Path) -> None:
-    """Without `apart` a further mode changes every unit of the family, whose rows it doubles."""
+    """Without `apart` a further mode changes every source of the family, whose rows it doubles."""
     out, mode = tmp_path / "gen", "- name: mode\n    values: [batch, group"
     make(copy, out, "fp8")
     shutil.copytree(ROOT / "docs/reference", copy.path / "docs/reference", dirs_exist_ok=True)
@@ -184,7 +184,7 @@ def test_a_value_apart_leaves_the_units_that_were_there(copy: Copy, tmp_path: pa
     assert done.removed == []
     copy.edit("kernels/attention/fmha_fwd/family.yaml", "\n    apart: [nested]", "")
     (line,) = mixed(copy.tree())
-    assert line.startswith("kernels/attention/fmha_fwd/family.yaml: mode=nested is new, and every unit of rows")
+    assert line.startswith("kernels/attention/fmha_fwd/family.yaml: mode=nested is new, and every source of rows")
     assert "`apart: [nested]`" in line
     done = make(copy, out, "fp8")
     gone = {path for path in done.removed if "_nested-" not in path}
@@ -215,19 +215,19 @@ def test_prepare_skips_all_work_when_nothing_changed(copy: Copy, tmp_path: pathl
         "inputs.resolve = inputs.generate = None\n"
         f"root = Tree({str(copy.path)!r})\n"
         f"made = inputs.prepare(['flash', 'fp8'], {TARGETS!r}, '', {str(out)!r}, {INFO!r}, root=root)\n"
-        "print(len(made.units), made.written, made.removed, 'jinja2' in sys.modules)"
+        "print(len(made.sources), made.written, made.removed, 'jinja2' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{len(first.units)} [] [] False\n"
+    assert done.stdout == f"{len(first.sources)} [] [] False\n"
     again = prepare(["flash", "fp8"], TARGETS, "", out, INFO, root=copy.tree())
-    assert (again.units, again.engines, again.headers) == (first.units, first.engines, first.headers)
+    assert (again.sources, again.engines, again.headers) == (first.sources, first.engines, first.headers)
 
 
 @pytest.mark.parametrize("change", ["receipt", "template", "header", "info", "file", "lost", "target", "ledger"])
 def test_prepare_works_when_anything_changed(copy: Copy, tmp_path: pathlib.Path, change: str) -> None:
     out, info, targets = tmp_path / "gen", dict(INFO), list(TARGETS)
     first = prepare(["fp8"], targets, "", out, info, root=copy.tree())
-    unit = out / next(unit.path for unit in first.units if unit.kind == "rows")
+    source = out / next(source.path for source in first.sources if source.kind == "rows")
     if change == "receipt":
         copy.edit("receipts/fp8.yaml", "number: 888", "number: 889")
     elif change == "template":
@@ -237,9 +237,9 @@ def test_prepare_works_when_anything_changed(copy: Copy, tmp_path: pathlib.Path,
     elif change == "info":
         info["mode"] = "debug"
     elif change == "file":
-        unit.write_text(unit.read_text().replace("0x", "0x1"))
+        source.write_text(source.read_text().replace("0x", "0x1"))
     elif change == "lost":
-        unit.unlink()
+        source.unlink()
     elif change == "target":
         targets.append("cpu-avx512")
     else:

@@ -11,7 +11,7 @@ import pytest
 
 from codegen.emit.render import generate
 from codegen.plan.plan import resolve
-from codegen.schema.axes import ENUMERATED, FEATURES, INTEGERS
+from codegen.schema.axes import CODES, ENUMERATED, INTEGERS
 from codegen.schema.tree import tree
 from tests.codegen import golden
 from tests.codegen.conftest import ROOT
@@ -46,7 +46,7 @@ def test_generated_sources_compile_without_a_warning(compiler: str, tmp_path: pa
         ("aiter_group", "family=fmha_fwd_pagedkv bias=alibi or page_size=1 dtype=fp8bf16 mask=none"),
     ]
     generated = generate([resolve(name, ["all"], where) for name, where in narrow], tmp_path, golden.INFO)
-    paths = [unit.path for unit in generated.units]
+    paths = [source.path for source in generated.sources]
     flags = [
         "-std=c++20",
         "-fsyntax-only",
@@ -85,10 +85,10 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
                 fields.append(enum if isinstance(value, str) else f"{enum.partition('::')[0]}::_{value}")
             else:
                 fields.append(str(value).lower())
-        features, integers = instance.packed & FEATURES, instance.packed >> INTEGERS
-        checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {features}u);")
+        codes, integers = instance.packed & CODES, instance.packed >> INTEGERS
+        checks.append(f"static_assert(pack({{{', '.join(fields)}}}) == {codes}u);")
         checks.append(f"static_assert(pack_integers({{{', '.join(fields)}}}) == {integers}u);")
-        checks.append(f"static_assert(pack(unpack({features}u, {integers}u)) == {features}u);")
+        checks.append(f"static_assert(pack(unpack({codes}u, {integers}u)) == {codes}u);")
     source = tmp_path / "check.cpp"
     head = f'#include "kernels/generated/{family}.h"\nusing namespace tilekiln::{family};\n'
     source.write_text(head + "\n".join(checks))
@@ -100,7 +100,7 @@ def test_packing_in_the_header_is_that_of_the_rows(tmp_path: pathlib.Path, famil
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) -> None:
-    """Read table.cpp back: plan -> row, instance_of, groups ascending and by features."""
+    """Read table.cpp back: plan -> row, instance_of, groups ascending and by codes."""
     receipt, where = holder("flash", family)
     plan = resolve(receipt, ["cpu-generic", "cpu-avx2"], where)
     generated = generate([plan], tmp_path, golden.INFO)
@@ -115,14 +115,14 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
         found = re.findall(r"{([^{}]*)}|(\w+),", body[1])
         return [[int(word.rstrip("u"), 0) for word in (braced or single).split(",")] for braced, single in found]
 
-    rows = {unit.path: (tmp_path / unit.path).read_text() for unit in generated.units if unit.kind == "rows"}
+    rows = {source.path: (tmp_path / source.path).read_text() for source in generated.sources if source.kind == "rows"}
     batches = [
         [
-            (int(features, 0) | int(integers, 0) << INTEGERS, name)
-            for features, integers, name in re.findall(r"{(0x\w+)u, (0x\w+)u, .*// (\w+)", rows[unit.path])
+            (int(codes, 0) | int(integers, 0) << INTEGERS, name)
+            for codes, integers, name in re.findall(r"{(0x\w+)u, (0x\w+)u, .*// (\w+)", rows[source.path])
         ]
-        for unit in generated.units
-        if unit.kind == "rows"
+        for source in generated.sources
+        if source.kind == "rows"
     ]
     listed = [batches[batch][index] for batch, index in numbers("plan")]
     assert listed == [(instance.packed, instance.name) for instance in plan.instances]
@@ -133,9 +133,9 @@ def test_table_lists_the_plan_in_its_order(tmp_path: pathlib.Path, family: str) 
     assert [begin for _, begin, _ in groups] == [0, *(end for _, _, end in groups[:-1])]
     axes = tree().family(family).axis_of
     integers = [axes[name] for name in ("hdim_q", "hdim_v") if name in axes]
-    for features, begin, end in groups:
+    for codes, begin, end in groups:
         members = [listed[number] for number in instance_of[begin:end]]
-        assert all(packed & FEATURES == features for packed, _ in members)
+        assert all(packed & CODES == codes for packed, _ in members)
         sizes = [[packed >> axis.shift & axis.field for axis in integers] for packed, _ in members]
         order = [
             (*size, name.endswith("avx2"), "_dlanes_" in name) for size, (_, name) in zip(sizes, members, strict=True)

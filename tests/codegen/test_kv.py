@@ -239,7 +239,7 @@ def test_a_target_with_32_bit_offsets_has_twins_where_a_tile_spans_pages(limited
     assert manifest["families"][PREFILL]["algorithm"] == ["target", "pipeline", "tile", "kv_load"]
     loads = {(row[-4], row[-1]) for row in manifest["instances"]["rows"]}
     assert loads == {("cpu-avx2", None), ("cpu-limited", "small"), ("cpu-limited", "large")}
-    rows = "".join((tmp_path / unit.path).read_text() for unit in generated.units if unit.kind == "rows")
+    rows = "".join((tmp_path / source.path).read_text() for source in generated.sources if source.kind == "rows")
     for line in filter(lambda line: line.startswith("  {"), rows.splitlines()):
         number, target = map(int, line[line.index("{") + 1 : line.index("}")].split(", ")[2:])
         how = both.tree.targets["cpu-limited" if target == 9 else "cpu-generic"].file.algorithms[PREFILL][number]
@@ -343,6 +343,6 @@ def test_a_family_of_anothers_engines_is_answered_as_that_one(copy: Copy) -> Non
     changed = copy.tree()
     said = changed.algorithms(changed.targets["cpu-generic"], changed.families[paged])
     assert [how.shown for how in said] == ["64x32"]
-    copy.edit("kernels/attention/fmha_fwd/family.yaml", "batch_by:", "targets: engine\nbatch_by:")
+    copy.edit("kernels/attention/fmha_fwd/family.yaml", "source_by:", "targets: engine\nsource_by:")
     with pytest.raises(CodegenError, match="the engines are the family's own: targets say what they answer"):
         list(copy.tree().families.values())

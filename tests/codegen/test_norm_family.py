@@ -47,7 +47,7 @@ pipelines:
 engine:
   header: kernels/attention/fwd_engine.h
   type: tilekiln::fmha::FwdEngine
-batch_by: [dtype, columns]
+source_by: [dtype, columns]
 """
 ALGORITHMS = """  norm:
     - {pipeline: rows, tile: 4x256x1x4x1x1x1x256x1, stages: 1, best: rows>=64}
@@ -144,7 +144,7 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         "static_assert(wants::columns == 0 && wants::experts == 1 && sizes::columns == 1);\n"
         "static_assert(fields::block_m == 0 && fields::warp_k == 8 && fields::stages == 9 && fields::load == 11);\n"
     )
-    paths = [*(unit.path for unit in generated.units if unit.kind in ("rows", "table")), "checks.cpp"]
+    paths = [*(source.path for source in generated.sources if source.kind in ("rows", "table")), "checks.cpp"]
     flags = [
         "-std=c++20",
         "-fsyntax-only",
@@ -186,8 +186,8 @@ def test_it_is_rendered_and_compiled(norms: Tree, tmp_path: pathlib.Path) -> Non
         ("default: plain", "default: paper", "no load 'paper'; values: plain, bulk"),
         ("name: stages, of: [stages]", "name: stages, of: [block_m]", "'block_m' stands here twice"),
         (
-            "batch_by:",
-            "entries: [{member: 'tile[int(Dtype::{dtpye})]'}]\nbatch_by:",
+            "source_by:",
+            "entries: [{member: 'tile[int(Dtype::{dtpye})]'}]\nsource_by:",
             "it may name one axis in braces: ",
         ),
         ("sizes: [rows, columns]", "sizes: [a, b, c, d, e, f, g]", "a family has at most 6 sizes"),

@@ -125,7 +125,7 @@ CASES = [
         "number: 801\nsize_budget: @20 miles",
         "'20 miles' is no size; write it as 800 kB, 20 MB or 1.5 GB",
     ),
-    (FAMILY, "batch_by: [dtype,", "batch_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
+    (FAMILY, "source_by: [dtype,", "source_by: [@dtyp,", "no axis 'dtyp'; nearest: dtype"),
     (FAMILY, "  type: tilekiln::", "  @typ: tilekiln::", "'typ' is not known here; nearest: type"),
     (FAMILY, "header: kernels/attention/fwd_engine.h", "header: @kernels/no.h", "kernels/no.h is missing"),
     (

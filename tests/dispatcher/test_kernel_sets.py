@@ -200,7 +200,7 @@ def test_a_set_that_changes_is_generated_again(tmp_path: Path) -> None:
             file.write_text(YAML.replace("hdim_q: 128, hdim_v: 128", hdim))
             take_kernel_sets([str(file)])
             made = prepare(["decoder"], ["cpu-generic"], "", tmp_path / "gen", info)
-            found.append([name for unit in made.units for name in unit.instances])
+            found.append([name for source in made.sources for name in source.instances])
     finally:
         take_kernel_sets([])
     assert found[0]

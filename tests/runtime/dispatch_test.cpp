@@ -25,7 +25,7 @@ const Axis axes[] = {{"dtype", 1, 0, 4, 2, false, dtypes, words},
                      {"hdim_v", 2, 10, 10, 0, false, nullptr, around},
                      {"mask", 1, 4, 4, 2, false, masks, words},
                      {"lse", 0, 8, 1, 2, false, nullptr, words}};
-struct Key { uint64_t features, integers; };
+struct Key { uint64_t codes, integers; };
 constexpr Key key(int dtype, int hdim_q, int hdim_v, int mask, int lse) {
   return {uint64_t(dtype) | uint64_t(mask) << 4 | uint64_t(lse) << 8, uint64_t(hdim_q) | uint64_t(hdim_v) << 10};
 }
@@ -69,7 +69,7 @@ struct World {
   std::vector<RowRef> plan;
   std::vector<uint32_t> instance_of;
   std::deque<std::string> words;  // of algorithms, by row
-  Batch batch;
+  RowSource source;
   Family family = {"toy", axes, 5, pipeline_names, 2, rules,   2, receipts, 2, {"head dims", 0, head_dims, 5}, sizes,
                    3,     fits, 1, nullptr,        0, nullptr, 0, 0};
   Table table;
@@ -81,34 +81,34 @@ struct World {
     hows.push_back({words.back().c_str(), static_cast<uint8_t>(pipeline), static_cast<uint8_t>(rank),
                     numbers.back().data(), needs, best});
     rows.push_back(
-        {key.features, key.integers, static_cast<unsigned short>(hows.size() - 1), static_cast<unsigned char>(target)});
+        {key.codes, key.integers, static_cast<unsigned short>(hows.size() - 1), static_cast<unsigned char>(target)});
   }
   int tile_q(const Row& row) const { return static_cast<int>(hows[row.algorithm].fields[0]); }
   Dispatcher make(Limit limit = {}, const char* where = "") {
     const auto count = static_cast<uint32_t>(rows.size());
     how = {hows.data(), static_cast<uint32_t>(hows.size())};
     for (Target& target : targets) target.algorithms = &how;
-    batch = {rows.data(), count};
-    std::map<uint64_t, std::vector<uint32_t>> by_features;
-    for (uint32_t i = 0; i < count; ++i) by_features[rows[i].features].push_back(i);
-    for (auto& [features, members] : by_features) {
+    source = {rows.data(), count};
+    std::map<uint64_t, std::vector<uint32_t>> by_codes;
+    for (uint32_t i = 0; i < count; ++i) by_codes[rows[i].codes].push_back(i);
+    for (auto& [codes, members] : by_codes) {
       const auto begin = static_cast<uint32_t>(instance_of.size());
       for (uint32_t i : members) instance_of.push_back(i);
-      groups.push_back({features, begin, static_cast<uint32_t>(instance_of.size())});
+      groups.push_back({codes, begin, static_cast<uint32_t>(instance_of.size())});
     }
     for (uint32_t i = 0; i < count; ++i) plan.push_back({0, i});
     family.groups = groups.data();
     family.group_count = static_cast<uint32_t>(groups.size());
     family.instance_of = instance_of.data();
     family.instance_count = count;
-    table = {"1.0",       "small", where, targets.data(), static_cast<uint32_t>(targets.size()), &batch, 1, &family, 1,
+    table = {"1.0",       "small", where, targets.data(), static_cast<uint32_t>(targets.size()), &source, 1, &family, 1,
              plan.data(), count,   "",    nullptr};
     return Dispatcher(table, 0, limit);
   }
 };
 
 Query query(int dtype, int hdim_q, int hdim_v, int mask = 0, int lse = 0, int64_t seqlen_q = 1000) {
-  return {key(dtype, 0, 0, mask, lse).features, {hdim_q, hdim_v}, {seqlen_q}};
+  return {key(dtype, 0, 0, mask, lse).codes, {hdim_q, hdim_v}, {seqlen_q}};
 }
 
 // A text with `row_3` for the name of that row, whatever its signature.
@@ -333,7 +333,7 @@ void very_many() {
   static const Axis wide[] = {{"number", 1, 0, 20, 0, false, nullptr, words}, axes[1], axes[2]};
   w.family.axes = wide;
   w.family.axis_count = 3;
-  for (uint32_t i = 0; i < count; ++i) w.rows[i].features = i;
+  for (uint32_t i = 0; i < count; ++i) w.rows[i].codes = i;
   const Dispatcher d = w.make();
   for (uint32_t i = 0; i < count; i += 7) CHECK(d.find({i, {64, 64}, {1}}).instance == i && d.at(i).row == &w.rows[i]);
 }
@@ -409,8 +409,8 @@ void unanswered() {
   all.add(key(0, 64, 64, 0, 0), 2, 64);
   none.add(key(0, 64, 64, 0, 0), 2, 64);
   none.add(key(1, 64, 64, 0, 0), 1, 64);
-  all.family.answers = none.family.answers = [](const void* engine, uint64_t features) {
-    return engine == &engine_marker[0] && (features & 15) == 0;
+  all.family.answers = none.family.answers = [](const void* engine, uint64_t codes) {
+    return engine == &engine_marker[0] && (codes & 15) == 0;
   };
   CHECK(all.make().sound() == TILEKILN_OK);
   const Dispatcher d = none.make();
@@ -439,11 +439,11 @@ void many() {
   const Dispatcher d = w.make();
   for (size_t i = 0; i < w.rows.size(); ++i) {
     const int64_t hdim = d.integer(w.rows[i], 0);
-    CHECK(d.find({w.rows[i].features, {hdim, hdim}, {64}}).instance == static_cast<int64_t>(i));
-    CHECK(d.find({w.rows[i].features, {hdim - 31, hdim - 5}, {64}}).instance == static_cast<int64_t>(i));
+    CHECK(d.find({w.rows[i].codes, {hdim, hdim}, {64}}).instance == static_cast<int64_t>(i));
+    CHECK(d.find({w.rows[i].codes, {hdim - 31, hdim - 5}, {64}}).instance == static_cast<int64_t>(i));
     CHECK(d.at(static_cast<int64_t>(i)).row == &w.rows[i]);
   }
-  CHECK(d.find({key(1, 0, 0, 1, 0).features, {32, 32}, {64}}).row == nullptr);
+  CHECK(d.find({key(1, 0, 0, 1, 0).codes, {32, 32}, {64}}).row == nullptr);
   CHECK(d.find({~uint64_t(0), {32, 32}, {64}}).row == nullptr);
   World empty;
   CHECK(empty.make().find(query(0, 1, 1)).row == nullptr);
@@ -464,7 +464,7 @@ void sentences() {
   w.add(key(1, 128, 128, 0, 0), 3, 64);
   w.add(key(0, 128, 128, 0, 0), 1, 16, 1);
   const Dispatcher d = w.make();
-  // The nearest, fewest differing axes first, one per combination of features.
+  // The nearest, fewest differing axes first, one per combination of codes.
   CHECK_TEXT(brief(missing(d, query(0, 60, 64, 1))),
              "no kernel in library small for toy dtype=fp32 hdim_q=60 hdim_v=64 mask=window lse=no\n"
              "  nearest: row_0 differs in mask=none (problem: window)\n"

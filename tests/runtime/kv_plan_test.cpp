@@ -26,7 +26,7 @@ const uint64_t first = fmha_fwd_splitkv::pack(main_signature<fmha_fwd_splitkv::S
 const uint64_t second = fmha_fwd_splitkv_combine::pack({}),
                second_lse = fmha_fwd_splitkv_combine::pack(main_signature<fmha_fwd_splitkv_combine::Signature>());
 const Row rows[] = {{first, hdims, 0, 0}, {first, hdims, 1, 0}, {second, hdim, 0, 0}, {second_lse, hdim, 0, 0}};
-const Batch batches[] = {{rows, 4}};
+const RowSource sources[] = {{rows, 4}};
 const RowRef plan[] = {{0, 0}, {0, 1}, {0, 2}, {0, 3}};
 const char* const main_pipelines[] = {"qlanes", "dlanes"};
 const char* const second_pipelines[] = {"dlanes"};
@@ -95,7 +95,7 @@ const Target targets[] = {{"cpu-generic", "generic", 0, 0, yes, engines, hows}};
 
 namespace tilekiln {
 extern const Table table;
-const Table table = {"1.0", "toy", "", targets, 1, batches, 1, families, 2, plan, 4, "", nullptr};
+const Table table = {"1.0", "toy", "", targets, 1, sources, 1, families, 2, plan, 4, "", nullptr};
 }  // namespace tilekiln
 
 namespace {
@@ -110,7 +110,7 @@ KvCall call_of(bool lse, int64_t seqlen_q) {
   call.problem.features.lse = lse;
   call.query.wants[want_hdim_q] = call.query.wants[want_hdim_v] = 64;
   call.query.sizes[size_seqlen_q] = seqlen_q;
-  call.query.features = first;
+  call.query.codes = first;
   call.combine_query = {lse ? second_lse : second, {64}};
   return call;
 }

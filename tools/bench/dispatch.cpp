@@ -50,7 +50,7 @@ double lookup(const Dispatcher& dispatcher) {
     const Row& row = dispatcher.row(pick(refs));
     if (!dispatcher.usable(row)) continue;
     const int shorter = static_cast<int>(pick(8));
-    Query query = {row.features};
+    Query query = {row.codes};
     for (int axis = 0; axis < dispatcher.integer_count(); ++axis)
       query.wants[axis] = dispatcher.integer(row, axis) - shorter;
     query.sizes[0] = 1 + pick(4096);
@@ -97,8 +97,8 @@ double made_up(int* instances) {
       stored.push_back(rows[f * hdims * 4 + part]);
     }
   }
-  std::vector<Batch> batches;
-  for (uint32_t i = 0; i < count; i += 64) batches.push_back({&stored[i], std::min<uint32_t>(64, count - i)});
+  std::vector<RowSource> sources;
+  for (uint32_t i = 0; i < count; i += 64) sources.push_back({&stored[i], std::min<uint32_t>(64, count - i)});
   std::vector<RowRef> plan;
   std::vector<uint32_t> instance_of;
   std::vector<Group> groups;
@@ -119,7 +119,7 @@ double made_up(int* instances) {
   Table table = {};
   table.targets = targets;
   table.target_count = 4;
-  table.batches = batches.data();
+  table.sources = sources.data();
   table.families = &family;
   table.plan = plan.data();
   table.instance_count = count;

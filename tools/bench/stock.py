@@ -83,7 +83,7 @@ class StockSCons:
         for path in (tree / "kernels").glob("*/family.yaml"):
             text = path.read_text()
             axes = [axis["name"] for axis in yaml.safe_load(text)["axes"]]
-            path.write_text(re.sub(r"^batch_by: .*$", f"batch_by: [{', '.join(axes)}]", text, flags=re.M))
+            path.write_text(re.sub(r"^source_by: .*$", f"source_by: [{', '.join(axes)}]", text, flags=re.M))
 
         def flags(part: str) -> list[str]:
             words = next(entry["arguments"] for entry in entries if part in entry["output"])

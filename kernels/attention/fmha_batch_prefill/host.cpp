@@ -117,7 +117,7 @@ tilekiln_status check(const Args& args, fmha::KvCall* to) {
   signature.qscale = call.in.kv_block_descale.given()                ? family::Qscale::kv_blockscale
                      : problem.features.qscale == fmha::Qscale::none ? family::Qscale::none
                                                                      : family::Qscale::pertensor;
-  to->query.features = family::pack(signature);
+  to->query.codes = family::pack(signature);
   fmha::set_kv_query(call);
   to->query.sizes[fmha::size_cache_bytes] =
       fmha::bytes_between(call.P, call.in.k.stride[0], dtype_bytes(call.in.k.dtype));

@@ -10,7 +10,7 @@ namespace {
 
 BwdKernelProblem problem_of(const BwdCall& call) {
   const Row& row = *call.stages[TILEKILN_BWD_DQ_DK_DV].row;
-  const auto instance = fmha_bwd_dq_dk_dv::unpack(row.features, row.integers);
+  const auto instance = fmha_bwd_dq_dk_dv::unpack(row.codes, row.integers);
   BwdKernelProblem of = {};
   of.problem = call.problem;
   of.steps = call.steps;
@@ -47,7 +47,7 @@ u64 kernels_host_segment(bool group, int batch) {
 
 tilekiln_status kernels_workspace_bound(const tilekiln::Run& run, const Choice& main, BwdKernelProblem of,
                                         uint64_t* bytes) {
-  const auto instance = fmha_bwd_dq_dk_dv::unpack(main.row->features, main.row->integers);
+  const auto instance = fmha_bwd_dq_dk_dv::unpack(main.row->codes, main.row->integers);
   of.hdim_q = static_cast<int>(instance.hdim_q);
   of.hdim_v = static_cast<int>(instance.hdim_v);
   *bytes = 0;

@@ -137,7 +137,7 @@ tilekiln_status check(const Args& args, fmha::FwdCall* to) {
   Call call(to);
   TILEKILN_TRY(read(args, call));
   fill(args, call);
-  to->query.features = tilekiln::fmha_fwd::pack(call.signature);
+  to->query.codes = tilekiln::fmha_fwd::pack(call.signature);
   to->query.wants[tilekiln::fmha_fwd::wants::hdim_q] = to->problem.hdim_q;
   to->query.wants[tilekiln::fmha_fwd::wants::hdim_v] = to->problem.hdim_v;
   to->query.sizes[tilekiln::fmha_fwd::sizes::seqlen_q] = to->seqlen_q;

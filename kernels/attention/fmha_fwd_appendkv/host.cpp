@@ -145,7 +145,7 @@ tilekiln_status check(const Args& args, fmha::AppendCall* to) {
   call.signature.rope = rope == fmha::Rope::none          ? family::Rope::none
                         : rope == fmha::Rope::interleaved ? family::Rope::interleaved
                                                           : family::Rope::half;
-  to->query.features = family::pack(call.signature);
+  to->query.codes = family::pack(call.signature);
   to->query.wants[family::wants::hdim_q] = to->problem.hdim_q;
   to->query.wants[family::wants::hdim_v] = to->problem.hdim_v;
   return args.out != nullptr ? check_attention(args, call) : TILEKILN_OK;

@@ -30,7 +30,7 @@ tilekiln_status check(const Args& args, fmha::KvCall* to) {
   signature.sink = problem.features.sink;
   signature.lse = false;
   signature.qscale = fp8 ? decltype(signature.qscale)::pertensor : decltype(signature.qscale)::none;
-  to->query.features = tilekiln::fmha_fwd_pagedkv::pack(signature);
+  to->query.codes = tilekiln::fmha_fwd_pagedkv::pack(signature);
   fmha::set_kv_query(call);
   return TILEKILN_OK;
 }

@@ -33,7 +33,7 @@ tilekiln_status check(const Args& args, fmha::KvCall* to) {
   signature.sink = problem.features.sink;
   signature.lse = true;
   signature.qscale = fp8 ? decltype(signature.qscale)::pertensor : decltype(signature.qscale)::none;
-  to->query.features = tilekiln::fmha_fwd_splitkv::pack(signature);
+  to->query.codes = tilekiln::fmha_fwd_splitkv::pack(signature);
   fmha::set_kv_query(call);
 
   namespace combine = tilekiln::fmha_fwd_splitkv_combine;

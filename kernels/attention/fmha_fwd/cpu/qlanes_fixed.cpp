@@ -1,5 +1,5 @@
 // A kernel of the qlanes engine for one combination of features: forward() with every feature a constant. A generated unit includes
-// this; it says TILEKILN_FEATURES, packed as the family's header packs them, and TILEKILN_KERNEL, the one symbol that leaves it.
+// this; it says TILEKILN_CODES, packed as the family's header packs them, and TILEKILN_KERNEL, the one symbol that leaves it.
 #include "kernels/attention/fmha_fwd/cpu/tile.h"
 #include "kernels/attention/fmha_fwd/features.h"
 
@@ -8,7 +8,7 @@ namespace {
 
 // Hides the member of the same name.
 struct FixedProblem : FwdProblem {
-  static constexpr fmha::FwdFeatures features = fmha::features_of(fmha_fwd::unpack(TILEKILN_FEATURES));
+  static constexpr fmha::FwdFeatures features = fmha::features_of(fmha_fwd::unpack(TILEKILN_CODES));
 };
 
 constexpr auto tile_of(fmha::Dtype dtype) {
