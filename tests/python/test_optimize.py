@@ -46,6 +46,20 @@ def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
 
 
+def test_attention_that_gates_what_it_gives_is_left() -> None:
+    """Afmoe's: its queries, keys and values are as in Llama, its output is multiplied by sigmoid(gate)."""
+    from tilekiln.torch import optimize
+
+    if not hasattr(transformers, "AfmoeConfig"):
+        pytest.skip(f"Transformers {transformers.__version__} has no Afmoe")
+    model = make("Afmoe", num_dense_layers=2, layer_types=["sliding_attention", "full_attention"])
+    with torch.no_grad():
+        theirs = model(prompt()).logits
+        done = optimize(model)
+        assert not [one for one in done.changes if one.module == "AfmoeAttention" and one.became]
+        torch.testing.assert_close(model(prompt()).logits, theirs, rtol=1e-4, atol=1e-4)
+
+
 def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> None:
     from tilekiln.torch import optimize
 
@@ -62,7 +76,7 @@ def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def make(name: str, **more: Any) -> Any:
-    words = dict(MODELS[name][0]) | more
+    words = dict(MODELS.get(name, ({}, {}))[0]) | more
     config = getattr(transformers, words.pop("_config", f"{name}Config"))
     torch.manual_seed(0)
     return getattr(transformers, words.pop("_name", f"{name}ForCausalLM"))(config(**SIZES | words)).eval()

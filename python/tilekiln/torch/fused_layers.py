@@ -97,7 +97,13 @@ def attention_forward(
     if fused.parameters:
         told = told | {word: getattr(self, name) for word, name in fused.parameters.items()}
     out, probabilities = function(self, q, k, v, attention_mask, **told, **kwargs)
-    return self.o_proj(out.reshape(*hidden_states.shape[:-1], -1)), probabilities
+    return _out(self, out, hidden_states), probabilities
+
+
+def _out(self: Any, attended: Tensor, x: Tensor) -> Tensor:
+    """Of what attention gave, (batch, seqlen, heads, hdim)."""
+    made: Tensor = self.o_proj(attended.reshape(*x.shape[:-1], -1))
+    return made
 
 
 def _heads(self: Any, fused: Attention, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -139,7 +145,7 @@ def fuse_attention(module: Any) -> str:
     for doubled in (True, False):
         try:
             fused = _tried(module, joined, names, doubled, x, random)
-        except (RuntimeError, ValueError) as error:
+        except Exception as error:  # whatever a forward of others does with these arguments
             problems.append(str(error).splitlines()[0])
             continue
         module.__dict__[FUSED] = fused
@@ -154,7 +160,7 @@ def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, rando
         angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random)
         angles = torch.cat([angles, angles], -1) if doubled else angles
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        q, k, v, told = _recorded(module, x, cos, sin)
+        q, k, v, told, out = _recorded(module, x, cos, sin)
         by_id = {id(parameter): name for name, parameter in module.named_parameters(recurse=False)}
         parameters = {word: by_id[id(one)] for word, one in told.items() if id(one) in by_id}
         said = {word: one for word, one in told.items() if word not in parameters}
@@ -163,6 +169,7 @@ def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, rando
         fused = Attention(joined, names, (q.shape[1], k.shape[1]), doubled, said, parameters)
         for theirs, ours in zip((q, k, v), _heads(module, fused, x, cos, sin), strict=True):
             agree(theirs, ours)
+        agree(out, _out(module, q.transpose(1, 2), x))
     return fused
 
 
@@ -175,15 +182,20 @@ def agree(theirs: Tensor, ours: Tensor) -> None:
         raise ValueError("computes something else than its weights say")
 
 
-def _recorded(module: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor, dict[str, Any]]:
-    """q, k, v and the named arguments that the forward of a module's class hands to the attention function."""
+def _recorded(
+    module: Any, x: Tensor, cos: Tensor, sin: Tensor
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Any], Tensor]:
+    """q, k, v and the named arguments that the forward of a module's class hands to the attention function.
+
+    And what it makes of an attention function that gives q back: some gate that.
+    """
     forward: Any = inspect.unwrap(type(module).forward)
     asked = "ALL_ATTENTION_FUNCTIONS"
     if getattr(forward, "__closure__", True) is not None or asked not in forward.__code__.co_names:
         raise ValueError(f"does not ask {asked}")
     heard: list[Any] = []
 
-    def function(_: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any, **told: Any) -> Any:
+    def function(_: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Any, **told: Any) -> Any:
         heard.append((q, k, v, told))
         return q.transpose(1, 2), None
 
@@ -192,9 +204,9 @@ def _recorded(module: Any, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor,
         forward.__code__, {**forward.__globals__, asked: interface}, forward.__name__, forward.__defaults__
     )
     copied.__kwdefaults__ = forward.__kwdefaults__
-    copied(module, hidden_states=x, position_embeddings=(cos, sin), attention_mask=None)
-    (made,) = heard
-    return made  # type: ignore[no-any-return]
+    out = copied(module, hidden_states=x, position_embeddings=(cos, sin), attention_mask=None)[0]
+    ((q, k, v, told),) = heard
+    return q, k, v, told, out
 
 
 class Gated(NamedTuple):
