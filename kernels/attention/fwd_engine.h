@@ -86,7 +86,8 @@ struct FwdKernelProblem {
 };
 
 // What one target offers for one pipeline. `tile` never reads or writes outside the rows and keys of the unit;
-// scratch is at least scratch_bytes, aligned to 64, contents arbitrary, used by one thread at a time.
+// scratch is at least scratch_bytes, aligned to 64, used by one thread at a time; its first 8 bytes are 0 when a call begins in
+// a thread, then what the last unit of the call left there; all else is arbitrary.
 struct FwdEngine {
   void (*tile[kDtypes])(const FwdProblem&, const FwdUnit&, void* scratch);  // by Dtype
   u64 scratch_bytes;

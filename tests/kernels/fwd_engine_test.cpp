@@ -141,6 +141,7 @@ bool nan_stays_in_its_row(const fmha::FwdEngine& engine, void* scratch) {
   p.q = q.data(), p.k = k.data(), p.v = v.data(), p.out = out.data(), p.bias = bias.data();
   p.q_row = p.k_row = p.v_row = p.out_row = kHdim, p.bias_row = kSeqlen;
   p.softmax_scale = 1, p.window_left = p.window_right = -1;
+  std::memset(scratch, 0, sizeof(fmha::i64));  // a call begins
   for (int row = 0; row < kSeqlen; row += engine.tile_q) {
     fmha::FwdUnit u{};
     u.row = row, u.seqlen_q = u.seqlen_k = kSeqlen;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <random>
 #include <sstream>
@@ -205,6 +206,7 @@ fmha::KvProblem problem_of(const KvCase& t, KvDtype dtype, const Arrays& a) {
 
 void run_units(const fmha::KvEngine& engine, KvDtype dtype, const KvCase& t, const Arrays& a, void* scratch) {
   const fmha::KvProblem problem = problem_of(t, dtype, a);
+  std::memset(scratch, 0, sizeof(fmha::i64));  // a call begins
   const auto unit = t.splits > 0 ? engine.split[int(dtype)] : engine.tile[int(dtype)];
   // Every other case whose units may have all heads.
   const bool side_by_side = t.cache == Cache::vectorized || (problem.k_head == t.hdim_q && problem.v_head == t.hdim_v);

@@ -92,11 +92,17 @@ TILEKILN_INLINE void score_rows(Rows rows, int words, const float* q, float* s, 
   }
 }
 
+// Nothing to do beside a product.
+struct Nothing {
+  TILEKILN_INLINE void operator()(int, int) const {}
+};
+
 // S of the keys [begin, end) and N vectors; end - begin is a multiple of 4, or end is the last key. Rows past the last key get
-// its scores, which leaves the maximum right.
-template <class Compute, int N>
-TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s,
-                                 vf* maximum) {
+// its scores, which leaves the maximum right. beside(first, last) is called as the keys [first, last) are done: for fetches, which
+// find room between products.
+template <class Compute, int N, class Beside = Nothing>
+TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words, const float* q, float* s, vf* maximum,
+                                 Beside&& beside = {}) {
   constexpr int R = block_rows(N);
   vf top[N];  // in registers over all keys
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) top[j] = maximum[j];
@@ -105,8 +111,10 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
     run_end = end;
     const Keys run = keys.run_of(key, run_end);
     for (; key + kStep <= run_end; key += kStep) {
-      for (int r = key; r < key + kStep; r += R)
+      for (int r = key; r < key + kStep; r += R) {
         score_rows<Compute, R, N>(StridedRows<R>(run, r), words, q, s + r * kTileQ, top);
+        beside(r, r + R);
+      }
     }
     if constexpr (R != 4) {
       for (; key + 4 <= run_end; key += 4)
@@ -146,14 +154,15 @@ TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int b
   }
 }
 
-// O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors.
-template <class Compute, int N>
+// O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors. beside(first, last): as in score_block, of rows of O^T.
+template <class Compute, int N, class Beside = Nothing>
 TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
-                                 const vf* alpha) {
+                                 const vf* alpha, Beside&& beside = {}) {
   constexpr int R = block_rows(N);
   int d = 0;
   const auto step = [&]<int Rows>() __attribute__((always_inline)) {
     value_rows<Compute, Rows, N>(p, v, d, begin, end, o + d * kTileQ, alpha);
+    beside(d, d + Rows);
     d += Rows;
   };
   while (d + R <= rows) step.template operator()<R>();

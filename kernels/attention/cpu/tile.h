@@ -22,13 +22,26 @@ constexpr float kInfinity = __builtin_inff(), kNan = __builtin_nanf("");
 
 constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 
+constexpr int kPackedFloats = 1 << 19, kMostPacked = 256;  // 2 MB of packed blocks, and their most
+
+// Which blocks of which key head are packed (qlanes/packed.h). The first word of scratch is 0 when a call begins in a thread
+// (run_ranges), so that none of an earlier call is taken for one of this.
+struct PackedHead {
+  const char *k, *v;
+  const int* table;
+  i64 first_key;
+  i64 k_blocks[kMostPacked], v_blocks[kMostPacked];
+};
+
 struct Scratch {
+  PackedHead head;
   alignas(64) float s[kTileK * kTileQ];    // scores of a block, then P in words: word w overwrites key w
   alignas(64) float q[kMaxHdim * kTileQ];  // Q^T in words
   alignas(64) float o[kMaxHdim * kTileQ];  // O^T
   alignas(64) float k[kTileK * kMaxHdim];  // K and V of a block, where they must be converted or padded
   alignas(64) float v[kTileK * kMaxHdim];
   alignas(64) lane_bits keep[kVectors * kTileK];  // dropout: [vector][key]
+  alignas(64) float packed[kPackedFloats];
 };
 
 // Calls f.operator()<N>(j) for the vectors [begin, end) in groups of at most kBlockVectors.

@@ -4,8 +4,19 @@
 #include "kernels/attention/cpu/microkernel.h"
 #include "kernels/attention/cpu/score.h"
 #include "kernels/attention/cpu/softmax.h"
+#include "kernels/attention/cpu/storage.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// What depends on the storage type.
+struct Storage {
+  LoadQ load_q;
+  LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
+  LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
+  StoreOut store_out;
+  ScoreStage bias;
+  int q_bytes, kv_bytes, out_bytes, bias_bytes;  // of an element
+};
 
 // What a tile carries from block to block, beside O in scratch.
 struct State {
@@ -30,6 +41,34 @@ struct State {
   }
 };
 
+// V of the block, not yet in the form that the product takes.
+struct ValueCopy {
+  LoadRows load = nullptr;  // null: it is
+  float* to;
+  const char* from;
+  i64 row;
+  int keys, hdim;
+
+  TILEKILN_INLINE void run() const {
+    if (load) load(to, from, row, keys, hdim);
+  }
+};
+
+// Rows that L2 is asked for, some at a time: where nothing converts or moves them, and a prefetcher that follows a stream has lost it at
+// the end of a page, fp32 takes 0.93-0.98 of the time.
+struct FetchedRows {
+  const char* row;
+  i64 stride, width;  // bytes
+  int count = 0;
+
+  TILEKILN_INLINE void fetch(int begin, int end) const {
+    if (end > count) end = count;
+    for (int i = begin; i < end; ++i) {
+      for (i64 byte = 0; byte < width; byte += 64) __builtin_prefetch(row + i * stride + byte, 0, 2);
+    }
+  }
+};
+
 struct Block {
   Scratch& scratch;
   State& state;
@@ -41,6 +80,8 @@ struct Block {
   int q_words, o_rows;  // words of a Q row; rows of O^T, a multiple of 4
   Keys keys;
   ValueRows v;
+  ValueCopy copy;
+  FetchedRows fetch_v, fetch_k;  // of this block; of the next one
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -61,12 +61,12 @@ class CacheKeys {
       : a_(a),
         storage_(storage),
         w_(w),
-        load_k_(a.hdim_q % word ? storage.pad_k : storage.load_k),
-        load_v_(a.hdim_v % 4 ? storage.pad_v : storage.load_v),
         k_(cache_rows<false>(a, u, head_k, storage.kv_bytes)),
         v_(cache_rows<true>(a, u, head_k, storage.kv_bytes)),
         end_(u.key_end),
-        word_(word) {}
+        word_(word),
+        blocks_(storage, a, w, k_.base, v_.base, k_.table, k_.first, k_.table ? 0 : a.k_row, v_.table ? 0 : a.v_row,
+                word, tiles_of_head(a, u)) {}
 
   static i64 begin(const KvUnit& u) { return u.key_begin; }
   static i64 end(const KvUnit& u) { return u.key_end; }
@@ -74,47 +74,39 @@ class CacheKeys {
   static Descales descales(const KvProblem& a, const KvUnit& u, int head_k) { return cache_descales(a, u, head_k); }
   static void prefetch(i64, int) {}  // pages lie apart; the gain is the plain forward's, on short sequences
 
-  void block(Block& b, i64 key, int keys) const {
+  void block(Block& b, i64 key, int keys, i64 end) {
+    b.copy.load = nullptr;
+    b.fetch_k.count = b.fetch_v.count = 0;
     const CacheRows::Run k = k_.run(key, keys), v = v_.run(key, keys);
     if (a_.pages.table && a_.pages.layout == KvLayout::vectorized) return vectorized_block(b, key, keys);
     if (k.rows < keys) return paged_block(b, key, keys);
-    const i64 bytes = storage_.kv_bytes;
-    rows_block(b, k.address, bytes * a_.k_row, v.address, bytes * a_.v_row, keys);
+    blocks_.rows(b, k.address, a_.k_row, v.address, a_.v_row, key, keys);
+    if (!k_.table) blocks_.next(b, k.address + keys * k_.row, a_.k_row, key + keys, end);
   }
 
  private:
-  // Rows a constant stride (bytes) apart.
-  void rows_block(Block& b, const char* k, i64 k_row, const char* v, i64 v_row, int keys) const {
-    const i64 bytes = storage_.kv_bytes;
-    b.keys = {k, k_row, keys};
-    b.v = {(const float*)v, v_row / bytes};
-    if (load_k_) {
-      load_k_(w_.k, k, k_row / bytes, keys, a_.hdim_q);
-      copied_keys(b, keys);
-    }
-    if (load_v_) {
-      load_v_(w_.v, v, v_row / bytes, keys, a_.hdim_v);
-      copied_values(b);
-    }
-  }
-
-  void copied_keys(Block& b, int keys) const { b.keys = {(const char*)w_.k, 4 * k_copy_stride(b.q_words), keys}; }
-  void copied_values(Block& b) const { b.v = {w_.v, v_copy_stride(a_.hdim_v)}; }
-
-  void paged_block(Block& b, i64 key, int keys) const {
+  void paged_block(Block& b, i64 key, int keys) {
     const int page = a_.pages.page_size;
     const bool in_place = (u64(k_.first + key) % unsigned(page) | unsigned(page) % 4) == 0;
-    if (in_place && !load_k_) {
+    Packed& packed = blocks_.packed;
+    float *const k_to = packed.k(key), *const v_to = packed.v(key);
+    if (in_place && !blocks_.load_k && !k_to) {
       b.keys = {nullptr, k_.row, keys, runs_of(k_, w_.k_runs, key, keys), page};
     } else {
-      gather(k_, storage_.pad_k, (char*)w_.k, 4 * k_copy_stride(b.q_words), key, keys, a_.k_row, a_.hdim_q, 1);
-      copied_keys(b, keys);
+      float* const to = k_to ? k_to : w_.k;
+      if (!k_to || !packed.has_k(key, keys))
+        gather(k_, storage_.pad_k, (char*)to, 4 * blocks_.k_stride, key, keys, a_.k_row, a_.hdim_q, 1);
+      if (k_to) packed.keep_k(key, keys);
+      b.keys = {(const char*)to, 4 * blocks_.k_stride, keys};
     }
-    if (in_place && !load_v_) {
+    if (in_place && !blocks_.load_v && !v_to) {
       b.v = {nullptr, a_.v_row, runs_of(v_, w_.v_runs, key, keys), page};
     } else {
-      gather(v_, storage_.pad_v, (char*)w_.v, 4 * v_copy_stride(a_.hdim_v), key, keys, a_.v_row, a_.hdim_v, word_);
-      copied_values(b);
+      float* const to = v_to ? v_to : w_.v;
+      if (!v_to || !packed.has_v(key, keys))
+        gather(v_, storage_.pad_v, (char*)to, 4 * blocks_.v_stride, key, keys, a_.v_row, a_.hdim_v, word_);
+      if (v_to) packed.keep_v(key, keys);
+      b.v = {to, blocks_.v_stride};
     }
   }
 
@@ -153,24 +145,26 @@ class CacheKeys {
     }
   }
 
-  void vectorized_block(Block& b, i64 key, int keys) const {
+  void vectorized_block(Block& b, i64 key, int keys) {
     const i64 bytes = storage_.kv_bytes;
-    for (int i = 0; i < keys;) {
+    const bool there = blocks_.packed.has_both(key, keys);
+    for (int i = 0; i < keys && !there;) {
       const CacheRows::Run k = k_.run(key + i, keys - i), v = v_.run(key + i, keys - i);
       storage_.unpack_k(w_.k_rows + i * bytes * a_.hdim_q, k, bytes * a_.pages.k_chunk, a_.hdim_q);
       storage_.unpack_v(w_.v_rows + i * bytes * a_.hdim_v, v, bytes * a_.pages.v_chunk, a_.hdim_v);
       i += k.rows;
     }
-    rows_block(b, w_.k_rows, bytes * a_.hdim_q, w_.v_rows, bytes * a_.hdim_v, keys);
+    blocks_.rows(b, w_.k_rows, a_.hdim_q, w_.v_rows, a_.hdim_v, key, keys);
+    b.fetch_v.count = 0;
   }
 
   const KvProblem& a_;
   const CacheStorage& storage_;
   CacheScratch& w_;
-  LoadRows load_k_, load_v_;
   CacheRows k_, v_;
   i64 end_;
   int word_;
+  HeadBlocks blocks_;
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

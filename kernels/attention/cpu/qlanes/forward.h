@@ -83,7 +83,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   const char* q = (const char*)a.q + storage.q_bytes * (u.q_offset + u.head * a.q_head + u.row * a.q_row);
 
   const int q_words = (a.hdim_q + Compute::kWord - 1) / Compute::kWord, o_rows = round_up(a.hdim_v, 4);
-  const Source source(storage, a, u, head_k, w, Compute::kWord);
+  Source source(storage, a, u, head_k, w, Compute::kWord);
 
   // The keys that some row sees: [begin, end), and those below the sink.
   const fmha::Window window = fmha::window_of(a, u);
@@ -120,7 +120,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     state.started[j] = false;
   }
 
-  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}};
+  Block b{w, state, c, stage, {}, false, {w.keep, 1.f}, q_words, o_rows, {}, {}, {}, {}, {}};
   b.score = {1.f, scale, a.softcap, 0.f, nullptr, a.bias_row, rows, 0, 0, nullptr, 0};
   if constexpr (kOwnScore) b.score.own = &a, b.score.head = u.head;
   if (a.features.bias == Bias::alibi) b.score.slope = -a.alibi_slopes[u.alibi_offset + u.head];
@@ -138,7 +138,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
     if (key >= window.sink && key < begin) key = begin;
     if (key >= end) break;
     const int keys = last_key - key < kTileK ? int(last_key - key) : kTileK;
-    source.block(b, key, keys);
+    source.block(b, key, keys, end);
     if (a.features.dropout) keep_block(w.keep, a.rng_seed, rng_offset, u.row, int(key), threshold);
     if (descales.blocked()) {
       b.score.c = scale * descales.k[descales.at(key)];

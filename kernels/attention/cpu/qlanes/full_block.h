@@ -15,8 +15,12 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   // S = K Q^T
   for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    score_block<Compute, N>(b.keys, 0, keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, maximum + j);
+    score_block<Compute, N>(b.keys, 0, keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, maximum + j,
+                            [&](int first, int last) __attribute__((always_inline)) {
+                              if (j == 0) b.fetch_v.fetch(first, last);
+                            });
   });
+  b.copy.run();
   if (b.stage) {
     for (int j = 0; j < vectors; ++j) maximum[j] = state.m[j];
     b.stage(w.s, 0, vectors, 0, keys, maximum, b.score);
@@ -42,7 +46,10 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   const int words = (keys + Compute::kWord - 1) / Compute::kWord;
   const bool started = state.start(0, vectors, w.o, b.o_rows);
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
-    value_block<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr);
+    value_block<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr,
+                            [&](int first, int last) __attribute__((always_inline)) {
+                              if (j == 0) b.fetch_k.fetch(first * kTileK / b.o_rows, last * kTileK / b.o_rows);
+                            });
   });
 }
 

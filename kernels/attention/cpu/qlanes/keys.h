@@ -2,8 +2,7 @@
 // shape that the products want, and knows their descales. DenseKeys is fmha_fwd's: one array, rows a constant stride apart.
 #pragma once
 
-#include "kernels/attention/cpu/qlanes/block.h"
-#include "kernels/attention/cpu/storage.h"
+#include "kernels/attention/cpu/qlanes/packed.h"
 #include "kernels/attention/fwd_engine.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -11,16 +10,6 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 using fmha::FwdProblem;
 using fmha::FwdUnit;
 using fmha::Qscale;
-
-// What depends on the storage type.
-struct Storage {
-  LoadQ load_q;
-  LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
-  LoadRows pad_k, pad_v;    // used instead when hdim_q is no multiple of the word, or hdim_v none of 4
-  StoreOut store_out;
-  ScoreStage bias;
-  int q_bytes, kv_bytes, out_bytes, bias_bytes;  // of an element
-};
 
 // The factor of a key block is q[row's block] k[key's block]. Blocks are runs of keys, or pages, whose numbers a table holds.
 struct Descales {
@@ -55,16 +44,20 @@ TILEKILN_INLINE void prefetch_rows(const char* rows, i64 stride, int count, i64 
   }
 }
 
+// Tiles of queries that read one key head.
+template <class Problem, class Unit> TILEKILN_INLINE i64 tiles_of_head(const Problem& a, const Unit& u) {
+  return i64(u.seqlen_q + kTileQ - 1) / kTileQ * (a.nhead_q / a.nhead_k);
+}
+
 class DenseKeys {
  public:
-  TILEKILN_INLINE DenseKeys(const Storage& storage, const FwdProblem& a, const FwdUnit& u, int head_k, Scratch&,
+  TILEKILN_INLINE DenseKeys(const Storage& storage, const FwdProblem& a, const FwdUnit& u, int head_k, Scratch& w,
                             int word)
       : a_(a),
-        load_k_(a.hdim_q % word ? storage.pad_k : storage.load_k),
-        load_v_(a.hdim_v % 4 ? storage.pad_v : storage.load_v),
         k_((const char*)a.k + storage.kv_bytes * (u.k_offset + head_k * a.k_head)),
         v_((const char*)a.v + storage.kv_bytes * (u.v_offset + head_k * a.v_head)),
-        bytes_(storage.kv_bytes) {}
+        bytes_(storage.kv_bytes),
+        blocks_(storage, a, w, k_, v_, nullptr, 0, a.k_row, a.v_row, word, tiles_of_head(a, u)) {}
 
   static i64 begin(const FwdUnit&) { return 0; }
   static i64 end(const FwdUnit& u) { return u.seqlen_k; }
@@ -76,24 +69,18 @@ class DenseKeys {
     prefetch_rows(v_ + bytes_ * key * a_.v_row, bytes_ * a_.v_row, keys, bytes_ * a_.hdim_v);
   }
 
-  TILEKILN_INLINE void block(Block& b, i64 key, int keys) const {
-    b.keys = {k_ + bytes_ * key * a_.k_row, bytes_ * a_.k_row, keys};
-    b.v = {(const float*)(v_ + bytes_ * key * a_.v_row), a_.v_row};
-    if (load_k_) {
-      load_k_(b.scratch.k, b.keys.base, a_.k_row, keys, a_.hdim_q);
-      b.keys = {(const char*)b.scratch.k, 4 * k_copy_stride(b.q_words), keys};
-    }
-    if (load_v_) {
-      load_v_(b.scratch.v, b.v.base, a_.v_row, keys, a_.hdim_v);
-      b.v = {b.scratch.v, v_copy_stride(a_.hdim_v)};
-    }
+  // end: of the keys that the tile sees.
+  TILEKILN_INLINE void block(Block& b, i64 key, int keys, i64 end) {
+    const char* const k = k_ + bytes_ * key * a_.k_row;
+    blocks_.rows(b, k, a_.k_row, v_ + bytes_ * key * a_.v_row, a_.v_row, key, keys);
+    blocks_.next(b, k + bytes_ * keys * a_.k_row, a_.k_row, key + keys, end);
   }
 
  private:
   const FwdProblem& a_;
-  LoadRows load_k_, load_v_;
   const char *k_, *v_;
   i64 bytes_;
+  HeadBlocks blocks_;
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -63,6 +63,8 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
     maximum[j] = state.m[j];
   }
 
+  b.copy.run();
+
   // S = K Q^T, in runs of keys that the same vectors see. The maximum is taken here only where no lane is masked. Scores
   // past the last key are masked below.
   for (int key = 0, run_end; key < keys; key = run_end) {

@@ -133,8 +133,14 @@ template <class Compute> class Backward {
     if constexpr (Compute::kWord == 1) {
       storage_.load_vectors(w_.k, k, a_.k_row, keys_, a_.hdim_q);
     } else {
-      storage_.load_rows(w_.k, k, a_.k_row, keys_, a_.hdim_q);
-      storage_.load_vectors(w_.k_keys, k, a_.k_row, keys_, a_.hdim_q);
+      for (int key = 0; key < keys_; key += kTileQ) {
+        const int some = keys_ - key < kTileQ ? keys_ - key : kTileQ;
+        const char* from = k + key * a_.k_row * storage_.bytes;
+        i64 row = a_.k_row;
+        side_by_side(from, row, some, a_.hdim_q);
+        storage_.load_rows(w_.k + key * t_.k, from, row, some, a_.hdim_q);
+        storage_.load_vectors(w_.k_keys + key / 2 * t_.q, from, row, some, a_.hdim_q);
+      }
       const int words = (keys_ + 1) / 2;
       __builtin_memset(w_.k_keys + words * t_.q, 0, sizeof(float) * (rows / 2 - words) * t_.q);
     }
@@ -164,14 +170,28 @@ template <class Compute> class Backward {
     return b;
   }
 
+  // Rows that are read twice, at most kTileQ: if they lie apart, they are copied into L1. Each is in a page of its own, and those
+  // a power of two apart share few sets of the caches.
+  void side_by_side(const char*& from, i64& row, int rows, int hdim) {
+    if (row == hdim) return;
+    const i64 width = i64(storage_.bytes) * hdim;
+    for (int i = 0; i < rows; ++i) __builtin_memcpy(w_.rows + i * width, from + i * row * storage_.bytes, width);
+    from = w_.rows, row = hdim;
+  }
+
+  // Both forms of the rows of a tile.
+  void load_rows(float* vectors, float* transposed, const char* from, i64 row, int rows, int hdim) {
+    side_by_side(from, row, rows, hdim);
+    storage_.load_vectors(vectors, from, row, rows, hdim);
+    storage_.load_transposed(transposed, from, row, rows, hdim);
+  }
+
   // Q and dO in both forms, LSE and D of the rows of a tile.
   void load_queries(int head, int row, int rows) {
     const char* q = bytes(a_.q, u_.q_offset + head * a_.q_head + row * a_.q_row);
     const char* dout = bytes(a_.dout, u_.dout_offset + head * a_.dout_head + row * a_.dout_row);
-    storage_.load_vectors(w_.q, q, a_.q_row, rows, a_.hdim_q);
-    storage_.load_vectors(w_.dout, dout, a_.dout_row, rows, a_.hdim_v);
-    storage_.load_transposed(w_.q_t, q, a_.q_row, rows, a_.hdim_q);
-    storage_.load_transposed(w_.dout_t, dout, a_.dout_row, rows, a_.hdim_v);
+    load_rows(w_.q, w_.q_t, q, a_.q_row, rows, a_.hdim_q);
+    load_rows(w_.dout, w_.dout_t, dout, a_.dout_row, rows, a_.hdim_v);
     const i64 at = u_.lse_offset + head * a_.lse_head + row;
     for (int i = 0; i < kTileQ; ++i) {
       const bool seen = i < rows && !(a_.lse[at + i] < kLeastLse);

@@ -20,6 +20,13 @@ template <class T> void store_rows(void* to, i64 stride, const float* from, i64 
   }
 }
 
+// Rows apart are in pages of their own, where no prefetcher follows: asked for kFetched rows before they are wanted, D of bf16 takes a
+// third of the time.
+constexpr int kFetched = 16;
+template <int Write, class T> TILEKILN_INLINE void fetch_row(const T* row, int width) {
+  for (int d = 0; d < width; d += int(64 / sizeof(T))) __builtin_prefetch(row + d, Write);
+}
+
 // D = rowsum(dO o O), kLanes rows at a time. Returns this unit's share of d_sink: -sum exp(sink - LSE) D.
 template <class T> float dot_do_o(const BwdProblem& a, const BwdRows& u) {
   const T* out = (const T*)a.out + u.out_offset + u.head * a.out_head;
@@ -33,6 +40,10 @@ template <class T> float dot_do_o(const BwdProblem& a, const BwdRows& u) {
     for (int i = 0; i < kLanes; ++i) sum[i] = zero();
     for (int i = 0; i < rows; ++i) {
       const T *x = out + (row + i) * a.out_row, *y = dout + (row + i) * a.dout_row;
+      if (row + i + kFetched < u.row_end) {
+        fetch_row<0>(x + kFetched * a.out_row, a.hdim_v);
+        fetch_row<0>(y + kFetched * a.dout_row, a.hdim_v);
+      }
       for (int d = 0; d < a.hdim_v; d += kLanes)
         sum[i] = fma(widen_some(x + d, a.hdim_v - d), widen_some(y + d, a.hdim_v - d), sum[i]);
     }
@@ -52,6 +63,7 @@ template <class T> void convert_dq(const BwdProblem& a, const BwdRows& u) {
   const vf scale = broadcast(a.softmax_scale);
   for (int row = u.row; row < u.row_end; ++row) {
     const float* from = u.dq_acc + i64(row) * a.hdim_q;
+    if (row + kFetched < u.row_end) fetch_row<1>(dq + (row + kFetched) * a.dq_row, a.hdim_q);
     const auto begun = [&](int split) { return !u.dq_begun || u.dq_begun[split * u.dq_begun_split + row / kTileQ]; };
     for (int d = 0; d < a.hdim_q; d += kLanes) {
       vf sum = begun(0) ? widen_some(from + d, a.hdim_q - d) : zero();

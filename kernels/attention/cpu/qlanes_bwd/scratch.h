@@ -26,6 +26,7 @@ struct BwdScratch {
   alignas(64) float q[kTileQ * kMaxHdim];
   alignas(64) float dout[kTileQ * kMaxHdim];
   alignas(64) float dq[kTileQ * kMaxHdim];
+  alignas(64) char rows[kTileQ * kMaxHdim * 4];  // Q, then dO, side by side, where they lie apart
   alignas(
       64) float lse[kTileQ];  // in log2 units; +inf where P = 0: rows with an LSE below kLeastLse, lanes without a row
   alignas(64) float delta[kTileQ];
