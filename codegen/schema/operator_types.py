@@ -161,6 +161,16 @@ class IndependentFile(Struct, frozen=True, forbid_unknown_fields=True):
     unless: list[Word] = []  # arguments that, given and not 0, tie the indices together
 
 
+class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a call over all libraries takes where a length is small: another operator of the same arrays and results."""
+
+    by: Word
+    length: Letter
+    most: int
+    dtypes: list[Word]  # of the first array
+    unless: list[Word] = []  # arguments of both operators that do not mean the same
+
+
 class TorchFile(Struct, frozen=True, forbid_unknown_fields=True):
     """What its operator of PyTorch has that the arguments do not say."""
 
@@ -205,6 +215,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     python_order: list[Word] | None = None
     numbers: dict[Word, NumberFile] = {}
     independent: IndependentFile | None = None
+    instead: InsteadFile | None = None
     torch: TorchFile = TorchFile()
     reference: Word | None = None  # its module in python/tilekiln/reference; the operator's name unless said
     tests: Word | None = None  # its file in tests/python; test_<operator> unless said

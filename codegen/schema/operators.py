@@ -368,12 +368,15 @@ class Operator:
         self._check_other_languages()
 
     def _check_other_languages(self) -> None:
-        independent, torch = self.file.independent, self.file.torch
+        independent, torch, instead = self.file.independent, self.file.torch, self.file.instead
+        if instead is not None and instead.length not in self.symbols:
+            raise self.document.error(("instead", "length"), no_such("length", instead.length, self.symbols))
         if independent is not None and independent.length not in self.symbols:
             error = no_such("length", independent.length, self.symbols)
             raise self.document.error(("independent", "length"), error)
         named: list[tuple[tuple[str | int, ...], str]] = [
             *((("independent", "unless", i), name) for i, name in enumerate(independent.unless if independent else [])),
+            *((("instead", "unless", i), name) for i, name in enumerate(instead.unless if instead else [])),
             *((("torch", "asks", flag), name) for flag, name in torch.asks.items()),
             *((("torch", "without", i), name) for i, name in enumerate(torch.without)),
             *((("torch", "contiguous", i), name) for i, name in enumerate(torch.contiguous)),

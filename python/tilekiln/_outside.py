@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ._shapes import Form, Independent, Operator, Result
+from ._shapes import Form, Independent, Instead, Operator, Result
 from ._tables import OPERATORS
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def _operator(said: dict[str, Any]) -> Operator:
     fields["results"] = tuple(Result(**result) for result in fields["results"])
     if fields["independent"] is not None:
         fields["independent"] = Independent(**fields["independent"])
+    if fields["instead"] is not None:
+        fields["instead"] = Instead(**fields["instead"])
     return Operator(**fields)
 
 

@@ -14,9 +14,11 @@ from .library import Library, how_to_build, libraries, looked_in
 
 if TYPE_CHECKING:
     from ._arguments import Array, AttentionArguments, BackwardArguments
+    from ._shapes import Instead
 
-_served: dict[Any, Callable[..., Any]] = {}
-"""What served the last call of a look, which is cheap and decides nothing: a refusal asks all again."""
+_served: dict[Any, Any] = {}
+"""What served the last call of a look, which is cheap and decides nothing: a refusal asks all again. And whether what a
+declaration names `instead` is for a look."""
 
 
 def attention(
@@ -33,6 +35,11 @@ def attention(
     Arguments, results and errors are those of `Library.fmha_fwd`. The kernel is the one with the least head-dim waste;
     among equals the library that `load` prefers. Libraries are looked for once, at the first call: TILEKILN_PATH, the
     best builds of the tree, installed packages.
+
+    Up to 4 queries a sequence of fp32, fp16 or bf16 on the CPU go to `fmha_fwd_splitkv` where a library has it, which
+    is 1.1 to 13 times as fast for one: the forward's declaration says so (`instead` in its operator.yaml), results
+    differ by rounding, TILEKILN_LOG=calls shows it. Arguments that split-KV lacks, dropout and lengths go to the
+    forward, and so does every call of `Library.fmha_fwd`.
 
     When q, k, v, bias or sink is a torch tensor that requires grad (and grad is enabled), out takes part in autograd:
     its backward is `attention_backward` with the same arguments, the same rng for dropout too. deterministic is for
@@ -60,9 +67,9 @@ def attention(
     if on_missing not in ("raise", "build"):
         raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     if on_missing == "raise":
-        return _call("fmha_fwd", (q, k, v), arguments)
+        return _call("fmha_fwd", (q, k, v), arguments, FEW)
     try:
-        return _call("fmha_fwd", (q, k, v), arguments)
+        return _call("fmha_fwd", (q, k, v), arguments, FEW)
     except NoKernelError as error:
         return _built(error).fmha_fwd(q, k, v, **arguments)
 
@@ -157,18 +164,24 @@ profiler: tuple[Callable[[], bool], Callable[..., Any]] | None = None
 """Of PyTorch, put here by `tilekiln.torch`: whether it records this thread, and what makes a call in a range of it."""
 
 
-def _call(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
+def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instead | None = None) -> Any:
+    """instead: what the declaration of the operator says of few rows, for callers who want that."""
     if profiler is not None and profiler[0]():
-        return profiler[1](_run, operator, arrays, arguments)
-    return _run(operator, arrays, arguments)
+        return profiler[1](_run, operator, arrays, arguments, instead)
+    return _run(operator, arrays, arguments, instead)
 
 
-def _run(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
+def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instead | None = None) -> Any:
     one, other = OPERATORS[operator].looks
     q, v = arrays[one], arrays[other]
     look: tuple[Any, ...] | None
     try:
-        look = (operator, q.dtype, q.shape[-1], v.shape[-1], q.ndim, *arguments)
+        shape = q.shape
+        if instead is not None and len(shape) == 4 and (shape[1] <= instead.most or shape[2] <= instead.most):
+            made = _few(operator, instead, arrays, arguments)
+            if made is not NotImplemented:
+                return made
+        look = (operator, q.dtype, shape[-1], v.shape[-1], len(shape), *arguments)
         serve = _served.get(look)
     except (AttributeError, IndexError):  # an exporter with __dlpack__ alone, or an array of no dimensions
         look = serve = None
@@ -181,6 +194,39 @@ def _run(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Any:
     if look is not None:
         _served[look] = serve
     return serve(*arrays, **arguments)
+
+
+FEW = OPERATORS["fmha_fwd"].instead
+"""What `attention` does with few queries."""
+_WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def _few(operator: str, instead: Instead, arrays: tuple[Any, ...], arguments: Any) -> Any:
+    """What the operator named `instead` makes of a call with a small length; NotImplemented where it is not for that.
+
+    It is for arrays of the CPU, of the dtypes declared, whose batches are alike.
+    """
+    first = arrays[0]
+    shape = first.shape
+    word, value = OPERATORS[operator].exchange
+    if shape[instead.places[word in arguments and arguments[word] == value]] > instead.most:
+        return NotImplemented
+    look = (instead, first.dtype, shape[-1], *arguments)
+    stands_in: Any = _served.get(look)
+    if stands_in is None:
+        stands_in = _served[look] = (
+            at_hand_has(instead.operator)
+            and not getattr(first, "is_cuda", False)
+            and _WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
+            and arguments.keys() <= {*instead.arguments}
+        )
+    if not stands_in or any(one.shape[0] != shape[0] for one in arrays[1:]):
+        return NotImplemented
+    try:
+        return _run(instead.operator, arrays, arguments)
+    except NoKernelError:  # no library has it for these dtypes and arguments
+        _served[look] = False
+        return NotImplemented
 
 
 def _built(error: NoKernelError) -> Library:

@@ -109,6 +109,15 @@ CASES = [
     (GEMM, "length: M}", "length: @MM}", "no length 'MM'; nearest: M"),
     (GEMM, "independent: {length: M}", "independent: {length: @N}", "out does not begin with N in form plain"),
     (FWD, "backward: fmha_bwd", "backward: @fmha_bdw", "no operator 'fmha_bdw'; nearest: fmha_bwd"),
+    (
+        FWD,
+        "instead: {by: fmha_fwd_splitkv",
+        "instead: {by: @fmha_fwd_split",
+        "no operator 'fmha_fwd_split'; nearest: fmha_fwd_splitkv",
+    ),
+    (FWD, "instead: {by: fmha_fwd_splitkv", "instead: {by: @fmha_bwd", "fmha_bwd takes other arrays"),
+    (FWD, "length: Sq, most: 4", "length: @Sqq, most: 4", "no length 'Sqq'; nearest: Sq"),
+    (FWD, "unless: [seqlen_q,", "unless: [@seqlen,", "no argument 'seqlen'; nearest: seqlen_q"),
     (FWD, "return_randval: randval", "return_randval: @randvall", "no argument 'randvall'; nearest: randval"),
     (AREA, "Sk: {name: seqlen,", "Sk: {@nam: seqlen,", "'nam' is not known here; nearest: name"),
     (

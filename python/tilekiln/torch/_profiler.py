@@ -13,10 +13,10 @@ import torch
 from .. import operators as facade
 
 
-def _in_range(call: Callable[..., Any], operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+def _in_range(call: Callable[..., Any], operator: str, arrays: tuple[Any, ...], *rest: Any) -> Any:
     tensors = [array for array in arrays if isinstance(array, torch.Tensor)]
     with torch._C._profiler._RecordFunctionFast(f"tilekiln.{operator}", tensors, {}):
-        return call(operator, arrays, arguments)
+        return call(operator, arrays, *rest)
 
 
 def watch() -> None:

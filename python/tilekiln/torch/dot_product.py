@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilekiln._native import ArgumentError, NoKernelError
-from tilekiln.operators import _call
+from tilekiln.operators import FEW, _call
 
 from . import calls, derivatives, operators
 
@@ -33,8 +33,9 @@ def sdpa(
     torch's default generator, not in the same bits as torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and
     value may have fewer heads, a divisor. A row that sees no key is 0, and so is its gradient, as torch has it.
 
-    Returns (..., heads, seqlen_q, hdim of value). Differentiable once, in attn_mask too. Raises RuntimeError and
-    TypeError where torch does, NoKernelError when no library at hand has the kernel: `use` falls back then.
+    Returns (..., heads, seqlen_q, hdim of value). Few queries go to split-KV, as in `tilekiln.attention`.
+    Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
+    library at hand has the kernel: `use` falls back then.
     """
     try:
         if (
@@ -57,7 +58,7 @@ def sdpa(
             else:
                 if keeps_order:
                     arguments["out"] = torch.empty_like(query)
-                made = _call("fmha_fwd", (query, key, value), arguments)
+                made = _call("fmha_fwd", (query, key, value), arguments, FEW)
             return made
     except (ArgumentError, AttributeError, TypeError):
         pass  # said below in torch's words, or made right
