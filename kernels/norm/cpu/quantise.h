@@ -20,54 +20,67 @@ struct called_fp8 { fp8 value; };
   narrow(p, load(row)), narrow(p + kLanes, load(row + kLanes));
 }
 
-inline constexpr float largest(const signed char*) { return 127; }
-inline constexpr float largest(const called_fp8*) { return 448; }
+// Numbers of a row that are kept, times `by`, as Q. A function of its own: it is the same behind every way to make a number.
+template <class T, class Q> [[gnu::noinline]] void put_kept(void* to, const float* kept, int columns, float by,
+                                                            const T* ahead) {
+  const vf factor = broadcast(by);
+  twos(columns, [&](int j, int, int left) __attribute__((always_inline)) {
+    if (ahead) prefetch_two(ahead + j);
+    narrow_two<T>((Q*)to + j, mul(Two{load(kept + j), load(kept + j + kLanes)}, factor), left);
+  });
+}
 
-// value(column, how many elements are left) of a row, called twice for each. A row that holds a NaN or an infinity has the scale NaN
-// and zeros; so has a row of zeros, with the scale 0.
+// value(column, how many elements are left) of a row, called once for each where a row can be kept, else twice; to y_dtype, by value
+// of the axis: int8, fp8. A row that holds a NaN or an infinity has the scale NaN and zeros; so has a row of zeros, with the scale 0.
 // ahead, where given: a row that is fetched into the cache while this one, which needs no memory any more, is written.
-template <class T, class Q, class Value>
-TILEKILN_INLINE float quantise_row(int columns, Q* to, Value&& value, const T* ahead = nullptr) {
+template <class T, class Value>
+TILEKILN_INLINE float quantise_row(int columns, void* to, int y_dtype, Value&& value, const T* ahead = nullptr) {
+  const float largest = y_dtype ? 448 : 127;
   alignas(64) float kept[kKept];
   Two top[2] = {both_of(zero()), both_of(zero())};
   const bool keep = columns <= kKept;
-  if (keep)
-    twos(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
-      const Two v = value(j, left);
+  twos(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+    const Two v = value(j, left);
+    if (keep) {
       store(kept + j, v.a);
       store(kept + j + kLanes, v.b);
-      top[i] = max_magnitude(top[i], v);
-    });
-  else
-    twos(columns, [&](int j, int i, int left)
-                      __attribute__((always_inline)) { top[i] = max_magnitude(top[i], value(j, left)); });
+    }
+    top[i] = max_magnitude(top[i], v);
+  });
   const Two highest_two = max_magnitude(top[0], top[1]);
   const vf highest_one = max_magnitude(highest_two.a, highest_two.b);
   const float most = highest(highest_one);
   const bool finite = !any_above(highest_one, broadcast(3.40282347e38f));
   if (!finite || most < kLeast) {
-    __builtin_memset(to, 0, sizeof(Q) * columns);
+    __builtin_memset(to, 0, columns);
     return finite ? 0 : __builtin_nanf("");
   }
-  const vf by = broadcast(largest(to) / most);
-  const auto put = [&](int j, int left, Two v) __attribute__((always_inline)) {
-    if (ahead) prefetch_two(ahead + j);
-    narrow_two<T>(to + j, mul(v, by), left);
-  };
-  if (keep)
-    twos(columns, [&](int j, int, int left)
-                      __attribute__((always_inline)) { put(j, left, {load(kept + j), load(kept + j + kLanes)}); });
-  else
-    twos(columns, [&](int j, int, int left) __attribute__((always_inline)) { put(j, left, value(j, left)); });
-  return most / largest(to);
+  const float by = largest / most;
+  if (keep) {
+    (y_dtype ? put_kept<T, called_fp8> : put_kept<T, signed char>)(to, kept, columns, by, ahead);
+  } else if (!y_dtype) {
+    const vf factor = broadcast(by);
+    twos(columns, [&](int j, int, int left) __attribute__((always_inline)) {
+      if (ahead) prefetch_two(ahead + j);
+      narrow_two<T>((signed char*)to + j, mul(value(j, left), factor), left);
+    });
+  } else {
+    twos<1>(columns, [&](int j, int, int left) __attribute__((always_inline)) {
+      const Two v = value(j, left);
+      store(kept, v.a);
+      store(kept + kLanes, v.b);
+      put_kept<T, called_fp8>((called_fp8*)to + j, kept, left < kTwo ? left : kTwo, by, ahead ? ahead + j : ahead);
+    });
+  }
+  return most / largest;
 }
 
 // Normalised rows, times smooth_scale where given; unquantised are they before that.
-template <class T, Norm kNorm, class Q> void quantise_rows(const norm::Problem& a, long long first, long long last) {
+template <class T, Norm kNorm> void quantise(const norm::Problem& a, long long first, long long last) {
   each_row<T, kNorm>(a, first, last, [&](long long m, auto from, auto normalised) __attribute__((always_inline)) {
     T* plain = a.unquantised ? (T*)a.unquantised + m * a.unquantised_row : nullptr;
     a.y_scale[m] = quantise_row<T>(
-        a.columns, (Q*)a.y + m * a.y_row,
+        a.columns, (char*)a.y + m * a.y_row, a.y_dtype,
         [&](int j, int left) __attribute__((always_inline)) {
           Two v = normalised(from(j, left), j, left);
           if (plain) narrow_two<T>(plain + j, v, left);
@@ -76,11 +89,6 @@ template <class T, Norm kNorm, class Q> void quantise_rows(const norm::Problem& 
         },
         a.streaming ? (const T*)a.x + (m + 1 < a.rows ? m + 1 : m) * a.x_row : nullptr);
   });
-}
-
-// By the axis y_dtype: int8, fp8.
-template <class T, Norm kNorm> void quantise(const norm::Problem& a, long long first, long long last) {
-  (a.y_dtype ? quantise_rows<T, kNorm, called_fp8> : quantise_rows<T, kNorm, signed char>)(a, first, last);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -69,20 +69,19 @@ template <class T, Norm kNorm> struct Normalised {
 // Sums of a row's deviations from `centre`: for a layer of any number near its elements, else of 0 and of squares alone.
 struct Moments { float centre, sum, squares; };
 
-// `stored`, where kStore, receives the elements.
-template <class T, Norm kNorm, bool kStore, class From>
-TILEKILN_INLINE Moments moments(const From& from, int columns, float centre, T* stored) {
-  if constexpr (kNorm == Norm::none) return {};
+// `stored`, where kStore, receives the elements. A function of its own, for it is called from several places.
+template <class T, bool kLayer, bool kStore, class From>
+[[gnu::noinline]] Moments moments(From from, int columns, float centre, T* stored) {
   Sums sum, squares;
   const vf c = broadcast(centre);
   twos<kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
     const Two v = from(j, left);
-    const Two d = kNorm == Norm::layer ? existing<T>(left, sub(v, c), zero()) : v;
-    if constexpr (kNorm == Norm::layer) sum.of[i] = add(sum.of[i], d);
+    const Two d = kLayer ? existing<T>(left, sub(v, c), zero()) : v;
+    if constexpr (kLayer) sum.of[i] = add(sum.of[i], d);
     squares.of[i] = fma(d, d, squares.of[i]);
     if constexpr (kStore) narrow_two<T>(stored + j, v, left);
   });
-  return {centre, kNorm == Norm::layer ? sum.total() : 0, squares.total()};
+  return {centre, kLayer ? sum.total() : 0, squares.total()};
 }
 
 // The mean of the first elements: near the row's, unless they are unlike the rest.
@@ -121,7 +120,8 @@ TILEKILN_INLINE Moments first_moments(const From& from, int columns, T* stored) 
     if (moments_of_pairs<kNorm, kStore>(from, columns, stored, of)) return of;
   }
 #endif
-  return moments<T, kNorm, kStore>(from, columns, near_centre<kNorm>(from, columns), stored);
+  if constexpr (kNorm == Norm::none) return {};
+  return moments<T, kNorm == Norm::layer, kStore>(from, columns, near_centre<kNorm>(from, columns), stored);
 }
 
 // What normalises a row of these moments. Where m is a mean as fp32 has it, or another number near it,
@@ -140,7 +140,7 @@ TILEKILN_INLINE Normalised<T, kNorm> statistics(const norm::Problem& a, long lon
   } else {
     float rest = of.sum / columns, variance = of.squares / columns - rest * rest;
     if (!(rest * rest <= 4 * variance)) {
-      of = moments<T, kNorm, false>(from, a.columns, of.centre + rest, (T*)nullptr);
+      of = moments<T, true, false>(from, a.columns, of.centre + rest, (T*)nullptr);
       rest = of.sum / columns, variance = of.squares / columns - rest * rest;
       if (of.squares > 3.40282347e38f) variance = of.squares;  // whatever is left of the mean
     }

@@ -4,28 +4,23 @@
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
-template <class T, class Q> void quantise_for(const norm::Problem& a, long long first, long long last) {
+template <class T> void rows(const norm::Problem& a, long long first, long long last) {
   for (long long m = first; m < last; ++m) {
     const long long choice = m / a.tokens, token = m % a.tokens;
     const int expert = a.topk_ids[token * a.topk_ids_row + choice];
-    Q* y = (Q*)a.y + choice * a.y_choice + token * a.y_row;
+    char* y = (char*)a.y + choice * a.y_choice + token * a.y_row;
     float& scale = a.y_scale[choice * a.y_scale_choice + token];
     if (expert < 0 || expert >= a.experts) {
-      __builtin_memset(y, 0, sizeof(Q) * a.columns);
+      __builtin_memset(y, 0, a.columns);
       scale = 0;
       continue;
     }
     const T* x = (const T*)a.x + token * a.x_row;
     const float* factors = a.smooth_scale + expert * a.smooth_scale_row;
-    scale = quantise_row<T>(a.columns, y, [&](int j, int left) __attribute__((always_inline)) {
+    scale = quantise_row<T>(a.columns, y, a.y_dtype, [&](int j, int left) __attribute__((always_inline)) {
       return mul(widen_two<T>(x + j, left), widen_two<T>(factors + j, left));
     });
   }
-}
-
-// By the axis y_dtype: int8, fp8.
-template <class T> void rows(const norm::Problem& a, long long first, long long last) {
-  (a.y_dtype ? quantise_for<T, called_fp8> : quantise_for<T, signed char>)(a, first, last);
 }
 
 }  // namespace
