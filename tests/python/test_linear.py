@@ -63,6 +63,19 @@ def test_flatmm(library: tk.Library, target: str, dtype: str) -> None:
         check(plain.reshape(m, panels.shape[0] * 64)[:, :n], reference.gemm(a, weight.T))
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_rows_have_the_bits_that_they_have_among_others(library: tk.Library, target: str, dtype: str) -> None:
+    """A few rows take another way through packed weights than many."""
+    random = np.random.default_rng(4)
+    a, weight = draw(random, 16, 2100, dtype, False), draw(random, 70, 2100, dtype, False)
+    panels = tk.PackedWeight(weight).panels
+    number = kernel(library, "flatmm", target, a, panels)
+    whole = library.flatmm(a, panels, instance=number)
+    for m in (1, 3, 4, 5, 8, 9):
+        assert np.array_equal(library.flatmm(a[:m], panels, instance=number).view(np.uint8), whole[:m].view(np.uint8))
+
+
 @pytest.mark.usefixtures("at_hand")
 def test_linear_and_matmul() -> None:
     random = np.random.default_rng(3)

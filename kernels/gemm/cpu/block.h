@@ -40,7 +40,7 @@ struct Operands {
   const char* a;
   i64 a_row, a_word;  // bytes
   const float* b;
-  i64 b_word;  // floats from one word's vectors to the next
+  i64 b_word;  // elements of the panel from one word's vectors to the next
   i64 words;
   const float* from;  // accumulators to go on from; null: zero
   i64 from_row;
@@ -53,7 +53,8 @@ struct Operands {
   const int* starts;          // where the sums of each row begin, without `from`: quads of int8 alone
 };
 
-template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const Operands& o) {
+// B: what the panel holds, widened on the way where it is not words.
+template <class Compute, int R, int N, class B = float> TILEKILN_INLINE void block_product(const Operands& o) {
   vf sum[R][N];
   TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   if constexpr (Compute::kWord == 4) {
@@ -72,10 +73,10 @@ template <class Compute, int R, int N> TILEKILN_INLINE void block_product(const 
   const char* a[(R + kGroup - 1) / kGroup];
   TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
   const i64 row = o.a_row, a_word = o.a_word, b_word = o.b_word;
-  const float* b = o.b;
+  const B* b = (const B*)o.b;
   const auto word = [&]() __attribute__((always_inline)) {
     vf x[N];
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load_unaligned(b + j * kLanes);
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = widen(b + j * kLanes);
     TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
       const vf y = broadcast_word(a[r / kGroup] + r % kGroup * row);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
@@ -121,6 +122,17 @@ template <class Compute> void rows_product(const Operands& o, int rows) {
       break;
     default:
       if constexpr (kRows == 6) return block_product<Compute, 5, kBlockVectors>(o);
+  }
+}
+
+// `rows` in [1, kStoredRows] times a panel of T that is widened on the way: memory is waited for, not arithmetic.
+constexpr int kStoredRows = 4;
+template <class Compute, class T> void stored_product(const Operands& o, int rows) {
+  switch (rows) {
+    case 1: return block_product<Compute, 1, kBlockVectors, T>(o);
+    case 2: return block_product<Compute, 2, kBlockVectors, T>(o);
+    case 3: return block_product<Compute, 3, kBlockVectors, T>(o);
+    default: return block_product<Compute, 4, kBlockVectors, T>(o);
   }
 }
 

@@ -11,10 +11,11 @@ struct Stages {
   PackPanel b_lanes, b_rows;  // B row-major, column-major
   CopyRows a_rows;            // A row-major, and column-major, where it cannot be broadcast as it lies
   PackPanel a_lanes;
-  int bytes;           // an element
-  bool a_in_place;     // its elements are those of words
-  bool b_in_place;     // B's rows are words
-  PackPanel b_panels;  // B that is panels; null: they are those of words
+  int bytes;                                            // an element
+  bool a_in_place;                                      // its elements are those of words
+  bool b_in_place;                                      // B's rows are words
+  PackPanel b_panels;                                   // B that is panels; null: they are those of words
+  void (*stored)(const Operands&, int rows) = nullptr;  // a few rows times such panels as they lie
 };
 
 // Not copied for each of the storage types that call it.
@@ -34,7 +35,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const i64 most_words = p.tile_k ? least(p.tile_k, kTileWords) : kTileWords;
   const int tiles = (unit_rows + most_rows - 1) / most_rows;
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
-  const bool ready = p.b_panels && !s.b_panels;
+  const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
+  const bool ready = p.b_panels && (!s.b_panels || stored);
   const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
   const bool in_place =
       s.b_in_place && !p.b_columns && !p.b_panels && unit_rows <= 2 * kRows;  // B's full panels as they lie
@@ -72,7 +74,9 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
         if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
 #endif
         // Of panels that are read once nothing need stay in L1.
-        const bool once = ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
+        const bool once =
+            stored ? m1 - m0 <= kStoredRows : ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
+        const i64 copy_row = once ? kChunkWords + 16 : kCopyRow;
         const i64 tile_words = once ? kChunkWords : most_words;
         i64 k0 = chunk;
         do {
@@ -85,7 +89,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
             a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
           } else if (!p.a_columns) {
-            o.a_row = kCopyRow * 4, o.a_word = 4;
+            o.a_row = copy_row * 4, o.a_word = 4;
             s.a_rows(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
           } else if (s.a_in_place && W == 1) {
             a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;
@@ -100,7 +104,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             const int columns = least(u.n1 - n, kPanel);
             o.b_word = kPanel;
             if (ready) {
-              o.b = (const float*)p.b + in_panels(n, k0), o.b_word = matrix::kPanelLanes;
+              o.b = (const float*)((const char*)p.b + in_panels(n, k0) * p.b_panels * s.bytes);
+              o.b_word = matrix::kPanelLanes;
             } else if (packed) {
               o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
             } else if (in_place && columns == kPanel) {
@@ -108,13 +113,14 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             } else {
               pack(x.b, n, k0, k1), o.b = x.b;
             }
-            int blocks = (m1 - m0 + kRows - 1) / kRows;
+            const int block_rows = stored ? kStoredRows : kRows;
+            int blocks = (m1 - m0 + block_rows - 1) / block_rows;
             // What the next panel is, or is packed from, spread over the blocks of this one.
             o.ahead = nullptr;
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
-            const bool half = kHalfRows > 0 && columns <= kPanel / 2;
-            const bool more = !packed && !half && m1 - m0 > kRows && next_k < chunk_end;
+            const bool half = kHalfRows > 0 && !stored && columns <= kPanel / 2;
+            const bool more = !packed && !stored && !half && m1 - m0 > kRows && next_k < chunk_end;
             if (ready && more) {
               o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
               o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
@@ -143,7 +149,9 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
               else if (last)
                 o.to = x.block, o.to_row = kPanel;
-              if (of_half && rows == kHalfRows)
+              if (stored)
+                s.stored(o, rows);
+              else if (of_half && rows == kHalfRows)
                 half_product<Compute>(o);
               else if (rows == kRows)
                 block_product<Compute, kRows, kBlockVectors>(o);

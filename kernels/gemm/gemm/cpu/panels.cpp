@@ -6,16 +6,28 @@
 #include "kernels/gemm/cpu/parts.h"
 #include "kernels/gemm/cpu/unit.h"
 
+// fp16 is widened by one instruction.
+#if defined(__AVX512F__) || defined(__F16C__)
+#define TILEKILN_STORED_FP16 1
+#else
+#define TILEKILN_STORED_FP16 0
+#endif
+
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
 // Storage types over what multiplies them: only these tables know.
+template <class T> constexpr auto kStored = (void (*)(const Operands&, int)) nullptr;
+#if TILEKILN_STORED_FP16
+template <> constexpr auto kStored<fp16> = (void (*)(const Operands&, int))stored_product<ComputeFp32, fp16>;
+#endif
 template <class T, bool kInPlace>
 constexpr Stages kFp32Words{
     pack_lanes_fp32<T>, pack_rows<T, Fp32Words>,
     copy_rows_fp32<T>,  pack_lanes_fp32<T>,
     sizeof(T),          kInPlace,
-    kInPlace,           kInPlace ? nullptr : std::is_same_v<T, core::bf16> ? unpack_pairs<T> : pack_lanes_fp32<T>};
+    kInPlace,           kInPlace ? nullptr : std::is_same_v<T, core::bf16> ? unpack_pairs<T> : pack_lanes_fp32<T>,
+    kStored<T>};
 template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(float) && is_dots(p))
