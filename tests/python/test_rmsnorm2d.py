@@ -71,9 +71,23 @@ def test_rounding_as_transformers_have_it(lib: tk.Library, dtype: str) -> None:
     once = lib.rmsnorm2d(x, gamma).astype(np.float32)
     for number in kernels(lib, dtype, "none", "no", "transformers"):
         y = lib.rmsnorm2d(x, gamma, rounding="transformers", instance=number)
-        assert reference.excess(y, right, "transformers") <= 1
+        assert reference.excess(y, right, "transformers", gamma) <= 1
         assert (y.astype(np.float32) == theirs).mean() > 0.998  # the rest: 1 / sqrt(..) on either side of a tie
         assert 0.5 < (y.astype(np.float32) == once).mean() < 0.9
+
+
+def test_subnormal_numbers_before_gamma(lib: tk.Library) -> None:
+    """x / rms rounded to fp16 loses digits that a large gamma shows."""
+    x, gamma, _ = arrays(9, 515, DTYPES["fp16"])
+    x, gamma = (x * 2e-6).astype(np.float16), (200 * gamma).astype(np.float16)
+    x[:, 0] = 1
+    right = reference.rmsnorm2d(x, gamma).y
+    for number in kernels(lib, "fp16", "none", "no", "transformers"):
+        y = lib.rmsnorm2d(x, gamma, rounding="transformers", instance=number)
+        assert reference.excess(y, right, "transformers", gamma) <= 1
+        assert reference.excess(y, right, "transformers", np.zeros_like(gamma)) > 1  # the term is needed
+    with pytest.raises(ValueError, match="gamma: was None"):
+        reference.excess(x, right, "transformers")
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

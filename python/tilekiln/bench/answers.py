@@ -61,8 +61,8 @@ def _normalised(given: Given, made: Given) -> tuple[Any, Any, list[float]]:
         value, total = right.y, right.residual_out
     else:
         of = rms.rmsnorm2d(**_only(given, "x", "gamma", "residual", "epsilon"))
-        twice = rows.OUT[given["x"].dtype.name][0] if given.get("rounding") == "transformers" else 0
-        error, inverse = ((given["x"].shape[1] / 8 + 6) * rows.FP32 + twice) * np.abs(of.y), {"inv_rms": of.inv_rms}
+        error = rms.loss(of.y, given["x"].dtype.name, given.get("rounding", "pytorch"), given["gamma"])
+        inverse = {"inv_rms": of.inv_rms}
         value, total = of.y, of.residual_out
     shares = [_near(made[name], wanted) for name, wanted in inverse.items() if name in made]
     if "residual_out" in made:

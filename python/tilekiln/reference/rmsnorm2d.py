@@ -8,7 +8,8 @@ roundings, and each of two products adds one:
 
     |y - reference| <= (out + (n / 8 + 6) u) |reference| + tiny
 
-A kernel that rounds v / sqrt(..) to the dtype of x before it is multiplied (rounding="transformers") has 2 out.
+A kernel that rounds v / sqrt(..) to the dtype of x before it is multiplied (rounding="transformers") has 2 out, and
+tiny |gamma| beside: the rounding of a subnormal number of fp16 is not bounded by out.
 """
 
 from typing import NamedTuple
@@ -41,7 +42,26 @@ def rmsnorm2d(
         return Normalised(v * inverse[:, None] * gamma.astype(np.float64), total, inverse)
 
 
-def excess(y: NDArray[np.generic], reference: NDArray[np.float64], rounding: str = "pytorch") -> float:
-    """The largest error over its bound; at most 1 is right. Infinite where one is finite and the other is not."""
-    error = (y.shape[1] / 8 + 6) * rows.FP32 * np.abs(reference)
-    return rows.excess(y, reference, error, 2 if rounding == "transformers" else 1)
+def loss(reference: NDArray[np.float64], dtype: str, rounding: str, gamma: NDArray[np.generic]) -> NDArray[np.float64]:
+    """What y of x's dtype may be off by, beside its own rounding; reference (rows, columns), gamma (columns)."""
+    error: NDArray[np.float64] = (reference.shape[1] / 8 + 6) * rows.FP32 * np.abs(reference)
+    if rounding == "transformers":
+        roundoff, tiny = rows.OUT[dtype]
+        error = error + roundoff * np.abs(reference) + tiny * np.abs(gamma.astype(np.float64))
+    return error
+
+
+def excess(
+    y: NDArray[np.generic],
+    reference: NDArray[np.float64],
+    rounding: str = "pytorch",
+    gamma: NDArray[np.generic] | None = None,
+) -> float:
+    """The largest error over its bound; at most 1 is right. Infinite where one is finite and the other is not.
+
+    gamma (columns): of the call, for rounding="transformers".
+    """
+    if rounding == "transformers" and gamma is None:
+        raise ValueError("gamma: was None, must be that of the call: rounding='transformers' errs by a part of it")
+    factors = np.zeros(y.shape[1]) if gamma is None else gamma
+    return rows.excess(y, reference, loss(reference, y.dtype.name, rounding, factors))
