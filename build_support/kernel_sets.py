@@ -6,7 +6,6 @@ below build/kernel_sets, which is then read like any other file.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import subprocess
@@ -75,6 +74,8 @@ def _declared(path: str, cxx: str) -> list[str]:
 
 def read(library: str) -> int:
     """Loads what was compiled, which runs its declarations, and prints them. 2: they are wrong, and it says what."""
+    import ctypes  # it costs builds without C++ sets 7 ms
+
     sets = ctypes.CDLL(library, mode=ctypes.DEFAULT_MODE | os.RTLD_LAZY)
     try:
         ask = sets.tilekiln_kernel_sets

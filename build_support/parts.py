@@ -19,7 +19,7 @@ from .programs import read_programs
 from .toolchain import Toolchain
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine, Generated
+    from codegen.emit.generated import Engine, Generated
     from codegen.schema.targets import Target
 
     from .graph import Graph
@@ -121,11 +121,12 @@ def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any
     include = [*HEADERS, *headers_in(generated), *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a source includes: the digest of all that it reaches
+    read: includes.Read = {}
     found: dict[str, list[Any]] = {receipt: [] for source in made.sources for receipt in source.receipts}
     # In one order whatever else is built: the order of objects is that of a library's bytes.
     for source in sorted(made.sources, key=lambda source: source.path):
         if source.includes not in headers:
-            headers[source.includes] = includes.digest(source.includes, shown)
+            headers[source.includes] = includes.digest(source.includes, shown, read)
         node = graph.compile(
             f"{generated}/{source.path}",
             object_of(graph, source.path),

@@ -9,7 +9,7 @@ from ..toolchain import ToolchainError
 from . import cxx, hip, nvcc
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
+    from codegen.emit.generated import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph

@@ -16,7 +16,7 @@ from codegen.emit.flags import define
 from ..toolchain import ToolchainError
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
+    from codegen.emit.generated import Engine
     from codegen.schema.targets import Target
 
     from ..graph import Graph

@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterable, Sequence
+
+from codegen.emit import files
 
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
-def closure(names: Iterable[str], directories: Sequence[str]) -> dict[str, bytes]:
-    """path -> content of every header under `directories` that `names` reach. Others are the system's."""
+Read = dict[str, tuple[bytes, list[str]] | None]  # by path a file and what it includes; None: there is none
+
+
+def closure(names: Iterable[str], directories: Sequence[str], read: Read | None = None) -> dict[str, bytes]:
+    """path -> content of every header under `directories` that `names` reach. Others are the system's.
+
+    read: what calls before have read, and this one adds to.
+    """
+    read = {} if read is None else read
     found: dict[str, bytes] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
         for directory in directories:
-            path = os.path.join(directory, name)
+            path = f"{directory}/{name}"
             if path in found:
                 break
-            try:
-                with open(path, "rb") as file:
-                    found[path] = file.read()
-            except OSError:
+            if path not in read:
+                try:
+                    content = files.content(path)
+                    read[path] = (content, named(content))
+                except OSError:
+                    read[path] = None
+            known = read[path]
+            if known is None:
                 continue
-            waiting += named(found[path])
+            found[path] = known[0]
+            waiting += known[1]
             break
     return found
 
@@ -35,9 +48,9 @@ def named(source: bytes) -> list[str]:
     return [match.decode() for match in _INCLUDE.findall(source)]
 
 
-def digest(names: Iterable[str], directories: Sequence[str]) -> str:
+def digest(names: Iterable[str], directories: Sequence[str], read: Read | None = None) -> str:
     """Changes when any header that `names` reach does."""
     whole = hashlib.sha256()
-    for path, content in sorted(closure(names, directories).items()):
+    for path, content in sorted(closure(names, directories, read).items()):
         whole.update(path.encode() + b"\0" + hashlib.sha256(content).digest())
     return whole.hexdigest()[:32]

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from codegen.emit import files
-from codegen.emit.render import Generated, generate, merged
-from codegen.plan.plan import resolve
+from codegen.emit.generated import Generated, merged
 from codegen.schema.places import Places
 from codegen.schema.tree import Tree, tree
 
@@ -50,5 +49,8 @@ def prepare(
     kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]
     if len(kept) == len(receipts) and files.intact(out, {(p, d) for ledger in kept for p, d in ledger.files.items()}):
         return merged([msgspec.json.decode(ledger.result, type=Generated) for ledger in kept])
+    from codegen.emit.render import generate  # what is not imported costs a build with nothing to do no time
+    from codegen.plan.plan import resolve
+
     plans = [resolve(receipt, targets, where, root=root) for receipt in receipts]
     return generate(plans, out, build_info, write=write, inputs=inputs)

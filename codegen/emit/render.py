@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from codegen.emit import files, includes
+from codegen.emit.generated import Engine, Generated, Source, merged
 from codegen.emit.kernels import of_plan
 from codegen.emit.manifest import deflated, manifest, pinned, source_hashes
 from codegen.emit.operators import header, python_table
@@ -26,49 +27,6 @@ from codegen.schema.tree import Tree
 
 if TYPE_CHECKING:
     import jinja2
-
-
-class Source(msgspec.Struct, frozen=True):
-    """A generated source: `path` in out_dir, `digest` of its content, `receipts` whose libraries it is part of."""
-
-    path: str
-    digest: str
-    kind: str  # rows, table, operators, manifest
-    receipts: tuple[str, ...]
-    instances: tuple[str, ...] = ()  # names, of a rows source
-    includes: tuple[str, ...] = ()  # the headers it names
-
-
-class Engine(msgspec.Struct, frozen=True):
-    """A hand-written engine that a library needs, or a kernel that one launches.
-
-    Sources are relative to the tree; `shares` export nothing.
-    """
-
-    source: str
-    target: str
-    symbol: str
-    receipts: tuple[str, ...]
-    shares: tuple[str, ...] = ()
-    made: bool = False  # a kernel of fixed features: the source is generated, and named from out_dir
-    instances: tuple[str, ...] = ()  # names, of those
-    kernel: str = ""  # its name in builds.yaml of the target's backend
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return self.source, *self.shares
-
-
-class Generated(msgspec.Struct):
-    """What one generation made. `headers`, `written` and `removed` are paths relative to out_dir."""
-
-    sources: list[Source]
-    headers: list[str]
-    engines: list[Engine]
-    written: list[str] = []
-    removed: list[str] = []
-    size_budgets: dict[str, int] = {}  # bytes of a release library, by receipt
-    host: dict[str, list[str]] = {}  # the host code of a library, as patterns from the tree's root, by receipt
 
 
 def _c_type(axis: Axis) -> str:
@@ -414,24 +372,3 @@ def _rows(render: Renderer, source: RowSource) -> bytes:
         count=source.size,
         rows=[(instance.name, _row(instance)) for instance in source.instances],
     )
-
-
-def merged(parts: Sequence[Generated]) -> Generated:
-    """One answer for several receipts: a source or engine they share stands once and names them all."""
-    sources: dict[str, Source] = {}
-    engines: dict[str, Engine] = {}
-    for part in parts:
-        for source in part.sources:
-            old = sources.get(source.path)
-            sources[source.path] = (
-                source if old is None else msgspec.structs.replace(old, receipts=old.receipts + source.receipts)
-            )
-        for engine in part.engines:
-            was = engines.get(engine.symbol)
-            engines[engine.symbol] = (
-                engine if was is None else msgspec.structs.replace(was, receipts=was.receipts + engine.receipts)
-            )
-    headers = list(dict.fromkeys(header for part in parts for header in part.headers))
-    budgets = {receipt: size for part in parts for receipt, size in part.size_budgets.items()}
-    host = {receipt: patterns for part in parts for receipt, patterns in part.host.items()}
-    return Generated(list(sources.values()), headers, list(engines.values()), size_budgets=budgets, host=host)

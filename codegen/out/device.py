@@ -17,7 +17,7 @@ from codegen.schema.errors import CodegenError
 from codegen.tell import elf
 
 if TYPE_CHECKING:
-    from codegen.emit.render import Engine
+    from codegen.emit.generated import Engine
     from codegen.schema.targets import Target
     from codegen.schema.tree import Tree
 

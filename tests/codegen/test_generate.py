@@ -13,9 +13,10 @@ import sys
 import pytest
 
 from codegen.emit import files
+from codegen.emit.generated import Generated
 from codegen.emit.inputs import prepare
 from codegen.emit.manifest import inflated
-from codegen.emit.render import Generated, generate
+from codegen.emit.render import generate
 from codegen.plan.plan import resolve
 from codegen.schema.tree import tree
 from codegen.tell.check import mixed

@@ -7,8 +7,10 @@ from contextlib import suppress
 from random import Random
 
 import pytest
+import yaml
 
 from codegen.plan.plan import resolve
+from codegen.schema import yaml_io
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from codegen.tell.check import check
@@ -420,3 +422,13 @@ def test_bytes_that_are_no_text(copy: Copy) -> None:
     (copy.path / FLASH).write_bytes("receipt: flash".encode("utf-16"))
     with pytest.raises(CodegenError, match=rf"^{FLASH}: cannot be read: "):
         resolve("flash", ["cpu-avx2"], root=copy.tree())
+
+
+def test_what_is_read_quickly_is_what_yaml_says() -> None:
+    """Every file of the tree, and what only the loader itself may read."""
+    texts = [path.read_text() for folder in ("kernels", "receipts") for path in sorted((ROOT / folder).rglob("*.yaml"))]
+    assert len(texts) > 100
+    odd = "{a: [0x1F, 017, 1_000, -3, +4, 0, 12, 1e3, .5, ~, null, '', yes, No, ON, 2020-01-02, 3:20], b: {}, c: []}"
+    more = ["", "# nothing", "a: &x [1]\nb: *x", "a: {b: 1}\nc:\n  <<: {d: 2}", odd, "? 1\n: 2", "a: |\n  text\n"]
+    for text in [*texts, *more]:
+        assert yaml_io._load(text) == yaml.load(text, yaml_io._Loader), text
