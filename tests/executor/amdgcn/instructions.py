@@ -423,6 +423,20 @@ PAIRS = [  # {aa}, {bb}: pairs of registers, whose low words are the first two s
         "uuuu",
         2,
     ),
+    Case(
+        "v_subrev_co_u32 {d}, vcc, {a}, {b}\nv_subbrev_co_u32 {e}, vcc, {c}, {f}, vcc",
+        lambda a, b, c, d: words(wide(b, d) - wide(a, c)),
+        GFX9,
+        "uuuu",
+        2,
+    ),
+    Case(
+        "v_subrev_co_u32 {d}, vcc_lo, {a}, {b}\nv_subrev_co_ci_u32 {e}, vcc_lo, {c}, {f}, vcc_lo",
+        lambda a, b, c, d: words(wide(b, d) - wide(a, c)),
+        RDNA,
+        "uuuu",
+        2,
+    ),
 ]
 
 OTHERS = [
@@ -449,6 +463,12 @@ OTHERS = [
     *_three("v_min3_num_f32", lambda a, b, c: bits(np.fmin(np.fmin(f(a), f(b)), f(c))), "fff", ("gfx1201",)),
     *_three("v_minmax_f32", lambda a, b, c: bits(np.fmax(np.fmin(f(a), f(b)), f(c))), "fff", ("gfx1100",)),
     *_three("v_maxmin_num_f32", lambda a, b, c: bits(np.fmin(np.fmax(f(a), f(b)), f(c))), "fff", ("gfx1201",)),
+    Case(
+        "v_mov_b32 {d}, {c}\nv_mac_f32 {d}, {a}, {b}",
+        lambda a, b, c: bits(f(a) * f(b) + f(c)),
+        ("gfx90a",),
+        "mmm",
+    ),
     Case(
         "v_mov_b32 {d}, {c}\nv_fmac_f32 {d}, {a}, {b}",
         lambda a, b, c: bits((f(a).astype(F64) * f(b) + f(c)).astype(F32)),

@@ -110,6 +110,9 @@ def _forms(prefix: str, memory: str, load_tail: str, store_tail: str, kinds: tup
         for *names, high in HALVES if "half" in kinds else ():
             text = f"v_not_b32 v20, v4\n{prefix}_load_{names[spelling]} v20, {load_tail} offset:10"
             found.append(Move(text, _half(10, high), memory, on, 1))
+        if "half" in kinds and prefix != "buffer":
+            text = f"v_not_b32 v20, v4\n{prefix}_load_{('ubyte_d16', 'd16_u8')[spelling]} v20, {load_tail} offset:7"
+            found.append(Move(text, _half(7, False, "<u1"), memory, on, 1))
         for *names, size in STORES if "store" in kinds else ():
             at = _offset(size)
             text = f"{prefix}_store_{names[spelling]} {store_tail.format(_registers(32, size))} offset:{at}"

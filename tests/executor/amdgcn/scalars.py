@@ -167,6 +167,7 @@ FLOATS = [
     *_set("s_min_num_f32", BOTH, lambda a, b, c, o: word(min(real(a), real(b))), GFX12, kind="f"),
     *_set("s_ceil_f32", "{d}, {a}", lambda a, b, c, o: word(np.ceil(np.float32(real(a)))), GFX12, kind="m"),
     *_set("s_floor_f32", "{d}, {a}", lambda a, b, c, o: word(np.floor(np.float32(real(a)))), GFX12, kind="m"),
+    *_set("s_trunc_f32", "{d}, {a}", lambda a, b, c, o: word(np.trunc(np.float32(real(a)))), GFX12, kind="m"),
     *_set("s_cvt_f32_i32", "{d}, {a}", lambda a, b, c, o: word(signed(a)), GFX12),
     *_set("s_cvt_f32_u32", "{d}, {a}", lambda a, b, c, o: word(a), GFX12),
     *_set("s_cvt_u32_f32", "{d}, {a}", _clamped(0, 2**32 - 1), GFX12, kind="f"),

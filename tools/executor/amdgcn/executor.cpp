@@ -57,7 +57,7 @@ uint64_t amdgcn_block(amdgcn_machine* machine, void* memory, uint64_t bytes, int
   block.bytes = static_cast<u8*>(memory);
   block.size = bytes;
   block.defined.assign(bytes, u8(defined != 0));
-  block.writer.assign(bytes / 2 + 1, 0);
+  block.writer.assign(bytes, 0);
   block.read_only = read_only != 0;
   block.name = name;
   machine->blocks.push_back(std::move(block));

@@ -27,8 +27,8 @@ u32 read_global(Machine& machine, const Wave& wave, const Instruction& in, u64 a
   std::memcpy(&value, block.bytes + at, size_t(bytes));
   for (int i = 0; i < bytes; i++) defined &= bool(block.defined[at + u64(i)]);
   if (machine.options.races && !block.read_only)
-    for (u64 pair = at >> 1; pair <= (at + u64(bytes) - 1) >> 1; pair++) {
-      const u32 writer = block.writer[pair];
+    for (u64 byte = at; byte < at + u64(bytes); byte++) {
+      const u32 writer = block.writer[byte];
       if (writer && writer != wave.global_number && writer != ATOMIC_WRITER)
         fault("RACE", wave, in, "%s+%llu read, written by another wave in this launch", block.name.c_str(),
               (unsigned long long)at);
@@ -44,10 +44,10 @@ void write_global(Machine& machine, const Wave& wave, const Instruction& in, u64
   std::memcpy(block.bytes + at, &value, size_t(bytes));
   std::memset(&block.defined[at], 1, size_t(bytes));
   if (!machine.options.races) return;
-  for (u64 pair = at >> 1; pair <= (at + u64(bytes) - 1) >> 1; pair++) {
-    if (block.writer[pair] && block.writer[pair] != wave.global_number)
+  for (u64 byte = at; byte < at + u64(bytes); byte++) {
+    if (block.writer[byte] && block.writer[byte] != wave.global_number)
       fault("RACE", wave, in, "%s+%llu written by two waves", block.name.c_str(), (unsigned long long)at);
-    block.writer[pair] = wave.global_number;
+    block.writer[byte] = wave.global_number;
   }
 }
 
@@ -137,7 +137,7 @@ template <class Combine> void atomic(Machine& machine, Wave& wave, const Instruc
       if (!block.defined[offset + i]) fault("POISON", wave, in, "atomic on undefined memory");
     const u32 value = combine(old, wave.vgpr[from][lane]);
     std::memcpy(block.bytes + offset, &value, 4);
-    for (u64 pair = offset >> 1; pair <= (offset + 3) >> 1; pair++) block.writer[pair] = ATOMIC_WRITER;
+    for (u64 byte = offset; byte < offset + 4; byte++) block.writer[byte] = ATOMIC_WRITER;
     if (returns) put_loaded(wave, in.operand[0].index, lane, old, Extend::none, true);
   });
   if (returns)
@@ -270,6 +270,7 @@ LOAD("global_load_ubyte flat_load_ubyte global_load_u8 flat_load_u8", 1, Extend:
 LOAD("global_load_sbyte flat_load_sbyte global_load_i8 flat_load_i8", 1, Extend::i8)
 LOAD("global_load_ushort flat_load_ushort global_load_u16 flat_load_u16", 2, Extend::u16)
 LOAD("global_load_sshort flat_load_sshort global_load_i16 flat_load_i16", 2, Extend::i16)
+LOAD("global_load_ubyte_d16 flat_load_ubyte_d16 global_load_d16_u8 flat_load_d16_u8", 1, Extend::low_half)
 LOAD("global_load_short_d16 flat_load_short_d16 global_load_d16_b16 flat_load_d16_b16", 2, Extend::low_half)
 LOAD("global_load_short_d16_hi flat_load_short_d16_hi global_load_d16_hi_b16 flat_load_d16_hi_b16", 2,
      Extend::high_half)

@@ -61,7 +61,7 @@ struct Block {
   u8* bytes = nullptr;
   u64 size = 0;
   std::vector<u8> defined;
-  std::vector<u32> writer;  // by two bytes: the wave that wrote them in this launch
+  std::vector<u32> writer;  // by byte: the wave that wrote it in this launch
   bool read_only = false;
   std::string name;
 };

@@ -87,6 +87,20 @@ u32 truth_table(u32 a, u32 b, u32 c, int table) {
   return r;
 }
 
+/// d = f(a, b, d)
+template <class F> void accumulate(Wave& wave, const Instruction& in, F&& f) {
+  Sources s;
+  read_sources(wave, in, s, 2, Type::f32);
+  const int to = vector_index(wave, in);
+  before_read_vgpr(wave, in, to);
+  s.defined &= wave.vgpr_defined[to];
+  Lanes r;
+  each_lane([&](int lane) {
+    r.x[lane] = bits_of(f(as_float(s.value[0][lane]), as_float(s.value[1][lane]), as_float(wave.vgpr[to][lane])));
+  });
+  write_result(wave, in, r.x, s, Type::f32);
+}
+
 }  // namespace
 
 V1("v_mov_b32", Type::f32, a)
@@ -139,18 +153,12 @@ F3("v_min3_f32 v_min3_num_f32", min_number(min_number(x, y), z))
 F3("v_maxmin_f32 v_maxmin_num_f32", min_number(max_number(x, y), z))
 F3("v_minmax_f32 v_minmax_num_f32", max_number(min_number(x, y), z))
 F3("v_med3_f32 v_med3_num_f32", max_number(min_number(x, y), min_number(max_number(x, y), z)))
-INSTRUCTION("v_fmac_f32", {
-  Sources s;
-  read_sources(wave, in, s, 2, Type::f32);
-  const int to = vector_index(wave, in);
-  before_read_vgpr(wave, in, to);
-  s.defined &= wave.vgpr_defined[to];
-  Lanes r;
-  each_lane([&](int lane) {
-    r.x[lane] =
-        bits_of(std::fma(as_float(s.value[0][lane]), as_float(s.value[1][lane]), as_float(wave.vgpr[to][lane])));
+INSTRUCTION("v_fmac_f32", { accumulate(wave, in, [](float a, float b, float c) { return std::fma(a, b, c); }); })
+INSTRUCTION("v_mac_f32", {  // rounds the product first
+  accumulate(wave, in, [](float a, float b, float c) {
+    const float product = a * b;
+    return product + c;
   });
-  write_result(wave, in, r.x, s, Type::f32);
 })
 INSTRUCTION("v_dot2_f32_f16 v_dot2acc_f32_f16", {
   Sources s;

@@ -254,6 +254,7 @@ INSTRUCTION("v_add_co_u32", { with_carry(wave, in, Sum::add, false); })
 INSTRUCTION("v_addc_co_u32 v_add_co_ci_u32", { with_carry(wave, in, Sum::add, true); })
 INSTRUCTION("v_sub_co_u32", { with_carry(wave, in, Sum::subtract, false); })
 INSTRUCTION("v_subb_co_u32 v_sub_co_ci_u32", { with_carry(wave, in, Sum::subtract, true); })
+INSTRUCTION("v_subbrev_co_u32 v_subrev_co_ci_u32", { with_carry(wave, in, Sum::subtract_reversed, true); })
 INSTRUCTION("v_subrev_co_u32", { with_carry(wave, in, Sum::subtract_reversed, false); })
 
 #define COMPARE_INT(suffix, kind, type, cast, op)                                                                      \
