@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from codegen.plan.plan import Instance, Plan
+from codegen.plan.plan import Plan
 from codegen.schema import yaml_types
 from codegen.schema.axes import Family
 from codegen.schema.select import Clause
@@ -64,8 +64,20 @@ def of_plan(plan: Plan) -> dict[str, Kernel]:
         if key not in known:
             known[key] = [(kernel, _clauses(instance.family_, kernel)) for kernel in of_target(plan.tree, *key)]
         for kernel, clauses in known[key]:
-            if kernel.symbol not in found and any(_meets(instance, clause) for clause in clauses):
+            if kernel.symbol not in found and any(
+                _meets(instance.family_, instance.packed, clause) for clause in clauses
+            ):
                 found[kernel.symbol] = kernel
+    return found
+
+
+def serving(root: Tree, target: str, family: Family, packed: Iterable[int]) -> dict[str, int]:
+    """How many signatures of a family each kernel of a target serves, by its name; of backends that have kernels."""
+    held = [(kernel.name, _clauses(family, kernel)) for kernel in of_target(root, target, family.name)]
+    found: dict[str, int] = {}
+    for one in packed:
+        for name in [name for name, clauses in held if any(_meets(family, one, clause) for clause in clauses)]:
+            found[name] = found.get(name, 0) + 1
     return found
 
 
@@ -78,6 +90,5 @@ def _clauses(family: Family, kernel: Kernel) -> list[Clause]:
     return family.bind_of(said_of, [f"{text}{dtype}".strip() for text in when], path, family.document)
 
 
-def _meets(instance: Instance, clause: Clause) -> bool:
-    axes = instance.family_.axes
-    return all(allowed >> axis.code_in(instance.packed) & 1 for axis, allowed in zip(axes, clause, strict=True))
+def _meets(family: Family, packed: int, clause: Clause) -> bool:
+    return all(allowed >> axis.code_in(packed) & 1 for axis, allowed in zip(family.axes, clause, strict=True))

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from codegen.emit import kernels
 from codegen.plan.plan import pick_targets, sieve
 from codegen.plan.sieve import Leaf, Sieve
 from codegen.schema import language, select
@@ -188,6 +189,14 @@ def _yes(
     lines += [f"  {name}" for name in names[:_SHOWN]]
     if len(names) > _SHOWN:
         lines.append(f"  and {len(names) - _SHOWN} more")
+    for target in chosen:
+        served = kernels.serving(root, target.name, family, (leaf.packed for leaf in every[target.name]))
+        if served:
+            count = f"{len(served)} kernels" if len(served) > 1 else "1 kernel"
+            lines.append(
+                f"{count} of {target.name}, which {'serve' if len(served) > 1 else 'serves'} so many signatures:"
+            )
+            lines += [f"  {name} {number}" for name, number in served.items()]
     planned = [target.name for target in chosen if target.planned and every[target.name]]
     if planned:
         lines.append(f"planned: {', '.join(planned)}; no library holds these kernels yet, so nothing is built for it")

@@ -46,6 +46,16 @@ def test_a_listed_signature() -> None:
     assert ask("flash", name) == expected
 
 
+def test_kernels_of_a_gpu_are_named_with_what_they_serve() -> None:
+    """Each signature by one kernel."""
+    text = explain(tree(), "ck_default", "fmha_fwd dtype=bf16 hdim_q=80,96", ["hip-gfx942"]).text
+    assert "256 instances:" not in text
+    assert "512 instances:" in text
+    served = "2 kernels of hip-gfx942, which serve so many signatures:\n"
+    assert f"{served}  fmha_fwd_gfx942_d96-bf16 256\n  fmha_fwd_gfx942_d96_dropout-bf16 256\n" in text
+    assert "kernel" not in explain(tree(), "flash", "fmha_fwd dtype=bf16 hdim_q=96", AVX2).text
+
+
 def test_a_rule_is_named_with_its_sentence() -> None:
     assert ask("flash", "fmha_fwd dtype=bf16 hdim_q=128 bias=elementwise softcap=yes").splitlines() == [
         "no: flash does not list fmha_fwd dtype=bf16 hdim_q=128 bias=elementwise softcap=yes",
