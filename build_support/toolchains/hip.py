@@ -25,6 +25,8 @@ LLVM = "22"  # whose code the executor has decoded and the gates have measured
 DTYPES: Mapping[str, Sequence[str]] = {
     "bf16": ("-DTK_BF16=1",),
     "fp16": ("-DTK_BF16=0",),
+    "fp32": ("-DTK_BF16=0", "-DTK_FP32=1"),
+    "any": ("-DTK_BF16=0",),
     "fp8bf16": ("-DTK_BF16=0", "-DTK_FP8=1"),
     "fp8fp32": ("-DTK_BF16=0", "-DTK_FP8=2"),
 }

@@ -28,7 +28,7 @@ TOLERANCE = {
 
 @dataclasses.dataclass
 class Outcome:
-    """Of many problems of one dtype and pair of head dims."""
+    """Of many problems of one dtype and pair of head dims, 0x0 where there are none."""
 
     dtype: str
     hdim_q: int
@@ -40,7 +40,8 @@ class Outcome:
 
     @property
     def line(self) -> str:
-        said = f"{self.family} {self.dtype} {self.hdim_q}x{self.hdim_v}: {self.cases} problems, {len(self.wrong)} wrong"
+        hdim = f" {self.hdim_q}x{self.hdim_v}" if self.hdim_q else ""
+        said = f"{self.family} {self.dtype}{hdim}: {self.cases} problems, {len(self.wrong)} wrong"
         return f"{said}, worst error {self.worst:.2f} of its bound"
 
 

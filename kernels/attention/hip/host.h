@@ -1,17 +1,10 @@
-// What the host functions of attention on HIP share: the kernels that the library holds, what a lane's loads demand, and how scores are made.
-// Compiled with -DTILEKILN_KERNELS=<K(name) for every kernel there is>; those that no row of the library needs are null.
+// What the host functions of attention on HIP share: what a lane's loads demand, and how scores are made.
 #pragma once
-#include <string.h>
-
 #include <initializer_list>
 
 #include "kernels/attention/fill_scores.h"
 #include "kernels/attention/fmha_fwd/hip/problem.h"
-#include "kernels/backends/hip/kernel.h"
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::hip::Kernel name;
-TILEKILN_KERNELS
-#undef K
+#include "kernels/backends/hip/held.h"
 
 namespace tilekiln::hip {
 
@@ -23,31 +16,6 @@ constexpr float log2_e = 1.4426950408889634f;
 constexpr i64 multiple = 8;         // elements: 16 bytes, what a lane loads at once
 constexpr i64 most_row = 1 << 22;   // elements from row to row: a tile's rows are counted in bytes of 31 bits
 constexpr i64 most_blocks = 65535;  // of the grid's second and third dimension
-
-// The first kernel whose name begins so and that `fits`; null: the library has none.
-template <class Fits>
-const Kernel* find_kernel(const char* name, Fits&& fits) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  for (const Kernel* kernel : kernels) {
-    if (kernel != nullptr && strncmp(kernel->name, name, strlen(name)) == 0 && fits(*kernel)) return kernel;
-  }
-  return nullptr;
-}
-
-template <class Build>
-const Build& build_as(const Kernel& kernel) {
-  return *static_cast<const Build*>(kernel.build);
-}
-
-[[maybe_unused]] const Kernel* any() {
-  return find_kernel("", [](const Kernel&) { return true; });
-}
-
-[[maybe_unused]] tilekiln_status fail_kernel(const char* what) {
-  return fail(TILEKILN_INTERNAL, "the library has a row for hip without its kernel, %s", what);
-}
 
 // The smallest forward kernel whose name begins so, of the dtype, with dropout or without, that holds both head dims.
 [[maybe_unused]] const Kernel* find_forward(const char* name, i64 hdim_q, i64 hdim_v, bool bf16, bool dropout,

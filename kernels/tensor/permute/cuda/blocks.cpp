@@ -4,6 +4,7 @@
 
 #include "kernels/backends/cuda/kernel.h"
 #include "kernels/tensor/cuda/row.h"
+#include "kernels/tensor/vectors.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _permute_blocks)
@@ -21,30 +22,9 @@ using tensor::Way;
 
 long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
 
-// Elements, a power of two up to `most`, that every step of `length` > 1 and address lets move at once.
-long long elements_at_once(const Move& m, long long most) {
-  long long count = most;
-  const auto fit = [&](long long step) {
-    while (step % count != 0) count /= 2;
-  };
-  const auto fit_address = [&](const void* address) {
-    while (reinterpret_cast<uintptr_t>(address) % (static_cast<uintptr_t>(count) << m.bytes) != 0) count /= 2;
-  };
-  for (int i = 0; i < kOuter; ++i) {
-    if (m.outer[i] > 1) fit(m.outer_x[i]), fit(m.outer_y[i]);
-  }
-  if (m.rows > 1) fit(m.row_x), fit(m.row_y);
-  fit(m.columns);
-  fit_address(m.x), fit_address(m.y);
-  return count;
-}
-
 void fill_rows(Row* row, int threads, long long* work) {
   Move& m = row->move;
-  const long long once = elements_at_once(m, 16 >> m.bytes);
-  for (int i = 0; i < kOuter; ++i) m.outer_x[i] /= once, m.outer_y[i] /= once;
-  m.row_x /= once, m.row_y /= once, m.columns /= once;
-  row->bytes = static_cast<int>(once << m.bytes);
+  row->bytes = static_cast<int>(tensor::as_vectors(&m) << m.bytes);
   constexpr int together = 4;  // vectors of a thread
   row->lanes = 1;
   while (row->lanes < threads && static_cast<long long>(row->lanes) * together < m.columns) row->lanes *= 2;

@@ -1,0 +1,51 @@
+// The row of HIP's matrix products: the one argument of the kernel, and what one code object is made for. Plain data.
+#pragma once
+
+namespace tilekiln::hip::gemm {
+
+// Bits of Row::features, uniform over a launch.
+enum Feature : int {
+  kOutFp32 = 1,  // out and the extra matrices are fp32; else of the dtype of a
+  kBiasOfRows = 2,
+  kWideA = 4,  // lines of a, contiguous along k, begin at 16 bytes
+  kWideB = 8,
+  kAcrossA = 16,  // neighbouring rows of a lie together, not neighbours along k
+  kAcrossB = 32,
+};
+
+// A matrix that the epilogue reads, null: none. Then sum = sum x, where `multiply`, else sum + factor x.
+struct Extra {
+  const void* data;
+  long long row, column, batch;  // strides in elements
+  float factor;
+  int multiply;
+};
+
+// Where elements of an operand lie: [batch b + line l + step s], of row l of a or column l of b, and s along k.
+struct Operand {
+  const void* data;
+  long long batch, line, step;
+};
+
+// out[i][j] = activation(alpha row_scale[i] column_scale[j] sum over k of a b + bias, then the extras), i < m, j < n.
+struct Row {
+  Operand a, b;
+  void* out;
+  long long out_row, out_batch;  // strides in elements; columns follow each other
+  Extra extra[2];
+  const float *bias, *row_scale, *column_scale;
+  float alpha, clamp_min, clamp_max;
+  int m, n, k;
+  int tiles_m, tiles_n;  // of one product
+  int activation;        // matrix::Activation
+  int features;
+};
+
+// What the host must know of a code object, which holds one as `tilekiln_gemm_build`.
+struct Build {
+  int rows, columns;  // of a tile
+  int threads;
+  int bf16;  // else fp16
+};
+
+}  // namespace tilekiln::hip::gemm

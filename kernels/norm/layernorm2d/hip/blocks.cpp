@@ -1,0 +1,5 @@
+// The blocks engine of layernorm2d on HIP targets.
+#include "kernels/norm/hip/launch.h"
+
+extern "C" const tilekiln::hip::Engine TILEKILN_ENGINE(TILEKILN_TARGET, _layernorm2d) = {
+    tilekiln::hip::norm::launch_normalise, tilekiln::hip::any};

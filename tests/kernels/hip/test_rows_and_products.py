@@ -1,0 +1,61 @@
+"""Norms, softmax, gates, moves and matrix products on HIP targets over hipsim.
+
+Emulated (functional), never run on AMD silicon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from codegen.emit import kernels
+from codegen.plan.plan import resolve
+from codegen.schema.tree import tree
+from tests.kernels.hip.test_library import TARGETS, report
+from tools.executor.amdgcn.code_object import ARCHITECTURES
+
+ROWS = "family=rmsnorm2d,softmax dtype=bf16 or family=layernorm2d_rdquant,silu_and_mul dtype=fp16"
+WHERE = {
+    "norm_default": f"{ROWS} or family=rmsnorm2d_rdquant dtype=fp32 or family=permute,transpose element=bytes1,bytes4",
+    "gemm_default": "family=gemm dtype=bf16 activation=none,gelu c=yes or family=batched_gemm dtype=fp16",
+}
+
+pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
+
+
+@pytest.fixture(scope="module")
+def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
+    return {receipt: build_library(receipt, targets=TARGETS, where=where) for receipt, where in WHERE.items()}
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
+    """Rows of 0 to 4,099 columns, packed or not, in place; moves bit for bit; products of every layout and epilogue."""
+    for receipt, library in libraries.items():
+        problems = report(library, architecture, pytestconfig, tmp_path / "report.json", 6)["problems"]
+        assert len(problems) == {"norm_default": 9, "gemm_default": 2}[receipt]
+        worst = [one["worst"] for one in problems if "norm" in one["family"] or "softmax" in one["family"]]
+        assert all(one > 0 for one in worst)
+
+
+def test_every_row_has_a_kernel():
+    """By the plan alone: a product has that of its dtype, a norm one of its own, moves the one there is."""
+    for architecture in ARCHITECTURES:
+        for receipt in ("gemm_default", "gemm_multi_d", "norm_default", "norm_ck"):
+            plan = resolve(receipt, [f"hip-{architecture}"])
+            held = {kernel.name for kernel in kernels.of_plan(plan).values()}
+            assert plan.instances
+            for instance in plan.instances:
+                signature = instance.signature
+                product = "gemm" in instance.family
+                name = "gemm" if product else "move" if "element" in signature else instance.family
+                assert f"{name}_{architecture}-{signature.get('dtype', 'any')}" in held, instance.name
+
+
+def test_products_of_other_dtypes_are_refused():
+    root = tree()
+    for family in ("gemm", "batched_gemm", "gemm_multi_d"):
+        (rule,) = root.refusals(root.target("hip-gfx942"), root.family(family))
+        assert rule.name == "hip_products_of_16_bits"
