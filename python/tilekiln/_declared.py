@@ -313,6 +313,9 @@ class FusedMoeArguments(RunArguments, total=False):
     smooth_scale: Array | None
     down_smooth_scale: Array | None
     expert_mask: Array | None
+    gate_up_bias: Array | None
+    down_bias: Array | None
+    local_tokens: Array | None
     out: Array | None
     group: int
     activation: Literal["silu", "gelu", "gelu_tanh", "relu"]

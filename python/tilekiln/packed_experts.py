@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from ._native import ArgumentError
 from .operators import _call, refuse_gradients
 from .products import PackedWeight, _array, _as_fp32, _dtype, _is_torch, _padded
-from .quantised_weight import QuantisedWeight
+from .quantised_weight import LANES, QuantisedWeight
 
 if TYPE_CHECKING:
     from ._arguments import Array
@@ -19,6 +19,7 @@ class ExpertArguments(TypedDict, total=False):
 
     activation: str
     expert_mask: Array | None
+    local_tokens: Array | None
     num_threads: int
     stream: Stream | None
 
@@ -27,7 +28,8 @@ class PackedExperts:
     """The weights of experts, packed for `experts` once: as they are, or quantised. Of NumPy or PyTorch.
 
     `gate_up` and `down` are what `Library.fused_moe` takes, `gate_up_scale`, `down_scale`, `smooth_scale` and
-    `down_smooth_scale` too where they are quantised, else None. All are copies: the weights may change or go.
+    `down_smooth_scale` too where they are quantised, else None, and `gate_up_bias` and `down_bias` where they were
+    given. All but the smooth scales are copies: the weights may change or go.
     """
 
     def __init__(
@@ -39,6 +41,8 @@ class PackedExperts:
         group: int | None = None,
         smooth_scale: Array | None = None,
         down_smooth_scale: Array | None = None,
+        gate_up_bias: Array | None = None,
+        down_bias: Array | None = None,
     ) -> None:
         """Pack gate_up (experts, 2 inter, hidden), gate first, and down (experts, hidden, inter).
 
@@ -46,7 +50,8 @@ class PackedExperts:
         `QuantisedWeight` does, hidden and inter multiples of 8, with a factor a row and `group` numbers along it: None
         is 32 of them for int4, and the whole row for int8. smooth_scale (experts, hidden) and down_smooth_scale
         (experts, inter), fp32 and not 0, are what rows are multiplied by before they become int8; weights are divided
-        by them first, so that results stay what they are.
+        by them first, so that results stay what they are. gate_up_bias (experts, rows of gate_up) and down_bias
+        (experts, hidden), of any floating dtype, are added to the products.
         Raises ArgumentError for anything else.
         """
         for name, weight in (("gate_up", gate_up), ("down", down)):
@@ -87,6 +92,22 @@ class PackedExperts:
         self.gate_up_scale: Any = None if bits is None else _joined(gate_ups, "scale")[:count]
         self.down_scale: Any = None if bits is None else _joined(downs, "scale")[:count]
 
+        self.gate_up_bias = self._bias("gate_up_bias", gate_up_bias, (count, rows), len(parts))
+        self.down_bias = self._bias("down_bias", down_bias, (count, self.hidden), 1)
+
+    def _bias(self, name: str, bias: Any, shape: tuple[int, int], parts: int) -> Any:
+        """fp32 (experts, panels, 64), those of each part begin a panel; None without a bias."""
+        if bias is None:
+            return None
+        if tuple(_array(name, bias).shape) != shape:
+            raise ArgumentError(
+                f"{name}: shape was {tuple(bias.shape)}, must be {shape}: (experts, rows of the weight)"
+            )
+        count, length = shape[0], shape[1] // parts
+        wide = _as_fp32(bias).reshape(count * parts, length)
+        padded = _padded(wide, count * parts, -(-length // LANES) * LANES)
+        return padded.reshape(count, -1, LANES)
+
     def __repr__(self) -> str:
         kind = (
             "int4"
@@ -115,12 +136,14 @@ def experts(
     rows = x if x.ndim == 2 else x.reshape(-1, x.shape[-1])
     if weights.gate_up_scale is None and _dtype(weights.gate_up) != _dtype(x):
         raise ArgumentError(f"weights: dtype was {_dtype(weights.gate_up)}, must be {_dtype(x)}, the dtype of x")
-    quantised = {
-        name: array
-        for name in ("gate_up_scale", "down_scale", "smooth_scale", "down_smooth_scale")
-        if (array := getattr(weights, name)) is not None
-    }
-    given: dict[str, Any] = {**arguments, **quantised}
+    quantised, biases = (
+        {name: array for name in names if (array := getattr(weights, name)) is not None}
+        for names in (
+            ("gate_up_scale", "down_scale", "smooth_scale", "down_smooth_scale"),
+            ("gate_up_bias", "down_bias"),
+        )
+    )
+    given: dict[str, Any] = {**arguments, **quantised, **biases}
     if quantised:
         given["group"] = weights.group
     ids = topk_ids.int() if _is_torch(topk_ids) else topk_ids.astype("int32", copy=False)

@@ -87,6 +87,28 @@ def quantised(packed: tk.PackedExperts, rows: int, inter: int, *, of_down: bool 
     return np.concatenate([whole[:, :inter], whole[:, count * 32 : count * 32 + inter]], axis=1)
 
 
+def biases_and_tokens(
+    p: Problem, kind: str, gated: bool, shape: tuple[int, ...], seed: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments of a call, and of the reference."""
+    tokens, experts, _, hidden, inter = shape
+    random = np.random.default_rng(seed)
+    first = random.standard_normal((experts, inter * (2 if gated else 1))).astype(F32)
+    second = random.standard_normal((experts, hidden)).astype(F32)
+    local = int(random.integers(-1, tokens + 2))
+    more = {"gate_up_bias": first, "down_bias": second}
+    call: dict[str, Any] = dict(more)
+    if kind not in ("row", "column"):
+        packed = tk.PackedExperts(
+            np.zeros((experts, first.shape[1], hidden), F32), np.zeros((experts, hidden, inter), F32), **more
+        )
+        call = {"gate_up_bias": packed.gate_up_bias, "down_bias": packed.down_bias}
+        if kind[-1] in "48":  # whole panels of what is multiplied, of which there may be more
+            call = {name: array for name, array in call.items() if array.shape[:2] == getattr(p, name[:-5]).shape[:2]}
+            more = {name: array for name, array in more.items() if name in call}
+    return {**call, "local_tokens": np.array([local], np.int32)}, {**more, "local_tokens": local}
+
+
 CASES = [(d, k) for d, k in itertools.product(("fp32", "fp16", "bf16"), KINDS) if d != "fp32" or k[-1] not in "48"]
 
 
@@ -104,6 +126,10 @@ def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str
             every[1::2] = 1
             call["expert_mask"] = expected["expert_mask"] = every
             p.ids = 2 * p.ids + 1
+        if seed % 2:
+            more, of_reference = biases_and_tokens(p, kind, gated, shape, seed)
+            call |= more
+            expected |= of_reference
         out = np.full((shape[0], shape[3] + 3), 77, NUMPY[dtype])
         arrays = [guarded(a, "after") if a.size else a for a in (p.x, p.ids, p.weights)]
         arrays += [guarded(a, "after") if a.size and a.flags.c_contiguous else a for a in (p.gate_up, p.down)]
@@ -163,6 +189,19 @@ def test_experts_of_torch() -> None:
         e = ids[token, slot]
         gate, up = (gate_up[e] @ x.reshape(10, 64)[token]).chunk(2)
         expected[token] += weights[token, slot] * (down[e] @ (torch.nn.functional.silu(gate) * up))
+    biases = torch.randn(4, 48), torch.randn(4, 64)
+    with_biases = expected.clone()
+    for token, slot in itertools.product(range(10), range(2)):
+        e = ids[token, slot]
+        for sign, its in ((-1, (0, 0)), (1, (biases[0][e], biases[1][e]))):
+            gate, up = (gate_up[e] @ x.reshape(10, 64)[token] + its[0]).chunk(2)
+            with_biases[token] += (
+                sign * weights[token, slot] * (down[e] @ (torch.nn.functional.silu(gate) * up) + its[1])
+            )
+    packed = tk.PackedExperts(gate_up, down, gate_up_bias=biases[0], down_bias=biases[1])
+    made = tk.experts(x, ids, weights, packed, local_tokens=torch.tensor([7], dtype=torch.int32)).reshape(10, 64)
+    torch.testing.assert_close(made[:7], with_biases[:7], atol=1e-4, rtol=1e-4)
+    assert not made[7:].any()
     for bits, near in ((None, 2e-2), (8, 4e-2), (4, 4e-1)):
         packed = tk.PackedExperts(gate_up.bfloat16(), down.bfloat16(), bits=bits)
         made = tk.experts(x.bfloat16(), ids, weights.bfloat16(), packed)
@@ -191,6 +230,7 @@ BAD_WEIGHTS: list[tuple[Callable[[], Any], str]] = [
     (lambda: tk.PackedExperts(GATE_UP[:, :9], DOWN), "gate_up: rows was 9, must be 16, twice the inter of down, or 8"),
     (lambda: tk.PackedExperts(GATE_UP, DOWN, bits=3), "bits: was 3, must be 4 or 8"),
     (lambda: tk.PackedExperts(GATE_UP, DOWN, smooth_scale=DOWN[0]), "smooth_scale: was given without bits"),
+    (lambda: tk.PackedExperts(GATE_UP, DOWN, down_bias=DOWN[0]), r"down_bias: shape was \(8, 8\), must be \(2, 8\)"),
     (lambda: tk.PackedExperts(GATE_UP, DOWN, bits=8, smooth_scale=DOWN[0]), "down_smooth_scale: must be given with"),
 ]
 
@@ -213,6 +253,10 @@ INT8 = {
 }  # fmt: skip
 SMOOTH = {"smooth_scale": np.ones((2, 64), F32), "down_smooth_scale": np.ones((2, 64), F32)}
 BAD: list[tuple[dict[str, Any], str]] = [
+    ({"gate_up_bias": np.zeros((2, 128), F32)}, "gate_up_bias: shape was (2, 128), must be (2, 2, 64)"),
+    ({**PLAIN, "down_bias": np.zeros((2, 63), F32)}, "down_bias: shape was (2, 63), must be (2, 64)"),
+    ({**PLAIN, "down_bias": np.zeros((2, 128), F32)[:, ::2]}, "down_bias: the stride of its last dimension was 2"),
+    ({"local_tokens": np.zeros(2, np.int32)}, "local_tokens: dimension 0 was 2 long, must have one element"),
     ({"topk_ids": np.zeros((2, 2), np.int32)}, "topk_ids: token count was 2, must be 3, the token count of x"),
     ({"topk_weights": np.zeros((3, 1), F32)}, "topk_weights: topk was 1, must be 2, the topk of topk_ids"),
     ({"gate_up": GOOD["gate_up"].astype(F32)}, "gate_up: dtype was fp32, must be"),

@@ -6,7 +6,7 @@ import copy
 from types import SimpleNamespace
 from typing import Any
 
-FORMS = ("packed", "int8", "int4", "bare", "compile", "torch-int4")
+FORMS = ("packed", "int8", "int4", "bare", "compile", "packed-compile", "torch-int4")
 GROUP = 32
 
 
@@ -27,6 +27,8 @@ def form_of(model: Any, form: str) -> Any:
         optimize(made, weights=form if form in ("int8", "int4") else None)
         if form == "bare":
             return Bare(made)
+        if form == "packed-compile":
+            made.forward = torch.compile(made.forward)
     return made
 
 

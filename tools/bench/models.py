@@ -5,8 +5,8 @@ token of each sequence behind a cache of PAST, prefill a prompt. Each sample of 
 one process, by thread CPU time, pinned; the median of eager's time over the form's is shown. Roof: the bytes of the
 weights of a token over the speed at which a core reads. Error: relative to the model in fp32, of the logits. Forms:
 packed, int8 and int4 of tilekiln.torch.optimize; bare, the operators of packed without Transformers; compile,
-torch.compile of eager; torch-int4, PyTorch's own int4 product. Wants PyTorch, Transformers, and the receipts flash,
-gemm_default, gemm_linear and norm_default built for this machine.
+torch.compile of eager; packed-compile, of packed; torch-int4, PyTorch's own int4 product. Wants PyTorch, Transformers,
+and the receipts flash, gemm_default, gemm_linear and norm_default built for this machine.
 """
 
 from __future__ import annotations

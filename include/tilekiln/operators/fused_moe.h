@@ -23,7 +23,9 @@ extern "C" {
  * expert before. In Python `tilekiln.PackedExperts` packs and quantises, and `tilekiln.experts` takes it.
  *
  * An id outside of 0 to experts - 1 is no expert's; a token without one is 0. With expert_mask ids count all experts, and gate_up and
- * down hold those whose number there is not 0, in their order. An expert may have any number of tokens.
+ * down hold those whose number there is not 0, in their order. An expert may have any number of tokens. With local_tokens only so many
+ * tokens count, of those that there are. gate_up_bias and down_bias are added to the products, gate's before the activation; of panels they
+ * are as flatmm has them, 0 past their ends.
  *
  * Sums of a product are fp32, in one order; what goes into the second product is rounded to the dtype of x, gate's activation too.
  * The products of a token are summed in fp32 in the order of experts, then rounded once: results have the same bits for any number of
@@ -42,6 +44,11 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* smooth_scale; /* fp32 (experts, hidden); or null. What rows of x are multiplied by before they become int8, by expert */
   const tilekiln_tensor* down_smooth_scale; /* fp32; or null. The same of the rows between the products */
   const tilekiln_tensor* expert_mask; /* int32; or null. (all experts): 0 for those that are elsewhere */
+  const tilekiln_tensor* gate_up_bias; /* fp32; or null. (experts, 2 inter), or (experts, inter) without up: added to the first products; of panels
+     (experts, panels, 64) */
+  const tilekiln_tensor* down_bias; /* fp32; or null. (experts, hidden): added to the second product, before the router's weight; of panels (experts,
+     panels, 64) */
+  const tilekiln_tensor* local_tokens; /* int32; or null. How many tokens count, read when the call runs; the others are 0; below 0: none */
   const tilekiln_tensor* out; /* dtype of x (tokens, hidden). The weighted sums */
   int32_t group; /* numbers along a row of a weight that share a factor */
   int32_t activation; /* 0 (silu), 1 (gelu), 2 (gelu_tanh) or 3 (relu). What gate goes through */

@@ -13,7 +13,9 @@ struct Experts {
   i64 gate_scale_step, up_scale, down_scale_step;  // of b_scale
   const char* x;
   char* out;
-  const int *topk_ids, *expert_mask;
+  const int *topk_ids, *expert_mask, *local_tokens;
+  const float *gate_bias, *down_bias;                            // null: without; up's stands gate.n further
+  i64 gate_bias_row, down_bias_row;                              // elements from expert to expert
   const float *topk_weights, *smooth_scale, *down_smooth_scale;  // null: without
   i64 x_row, out_row;                                            // bytes
   i64 ids_row, weights_row, smooth_row, down_smooth_row;         // elements

@@ -123,6 +123,16 @@ tilekiln_status down_columns(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
+// Of a matrix of each expert (experts, rows, columns), or panels.
+static tilekiln_status bias_of(const tilekiln_tensor& weight, tilekiln_shape* shape) {
+  if (weight.ndim == 3) *shape = {2, {weight.shape[0], weight.shape[1]}};
+  if (weight.ndim != 3) *shape = {3, {weight.shape[0], weight.shape[1], kPanelLanes}};
+  return TILEKILN_OK;
+}
+
+tilekiln_status biases(const Args& args, tilekiln_shape* shape) { return bias_of(*args.gate_up, shape); }
+tilekiln_status down_biases(const Args& args, tilekiln_shape* shape) { return bias_of(*args.down, shape); }
+
 tilekiln_status factors(const Args& args, tilekiln_shape* shape) {
   *shape = factors_of(*args.gate_up, args.x->shape[1], args.group);
   return TILEKILN_OK;
@@ -147,6 +157,8 @@ tilekiln_status scales(const Args& args, Call& call) {
 }
 
 tilekiln_status features(const Args& args, Call& call) {
+  for (const Array* bias : {&call.in.gate_up_bias, &call.in.down_bias})
+    if (bias->given()) TILEKILN_TRY(matrix::check_contiguous_from(*bias, 1));
   if (call.in.gate_up.ndim == 3) return check_plain(call);
   return check_packed(args, call);
 }
@@ -174,6 +186,10 @@ void fill(const Args& args, Call& call) {
   to.topk_weights = matrix::numbers(in.topk_weights), to.weights_row = in.topk_weights.stride[0];
   if (in.expert_mask.given()) to.expert_mask = reinterpret_cast<const int*>(in.expert_mask.data);
   to.smooth_scale = matrix::numbers(in.smooth_scale), to.down_smooth_scale = matrix::numbers(in.down_smooth_scale);
+  if (in.local_tokens.given()) to.local_tokens = reinterpret_cast<const int*>(in.local_tokens.data);
+  to.gate_bias = matrix::numbers(in.gate_up_bias), to.down_bias = matrix::numbers(in.down_bias);
+  if (in.gate_up_bias.given()) to.gate_bias_row = in.gate_up_bias.stride[0];
+  if (in.down_bias.given()) to.down_bias_row = in.down_bias.stride[0];
   if (in.smooth_scale.given())
     to.smooth_row = in.smooth_scale.stride[0], to.down_smooth_row = in.down_smooth_scale.stride[0];
   to.gate_step = bytes_from(in.gate_up, 0), to.down_step = bytes_from(in.down, 0);
@@ -324,8 +340,9 @@ tilekiln_status launch(StageCall<Experts>& call) {
   }));
   // A product of the rows of one expert, from what `a` holds.
   const auto of_expert = [&](const Grouped& product, int expert, int m, i64 b_step, i64 scale_step, const Quantised& a,
-                             const void* rows, i64 row_bytes) {
+                             const void* rows, i64 row_bytes, const float* bias, i64 bias_row) {
     Grouped g = product;
+    g.product.bias = bias != nullptr ? bias + expert * bias_row : nullptr;
     const i64 first = lists.firsts[expert];
     g.product.m = m;
     g.product.b = moved(g.product.b, expert * b_step);
@@ -346,13 +363,14 @@ tilekiln_status launch(StageCall<Experts>& call) {
   TILEKILN_TRY(each_block(call, lists, e.gate.product, tile_rows, e.gated ? 2 : 1,
                           [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
                             Grouped g = of_expert(e.gate, expert, m, e.gate_step, e.gate_scale_step, work.x,
-                                                  work.copied, x_bytes);
+                                                  work.copied, x_bytes, e.gate_bias, e.gate_bias_row);
                             Problem& p = g.product;
                             p.out = work.between + lists.firsts[expert] * work.between_row;
                             p.out_row = p.n;
                             run(g, unit, scratch);
                             if (!e.gated) return;
                             p.b = moved(p.b, e.up_offset);
+                            if (p.bias != nullptr) p.bias += p.n;
                             g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
                             p.activation = matrix::Activation::none;
                             p.multiply = true;
@@ -367,15 +385,15 @@ tilekiln_status launch(StageCall<Experts>& call) {
       engine.rows(work.h.row(row, work.between + row * work.between_row, matrix::Dtype::fp32, smooth), 0);
     }));
   }
-  TILEKILN_TRY(each_block(
-      call, lists, e.down.product, tile_rows, 1, [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
-        Grouped g =
-            of_expert(e.down, expert, m, e.down_step, e.down_scale_step, work.h, work.between, work.between_row);
-        if (!e.quantised) g.product.lda = work.between_row / size;
-        g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
-        g.product.out_row = work.sums_row;
-        run(g, unit, scratch);
-      }));
+  TILEKILN_TRY(each_block(call, lists, e.down.product, tile_rows, 1,
+                          [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
+                            Grouped g = of_expert(e.down, expert, m, e.down_step, e.down_scale_step, work.h,
+                                                  work.between, work.between_row, e.down_bias, e.down_bias_row);
+                            if (!e.quantised) g.product.lda = work.between_row / size;
+                            g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
+                            g.product.out_row = work.sums_row;
+                            run(g, unit, scratch);
+                          }));
   return each_row(call, e.tokens, static_cast<double>(e.topk) * e.hidden, [&](i64 token) {
     int rows[127];
     float factors[127];

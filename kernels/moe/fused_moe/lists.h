@@ -38,7 +38,9 @@ struct Lists {
     int local = 0;
     for (int e = 0; e < call.all_experts; ++e) here[e] = call.expert_mask[e] != 0 ? local++ : -1;
     std::fill_n(firsts, call.experts + 1, 0);
+    const i64 counted = call.local_tokens != nullptr ? *call.local_tokens : call.tokens;
     const auto expert_of = [&](i64 token, int slot) {
+      if (token >= counted) return -1;
       int id = call.topk_ids[token * call.ids_row + slot];
       if (call.expert_mask != nullptr) id = id >= 0 && id < call.all_experts ? here[id] : -1;
       return id < call.experts ? id : -1;

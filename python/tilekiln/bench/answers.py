@@ -120,9 +120,13 @@ def _sorted(given: Given, made: Given) -> float:
 
 
 def _experts(given: Given, made: Given) -> float:
-    names = ("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "expert_mask")
+    names = (
+        *("x", "topk_ids", "topk_weights", "gate_up", "down", "activation", "expert_mask"),
+        *("gate_up_bias", "down_bias"),
+    )
+    local = int(given["local_tokens"][0]) if "local_tokens" in given else None
     dtype = {"float32": "fp32", "float16": "fp16"}.get(made["out"].dtype.name, "bf16")
-    return _product(made["out"], moe.fused_moe(**_only(given, *names), dtype=dtype))
+    return _product(made["out"], moe.fused_moe(**_only(given, *names), local_tokens=local, dtype=dtype))
 
 
 def _product(out: Any, right: gemm_.Result) -> float:

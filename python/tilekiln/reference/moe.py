@@ -85,16 +85,24 @@ def fused_moe(
     smooth_scale: NDArray[np.float32] | None = None,
     down_smooth_scale: NDArray[np.float32] | None = None,
     expert_mask: NDArray[np.int32] | None = None,
+    gate_up_bias: NDArray[np.float32] | None = None,
+    down_bias: NDArray[np.float32] | None = None,
+    local_tokens: int | None = None,
     dtype: str,
 ) -> Result:
     """The weighted sums of experts (tokens, hidden) in float64, with how far a kernel may be from each.
 
     gate_up (experts, 2 inter or inter, hidden), down (experts, hidden, inter): numbers times their factors where they
-    are quantised; rows then become int8 before each product. dtype: of x and out. What the bound of `gemm` says of both
+    are quantised; rows then become int8 before each product. gate_up_bias (experts, 2 inter or inter), down_bias
+    (experts, hidden). dtype: of x and out. What the bound of `gemm` says of both
     products is carried through the multiplication of gate and up, which round to dtype where nothing is quantised.
     """
     tokens, hidden = x.shape
     inter = down.shape[2]
+    if local_tokens is not None:
+        topk_ids = np.where(np.arange(tokens)[:, None] < local_tokens, topk_ids, -1)
+    first_bias = np.zeros(gate_up.shape[:2]) if gate_up_bias is None else gate_up_bias
+    second_bias = np.zeros(down.shape[:2]) if down_bias is None else down_bias
     out, error, magnitude = (np.zeros((tokens, hidden)) for _ in range(3))
     between = "fp32" if quantised else dtype
     local = np.arange(len(gate_up))
@@ -112,10 +120,10 @@ def fused_moe(
                 rows, off = _int8_rows(rows, np.abs(rows) * U)
             wide = gate_up[e].astype(np.float64)
             carried = off @ np.abs(wide).T
-            gate = gemm(rows, wide[:inter].T, activation=activation, dtype=between)
+            gate = gemm(rows, wide[:inter].T, bias=first_bias[e, :inter], activation=activation, dtype=between)
             h, h_error = gate.out, gate.bound + SLOPE * carried[:, :inter]
             if len(wide) != inter:
-                up = gemm(rows, wide[inter:].T, dtype="fp32")
+                up = gemm(rows, wide[inter:].T, bias=first_bias[e, inter:], dtype="fp32")
                 up_error = up.bound + carried[:, inter:]
                 h, h_error = h * up.out, np.abs(h) * up_error + np.abs(up.out) * h_error + h_error * up_error
                 h_error += ROUNDING[between] * (np.abs(h) + h_error) + (2.0**-25 if between == "fp16" else 2.0**-126)
@@ -124,7 +132,7 @@ def fused_moe(
                 smooth = np.float64(1) if down_smooth_scale is None else down_smooth_scale[e].astype(np.float64)
                 h, h_error = _int8_rows(h * smooth, np.abs(h * smooth) * U + h_error * smooth)
             second = down[e].astype(np.float64).T
-            product = gemm(h, second, dtype="fp32")
+            product = gemm(h, second, bias=second_bias[e], dtype="fp32")
             np.add.at(out, mine, weights * product.out)
             np.add.at(error, mine, np.abs(weights) * (product.bound + h_error @ np.abs(second)))
             np.add.at(magnitude, mine, np.abs(weights * product.out))
