@@ -178,9 +178,11 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instea
     try:
         shape = q.shape
         if instead is not None and len(shape) == 4 and (shape[1] <= instead.most or shape[2] <= instead.most):
-            made = _few(operator, instead, arrays, arguments)
-            if made is not NotImplemented:
-                return made
+            keys = v.shape  # a tiny call does not pay for what it cannot have
+            if keys[1] >= _FEWEST or keys[2] >= _FEWEST:
+                made = _few(operator, instead, arrays, arguments)
+                if made is not NotImplemented:
+                    return made
         look = (operator, q.dtype, shape[-1], v.shape[-1], len(shape), *arguments)
         serve = _served.get(look)
     except (AttributeError, IndexError):  # an exporter with __dlpack__ alone, or an array of no dimensions
@@ -198,6 +200,8 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instea
 
 FEW = OPERATORS["fmha_fwd"].instead
 """What `attention` does with few queries."""
+_FEWEST = 8
+"""The other arrays' length from which that pays: over fewer keys both operators take as long (1 and 8 heads)."""
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -209,9 +213,14 @@ def _few(operator: str, instead: Instead, arrays: tuple[Any, ...], arguments: An
     first = arrays[0]
     shape = first.shape
     word, value = OPERATORS[operator].exchange
-    if shape[instead.places[word in arguments and arguments[word] == value]] > instead.most:
+    place = instead.places[word in arguments and arguments[word] == value]
+    if shape[place] > instead.most:
         return NotImplemented
-    look = (instead, first.dtype, shape[-1], *arguments)
+    for one in arrays[1:]:
+        other = one.shape
+        if other[0] != shape[0] or other[place] < _FEWEST:
+            return NotImplemented
+    look = (instead.operator, operator, first.dtype, shape[-1], *arguments)
     stands_in: Any = _served.get(look)
     if stands_in is None:
         stands_in = _served[look] = (
@@ -220,7 +229,7 @@ def _few(operator: str, instead: Instead, arrays: tuple[Any, ...], arguments: An
             and _WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
             and arguments.keys() <= {*instead.arguments}
         )
-    if not stands_in or any(one.shape[0] != shape[0] for one in arrays[1:]):
+    if not stands_in:
         return NotImplemented
     try:
         return _run(instead.operator, arrays, arguments)

@@ -59,7 +59,7 @@ def test_it_is_what_the_forward_gives(options: dict[str, Any], dtype: str, load,
     import tilekiln as tk
 
     forward = load("flash").fmha_fwd
-    for queries, keys in ((1, 1), (1, 300), (3, 70), (4, 2)):
+    for queries, keys in ((1, 8), (1, 300), (3, 70), (4, 9)):
         arrays, given = problem(queries, keys, dtype, options)
         ours, wanted = (call(*arrays, return_lse=True, **given) for call in (tk.attention, forward))
         for one, other in zip(ours, wanted, strict=True):
@@ -71,13 +71,14 @@ def test_it_is_what_the_forward_gives(options: dict[str, Any], dtype: str, load,
 
 
 def test_other_calls_go_to_the_forward(called: list[str]) -> None:
-    """More queries, heads that are few but no queries, dropout, lengths, and libraries without split-KV."""
+    """More queries, heads that are few but no queries, few keys, dropout, lengths, and libraries without split-KV."""
     import tilekiln as tk
 
     arrays, _ = problem(5, 40, "float32", {})
     tk.attention(*arrays)
     heads_first, _ = problem(40, 40, "float32", {"layout": "bhsd"})
     tk.attention(*heads_first, layout="bhsd")
+    tk.attention(*problem(1, 7, "float32", {})[0])
     few, _ = problem(1, 40, "float32", {})
     tk.attention(*few, dropout_p=0.5, rng=(1, 2))
     tk.attention(*few, seqlen_k=np.array([3, 40], np.int32))
