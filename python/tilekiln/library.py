@@ -271,6 +271,7 @@ class _Look(NamedTuple):
 def _look(candidates: list[Found]) -> _Look:
     broken: list[Exception] = []
     unusable: list[Library] = []
+    of_devices: list[Library] = []  # for no CPU at all: what a call's device has they say then; others go first
     for _, group in itertools.groupby(candidates, lambda found: found.group):
         usable: list[Library] = []
         for found in group:
@@ -279,12 +280,16 @@ def _look(candidates: list[Found]) -> _Look:
             except (ImportError, OSError) as error:
                 broken.append(error)
                 continue
-            (usable if library.isa else unusable).append(library)
+            if library.isa:
+                usable.append(library)
+            else:
+                for_cpus = any(target["isa"] for target in library.manifest["targets"])
+                (unusable if for_cpus else of_devices).append(library)
         if len({library.isa for library in usable}) > 1:
             usable.sort(key=_isa_order, reverse=True)  # stable: of equal ones the newest stays first
         if usable:
             return _Look(usable[0], broken, unusable)
-    return _Look(None, broken, unusable)
+    return _Look(of_devices[0] if of_devices else None, broken, unusable)
 
 
 def _isa_order(library: Library) -> int:
