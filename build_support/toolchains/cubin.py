@@ -38,6 +38,20 @@ def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None
     return said
 
 
+def machine_code(image: bytes) -> bytes:
+    """The ELF file of an image, which is one or a fatbin that holds one beside PTX."""
+    magic, _, header, size = struct.unpack_from("<IHHQ", image)
+    if magic != 0xBA55ED50:
+        return image
+    at = header
+    while at < header + size:
+        kind, _, own, length = struct.unpack_from("<HHIQ", image, at)
+        if kind == 2:  # ELF; 1: PTX
+            return image[at + own : at + own + length]
+        at += own + length
+    raise CubinError("the compiler's fatbin holds no machine code")
+
+
 def constant(cubin: bytes, ending: str) -> bytes:
     """The bytes of the one symbol of an ELF file that ends so."""
     found = constants(cubin, ending)
@@ -127,7 +141,7 @@ def main(argv: Sequence[str]) -> int:
     cubin = Path(f"{path}.scratch")
     try:
         said = compile_cubin([*argv[run + 1 :], *argv[6:run]], cubin)
-        build = constant(cubin.read_bytes(), "_build")
+        build = constant(machine_code(cubin.read_bytes()), "_build")
         check_needs(target, name, needs(said, build, int(place)))
         text = assembly(name, symbol, cubin, build)
         done = subprocess.run(["as", "-o", path, "-"], input=text, text=True, capture_output=True, check=False)

@@ -127,7 +127,9 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     if not header.has_builder():
         header = graph.write(f"{folder}/wgmma.h", wgmma_header(graph.env.Dir(graph.node_path(".")).abspath))
     include = [graph.at(path) for path in (*HEADERS, folder)]
-    compiler = flags(graph.at(engine.source), kernel.file.arch, kernel.dtype, kernel.file.define, include)
+    compiler = flags(
+        graph.at(engine.source), tree().target(engine.target).arch, kernel.dtype, kernel.file.define, include
+    )
     limits = " ".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
     fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)

@@ -21,11 +21,11 @@ class Kernel(NamedTuple):
     file: yaml_types.KernelFile
     dtype: str
     families: Mapping[str, Family]  # whose instances launch it, by name: the one whose selection says which of them do
+    target: str
 
     @property
     def symbol(self) -> str:
-        assert self.file.target is not None
-        return f"tilekiln_{self.file.target.replace('-', '_')}_{self.name.replace('-', '_')}"
+        return f"tilekiln_{self.target.replace('-', '_')}_{self.name.replace('-', '_')}"
 
 
 def _families(root: Tree, file: yaml_types.KernelFile) -> dict[str, Family]:
@@ -40,9 +40,13 @@ def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel
     if not os.path.isfile(os.path.join(root.root, place)):
         return []
     entries = Document(root.places, place).load(dict[str, yaml_types.KernelFile])
-    listed = [(name, file, _families(root, file)) for name, file in entries.items() if file.target == target]
+    listed = [
+        (name, file, _families(root, file))
+        for name, file in entries.items()
+        if target in ([file.target] if isinstance(file.target, str) else file.target)
+    ]
     return [
-        Kernel(f"{name}-{dtype}", file, dtype, families)
+        Kernel(f"{name}-{dtype}", file, dtype, families, target)
         for name, file, families in listed
         for dtype in file.dtypes
         if family is None or family in families

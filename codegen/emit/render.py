@@ -180,7 +180,7 @@ def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], lis
 
 def _kernels(plan: Plan) -> dict[str, Engine]:
     return {
-        symbol: Engine(kernel.file.source, str(kernel.file.target), symbol, (plan.receipt,), kernel=kernel.name)
+        symbol: Engine(kernel.file.source, kernel.target, symbol, (plan.receipt,), kernel=kernel.name)
         for symbol, kernel in of_plan(plan).items()
     }
 

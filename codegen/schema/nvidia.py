@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# sm_80: any device of that major version from 8.0 on. sm_90a: 9.0 alone
+# sm_80: any device from 8.0 on, as its kernels hold PTX too. sm_90a: 9.0 alone
 # (CUDA C++ Programming Guide, "Feature availability").
 ARCH = re.compile(r"sm_([1-9][0-9]?)([0-9])(a?)")
 
@@ -16,7 +16,7 @@ def has(arch: str) -> bool:
     if match is None:
         return False
     major, minor, only = int(match[1]), int(match[2]), bool(match[3])
-    return any(a == major and (b == minor if only else b >= minor) for a, b in capabilities())
+    return any(found == (major, minor) if only else found >= (major, minor) for found in capabilities())
 
 
 @cache

@@ -128,13 +128,12 @@ class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of a backend's builds.yaml: a kernel that its toolchain compiles, and the instances that launch it."""
 
     source: Text
+    target: TargetName | list[TargetName]  # whose libraries hold it
     define: dict[str, int]
     kilobytes: int  # ceilings, held by tools/gpu
     local: int = 0
     uncovered: int = 0
-    arch: Text = "sm_90a"
     wgmma: bool = True
-    target: TargetName | None = None  # whose libraries hold it; null: none does yet
     family: Word | None = None
     when: Selection | None = None
     also: dict[Word, Selection] | None = None  # further families whose instances launch it

@@ -246,6 +246,9 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
   if (a.how != b.how) {
     const int first = preference(query, *a.how), second = preference(query, *b.how);
     if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
+    // Of a device's targets the slower ones lack its instructions, which no tile makes good.
+    if (device_.type != Device().type && a.order != b.order)
+      return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
     const Fitted fit = fitted(query, *a.how), other = fitted(query, *b.how);
     if (fit.cost != other.cost) return fit.cost > other.cost ? Refusal::tile_fit : Refusal::chosen;
     if (fit.tile != other.tile) return fit.tile < other.tile ? Refusal::tile_fit : Refusal::chosen;

@@ -188,7 +188,7 @@ def test_an_architecture_of_a_gpu(copy: Copy, monkeypatch: pytest.MonkeyPatch) -
         _ = unit(copy, target=UNIT_ONE + "cpuid: [avx2]\n").targets
     monkeypatch.setattr(nvidia, "capabilities", lambda: ((9, 0),))
     assert [nvidia.has(arch) for arch in ("sm_80", "sm_90", "sm_90a", "sm_100a", "x86")] == [
-        False,
+        True,
         True,
         True,
         False,

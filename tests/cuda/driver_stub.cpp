@@ -5,11 +5,12 @@
 #include <string.h>
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
-#include "kernels/attention/fmha_fwd/cuda/row.h"
+#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
 #include "kernels/gemm/gemm/cuda/row.h"
 
 #define EXPORT extern "C"
 
+using tilekiln::cuda::fmha_fwd::AmpereRow;
 using tilekiln::cuda::fmha_fwd::Row;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
 using ProductRow = tilekiln::cuda::gemm::Row;
@@ -27,11 +28,18 @@ uint32_t stub_boxes[3][5] = {};
 Row stub_row = {};
 BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
 ProductRow stub_product = {};
+AmpereRow stub_ampere_row = {};
 int stub_together = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
 // The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
 int stub_sequences[4][16] = {};
 }
 EXPORT int stub_row_bytes() { return sizeof(Row); }
+// Of the last launch without tensor maps: where q and k lie.
+EXPORT void stub_ampere_steps(int64_t* to) {
+  const AmpereRow& p = stub_ampere_row;
+  const int64_t steps[] = {p.q_batch, p.q_head, p.q_row, p.k_page, p.k_head, p.k_row, p.hdim_q};
+  memcpy(to, steps, sizeof(steps));
+}
 EXPORT void stub_product_sizes(int* to) {
   const ProductRow& p = stub_product;
   const int sizes[] = {p.m,     p.n,         p.k,         p.tiles_m,    p.tiles_n,
@@ -64,10 +72,8 @@ EXPORT int cuCtxPushCurrent_v2(Opaque context) { return current = context, 0; }
 EXPORT int cuCtxPopCurrent_v2(Opaque* context) { return *context = current, current = nullptr, 0; }
 EXPORT int cuCtxSynchronize() { return ++stub_waits, 0; }
 EXPORT int cuModuleLoadData(Opaque* module, const void* image) {
-  if (memcmp(image,
-             "\x7f"
-             "ELF",
-             4) != 0)
+  // A cubin, or a fatbin of one and PTX.
+  if (memcmp(image, "\177ELF", 4) != 0 && memcmp(image, "\x50\xed\x55\xba", 4) != 0)
     return 200;  // CUDA_ERROR_INVALID_IMAGE
   return ++stub_modules, *module = const_cast<void*>(image), 0;
 }
@@ -88,7 +94,9 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
     memcpy(&stub_backward_row, parameters[0], sizeof(BackwardRow));
     return ++stub_stages, 0;
   }
-  if (strcmp(stub_name, "gemm_hopper") == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductRow)), 0;
+  if (strncmp(stub_name, "gemm_", 5) == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductRow)), 0;
+  if (strcmp(stub_name, "fmha_fwd_ampere") == 0)
+    return memcpy(&stub_ampere_row, parameters[0], sizeof(AmpereRow)), stub_row = stub_ampere_row.row, 0;
   if (strcmp(stub_name, "fmha_fwd_hopper") != 0) return 0;  // of another row
   memcpy(&stub_row, parameters[0], sizeof(Row));
   const int* const arrays[] = {stub_row.seqstart_q, stub_row.seqstart_k, stub_row.seqlen_q, stub_row.seqlen_k};

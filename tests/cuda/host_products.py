@@ -58,6 +58,20 @@ def products(library: tk.Library) -> None:
     assert "cuda:0: a: as the stub was told" in said, said
 
 
+def ampere(library: tk.Library) -> None:
+    """The same without tensor maps, a block of threads a tile."""
+    x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
+    library.gemm(x, w, out=out)
+    assert (last(), number("launches").value, number("maps").value) == ("gemm_ampere", 1, 0)
+    expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+    assert row() == dict(zip(NAMES, expected, strict=True))
+    assert (number("grid").value, number("threads").value) == (24, 128)
+    odd = matrix(300, 520, strides=(521, 1))
+    odd.exported.managed.tensor.shape[0] = 200
+    library.gemm(odd, w, out=matrix(200, 1000))
+    assert row()["features"] & (GATHER_A | GATHER_B) == GATHER_A
+
+
 def rows(library: tk.Library) -> None:
     """A warp a short row, a block a long one; nothing for no rows."""
     for count, columns, grid, threads in ((1000, 64, 250, 128), (7, 4096, 7, 128), (3, 40000, 3, 1024)):
@@ -68,7 +82,7 @@ def rows(library: tk.Library) -> None:
     assert number("launches").value == launches
 
 
-CASES = {case.__name__: case for case in (products, rows)}
+CASES = {case.__name__: case for case in (products, ampere, rows)}
 
 if __name__ == "__main__":
     CASES[sys.argv[2]](tk.load(sys.argv[1]))

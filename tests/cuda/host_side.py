@@ -245,10 +245,46 @@ def errors(library: tk.Library) -> None:
 
 
 def other_chip(library: tk.Library) -> None:
+    """sm_80 answers by its own rows, without tensor maps; what it has none of says which GPU does."""
     number("major").value = 8
+    q, k, out = Device(2, 300, 4, 64), Device(2, 500, 2, 64), Device(2, 300, 4, 64)
+    library.fmha_fwd(q, k, k, out=out, causal=True)
+    name = ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value
+    assert (name, number("launches").value, number("maps").value) == (b"fmha_fwd_ampere", 1, 0)
+    assert (number("grid").value, number("threads").value) == (24, 128)
+    at = row()
+    assert (at.query_blocks, at.tiles, at.seqlen_q_most, at.seqlen_k_most, at.features) == (
+        3,
+        24,
+        300,
+        500,
+        1 | 64 | 128,
+    )
+    steps = (ctypes.c_int64 * 7)()
+    stub.stub_ampere_steps(steps)
+    assert list(steps) == [300 * 256, 64, 256, 500 * 128, 64, 128, 64]
+    lse = Device(2, 4, 300, dtype="fp32")
+    said = refused(
+        lambda: library.fmha_bwd(q, q, k, k, out, lse, dq=Device(*q.array.shape), dk=Device(*k.array.shape),
+                                 dv=Device(*k.array.shape), causal=True),
+        tk.NoKernelError,
+    )  # fmt: skip
+    assert "cuda-sm90a, which this machine has not (cuda:0 has compute capability 8.0)" in said, said
+
+
+def later_chip(library: tk.Library) -> None:
+    """What no target names runs the PTX that sm_80's kernels hold."""
+    number("major").value = 12
+    q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
+    library.fmha_fwd(q, q, q, out=out)
+    assert ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value == b"fmha_fwd_ampere"
+
+
+def early_chip(library: tk.Library) -> None:
+    number("major").value = 7
     q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
     said = refused(lambda: library.fmha_fwd(q, q, q, out=out), tk.NoKernelError)
-    assert "cuda-sm90a, which this machine has not (cuda:0 has compute capability 8.0)" in said, said
+    assert "which this machine has not (cuda:0 has compute capability 7.0)" in said, said
 
 
 def backward_row() -> Any:
@@ -363,7 +399,7 @@ def launcher(library: tk.Library) -> None:
 CASES = {
     case.__name__: case
     for case in (
-        *(lazily, streams, capture_first, sequences, unread, cache, errors, other_chip),
+        *(lazily, streams, capture_first, sequences, unread, cache, errors, other_chip, later_chip, early_chip),
         *(backward, backward_sequences, launcher),
     )
 }

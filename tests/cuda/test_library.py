@@ -31,12 +31,22 @@ from tests.conftest import Scons
 from tests.python.capsules import Exported
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGETS = "cuda-sm90a,native"
+TARGETS = "cuda-sm90a,cuda-sm80,native"
 WHERE = " or ".join(f"family={one} dtype=bf16 hdim_q=64 hdim_v=64" for one in ("fmha_fwd", "fmha_bwd_dq_dk_dv"))
 
 OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16 hdim_q=64 hdim_v=64 pipeline!=hopper"
 
-CASES = ["lazily", "streams", "capture_first", "sequences", "unread", "errors", "other_chip"]
+CASES = [
+    "lazily",
+    "streams",
+    "capture_first",
+    "sequences",
+    "unread",
+    "errors",
+    "other_chip",
+    "later_chip",
+    "early_chip",
+]
 CASES += ["backward", "backward_sequences", "launcher"]
 
 pytestmark = pytest.mark.xdist_group("cuda")
@@ -104,8 +114,8 @@ def test_goes_wherever_others_go(path: Path, scons: Scons, tmp_path: Path) -> No
         assert packed.read(kernel) == path.read_bytes()
     assert list((place / "hf-kernels").glob("*/build/torch-stable-abi*-cuda-*"))
     targets = json.loads((place / "report/flash.json").read_text())["targets"]
-    assert "cuda-sm90a" in targets
-    assert len(targets) == 2
+    assert {"cuda-sm90a", "cuda-sm80"} < set(targets)
+    assert len(targets) == 3
     assert (tmp_path / "prefix/lib" / path.name).read_bytes() == path.read_bytes()
     text, well = verify(tree(), str(path))
     assert well, text
@@ -123,7 +133,7 @@ def test_goes_wherever_others_go(path: Path, scons: Scons, tmp_path: Path) -> No
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2
-    assert "cuda-sm90a is compiled by toolchain 'nvcc', which `scons vendor=` runs" in done.stderr
+    assert "cuda-sm80 is compiled by toolchain 'nvcc', which `scons vendor=` runs" in done.stderr
 
 
 def kernels_of(library: Path) -> list[str]:
@@ -156,6 +166,27 @@ def test_host_side(path: Path, stub: Path, case: str) -> None:
     command = [sys.executable, "tests/cuda/host_side.py", str(path), case]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_library_for_devices_alone_is_found(over_caches: Path, path: Path, tmp_path: Path) -> None:
+    """By its name and by what looks through all libraries; one of that name that has the CPU too goes first."""
+    program = "import tilekiln as tk; from tilekiln.library import libraries; "
+    program += "print(tk.load('lonely').instance_count, [x.instance_count for x in libraries()])"
+    counts = {}
+    for name, library in (("devices", over_caches), ("both", path)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libtilekiln_lonely.so").symlink_to(library)
+        counts[name] = tk.Library(library).instance_count
+    for places, found in ((["devices"], "devices"), (["devices", "both"], "both")):
+        folders = os.pathsep.join(str(tmp_path / place) for place in places)
+        environment = {**os.environ, "TILEKILN_PATH": folders, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        loaded, _, every = done.stdout.partition(" ")
+        assert int(loaded) == counts[found]
+        assert str(counts[found]) in every
 
 
 @pytest.mark.torch
@@ -202,6 +233,29 @@ def test_every_row_has_a_kernel() -> None:
         ), instance.name
 
 
+def test_every_row_of_sm80_has_a_kernel() -> None:
+    plan = resolve("flash", ["cuda-sm80"])
+    held = kernels.of_plan(plan)
+    assert len(held) == 18
+    assert {instance.family for instance in plan.instances} == {
+        "fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine", "fmha_fwd_pagedkv", "fmha_fwd_appendkv",
+        "fmha_batch_prefill",
+    }  # fmt: skip
+    for instance in plan.instances:
+        if instance.how.pipeline in ("append", "combine"):
+            continue
+        signature, tile = instance.signature, str(instance.algorithm["tile"])
+        hdims = {axis: signature[axis] for axis in ("hdim_q", "hdim_v") if axis in signature}
+        of_pipeline = {"ampere": "ampere_d", "decode": "decode"}[instance.how.pipeline]
+        assert any(
+            of_pipeline in kernel.name
+            and kernel.dtype == signature["dtype"]
+            and all(hdim_of(kernel, axis) >= value for axis, value in hdims.items())
+            and (of_pipeline == "decode" or tile == f"{64 * kernel.file.define['BLOCKS']}x{kernel.file.define['KEYS']}")
+            for kernel in held.values()
+        ), instance.name
+
+
 def test_what_the_target_refuses() -> None:
     root = tree()
     refusals = root.refusals(root.target("cuda-sm90a"), root.family("fmha_fwd"))
@@ -226,6 +280,10 @@ def test_what_the_target_refuses() -> None:
 def test_what_a_cubin_must_hold() -> None:
     with pytest.raises(cubin.CubinError, match="no 64-bit ELF file"):
         cubin.constant(b"\0" * 100, "_build")
+    with pytest.raises(cubin.CubinError, match="the compiler's fatbin holds no machine code"):
+        cubin.machine_code(
+            struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 64) + struct.pack("<HHIQ", 1, 257, 16, 48) + b"\0" * 48
+        )
     own = Path(sys.executable).resolve().read_bytes()
     with pytest.raises(cubin.CubinError, match="the cubin has 0 symbols that end in _no_such_build, must have one"):
         cubin.constant(own, "_no_such_build")

@@ -31,29 +31,36 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("receipt", "where", "case"),
-    [("gemm_linear", PRODUCTS, "products"), ("norm_default", "family=softmax dtype=bf16", "rows")],
-    ids=["products", "rows"],
+    ("receipt", "target", "where", "case"),
+    [
+        ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
+        ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
+        ("norm_default", "cuda-sm90a", "family=softmax dtype=bf16", "rows"),
+    ],
+    ids=["products", "ampere", "rows"],
 )
-def test_host_side(build_library: Callable[..., Path], stub: Path, receipt: str, where: str, case: str) -> None:
+def test_host_side(
+    build_library: Callable[..., Path], stub: Path, receipt: str, target: str, where: str, case: str
+) -> None:
     try:
         nvcc.find_nvcc()
     except ToolchainError as error:
         if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
             pytest.fail(str(error))
         pytest.skip(str(error))
-    path = build_library(receipt, targets="cuda-sm90a", where=where)
+    path = build_library(receipt, targets=target, where=where)
     environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     command = [sys.executable, "tests/cuda/host_products.py", str(path), case]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_row_has_a_kernel() -> None:
+@pytest.mark.parametrize(("target", "gemm"), [("cuda-sm90a", "gemm"), ("cuda-sm80", "gemm_ampere")])
+def test_every_row_has_a_kernel(target: str, gemm: str) -> None:
     """By the plan alone: a product has the build of its layouts, a norm one of its dtype, moves the one there is."""
     other = {"row": "column", "column": "row"}
     for receipt in ("gemm_default", "gemm_multi_d", "norm_default"):
-        plan = resolve(receipt, ["cuda-sm90a"])
+        plan = resolve(receipt, [target])
         held = {kernel.name for kernel in kernels.of_plan(plan).values()}
         assert plan.instances
         for instance in plan.instances:
@@ -62,7 +69,7 @@ def test_every_row_has_a_kernel() -> None:
                 layouts = (signature["layout_a"], signature["layout_b"])
                 if signature["layout_out"] == "column":
                     layouts = (other[str(layouts[1])], other[str(layouts[0])])
-                assert f"gemm_{layouts[0]}_{layouts[1]}-{signature['dtype']}" in held
+                assert f"{gemm}_{layouts[0]}_{layouts[1]}-{signature['dtype']}" in held
             elif "element" in signature:
                 assert "move-any" in held
             else:

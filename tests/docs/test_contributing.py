@@ -257,6 +257,7 @@ def test_an_operator(scratch: Scratch) -> None:
     # What it has on a GPU came later, and is no part of the page's walk.
     on_gpu = (
         "kernels/targets/cuda-sm90a.yaml",
+        "kernels/targets/cuda-sm80.yaml",
         "kernels/backends/cuda/builds.yaml",
         "kernels/norm/softmax/cuda/blocks.cpp",
     )

@@ -7,6 +7,7 @@ import json
 import os
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tools.gpu import sass
 
 ROOT = Path(__file__).resolve().parents[2]
 CUDA = ROOT / "kernels" / "backends" / "cuda"
+FIRST = "cuda-sm90a"
 
 
 class GpuError(Exception):
@@ -33,8 +35,8 @@ class Build:
     kilobytes: int  # ceilings, as builds.yaml says
     local: int = 0
     uncovered: int = 0
-    arch: str = "sm_90a"  # sm_80: a fatbin with its PTX, which newer GPUs compile on loading
-    wgmma: bool = True  # false: mma.sync, which has no main loops to hold to account
+    arch: str = ""  # of the target. sm_80: a fatbin with its PTX, which newer GPUs compile on loading
+    wgmma: bool = True  # false: mma.sync, of whose main loops nothing but local memory is held to account
     target: str = ""  # whose libraries hold it, for instances of `family` with `when`
     family: str = ""
     when: str = ""
@@ -53,12 +55,24 @@ class Build:
         return out / f"{self.name}.{'cubin' if self.arch == 'sm_90a' else 'fatbin'}"
 
 
+@cache
+def arch_of(target: str) -> str:
+    text = (ROOT / "kernels" / "targets" / f"{target}.yaml").read_text(encoding="utf-8")
+    return str(yaml.safe_load(text)["arch"])
+
+
+def name_of(key: str, target: str) -> str:
+    """Of the first target that holds it that of builds.yaml; of others it says which."""
+    return key if target == FIRST or "ampere" in key else f"{key}_{target.rpartition('-')[2]}"
+
+
 def builds(names: list[str] | None = None) -> list[Build]:
     """Every build whose name begins with one of `names`; all without names."""
     table: dict[str, dict[str, Any]] = yaml.safe_load((CUDA / "builds.yaml").read_text(encoding="utf-8"))
     every = [
-        Build(name=f"{key}-{dtype}", dtype=dtype, **entry)
+        Build(name=f"{name_of(key, target)}-{dtype}", dtype=dtype, arch=arch_of(target), **{**entry, "target": target})
         for key, entry in table.items()
+        for target in ([entry["target"]] if isinstance(entry["target"], str) else entry["target"])
         for dtype in entry.get("dtypes", ("bf16", "fp16"))
     ]
     chosen = [build for build in every if not names or build.name.startswith(tuple(names))]
@@ -131,26 +145,31 @@ def build(out: Path, names: list[str], jobs: int) -> None:
 
 def gates(out: Path, names: list[str]) -> None:
     """Sizes and main loops of the cubins in `out`; raises with every gate that does not hold."""
+    from build_support.toolchains.cubin import machine_code
+
     cuobjdump, failures = tool("cuobjdump"), []
     for each in builds(names):
         cubin = each.cubin(out)
         if not cubin.exists():
             failures.append(f"{each.name}: {cubin} is missing: run python tools/gpu build")
             continue
-        loops = sass.main_loops(cuobjdump, cubin)
-        size, local = cubin.stat().st_size / 1000, sum(loop.local for loop in loops)
+        loops = sass.main_loops(cuobjdump, cubin, sass.PRODUCTS if each.wgmma else sass.PRODUCTS_OF_WARPS)
+        size, local = len(machine_code(cubin.read_bytes())) / 1000, sum(loop.local for loop in loops)
         uncovered = [loop for loop in loops if loop.covered < sass.LEAST_COVERED]
         if size > each.kilobytes:
             failures.append(f"{each.name}: the cubin has {size:.0f} kB, its ceiling is {each.kilobytes} kB")
         if local > each.local:
             failures.append(f"{each.name}: main loops access local memory {local} times, the ceiling is {each.local}")
+        if not each.wgmma:
+            print(f"gates {each.name:24} {size:4.0f} kB, {len(loops)} main loops: {local} local accesses", flush=True)
+            continue
         if len(uncovered) > each.uncovered:
             where = ", ".join(f"{loop.begin:x}..{loop.end:x} ({loop.covered})" for loop in uncovered)
             failures.append(
                 f"{each.name}: {len(uncovered)} main loops wait for a product before their softmax: {where}"
             )
-        if bool(loops) != each.wgmma:
-            failures.append(f"{each.name}: {len(loops)} main loops with wgmma were found")
+        if not loops:
+            failures.append(f"{each.name}: no main loop with wgmma was found")
         failures += [f"{each.name}: {complaint}" for loop in loops for complaint in loop.complaints()]
         print(
             f"gates {each.name:24} {size:4.0f} kB, {len(loops)} main loops: {local} local accesses, "

@@ -18,6 +18,8 @@ MOST_R2UR = 30
 LEAST_COVERED = 100
 """Instructions of a softmax that must run under the product issued last."""
 PRODUCTS = re.compile(r"(^|\s)(HGMMA|QGMMA)\b")
+PRODUCTS_OF_WARPS = re.compile(r"(^|\s)HMMA\b")
+"""Of mma.sync, whose loops are held to their accesses to local memory alone."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,12 @@ def disassemble(cuobjdump: Path, cubin: Path) -> str:
     return result.stdout
 
 
-def main_loops(cuobjdump: Path, cubin: Path) -> list[Loop]:
+def main_loops(cuobjdump: Path, cubin: Path, products: re.Pattern[str] = PRODUCTS) -> list[Loop]:
     """The main loops of every function of `cubin`, in order."""
-    return find_loops(disassemble(cuobjdump, cubin))
+    return find_loops(disassemble(cuobjdump, cubin), products)
 
 
-def find_loops(text: str) -> list[Loop]:
+def find_loops(text: str, of: re.Pattern[str] = PRODUCTS) -> list[Loop]:
     loops = []
     for part in re.split(r"\n\s*Function : ", text)[1:]:
         name = part.split(maxsplit=1)[0]
@@ -67,7 +69,7 @@ def find_loops(text: str) -> list[Loop]:
             jump = re.search(r"\bBRA\S*\s+(?:.*,\s*)?0x([0-9a-f]+)", line)
             if jump and int(jump[1], 16) < address < end:
                 back.append((int(jump[1], 16), address))
-        products = [address for address, line in lines if PRODUCTS.search(line)]
+        products = [address for address, line in lines if of.search(line)]
         holding = [span for span in back if any(span[0] <= at <= span[1] for at in products)]
         for low, high in holding:
             if any(other != (low, high) and low <= other[0] and other[1] <= high for other in holding):
@@ -77,15 +79,15 @@ def find_loops(text: str) -> list[Loop]:
             def count(word: str, body: list[str] = body) -> int:
                 return sum(re.search(rf"(^|\s){word}\b", line) is not None for line in body)
 
-            products_here = sum(PRODUCTS.search(line) is not None for line in body)
+            products_here = sum(of.search(line) is not None for line in body)
             local = count("LDL") + count("STL")
             words = (len(body), products_here, local, count("WARPSYNC"), count("R2UR"))
-            loops.append(Loop(name, low, high, *words, covered(body)))
+            loops.append(Loop(name, low, high, *words, covered(body, of)))
     return loops
 
 
-def covered(body: list[str]) -> int:
+def covered(body: list[str], of: re.Pattern[str]) -> int:
     """Instructions between the last product's issue and the wait for all products, in the order of the loop's body."""
-    last = max(index for index, line in enumerate(body) if PRODUCTS.search(line))
+    last = max(index for index, line in enumerate(body) if of.search(line))
     waits = [i for i, line in enumerate(body) if i > last and re.search(r"WARPGROUP\.DEPBAR.*gsb0, 0x0", line)]
     return (waits[0] if waits else len(body)) - last

@@ -16,11 +16,11 @@ namespace tilekiln {
 namespace cuda {
 namespace {
 
-// "sm_90a": 9.0 alone; "sm_80": from 8.0 on, of that major version.
+// "sm_90a": 9.0 alone; "sm_80": from 8.0 on, of later major versions by the PTX that its kernels hold too.
 bool runs(const DeviceFacts& fact, const Target& target) {
   char* end = nullptr;
   const long needs = strtol(target.arch + strlen("sm_"), &end, 10), has = fact.major * 10 + fact.minor;
-  return *end == 'a' ? has == needs : has >= needs && fact.major == needs / 10;
+  return *end == 'a' ? has == needs : has >= needs;
 }
 
 bool has(Device device, const Target& target) {

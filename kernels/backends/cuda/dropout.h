@@ -86,6 +86,33 @@ template <int kBlocks> struct DroppedRows {
     word[1] = group ? own : others;
   }
 
+  // Of at most 64 keys, without a neighbour: rows[g] are the 16 rows from row + 16 g on, of one warp. Two groups, with `row` a multiple
+  // of 32, share what they draw; one throws half of it away.
+  template <int kGroups>
+  static __device__ __forceinline__ void draw_alone(const Dropout& d, int head, int row, int key,
+                                                    DroppedRows (&rows)[kGroups]) {
+    static_assert(kWords == 1 && (kGroups == 1 || kGroups == 2), "one patch of 32 rows, one word");
+    const int lane = fresh_lane(), first = key + 8 * (lane >> 2) + 2 * (lane & 3);
+    const bool upper = kGroups == 1 && (row & 16);
+    const uint64_t offset = d.offset + uint64_t(head) * 64;
+    uint32_t bits[kGroups] = {};
+#pragma unroll
+    for (int half = 1; half >= 0; --half) {
+#pragma unroll
+      for (int e = 1; e >= 0; --e) {
+        const int at = first + e;
+        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), row / 32, at / 32);
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          const uint32_t low = upper ? r.word[2] : r.word[2 * g], high = upper ? r.word[3] : r.word[2 * g + 1];
+          bits[g] += dropped_bits(low, high, d.over) << (2 * e + half);
+        }
+      }
+    }
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) rows[g].word[0] = transpose(bits[g], lane);
+  }
+
   // Nibble r of lane i becomes nibble i of lane r.
   static __device__ __forceinline__ uint32_t transpose(uint32_t bits, int lane) {
     uint32_t other = __shfl_xor_sync(~0u, bits, 16);

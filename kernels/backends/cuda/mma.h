@@ -5,10 +5,12 @@
 
 namespace tilekiln::cuda {
 
-// 16 bytes to shared memory; zeros where not `inside`, and then `from` is not read.
+// 16 bytes to shared memory, of which `bytes` are read and the rest are zeros.
+TILEKILN_DEVICE void copy_async_bytes(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
 TILEKILN_DEVICE void copy_async(uint32_t to, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(inside ? 16 : 0)
-               : "memory");
+  copy_async_bytes(to, from, inside ? 16 : 0);
 }
 TILEKILN_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending> TILEKILN_DEVICE void copy_async_wait() {

@@ -11,7 +11,7 @@
 // without a mask; soft cap, alibi and dropout have copies of both (`Extras`), chosen once a tile: a feature that is off costs nothing.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
-#include "kernels/attention/fmha_fwd/cuda/score.h"
+#include "kernels/attention/fmha_fwd/cuda/finish.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_fwd {
@@ -141,40 +141,6 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
     wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
     s.tile[count % kTileSlots][w].row = -1;
     arrive(s.q_full[slot][w]);
-  }
-}
-
-// O / sum, the LSE with the sink logit's share, and both to global memory.
-TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, float (&o)[kHdimV / 2],
-                            const Running& r) {
-  const int b = field(tile.b), h = field(tile.h), start_q = field(tile.start_q), seqlen_q = field(tile.seqlen_q);
-  const int row = field(tile.row) + from_first_row;
-  const float sink = p.sink ? p.sink[h] * kLog2E : -kInfinity;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float top = r.maximum[half] == -kInfinity ? -kInfinity : r.maximum[half] * p.score_scale_log2;
-    const float reference = fmaxf(top, sink) == -kInfinity ? 0.f : fmaxf(top, sink),
-                share = exp2_approx(top - reference);
-    const float total = r.sum[half] * share + exp2_approx(sink - reference);
-    float scale = total > 0.f ? share / total : total == total ? 0.f : total;  // a NaN stays one
-    if (p.features & kDropout) scale *= p.keep_scale;
-    const int at = row + 8 * half;
-    const bool inside = at < seqlen_q;
-    if (p.lse && inside && (lane & 3) == 0)
-      p.lse[b * p.lse_batch + h * p.lse_head + start_q + at] =
-          total == 0.f ? -kInfinity : (reference + log2_approx(total)) * kLn2;
-    uint16_t* to = p.out + b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row + (lane & 3) * 8;
-#pragma unroll
-    for (int d = 0; d < kHdimV / 8; d += 4) {
-      uint32_t a[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at_o = min(d + i, kHdimV / 8 - 1) * 4 + 2 * half;
-        a[i] = pack(o[at_o] * scale, o[at_o + 1] * scale);
-      }
-      const uint4 line = quad_transpose(lane, a[0], a[1], a[2], a[3]);
-      if (inside && d * 8 + (lane & 3) * 8 < p.hdim_v) *reinterpret_cast<uint4*>(to + d * 8) = line;
-    }
   }
 }
 

@@ -2,31 +2,10 @@
 // engine cannot follow the decode engine answers.
 #include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
-
-extern "C" __attribute__((weak, visibility("hidden")))
-const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET, decode);
+#include "kernels/attention/fmha_fwd_splitkv/cuda/queries.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 namespace {
-
-using fmha::KvKernelProblem;
-using fmha::KvProblem;
-
-const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
-
-// The smallest that holds the head dims of a call.
-const Kernel* find_kernel(const KvProblem& p) {
-  const bool fp16 = p.dtype == fmha::KvDtype::fp16;
-  const Kernel* best = nullptr;
-  cuda::find_kernel("fmha_fwd_d", [&](const Kernel& kernel) {
-    const Build& build = build_of(kernel);
-    const bool fits = (build.fp16 != 0) == fp16 && build.hdim_q >= p.hdim_q && build.hdim_v >= p.hdim_v;
-    const auto area = [](const Build& of) { return of.hdim_q * of.hdim_v; };
-    if (fits && (best == nullptr || area(build) < area(build_of(*best)))) best = &kernel;
-    return false;
-  });
-  return best;
-}
 
 // Rows from one page, or sequence, to the next; -1: they are no whole rows.
 i64 rows_between(i64 step, i64 row) { return step == 0 ? 0 : row > 0 && step % row == 0 ? step / row : -1; }
@@ -46,14 +25,8 @@ bool find_rows(const KvKernelProblem& of, Rows* rows) {
     for (const i64 step : steps) good = good && step >= 0 && step % 8 == 0;
     return good;
   };
-  const i64 k_step = paged   ? pages.k_page
-                     : group ? 0
-                             : of.steps.k,
-            v_step = paged   ? pages.v_page
-                     : group ? 0
-                             : of.steps.v;
-  if (!follows(p.q, {p.q_row, p.q_head, of.steps.q}) || !follows(p.k, {p.k_row, p.k_head, k_step}) ||
-      !follows(p.v, {p.v_row, p.v_head, v_step}) || !follows(p.out, {p.out_row, p.out_head, of.steps.out}))
+  if (!follows(p.q, {p.q_row, p.q_head, of.steps.q}) || !follows(p.k, {p.k_row, p.k_head, k_step(of)}) ||
+      !follows(p.v, {p.v_row, p.v_head, v_step(of)}) || !follows(p.out, {p.out_row, p.out_head, of.steps.out}))
     return false;
   const bool one = !group && of.seqlen_q == 1;  // its row has no step: a sequence is a row
   rows->q_row = one ? of.steps.q : p.q_row;
@@ -61,8 +34,8 @@ bool find_rows(const KvKernelProblem& of, Rows* rows) {
   rows->q_sequence = group || of.batch == 1 ? 0 : rows_between(of.steps.q, rows->q_row);
   // Pages of one key have no step between keys.
   const auto cache_rows = [&](i64 step, i64 row) { return rows_between(step, row > 0 ? row : step); };
-  rows->k_page = cache_rows(k_step, p.k_row);
-  rows->v_page = cache_rows(v_step, p.v_row);
+  rows->k_page = cache_rows(k_step(of), p.k_row);
+  rows->v_page = cache_rows(v_step(of), p.v_row);
   const i64 most = paged ? of.places.pages : of.batch;
   const auto reaches = [&](i64 step, i64 count) { return step >= 0 && (step == 0 || step <= INT32_MAX / (count + 1)); };
   return reaches(rows->q_sequence, of.batch) && rows->k_page >= 0 && rows->v_page >= 0 &&
@@ -104,20 +77,8 @@ void fill_addresses(const KvKernelProblem& of, const Rows& rows, Row* row) {
   const bool group = p.features.group;
   // A row is counted from its sequence's start, which batch mode's own strides hold already.
   const auto batch_step = [&](i64 step, i64 row_step) { return group ? 0 : step - rows.q_sequence * row_step; };
-  row->out = static_cast<uint16_t*>(p.out);
-  row->out_batch = batch_step(of.steps.out, rows.out_row);
-  row->out_head = p.out_head;
-  row->out_row = rows.out_row;
-  row->lse = p.lse;
-  row->lse_batch = batch_step(of.steps.lse, 1);
-  row->lse_head = p.lse_head;
-  row->bias = static_cast<const uint16_t*>(p.bias);
-  row->bias_batch = batch_step(of.steps.bias, p.bias_row);
-  row->bias_head = p.bias_head;
-  row->bias_row = p.bias_row;
-  row->alibi_slopes = p.alibi_slopes;
-  row->alibi_batch = of.steps.alibi;
-  row->sink = p.sink;
+  fill_results(of, batch_step(of.steps.out, rows.out_row), rows.out_row, batch_step(of.steps.lse, 1),
+               batch_step(of.steps.bias, p.bias_row), row);
   row->rows_q = static_cast<int>(rows.q_sequence);
   row->k_page = static_cast<int>(rows.k_page);
   row->v_page = static_cast<int>(rows.v_page);
@@ -130,22 +91,9 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   const Build& build = build_of(*kernel);
   Rows rows;
-  if (!find_rows(of, &rows)) {
-    const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
-    if (p.features.dropout || decode == nullptr)
-      return fail_argument(
-          "q",
-          "and the cache lay as the copy engine cannot follow, must have head dims and strides that are multiples "
-          "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
-    return decode->launch(site, problem);
-  }
-  if (p.randval != nullptr)
-    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
-  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
-  if (tiles > INT32_MAX / 2)
-    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
-                         build.query_rows);
+  if (!find_rows(of, &rows)) return launch_decode(site, of);
   Row row = {};
+  TILEKILN_TRY(fill_tiles(of, build, &row));
   row.box = box_of(of, build.keys);
   const int device = site.device.id;
   TILEKILN_TRY(encode_rows(p, "q", p.q, p.hdim_q, p.nhead_q, rows.q_row, p.q_head, build.query_box, device, &row.q));
@@ -157,18 +105,9 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   fill_places(of.places, p.pages, &row);
   fill_scores(p, kGroup | kCache, &row);
   fill_addresses(of, rows, &row);
-  row.batch = of.batch;
-  row.nhead_q = p.nhead_q;
-  row.nhead_k = p.nhead_k;
-  row.seqlen_q_most = of.seqlen_q;
-  row.seqlen_k_most = of.seqlen_k;
-  row.hdim_v = p.hdim_v;
-  row.query_blocks = static_cast<int>(blocks);
-  row.tiles = static_cast<int>(tiles);
-  row.head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
   TILEKILN_TRY(zero_word(device, site.stream, &row.next_tile));
   const int workers = facts(device)->multiprocessors;
-  const auto grid = static_cast<unsigned>(tiles < workers ? tiles : workers);
+  const auto grid = static_cast<unsigned>(row.tiles < workers ? row.tiles : workers);
   return launch(site, {kernel,
                        "fmha_fwd_hopper",
                        {grid, 1, 1},

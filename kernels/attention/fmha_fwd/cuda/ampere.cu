@@ -1,0 +1,245 @@
+// Attention forward by mma.sync and cp.async, for every GPU from sm_80 on: out = softmax(softmax_scale q k^T, masked) v, 16 bits.
+//
+// A CTA is one block of queries of one head; a warp holds kBlocks blocks of 16 rows, and all warps share a tile of keys and one of values:
+//
+//     S = q k(n)^T      while v(n) comes          O += P v(n)      while k(n - 1) comes
+//
+// Two CTAs share a processor, so that one's softmax lies under the other's products. Masks, alibi, bias, soft cap, the running softmax and
+// the order of tiles are those of the other kernels (score.h, tile.h, finish.h). The loop has a copy for plain scores and one that asks for
+// every feature; keys in pages have a kernel of their own, which looks up every row of a tile.
+//
+// -D: HDIM_Q, HDIM_V (multiples of 64), WARPS, BLOCKS, KEYS (at most 64); TILEKILN_FP16 for fp16.
+#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd/cuda/finish.h"
+#include "kernels/backends/cuda/mma.h"
+
+namespace tilekiln::cuda::fmha_fwd {
+
+constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarps = WARPS, kBlocks = BLOCKS, kKeys = KEYS;
+constexpr int kWarpRows = 16 * kBlocks, kQueryRows = kWarps * kWarpRows, kThreads = 32 * kWarps;
+using Order = Tiles<kQueryRows, kKeys>;
+
+struct Shared {
+  uint16_t q[kQueryRows * kHdimQ], k[kKeys * kHdimQ], v[kKeys * kHdimV];
+  Tile tile;
+};
+
+// Where piece `piece` of 8 elements of row `row` lies in a swizzled tile of rows of kHdim elements, in bytes.
+template <int kHdim> TILEKILN_DEVICE uint32_t place(int row, int piece) {
+  return row * kHdim * 2 + ((piece ^ (row & 7)) << 4);
+}
+
+// The pieces of a tile that this thread copies: f(row, piece) of each.
+template <int kHdim, int kRows, int kUnroll, class Function> TILEKILN_DEVICE void each_piece(Function&& f) {
+  constexpr int kPieces = kHdim / 8, kCount = kRows * kPieces / kThreads;
+  constexpr bool kColumns = kThreads % kPieces == 0;  // a thread has one column of pieces
+  static_assert(kRows * kPieces % kThreads == 0, "every thread has as many pieces");
+#pragma unroll kUnroll
+  for (int i = 0; i < kCount; ++i) {
+    const int at = threadIdx.x + (kColumns ? 0 : i * kThreads);
+    f(at / kPieces + (kColumns ? i * (kThreads / kPieces) : 0), at % kPieces);
+  }
+}
+
+// Which rows of a tile there are: [begin, end), and those below `sinks`. The others are zeros, and so are columns from `hdim` on.
+struct Rows { int begin, end, sinks; };
+
+// Rows of `row_step` elements from `data` on.
+template <int kHdim, int kRows>
+TILEKILN_DEVICE void load_rows(uint32_t to, const uint16_t* data, int64_t row_step, int hdim, const Rows& rows) {
+  if (rows.begin <= 0 && rows.end >= kRows) {
+    each_piece<kHdim, kRows, kRows>([&](int row, int piece) {
+      copy_async(to + place<kHdim>(row, piece), data + row * row_step + piece * 8, piece * 8 < hdim);
+    });
+  } else {
+    each_piece<kHdim, kRows, 4>([&](int row, int piece) {
+      const bool inside = row < rows.end && (row >= rows.begin || row < rows.sinks) && piece * 8 < hdim;
+      copy_async(to + place<kHdim>(row, piece), inside ? data + row * row_step + piece * 8 : data, inside);
+    });
+  }
+}
+
+// Rows of keys that lie in pages, from key `first` on.
+template <int kHdim, int kRows>
+TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_step, int64_t row_step, int hdim,
+                                const Rows& rows, const Row& p, const Keys& keys, int first) {
+  each_piece<kHdim, kRows, 4>([&](int row, int piece) {
+    const bool inside = row < rows.end && (row >= rows.begin || row < rows.sinks) && piece * 8 < hdim;
+    const Page page = inside ? find_page(p, keys, keys.first + first + row) : Page{0, 0};
+    copy_async(to + place<kHdim>(row, piece), data + page.number * page_step + page.key * row_step + piece * 8, inside);
+  });
+}
+
+TILEKILN_DEVICE float (&block(float* sums, int at))[4] { return *reinterpret_cast<float (*)[4]>(sums + 4 * at); }
+
+template <bool kGeneral, bool kPages>
+TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
+                               Running (&running)[kBlocks]) {
+  const Row& p = a.row;
+  const Tile& tile = s.tile;
+  const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
+  const uint32_t q_at = shared_address(s.q), k_at = shared_address(s.k), v_at = shared_address(s.v);
+  const int head_k = tile.h / (p.nhead_q / p.nhead_k), first = tile.first, sinks = tile.sinks;
+  // Keys that no row sees are zeros here: what lies in a cache behind its last key means nothing.
+  int low = 0, count = tile.seqlen_k;
+  if (p.features & kMask) {
+    low = tile.row + tile.shift - p.left;
+    count = min(count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
+  }
+  const uint16_t* const k = a.k + head_k * a.k_head + (kPages ? 0 : keys.row * a.k_page + keys.first * a.k_row);
+  const uint16_t* const v = a.v + head_k * a.v_head + (kPages ? 0 : keys.row * a.v_page + keys.first * a.v_row);
+  const auto rows_of = [&](int n) { return Rows{low - n * kKeys, count - n * kKeys, p.sink_keys - n * kKeys}; };
+  const auto load_k = [&](int n) {
+    if constexpr (kPages)
+      load_pages<kHdimQ, kKeys>(k_at, k, a.k_page, a.k_row, a.hdim_q, rows_of(n), p, keys, n * kKeys);
+    else
+      load_rows<kHdimQ, kKeys>(k_at, k + int64_t(n) * kKeys * a.k_row, a.k_row, a.hdim_q, rows_of(n));
+    copy_async_commit();
+  };
+  const auto load_v = [&](int n) {
+    if constexpr (kPages)
+      load_pages<kHdimV, kKeys>(v_at, v, a.v_page, a.v_row, p.hdim_v, rows_of(n), p, keys, n * kKeys);
+    else
+      load_rows<kHdimV, kKeys>(v_at, v + int64_t(n) * kKeys * a.v_row, a.v_row, p.hdim_v, rows_of(n));
+    copy_async_commit();
+  };
+  // Key tiles [unmasked, masked_until) are seen whole by every row of this warp.
+  int masked_until = tile.seqlen_k / kKeys, unmasked = first;
+  if (p.features & kMask) {
+    const int centre = tile.row + warp_row + tile.shift;
+    masked_until = min(masked_until, max(centre + p.right + 1, 0) / kKeys);
+    unmasked = max(unmasked, (max(centre + kWarpRows - 1 - p.left, 0) + kKeys - 1) / kKeys);
+  }
+  unmasked = uniform(unmasked), masked_until = uniform(masked_until);
+  const int final = sinks ? 0 : first;
+  int n = tile.last - 1;
+  if (n >= final) load_k(n);
+  while (n >= final) {
+    const int following = n == first && sinks ? sinks - 1 : n - 1;
+    copy_async_wait<0>();
+    __syncthreads();  // k(n) is there, and all have done with the last v
+    load_v(n);
+    float score[kBlocks][kKeys / 2] = {};
+#pragma unroll
+    for (int i = 0; i < kHdimQ / 16; ++i) {
+      uint32_t q[kBlocks][4];
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b)
+        load_matrices(q[b], q_at + place<kHdimQ>(warp_row + 16 * b + (lane & 15), 2 * i + (lane >> 4)));
+#pragma unroll
+      for (int j = 0; j < kKeys / 16; ++j) {
+        uint32_t k[4];
+        load_matrices(k, k_at + place<kHdimQ>(16 * j + (lane & 7) + (lane >> 4 << 3), 2 * i + (lane >> 3 & 1)));
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          multiply_add(block(score[b], 2 * j), q[b], k[0], k[1]);
+          multiply_add(block(score[b], 2 * j + 1), q[b], k[2], k[3]);
+        }
+      }
+    }
+    copy_async_wait<0>();
+    __syncthreads();  // v(n) is there, and all have done with k(n)
+    if (following >= final) load_k(following);
+    using Score = Scores<kKeys / 2>;
+    uint32_t weight[kBlocks][kKeys / 16][4];
+    using Dropped = DroppedRows<kKeys / 8>;
+    Dropped dropped[kBlocks];
+    if constexpr (kGeneral) {
+      if (p.features & kDropout) {
+        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        Dropped::draw_alone(d, tile.b * p.nhead_q + tile.h, tile.row + warp_row, n * kKeys, dropped);
+      } else {
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) dropped[b].none();
+      }
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      if constexpr (kGeneral) Score::change(score[b], p, tile, warp_row + 16 * b, n * kKeys);
+      if (n < unmasked || n >= masked_until) Score::mask(score[b], p, tile, warp_row + 16 * b, n * kKeys);
+      Score::weigh(score[b], p, running[b]);
+#pragma unroll
+      for (int i = 0; i < kHdimV / 2; ++i) o[b][i] *= running[b].correction[half_of(i)];
+#pragma unroll
+      for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          weight[b][i][u] = pack(score[b][8 * i + 2 * u], score[b][8 * i + 2 * u + 1]);
+          if constexpr (kGeneral) weight[b][i][u] = dropped[b].apply(weight[b][i][u], 2 * i + u / 2, u % 2);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kKeys / 16; ++i) {
+#pragma unroll
+      for (int d = 0; d < kHdimV / 16; ++d) {
+        uint32_t v[4];
+        load_matrices_transposed(v, v_at + place<kHdimV>(16 * i + (lane & 15), 2 * d + (lane >> 4)));
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          multiply_add(block(o[b], 2 * d), weight[b][i], v[0], v[1]);
+          multiply_add(block(o[b], 2 * d + 1), weight[b][i], v[2], v[3]);
+        }
+      }
+    }
+    n = following;
+  }
+}
+
+template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& s) {
+  const Row& p = a.row;
+  Tile decoded;
+  Keys keys{0, 0, 0, 0};
+  if (!Order::decode(p, blockIdx.x, decoded, keys)) return;  // alike for all threads
+  if (!(p.features & kCache)) keys.row = decoded.b;
+  if (threadIdx.x == 0) s.tile = decoded;
+  __syncthreads();
+  const uint16_t* const q =
+      a.q + decoded.b * a.q_batch + decoded.h * a.q_head + (int64_t(decoded.start_q) + decoded.row) * a.q_row;
+  load_rows<kHdimQ, kQueryRows>(shared_address(s.q), q, a.q_row, a.hdim_q, {0, decoded.seqlen_q - decoded.row, 0});
+  float o[kBlocks][kHdimV / 2] = {};
+  Running running[kBlocks];
+  if (kPages || p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+    key_tiles<true, kPages>(a, s, keys, o, running);
+  } else {
+    key_tiles<false, kPages>(a, s, keys, o, running);
+  }
+  copy_async_wait<0>();
+  const int lane = threadIdx.x & 31, warp_row = (threadIdx.x >> 5) * kWarpRows;
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 1);
+      running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 2);
+    }
+    finish(p, s.tile, warp_row + 16 * b + (lane >> 2), lane, o[b], running[b]);
+  }
+}
+
+}  // namespace tilekiln::cuda::fmha_fwd
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
+                                                          fmha_fwd::kHdimV,
+                                                          fmha_fwd::kQueryRows,
+                                                          0,
+                                                          fmha_fwd::kKeys,
+                                                          fmha_fwd::kThreads,
+                                                          sizeof(fmha_fwd::Shared),
+#ifdef TILEKILN_FP16
+                                                          1
+#else
+                                                          0
+#endif
+};
+
+#define TILEKILN_FORWARD(name, pages)                                                                        \
+  extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads)                                           \
+      name(const __grid_constant__ fmha_fwd::AmpereRow p) {                                                  \
+    extern __shared__ __align__(128) char raw[];                                                             \
+    fmha_fwd::forward<pages>(p, *reinterpret_cast<fmha_fwd::Shared*>(raw));                                  \
+  }
+TILEKILN_FORWARD(fmha_fwd_ampere, false)
+TILEKILN_FORWARD(fmha_fwd_ampere_pages, true)

@@ -1,0 +1,114 @@
+// From a checked call of fmha_fwd to the rows of its kernels: what the pipelines have in common. Included once, by the file of a pipeline,
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library
+// holds those that its rows need, the others are null here.
+#pragma once
+#include <initializer_list>
+
+#include "kernels/attention/fmha_fwd/call.h"
+#include "kernels/attention/fmha_fwd/cuda/fill.h"
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/generated/fmha_fwd.h"
+
+#define TILEKILN_JOIN(a, b, c, d) a##b##c##d
+#define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_, pipeline)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::fmha_fwd {
+namespace {
+
+using fmha::Dtype;
+using fmha::FwdKernelProblem;
+using fmha::FwdProblem;
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// The smallest kernel of the dtype that holds the instance's head dims; null: the library has none.
+const Kernel* find_kernel(const Choice& choice, bool fp16) {
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const auto instance = tilekiln::fmha_fwd::unpack(choice.row->codes, choice.row->integers);
+  const Kernel* best = nullptr;
+  for (const Kernel* kernel : kernels) {
+    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16) continue;
+    const Build& build = build_of(*kernel);
+    if (build.hdim_q < static_cast<int>(instance.hdim_q) || build.hdim_v < static_cast<int>(instance.hdim_v)) continue;
+    const auto area = [](const Build& of) { return of.hdim_q * of.hdim_v; };
+    if (best == nullptr || area(build) < area(build_of(*best))) best = kernel;
+  }
+  return best;
+}
+
+// q, k and v.
+struct Operands { Operand q, k, v; };
+
+Operands operands_of(const FwdKernelProblem& of, const Build& build) {
+  const FwdProblem& p = of.problem;
+  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box},
+          {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys},
+          {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys}};
+}
+
+tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operands) {
+  const FwdProblem& p = of.problem;
+  for (const Operand* operand : {&operands.q, &operands.k, &operands.v}) TILEKILN_TRY(check_operand(*operand));
+  TILEKILN_TRY(check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0}));
+  if (p.randval != nullptr)
+    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
+  if (p.softmax_scale > 0) return TILEKILN_OK;
+  return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
+}
+
+void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
+  const FwdProblem& p = of.problem;
+  const auto batch_step = [&](i64 step, i64 row_step) { return packing.step_q(p.features.group, step, row_step); };
+  row->out = static_cast<uint16_t*>(p.out);
+  row->out_batch = batch_step(of.steps.out, p.out_row);
+  row->out_head = p.out_head;
+  row->out_row = p.out_row;
+  row->lse = p.lse;
+  row->lse_batch = batch_step(of.steps.lse, 1);
+  row->lse_head = p.lse_head;
+  row->bias = static_cast<const uint16_t*>(p.bias);
+  row->bias_batch = batch_step(of.steps.bias, p.bias_row);
+  row->bias_head = p.bias_head;
+  row->bias_row = p.bias_row;
+  row->alibi_slopes = p.alibi_slopes;
+  row->alibi_batch = of.steps.alibi;
+  row->sink = p.sink;
+  row->min_seqlen_q = of.min_seqlen_q;
+  if (!packing.packed) return;
+  row->features |= kGroup;
+  fill_lengths(of.lengths, p.features.group, packing, row);
+  row->total_q = of.lengths.total_q;
+  row->total_k = of.lengths.total_k;
+}
+
+// How many tiles of `build` there are, and in which order they go.
+tilekiln_status fill_tiles(const FwdKernelProblem& of, const Build& build, Row* row) {
+  const FwdProblem& p = of.problem;
+  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
+  if (tiles > INT32_MAX / 2)
+    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
+                         build.query_rows);
+  row->batch = of.batch;
+  row->nhead_q = p.nhead_q;
+  row->nhead_k = p.nhead_k;
+  row->seqlen_q_most = of.seqlen_q;
+  row->seqlen_k_most = of.seqlen_k;
+  row->hdim_v = p.hdim_v;
+  row->query_blocks = static_cast<int>(blocks);
+  row->tiles = static_cast<int>(tiles);
+  row->head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
+  return TILEKILN_OK;
+}
+
+tilekiln_status fail_kernel() {
+  return fail(TILEKILN_INTERNAL, "the library has a row of fmha_fwd for cuda without its kernel");
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_fwd

@@ -1,0 +1,90 @@
+// Many queries over a KV cache by the kernels of fmha_fwd: what its pipelines have in common. Included once, by the file of a pipeline.
+#pragma once
+#include "kernels/attention/fmha_fwd/cuda/fill.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
+
+extern "C" __attribute__((weak, visibility("hidden")))
+const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET, decode);
+
+namespace tilekiln::cuda::fmha_fwd {
+namespace {
+
+using fmha::KvKernelProblem;
+using fmha::KvProblem;
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// The smallest that holds the head dims of a call.
+const Kernel* find_kernel(const KvProblem& p) {
+  const bool fp16 = p.dtype == fmha::KvDtype::fp16;
+  const Kernel* best = nullptr;
+  cuda::find_kernel("fmha_fwd_", [&](const Kernel& kernel) {
+    const Build& build = build_of(kernel);
+    const bool fits = (build.fp16 != 0) == fp16 && build.hdim_q >= p.hdim_q && build.hdim_v >= p.hdim_v;
+    const auto area = [](const Build& of) { return of.hdim_q * of.hdim_v; };
+    if (fits && (best == nullptr || area(build) < area(build_of(*best)))) best = &kernel;
+    return false;
+  });
+  return best;
+}
+
+// From one page, or sequence, to the next.
+i64 k_step(const KvKernelProblem& of) {
+  return of.problem.pages.page_size != 0 ? of.problem.pages.k_page : of.problem.features.group ? 0 : of.steps.k;
+}
+i64 v_step(const KvKernelProblem& of) {
+  return of.problem.pages.page_size != 0 ? of.problem.pages.v_page : of.problem.features.group ? 0 : of.steps.v;
+}
+
+// What 16-byte accesses cannot follow.
+tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
+  const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
+  if (!of.problem.features.dropout && decode != nullptr) return decode->launch(site, &of);
+  return fail_argument(
+      "q",
+      "and the cache lay as the copy engine cannot follow, must have head dims and strides that are multiples "
+      "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
+}
+
+// How many tiles of `build` there are, and in which order they go.
+tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* row) {
+  const KvProblem& p = of.problem;
+  if (p.randval != nullptr)
+    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
+  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
+  if (tiles > INT32_MAX / 2)
+    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
+                         build.query_rows);
+  row->batch = of.batch;
+  row->nhead_q = p.nhead_q;
+  row->nhead_k = p.nhead_k;
+  row->seqlen_q_most = of.seqlen_q;
+  row->seqlen_k_most = of.seqlen_k;
+  row->hdim_v = p.hdim_v;
+  row->query_blocks = static_cast<int>(blocks);
+  row->tiles = static_cast<int>(tiles);
+  row->head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
+  return TILEKILN_OK;
+}
+
+// Where results go and what else scores need; the steps from one sequence to the next as the kernel counts them.
+void fill_results(const KvKernelProblem& of, i64 out_batch, i64 out_row, i64 lse_batch, i64 bias_batch, Row* row) {
+  const KvProblem& p = of.problem;
+  row->out = static_cast<uint16_t*>(p.out);
+  row->out_batch = out_batch;
+  row->out_head = p.out_head;
+  row->out_row = out_row;
+  row->lse = p.lse;
+  row->lse_batch = lse_batch;
+  row->lse_head = p.lse_head;
+  row->bias = static_cast<const uint16_t*>(p.bias);
+  row->bias_batch = bias_batch;
+  row->bias_head = p.bias_head;
+  row->bias_row = p.bias_row;
+  row->alibi_slopes = p.alibi_slopes;
+  row->alibi_batch = of.steps.alibi;
+  row->sink = p.sink;
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_fwd
