@@ -1,0 +1,166 @@
+"""What kernels of HIP targets but the forward's take of a processor, against kernels/backends/hip/registers.yaml.
+
+Products have bounds of their main loop, too. `python -m tests.kernels.hip.test_registers [NAME...]` writes the record.
+Emulated (functional), never run on AMD silicon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from build_support.toolchains import hip
+from codegen.emit import kernels
+from codegen.schema.tree import tree
+from tests.kernels.hip.forward import ROOT
+from tools.executor.amdgcn import gate
+from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject, llvm_tool, reads, wave_size, writes
+
+RECORD = ROOT / "kernels" / "backends" / "hip" / "registers.yaml"
+STEPS = 8  # of 32 along k, by which the longer of two products is longer
+HEAD = """\
+# What the kernels of HIP targets but the forward's (kernels/attention/fmha_fwd/hip/gate.yaml) take of a processor, the
+# most of an object's kernels; of products cycles of one wave for 32 along k and bounds on the share of the matrix peak
+# (tools/executor/amdgcn/gate.py), too. Emulated (functional), never run on AMD silicon. Written by
+# python -m tests.kernels.hip.test_registers.
+"""
+
+
+def listed() -> dict[str, tuple[str, kernels.Kernel]]:
+    """Architecture and kernel, by name."""
+    return {
+        kernel.name: (architecture, kernel)
+        for architecture in ARCHITECTURES
+        for kernel in kernels.of_target(tree(), f"hip-{architecture}")
+        if kernel.file.family != "fmha_fwd"
+    }
+
+
+LISTED = listed()
+
+
+def compiled(architecture: str, kernel: kernels.Kernel, place: Path) -> Path:
+    made = place / f"{kernel.name}.hsaco"
+    launcher = os.environ.get("TILEKILN_TEST_LAUNCHER", "").split()
+    words = hip.flags(
+        kernel.file.source, [f"--offload-arch={architecture}"], kernel.dtype, kernel.file.define, [str(ROOT)]
+    )
+    subprocess.run([*launcher, hip.find_clang(), *words, "-o", str(made)], cwd=ROOT, check=True)
+    return made
+
+
+def notes(path: Path) -> dict[str, int]:
+    """As gate.notes, the most of an object's kernels."""
+    text = subprocess.run(
+        [llvm_tool("llvm-readelf"), "--notes", str(path)], check=True, capture_output=True, text=True
+    ).stdout
+    found: dict[str, int] = {}
+    for name, value in re.findall(r"\.(\w+):\s+(\d+)$", text, re.M):
+        found[name] = max(found.get(name, 0), int(value))
+    return found
+
+
+def product_mix(code: CodeObject, threads: int, waves: int) -> dict[str, float]:
+    """Of 128 x 128 results, rows of a and columns of b contiguous along k."""
+    covered: list[Any] = [{}]
+    for steps in (4, 4 + STEPS):
+        k = 32 * steps
+        a, b, out = (np.zeros(shape, np.uint16) for shape in ((128, k), (128, k), (128, 128)))
+        nothing = [np.uint64(0), *[np.int64(0)] * 3, np.float32(0), np.int32(0)]
+        fields = [
+            *(field for array in (a, b) for field in (reads(array), np.int64(0), np.int64(k), np.int64(1))),
+            writes(out),
+            np.int64(128),
+            np.int64(0),
+            *nothing,
+            *nothing,
+            *[np.uint64(0)] * 3,
+            *(np.float32(number) for number in (1, 0, 0)),
+            *(np.int32(number) for number in (128, 128, k, 1, 1, 0, 4 | 8)),
+        ]
+        code.launch("tilekiln_gemm", (1, 1, 1), (threads,), fields, seed=0, races=False)
+        covered.append(code.coverage())
+    return gate.mix(*covered, STEPS * waves)
+
+
+def measured(name: str, place: Path) -> dict[str, Any]:
+    architecture, kernel = LISTED[name]
+    path = compiled(architecture, kernel, place)
+    said = notes(path)
+    waves = said["max_flat_workgroup_size"] // wave_size(architecture)
+    lds = said["group_segment_fixed_size"]
+    if kernel.file.family == "gemm":
+        code = CodeObject(path, architecture)
+        return gate.figures(
+            architecture, product_mix(code, said["max_flat_workgroup_size"], waves), said, waves
+        ).rounded()
+    return {
+        "vgprs": said["vgpr_count"],
+        "spills": said["private_segment_fixed_size"],  # bytes of memory; AGPRs hold what else is counted as spilled
+        "lds_bytes": lds,
+        "waves_per_simd": gate.waves_per_simd(architecture, said["vgpr_count"], lds, waves),
+    }
+
+
+def complaints(now: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """Why a kernel may not pass."""
+    found = [f"spills: was {now['spills']}, must be 0"] if now["spills"] else []
+    for name, value in now.items():
+        was, better_if_more = recorded[name], name in ("serial", "overlapped", "waves_per_simd")
+        worse = value < was * (1 - gate.WORSE) if better_if_more else value > was * (1 + gate.WORSE)
+        if worse:
+            found.append(f"{name}: was {value}, must be {'at least' if better_if_more else 'at most'} {was} within 2 %")
+    return found
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", LISTED)
+def test_registers(name, tmp_path):
+    found = complaints(measured(name, tmp_path), yaml.safe_load(RECORD.read_text())[name])
+    assert not found, "\n".join(found)
+
+
+def test_every_code_object_has_figures_and_none_spills():
+    recorded = yaml.safe_load(RECORD.read_text())
+    assert list(recorded) == list(LISTED)
+    assert not [name for name, entry in recorded.items() if entry["spills"]]
+    for name, entry in recorded.items():
+        assert entry.get("overlapped", 1) >= gate.LEAST_OVERLAPPED or entry["exception"]["overlapped"], name
+
+
+def test_what_is_refused():
+    good = {"vgprs": 100, "spills": 0, "lds_bytes": 20480, "waves_per_simd": 4}
+    assert complaints({**good, "vgprs": 102}, good) == []
+    for worse in ({"vgprs": 103}, {"spills": 1}, {"lds_bytes": 21000}, {"waves_per_simd": 3}):
+        assert complaints({**good, **worse}, good), worse
+
+
+def write(names: list[str]) -> None:
+    """Measures those anew, or all; and what has no figures yet."""
+    old = yaml.safe_load(RECORD.read_text()) if RECORD.exists() else {}
+    table = {}
+    with tempfile.TemporaryDirectory() as place:
+        for name in LISTED:
+            known = name in old and name not in (names or LISTED)
+            table[name] = old[name] if known else measured(name, Path(place))
+            if "exception" in old.get(name, {}):
+                table[name]["exception"] = old[name]["exception"]
+    lines = [
+        f"{key}: {yaml.safe_dump(entry, default_flow_style=True, sort_keys=False, width=1000)}"
+        for key, entry in table.items()
+    ]
+    RECORD.write_text(HEAD + "".join(lines))
+
+
+if __name__ == "__main__":
+    write(sys.argv[1:])
+    sys.stdout.write(RECORD.read_text())
