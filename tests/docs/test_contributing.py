@@ -255,16 +255,23 @@ def test_an_operator(scratch: Scratch) -> None:
 
     assert re.search(r"^softmax_", scratch.codegen("list", "norm_default"), re.M)
     # What it has on a GPU came later, and is no part of the page's walk.
-    on_gpu = (
-        "kernels/targets/cuda-sm90a.yaml",
-        "kernels/targets/cuda-sm80.yaml",
-        "kernels/backends/cuda/builds.yaml",
-        "kernels/norm/softmax/cuda/blocks.cpp",
-    )
+    backends = ("cuda", "hip")
+    on_gpu = [
+        *(
+            str(path.relative_to(ROOT))
+            for one in backends
+            for path in sorted(ROOT.glob(f"kernels/targets/{one}-*.yaml"))
+        ),
+        *(f"kernels/backends/{one}/builds.yaml" for one in backends),
+        *(f"kernels/norm/softmax/{one}/blocks.cpp" for one in backends),
+    ]
     later = {name: (scratch.root / name).read_text() for name in on_gpu}
     for name, content in later.items():
-        (scratch.root / name).write_text(re.sub(r"^softmax:\n(  .*\n)+|^  softmax:\n    .*\n", "", content, flags=re.M))
-    shutil.rmtree(scratch.root / "kernels/norm/softmax/cuda")
+        (scratch.root / name).write_text(
+            re.sub(r"^softmax\w*:\n(  .*\n)+|^  softmax:\n    .*\n", "", content, flags=re.M)
+        )
+    for one in backends:
+        shutil.rmtree(scratch.root / "kernels/norm/softmax" / one)
     taken = {name: (scratch.root / name).read_text() for name in files if (scratch.root / name).exists()}
     for name, content in taken.items():
         if name in shared:
