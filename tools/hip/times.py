@@ -1,4 +1,4 @@
-"""The time of whole calls on a GPU, by events of its runtime. Over the executor there is none to be measured."""
+"""The time of whole calls on a GPU, by events of its runtime. Over the executor it is that of the executor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import tilekiln as tk
 
 from tests.python.problems import STORAGE
-from tools.hip.device import DeviceArray, ask
+from tools.hip.device import ROCM, DeviceArray, ask
 
 HEADS, BATCH, ROUNDS, CALLS = 16, 2, 5, 10
 
@@ -26,7 +26,7 @@ def measure(library: tk.Library, dtype: str, hdim_q: int, hdim_v: int, seqlen: i
     q, k, v, out = made(hdim_q), made(hdim_q), made(hdim_v), made(hdim_v)
     stream = ctypes.c_void_p()
     ask("hipStreamCreate", ctypes.byref(stream))
-    own = tk.Stream(library, device="hip:0", native=stream.value)
+    own = tk.Stream(device=(ROCM, 0), native=stream.value)
     first, last = ctypes.c_void_p(), ctypes.c_void_p()
     for event in (first, last):
         ask("hipEventCreate", ctypes.byref(event))

@@ -249,6 +249,22 @@ def test_a_kernel_that_would_be_slow_or_fail_is_not_built(tmp_path, architecture
     assert list(tmp_path.iterdir()) == []
 
 
+TIMES = """
+import sys
+import tilekiln as tk
+from tools.hip import times
+times.BATCH, times.HEADS, times.ROUNDS, times.CALLS = 1, 1, 3, 2
+line = times.measure(tk.load(sys.argv[1]), "bf16", 64, 64, 64, True)
+assert line["ms"] > 0 and line["hdim"] == "64x64" and line["causal"], line
+print("timed")
+"""
+
+
+def test_calls_are_timed_by_events_in_a_stream(libraries):
+    """Of the executor here: a report leaves such times out."""
+    assert run(["-c", TIMES, str(libraries["flash"])]) == ("timed\n", 0)
+
+
 UNREAD = """
 import sys
 import numpy as np, ml_dtypes

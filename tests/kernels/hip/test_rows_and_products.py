@@ -42,7 +42,7 @@ def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
 
 def test_every_row_has_a_kernel():
     """By the plan alone: a product has that of its dtype, a norm one of its own, moves the one there is."""
-    for architecture in ARCHITECTURES:
+    for architecture in ("gfx942", "gfx1201"):
         for receipt in ("gemm_default", "gemm_multi_d", "norm_default", "norm_ck"):
             plan = resolve(receipt, [f"hip-{architecture}"])
             held = {kernel.name for kernel in kernels.of_plan(plan).values()}
