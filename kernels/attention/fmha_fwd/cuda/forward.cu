@@ -139,7 +139,9 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
   for (int w = 0; w < kWarpgroups; ++w) {
     const int slot = count % kQStages;
     wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
-    s.tile[count % kTileSlots][w].row = -1;
+    Tile last = {};  // whole: what is asked of it before its row is looked at must be there
+    last.row = -1;
+    s.tile[count % kTileSlots][w] = last;
     arrive(s.q_full[slot][w]);
   }
 }
@@ -231,12 +233,15 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     for (int i = 0; i < kHdimV / 2; ++i) o[i] = 0.f;
 
     using Dropped = DroppedRows<kKeys / 8>;
-    const auto draw = [&](auto extras, Dropped& dropped) {  // for key tile n
+    // For key tile n, the `at`-th of all. Tiles of keys that nobody sees are not drawn for, so that a query tile's first words may go
+    // where the last ones before went: what the neighbour has to read there it reads first.
+    const auto draw = [&](auto extras, Dropped& dropped, uint32_t at, bool first) {
       if constexpr (extras.value == kDropped || extras.value == kGeneral) {
         if (extras.value == kGeneral && !(p.features & kDropout)) return dropped.none();
         const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        if (first) named_sync(1 + kWarpgroups + 2 * w + warp / 2, 64);
         dropped.draw(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + warp_row, n * kKeys,
-                     s.dropped[w][warp / 2][step & 1][0], 1 + kWarpgroups + 2 * w + warp / 2);
+                     s.dropped[w][warp / 2][at & 1][0], 1 + kWarpgroups + 2 * w + warp / 2);
       }
     };
     const auto softmax = [&](auto masked, auto extras) {
@@ -268,7 +273,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       issue_sums(step);
       pass_turn();
       Dropped dropped;
-      draw(extras, dropped);
+      draw(extras, dropped, step + 1, false);
       product_wait<1>();
       pin(score);
       empty(s.k_empty, step + 1);
@@ -284,7 +289,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const auto key_tiles = [&](auto extras) {
       {
         Dropped dropped;
-        draw(extras, dropped);
+        draw(extras, dropped, step, true);
         softmax(Constant<true>{}, extras);
         to_weights(extras, dropped);
       }
