@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import console, jobs
@@ -10,22 +11,30 @@ from . import console, jobs
 if TYPE_CHECKING:
     from .graph import Graph
 
-COMMON, EXECUTOR, HIPSIM = (f"tools/executor/{name}" for name in ("common", "amdgcn", "hipsim"))
-FLAGS = ("-O3", "-fno-math-errno")  # -O2 takes 1.3 times as long to run a kernel
+COMMON, AMDGCN, HIPSIM, PTX, CUDASIM = (
+    f"tools/executor/{name}" for name in ("common", "amdgcn", "hipsim", "ptx", "cudasim")
+)
+FLAGS = ("-O3", "-fno-math-errno", "-fno-strict-aliasing")  # -O2 takes 1.3 times as long to run a kernel
 
 
 def libraries(graph: Graph) -> list[Any]:
-    """The executor, and the HIP runtime over it under the name that programs look for.
+    """The executors, and over each the runtime of its vendor under the name that programs look for.
 
     Nothing in a tree without the sources. Objects lie in the variant that is first to need them.
     """
-    if not os.path.isdir(_folder(graph, EXECUTOR)):
-        return []
-    executor = [*_objects(graph, COMMON), *_objects(graph, EXECUTOR)]
-    made = [_library(graph, "libamdgcn.so", [COMMON, EXECUTOR], executor)]
-    if os.path.isdir(_folder(graph, HIPSIM)):
-        objects = [*executor, *_objects(graph, HIPSIM)]
-        made.append(_library(graph, "hipsim/libamdhip64.so", [COMMON, EXECUTOR, HIPSIM], objects))
+    made = []
+    for executor, runtime, name, runtime_name in (
+        (AMDGCN, HIPSIM, "libamdgcn.so", "hipsim/libamdhip64.so"),
+        (PTX, CUDASIM, "libptx.so", "cudasim/libcuda.so.1"),
+    ):
+        if not os.path.isdir(_folder(graph, executor)):
+            continue
+        include = [COMMON, executor]
+        objects = [one for folder in include for one in _objects(graph, folder, include)]
+        made.append(_library(graph, name, include, include, objects))
+        if os.path.isdir(_folder(graph, runtime)):
+            objects = [*objects, *_objects(graph, runtime, include)]
+            made.append(_library(graph, runtime_name, include, [*include, runtime], objects))
     return made
 
 
@@ -37,29 +46,27 @@ def _sources(graph: Graph, folder: str) -> list[str]:
     return [f"{folder}/{name}" for name in sorted(os.listdir(_folder(graph, folder))) if name.endswith(".cpp")]
 
 
-def _objects(graph: Graph, folder: str) -> list[Any]:
+def _objects(graph: Graph, folder: str, include: Sequence[str]) -> list[Any]:
+    """`include` begins with the common folder, whose objects belong to each executor: one place, compiled once."""
     place = f"{graph.request.variant.directory}/obj/executor/{os.path.basename(folder)}"
-    return [
-        graph.compile(
-            source,
-            f"{place}/{os.path.basename(source).removesuffix('.cpp')}.o",
-            "runtime",
-            [COMMON, EXECUTOR],
-            flags=FLAGS,
-        )
-        for source in _sources(graph, folder)
-    ]
+    paths = [COMMON] if folder == COMMON else include
+    made = []
+    for source in _sources(graph, folder):
+        target = f"{place}/{os.path.basename(source).removesuffix('.cpp')}.o"
+        known = graph.env.File(graph.node_path(target))
+        made.append(known if known.has_builder() else graph.compile(source, target, "runtime", [*paths], flags=FLAGS))
+    return made
 
 
-def _library(graph: Graph, name: str, folders: list[str], objects: list[Any]) -> Any:
+def _library(graph: Graph, name: str, include: Sequence[str], folders: Sequence[str], objects: list[Any]) -> Any:
     tools, target = graph.request.toolchain, f"{graph.request.variant.executor_directory}/{name}"
     job = jobs.Job(
         "link",
         target,
         [[*tools.link(True), "-o", jobs.OUT, jobs.INPUTS, "-pthread"]],
         tools.identity,
-        content=" ".join(tools.compile(EXECUTOR, "runtime", [COMMON, EXECUTOR], FLAGS)),  # of the objects
+        content=" ".join(tools.compile(include[-1], "runtime", [*include], FLAGS)),  # of the objects
         summary=f"{console.line('built', target)}: @size@",
     )
     sources = [source for folder in folders for source in _sources(graph, folder)]
-    return graph.shared(target, job, sources, folders, objects)
+    return graph.shared(target, job, sources, [*folders], objects)

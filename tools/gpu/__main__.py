@@ -35,6 +35,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
         "--only", choices=("problems", "behaviour", "cache"), help="a part (all); cache: what is over a KV cache"
     )
     test.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
+    values = commands.add_parser(
+        "values", help="write what kernels make of fixed problems to a file, for tests where there is no GPU; on a GPU"
+    )
+    values.add_argument("--library", type=Path, nargs="+", required=True, help="as test's")
+    values.add_argument("--out", type=Path, required=True, help="the file")
     for command in (build, gates, check, bench):
         command.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="where cubins are (build/gpu)")
         command.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
@@ -106,6 +111,12 @@ def main(argv: list[str]) -> int:
             from tools.gpu import check
 
             return check.run(options.out, options.names, options.small)
+        elif options.command == "values":
+            import tilekiln as tk
+
+            from tools.gpu import values
+
+            values.write([tk.load(path) for path in options.library], options.out)
         elif options.command == "test":
             return library_test(options)
         elif options.library:

@@ -1,0 +1,131 @@
+"""Faults written into the PTX of kernels on purpose: (kernel, library, problems, a function of the text)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Mutation(NamedTuple):
+    kernel: str  # "fmha_fwd_d64"
+    problems: str  # of run_cases.py
+    change: Callable[[str], str]
+    sees: str  # kinds of faults that may see it, or WRONG
+
+
+def swap(pattern: str, to: str, nth: int = -1, least: int = 1) -> Callable[[str], str]:
+    """Replaces what matches: all, or the nth alone."""
+
+    def change(text: str) -> str:
+        found = list(re.finditer(pattern, text, re.M))
+        assert len(found) >= least, pattern
+        for match in reversed(found if nth < 0 else found[nth : nth + 1]):
+            text = text[: match.start()] + match.expand(to) + text[match.end() :]
+        return text
+
+    return change
+
+
+def not_rescaled(text: str) -> str:
+    """Sums that a factor multiplies one after the other stay as they are: the first such run of 16 and more."""
+    products = list(re.finditer(r"mul\.f32 \t(%f\d+), (%f\d+), (%f\d+);", text))
+    runs: dict[str, list[re.Match[str]]] = {}
+    for match in products:
+        runs.setdefault(match[3], []).append(match)
+    chosen = {id(match) for run in runs.values() if len(run) >= 16 for match in run}
+    assert chosen
+    for match in reversed(products):
+        if id(match) in chosen:
+            text = text[: match.start()] + f"mov.f32 \t{match[1]}, {match[2]};" + text[match.end() :]
+    return text
+
+
+def edge(text: str) -> str:
+    """Comparisons of columns with the mask's edge: by one."""
+    return re.sub(
+        r"(setp\.(?:lt|gt|le|ge)\.s32 \t%p\d+, %r\d+, )(\d+);",
+        lambda match: f"{match[1]}{int(match[2]) + 1};" if int(match[2]) >= 8 else match[0],
+        text,
+    )
+
+
+def one_more(text: str) -> str:
+    """Groups of copies that may be under way behind a wait: one more."""
+    return re.sub(r"cp\.async\.wait_group (\d+);", lambda match: f"cp.async.wait_group {int(match[1]) + 1};", text)
+
+
+FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64"), ("fmha_bwd_d64", "fmha_bwd_dq_dk_dv:bf16:64")
+DECODE, GEMM = ("fmha_decode_d64", "fmha_fwd_splitkv:bf16:64"), ("gemm_row_column", "gemm:bf16")
+WAIT = r"\{\.reg \.pred p; again\d+: mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);[^}]*\}"
+SWIZZLE_128 = str(1 << 62 | 64 << 32 | 1 << 16)
+
+MUTATIONS: dict[str, Mutation] = {
+    "a descriptor swizzled by 64 bytes": Mutation(
+        *FORWARD, swap(SWIZZLE_128, str(1 << 63 | 64 << 32 | 1 << 16)), "WRONG"
+    ),
+    "a descriptor without a swizzle": Mutation(
+        *FORWARD, swap(SWIZZLE_128, str(64 << 32 | 1 << 16)), "WRONG RACE POISON OOB"
+    ),
+    "a descriptor with half the stride": Mutation(
+        *FORWARD, swap(SWIZZLE_128, str(1 << 62 | 32 << 32 | 1 << 16)), "WRONG"
+    ),
+    "the transpose of v is forgotten": Mutation(
+        *FORWARD, swap(r"p, 1, 1, 1;\}", "p, 1, 1, 0;}"), "WRONG RACE OOB POISON"
+    ),
+    "fewer bytes expected than a box has": Mutation(
+        *FORWARD,
+        swap(r"(mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[%r\d+\]), %r\d+;", r"\1, 4096;"),
+        "MBARRIER DEADLOCK RACE",
+    ),
+    "a box of the wrong rows": Mutation(
+        *FORWARD,
+        swap(r"(cp\.async\.bulk\.tensor\.5d[^{]*\{%r\d+, )(%r\d+), (%r\d+), (%r\d+)", r"\1\3, \2, \4"),
+        "WRONG RACE",
+    ),
+    "phases are always 0": Mutation(
+        *FORWARD,
+        swap(r"(try_wait\.parity\.shared::cta\.b64 p, \[%r\d+\]), %r\d+;", r"\1, 0;"),
+        "DEADLOCK RACE POISON WRONG",
+    ),
+    "a wait for a phase is missing": Mutation(*FORWARD, swap(WAIT, "", 6), "RACE POISON"),
+    "waits do not ask again": Mutation(
+        *FORWARD, swap(r"@p bra (done\d+); bra again\d+;", r"@p bra \1;"), "RACE POISON"
+    ),
+    "barriers are not fenced after their beginning": Mutation(
+        *FORWARD, swap(r"fence\.mbarrier_init\.release\.cluster;", ""), "PROXY"
+    ),
+    "no barrier behind the beginning of mbarriers": Mutation(*FORWARD, swap(r"bar\.sync \t0;", "", 0), "RACE MBARRIER"),
+    "no wgmma.fence": Mutation(*FORWARD, swap(r"wgmma\.fence\.sync\.aligned;", ""), "FENCE"),
+    "no wait for a product": Mutation(*FORWARD, swap(r"wgmma\.wait_group\.sync\.aligned \d;", "", 1), "PRODUCT RACE"),
+    "a wait for one product less": Mutation(
+        *FORWARD, swap(r"wgmma\.wait_group\.sync\.aligned 0;", "wgmma.wait_group.sync.aligned 1;", 1), "PRODUCT RACE"
+    ),
+    "a stage is never given back": Mutation(
+        *FORWARD, swap(r"@p mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];", ""), "DEADLOCK"
+    ),
+    "a mask's edge is off by one": Mutation(*FORWARD, edge, "WRONG"),
+    "O is not rescaled": Mutation(*FORWARD, not_rescaled, "WRONG"),
+    "the row's maximum is of one lane pair": Mutation(
+        *FORWARD, swap(r"(shfl\.sync\.bfly\.b32 [^;]*), %r\d+, (%r\d+), (%r\d+);", r"\1, 0, \2, \3;"), "WRONG"
+    ),
+    "LSE in base 2": Mutation(*FORWARD, swap("0f3F317218", "0f3F800000"), "WRONG"),
+    "more registers than there are": Mutation(
+        *FORWARD, swap(r"setmaxnreg\.inc\.sync\.aligned\.u32 \d+;", "setmaxnreg.inc.sync.aligned.u32 240;"), "REGISTERS"
+    ),
+    "turns are never passed on": Mutation(*FORWARD, swap(r"bar\.arrive [^;]*;", ""), "DEADLOCK BARRIER"),
+    "dS is not fenced for the async proxy": Mutation(
+        *BACKWARD, swap(r"fence\.proxy\.async(\.shared::cta)?;", ""), "PROXY"
+    ),
+    "dS is not transposed": Mutation(*BACKWARD, swap(r"p, 1, 1, 1, 1;\}", "p, 1, 1, 0, 1;}"), "WRONG RACE OOB POISON"),
+    "LSE comes after it is read": Mutation(*BACKWARD, swap(WAIT, "", 2), "RACE POISON WRONG"),
+    "rows of dS in another order": Mutation(
+        *BACKWARD, swap(r"(stmatrix[^{]*)\{(%r\d+), (%r\d+)", r"\1{\3, \2"), "WRONG"
+    ),
+    "no wait for copies of keys": Mutation(*DECODE, swap(r"cp\.async\.wait_group \d+;", ""), "POISON"),
+    "copies of keys are waited for one too late": Mutation(*DECODE, one_more, "POISON"),
+    "v is not transposed": Mutation(*DECODE, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),
+    "k is not advanced in a stage": Mutation(
+        *GEMM, swap(r"add\.s32 \t(%r\d+), (%r\d+), 32;", r"mov.b32 \t\1, \2;"), "WRONG"
+    ),
+}

@@ -1,0 +1,170 @@
+"""Products, rows and moves through a library whose driver is cudasim, against float64 and NumPy."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import tilekiln as tk
+from tilekiln.reference import gated, gemm, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
+
+from tests.executor.ptx.device import DeviceArray
+
+DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
+QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
+LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
+COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
+
+
+def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
+    """The same values: packed, with room between lines, or turned."""
+    rows_, columns = array.shape
+    how = draw.choice(("packed", "packed", "room", "odd", "turned"))
+    if how == "turned":
+        return np.ascontiguousarray(array.T).T
+    room = {"packed": 0, "room": -columns % 8 + 8, "odd": 3}[how]
+    whole = np.zeros((rows_, columns + room), array.dtype)
+    whole[:, :columns] = array
+    return whole[:, :columns]
+
+
+def product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
+    kind, to = DTYPES[dtype], draw.choice((dtype, dtype, "fp32"))
+    made = DTYPES[to]
+    a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(kind))
+    b = placed(draw, numbers.standard_normal((k, n), np.float32).astype(kind))
+    given: dict[str, Any] = {"alpha": draw.choice((1.0, -0.5)), "activation": draw.choice(("none", *gemm.ACTIVATIONS))}
+    arrays: dict[str, np.ndarray] = {}
+    if draw.random() < 0.4:
+        arrays["c"] = placed(draw, numbers.standard_normal((m, n), np.float32).astype(made))
+        given["beta"] = draw.choice((1.0, -2.0))
+    if draw.random() < 0.4:
+        arrays["bias"] = numbers.standard_normal(n, np.float32)
+    out = DeviceArray(placed(draw, np.full((m, n), np.nan, made)))
+    on_device = {name: DeviceArray(array) for name, array in arrays.items()}
+    try:
+        library.gemm(DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
+    except tk.NoKernelError:
+        return "none"
+    fault = gemm.faults(out.host(), gemm.gemm(a, b, **arrays, **given, dtype=to))
+    return f"{(m, n, k)} to {to} {given} {sorted(arrays)}: {fault}" if fault else ""
+
+
+def matrix(draw: random.Random, numbers: np.random.Generator, kind: Any, scale: float = 1.0) -> np.ndarray:
+    shape = draw.choice((1, 3, 7)), draw.choice(COLUMNS)
+    return (numbers.standard_normal(shape, np.float32) * scale).astype(kind)
+
+
+def like(x: np.ndarray, kind: Any = None) -> DeviceArray:
+    return DeviceArray(np.zeros(x.shape, kind or x.dtype))
+
+
+def norm(name: str, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    x = matrix(draw, numbers, DTYPES[dtype], draw.choice((1.0, 30.0)))
+    gamma = numbers.standard_normal(x.shape[1], np.float32).astype(x.dtype)
+    layer = name.startswith("layernorm")
+    beta = numbers.standard_normal(x.shape[1], np.float32).astype(x.dtype) if layer else None
+    residual = matrix(draw, numbers, x.dtype)[:1].repeat(x.shape[0], 0) if draw.random() < 0.5 else None
+    residual = None if residual is None or residual.shape != x.shape else residual
+    more = {} if residual is None else {"residual": DeviceArray(residual)}
+    if layer:
+        right: Any = layernorm2d.layernorm2d(x, gamma, beta, residual)
+        error = right.error
+    else:
+        right = rmsnorm2d.rmsnorm2d(x, gamma, residual)
+        error = (x.shape[1] / 8 + 6) * rows.FP32 * np.abs(right.y)
+    arrays = [DeviceArray(one) for one in (x, gamma, beta) if one is not None]
+    if not name.endswith("rdquant"):
+        y = like(x)
+        getattr(library, name)(*arrays, y=y, **more)
+        worst = rows.excess(y.host(), right.y, error)
+    else:
+        to = draw.choice(("int8", "fp8"))
+        y, scale = like(x, QUANTISED[to]), DeviceArray(np.zeros(x.shape[0], np.float32))
+        getattr(library, name)(*arrays, y=y, y_scale=scale, **more)
+        worst = quantised.excess(y.host(), scale.host(), right.y, error)
+    return "" if worst <= 1 else f"{x.shape} {sorted(more)}: {worst}"
+
+
+def smoothed(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    x, to = matrix(draw, numbers, DTYPES[dtype]), draw.choice(("int8", "fp8"))
+    by = numbers.standard_normal(x.shape[1], np.float32)
+    y, scale = like(x, QUANTISED[to]), DeviceArray(np.zeros(x.shape[0], np.float32))
+    library.smoothquant(DeviceArray(x), DeviceArray(by), y=y, y_scale=scale)
+    v = x.astype(np.float64) * by
+    worst = quantised.excess(y.host(), scale.host(), v, np.abs(v) * rows.FP32)
+    return "" if worst <= 1 else f"{x.shape} {to}: {worst}"
+
+
+def softmaxes(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    x = matrix(draw, numbers, DTYPES[dtype], draw.choice((0.0, 3.0, 40.0)))
+    y = like(x)
+    library.softmax(DeviceArray(x), y=y)
+    worst = softmax.excess(y.host(), x)
+    return "" if worst <= 1 else f"{x.shape}: {worst}"
+
+
+def gates(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    gate = matrix(draw, numbers, DTYPES[dtype], draw.choice((1.0, 20.0)))
+    up = numbers.standard_normal(gate.shape, np.float32).astype(gate.dtype)
+    y = like(gate)
+    library.silu_and_mul(DeviceArray(gate), DeviceArray(up), y=y)
+    worst = gated.excess(y.host(), gate, up)
+    return "" if worst <= 1 else f"{gate.shape}: {worst}"
+
+
+def move(library: tk.Library, draw: random.Random, numbers: np.random.Generator, _: str) -> str:
+    size, ndim = draw.choice((1, 2, 4, 8)), draw.randint(1, 4)
+    most = {1: 3000, 2: 90, 3: 40, 4: 12}[ndim]
+    shape = [draw.choice((1, 2, draw.randint(1, most), draw.randint(1, most // 8 + 1) * 8)) for _ in range(ndim)]
+    x = numbers.integers(0, 256, (*shape[:-1], shape[-1] * size), np.uint8).view(f"u{size}")
+    axes = draw.sample(range(ndim), ndim)
+    y = DeviceArray(np.zeros([shape[axis] for axis in axes], x.dtype))
+    library.permute(DeviceArray(x), axes=axes, y=y)
+    if not np.array_equal(y.host(), x.transpose(axes)):
+        return f"permute {shape}, axes {axes}, {size} bytes"
+    if ndim == 4 and size == 2:
+        y = DeviceArray(np.zeros(moves.batched_transpose(x).shape, x.dtype))
+        library.batched_transpose(DeviceArray(x), y=y)
+        if not np.array_equal(y.host(), moves.batched_transpose(x)):
+            return f"batched_transpose {shape}"
+    return ""
+
+
+def checks(library: tk.Library) -> dict[str, Any]:
+    """By family and dtype: a function of a library, two generators and the dtype that says what is wrong, or ""."""
+    norms = ("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant")
+    every: dict[str, Any] = {name: (lambda *of, name=name: norm(name, *of)) for name in norms}
+    every |= {"smoothquant": smoothed, "softmax": softmaxes, "silu_and_mul": gates, "gemm": product, "permute": move}
+    held = {
+        (one.family, str(dict(one.signature).get("dtype", "any")))
+        for one in library.instances()
+        if "_cuda_" in one.name
+    }
+    return {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
+
+
+def results(library: tk.Library, name: str, seed: int) -> dict[str, np.ndarray]:
+    """What one check of the day made: its output, seen on its way to the comparison."""
+    kept: dict[str, np.ndarray] = {}
+
+    class Kept(DeviceArray):
+        def host(self) -> np.ndarray:
+            kept[f"result{len(kept)}"] = made = super().host()
+            return made
+
+    plain_arrays = globals()["DeviceArray"]
+    globals()["DeviceArray"] = Kept
+    try:
+        draw, numbers = random.Random(f"{seed} {name}"), np.random.default_rng(seed)
+        fault = checks(library)[name](library, draw, numbers, name.split(":")[1])
+    finally:
+        globals()["DeviceArray"] = plain_arrays
+    if fault == "none":
+        raise tk.NoKernelError(name)
+    if fault:
+        raise AssertionError(f"{name}: {fault}")
+    return kept

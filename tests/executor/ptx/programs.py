@@ -1,0 +1,43 @@
+"""Libraries for cuda-sm90a in a process whose driver is cudasim, and the PTX of their kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import ROOT
+from tools.executor.ptx import sources
+
+CUDASIM = ROOT / "build" / "executor-release" / "cudasim"
+
+
+class Emulated:
+    """A library, and the folder with the PTX of its kernels."""
+
+    def __init__(self, library: Path, folder: Path, only: list[str] | None = None) -> None:
+        self.library, self.folder = library, folder
+        self.texts = sources.write_all([library], folder, only)
+
+    def python(
+        self, *arguments: object, seed: int = 1, folder: Path | None = None, coverage: Path | None = None
+    ) -> tuple[str, int]:
+        """What a Python program whose driver is cudasim says, and its exit code."""
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(CUDASIM),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "python"), *sys.path]),
+            "TILEKILN_CUDASIM_PTX": str(folder or self.folder),
+            "TILEKILN_CUDASIM_SEED": str(seed),
+        }
+        if coverage:
+            environment["TILEKILN_CUDASIM_COVERAGE"] = str(coverage)
+        command = [sys.executable, *map(str, arguments)]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr, done.returncode
+
+    def run(self, cases: int, seed: int, *names: str, **where: Path | None) -> tuple[str, int]:
+        """Of run_cases.py."""
+        program = ("-m", "tests.executor.ptx.run_cases", self.library, cases, seed, *names)
+        return self.python(*program, seed=seed, **where)  # type: ignore[arg-type]

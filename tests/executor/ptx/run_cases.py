@@ -1,0 +1,72 @@
+"""python run_cases.py LIBRARY CASES SEED [FAMILY:DTYPE:HDIM...]: problems through a library over cudasim."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+
+from tests.executor.ptx import other_cases
+from tests.executor.ptx.device import DeviceArray
+from tools.hip import backward_cases, cache_cases, cases
+
+
+def cuda_instances(library: tk.Library, family: str) -> list[Any]:
+    return [one for one in library.instances() if one.family == family and "_cuda_" in one.name]
+
+
+cases.instances = cuda_instances  # the problems are those of HIP's targets, on arrays of the other device
+for module in (cases, backward_cases, cache_cases):
+    module.DeviceArray = DeviceArray  # type: ignore[attr-defined, misc]
+
+
+def main(argv: list[str]) -> int:
+    library, count, seed = tk.load(argv[0]), int(argv[1]), int(argv[2])
+    every = {("fmha_fwd", *key): own for key, own in cases.signatures(library).items()}
+    every |= backward_cases.signatures(library) | cache_cases.signatures(library)
+    wrong = 0
+    for key, own in every.items():
+        name = "{}:{}:{}".format(*key)
+        if argv[3:] and name not in argv[3:]:
+            continue
+        begun = time.process_time()
+        if key[0] == "fmha_fwd":
+            outcome = cases.run(library, *key[1:], own, count, seed)
+        elif key[0] == backward_cases.FAMILY:
+            outcome = backward_cases.run(library, key, own, count, seed)
+        else:
+            outcome = cache_cases.run(library, key, own, count, seed)
+        wrong += len(outcome.wrong)
+        print(
+            "\n".join(
+                [f"{outcome.line}, {time.process_time() - begun:.1f} s", *(f"  {text}" for text in outcome.wrong[:5])]
+            ),
+            flush=True,
+        )
+    for name, check in other_cases.checks(library).items():
+        if argv[3:] and name not in argv[3:]:
+            continue
+        begun = time.process_time()
+        draw, numbers = random.Random(f"{seed} {name}"), np.random.default_rng(seed)
+        said = [check(library, draw, numbers, name.split(":")[1]) for _ in range(count)]
+        bad = [text for text in said if text and text != "none"]
+        wrong += len(bad)
+        ran = sum(text != "none" for text in said)
+        print(
+            "\n".join(
+                [
+                    f"{name}: {ran} problems, {len(bad)} wrong, {time.process_time() - begun:.1f} s",
+                    *(f"  {text}" for text in bad[:5]),
+                ]
+            ),
+            flush=True,
+        )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

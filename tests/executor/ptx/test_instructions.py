@@ -1,0 +1,259 @@
+"""Opcodes by groups against NumPy and formulas of the PTX ISA: 32 lanes of random and awkward values."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.executor.ptx.small import kernel, lanes
+from tools.executor.ptx.module import FaultError, Module, reads, writes
+
+NUMBERS = np.random.default_rng(15)
+AWKWARD = [0, 1, 2, 31, 32, 33, 63, 64, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFF, 0x8000]
+
+
+def words(kind: type) -> np.ndarray:
+    bits = 8 * np.dtype(kind).itemsize
+    made = NUMBERS.integers(0, 2**bits, 32, dtype=f"u{bits // 8}")
+    made[: len(AWKWARD)] = np.array(AWKWARD, np.uint64).astype(made.dtype)
+    return made.view(kind)
+
+
+def floats() -> np.ndarray:
+    made = NUMBERS.standard_normal(32).astype(np.float32) * 8
+    made[:8] = [0, -0.0, np.inf, -np.inf, np.nan, 1e-41, 65519.9, 448.1]
+    return made
+
+
+U, S, UL, SL = np.uint32, np.int32, np.uint64, np.int64
+
+TWO = {
+    "add.s32": (S, lambda a, b: a + b),
+    "sub.s64": (SL, lambda a, b: a - b),
+    "min.s32": (S, np.minimum),
+    "max.u32": (U, np.maximum),
+    "max.s64": (SL, np.maximum),
+    "mul.lo.s32": (S, lambda a, b: a * b),
+    "mul.lo.s64": (SL, lambda a, b: a * b),
+    "mul.hi.u32": (U, lambda a, b: (a.astype(UL) * b >> np.uint64(32)).astype(U)),
+    "mul.hi.s32": (S, lambda a, b: (a.astype(SL) * b >> 32).astype(S)),
+    "and.b32": (U, np.bitwise_and),
+    "or.b64": (UL, np.bitwise_or),
+    "xor.b32": (U, np.bitwise_xor),
+}
+
+
+@pytest.mark.parametrize("opcode", TWO)
+def test_integers(opcode: str) -> None:
+    kind, formula = TWO[opcode]
+    a, b = words(kind), words(kind)[::-1].copy()
+    letter = "d" if np.dtype(kind).itemsize == 8 else "r"
+    with np.errstate(over="ignore"):
+        assert np.array_equal(lanes(opcode, letter * 3, a, b, result=kind), formula(a, b))
+
+
+def test_wide_products_and_divisions() -> None:
+    a, b = words(S), words(S)[::-1].copy()
+    assert np.array_equal(lanes("mul.wide.s32", "drr", a, b, result=SL), a.astype(SL) * b)
+    assert np.array_equal(
+        lanes("mul.wide.u32", "drr", a.view(U), b.view(U), result=UL), a.view(U).astype(UL) * b.view(U)
+    )
+    b[b == 0] = 7
+    quotient = [math.trunc(int(x) / int(y)) if abs(int(y)) > 1 else int(x) * int(y) for x, y in zip(a, b, strict=True)]
+    assert np.array_equal(lanes("div.s32", "rrr", a, b, result=S), np.array(quotient).astype(S))
+    assert np.array_equal(lanes("rem.u32", "rrr", a.view(U), b.view(U), result=U), a.view(U) % b.view(U))
+
+
+def test_shifts_clamp() -> None:
+    a, by = words(U), np.array([*range(31), 40], U)
+    inside = by < 32
+    left = np.where(inside, a << np.minimum(by, 31), 0)
+    assert np.array_equal(lanes("shl.b32", "rrr", a, by, result=U), left.astype(U))
+    right = a.view(S) >> np.minimum(by, 31).astype(S)
+    assert np.array_equal(lanes("shr.s32", "rrr", a, by, result=S), right)
+    assert np.array_equal(
+        lanes("shr.u32", "rrr", a, by, result=U), np.where(inside, a >> np.minimum(by, 31), 0).astype(U)
+    )
+
+
+def test_bytes_are_permuted() -> None:
+    a, b, pick = words(U), words(U)[::-1].copy(), words(U)
+    both = np.concatenate([a.view(np.uint8).reshape(32, 4), b.view(np.uint8).reshape(32, 4)], 1)
+    expected = np.zeros((32, 4), np.uint8)
+    for k in range(4):
+        n = pick >> (4 * k) & 15
+        byte = both[np.arange(32), n & 7]
+        expected[:, k] = np.where(n & 8, np.where(byte & 0x80, 255, 0), byte)
+    assert np.array_equal(lanes("prmt.b32", "rrrr", a, b, pick, result=U), expected.view(U)[:, 0])
+    field = (b & ~np.uint32(0xFF0)) | (a & 0xFF) << 4
+    assert np.array_equal(lanes("bfi.b32", "rrr", a, b, result=U, tail=", 4, 8"), field)
+
+
+FLOATS = {
+    "add.f32": np.add,
+    "sub.f32": np.subtract,
+    "mul.f32": np.multiply,
+    "max.f32": np.fmax,
+    "min.f32": np.fmin,
+    "div.rn.f32": np.divide,
+    "copysign.f32": lambda a, b: np.copysign(b, a),
+}
+
+
+@pytest.mark.parametrize("opcode", FLOATS)
+def test_floats(opcode: str) -> None:
+    a, b = floats(), NUMBERS.permutation(floats())
+    with np.errstate(all="ignore"):
+        expected = FLOATS[opcode](a, b)
+    made = lanes(opcode, "fff", a, b, result=np.float32)
+    same = (made == expected) | (np.isnan(made) & np.isnan(expected))
+    assert same.all(), (a[~same], b[~same], made[~same], expected[~same])
+
+
+def test_multiply_adds_round_once() -> None:
+    a, b, c = (NUMBERS.standard_normal(32).astype(np.float32) for _ in range(3))
+    exact = a.astype(np.longdouble) * b + c
+    assert np.array_equal(lanes("fma.rn.f32", "ffff", a, b, c, result=np.float32), exact.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("opcode", "function", "most"),
+    [
+        ("ex2.approx.ftz.f32", np.exp2, 2**-22),
+        ("tanh.approx.f32", np.tanh, 2**-11),
+        ("rcp.rn.f32", np.reciprocal, 0),
+        ("sqrt.rn.f32", np.sqrt, 0),
+    ],
+)
+def test_functions(opcode: str, function: np.ufunc, most: float) -> None:
+    x = np.abs(NUMBERS.standard_normal(32).astype(np.float32)) * 5 + 0.1
+    expected = function(x.astype(np.float64)).astype(np.float32)
+    made = lanes(opcode, "ff", x, result=np.float32)
+    assert np.all(np.abs(made - expected) <= most * np.abs(expected))
+
+
+def test_conversions() -> None:
+    a, b = floats(), NUMBERS.permutation(floats())
+    with np.errstate(over="ignore", invalid="ignore"):
+        for opcode, kind in (("cvt.rn.bf16x2.f32", ml_dtypes.bfloat16), ("cvt.rn.f16x2.f32", np.float16)):
+            high, low = a.astype(kind), b.astype(kind)
+            made = lanes(opcode, "rff", a, b, result=U).view(np.uint16).reshape(32, 2)
+            for column, expected in ((1, high), (0, low)):
+                number = ~np.isnan(expected.astype(np.float32))
+                assert np.array_equal(made[number, column], expected.view(np.uint16)[number])
+                assert np.all(made[~number, column] == 0x7FFF)
+        made = lanes("cvt.rn.satfinite.e4m3x2.f32", "hff", a, b, result=np.uint16).view(np.uint8).reshape(32, 2)
+        for column, x in ((1, a), (0, b)):
+            expected = np.clip(x, -448, 448).astype(ml_dtypes.float8_e4m3fn)
+            number = ~np.isnan(x)
+            assert np.array_equal(made[number, column], expected.view(np.uint8)[number])
+    half = NUMBERS.standard_normal(32).astype(np.float16)
+    assert np.array_equal(lanes("cvt.f32.f16", "fh", half.view(np.uint16), result=np.float32), half.astype(np.float32))
+    i = words(S)
+    assert np.array_equal(lanes("cvt.rn.f32.s32", "fr", i, result=np.float32), i.astype(np.float32))
+    assert np.array_equal(lanes("cvt.s64.s32", "dr", i, result=SL), i.astype(SL))
+    assert np.array_equal(lanes("cvt.u64.u32", "dr", i.view(U), result=UL), i.view(U).astype(UL))
+
+
+def test_comparisons_know_nan() -> None:
+    a, b = floats(), NUMBERS.permutation(floats())
+    with np.errstate(invalid="ignore"):
+        for word, expected in (
+            ("lt", a < b),
+            ("ltu", ~(a >= b)),
+            ("ne", (a < b) | (a > b)),
+            ("num", ~np.isnan(a) & ~np.isnan(b)),
+        ):
+            assert np.array_equal(lanes(f"setp.{word}.f32", "pff", a, b, result=U), expected.astype(U)), word
+
+
+@pytest.mark.parametrize(
+    ("mode", "by", "clamp"),
+    [("bfly", 2, 31), ("bfly", 1, 31), ("idx", 5, 31), ("idx", 1, 0x1C1F), ("up", 3, 0), ("down", 4, 31)],
+)
+def test_shuffles(mode: str, by: int, clamp: int) -> None:
+    a, lane = words(U), np.arange(32)
+    segment = clamp >> 8 & 31
+    least, most = lane & segment, (lane & segment) | (clamp & 31 & ~segment)
+    j = {"bfly": lane ^ by, "idx": least | (by & ~segment), "up": lane - by, "down": lane + by}[mode]
+    inside = j >= most if mode == "up" else j <= most
+    made = lanes(f"shfl.sync.{mode}.b32", "rr", a, result=U, tail=f", {by}, {clamp}, -1")
+    assert np.array_equal(made, a[np.where(inside, j, lane)])
+
+
+def test_reductions_and_votes() -> None:
+    a = words(S)
+    with np.errstate(over="ignore"):
+        assert np.all(lanes("redux.sync.add.s32", "rr", a, result=S, tail=", -1") == a.sum(dtype=S))
+
+
+def test_matrices_of_mma() -> None:
+    """m16n8k16: fragments as the manual draws them, by stmatrix-free NumPy."""
+    a, b = (NUMBERS.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((16, 16), (16, 8)))
+    c = NUMBERS.standard_normal((16, 8)).astype(np.float32)
+    lane = np.arange(32)
+    group, four = lane // 4, lane % 4
+    words_a = np.stack(
+        [
+            a[(group + 8 * (w & 1))[:, None], (2 * four + 8 * (w >> 1))[:, None] + [0, 1]].copy().view(U)[:, 0]
+            for w in range(4)
+        ],
+        1,
+    )
+    words_b = np.stack(
+        [b[(2 * four + 8 * w)[:, None] + [0, 1], group[:, None]].copy().view(U)[:, 0] for w in range(2)], 1
+    )
+    sums = np.stack([c[group + 8 * (w >> 1), 2 * four + (w & 1)] for w in range(4)], 1)
+    body = "shl.b32 r1, r0, 4; cvt.u64.u32 d10, r1; add.s64 d11, d10, d1; ld.global.v4.u32 {r2, r3, r4, r5}, [d11];\n"
+    body += "add.s64 d11, d10, d3; ld.global.v4.f32 {f1, f2, f3, f4}, [d11]; shl.b32 r1, r0, 3; cvt.u64.u32 d12, r1;\n"
+    body += "add.s64 d11, d12, d2; ld.global.v2.u32 {r6, r7}, [d11];\n"
+    body += "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {f5, f6, f7, f8}, {r2, r3, r4, r5}, {r6, r7}, "
+    body += "{f1, f2, f3, f4};\n"
+    body += "add.s64 d11, d10, d0; st.global.v4.f32 [d11], {f5, f6, f7, f8};"
+    made = np.zeros((32, 4), np.float32)
+    Module(kernel(body, 4)).launch("k", (1,), (32,), [writes(made), reads(words_a), reads(words_b), reads(sums)])
+    exact = a.astype(np.float64) @ b.astype(np.float64) + c
+    expected = np.stack([exact[group + 8 * (w >> 1), 2 * four + (w & 1)] for w in range(4)], 1)
+    np.testing.assert_allclose(made, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matrices_from_shared_memory(transposed: bool) -> None:
+    """Four 8 x 8 matrices; a lane holds two neighbours of row lane / 4, or of column lane / 4."""
+    rows = NUMBERS.integers(0, 2**16, (32, 8), np.uint16)
+    trans = ".trans" if transposed else ""
+    body = "shl.b32 r1, r0, 4; cvt.u64.u32 d10, r1; add.s64 d11, d10, d1; ld.global.v4.u32 {r2, r3, r4, r5}, [d11];\n"
+    body += "mov.u32 r6, tile; add.s32 r6, r6, r1; st.shared.v4.u32 [r6], {r2, r3, r4, r5}; bar.warp.sync -1;\n"
+    body += f"ldmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 {{r7, r8, r9, r10}}, [r6];\n"
+    body += "add.s64 d11, d10, d0; st.global.v4.u32 [d11], {r7, r8, r9, r10};"
+    made = np.zeros((32, 4, 2), np.uint16)
+    Module(kernel(body, 2, shared=512)).launch("k", (1,), (32,), [writes(made), reads(rows)])
+    matrices = rows.reshape(4, 8, 8)
+    if transposed:
+        matrices = matrices.swapaxes(1, 2)
+    assert np.array_equal(made, matrices.reshape(4, 32, 2).swapaxes(0, 1))
+
+
+UNKNOWN = {
+    "frobnicate.b32 r1, r2": "the opcode frobnicate is unknown",
+    "add.rz.f32 f1, f2, f3": "the type .rz is unknown",
+    "add.s32 r1, r2, r999": "the operand r999 is unknown",
+    "mov.b32 r1, d2": "the register d2 has another width",
+    "ld.local.u32 r1, [d0]": "the state space is unknown here",
+    "fence.proxy.tensormap": "the proxy is unknown",
+    "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 r1, r2": "the shape .m64n12k16 is unknown",
+    "mul.lo.s32 r1, r2": "it has 2 operands, must have 3",
+    "bra nowhere": "the label is nowhere",
+}
+
+
+@pytest.mark.parametrize("line", UNKNOWN)
+def test_what_is_unknown_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(FaultError) as caught:
+        Module(kernel(line + ";"))
+    assert caught.value.kind == "DECODE"
+    assert UNKNOWN[line] in str(caught.value)
+    assert line.split(maxsplit=1)[0] in str(caught.value)

@@ -1,0 +1,52 @@
+"""Faults written into kernels: the executor or the comparison must see each. --full runs all and prints the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.executor.ptx.mutations import MUTATIONS
+from tests.executor.ptx.programs import Emulated
+
+pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
+LIBRARIES = {"fmha_fwd": "attention", "fmha_bwd": "attention", "fmha_decode": "caches", "gemm": "products"}
+
+
+def outcome(emulated: Emulated, name: str, folder: Path) -> str:
+    """The first fault's kind, WRONG, or "" for nothing; of a kernel with the fault in it."""
+    mutation = MUTATIONS[name]
+    (kernel,) = [one for one in emulated.texts if one.startswith(f"{mutation.kernel}-bf16")]
+    for path in emulated.texts.values():
+        if path != emulated.texts[kernel]:
+            (folder / path.name).symlink_to(path)
+    path = emulated.texts[kernel]
+    text = path.read_text()
+    changed = mutation.change(text)
+    assert changed != text, name
+    (folder / path.name).write_text(changed)
+    for seed in (1, 2, 3):
+        said, code = emulated.run(12, seed, mutation.problems, folder=folder)
+        fault = re.search(r"^cudasim: ([A-Z]+)", said, re.M)
+        if fault:
+            return fault[1]
+        if code:
+            assert re.search(r"[1-9]\d* wrong", said), said
+            return "WRONG"
+    return ""
+
+
+def test_mutations_are_seen(emulated: Callable[..., Emulated], tmp_path: Path) -> None:
+    survived = []
+    for index, name in enumerate(MUTATIONS):
+        mutation = MUTATIONS[name]
+        folder = tmp_path / str(index)
+        folder.mkdir()
+        family = next(one for one in LIBRARIES if mutation.kernel.startswith(one))
+        seen = outcome(emulated(LIBRARIES[family]), name, folder)
+        print(f"{mutation.kernel:16} {name:50} {seen or 'survives'}")
+        if not seen:
+            survived.append(name)
+    assert not survived

@@ -1,0 +1,129 @@
+#include "clocks.h"
+
+#include <string>
+
+#include "machine.h"
+
+namespace ptx {
+
+namespace {
+
+struct Span { size_t first, last; };
+Span granules(const Races& races, u32 address, u32 bytes) {
+  return {address >> races.shift, (address + bytes - 1) >> races.shift};
+}
+const char* agent(int number) { return number < MOST_WARPS ? "warp" : "copies of mbarrier"; }
+int number_of(int of) { return of < MOST_WARPS ? of : of - MOST_WARPS; }
+
+[[noreturn]] void race(const Warp& warp, const Instruction& in, const char* what, size_t address, int other) {
+  const Races& races = warp.block->races;
+  std::string more;
+  if (other >= MOST_WARPS)
+    for (const auto& [place, barrier] : warp.block->mbarriers)
+      if (barrier.slot == other)
+        more = " (at " + std::to_string(place) + ", of its phase " +
+               std::to_string(races.write[address >> races.shift] - 1) + "; " + std::to_string(barrier.phase) +
+               " have ended, this warp waited for " + std::to_string(warp.seen.at[other]) + ")";
+  fault("RACE", warp, in, "%s shared address %zu that %s %d%s touched, with nothing between that orders them", what,
+        address, agent(other), number_of(other), more.c_str());
+}
+
+void behind_write(const Warp& warp, const Instruction& in, const Races& races, size_t g, const char* what,
+                  bool own_too) {
+  const int who = races.writer[g];
+  if (!races.write[g] || (!own_too && who == warp.number)) return;
+  if (warp.seen.at[who] < races.write[g]) race(warp, in, what, g << races.shift, who);
+}
+void behind_proxy(const Warp& warp, const Instruction& in, const Races& races, size_t g, const char* what) {
+  if (races.write[g] && races.generic[g] && warp.proxied.at[races.writer[g]] < races.write[g])
+    fault("PROXY", warp, in,
+          "%s shared address %zu that warp %d wrote by ordinary stores, with no fence.proxy.async between", what,
+          g << races.shift, int(races.writer[g]));
+}
+void behind_reads(const Warp& warp, const Instruction& in, const Races& races, size_t g) {
+  const u32* read = &races.read[g * size_t(races.warps)];
+  for (int k = 0; k < races.warps; k++)
+    if (k != warp.number && read[k] > warp.seen.at[k]) race(warp, in, "writes", g << races.shift, k);
+}
+void behind_fetches(const Warp& warp, const Instruction& in, const Races& races, u32 address, u32 bytes) {
+  for (size_t c = address / 16; c <= (address + bytes - 1) / 16; c++) {
+    const u32* fetched = &races.fetched[c * size_t(races.warps)];
+    for (int k = 0; k < races.warps; k++) {
+      const bool flying = fetched[k] & IN_FLIGHT;
+      if (!flying && (k == warp.number || fetched[k] <= warp.seen.at[k])) continue;
+      Warp& other = *warp.block->warps[size_t(k)];
+      const std::string why = "RACE: warp " + std::to_string(warp.number) + " overwrites shared address " +
+                              std::to_string(c * 16) + " by " + in.text.substr(0, 80) + ", which a product of warp " +
+                              std::to_string(k) + " reads";
+      if (taint(other, u32(c * 16), why.c_str())) continue;
+      if (flying)
+        fault("RACE", warp, in,
+              "writes shared address %zu, which an operation of warp %d that nobody has waited for reads", c * 16, k);
+      race(warp, in, "writes", c * 16, k);
+    }
+  }
+}
+
+}  // namespace
+
+void note_read(Warp& warp, const Instruction& in, u32 address, u32 bytes) {
+  Races& races = warp.block->races;
+  if (!races.on) return;
+  const Span span = granules(races, address, bytes);
+  for (size_t g = span.first; g <= span.last; g++) {
+    behind_write(warp, in, races, g, "reads", false);
+    races.read[g * size_t(races.warps) + size_t(warp.number)] = warp.seen.at[warp.number];
+  }
+}
+
+void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, bool) {
+  Races& races = warp.block->races;
+  if (!races.on) return;
+  const Span span = granules(races, address, bytes);
+  behind_fetches(warp, in, races, address, bytes);
+  for (size_t g = span.first; g <= span.last; g++) {
+    behind_write(warp, in, races, g, "writes", false);
+    behind_reads(warp, in, races, g);
+    races.write[g] = warp.seen.at[warp.number];
+    races.writer[g] = u8(warp.number);
+    races.generic[g] = 1;
+  }
+}
+
+void note_fetch(Warp& warp, const Instruction& in, u32 address, u32 bytes, u32 tag) {
+  Races& races = warp.block->races;
+  if (!races.on) return;
+  const Span span = granules(races, address, bytes);
+  for (size_t g = span.first; g <= span.last; g++) {
+    behind_write(warp, in, races, g, "reads", false);
+    behind_proxy(warp, in, races, g, "reads");
+  }
+  for (size_t c = address / 16; c <= (address + bytes - 1) / 16; c++)
+    races.fetched[c * size_t(races.warps) + size_t(warp.number)] = IN_FLIGHT | tag;
+}
+
+void note_fetched(Warp& warp, u32 address, u32 bytes, u32 tag) {
+  Races& races = warp.block->races;
+  if (!races.on) return;
+  for (size_t c = address / 16; c <= (address + bytes - 1) / 16; c++) {
+    u32& held = races.fetched[c * size_t(races.warps) + size_t(warp.number)];
+    if (held == (IN_FLIGHT | tag)) held = warp.seen.at[warp.number];
+  }
+}
+
+void note_copied(Warp& warp, const Instruction& in, u32 address, u32 bytes, int agent, u32 epoch, bool async_proxy) {
+  Races& races = warp.block->races;
+  if (!races.on || !bytes) return;
+  const Span span = granules(races, address, bytes);
+  behind_fetches(warp, in, races, address, bytes);
+  for (size_t g = span.first; g <= span.last; g++) {
+    behind_write(warp, in, races, g, "writes", true);
+    if (async_proxy) behind_proxy(warp, in, races, g, "writes");
+    behind_reads(warp, in, races, g);
+    races.write[g] = epoch;
+    races.writer[g] = u8(agent);
+    races.generic[g] = !async_proxy;
+  }
+}
+
+}  // namespace ptx

@@ -1,0 +1,58 @@
+// Who has seen what: vector clocks of warps and mbarriers, and the last accesses of every granule of shared memory.
+//
+// PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only
+// behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "formats.h"
+
+namespace ptx {
+
+using namespace executor;
+
+enum : int { MOST_WARPS = 32, MOST_MBARRIERS = 64, AGENTS = MOST_WARPS + MOST_MBARRIERS };
+
+struct Clock {
+  u32 at[AGENTS] = {};
+  void join(const Clock& other) {
+    for (int k = 0; k < AGENTS; k++) at[k] = std::max(at[k], other.at[k]);
+  }
+};
+
+enum : u32 { IN_FLIGHT = 0x80000000u };  // | group: an asynchronous read that nobody has waited for
+
+/// The last write of a granule, and its reads by warp.
+struct Races {
+  int shift = 2, warps = 0;
+  bool on = true;
+  std::vector<u32> write;    // epoch of the writer
+  std::vector<u8> writer;    // agent
+  std::vector<u8> generic;   // through the generic proxy
+  std::vector<u32> read;     // by granule and warp
+  std::vector<u32> fetched;  // by 16 bytes and warp: asynchronous reads
+  void start(u32 bytes, int granule_shift, int count) {
+    shift = granule_shift, warps = count;
+    const size_t granules = (bytes >> shift) + 1;
+    write.assign(granules, 0);
+    writer.assign(granules, 0);
+    generic.assign(granules, 0);
+    read.assign(granules * size_t(count), 0);
+    fetched.assign((bytes / 16 + 1) * size_t(count), 0);
+  }
+};
+
+struct Warp;
+struct Instruction;
+
+/// Each throws RACE, or PROXY where a proxy fence is missing.
+void note_read(Warp&, const Instruction&, u32 address, u32 bytes);
+void note_write(Warp&, const Instruction&, u32 address, u32 bytes, bool atomic = false);
+/// By the async proxy, from now until group `tag` is waited for (note_fetched).
+void note_fetch(Warp&, const Instruction&, u32 address, u32 bytes, u32 tag);
+void note_fetched(Warp&, u32 address, u32 bytes, u32 tag);
+/// By the copy engine, known by the next phase of an mbarrier. agent, epoch: of the barrier.
+void note_copied(Warp&, const Instruction&, u32 address, u32 bytes, int agent, u32 epoch, bool async_proxy);
+
+}  // namespace ptx

@@ -1,0 +1,137 @@
+// PTX ISA 9.0: "Floating-Point Instructions", and the opcodes that integers share with them.
+//
+// .approx is worked out to about a unit in the last place, which is nearer than the hardware promises (2^-22 for ex2 and
+// lg2, 2^-11 for tanh); .ftz makes subnormal inputs and results zero.
+#include <cmath>
+
+#include "integers.h"
+#include "lanes.h"
+
+namespace ptx {
+
+namespace {
+
+float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
+/// NaN loses: the other one, as max and min without .NaN say.
+float larger(float a, float b) { return max_number(a, b); }
+float smaller(float a, float b) { return min_number(a, b); }
+float canonical(float x) { return x != x ? as_float(0x7fffffff) : x; }
+
+#define FLOAT1(expression)                                                                                            \
+  Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {                                                \
+    map1<float, float>(warp, in, lanes, [](float a) -> float { return expression; });                                 \
+    return Step::next;                                                                                                \
+  })
+#define FLOAT2(expression)                                                                                            \
+  Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {                                                \
+    map2<float, float, float>(warp, in, lanes, [](float a, float b) -> float { return expression; });                 \
+    return Step::next;                                                                                                \
+  })
+
+void floats(Decode& d, int operands, Handler run) {
+  d.end(operands, run);
+  d.values(0, operands, 4, true);
+}
+
+}  // namespace
+
+#define BOTH(name, integer, expression)                       \
+  OPCODE(name, {                                              \
+    const bool rounds = d.take("rn");                         \
+    const bool ftz = d.take("ftz");                           \
+    const Type type = type_of(d, d.next());                   \
+    if (type.kind == 'f' && type.bytes == 4) {                \
+      floats(d, 3, ftz ? FLOAT2(({ a = flushed(a), b = flushed(b); flushed(expression); })) : FLOAT2(expression)); \
+    } else {                                                  \
+      if (rounds || ftz) d.refuse("an integer is not rounded"); \
+      integer(d, type);                                       \
+    }                                                         \
+  })
+BOTH("add", integers::add, a + b);
+BOTH("sub", integers::sub, a - b);
+BOTH("max", integers::most, canonical(larger(a, b)));
+BOTH("min", integers::least, canonical(smaller(a, b)));
+
+OPCODE("mul", {
+  if (d.take("rn")) {
+    if (d.next() != "f32") d.refuse("the type is unknown here");
+    return floats(d, 3, FLOAT2(a * b));
+  }
+  if (d.take("ftz")) {
+    if (d.next() != "f32") d.refuse("the type is unknown here");
+    return floats(d, 3, FLOAT2(flushed(flushed(a) * flushed(b))));
+  }
+  if (d.take("f32")) return floats(d, 3, FLOAT2(a * b));
+  integers::mul(d, false);
+});
+OPCODE("mad", { integers::mul(d, true); });
+OPCODE("fma", {
+  if (!d.take("rn")) d.refuse("the rounding must be .rn");
+  const bool ftz = d.take("ftz");
+  if (d.next() != "f32") d.refuse("the type is unknown here");
+  d.end(4, ftz ? Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+          map3<float, float, float>(warp, in, lanes, [](float a, float b, float c) {
+            return flushed(std::fma(flushed(a), flushed(b), flushed(c)));
+          });
+          return Step::next;
+        })
+               : Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+                   map3<float, float, float>(warp, in, lanes,
+                                             [](float a, float b, float c) { return std::fma(a, b, c); });
+                   return Step::next;
+                 }));
+  d.values(0, 4, 4, true);
+});
+OPCODE("div", {
+  const bool approximate = d.take("approx") || d.take("full");
+  const bool rounded = !approximate && d.take("rn");
+  const bool ftz = d.take("ftz");
+  const Type type = type_of(d, d.next());
+  if (type.kind == 'f' && (approximate || rounded))
+    return floats(d, 3, ftz ? FLOAT2(flushed(flushed(a) / flushed(b))) : FLOAT2(a / b));
+  if (approximate || rounded || ftz) d.refuse("an integer is not rounded");
+  integers::div(d, type);
+});
+OPCODE("abs", {
+  const bool ftz = d.take("ftz");
+  const Type type = type_of(d, d.next());
+  if (type.kind == 'f') return floats(d, 2, ftz ? FLOAT1(flushed(std::fabs(a))) : FLOAT1(std::fabs(a)));
+  integers::abs(d, type);
+});
+OPCODE("neg", {
+  const bool ftz = d.take("ftz");
+  const Type type = type_of(d, d.next());
+  if (type.kind == 'f') return floats(d, 2, ftz ? FLOAT1(flushed(-a)) : FLOAT1(-a));
+  integers::neg(d, type);
+});
+/// The sign of a, the size of b.
+OPCODE("copysign", {
+  if (d.next() != "f32") d.refuse("the type is unknown here");
+  floats(d, 3, FLOAT2(std::copysign(b, a)));
+});
+
+#define FUNCTION(name, word, expression)                       \
+  OPCODE(name, {                                               \
+    if (!d.take(word)) d.refuse("it must be ." word);          \
+    const bool ftz = d.take("ftz");                            \
+    if (d.next() != "f32") d.refuse("the type is unknown here"); \
+    floats(d, 2, ftz ? FLOAT1(({ a = flushed(a); flushed(expression); })) : FLOAT1(expression)); \
+  })
+FUNCTION("ex2", "approx", exp2_of(a));
+FUNCTION("lg2", "approx", std::log2(a));
+FUNCTION("tanh", "approx", std::tanh(a));
+FUNCTION("rsqrt", "approx", 1.f / std::sqrt(a));
+OPCODE("rcp", {
+  if (!d.take("rn") && !d.take("approx")) d.refuse("it must be .rn or .approx");
+  const bool ftz = d.take("ftz");
+  if (d.next() != "f32") d.refuse("the type is unknown here");
+  floats(d, 2, ftz ? FLOAT1(flushed(1.f / flushed(a))) : FLOAT1(1.f / a));
+});
+OPCODE("sqrt", {
+  if (!d.take("rn") && !d.take("approx")) d.refuse("it must be .rn or .approx");
+  const bool ftz = d.take("ftz");
+  if (d.next() != "f32") d.refuse("the type is unknown here");
+  floats(d, 2, ftz ? FLOAT1(flushed(std::sqrt(flushed(a)))) : FLOAT1(std::sqrt(a)));
+});
+
+}  // namespace ptx

@@ -1,0 +1,21 @@
+// What cuTensorMapEncodeTiled of the emulated driver writes into a CUtensorMap, and tensor copies read: our own encoding.
+#pragma once
+#include "formats.h"
+
+namespace ptx {
+
+using namespace executor;
+
+struct TensorMap {
+  u64 magic;  // kTensorMap
+  u64 address;
+  u64 strides[4];  // bytes, of dimensions 1 to 4
+  u32 lengths[5];  // less 1
+  u8 box[5];       // less 1
+  u8 rank, bytes, swizzle;
+  u32 reserved;
+};
+static_assert(sizeof(TensorMap) <= 128, "a CUtensorMap has 128 bytes");
+enum : u64 { kTensorMap = 0x74696c656b696c6eull };
+
+}  // namespace ptx

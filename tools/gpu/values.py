@@ -1,0 +1,140 @@
+"""Values that kernels make of fixed problems, as a file: written on a GPU, compared wherever the kernels run again.
+
+A record has the problem (family, signature, sizes and seed, from which its arrays are drawn again), hashes of what went
+in and came out, and some elements of each result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tilekiln as tk
+
+from tests.executor.ptx import other_cases
+from tests.executor.ptx.device import DeviceArray, device_name
+from tests.python import gradients, kv_problems, problems
+from tools.hip import backward_cases, cache_cases, cases
+
+SEED, KEPT = 20261122, 24
+RELATIVE, OF_RMS = 2.0**-7, 2.0**-8
+"""Bound on |executor - GPU|: a step of bf16 of the value, and a part of the result's root mean square. Both sum in
+fp32, in orders and with roundings of their own; the GPU's ex2, lg2 and tanh are approximate."""
+
+
+def hashed(arrays: dict[str, np.ndarray]) -> str:
+    made = hashlib.sha256()
+    for name in sorted(arrays):
+        made.update(name.encode() + np.ascontiguousarray(arrays[name]).tobytes())
+    return made.hexdigest()[:16]
+
+
+def elements(array: np.ndarray) -> list[float]:
+    """KEPT of them at fixed places; what is not finite is left out by both sides alike."""
+    flat = np.asarray(array).reshape(-1).astype(np.float64)
+    places = np.random.default_rng(len(flat)).integers(0, max(len(flat), 1), KEPT if len(flat) else 0)
+    return [float(np.float32(x)) if np.isfinite(x) else 0.0 for x in flat[places]]
+
+
+def drawn(library: tk.Library) -> list[dict[str, Any]]:
+    """Problems of every family that the library has for CUDA targets: what `made` takes."""
+    draw, found = random.Random(SEED), []
+    for family in ("fmha_fwd", backward_cases.FAMILY, *kv_problems.FAMILIES):
+        held = [dict(one.signature) for one in library.instances() if one.family == family and "_cuda_" in one.name]
+        for signature in draw.sample(held, min(len(held), 4)):
+            if family == "fmha_fwd":
+                sizes: Any = cases.drawn_sizes(draw, signature["hdim_q"], signature["hdim_v"])
+            elif family == backward_cases.FAMILY:
+                sizes = backward_cases.drawn_sizes(draw, signature)
+            else:
+                sizes = cache_cases.drawn_sizes(draw, family)
+            found.append({"family": family, "signature": signature, "sizes": dataclasses.asdict(sizes), "seed": SEED})
+    for name in other_cases.checks(library):
+        found += [{"family": name, "seed": SEED + k} for k in range(3)]
+    return found
+
+
+def made(library: tk.Library, of: dict[str, Any]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Inputs and results of one problem, run on the device."""
+    family, seed = of["family"], of["seed"]
+    if ":" in family:
+        results = other_cases.results(library, family, seed)
+        return {}, results
+    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in of["sizes"].items()}
+    if family == "fmha_fwd":
+        problem: Any = problems.make(of["signature"], problems.Sizes(**lists), seed)
+        outputs, call = problem.outputs(), library.fmha_fwd
+    elif family == backward_cases.FAMILY:
+        problem = gradients.make(of["signature"], problems.Sizes(**lists), seed)
+        outputs, call = problem.outputs(), library.fmha_bwd
+    else:
+        problem = kv_problems.make(family, of["signature"], kv_problems.Sizes(**lists), seed)
+        if family == "fmha_fwd_appendkv":
+            given = {
+                k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in cache_cases.fresh(problem).items()
+            }
+            library.fmha_fwd_appendkv(**given, attend=False)
+            inputs = {name: array for name, array in problem.inputs.items() if isinstance(array, np.ndarray)}
+            return inputs, {name: given[name].host() for name in kv_problems.WRITTEN}
+        expected = problem.reference()
+        problem.randval = False
+        outputs, call = problem.outputs(expected), getattr(library, family)
+    on_device = {name: DeviceArray(array) for name, array in outputs.items()}
+    given = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
+    call(**given, **getattr(problem, "only_facade", {}), **on_device)
+    inputs = {name: array for name, array in problem.inputs.items() if isinstance(array, np.ndarray)}
+    return inputs, {name: array.host() for name, array in on_device.items()}
+
+
+def write(libraries: list[tk.Library], out: Path) -> int:
+    """Records of every family of the libraries, from the device at hand; how many problems no kernel took."""
+    records, refused = [], 0
+    for library in libraries:
+        for of in drawn(library):
+            try:
+                inputs, results = made(library, of)
+            except (tk.ArgumentError, tk.NoKernelError):
+                refused += 1
+                continue
+            values = {
+                name: {"hash": hashed({name: array}), "elements": elements(array)} for name, array in results.items()
+            }
+            records.append({**of, "inputs": hashed(inputs), "results": values})
+    lines = ",\n".join(json.dumps(record) for record in records)
+    out.write_text(f'{{"device": {json.dumps(device_name())}, "records": [\n{lines}\n]}}\n', encoding="utf-8")
+    print(f"{out}: {len(records)} problems on {device_name()}, {refused} refused")
+    return refused
+
+
+def compare(library: tk.Library, records: list[dict[str, Any]]) -> tuple[float, int, int, list[str]]:
+    """The worst error as a share of its bound, results bit for bit the same, results in all, and what is wrong."""
+    worst, same, count, wrong = 0.0, 0, 0, []
+    families = {one.family for one in library.instances() if "_cuda_" in one.name}
+    for of in records:
+        if of["family"].split(":")[0] not in families:
+            continue
+        try:
+            inputs, results = made(library, of)
+        except tk.NoKernelError:
+            continue
+        if hashed(inputs) != of["inputs"]:
+            wrong.append(f"{of['family']}: the problem's arrays are not those of the GPU's run")
+            continue
+        for name, array in results.items():
+            stored = of["results"][name]
+            expected, got = np.array(stored["elements"]), np.array(elements(array))
+            count += 1
+            same += hashed({name: array}) == stored["hash"]
+            bound = (
+                RELATIVE * np.abs(expected) + OF_RMS * float(np.sqrt(np.mean(expected**2))) if len(expected) else 0.0
+            )
+            share = float(np.max(np.abs(got - expected) / np.maximum(bound, 1e-30), initial=0.0))
+            worst = max(worst, share)
+            if share > 1:
+                wrong.append(f"{of['family']} {name}: {share:.2f} of the bound, {of}"[:400])
+    return worst, same, count, wrong
