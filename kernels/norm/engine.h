@@ -18,6 +18,7 @@ struct Problem {
       streaming;  // rows come from memory, and y, whose rows are whole cache lines and of whole twos, goes around the caches
   // Of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
   int y_dtype;
+  bool y_streaming;           // y of int8 goes around the caches, where its rows are whole
   float* y_scale;             // of rows
   const float* smooth_scale;  // of columns; of (experts, columns) with topk_ids
   void* unquantised;

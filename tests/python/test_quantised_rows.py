@@ -170,3 +170,17 @@ def test_threads_give_the_same_bits(lib: tk.Library) -> None:
     one = [array.tobytes() for array in lib.rmsnorm2d_rdquant(x, gamma, num_threads=1)]
     for threads in (2, 7):
         assert [array.tobytes() for array in lib.rmsnorm2d_rdquant(x, gamma, num_threads=threads)] == one
+
+
+@pytest.mark.parametrize("to", TO)
+@pytest.mark.parametrize("columns", [1024, 1021, 8192])
+def test_rows_from_memory_have_the_bits_of_rows_in_caches(lib: tk.Library, to: str, columns: int) -> None:
+    """16 MB of x: y of int8 goes around the caches, where its rows are whole."""
+    rows_ = (16 << 20) // (4 * columns) + 1
+    x = np.tile(draw(7, columns, DTYPES["fp32"], "rows")[0], (rows_ // 7 + 1, 1))[:rows_]
+    for number in instances(lib, "smoothquant", dtype="fp32", y_dtype=to):
+        y, scale = lib.smoothquant(x, None, y_dtype=to, instance=number)
+        few, few_scale = lib.smoothquant(x[:7], None, y_dtype=to, instance=number)
+        for first in (0, rows_ // 7 * 7 - 7):
+            assert np.array_equal(y[first : first + 7].view(np.uint8), few.view(np.uint8))
+            assert np.array_equal(scale[first : first + 7], few_scale)

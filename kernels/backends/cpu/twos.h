@@ -98,6 +98,21 @@ template <class T> TILEKILN_INLINE void stream_two(T* p, Two x) {
   narrow_two<T>(p, x);
 #endif
 }
+// Bytes, to a multiple of 16.
+template <class T> TILEKILN_INLINE void stream_two(signed char* p, Two x) {
+#if defined(__SSE2__)
+  static_assert(kTwo % 16 == 0 || kTwo == 8);
+  alignas(16) signed char row[kTwo < 16 ? 16 : kTwo];
+  narrow_two<T>(row, x);
+  if constexpr (kTwo < 16) {
+    __builtin_memcpy(p, row, kTwo);
+  } else {
+    for (int i = 0; i < kTwo; i += 16) _mm_stream_si128((__m128i*)(p + i), _mm_load_si128((const __m128i*)(row + i)));
+  }
+#else
+  narrow_two<T>(p, x);
+#endif
+}
 template <class T> TILEKILN_INLINE void prefetch_two(const T* p) {
   for (int i = 0; i < kTwo * int(sizeof(T)); i += 64) __builtin_prefetch((const char*)p + i);
 }

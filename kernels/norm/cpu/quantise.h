@@ -1,5 +1,6 @@
 // Rows of numbers as int8 or fp8 and a scale each: scale = max |v| / largest, q = v / scale rounded to nearest even.
 #pragma once
+#include <type_traits>
 
 #include "kernels/backends/cpu/saturate.h"
 #include "kernels/norm/cpu/rows.h"
@@ -22,19 +23,33 @@ struct called_fp8 { fp8 value; };
 
 // Numbers of a row that are kept, times `by`, as Q. A function of its own: it is the same behind every way to make a number.
 template <class T, class Q> [[gnu::noinline]] void put_kept(void* to, const float* kept, int columns, float by,
-                                                            const T* ahead) {
+                                                            const T* ahead, bool stream) {
   const vf factor = broadcast(by);
+  const auto scaled = [&](int j) __attribute__((always_inline)) {
+    return mul(Two{load(kept + j), load(kept + j + kLanes)}, factor);
+  };
+  if constexpr (std::is_same_v<Q, signed char>) {
+    if (stream && ahead && columns % kTwo == 0 && (unsigned long long)to % 16 == 0) {
+      for (int j = 0; j < columns; j += kTwo) {
+        prefetch_two(ahead + j);
+        stream_two<T>((Q*)to + j, scaled(j));
+      }
+      return stream_end();
+    }
+  }
   twos(columns, [&](int j, int, int left) __attribute__((always_inline)) {
     if (ahead) prefetch_two(ahead + j);
-    narrow_two<T>((Q*)to + j, mul(Two{load(kept + j), load(kept + j + kLanes)}, factor), left);
+    narrow_two<T>((Q*)to + j, scaled(j), left);
   });
 }
 
 // value(column, how many elements are left) of a row, called once for each where a row can be kept, else twice; to y_dtype, by value
 // of the axis: int8, fp8. A row that holds a NaN or an infinity has the scale NaN and zeros; so has a row of zeros, with the scale 0.
-// ahead, where given: a row that is fetched into the cache while this one, which needs no memory any more, is written.
+// ahead, where given: a row that is fetched into the cache while this one, which needs no memory any more, is written; with `stream`
+// around the caches, where it can be kept and is whole.
 template <class T, class Value>
-TILEKILN_INLINE float quantise_row(int columns, void* to, int y_dtype, Value&& value, const T* ahead = nullptr) {
+TILEKILN_INLINE float quantise_row(int columns, void* to, int y_dtype, Value&& value, const T* ahead = nullptr,
+                                   bool stream = false) {
   const float largest = y_dtype ? 448 : 127;
   alignas(64) float kept[kKept];
   Two top[2] = {both_of(zero()), both_of(zero())};
@@ -57,7 +72,7 @@ TILEKILN_INLINE float quantise_row(int columns, void* to, int y_dtype, Value&& v
   }
   const float by = largest / most;
   if (keep) {
-    (y_dtype ? put_kept<T, called_fp8> : put_kept<T, signed char>)(to, kept, columns, by, ahead);
+    (y_dtype ? put_kept<T, called_fp8> : put_kept<T, signed char>)(to, kept, columns, by, ahead, stream);
   } else if (!y_dtype) {
     const vf factor = broadcast(by);
     twos(columns, [&](int j, int, int left) __attribute__((always_inline)) {
@@ -69,7 +84,8 @@ TILEKILN_INLINE float quantise_row(int columns, void* to, int y_dtype, Value&& v
       const Two v = value(j, left);
       store(kept, v.a);
       store(kept + kLanes, v.b);
-      put_kept<T, called_fp8>((called_fp8*)to + j, kept, left < kTwo ? left : kTwo, by, ahead ? ahead + j : ahead);
+      put_kept<T, called_fp8>((called_fp8*)to + j, kept, left < kTwo ? left : kTwo, by, ahead ? ahead + j : ahead,
+                              false);
     });
   }
   return most / largest;
@@ -87,7 +103,7 @@ template <class T, Norm kNorm> void quantise(const norm::Problem& a, long long f
           if (a.smooth_scale) v = mul(v, widen_two<T>(a.smooth_scale + j, left));
           return v;
         },
-        a.streaming ? (const T*)a.x + (m + 1 < a.rows ? m + 1 : m) * a.x_row : nullptr);
+        a.streaming ? (const T*)a.x + (m + 1 < a.rows ? m + 1 : m) * a.x_row : nullptr, a.y_streaming);
   });
 }
 
