@@ -231,8 +231,9 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What differs from the library before: instances, sizes and objects. None when there is none."""
-    if old is None:
+    """What differs from the library before: instances, sizes and objects. None when there is none, or an older
+    version's report of it."""
+    if old is None or not {"instances", "objects", "sizes"} <= old.keys():
         return None
     before, after = set(old["instances"]["names"]), set(new["instances"]["names"])
     was, now = ({one["path"]: one for one in report["objects"]} for report in (old, new))

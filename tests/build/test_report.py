@@ -130,3 +130,11 @@ def test_duplicates_are_found(built_tree):
     assert found
     assert all(same["count"] == 2 and same["in"] == ["status, runtime", "twin, runtime"] for same in found)
     assert any(same["section"] == ".text" for same in found)
+
+
+def test_a_report_of_an_older_version_is_not_compared() -> None:
+    from build_support.report import changes
+
+    new = {"instances": {"names": ["one"]}, "objects": [], "sizes": []}
+    old = {"instances": {"names": ["one", "two"]}, "units": [], "sizes": []}  # objects were units once
+    assert changes(old, new) is None
