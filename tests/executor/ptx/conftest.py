@@ -12,7 +12,7 @@ from build_support.toolchain import ToolchainError
 from build_support.toolchains import nvcc
 from tests.executor.ptx.programs import Emulated
 
-ALWAYS = ("rows",)
+ALWAYS = ("attention", "caches", "rows")
 """Libraries whose kernels run in every test run."""
 
 
@@ -35,13 +35,13 @@ def emulated(
     pytestconfig: pytest.Config,
 ) -> Callable[..., Emulated]:
     """emulated(name) -> a library of the list below, built, with the PTX of its kernels; each once."""
-    from tests.cuda import test_library, test_products
+    from tests.cuda import test_library
 
     folder, known = tmp_path_factory.mktemp("ptx"), dict[str, Emulated]()
     of = {
         "attention": ("flash", test_library.TARGETS, test_library.WHERE),
         "caches": ("flash", "cuda-sm90a", test_library.OVER_CACHES),
-        "products": ("gemm_linear", "cuda-sm90a", test_products.PRODUCTS),
+        "products": ("gemm_linear", "cuda-sm90a", "dtype=bf16"),
         "rows": ("norm_default", "cuda-sm90a", "family=softmax dtype=bf16"),
         "flash": ("flash", "cuda-sm90a", ""),
         "gemm_default": ("gemm_default", "cuda-sm90a", ""),
@@ -50,7 +50,7 @@ def emulated(
 
     def make(name: str) -> Emulated:
         if name not in ALWAYS and not pytestconfig.option.full:
-            pytest.skip("--full runs it: its kernels take nvcc minutes")
+            pytest.skip("--full runs it")
         if name not in known:
             receipt, targets, where = of[name]
             known[name] = Emulated(build_library(receipt, targets=targets, where=where), folder)

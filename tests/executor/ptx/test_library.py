@@ -1,6 +1,6 @@
 """Every CUDA kernel through the product's own loader, launches and facade, on the executor, against float64.
 
-By default a softmax, with problems of the day; --full runs every kernel.
+By default kernels that tests of the host side build anyway, with problems of the day; --full runs every kernel.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def outcome(emulated: Emulated, name: str, folder: Path) -> str:
     return ""
 
 
-def test_mutations_are_seen(emulated: Callable[..., Emulated], tmp_path: Path) -> None:
+def test_mutations_are_seen(emulated: Callable[..., Emulated], pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    if not pytestconfig.option.full:
+        pytest.skip("--full runs it")
     survived = []
     for index, name in enumerate(MUTATIONS):
         mutation = MUTATIONS[name]
