@@ -64,7 +64,7 @@ void fill_scales(const FwdKernelProblem& of, ScaledProblem* to) {
 tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
-  const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->features, site.choice->row->integers);
+  const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->codes, site.choice->row->integers);
   const Dtype dtype = p.features.dtype;
   const int fp8 = dtype == Dtype::fp8bf16 ? 1 : dtype == Dtype::fp8fp32 ? 2 : 0;
   const Kernel* const kernel =
