@@ -22,7 +22,7 @@ constexpr float kInfinity = __builtin_inff(), kNan = __builtin_nanf("");
 
 constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 
-constexpr int kPackedFloats = 1 << 19, kMostPacked = 256;  // 2 MB of packed blocks, and their most
+constexpr int kPackedFloats = 1 << 21, kMostPacked = 512;  // 8 MB of packed blocks, and their most
 
 // Which blocks of which key head are packed (qlanes/packed.h). The first word of scratch is 0 when a call begins in a thread
 // (run_ranges), so that none of an earlier call is taken for one of this.

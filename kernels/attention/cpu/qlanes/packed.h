@@ -10,6 +10,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 // Tiles that a key head must have: for rows that no product can use where they lie; for rows that could be.
 constexpr i64 kWorthKeeping = 2, kWorthMoving = 4;
+constexpr i64 kPage = 4096;  // bytes; rows so far apart share a set of L1
 
 class Packed {
  public:
@@ -28,8 +29,9 @@ class Packed {
   // Where the block of `keys` keys from `key` lies, or is to lie; null: in no place, as those before it have taken all.
   TILEKILN_INLINE float* k(i64 key) const { return k_words_ && key < places_ * i64(kTileK) ? room(key) : nullptr; }
   TILEKILN_INLINE float* v(i64 key) const {
-    return words_ > k_words_ && key < places_ * i64(kTileK) ? room(key) + k_words_ : nullptr;
+    return packs_v() && key < places_ * i64(kTileK) ? room(key) + k_words_ : nullptr;
   }
+  TILEKILN_INLINE bool packs_v() const { return words_ > k_words_; }
   TILEKILN_INLINE bool has_k(i64 key, int keys) const { return head_.k_blocks[key / kTileK] == id(key, keys); }
   TILEKILN_INLINE bool has_v(i64 key, int keys) const { return head_.v_blocks[key / kTileK] == id(key, keys); }
   TILEKILN_INLINE bool has_both(i64 key, int keys) const {
@@ -88,7 +90,10 @@ struct HeadBlocks {
     float* const v_to = packed.v(key);
     b.copy.load = nullptr;
     b.fetch_v = {v, v_row * bytes, bytes * hdim_v, keys};
-    if (v_to || load_v) {
+    // A product of V reads a block as often as it has groups of 4 dims. So keys without a place are copied for the tile where their
+    // rows would push one another out of L1 (fp32, D = 64, 16 heads: 1.04 in place of 1.14); K is read once.
+    const bool collide = packed.packs_v() && v_row * bytes % kPage == 0;
+    if (v_to || load_v || collide) {
       float* const to = v_to ? v_to : b.scratch.v;
       if (v_to && packed.has_v(key, keys))
         b.fetch_v = {(const char*)to, 4 * v_stride, 4 * v_stride, (keys + word - 1) / word};
