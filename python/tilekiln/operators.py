@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ._shapes import Instead
 
 _served: dict[Any, Any] = {}
-"""What served the last call of a look, which is cheap and decides nothing: a refusal asks all again. And whether what a
-declaration names `instead` is for a look."""
+"""By look, a cheap key: the function that served the last such call, which is tried first (if it refuses, all are), and
+whether the operator that a declaration names `instead` answers such calls."""
 
 
 def attention(

@@ -7,9 +7,13 @@ views, as models hand them to it.
 One pinned thread. Everything is thread CPU time, measured in turns (A, B, A) in one process; figures are medians of
 ratios, so they hold on a machine that others use too, and the share of peak is against bursts at the peak just before
 and after. torch is its flash kernel for the CPU, on one thread, on the same tensors; without torch its column is nan.
+OpenVINO has one thread and its own layout, (batch, nhead, seqlen, hdim), and is timed by the process. lengths: the
+share of the peak over seqlen 64 to 32,768, hdim 64, of as many of 16 heads as a tenth of a second has time for.
 
-    tools/dev --with torch python tools/bench forward [--dtype bf16] [--layout bhsd] [--seconds 0.5] [speed] [features]
+    tools/dev --with torch python tools/bench forward [--dtype bf16] [--layout bhsd] [--seconds 0.5] [PART...]
     ... forward speed --dtype fp32,bf16 --plot docs/pictures/forward.svg
+    ... forward lengths --dtype fp32,bf16 --plot docs/pictures/lengths.svg
+    tools/dev --with "torch jax peers" python tools/bench forward speed
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from . import peers
 from .peak import peak
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -78,6 +83,21 @@ class Problem:
         call()  # chooses the kernel; raises what is wrong before anything is timed
         return call
 
+    def openvino(self, causal: bool) -> Call | None:
+        if not has_torch():
+            return None
+        import ml_dtypes
+        import numpy as np
+        import torch
+
+        made = []
+        for x in (self.q, self.k, self.v):
+            y = (x.transpose(1, 2) if self.layout == "bshd" else x).contiguous()
+            bits = y.view(torch.int16).numpy() if y.element_size() == 2 else y.numpy()
+            names = {torch.bfloat16: ml_dtypes.bfloat16, torch.float16: np.float16}
+            made.append(bits.view(names.get(y.dtype, np.float32)))
+        return peers.openvino_attention(made[0], made[1], made[2], causal)
+
     def torch(self, causal: bool) -> Call | None:
         if not has_torch():
             return None
@@ -113,13 +133,13 @@ def array(shape: tuple[int, ...], dtype: str) -> Any:
     return x.astype({"fp32": np.float32, "bf16": ml_dtypes.bfloat16, "fp16": np.float16}[dtype])
 
 
-def clock(call: Call) -> float:
-    begin = time.thread_time()
+def clock(call: Call, read: Callable[[], float] = time.thread_time) -> float:
+    begin = read()
     call()
-    return time.thread_time() - begin
+    return read() - begin
 
 
-def paired(a: Call, b: Call | None, seconds: float) -> float:
+def paired(a: Call, b: Call | None, seconds: float, read: Callable[[], float] = time.thread_time) -> float:
     """Median of (time of b) / (time of a), nan without b. In turns a, b, a."""
     if b is None:
         return math.nan
@@ -128,7 +148,7 @@ def paired(a: Call, b: Call | None, seconds: float) -> float:
     b()
     begin = time.monotonic()
     while len(ratios) < LEAST_ROUNDS or time.monotonic() - begin < seconds:
-        before, other, after = clock(a), clock(b), clock(a)
+        before, other, after = clock(a, read), clock(b, read), clock(a, read)
         ratios.append(2 * other / (before + after))
     return statistics.median(ratios)
 
@@ -167,7 +187,7 @@ class Figure(NamedTuple):
 
 def speed(options: argparse.Namespace) -> None:
     other = "bhsd" if options.layout == "bshd" else "bshd"
-    head = f"{'GF/s':>6} {'of peak':>8} {'torch/ours':>11} {'over ' + other:>10}"
+    head = f"{'GF/s':>6} {'of peak':>8} {'torch/ours':>11} {'OpenVINO/ours':>14} {'over ' + other:>10}"
     print(f"{'dtype':5} {'batch, heads, seqlen, hdim':27} {'mask':7} {head}")
     figures = []
     for dtype in options.dtypes:
@@ -177,9 +197,10 @@ def speed(options: argparse.Namespace) -> None:
                 ours, flops = problem.ours(causal=causal), shape.flops(right=0 if causal else -1)
                 rate, share = against_peak(ours, flops, dtype, options.seconds)
                 ratio = paired(ours, problem.torch(causal), options.seconds)
+                best = paired(ours, problem.openvino(causal), options.seconds, time.process_time)
                 over = 1 / paired(ours, Problem(shape, dtype, other).ours(causal=causal), options.seconds)
                 figures.append(Figure(dtype, mask, shape, share, ratio))
-                said = f"{rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f} {over:10.2f}"
+                said = f"{rate / 1e9:6.0f} {share:8.1%} {ratio:11.2f} {best:14.2f} {over:10.2f}"
                 print(f"{dtype:5} {shape!s:27} {mask:7} {said}", flush=True)
         for mask in ("full", "causal"):
             values = [one.ratio for one in figures if (one.dtype, one.mask) == (dtype, mask)]
@@ -188,6 +209,33 @@ def speed(options: argparse.Namespace) -> None:
         from .picture import bars
 
         bars(options.plot, figures)
+
+
+def lengths(options: argparse.Namespace) -> None:
+    """Share of the peak over seqlen, in the layout asked for: views of the first of 16 heads, so strides stay."""
+    print(f"\n{'dtype':5} {'mask':7} {'seqlen':>7} {'heads':>6} {'GF/s':>6} {'of peak':>8}")
+    points = []
+    for dtype in options.dtypes:
+        for mask in ("full", "causal"):
+            for seqlen in (64 << i for i in range(10)):
+                heads = min(16, max(1, (1 << 25) // seqlen**2))
+                problem = Problem(Shape(1, 16, 16, seqlen, 64), dtype, options.layout)
+                some = (
+                    (slice(None), slice(None), slice(heads))
+                    if options.layout == "bshd"
+                    else (slice(None), slice(heads))
+                )
+                problem.q, problem.k, problem.v, problem.out = (
+                    x[some] for x in (problem.q, problem.k, problem.v, problem.out)
+                )
+                flops = Shape(1, heads, heads, seqlen, 64).flops(right=0 if mask == "causal" else -1)
+                rate, share = against_peak(problem.ours(causal=mask == "causal"), flops, dtype, options.seconds)
+                points.append((dtype, mask, seqlen, share))
+                print(f"{dtype:5} {mask:7} {seqlen:7} {heads:6} {rate / 1e9:6.0f} {share:8.1%}", flush=True)
+    if options.plot:
+        from .picture import shares
+
+        shares(options.plot, points)
 
 
 def features(options: argparse.Namespace) -> None:
@@ -242,18 +290,24 @@ def torch_of(x: Any) -> Any:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/bench forward", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, features; both when none is named")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="speed, features, lengths; all when none is named")
     parser.add_argument("--dtype", default=",".join(DTYPES), help="one or several, separated by commas")
     parser.add_argument("--layout", choices=("bshd", "bhsd"), default="bshd", help="of arrays (default: bshd)")
     parser.add_argument("--seconds", type=float, default=1.0, help="least time for each figure")
-    parser.add_argument("--plot", metavar="FILE", help="speed as bars: a .svg or .png (needs matplotlib)")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="of one PART, speed or lengths: a .svg or .png (needs matplotlib)"
+    )
     arguments = parser.parse_args(argv)
-    parts: dict[str, Callable[[argparse.Namespace], None]] = {"speed": speed, "features": features}
+    parts: dict[str, Callable[[argparse.Namespace], None]] = {"speed": speed, "features": features, "lengths": lengths}
     arguments.dtypes = arguments.dtype.split(",")
     for given, known in ((arguments.parts, list(parts)), (arguments.dtypes, list(DTYPES))):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"{unknown[0]!r} is none of {', '.join(known)}")
 
+    if arguments.plot and arguments.parts not in (["speed"], ["lengths"]):
+        parser.error(
+            f"--plot: PART was {' '.join(arguments.parts) or 'all'}, must be speed or lengths: one picture a file"
+        )
     command = [sys.executable, "-m", "SCons", "-Q", f"receipt={RECEIPTS}", "target=native"]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

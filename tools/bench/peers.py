@@ -155,6 +155,31 @@ def openvino_product(a: Any, b: Any) -> Call | None:
     return run
 
 
+def openvino_attention(q: Any, k: Any, v: Any, causal: bool) -> Call | None:
+    """Attention of NumPy's (batch, nhead, seqlen, hdim), its own layout: fp32, bf16, and fp16 in fp32."""
+    kinds = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+    if not _has("openvino") or q.dtype.name not in kinds or q.shape[1] != k.shape[1]:
+        return None
+    import openvino
+    from openvino import opset13 as ops
+
+    kind = getattr(openvino.Type, kinds[q.dtype.name])
+    inputs = [ops.parameter(list(x.shape), kind, name=name) for name, x in zip("qkv", (q, k, v), strict=True)]
+    model = openvino.Model([ops.scaled_dot_product_attention(*inputs, causal=causal)], inputs)
+    settings = {
+        "INFERENCE_NUM_THREADS": 1,
+        "NUM_STREAMS": 1,
+        "INFERENCE_PRECISION_HINT": "bf16" if kind == openvino.Type.bf16 else "f32",
+    }
+    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    for index, x in enumerate((q, k, v)):
+        tensor = openvino.Tensor(kind, openvino.Shape(x.shape))
+        tensor.data[...] = x.view(tensor.data.dtype) if tensor.data.dtype.itemsize == 2 else x
+        request.set_input_tensor(index, tensor)
+    run: Call = request.infer
+    return run
+
+
 def jax_product(a: Any, b: Any) -> Call | None:
     """a b of NumPy: fp32 and bf16."""
     if not _has("jax") or a.dtype.name not in ("float32", "bfloat16"):

@@ -65,3 +65,22 @@ def bars(path: str, figures: Sequence[Figure]) -> None:
     patches = [Patch(color=OURS, label="Tilekiln"), Patch(color=THEIRS, label="PyTorch SDPA")]
     drawn.legend(handles=patches, loc="outside lower center", ncols=2, frameon=False)
     save(drawn, path)
+
+
+def shares(path: str, points: Sequence[tuple[str, str, int, float]]) -> None:
+    """Share of the core's peak over seqlen, a panel a dtype: (dtype, mask, seqlen, share)."""
+    dtypes = list(dict.fromkeys(dtype for dtype, *_ in points))
+    drawn, axes = figure(1, len(dtypes), (3.4 * len(dtypes), 2.4))
+    for panel, dtype in zip(axes[0], dtypes, strict=True):
+        for mask, color in (("full", OURS), ("causal", THEIRS)):
+            own = [(seqlen, 100 * share) for kind, seen, seqlen, share in points if (kind, seen) == (dtype, mask)]
+            panel.plot(*zip(*own, strict=True), color=color, marker="o", markersize=3, label=mask)
+        panel.axhline(100, color=GREY, linewidth=0.8, linestyle=":")
+        panel.set_xscale("log", base=2)
+        panel.set_ylim(0, 105)
+        panel.set_title(dtype, size=9)
+        panel.set_xlabel("seqlen")
+        panel.spines[["top", "right"]].set_visible(False)
+    axes[0][0].set_ylabel("% of the core's peak")
+    axes[0][0].legend(frameon=False, loc="lower right")
+    save(drawn, path)

@@ -100,7 +100,8 @@ class CachedRows {
     return r;
   }
 
-  // Where the cache has them; vectorized: as many bytes of their pages, to be fetched.
+  // The addresses of rows in the cache. In vectorized pages a row has no address of its own: each key gets as many bytes of its
+  // page, so that fetching all of them fetches the page.
   void find(const char** at, i64 key, int keys) const {
     for (int i = 0; i < keys;) {
       const CacheRows::Run run = rows_.run(key + i, keys - i);
@@ -111,7 +112,7 @@ class CachedRows {
     }
   }
 
-  // What the products use: `at`, or copies, whose addresses go to `copies`.
+  // The rows that products read: `at` itself, or the addresses of unpacked or padded copies, written to `copies`.
   const char* const* usable(const char* const* at, const char** copies, i64 key, int keys) const {
     if (!unpack_ && !pad_) return at;
     if (unpack_) {
@@ -196,7 +197,7 @@ class RowState {
     return true;
   }
 
-  // S to P, of bf16 where `pairs`; what O is multiplied with before P V is added.
+  // Replaces S by P, in bf16 where `pairs`, and sets alpha[row], the factor of O before P V is added to it.
   void softmax(i64 key, int keys, bool pairs, float* alpha) {
     const float k_scale = descales_.blocked() ? descales_.k[descales_.at(key)] : 1.f;
     const float gain = descales_.blocked() ? descales_.v_blocks[descales_.at(key)] : 1.f;
@@ -289,7 +290,8 @@ class RowState {
     l_[r][0] = __builtin_exp2f(t - m_[r]);
   }
 
-  // Twos of rows: half a register of the one, then half a register of the other.
+  // A row of Q into scratch. Rows in twos are interleaved by half registers: half a register of the first row, then half a
+  // register of the second.
   void load_q(int r, const void* from) {
     if (!twos_ || heads_.heads_k > 1 || (heads_.group % 2 && r == heads_.group - 1))
       return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
@@ -319,11 +321,14 @@ class RowState {
   const char* bias_[kMaxStreamRows];
 };
 
-// Keys of a block, and rows between what is used and what is fetched: 16 KB of one key head, 8 of all of them, of which one row is
-// more. One row of a key head is so fast that a long cache keeps up only where what is fetched lies as far into its V as what
-// is used into K: such a block is what is fetched ahead. Rows that lie apart share few sets of L1, which hold no more than a
-// dozen of them. So few rows are enough of a cache in L3, and one query in memory has all heads together; several queries
-// have not, and their rows wait in L2.
+// The fetch plan of a unit. keys: a block has so many; ahead: rows between the row in use and the row being fetched; into: the cache
+// where fetched rows wait.
+//   rows side by side, one key head     16 KB ahead. With one query head a key head and a long cache, blocks of 64 keys: the
+//                                       fetch then lies as deep in V as the product does in K, and DRAM keeps up
+//   rows side by side, every key head   8 KB ahead, at least one row
+//   rows apart, one query               8 rows ahead (a page's 16 in pages): rows a power of two apart share sets of L1, whose
+//                                       ways hold a dozen of them
+//   rows apart, several queries         64 rows ahead, into L2: the products take longer than L1 holds a dozen rows
 struct Blocks {
   int keys, ahead;
   FetchInto into = FetchInto::l1;

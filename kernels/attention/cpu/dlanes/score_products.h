@@ -10,11 +10,15 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr int kPairKeys = kRowAccumulators / 2;  // of which two twos of rows are summed at once
+constexpr int kPairKeys =
+    kRowAccumulators / 2;  // keys of score_twos: with two twos of rows its sums fill the accumulators
 
-// s: rows of kMostKeys. k: addresses of `keys` rows. fetch: for each fetch_keys of them. q: rows of q_width, 0 past the head dim; of
-// several rows of one key head, where Row::kTwos, twos: register i holding the words [i kLanes / 2, (i + 1) kLanes / 2) of the
-// first, then of the second, and a last odd one as it is.
+// s      rows of kMostKeys scores
+// k      the addresses of `keys` rows
+// fetch  one FetchRows for each fetch_keys of those rows
+// q      rows of q_width words, 0 past the head dim. Where a key head has several rows and Row::kTwos is set, two rows of Q are
+//        interleaved: register i holds the words [i kLanes / 2, (i + 1) kLanes / 2) of the first row, then those of the second. An
+//        odd last row is stored plainly
 using Scores = void (*)(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q,
                         const HeadRows&);
 

@@ -61,7 +61,7 @@ template <class T, int R, int N> struct ValuePairSums {
 };
 #endif
 
-// MostRows: of a key head; 4: any number.
+// MostRows: 1 where each key head has one row; 4 for any number of rows, taken four, two and one at a time.
 template <template <class, int, int> class Sums, class T, int MostRows>
 void values(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p, const float* alpha,
             const HeadRows& a) {
