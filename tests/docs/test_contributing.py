@@ -226,7 +226,7 @@ def test_an_axis_as_far_as_it_is_data(scratch: Scratch) -> None:
     scratch.codegen("operators", "--write")
     assert scratch.count("flash", "--family", "fmha_fwd") == 2 * before
     said = scratch.codegen("check")
-    assert "relu=yes is new, and every unit of rows that a receipt with it has is compiled again" in said
+    assert "relu=yes is new, and every source of rows that a receipt with it has is compiled again" in said
     named = changed(said)
     without = {path.stem for path in (ROOT / "receipts").glob("*.yaml")} - set(named)
     assert all(" fmha_fwd " not in scratch.codegen("receipts", name) for name in without)
