@@ -2,7 +2,7 @@
 
 Of a group of W processes each holds its part of the sequence, the same length everywhere, rank after rank: q, k and v
 (batch, seqlen / W, heads, hdim). Each gets its part of out, and in the backward of dq, dk and dv. torch.distributed
-carries them: gloo between CPUs, NCCL between GPUs.
+carries them: gloo between CPUs; NCCL between GPUs, which was never run.
 
 * The ring sends keys and values on, from neighbour to neighbour, while those that are there are computed; out and LSE
   of the parts are merged exactly (Liu et al., Ring Attention, 2023). Any number of heads; memory is that of a part.
@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.autograd.profiler import record_function
 
 from tilekiln._native import ArgumentError
 
@@ -54,13 +55,15 @@ class _Sent:
         self._come = [torch.empty_like(one) for one in self._keep]
         calls_of = [dist.P2POp(dist.isend, one, ring.neighbour(1), ring.group) for one in self._keep]
         calls_of += [dist.P2POp(dist.irecv, one, ring.neighbour(-1), ring.group) for one in self._come]
-        self._works = dist.batch_isend_irecv(calls_of)
+        with record_function("tilekiln.ring.send"):
+            self._works = dist.batch_isend_irecv(calls_of)
         if not ring.overlap:
             self.come()
 
     def come(self) -> list[Tensor]:
-        for work in self._works:
-            work.wait()
+        with record_function("tilekiln.ring.wait"):  # what of a transfer is not hidden, as a profiler shows it
+            for work in self._works:
+                work.wait()
         self._works = []
         return self._come
 
