@@ -27,6 +27,8 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "bf16": (),
     "fp16": ("-DTILEKILN_FP16",),
     "fp32": ("-DTILEKILN_FP32",),
+    "fp8bf16": ("-DTILEKILN_FP8",),
+    "fp8fp32": ("-DTILEKILN_FP8", "-DTILEKILN_FP32"),
     "any": (),
 }
 WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)

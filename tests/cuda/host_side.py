@@ -40,10 +40,10 @@ class Device:
     """An array that says it is on cuda:0."""
 
     def __init__(self, *shape: int, dtype: str = "bf16", fill: int | None = None) -> None:
-        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0), "uint8": (8, 1)}[dtype]
+        bits, code = {"bf16": (16, 4), "fp32": (32, 2), "int32": (32, 0), "uint8": (8, 1), "fp8": (8, 10)}[dtype]
         self.buffer = np.zeros(int(np.prod(shape)) * bits // 8 + 64, np.uint8)
         start = -self.buffer.ctypes.data % 64
-        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32, "uint8": np.uint8}[dtype]
+        kind = {"bf16": np.uint16, "fp32": np.float32, "int32": np.int32}.get(dtype, np.uint8)
         self.array = self.buffer[start : start + int(np.prod(shape)) * bits // 8].view(kind).reshape(shape)
         if fill is not None:
             self.array[...] = fill
@@ -210,6 +210,51 @@ def cache(library: tk.Library) -> None:
     said = refused(lambda: library.fmha_fwd_splitkv(*odd, block_table=table, seqlen_k=lengths, out=Device(2, 1, 4, 60)))
     assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda", said
     assert number("modules").value == 2  # decode's, and the append's
+
+
+def fp8(library: tk.Library) -> None:
+    """Scales of one value and of blocks, in batch and in group mode; what the copy engine demands of bytes."""
+    q, k, out = Device(2, 300, 4, 128, dtype="fp8"), Device(2, 200, 2, 128, dtype="fp8"), Device(2, 300, 4, 128)
+    one = {f"{name}_descale": Device(1, dtype="fp32") for name in "qkv"}
+    library.fmha_fwd(q, k, k, out=out, **one)
+    at = row()
+    assert (at.q_descale, at.v_descale) == (one["q_descale"].array.ctypes.data, one["v_descale"].array.ctypes.data)
+    assert (at.features & 512, at.q_scales) == (0, 0)
+    assert numbers("strides", ctypes.c_uint64, 3, 4).tolist() == [
+        [512, 512, 153600, 128],
+        [256, 256, 51200, 128],
+        [256, 256, 51200, 128],
+    ]
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:, :2].tolist() == [[128, 64], [128, 128], [128, 128]]
+    blocks = {"q_descale": Device(2, 4, 3, dtype="fp32")}
+    blocks |= {f"{name}_descale": Device(2, 2, 2, dtype="fp32") for name in "kv"}
+    library.fmha_fwd(q, k, k, out=out, **blocks)
+    at = row()
+    assert (at.features & 512, at.q_scales, at.k_scales, at.q_scale_batch, at.k_scale_batch) == (512, 3, 2, 12, 4)
+    assert at.scale_start_q == 0
+    packed, made = Device(500, 4, 128, dtype="fp8"), Device(500, 4, 128)
+    blocks = {f"{name}_descale": Device(4, 5, dtype="fp32") for name in "qkv"}
+    starts = {name: ints(0, 200, 500) for name in ("seqstart_q", "seqstart_k")}
+    scales = {f"block_scale_{name}": ints(0, 2, 5) for name in starts}
+    library.fmha_fwd(packed, packed, packed, out=made, **starts, **scales, **blocks)
+    at = row()
+    assert (at.q_scales, at.q_scale_batch) == (5, 0)
+    for start in (at.scale_start_q, at.scale_start_k):
+        assert np.ctypeslib.as_array((ctypes.c_int * 2).from_address(start)).tolist() == [0, 2]
+    library.fmha_fwd(packed, packed, packed, out=made, **starts, **scales, **blocks, max_seqlen_q=300, max_seqlen_k=300)
+    at = row()
+    assert (at.scale_start_q, at.scale_start_k) == tuple(one.array.ctypes.data for one in scales.values())
+    q, k = (Device(1, rows, 1, 128, dtype="fp8") for rows in (100, 200))
+    blocks = {
+        f"{name}_descale": Device(1, 1, count, dtype="fp32") for name, count in zip("qkv", (1, 2, 2), strict=True)
+    }
+    for array in blocks.values():  # as PyTorch exports dimensions of one entry
+        array.exported.managed.tensor.strides[0] = array.exported.managed.tensor.strides[1] = 1
+    library.fmha_fwd(q, k, k, out=Device(1, 100, 1, 128), **blocks)
+    assert (row().q_scales, row().k_scales) == (1, 2)
+    odd = Device(2, 300, 4, 120, dtype="fp8")
+    said = refused(lambda: library.fmha_fwd(odd, odd, odd, out=Device(2, 300, 4, 120)))
+    assert said == "q: had a head dim of 120, must have a multiple of 16 on cuda", said
 
 
 def errors(library: tk.Library) -> None:
@@ -399,7 +444,7 @@ def launcher(library: tk.Library) -> None:
 CASES = {
     case.__name__: case
     for case in (
-        *(lazily, streams, capture_first, sequences, unread, cache, errors, other_chip, later_chip, early_chip),
+        *(lazily, streams, capture_first, sequences, unread, cache, fp8, errors, other_chip, later_chip, early_chip),
         *(backward, backward_sequences, launcher),
     )
 }

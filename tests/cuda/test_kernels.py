@@ -16,7 +16,7 @@ import pytest
 from tools.gpu import builds, sass
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [build.name for build in builds.builds() if build.dtype in ("bf16", "any")]
+NAMES = [build.name for build in builds.builds() if build.dtype in ("bf16", "fp8bf16", "any")]
 NAMES += ["fmha_fwd_d128-fp16", "fmha_bwd_d128-fp16"]
 ALWAYS = ["fmha_fwd_d32-bf16", "fmha_fwd_d64-bf16", "fmha_bwd_d64-bf16", "fmha_decode_d64-bf16"]
 """What tests here look into."""

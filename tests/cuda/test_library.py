@@ -194,6 +194,12 @@ def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
     test_host_side(over_caches, stub, "cache")
 
 
+@pytest.mark.torch
+def test_host_side_of_fp8(path: Path, build_library: Callable[..., Path], stub: Path) -> None:
+    where = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
+    test_host_side(build_library("fp8", targets="cuda-sm90a", where=where), stub, "fp8")
+
+
 def tile_of(kernel: kernels.Kernel) -> tuple[int, int]:
     """Queries and keys of a tile, by what the kernel is compiled for."""
     define = kernel.file.define
@@ -206,11 +212,12 @@ def hdim_of(kernel: kernels.Kernel, axis: str) -> int:
     return kernel.file.define.get(axis.upper(), kernel.file.define.get("HDIM", 0))
 
 
-def test_every_row_has_a_kernel() -> None:
+@pytest.mark.parametrize(("receipt", "count"), [("flash", 28), ("fp8", 3)])
+def test_every_row_has_a_kernel(receipt: str, count: int) -> None:
     """By the plan alone: each row's tile is that of a kernel which holds its head dims."""
-    plan = resolve("flash", ["cuda-sm90a"])
+    plan = resolve(receipt, ["cuda-sm90a"])
     held = kernels.of_plan(plan)
-    assert len(held) == 28
+    assert len(held) == count
     assert plan.instances
     for instance in plan.instances:
         if instance.how.pipeline in ("append", "combine"):
@@ -260,8 +267,7 @@ def test_what_the_target_refuses() -> None:
     root = tree()
     refusals = root.refusals(root.target("cuda-sm90a"), root.family("fmha_fwd"))
     assert [rule.says for rule in refusals] == [
-        "on a CUDA GPU q, k and v are fp16 or bf16: its tensor cores multiply no fp32",
-        "no kernel of fp8 exists for cuda-sm90a yet",
+        "on a CUDA GPU q, k and v are fp16, bf16 or e4m3: its tensor cores multiply no fp32",
     ]
     backward = root.refusals(root.target("cuda-sm90a"), root.family("fmha_bwd_dq_dk_dv"))
     assert [rule.name for rule in backward] == [
@@ -274,7 +280,7 @@ def test_what_the_target_refuses() -> None:
             for i in resolve(receipt, ["cuda-sm90a", "cpu-generic"]).instances
             if i.target.name == "cuda-sm90a"
         }
-        assert dtypes == ({"fp16", "bf16"} if receipt == "flash" else set())
+        assert dtypes == {"flash": {"fp16", "bf16"}, "fp32": set(), "fp8": {"fp8bf16", "fp8fp32"}}[receipt]
 
 
 def test_what_a_cubin_must_hold() -> None:
@@ -291,7 +297,7 @@ def test_what_a_cubin_must_hold() -> None:
 
 def test_what_a_kernel_needs_is_held_to_the_limits_of_its_target() -> None:
     fields = nvcc.build_fields("kernels/attention/fmha_fwd/cuda/forward.cu", str(ROOT))
-    assert fields[-3:] == ["threads", "shared_bytes", "fp16"]
+    assert fields[-5:] == ["threads", "shared_bytes", "fp16", "fp8", "fp32"]
     build = struct.pack(f"<{len(fields)}i", *range(100, 100 + len(fields)))
     said = "ptxas info    : Used 168 registers, used 1 barriers, 1024 bytes smem\nptxas info    : Used 32 registers\n"
     place = fields.index("shared_bytes")

@@ -84,10 +84,11 @@ def library_test(options: argparse.Namespace) -> int:
             bad += kv_cases.run(one, ["bf16", "fp16"], options.cases, seed)
     if options.only not in ("behaviour", "cache"):
         every = [(dtype, hdim) for dtype in ("bf16", "fp16") for hdim in cases.HDIMS]
+        every += [*(("fp8bf16", hdim) for hdim in cases.FP8_HDIMS), ("fp8fp32", (128, 128))]
         chosen = [one for one in every if not options.names or "{}:{}x{}".format(one[0], *one[1]) in options.names]
         for dtype, hdim in chosen:
             bad += cases.run(libraries, [dtype], [hdim], options.cases, seed)
-            if hdim in backward_cases.HDIMS:
+            if hdim in backward_cases.HDIMS and not dtype.startswith("fp8"):
                 bad += backward_cases.run(libraries, [dtype], [hdim], options.cases, seed)
     print(f"{bad} bad", flush=True)
     return int(bad > 0)

@@ -16,9 +16,12 @@ from tools.gpu.builds import Build, builds
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # reference.tolerance says what the CPU's bounds are made of. Here P is rounded to the dtype in both (one u more for
-# fp16), and ex2.approx and lg2.approx are good to 2^-22.
+# fp16), and ex2.approx and lg2.approx are good to 2^-22. With q, k and v of e4m3 P is e4m3 too, u = 2^-4, and the
+# tensor cores keep some 13 bits of a sum: 2^-7 for those of a row (cases.py has the terms that are not).
 TOLERANCE = {
     "bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
+    "fp8bf16": Tolerance(out=2.0**-8, weight=2.0**-4 + 2.0**-7, lse=0.0, tiny=2.0**-126),
+    "fp8fp32": Tolerance(out=2.0**-24, weight=2.0**-4 + 2.0**-7, lse=0.0, tiny=2.0**-126),
     "fp16": Tolerance(out=2.0**-11, weight=2.0**-11 + 2.0**-16, lse=2.0**-18, tiny=2.0**-24),
 }
 TANH_ERROR = 2.0**-10.9  # tanh.approx.f32, relative: the soft cap errs by this times softcap

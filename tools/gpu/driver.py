@@ -18,7 +18,7 @@ from tools.gpu.builds import GpuError
 ROOT = Path(__file__).resolve().parents[2]
 SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 SWIZZLE_128, PROMOTE_128 = 3, 2
-MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9}
+MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9, torch.float8_e4m3fn: 0}  # CUtensorMapDataType
 FAR = 1 << 30  # kFar of row.h: where the rows of a packed sequence begin
 
 
@@ -109,7 +109,7 @@ def launch(function: ctypes.c_void_p, grid: tuple[int, int, int], threads: int, 
 
 
 def map_rows(to: Map, tensor: torch.Tensor, rows: int) -> None:
-    """The tensor map of (batch, nhead, seqlen, hdim), or packed (nhead, total, hdim), in boxes of `rows` x 64."""
+    """The tensor map of (batch, nhead, seqlen, hdim), or packed (nhead, total, hdim); boxes of `rows` x 128 bytes."""
     size = tensor.element_size()
     if tensor.dim() == 4:
         batch, heads, seqlen, hdim = tensor.shape
@@ -126,7 +126,7 @@ def map_rows(to: Map, tensor: torch.Tensor, rows: int) -> None:
         ctypes.c_void_p(tensor.data_ptr()),
         (ctypes.c_uint64 * 5)(*dims),
         (ctypes.c_uint64 * 4)(*strides),
-        (ctypes.c_uint32 * 5)(64, rows, 1, 1, 1),
+        (ctypes.c_uint32 * 5)(128 // size, rows, 1, 1, 1),
         (ctypes.c_uint32 * 5)(1, 1, 1, 1, 1),
         0,
         SWIZZLE_128,

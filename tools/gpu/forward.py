@@ -12,6 +12,7 @@ from tools.gpu import driver
 
 HEADER = "kernels/attention/fmha_fwd/cuda/row.h"
 MASK, GROUP, SOFTCAP, ALIBI, BIAS, DROPOUT, BOTTOM_RIGHT, HEAVY_FIRST = (1 << bit for bit in range(8))
+BLOCK_SCALES = 512
 LOG2E = 1.4426950408889634
 UNBOUNDED = 1 << 29  # further than any key; twice it fits an int
 L2_BYTES = 16 << 20  # keys and values of the heads in flight
@@ -58,9 +59,11 @@ class Forward:
         seqlen_k: torch.Tensor | None = None,
         max_seqlen_q: int = 0,
         max_seqlen_k: int = 0,
+        descales: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     ) -> Callable[[], None]:
         """Tensors are (batch, nhead, seqlen, hdim) of any strides, or packed (nhead, total, hdim) with seqstart_q.
 
+        descales: of e4m3, one value each, or (batch, nhead, blocks of 128).
         window: left and right, and the keys that stay visible beyond left, if there are any.
         """
         group = seqstart_q is not None
@@ -101,6 +104,10 @@ class Forward:
             row.dropout_seed, row.dropout_offset = rng
             row.dropout_over = 0x10001 * (255 - reference.keep_threshold(dropout_p))
             row.keep_scale = 1.0 / (1.0 - dropout_p)
+        if descales is not None:
+            row.q_descale, row.k_descale, row.v_descale = map(driver.address, descales)
+            row.q_scales, row.k_scales = descales[0].shape[-1], descales[1].shape[-1]
+            row.q_scale_batch, row.k_scale_batch = descales[0][0].numel(), descales[1][0].numel()
         row.features = (
             MASK * (left >= 0 or right >= 0)
             | GROUP * group
@@ -110,12 +117,13 @@ class Forward:
             | DROPOUT * (dropout_p > 0)
             | BOTTOM_RIGHT * (mask_origin == "bottom_right")
             | HEAVY_FIRST * (right >= 0)
+            | BLOCK_SCALES * (descales is not None and descales[0].numel() > 1)
         )
         row.query_blocks = -(-row.seqlen_q_most // self.build.query_rows)
         row.tiles = row.query_blocks * row.nhead_q * row.batch
         row.head_group = head_group(row.batch * row.nhead_q, row.seqlen_k_most * 2 * (q.shape[-1] + v.shape[-1]))
         grid = (min(driver.multiprocessors(), row.tiles), 1, 1)
-        kept = (q, k, v, out, lse, sink, bias, alibi_slopes, seqstart_q, seqstart_k, seqlen_q, seqlen_k)
+        kept = (q, k, v, out, lse, sink, bias, alibi_slopes, descales, seqstart_q, seqstart_k, seqlen_q, seqlen_k)
 
         def run(kept: Any = kept) -> None:
             driver.launch(self.kernel, grid, self.build.threads, self.build.shared_bytes, row)

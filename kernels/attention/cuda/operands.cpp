@@ -9,10 +9,12 @@
 namespace tilekiln::cuda {
 namespace {
 
-constexpr i64 multiple = 8;  // elements: 16 bytes, what the copy engine counts in
+constexpr int unit = 16;  // bytes that the copy engine counts in
 
 // Strides of dimensions with one entry are 0, which is no stride to the driver.
-uint64_t bytes_of(i64 step, i64 length) { return length > 1 ? static_cast<uint64_t>(step) * 2 : 16; }
+uint64_t bytes_of(const Operand& operand, i64 step, i64 length) {
+  return length > 1 ? static_cast<uint64_t>(step * operand.bytes) : unit;
+}
 
 // The step of a row, which is 0 of an array of one row a sequence: its next row is that of the next sequence.
 i64 row_of(const Operand& operand) { return operand.row == 0 && operand.seqlen <= 1 ? operand.sequence : operand.row; }
@@ -38,10 +40,11 @@ tilekiln_status check_rows(const Operand& operand, const Operand& other, int bat
 }  // namespace
 
 tilekiln_status check_operand(const Operand& operand) {
+  const i64 multiple = unit / operand.bytes;
   if (operand.hdim % multiple != 0)
     return fail_argument(operand.name, "had a head dim of %d, must have a multiple of %lld on cuda", operand.hdim,
                          multiple);
-  if (reinterpret_cast<uintptr_t>(operand.data) % 16 != 0)
+  if (reinterpret_cast<uintptr_t>(operand.data) % unit != 0)
     return fail_argument(operand.name, "data was at %p, must be aligned to 16 bytes on cuda", operand.data);
   for (const i64 step : {operand.row, operand.head, operand.sequence}) {
     if (step % multiple == 0 && step >= 0) continue;
@@ -52,16 +55,15 @@ tilekiln_status check_operand(const Operand& operand) {
   return TILEKILN_OK;
 }
 
-tilekiln_status encode_operand(const Operand& operand, bool packed, bool fp16, int batch, const void* other, int device,
+tilekiln_status encode_operand(const Operand& operand, bool packed, int dtype, int batch, const void* other, int device,
                                TensorMap* map) {
-  RowArray array = {
-      operand.name, operand.data != nullptr ? operand.data : other, fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {}, {}};
+  RowArray array = {operand.name, operand.data != nullptr ? operand.data : other, dtype, {}, {}};
   array.lengths[0] = static_cast<uint64_t>(operand.hdim);
   array.lengths[4] = static_cast<uint64_t>(operand.nhead);
-  array.strides[3] = bytes_of(operand.head, operand.nhead);
+  array.strides[3] = bytes_of(operand, operand.head, operand.nhead);
   if (packed) {
     const i64 row = row_of(operand);
-    const uint64_t step = row > 0 ? static_cast<uint64_t>(row) * 2 : 16;
+    const uint64_t step = row > 0 ? static_cast<uint64_t>(row * operand.bytes) : unit;
     array.lengths[1] = kFar;
     array.lengths[2] = array.lengths[3] = 2 * static_cast<uint64_t>(kFar);
     array.strides[0] = array.strides[1] = step;
@@ -70,8 +72,8 @@ tilekiln_status encode_operand(const Operand& operand, bool packed, bool fp16, i
     array.lengths[1] = static_cast<uint64_t>(operand.seqlen > 0 ? operand.seqlen : 1);
     array.lengths[2] = 1;
     array.lengths[3] = static_cast<uint64_t>(batch);
-    array.strides[0] = array.strides[1] = bytes_of(operand.row, operand.seqlen);
-    array.strides[2] = bytes_of(operand.sequence, batch);
+    array.strides[0] = array.strides[1] = bytes_of(operand, operand.row, operand.seqlen);
+    array.strides[2] = bytes_of(operand, operand.sequence, batch);
   }
   return encode(array, static_cast<uint32_t>(operand.box), device, map);
 }

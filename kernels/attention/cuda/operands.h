@@ -16,20 +16,21 @@ constexpr int unbounded = 1 << 29;  // farther than any key; twice it fits an in
 // A side of a window as rows have it.
 constexpr int side_of(bool mask, int width) { return !mask || width < 0 || width > unbounded ? unbounded : width; }
 
-// An array of rows of 16-bit elements; steps in elements.
+// An array of rows; steps in elements.
 struct Operand {
   const char* name;
   const void* data;
   i64 row, head, sequence;  // sequence: of batch mode, from one to the next
   int hdim, nhead, seqlen;
-  int box;  // rows of one copy
+  int box;        // rows of one copy
+  int bytes = 2;  // of an element
 };
 
 // What the copy engine cannot follow, and 16-byte accesses neither.
 tilekiln_status check_operand(const Operand& operand);
 
-// Its map (coordinates.h). `other`: any address of the device, for an array without rows.
-tilekiln_status encode_operand(const Operand& operand, bool packed, bool fp16, int batch, const void* other, int device,
+// Its map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for an array without rows.
+tilekiln_status encode_operand(const Operand& operand, bool packed, int dtype, int batch, const void* other, int device,
                                TensorMap* map);
 
 // How sequences with starts or lengths of their own lie: those of batch mode are packed ones, from row b rows on.

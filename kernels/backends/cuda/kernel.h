@@ -34,11 +34,11 @@ struct Engine { tilekiln_status (*launch)(const Site& site, const void* problem)
 // Enqueues it; loads the kernel first, when it is new.
 [[nodiscard]] tilekiln_status launch(const Site& site, const KernelLaunch& launch);
 
-// Rows of 64 elements of 16 bits, swizzled over 128 bytes: (hdim, row, sequence, batch, head), boxes of 64 x `rows`.
+// Rows swizzled over 128 bytes: (hdim, row, sequence, batch, head), boxes of 128 bytes x `rows`.
 struct RowArray {
   const char* name;  // of the argument, for errors
   const void* data;
-  int dtype;                        // TILEKILN_FP16 or TILEKILN_BF16
+  int dtype;                        // TILEKILN_FP16, TILEKILN_BF16 or TILEKILN_FP8
   uint64_t lengths[5], strides[4];  // strides in bytes
 };
 [[nodiscard]] tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map);

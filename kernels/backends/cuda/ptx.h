@@ -92,6 +92,13 @@ TILEKILN_DEVICE void store_matrices(uint32_t to, const uint32_t (&word)[4]) {
                "r"(word[2]), "r"(word[3])
                : "memory");
 }
+// The same from shared memory, each matrix transposed.
+TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word[0]), "=r"(word[1]), "=r"(word[2]), "=r"(word[3])
+               : "r"(from)
+               : "memory");
+}
 // Shared to global memory: a plain store, and an fp32 add.
 TILEKILN_DEVICE void bulk_store(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)

@@ -8,7 +8,7 @@ namespace {
 tilekiln_status launch_ampere(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
-  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype == Dtype::fp16);
+  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype);
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
   TILEKILN_TRY(check_problem(of, operands_of(of, build)));

@@ -157,7 +157,7 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
     for (int b = 0; b < kBlocks; ++b) {
       if constexpr (kGeneral) Score::change(score[b], p, tile, warp_row + 16 * b, n * kKeys);
       if (n < unmasked || n >= masked_until) Score::mask(score[b], p, tile, warp_row + 16 * b, n * kKeys);
-      Score::weigh(score[b], p, running[b]);
+      Score::weigh(score[b], p.score_scale_log2, running[b]);
 #pragma unroll
       for (int i = 0; i < kHdimV / 2; ++i) o[b][i] *= running[b].correction[half_of(i)];
 #pragma unroll
@@ -213,7 +213,7 @@ template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& 
       running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 1);
       running[b].sum[half] += __shfl_xor_sync(~0u, running[b].sum[half], 2);
     }
-    finish(p, s.tile, warp_row + 16 * b + (lane >> 2), lane, o[b], running[b]);
+    finish(p, s.tile, warp_row + 16 * b + (lane >> 2), lane, o[b], running[b], p.score_scale_log2, 1.f);
   }
 }
 

@@ -1,4 +1,4 @@
-// Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for 16-bit q, k and v.
+// Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for q, k and v of 16 bits or e4m3 (fp8.h).
 //
 // A CTA is one loader warp and kWarpgroups warpgroups of 64 query rows. The loader deals out tiles (query blocks, from a counter that
 // all CTAs share) and runs ahead of the warpgroups through rings of key and value tiles. A warpgroup does, for key tiles n:
@@ -10,14 +10,17 @@
 // The first S of the next tile runs under the epilogue of this one. The loop over key tiles has a masked body and one
 // without a mask; soft cap, alibi and dropout have copies of both (`Extras`), chosen once a tile: a feature that is off costs nothing.
 //
-// -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+// -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
+// TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
+#include "kernels/attention/fmha_fwd/cuda/fp8.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
 constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarpgroups = WARPGROUPS, kKeys = KEYS, kStages = STAGES;
-constexpr int kPanelsQ = (kHdimQ + 63) / 64, kPanelsV = (kHdimV + 63) / 64;  // panels of 64 columns, rows of 128 bytes
+constexpr int kStep = kFp8 ? 32 : 16, kColumns = 4 * kStep;  // of one product, and of a panel: rows of 128 bytes
+constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV + kColumns - 1) / kColumns;
 constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
 constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
 constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
@@ -27,6 +30,11 @@ using Order = Tiles<kQueryRows, kKeys>;
 
 struct Shared {
   uint8_t q[kQStages][kWarpgroups][kQBytes], k[kStages][kKBytes], v[kStages][kVBytes];
+#ifdef TILEKILN_FP8
+  uint8_t turned[kStages][kHdimV * kKeys];  // v as the products want it
+  uint64_t turned_full[kStages], turned_empty[kStages];
+  int no_more[kStages];  // in place of a tile of v
+#endif
   uint64_t q_full[kQStages][kWarpgroups], q_empty[kQStages][kWarpgroups];
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
   Tile tile[kTileSlots][kWarpgroups];
@@ -34,11 +42,12 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
 
-// Panels of 64 columns of `rows` rows, from (row, sequence, batch, head).
+// Panels of kColumns columns of `rows` rows, from (row, sequence, batch, head).
 template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, uint32_t to, int rows, uint64_t& full,
                                                         int row, int sequence, int batch, int head) {
 #pragma unroll
-  for (int i = 0; i < kPanels; ++i) tensor_load(to + i * rows * 128, map, full, 64 * i, row, sequence, batch, head);
+  for (int i = 0; i < kPanels; ++i)
+    tensor_load(to + i * rows * 128, map, full, kColumns * i, row, sequence, batch, head);
 }
 
 // The boxes of one tile of keys that lie in pages, a lane a box. Rows from keys.count on, and boxes before key `low` that hold no sink column, are
@@ -57,7 +66,7 @@ template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys&
     const int row = page.number * page_rows + page.key;
 #pragma unroll
     for (int panel = 0; panel < kPanels; ++panel)
-      tensor_load(to + (panel * kKeys + at) * 128, map, full, 64 * panel, kFar - left, row + left, kFar, head);
+      tensor_load(to + (panel * kKeys + at) * 128, map, full, kColumns * panel, kFar - left, row + left, kFar, head);
   }
 }
 
@@ -136,6 +145,11 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
     }
   }
   if (!first_thread) return;
+#ifdef TILEKILN_FP8
+  wait(s.v_empty[step % kStages], (step / kStages & 1) ^ 1);
+  s.no_more[step % kStages] = 1;
+  arrive(s.v_full[step % kStages]);
+#endif
   for (int w = 0; w < kWarpgroups; ++w) {
     const int slot = count % kQStages;
     wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
@@ -146,32 +160,67 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
   }
 }
 
+#ifdef TILEKILN_FP8
+constexpr int kTurners = 3;  // warps
+
+TILEKILN_DEVICE void turn(Shared& s, int warp, int lane) {
+  for (uint32_t step = 0;; ++step) {
+    const int slot = uniform(step % kStages);
+    const uint32_t phase = step / kStages & 1;
+    wait(s.v_full[slot], phase);
+    if (field(s.no_more[slot])) break;
+    wait(s.turned_empty[slot], phase ^ 1);
+    turn_over<kHdimV, kKeys, kTurners>(shared_address(s.v[slot]), shared_address(s.turned[slot]), warp, lane);
+    async_shared_fence();
+    warp_arrive(s.turned_full[slot], lane);
+    warp_arrive(s.v_empty[slot], lane);
+  }
+}
+#endif
+
 TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   constexpr bool kTurns = kWarpgroups > 1;
   const int lane = thread & 31, warp = thread >> 5;
   const int my_turn = 1 + w, next_turn = 1 + (w + 1 < kWarpgroups ? w + 1 : 0);
   uint32_t step = 0, count = 0, q = 0;  // key tiles and tiles so far; the address of this tile's q
   float o[kHdimV / 2], score[kKeys / 2];
-  uint32_t weight[kKeys / 16][4];
+  uint32_t weight[kKeys / kStep][4];
   using Score = Scores<kKeys / 2>;
 
+#ifdef TILEKILN_FP8
+  uint64_t *const v_full = s.turned_full, *const v_empty = s.turned_empty;
+  const Scaling scaling = Scaling::of(p);
+  const bool late = scaling.late(p);
+  const float scale_log2 = late ? p.score_scale_log2 * scaling.scores : 1.f;
+#else
+  uint64_t *const v_full = s.v_full, *const v_empty = s.v_empty;
+  const float scale_log2 = p.score_scale_log2;
+#endif
   const auto full = [&](uint64_t* b, uint32_t at) { wait(b[at % kStages], at / kStages & 1); };
   const auto empty = [&](uint64_t* b, uint32_t at) { warp_arrive(b[at % kStages], lane); };
   const auto issue_scores = [&](uint32_t at) {  // score = q k^T
     const uint32_t k = shared_address(s.k[at % kStages]);
     product_fence();
 #pragma unroll
-    for (int i = 0; i < kHdimQ / 16; ++i)
+    for (int i = 0; i < kHdimQ / kStep; ++i)
       Product<kKeys, 0, 0>::shared(score, tile_descriptor(q + i / 4 * 64 * 128 + i % 4 * 32, 16, 1024),
                                    tile_descriptor(k + i / 4 * kKeys * 128 + i % 4 * 32, 16, 1024), i > 0);
     product_commit();
   };
   const auto issue_sums = [&](uint32_t at) {  // o += weight v
+#ifdef TILEKILN_FP8
+    const uint32_t v = shared_address(s.turned[at % kStages]);
+    product_fence();
+#pragma unroll
+    for (int i = 0; i < kKeys / 32; ++i)
+      Product<kHdimV, 0, 0>::registers(o, weight[i], tile_descriptor(v + i * 32, 16, 1024), 1);
+#else
     const uint32_t v = shared_address(s.v[at % kStages]);
     product_fence();
 #pragma unroll
     for (int i = 0; i < kKeys / 16; ++i)
       Product<kHdimV, 0, 1>::registers(o, weight[i], tile_descriptor(v + i * 16 * 128, kKeys * 128, 1024), 1);
+#endif
     product_commit();
   };
   const auto rescale = [&](const Running& r) {
@@ -209,7 +258,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     if (end > 0 && sinks) end = max(end, 1);
     while (n >= final && n >= end) {
       full(s.k_full, step), empty(s.k_empty, step);
-      full(s.v_full, step), empty(s.v_empty, step);
+      full(v_full, step), empty(v_empty, step);
       ++step;
       if (n != final) take_turn(), pass_turn();
       n = following(tile, n);
@@ -244,12 +293,53 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
                      s.dropped[w][warp / 2][at & 1][0], 1 + kWarpgroups + 2 * w + warp / 2);
       }
     };
+    float of_values = 1;  // the factor of o: what undoes the quantisation of v
+#ifdef TILEKILN_FP8
+    BlockScales blocks = {};
+    float of_scores, of_tile;  // of key tile n
+    uint32_t kept = ~0u;       // no bit where the factor of v is 0
+    const auto look_up = [&](auto extras) {
+      if constexpr (extras.value != kPlain) {
+        of_scores = blocks.queries * (blocks.keys ? blocks.keys[min(n, blocks.most)] : 1.f);
+        of_tile = blocks.values ? blocks.values[min(n, blocks.most)] : scaling.values;
+      }
+    };
+    const auto softmax = [&](auto masked, auto extras) {
+      if constexpr (extras.value == kScaled) Score::scale(score, of_scores * p.score_scale_log2);
+      if constexpr (extras.value == kGeneral) {
+        Score::scale(score, of_scores);
+        Score::cap(score, p);
+        Score::scale(score, p.score_scale_log2);
+      }
+      if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
+      Score::weigh(score, scale_log2, running);
+      if constexpr (extras.value != kPlain) {
+        kept = of_tile == 0.f ? 0 : ~0u;
+        const float unit = of_tile == 0.f ? of_values : of_tile;
+        const float change = fminf(fmaxf(of_values / unit, -kLargest), kLargest);
+        running.correction[0] *= change, running.correction[1] *= change;
+        of_values = unit;
+      }
+    };
+    const auto to_weights = [&](auto extras, const Dropped&) {
+#pragma unroll
+      for (int i = 0; i < kKeys / 32; ++i) {
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const int at = 16 * i + u / 2 * 8 + u % 2 * 2;
+          weight[i][u] = pack_e4m3(score[at], score[at + 1], score[at + 4], score[at + 5]);
+          if constexpr (extras.value != kPlain) weight[i][u] &= kept;
+        }
+      }
+    };
+#else
+    const auto look_up = [](auto) {};
     const auto softmax = [&](auto masked, auto extras) {
       if constexpr (extras.value == kCapped) Score::cap(score, p);
       if constexpr (extras.value == kSloped) Score::slope(score, p, tile, warp_row, n * kKeys);
       if constexpr (extras.value == kGeneral) Score::change(score, p, tile, warp_row, n * kKeys);
       if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
-      Score::weigh(score, p, running);
+      Score::weigh(score, scale_log2, running);
     };
     const auto to_weights = [&](auto extras, const Dropped& dropped) {
 #pragma unroll
@@ -262,18 +352,20 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         }
       }
     };
+#endif
     const auto next_key_tile = [&](auto masked, auto extras) {
       take_turn();
       full(s.k_full, step + 1);
       pin(score);
       issue_scores(step + 1);
       if (kRescaleEarly) rescale(running);
-      full(s.v_full, step);
+      full(v_full, step);
       pin(o);
       issue_sums(step);
       pass_turn();
       Dropped dropped;
       draw(extras, dropped, step + 1, false);
+      look_up(extras);
       product_wait<1>();
       pin(score);
       empty(s.k_empty, step + 1);
@@ -281,7 +373,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       softmax(masked, extras);
       product_wait<0>();
       pin(o);
-      empty(s.v_empty, step);
+      empty(v_empty, step);
       ++step;
       to_weights(extras, dropped);
       if (!kRescaleEarly) rescale(running);
@@ -290,6 +382,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       {
         Dropped dropped;
         draw(extras, dropped, step, true);
+        look_up(extras);
         softmax(Constant<true>{}, extras);
         to_weights(extras, dropped);
       }
@@ -313,6 +406,18 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     if (n >= final) {
       empty(s.k_empty, step);
       if (n == final) warp_arrive(*q_empty, lane);
+#ifdef TILEKILN_FP8
+      if (late) {
+        of_values = scaling.values;
+        key_tiles(Constant<kPlain>{});
+      } else {
+        blocks = BlockScales::of(p, scaling, field(tile.b), field(tile.h), field(tile.row) + 64 * w);
+        if (p.features & kSoftcap)
+          key_tiles(Constant<kGeneral>{});
+        else
+          key_tiles(Constant<kScaled>{});
+      }
+#else
       switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
         case 0: key_tiles(Constant<kPlain>{}); break;
         case kSoftcap: key_tiles(Constant<kCapped>{}); break;
@@ -320,8 +425,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         case kDropout: key_tiles(Constant<kDropped>{}); break;
         default: key_tiles(Constant<kGeneral>{});
       }
+#endif
       if (kRescaleEarly) rescale(running);
-      full(s.v_full, step);
+      full(v_full, step);
       pin(o);
       issue_sums(step);
 #pragma unroll
@@ -331,13 +437,13 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
       product_wait<0>();
       pin(o);
-      empty(s.v_empty, step);
+      empty(v_empty, step);
       ++step;
     } else {
       warp_arrive(*q_empty, lane);
     }
     begin();
-    finish(p, tile, warp_row + (lane >> 2), lane, o, running);
+    finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values);
     product_wait<0>();
     pin(score);
   }
@@ -355,6 +461,12 @@ extern "C" __constant__ fmha_fwd::Build fmha_fwd_build = {fmha_fwd::kHdimQ,
                                                           fmha_fwd::kThreads,
                                                           sizeof(fmha_fwd::Shared),
 #ifdef TILEKILN_FP16
+                                                          1,
+#else
+                                                          0,
+#endif
+                                                          fmha_fwd::kFp8,
+#ifdef TILEKILN_FP32
                                                           1
 #else
                                                           0
@@ -371,18 +483,30 @@ extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
       for (int w = 0; w < fmha_fwd::kWarpgroups; ++w) barrier_init(s.q_full[i][w], 1), barrier_init(s.q_empty[i][w], 4);
     for (int i = 0; i < fmha_fwd::kStages; ++i) {
       barrier_init(s.k_full[i], 1), barrier_init(s.v_full[i], 1);
-      barrier_init(s.k_empty[i], 4 * fmha_fwd::kWarpgroups), barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
+      barrier_init(s.k_empty[i], 4 * fmha_fwd::kWarpgroups);
+#ifdef TILEKILN_FP8
+      barrier_init(s.v_empty[i], fmha_fwd::kTurners), barrier_init(s.turned_full[i], fmha_fwd::kTurners);
+      barrier_init(s.turned_empty[i], 4 * fmha_fwd::kWarpgroups);
+      s.no_more[i] = 0;
+#else
+      barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
+#endif
     }
     barrier_init_done();
   }
   __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
+#ifdef TILEKILN_FP8
+    if (thread == 0) fmha_fwd::load<false>(p, s);
+    if (thread >= 32) fmha_fwd::turn(s, uniform(thread >> 5) - 1, thread & 31);
+#else
     if (p.features & fmha_fwd::kCache) {
       if (thread < 32) fmha_fwd::load<true>(p, s);
     } else if (thread == 0) {
       fmha_fwd::load<false>(p, s);
     }
+#endif
   } else {
     more_registers<REGISTERS>();
     fmha_fwd::compute(p, s, warpgroup - 1, thread);

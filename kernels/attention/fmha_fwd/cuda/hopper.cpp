@@ -5,17 +5,18 @@ namespace tilekiln::cuda::fmha_fwd {
 namespace {
 
 tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, bool packed, int device, Row* row) {
-  const bool fp16 = of.problem.features.dtype == Dtype::fp16;
+  const Dtype kind = of.problem.features.dtype;
+  const int dtype = is_fp8(kind) ? TILEKILN_FP8 : kind == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
   const void* const other = of.problem.q;  // nothing is read of an array without rows, but the driver wants an address
-  TILEKILN_TRY(encode_operand(operands.q, packed, fp16, of.batch, other, device, &row->q));
-  TILEKILN_TRY(encode_operand(operands.k, packed, fp16, of.batch, other, device, &row->k));
-  return encode_operand(operands.v, packed, fp16, of.batch, other, device, &row->v);
+  TILEKILN_TRY(encode_operand(operands.q, packed, dtype, of.batch, other, device, &row->q));
+  TILEKILN_TRY(encode_operand(operands.k, packed, dtype, of.batch, other, device, &row->k));
+  return encode_operand(operands.v, packed, dtype, of.batch, other, device, &row->v);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
-  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype == Dtype::fp16);
+  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype);
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
   const Operands operands = operands_of(of, build);

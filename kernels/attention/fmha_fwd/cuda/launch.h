@@ -25,15 +25,22 @@ using fmha::FwdProblem;
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
+Dtype dtype_of(const Build& build) {
+  if (build.fp8 != 0) return build.fp32 != 0 ? Dtype::fp8fp32 : Dtype::fp8bf16;
+  return build.fp16 != 0 ? Dtype::fp16 : Dtype::bf16;
+}
+
+bool is_fp8(Dtype dtype) { return dtype == Dtype::fp8bf16 || dtype == Dtype::fp8fp32; }
+
 // The smallest kernel of the dtype that holds the instance's head dims; null: the library has none.
-const Kernel* find_kernel(const Choice& choice, bool fp16) {
+const Kernel* find_kernel(const Choice& choice, Dtype dtype) {
 #define K(name) &name,
   static const Kernel* const kernels[] = {TILEKILN_KERNELS};
 #undef K
   const auto instance = tilekiln::fmha_fwd::unpack(choice.row->codes, choice.row->integers);
   const Kernel* best = nullptr;
   for (const Kernel* kernel : kernels) {
-    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16) continue;
+    if (kernel == nullptr || dtype_of(build_of(*kernel)) != dtype) continue;
     const Build& build = build_of(*kernel);
     if (build.hdim_q < static_cast<int>(instance.hdim_q) || build.hdim_v < static_cast<int>(instance.hdim_v)) continue;
     const auto area = [](const Build& of) { return of.hdim_q * of.hdim_v; };
@@ -47,25 +54,45 @@ struct Operands { Operand q, k, v; };
 
 Operands operands_of(const FwdKernelProblem& of, const Build& build) {
   const FwdProblem& p = of.problem;
-  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box},
-          {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys},
-          {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys}};
+  const int bytes = is_fp8(p.features.dtype) ? 1 : 2;
+  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box, bytes},
+          {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys, bytes},
+          {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys, bytes}};
 }
 
 tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operands) {
   const FwdProblem& p = of.problem;
   for (const Operand* operand : {&operands.q, &operands.k, &operands.v}) TILEKILN_TRY(check_operand(*operand));
-  TILEKILN_TRY(check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0}));
+  const int bytes = p.features.dtype == Dtype::fp8fp32 ? 4 : 2;
+  TILEKILN_TRY(
+      check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0, bytes}));
   if (p.randval != nullptr)
     return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
   if (p.softmax_scale > 0) return TILEKILN_OK;
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }
 
+void fill_scales(const FwdKernelProblem& of, Row* row) {
+  const FwdProblem& p = of.problem;
+  if (p.features.qscale == fmha::Qscale::none) return;
+  row->q_descale = p.q_descale;
+  row->k_descale = p.k_descale;
+  row->v_descale = p.v_descale;
+  if (p.features.qscale == fmha::Qscale::pertensor) return;
+  row->features |= kBlockScales;
+  row->q_scales = static_cast<int>(p.q_descale_head);
+  row->k_scales = static_cast<int>(p.k_descale_head);
+  row->scale_start_q = of.lengths.scale_start_q;
+  row->scale_start_k = of.lengths.scale_start_k;
+  if (p.features.group) return;
+  row->q_scale_batch = of.steps.q_descale;
+  row->k_scale_batch = of.steps.k_descale;
+}
+
 void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {
   const FwdProblem& p = of.problem;
   const auto batch_step = [&](i64 step, i64 row_step) { return packing.step_q(p.features.group, step, row_step); };
-  row->out = static_cast<uint16_t*>(p.out);
+  row->out = p.out;
   row->out_batch = batch_step(of.steps.out, p.out_row);
   row->out_head = p.out_head;
   row->out_row = p.out_row;
@@ -80,6 +107,7 @@ void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row
   row->alibi_batch = of.steps.alibi;
   row->sink = p.sink;
   row->min_seqlen_q = of.min_seqlen_q;
+  fill_scales(of, row);
   if (!packing.packed) return;
   row->features |= kGroup;
   fill_lengths(of.lengths, p.features.group, packing, row);
@@ -102,7 +130,8 @@ tilekiln_status fill_tiles(const FwdKernelProblem& of, const Build& build, Row* 
   row->hdim_v = p.hdim_v;
   row->query_blocks = static_cast<int>(blocks);
   row->tiles = static_cast<int>(tiles);
-  row->head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
+  row->head_group = head_group(i64(of.batch) * p.nhead_q,
+                               i64(of.seqlen_k) * (is_fp8(p.features.dtype) ? 1 : 2) * (p.hdim_q + p.hdim_v));
   return TILEKILN_OK;
 }
 

@@ -19,13 +19,14 @@ enum Feature : int {
   kBias = 16,
   kDropout = 32,
   kBottomRight = 64,
-  kHeavyFirst = 128,  // query blocks from the last one, which sees the most keys under a causal mask
-  kCache = 256,       // with kGroup: keys lie in a cache, as the fields from `first_key` on say
+  kHeavyFirst = 128,   // query blocks from the last one, which sees the most keys under a causal mask
+  kCache = 256,        // with kGroup: keys lie in a cache, as the fields from `first_key` on say
+  kBlockScales = 512,  // of e4m3: a scale for 128 queries or keys of a head; without it one for all
 };
 
 struct alignas(128) Row {
   TensorMap q, k, v;
-  uint16_t* out;
+  void* out;
   float* lse;             // or null; [b lse_batch + h lse_head + row]
   unsigned* next_tile;    // zero before the first launch; every launch leaves zero behind
   const int* seqstart_q;  // (batch), first rows; or null: b rows_q
@@ -80,6 +81,15 @@ struct alignas(128) Row {
   int page_size;
   int page_shift;
   int box;
+  // Of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i of sequence b that at
+  // [b q_scale_batch + h q_scales + scale_start_q[b] + i].
+  const float* q_descale;
+  const float* k_descale;
+  const float* v_descale;
+  const int* scale_start_q;  // (batch), or null: 0
+  const int* scale_start_k;
+  int64_t q_scale_batch, k_scale_batch;
+  int q_scales, k_scales;
 };
 
 // What the host must know of a build; the cubin holds one as `fmha_fwd_build`.
@@ -91,6 +101,8 @@ struct Build {
   int threads;
   int shared_bytes;
   int fp16;  // else bf16
+  int fp8;   // q, k and v are e4m3
+  int fp32;  // out is
 };
 
 }  // namespace tilekiln::cuda::fmha_fwd

@@ -10,7 +10,8 @@ namespace tilekiln::cuda::fmha_fwd {
 
 // The copies of the loops. A branch between a product and the wait for it makes ptxas wait at the branch, so what is asked for often
 // has a copy of its own without any; kGeneral asks the features: bias, and dropout together with other things.
-enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral };
+// Of e4m3 there are kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
+enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled };
 
 TILEKILN_DEVICE int half_of(int j) { return j >> 1 & 1; }
 TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
@@ -18,10 +19,24 @@ TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
 // The running softmax of two rows: maximum of raw scores, sum of weights, and what earlier sums must be multiplied with.
 struct Running { float maximum[2] = {-kInfinity, -kInfinity}, sum[2] = {0.f, 0.f}, correction[2]; };
 
+// Weights are 2^kWeightExponent times what they are, so that those of e4m3 use its range.
+#ifdef TILEKILN_FP8
+constexpr bool kFp8 = true;
+constexpr float kWeightExponent = 8;
+#else
+constexpr bool kFp8 = false;
+constexpr float kWeightExponent = 0;
+#endif
+
 template <int N> struct Scores {
   static __device__ __forceinline__ void cap(float (&s)[N], const Row& p) {  // s = softcap tanh(softcap_inner s)
 #pragma unroll
     for (int j = 0; j < N; ++j) s[j] = tanh_approx(s[j] * p.softcap_inner) * p.softcap;
+  }
+
+  static __device__ __forceinline__ void scale(float (&s)[N], float by) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) s[j] *= by;
   }
 
   // s -= bias_scale slope |row + shift - key|. warp_row: from the tile's first row.
@@ -69,9 +84,8 @@ template <int N> struct Scores {
     }
   }
 
-  // m' = max(m, max_j s_j); c = 2^(a m - a m'); s_j = 2^(a s_j - a m'); sum = c sum + sum_j s_j, with a = score_scale_log2.
-  static __device__ __forceinline__ void weigh(float (&s)[N], const Row& p, Running& r) {
-    const float a = p.score_scale_log2;
+  // m' = max(m, max_j s_j); c = 2^(a m - a m'); s_j = 2^(a s_j - a m' + kWeightExponent); sum = c sum + sum_j s_j.
+  static __device__ __forceinline__ void weigh(float (&s)[N], float a, Running& r) {
     float top[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -86,6 +100,7 @@ template <int N> struct Scores {
       r.correction[half] = exp2_approx(r.maximum[half] * a - top[half]);
       r.maximum[half] = most;
       r.sum[half] *= r.correction[half];
+      top[half] -= kWeightExponent;
     }
 #pragma unroll
     for (int j = 0; j < N; ++j) s[j] = exp2_approx(__fmaf_rn(s[j], a, -top[half_of(j)]));

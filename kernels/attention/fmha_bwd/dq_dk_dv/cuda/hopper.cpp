@@ -170,12 +170,12 @@ void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row
 }
 
 tilekiln_status fill_maps(const BwdKernelProblem& of, const Operands& a, bool packed, int device, Row* row) {
-  const bool fp16 = of.problem.features.dtype == Dtype::fp16;
+  const int dtype = of.problem.features.dtype == Dtype::fp16 ? TILEKILN_FP16 : TILEKILN_BF16;
   const void* const other = of.problem.q != nullptr ? of.problem.q : of.problem.k;
-  TILEKILN_TRY(encode_operand(a.q, packed, fp16, of.batch, other, device, &row->q));
-  TILEKILN_TRY(encode_operand(a.dout, packed, fp16, of.batch, other, device, &row->dout));
-  TILEKILN_TRY(encode_operand(a.k, packed, fp16, of.batch, other, device, &row->k));
-  return encode_operand(a.v, packed, fp16, of.batch, other, device, &row->v);
+  TILEKILN_TRY(encode_operand(a.q, packed, dtype, of.batch, other, device, &row->q));
+  TILEKILN_TRY(encode_operand(a.dout, packed, dtype, of.batch, other, device, &row->dout));
+  TILEKILN_TRY(encode_operand(a.k, packed, dtype, of.batch, other, device, &row->k));
+  return encode_operand(a.v, packed, dtype, of.batch, other, device, &row->v);
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
