@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,9 @@ from tilekiln import reference
 from tilekiln.reference.tolerance import Tolerance
 
 from tests.python import gradients, problems
-from tools.gpu.cases import HANGS, drawn_sizes, hung, on_device, on_host
+from tools.gpu.cases import drawn_sizes, on_device, on_host
 from tools.gpu.check import TANH_ERROR, TOLERANCE
+from tools.gpu.tally import Tally
 
 HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 
@@ -109,36 +110,15 @@ def one(
     return excess(problem, problem.reference(), results[0]), same
 
 
-def run(libraries: list[tk.Library], dtypes: list[str], hdims: list[tuple[int, int]], cases: int, seed: int) -> int:
-    """Prints a line for each head dim; the number of those that do not hold."""
-    bad = 0
-    for dtype in dtypes:
-        for hdim in hdims:
-            draw, worst, failed = random.Random(f"bwd {seed} {dtype} {hdim}"), 0.0, 0
-            for case in range(cases):
-                signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
-                options = {"deterministic": signature["deterministic"]}
-                if signature["deterministic"] and draw.random() < 0.5:
-                    options["workers"] = draw.choice((1, 7, 30))
-                said = f"{dtype} {hdim} case {case}: {signature} {sizes} {options}"
-                problem = gradients.make(signature, sizes, seed + case)
-                watchdog = threading.Timer(HANGS, hung, [said])
-                watchdog.start()
-                try:
-                    share, same = one(libraries, problem, case % 2 == 0, options)
-                except Exception as error:
-                    share, same = float("inf"), True
-                    print(f"BAD {said}: {type(error).__name__}: {error}", flush=True)
-                finally:
-                    watchdog.cancel()
-                worst = max(worst, share)
-                if share > 1 or not same:
-                    failed += 1
-                    if failed <= 5:
-                        print(f"BAD {share:.3g} same {same}: {said}", flush=True)
-            bad += failed
-            print(
-                f"library fmha_bwd {dtype} {hdim[0]}x{hdim[1]}: {cases} cases, {failed} bad, worst {worst:.2f}",
-                flush=True,
-            )
-    return bad
+def run(libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], cases: int, seed: int) -> int:
+    """Prints a line; the number of those that do not hold."""
+    draw, tally = random.Random(f"bwd {seed} {dtype} {hdim}"), Tally(f"library fmha_bwd {dtype} {hdim[0]}x{hdim[1]}")
+    for case in range(cases):
+        signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
+        options = {"deterministic": signature["deterministic"]}
+        if signature["deterministic"] and draw.random() < 0.5:
+            options["workers"] = draw.choice((1, 7, 30))
+        problem = gradients.make(signature, sizes, seed + case)
+        said = f"case {case}: {signature} {sizes} {options}"
+        tally.judge(said, partial(one, libraries, problem, case % 2 == 0, options))
+    return tally.told()

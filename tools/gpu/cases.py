@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
-import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,11 @@ from tilekiln import reference
 
 from tests.python import problems
 from tools.gpu.check import tolerance
+from tools.gpu.tally import Tally
 
 HDIMS = ((32, 32), (64, 64), (80, 80), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256))
 FP8_HDIMS = ((64, 64), (128, 128), (192, 128), (256, 256))  # fp8fp32: 128x128 alone
 EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 131, 191, 192, 193, 300)
-HANGS = 20.0  # s
 TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float8_e4m3fn": torch.float8_e4m3fn}
 
 
@@ -43,12 +42,6 @@ def on_host(tensor: torch.Tensor, like: np.ndarray) -> np.ndarray:
         bits = torch.uint8 if like.itemsize == 1 else torch.uint16
         return tensor.contiguous().view(bits).cpu().numpy().view(like.dtype)
     return tensor.cpu().numpy()
-
-
-def hung(case: str) -> None:
-    """A kernel that does not end takes the process with it."""
-    print(f"BAD no answer after {HANGS} s: {case}", flush=True)
-    os._exit(3)
 
 
 def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
@@ -120,37 +113,16 @@ def excess(dtype: str, problem: problems.Problem, expected: reference.Result, ma
     return worst
 
 
-def run(libraries: list[tk.Library], dtypes: list[str], hdims: list[tuple[int, int]], cases: int, seed: int) -> int:
-    """Prints a line for each head dim; the number of those that do not hold. A case goes to the first that has it."""
-    bad = 0
-    for dtype in dtypes:
-        for hdim in hdims:
-            draw, worst, failed = random.Random(f"{seed} {dtype} {hdim}"), 0.0, 0
-            for case in range(cases):
-                signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
-                if signature["qscale"] == "blockscale" and sizes.nhead_q == 1:  # one block each is pertensor
-                    signature["qscale"] = "pertensor"
-                problem = problems.make(signature, sizes, seed + case)
-                watchdog = threading.Timer(HANGS, hung, [f"{dtype} {hdim} case {case}: {signature} {sizes}"])
-                watchdog.start()
-                try:
-                    share, same = one(libraries, dtype, problem, case % 2 == 0)
-                except Exception as error:
-                    share, same = float("inf"), True
-                    print(f"BAD {dtype} {hdim} {signature} {sizes}: {type(error).__name__}: {error}", flush=True)
-                finally:
-                    watchdog.cancel()
-                worst = max(worst, share)
-                if share > 1 or not same:
-                    failed += 1
-                    if failed <= 5:
-                        print(f"BAD {dtype} {hdim} {share:.3g} same {same}: {signature} {sizes}", flush=True)
-            bad += failed
-            print(
-                f"library fmha_fwd {dtype} {hdim[0]}x{hdim[1]}: {cases} cases, {failed} bad, worst {worst:.2f}",
-                flush=True,
-            )
-    return bad
+def run(libraries: list[tk.Library], dtype: str, hdim: tuple[int, int], cases: int, seed: int) -> int:
+    """Prints a line; the number of those that do not hold. A case goes to the first library that has it."""
+    draw, tally = random.Random(f"{seed} {dtype} {hdim}"), Tally(f"library fmha_fwd {dtype} {hdim[0]}x{hdim[1]}")
+    for case in range(cases):
+        signature, sizes = drawn_signature(draw, dtype, hdim), drawn_sizes(draw, dtype, hdim)
+        if signature["qscale"] == "blockscale" and sizes.nhead_q == 1:  # one block each is pertensor
+            signature["qscale"] = "pertensor"
+        problem = problems.make(signature, sizes, seed + case)
+        tally.judge(f"case {case}: {signature} {sizes}", partial(one, libraries, dtype, problem, case % 2 == 0))
+    return tally.told()
 
 
 def call(libraries: list[tk.Library], **arguments: Any) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +12,8 @@ import tilekiln as tk
 import torch
 from tilekiln.reference import gemm as reference
 
-from tools.gpu.cases import HANGS, hung, on_device, on_host
+from tools.gpu.cases import on_device, on_host
+from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 TORCH = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -81,8 +80,8 @@ def described(of: dict[str, Any]) -> str:
     return f"{placed} { ({name: one for name, one in of.items() if isinstance(one, (str, float))}) } {sorted(of)}"
 
 
-def one_product(library: tk.Library, of: dict[str, Any]) -> str | None:
-    """What is wrong with one; "" where nothing is; None where the library has no kernel. Twice, bit for bit."""
+def one_product(library: tk.Library, of: dict[str, Any]) -> str:
+    """What is wrong with one; "" where nothing is. Twice, bit for bit."""
     numbers = {name: of[name] for name in ("alpha", "beta", "activation") if name in of}
     rows = {name: of[name] for name in ("bias", "row_scale", "column_scale") if name in of}
     given = {name: on_device(one) for name, one in rows.items()}
@@ -92,10 +91,7 @@ def one_product(library: tk.Library, of: dict[str, Any]) -> str | None:
     made = []
     for _ in range(2):
         out = of["out"].on_device().fill_(float("nan"))
-        try:
-            library.gemm(a, b, out=out, **given, **numbers)
-        except tk.NoKernelError:
-            return None
+        library.gemm(a, b, out=out, **given, **numbers)
         made.append(on_host(out, of["out"].array))
     fault = reference.faults(made[0], reference.gemm(of["a"].array, of["b"].array, **rows, **numbers, dtype=of["to"]))
     return fault or ("" if made[0].tobytes() == made[1].tobytes() else "two runs differ")
@@ -155,36 +151,15 @@ def run(library: tk.Library, cases: int, seed: int) -> int:
     """Prints each failure; how many there were."""
     draw, numbers = random.Random(seed), np.random.default_rng(seed)
     families = {one.family for one in library.instances()}
-    bad = missing = 0
-
-    def report(what: str, check: Callable[[], str | None]) -> None:
-        nonlocal bad, missing
-        watchdog = threading.Timer(HANGS, hung, [what])
-        watchdog.start()
-        try:
-            fault = check()
-        except Exception as error:
-            fault = f"{type(error).__name__}: {error}"
-        finally:
-            watchdog.cancel()
-        missing += fault is None
-        if fault:
-            bad += 1
-            print(f"BAD {what}: {fault}", flush=True)
-
+    tally = Tally(f"{library.receipt}, {', '.join(sorted(families))}, seed {seed}")
     for dtype in DTYPES:
         for _ in range(cases):
             if "gemm" in families:
                 of = drawn(draw, numbers, dtype)
-                report(f"gemm {dtype} {described(of)}", partial(one_product, library, of))
+                tally.fault(f"gemm {dtype} {described(of)}", partial(one_product, library, of))
             for family, check in (("batched_gemm", batches), ("gemm_multi_d", several)):
                 if family in families:
-                    report(f"{family} {dtype}", partial(check, library, draw, numbers, dtype))
+                    tally.fault(f"{family} {dtype}", partial(check, library, draw, numbers, dtype))
         if "gemm" in families:
-            report(f"gemm {dtype}, large", partial(large, library, dtype))
-    print(
-        f"{library.receipt}: {cases} products of {sorted(families)} in both dtypes, seed {seed}: {bad} bad, "
-        f"{missing} of signatures that it has not",
-        flush=True,
-    )
-    return bad
+            tally.fault(f"gemm {dtype}, large", partial(large, library, dtype))
+    return tally.told()

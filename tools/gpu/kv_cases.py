@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from tilekiln import reference
 
 from tests.python import kv_problems
 from tests.python.problems import drawn_mask, still_poison
-from tools.gpu.cases import HANGS, hung, on_device, on_host
+from tools.gpu.cases import on_device, on_host
 from tools.gpu.check import tolerance
+from tools.gpu.tally import Tally
 
 LENGTHS_K = (0, 1, 5, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 300, 700)
 LENGTHS_Q = (1, 1, 1, 2, 3, 5, 17, 33, 130)
@@ -168,39 +169,26 @@ def append(library: tk.Library, problem: kv_problems.Problem, options: dict[str,
     return excess(problem.dtype, problem, expected, {"out": outs[0]}), outs[0].tobytes() == outs[1].tobytes()
 
 
-def run(library: tk.Library, dtypes: list[str], cases: int, seed: int) -> int:
-    """Prints a line for each operator and dtype; the number of cases that do not hold."""
+def run(library: tk.Library, cases: int, seed: int) -> int:
+    """Prints a line for each operator and dtype that the library has; the number of cases that do not hold."""
     bad = 0
+    instances = [one for one in library.instances() if "_cuda_sm" in one.name]
     for family in kv_problems.FAMILIES:
-        for dtype in dtypes:
-            draw, worst, failed = random.Random(f"{seed} {family} {dtype}"), 0.0, 0
-            every = library.instances(f"family={family} dtype={dtype}")
-            instances = [one for one in every if "_cuda_sm" in one.name]
-            signatures = [dict(values) for values in {tuple(one.signature.items()): None for one in instances}]
+        for dtype in ("bf16", "fp16"):
+            own = {tuple(one.signature.items()): None for one in instances if one.family == family}
+            signatures = [signature for signature in map(dict, own) if signature["dtype"] == dtype]
+            if not signatures:
+                continue
+            draw, tally = random.Random(f"{seed} {family} {dtype}"), Tally(f"library {family} {dtype}")
             for case in range(cases):
                 signature, sizes = draw.choice(signatures), drawn_sizes(draw, family)
                 problem = kv_problems.make(family, signature, sizes, seed + case)
-                said = f"{family} {signature} {sizes} case {case}"
-                watchdog = threading.Timer(HANGS, hung, [said])
-                watchdog.start()
-                try:
-                    poison_unused(problem.inputs)
-                    options = longest(problem, sizes) if case % 2 else {}
-                    share, same = (append if family == "fmha_fwd_appendkv" else attend)(library, problem, options)
-                except Exception as error:
-                    share, same = float("inf"), True
-                    print(f"BAD {said}: {type(error).__name__}: {str(error)[:300]}", flush=True)
-                finally:
-                    watchdog.cancel()
-                worst = max(worst, share)
-                if share > 1 or not same:
-                    failed += 1
-                    if failed <= 4:
-                        print(f"BAD {share:.3g} same {same}: {said}", flush=True)
-            bad += failed
-            print(
-                f"library {family} {dtype}: {len(signatures)} signatures, {cases} cases, {failed} bad, "
-                f"worst {worst:.2f}",
-                flush=True,
-            )
+                tally.judge(f"case {case}: {signature} {sizes}", partial(_one, library, family, problem, sizes, case))
+            bad += tally.told()
     return bad
+
+
+def _one(library: tk.Library, family: str, problem: Any, sizes: kv_problems.Sizes, case: int) -> tuple[float, bool]:
+    poison_unused(problem.inputs)
+    options = longest(problem, sizes) if case % 2 else {}
+    return (append if family == "fmha_fwd_appendkv" else attend)(library, problem, options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import tilekiln as tk
 import torch
 from tilekiln.reference import gated, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
-from tools.gpu.cases import HANGS, hung
+from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 TORCH: dict[str, Any] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -194,35 +193,16 @@ def run(library: tk.Library, cases: int, seed: int) -> int:
     draw = random.Random(seed)
     torch.manual_seed(seed)
     families = {one.family for one in library.instances()}
-    bad = 0
-
-    def report(what: str, check: Callable[[], str]) -> None:
-        nonlocal bad
-        watchdog = threading.Timer(HANGS, hung, [what])
-        watchdog.start()
-        try:
-            fault = check()
-        except Exception as error:
-            fault = f"{type(error).__name__}: {error}"
-        finally:
-            watchdog.cancel()
-        if fault:
-            bad += 1
-            print(f"BAD {what}: {fault}", flush=True)
-
+    tally = Tally(f"{library.receipt}, {', '.join(sorted(families))}, seed {seed}")
     norms = ("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant")
     checks: dict[str, Callable[..., str]] = {name: partial(norm, name) for name in norms}
     checks |= {"smoothquant": smoothed, "softmax": softmaxes, "silu_and_mul": gates}
     for name, check in checks.items():
         for dtype in DTYPES if name in families else ():
             for _ in range(cases):
-                report(f"{name} {dtype}", partial(check, library, draw, dtype))
+                tally.fault(f"{name} {dtype}", partial(check, library, draw, dtype))
     for _ in range(4 * cases if "permute" in families else 0):
-        report("moves", partial(move, library, draw))
+        tally.fault("moves", partial(move, library, draw))
     if {"softmax", "silu_and_mul", "smoothquant"} <= families:
-        report("special rows", partial(special_rows, library))
-    print(
-        f"{library.receipt}: {cases} problems of rows in each dtype, {4 * cases} moves, seed {seed}: {bad} bad",
-        flush=True,
-    )
-    return bad
+        tally.fault("special rows", partial(special_rows, library))
+    return tally.told()
