@@ -105,7 +105,7 @@ TARGETS = {
     "test": "runs the tests (pytest -n auto)",
     "bench": "runs every benchmark of tools/bench",
     "jax": "the XLA handlers of tilekiln.jax (tools/dev --with jax)",
-    "executor": "what runs AMD GPU code objects on this CPU, for tests (tools/executor)",
+    "executor": "what runs AMD code objects and PTX on this CPU, for tests (tools/executor)",
     "wheel": "the wheels tilekiln (the Python package) and tilekiln-RECEIPT (its kernels)",
     "hf-kernels": "the same as a repository of Hugging Face's kernels package",
     "report": "what the libraries weigh and what their objects cost: a page and JSON",

@@ -221,14 +221,16 @@ def test_a_plan_that_cannot_be_writes_nothing(fake):
 
 def test_the_executor_is_made_once_for_all_variants(fake):
     """As the extension is: by a stamp beside it, and it goes with the last variant of its mode."""
-    shutil.copytree(ROOT / "tools/executor/amdgcn", fake.root / "tools/executor/amdgcn")
+    folders = [f"tools/executor/{name}" for name in ("common", "amdgcn")]
+    for folder in folders:
+        shutil.copytree(ROOT / folder, fake.root / folder)
     library = fake.root / "build/executor-release/libamdgcn.so"
     here, there = ["receipt=fp32_min", "target=cpu-avx2"], ["receipt=fp32_min", "target=cpu-generic"]
 
     def made(*arguments):
         return [line for line in done(fake.built(*arguments, "executor")) if "executor" in line]
 
-    assert len(made(*here)) == 1 + len(list((fake.root / "tools/executor/amdgcn").glob("*.cpp")))
+    assert len(made(*here)) == 1 + sum(len(list((fake.root / folder).glob("*.cpp"))) for folder in folders)
     assert made(*here) == []
     assert made(*there) == []
     fake.append("tools/executor/amdgcn/memory.h", "// changed\n")
