@@ -140,7 +140,7 @@ def _kernel(i: Instance) -> Kernel:
     signature, how = i.signature, dict(zip([axis.name for axis in i.how.axes], i.how.values, strict=True))
     hdim = signature.get("hdim_v", signature.get("hdim_q"))
     kernel = Kernel(
-        family=next(theirs for theirs, ours in RULES.families.items() if ours == i.family),
+        family=i.family.removeprefix("fmha_"),
         gfx_arch=i.target.arch,
         data_type=str(signature["dtype"]),
         mode=str(signature.get("mode", "batch")),
