@@ -78,7 +78,7 @@ def test_a_receipt_that_is_wrong_stops_no_other(copy: Copy, capsys: pytest.Captu
 def test_what_is_wrong_with_a_family_is_no_receipts_fault(copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     copy.edit("kernels/attention/fmha_fwd/family.yaml", "source_by: [dtype,", "source_by: [dtyp,")
     with pytest.raises(
-        CodegenError, match=r"^kernels/attention/fmha_fwd/family\.yaml:\d+:12: no axis 'dtyp'; nearest: dtype$"
+        CodegenError, match=r"^kernels/attention/fmha_fwd/family\.yaml:\d+:13: no axis 'dtyp'; nearest: dtype$"
     ):
         copy.tree().receipt("2")
     assert capsys.readouterr().err == ""
