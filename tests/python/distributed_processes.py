@@ -1,6 +1,7 @@
 """Attention over a sequence that WORLD processes hold, against one call over the whole; run by test_distributed.py.
 
-One import for all: the processes are forked from this one.
+Over gloo and arrays of the CPU; as `distributed_processes.py nccl`, by hand, over NCCL and two GPUs, bf16 and head dim
+128. One import for all: the processes are forked from this one.
 """
 
 import os
@@ -15,7 +16,7 @@ import torch.distributed as dist
 from tilekiln.torch import calls
 from tilekiln.torch.distributed import head_exchange_attention, ring_attention
 
-SEQLEN, HDIM = 90, 32
+SEQLEN = 90
 NEAR = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
 
@@ -25,14 +26,17 @@ def close(name: str, ours: torch.Tensor, whole: torch.Tensor) -> None:
     assert far <= NEAR[ours.dtype], f"{name}: {far:.2e}"
 
 
-def run(rank: int, world: int, place: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{place}", rank=rank, world_size=world)
+def run(backend: str, rank: int, world: int, place: str) -> None:
+    device, hdim = ("cpu", 32) if backend == "gloo" else (f"cuda:{rank}", 128)
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"file://{place}", rank=rank, world_size=world)
     part = slice(rank * SEQLEN // world, (rank + 1) * SEQLEN // world)
-    for dtype in NEAR:
+    for dtype in NEAR if backend == "gloo" else (torch.bfloat16,):
         for causal in (False, True):
             torch.manual_seed(7)
             heads = 2 * world, world, world, 2 * world  # of q, k, v and dout
-            q, k, v, dout = (torch.randn(2, SEQLEN, count, HDIM).to(dtype) for count in heads)
+            q, k, v, dout = (torch.randn(2, SEQLEN, count, hdim).to(device, dtype) for count in heads)
             whole = [one.clone().requires_grad_() for one in (q, k, v)]
             options = {"causal": causal, "softmax_scale": 0.2, "softcap": 5.0}
             wanted, lse = calls.forward(*whole, **options)[:2]
@@ -52,7 +56,7 @@ def run(rank: int, world: int, place: str) -> None:
                     close(f"{name} d{letter}", one.grad, full.grad[:, part])
             plain = ring_attention(q[:, part], k[:, part], v[:, part], **options, overlap=False)
             assert torch.equal(plain, ring_attention(q[:, part], k[:, part], v[:, part], **options))
-    one = torch.zeros(1, 4, world + 1, HDIM)
+    one = torch.zeros(1, 4, world + 1, hdim, device=device)
     with pytest.raises(tilekiln.ArgumentError, match=f"q: heads was {world + 1}, must be a multiple of {world}"):
         head_exchange_attention(one, one, one)
     dist.barrier()
@@ -61,7 +65,8 @@ def run(rank: int, world: int, place: str) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    for world in (2, 3):
+    backend = sys.argv[1] if sys.argv[1:] else "gloo"
+    for world in (2, 3) if backend == "gloo" else (2,):
         with tempfile.TemporaryDirectory() as folder:
             children = []
             for rank in range(world):
@@ -69,7 +74,7 @@ def main() -> None:
                 if child == 0:
                     status = 1
                     try:
-                        run(rank, world, f"{folder}/meet")
+                        run(backend, rank, world, f"{folder}/meet")
                         status = 0
                     except BaseException:
                         traceback.print_exc()
