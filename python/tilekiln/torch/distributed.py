@@ -2,7 +2,7 @@
 
 Of a group of W processes each holds its part of the sequence, the same length everywhere, rank after rank: q, k and v
 (batch, seqlen / W, heads, hdim). Each gets its part of out, and in the backward of dq, dk and dv. torch.distributed
-carries them: gloo between CPUs; NCCL between GPUs, which was never run.
+carries them: gloo between CPUs, NCCL between NVIDIA GPUs.
 
 * The ring sends keys and values on, from neighbour to neighbour, while those that are there are computed; out and LSE
   of the parts are merged exactly (Liu et al., Ring Attention, 2023). Any number of heads; memory is that of a part.
