@@ -28,16 +28,20 @@ def loaded(pattern: str) -> list[dict[str, Any]]:
     return [yaml.safe_load(path.read_text()) for path in sorted(ROOT.glob(pattern))]
 
 
-# What there is, read here without codegen: receipts by number, those without one last; targets by order; families.
+# What there is, read here without codegen: receipts by number, those without one last; targets by
+# device and order; families.
 NUMBERED = sorted((file["number"], file["receipt"]) for file in loaded("receipts/*.yaml") if "number" in file)
 UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" not in file]
 NUMBERS = [str(number) for number, _ in NUMBERED]
 RECEIPTS = f"receipts: {', '.join([*(f'{number} {name}' for number, name in NUMBERED), *UNNUMBERED])}"
-FOR_TESTS = {file["backend"] for file in loaded("kernels/backends/*/backend.yaml") if file.get("for_tests")}
+BACKENDS = {file["backend"]: file for file in loaded("kernels/backends/*/backend.yaml")}
+FOR_TESTS = {name for name, file in BACKENDS.items() if file.get("for_tests")}
 LISTED = [
     file for file in loaded("kernels/targets/*.yaml") if file["backend"] not in FOR_TESTS and not file.get("planned")
 ]
-TARGETS = [file["target"] for file in sorted(LISTED, key=lambda file: file["order"])]
+TARGETS = [
+    file["target"] for file in sorted(LISTED, key=lambda file: (BACKENDS[file["backend"]]["device"], file["order"]))
+]
 FAMILIES = sorted(file["family"] for file in loaded("kernels/**/family.yaml"))
 WITH_HEAD_DIMS = [file["family"] for file in loaded("kernels/**/family.yaml") if "head_dims" in file.get("tables", {})]
 HDIMS = sizes(

@@ -1,4 +1,7 @@
-"""Faults written into kernels: the executor or the comparison must see each. A day has three; --full -s prints the table."""
+"""Faults written into kernels: each must be seen by the executor or by the comparison.
+
+A day has three; --full -s prints the table.
+"""
 
 from __future__ import annotations
 
