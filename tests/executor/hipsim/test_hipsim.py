@@ -103,3 +103,23 @@ def test_memory_from_python():
     lines, error, code = run([sys.executable, "-c", PYTHON])
     assert (code, error) == (0, "")
     assert lines == ["0", "0", "0", "True", "1 1", "0 1", "invalid argument 0"]
+
+
+MANY = """
+import ctypes
+hip = ctypes.CDLL("libamdhip64.so")
+kept, passing, bytes_ = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.create_string_buffer(8)
+assert hip.hipMalloc(ctypes.byref(kept), 8) == 0
+for _ in range(5000):
+    assert hip.hipMalloc(ctypes.byref(passing), 8) == 0
+    assert passing.value != kept.value
+    assert hip.hipMemcpy(passing, bytes_, 8, 1) == 0 and hip.hipFree(passing) == 0
+    assert hip.hipMemcpy(bytes_, passing, 8, 2) != 0
+assert hip.hipMemcpy(kept, bytes_, 8, 1) == 0
+"""
+
+
+def test_memory_that_comes_and_goes():
+    """Addresses are used again when there are no new ones, and one that is freed is an error until then."""
+    lines, error, code = run([sys.executable, "-c", MANY])
+    assert (code, error, lines) == (0, "", [])

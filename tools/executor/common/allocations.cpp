@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <deque>
 #include <new>
 
 namespace executor {
@@ -24,6 +25,26 @@ bool to_host(void* host, const void* from, size_t bytes) {
   return !bytes || process_vm_writev(getpid(), &local, 1, &remote, 1, 0) == ssize_t(bytes);
 }
 
+/// Places in `allocations` of what was released, longest ago first: they are taken again only when there are no new ones, so that a
+/// pointer to memory that is gone stays one for long.
+std::deque<size_t>& released() {
+  static std::deque<size_t> all;
+  return all;
+}
+
+/// A place nothing lies in; kSlots where every one is taken.
+size_t free_slot() {
+  auto& all = allocations();
+  if (all.size() < kSlots) {
+    all.emplace_back();
+    return all.size() - 1;
+  }
+  if (released().empty()) return kSlots;
+  const size_t slot = released().front();
+  released().pop_front();
+  return slot;
+}
+
 }  // namespace
 
 std::vector<Allocation>& allocations() {
@@ -41,24 +62,26 @@ Allocation* find(const void* pointer, size_t bytes, size_t& offset) {
 }
 
 void* allocate(size_t bytes) {
-  auto& all = allocations();
-  while (bytes < kMost && all.size() < kSlots) {
-    all.emplace_back();
-    void* wanted = reinterpret_cast<void*>(uint64_t(all.size()) << kSlotShift);
+  if (bytes >= kMost) return nullptr;
+  for (size_t slot; (slot = free_slot()) < kSlots;) {
+    void* wanted = reinterpret_cast<void*>(uint64_t(slot + 1) << kSlotShift);
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     void* got = mmap(wanted, bytes, PROT_NONE, flags, -1, 0);
     if (got != wanted) {  // the program itself lies there
       if (got != MAP_FAILED) munmap(got, bytes);
       continue;
     }
+    Allocation& made = allocations()[slot];
     try {
-      all.back().bytes.resize(bytes);
-      all.back().defined.assign(bytes, 0);
+      made.bytes.resize(bytes);
+      made.defined.assign(bytes, 0);
     } catch (const std::bad_alloc&) {
       munmap(got, bytes);
-      break;
+      made = {};
+      released().push_back(slot);
+      return nullptr;
     }
-    return all.back().reserved = got;
+    return made.reserved = got;
   }
   return nullptr;
 }
@@ -69,6 +92,7 @@ bool release(void* pointer) {
   if (!found || at) return false;
   munmap(found->reserved, found->bytes.size());
   *found = {};
+  released().push_back(size_t(found - allocations().data()));
   return true;
 }
 

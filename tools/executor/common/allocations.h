@@ -16,7 +16,8 @@ std::vector<Allocation>& allocations();  // slot k has the addresses from (k + 1
 /// The allocation that holds `bytes` bytes at a device pointer, or nullptr.
 Allocation* find(const void* pointer, size_t bytes, size_t& offset);
 
-/// Some bytes, at least one. nullptr: there is no room. An address is never used twice: a freed one stays an error.
+/// Some bytes, at least one. nullptr: there is no room. An address is used again only when all 2,046 were, the one freed longest ago first:
+/// until then a freed one stays an error.
 void* allocate(size_t bytes);
 /// false: `pointer` is no allocation's beginning.
 bool release(void* pointer);
