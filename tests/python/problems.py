@@ -137,6 +137,19 @@ class Problem:
             assert np.all(made["randval"][~drawn] == POISON), "randval was written where no byte belongs"
 
 
+def subnormal_weights(problem: Problem) -> float:
+    """What an element of out may lose where weights are kept in fp16: half a step of 2^-24 of each below 2^-14.
+
+    Of every key, over the share that dropout keeps. For kernels of CUDA; 0 for other dtypes.
+    """
+    if problem.dtype != "fp16":
+        return 0.0
+    keys = -2 if problem.sizes.layout == "bhsd" else -3
+    kept = 1 - float(problem.inputs.get("dropout_p", 0.0))
+    sums = np.nansum(np.abs(problem.inputs["v"].astype(np.float64)), axis=keys)
+    return 2.0**-25 / kept * float(sums.max(initial=0))
+
+
 def poisoned(array: np.ndarray) -> np.ndarray:
     """Fill with POISON bytes, in place."""
     array[...] = np.full(array.dtype.itemsize, POISON, np.uint8).view(array.dtype)[0]

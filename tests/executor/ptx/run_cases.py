@@ -12,6 +12,7 @@ import tilekiln as tk
 
 from tests.executor.ptx import other_cases
 from tests.executor.ptx.device import DeviceArray
+from tests.python import problems
 from tools.hip import backward_cases, cache_cases, cases
 
 
@@ -20,6 +21,7 @@ def cuda_instances(library: tk.Library, family: str) -> list[Any]:
 
 
 cases.instances = cuda_instances  # the problems are those of HIP's targets, on arrays of the other device
+cases.further = problems.subnormal_weights
 for module in (cases, backward_cases, cache_cases):
     module.DeviceArray = DeviceArray  # type: ignore[attr-defined, misc]
 
