@@ -1,0 +1,86 @@
+"""Arrays in the memory of a device, by functions of its runtime, that say by DLPack where they are."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tests.python.capsules import Exported
+
+CODES = {
+    "float32": (2, 32),
+    "float16": (2, 16),
+    "bfloat16": (4, 16),
+    "float8_e4m3fn": (10, 8),
+    "int8": (0, 8),
+    "int32": (0, 32),
+    "int64": (0, 64),
+    "uint8": (1, 8),
+    "uint16": (1, 16),
+    "uint32": (1, 32),
+    "uint64": (1, 64),
+    "bool": (6, 8),
+}
+"""DLPack's codes and bits of a dtype."""
+
+
+class OnDevice:
+    """A copy of an array on device 0, with its strides, gaps included; they must not be negative. Freed with it.
+
+    A kind of device says its number in DLPack and how memory is taken, given back and copied.
+    """
+
+    kind: ClassVar[int]
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.like = array
+        steps = [stride // array.itemsize for stride in array.strides]
+        span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1 if array.size else 0
+        self.bytes = span * array.itemsize
+        self.pointer = self.taken(max(16, self.bytes))
+        self.free = weakref.finalize(self, self.giving_back(), self.pointer)
+        if span:
+            flat = np.lib.stride_tricks.as_strided(_plain(array), (span,), (array.itemsize,)).copy()
+            self.to_device(ctypes.c_void_p(flat.ctypes.data))
+        code, bits = CODES[array.dtype.name]
+        self.exported = Exported(array, device_type=self.kind, code=code, bits=bits, data=self.pointer.value)
+        for index, step in enumerate(steps):
+            self.exported.managed.tensor.strides[index] = step
+
+    def taken(self, size: int) -> ctypes.c_void_p:
+        """Memory of `size` bytes."""
+        raise NotImplementedError
+
+    def giving_back(self) -> Callable[[ctypes.c_void_p], Any]:
+        """What frees memory, after the array is gone."""
+        raise NotImplementedError
+
+    def to_device(self, source: ctypes.c_void_p) -> None:
+        """Copies `bytes` bytes of the host to `pointer`."""
+        raise NotImplementedError
+
+    def to_host(self, to: ctypes.c_void_p) -> None:
+        """Copies them back, when what was enqueued has ended."""
+        raise NotImplementedError
+
+    def host(self) -> np.ndarray:
+        """What it holds now, with the shape and strides of the array that it was made from."""
+        like = self.like
+        flat = np.empty(self.bytes // like.itemsize, _plain(like).dtype)
+        if flat.size:
+            self.to_host(ctypes.c_void_p(flat.ctypes.data))
+        return np.lib.stride_tricks.as_strided(flat, like.shape, like.strides).view(like.dtype)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.exported.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    return array.view(f"u{array.itemsize}")
