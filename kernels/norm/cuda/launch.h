@@ -7,6 +7,7 @@
 
 #include "kernels/backends/cuda/kernel.h"
 #include "kernels/norm/cuda/row.h"
+#include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, family) TILEKILN_JOIN(tilekiln_, target, family, _blocks)
@@ -20,25 +21,12 @@ namespace {
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
-// Rows of an array, `step` elements of `bytes` apart; null: not given.
-struct Rows {
-  const void* data;
-  long long step;
-  int bytes;
-};
-
-// 16-byte accesses where all of them can be; `element`: bytes of those that a vector counts.
-bool are_wide(long long rows, std::initializer_list<Rows> arrays) {
-  for (const Rows& one : arrays) {
-    if (one.data == nullptr) continue;
-    const bool even = rows == 1 || one.step * one.bytes % 16 == 0;
-    if (!even || reinterpret_cast<uintptr_t>(one.data) % 16 != 0) return false;
-  }
-  return true;
-}
+using tilekiln::norm::are_wide;
+using tilekiln::norm::ArrayRows;
+using tilekiln::norm::bytes_of;
 
 template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
-                                                     std::initializer_list<Rows> arrays) {
+                                                     std::initializer_list<ArrayRows> arrays) {
   if (p.rows == 0) return TILEKILN_OK;
 #define K(name) &name,
   static const Kernel* const kernels[] = {TILEKILN_KERNELS};
@@ -59,8 +47,6 @@ template <class Problem> tilekiln_status launch_rows(const Site& site, const Pro
   const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
   return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &row, false});
 }
-
-constexpr int bytes_of(int dtype) { return dtype == 0 ? 4 : 2; }
 
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {
   const auto& p = *static_cast<const tilekiln::norm::Problem*>(problem);

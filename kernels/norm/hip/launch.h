@@ -6,6 +6,7 @@
 
 #include "kernels/backends/hip/held.h"
 #include "kernels/norm/hip/row.h"
+#include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, family) TILEKILN_JOIN(tilekiln_, target, family, _blocks)
@@ -13,25 +14,12 @@
 namespace tilekiln::hip::norm {
 namespace {
 
-// Rows of an array, `step` elements of `bytes` apart; null: not given.
-struct Rows {
-  const void* data;
-  long long step;
-  int bytes;
-};
-
-// 16-byte accesses where all of them can be.
-bool are_wide(long long rows, std::initializer_list<Rows> arrays) {
-  for (const Rows& one : arrays) {
-    if (one.data == nullptr) continue;
-    const bool even = rows == 1 || one.step * one.bytes % 16 == 0;
-    if (!even || reinterpret_cast<uintptr_t>(one.data) % 16 != 0) return false;
-  }
-  return true;
-}
+using tilekiln::norm::are_wide;
+using tilekiln::norm::ArrayRows;
+using tilekiln::norm::bytes_of;
 
 template <class Problem>
-tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer_list<Rows> arrays) {
+tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer_list<ArrayRows> arrays) {
   if (p.rows == 0) return TILEKILN_OK;
   const Kernel* const kernel =
       find_kernel("", [&](const Kernel& one) { return build_as<Build>(one).dtype == p.dtype; });
@@ -50,8 +38,6 @@ tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer
                        &row,
                        sizeof(row)});
 }
-
-constexpr int bytes_of(int dtype) { return dtype == 0 ? 4 : 2; }
 
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {
   const auto& p = *static_cast<const tilekiln::norm::Problem*>(problem);

@@ -1,5 +1,5 @@
 // The ampere engine of fmha_fwd: a checked call becomes the row of one launch, a block of threads for a block of queries.
-#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd/cuda/ampere_launch.h"
 #include "kernels/attention/fmha_fwd/cuda/launch.h"
 
 namespace tilekiln::cuda::fmha_fwd {
@@ -18,30 +18,12 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
   if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
   AmpereRow row = {};
-  TILEKILN_TRY(fill_tiles(of, build, &row.row));
+  TILEKILN_TRY(fill_tiles(of, 2, build, &row.row));
   fill_scores(p, 0, &row.row);
   fill_addresses(of, packing, &row.row);
   const auto step = [&](i64 sequence) { return p.features.group ? 0 : sequence; };
-  row.q = static_cast<const uint16_t*>(p.q);
-  row.k = static_cast<const uint16_t*>(p.k);
-  row.v = static_cast<const uint16_t*>(p.v);
-  row.q_batch = step(of.steps.q);
-  row.q_head = p.q_head;
-  row.q_row = p.q_row;
-  row.k_page = step(of.steps.k);
-  row.k_head = p.k_head;
-  row.k_row = p.k_row;
-  row.v_page = step(of.steps.v);
-  row.v_head = p.v_head;
-  row.v_row = p.v_row;
-  row.hdim_q = p.hdim_q;
-  return launch(site, {kernel,
-                       "fmha_fwd_ampere",
-                       {static_cast<unsigned>(row.row.tiles), 1, 1},
-                       static_cast<unsigned>(build.threads),
-                       static_cast<unsigned>(build.shared_bytes),
-                       &row,
-                       false});
+  fill_operands(p, {step(of.steps.q), step(of.steps.k), step(of.steps.v)}, &row);
+  return launch_tiles(site, kernel, "fmha_fwd_ampere", build, row);
 }
 
 }  // namespace

@@ -25,4 +25,25 @@ inline int head_group(i64 heads, i64 bytes_per_head) {
   return static_cast<int>(group);
 }
 
+// How many tiles of `build` there are, and in which order they go. `KernelProblem`: of fmha_fwd or over a KV cache; `bytes`: of an element
+// of k and v.
+template <class KernelProblem>
+tilekiln_status fill_tiles(const KernelProblem& of, int bytes, const Build& build, Row* row) {
+  const auto& p = of.problem;
+  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
+  if (tiles > INT32_MAX / 2)
+    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
+                         build.query_rows);
+  row->batch = of.batch;
+  row->nhead_q = p.nhead_q;
+  row->nhead_k = p.nhead_k;
+  row->seqlen_q_most = of.seqlen_q;
+  row->seqlen_k_most = of.seqlen_k;
+  row->hdim_v = p.hdim_v;
+  row->query_blocks = static_cast<int>(blocks);
+  row->tiles = static_cast<int>(tiles);
+  row->head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * bytes * (p.hdim_q + p.hdim_v));
+  return TILEKILN_OK;
+}
+
 }  // namespace tilekiln::cuda::fmha_fwd

@@ -28,7 +28,7 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   if (of.batch == 0 || p.nhead_q == 0 || of.seqlen_q == 0 || p.hdim_v == 0) return TILEKILN_OK;
   if (!packing.packed && of.seqlen_q <= of.min_seqlen_q) return TILEKILN_OK;
   Row row = {};
-  TILEKILN_TRY(fill_tiles(of, build, &row));
+  TILEKILN_TRY(fill_tiles(of, is_fp8(p.features.dtype) ? 1 : 2, build, &row));
   TILEKILN_TRY(fill_maps(of, operands, packing.packed, site.device.id, &row));
   fill_scores(p, 0, &row);
   fill_addresses(of, packing, &row);

@@ -115,26 +115,6 @@ void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row
   row->total_k = of.lengths.total_k;
 }
 
-// How many tiles of `build` there are, and in which order they go.
-tilekiln_status fill_tiles(const FwdKernelProblem& of, const Build& build, Row* row) {
-  const FwdProblem& p = of.problem;
-  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
-  if (tiles > INT32_MAX / 2)
-    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
-                         build.query_rows);
-  row->batch = of.batch;
-  row->nhead_q = p.nhead_q;
-  row->nhead_k = p.nhead_k;
-  row->seqlen_q_most = of.seqlen_q;
-  row->seqlen_k_most = of.seqlen_k;
-  row->hdim_v = p.hdim_v;
-  row->query_blocks = static_cast<int>(blocks);
-  row->tiles = static_cast<int>(tiles);
-  row->head_group = head_group(i64(of.batch) * p.nhead_q,
-                               i64(of.seqlen_k) * (is_fp8(p.features.dtype) ? 1 : 2) * (p.hdim_q + p.hdim_v));
-  return TILEKILN_OK;
-}
-
 tilekiln_status fail_kernel() {
   return fail(TILEKILN_INTERNAL, "the library has a row of fmha_fwd for cuda without its kernel");
 }

@@ -1,6 +1,6 @@
 // The ampere engine of the families over a KV cache: many queries, by the kernels of fmha_fwd. What copies of 16 bytes cannot follow
 // the decode engine answers.
-#include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd/cuda/ampere_launch.h"
 #include "kernels/attention/fmha_fwd/cuda/fill.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/launch.h"
 #include "kernels/attention/fmha_fwd_splitkv/cuda/queries.h"
@@ -30,32 +30,14 @@ tilekiln_status launch_ampere(const Site& site, const void* problem) {
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   if (!can_copy(of)) return launch_decode(site, of);
   AmpereRow row = {};
-  TILEKILN_TRY(fill_tiles(of, build_of(*kernel), &row.row));
+  const Build& build = build_of(*kernel);
+  TILEKILN_TRY(fill_tiles(of, build, &row.row));
   fill_places(of.places, p.pages, &row.row);
   fill_scores(p, kGroup | kCache, &row.row);
   const auto step = [&](i64 sequence) { return p.features.group ? 0 : sequence; };
   fill_results(of, step(of.steps.out), p.out_row, step(of.steps.lse), step(of.steps.bias), &row.row);
-  row.q = static_cast<const uint16_t*>(p.q);
-  row.k = static_cast<const uint16_t*>(p.k);
-  row.v = static_cast<const uint16_t*>(p.v);
-  row.q_batch = step(of.steps.q);
-  row.q_head = p.q_head;
-  row.q_row = p.q_row;
-  row.k_page = k_step(of);
-  row.k_head = p.k_head;
-  row.k_row = p.k_row;
-  row.v_page = v_step(of);
-  row.v_head = p.v_head;
-  row.v_row = p.v_row;
-  row.hdim_q = p.hdim_q;
-  const Build& build = build_of(*kernel);
-  return launch(site, {kernel,
-                       p.pages.page_size != 0 ? "fmha_fwd_ampere_pages" : "fmha_fwd_ampere",
-                       {static_cast<unsigned>(row.row.tiles), 1, 1},
-                       static_cast<unsigned>(build.threads),
-                       static_cast<unsigned>(build.shared_bytes),
-                       &row,
-                       false});
+  fill_operands(p, {step(of.steps.q), k_step(of), v_step(of)}, &row);
+  return launch_tiles(site, kernel, p.pages.page_size != 0 ? "fmha_fwd_ampere_pages" : "fmha_fwd_ampere", build, row);
 }
 
 }  // namespace

@@ -46,25 +46,11 @@ tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
       "of 8, 0 or more, in whole rows, and a softmax_scale above 0, for dropout on cuda");
 }
 
-// How many tiles of `build` there are, and in which order they go.
+// As fmha_fwd's, of a call that stores no bytes of dropout.
 tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* row) {
-  const KvProblem& p = of.problem;
-  if (p.randval != nullptr)
+  if (of.problem.randval != nullptr)
     return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
-  const i64 blocks = (of.seqlen_q + build.query_rows - 1) / build.query_rows, tiles = blocks * p.nhead_q * of.batch;
-  if (tiles > INT32_MAX / 2)
-    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^30 on cuda", tiles,
-                         build.query_rows);
-  row->batch = of.batch;
-  row->nhead_q = p.nhead_q;
-  row->nhead_k = p.nhead_k;
-  row->seqlen_q_most = of.seqlen_q;
-  row->seqlen_k_most = of.seqlen_k;
-  row->hdim_v = p.hdim_v;
-  row->query_blocks = static_cast<int>(blocks);
-  row->tiles = static_cast<int>(tiles);
-  row->head_group = head_group(i64(of.batch) * p.nhead_q, i64(of.seqlen_k) * 2 * (p.hdim_q + p.hdim_v));
-  return TILEKILN_OK;
+  return fill_tiles(of, 2, build, row);
 }
 
 // Where results go and what else scores need; the steps from one sequence to the next as the kernel counts them.
