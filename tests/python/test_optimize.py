@@ -11,6 +11,7 @@ pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+OLDER = int(transformers.__version__.partition(".")[0]) < 5  # of tests/clients
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -46,12 +47,11 @@ def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
 
 
+@pytest.mark.skipif(OLDER, reason="Transformers 4 of tests/clients has no Afmoe")
 def test_attention_that_gates_what_it_gives_is_left() -> None:
     """Afmoe's: its queries, keys and values are as in Llama, its output is multiplied by sigmoid(gate)."""
     from tilekiln.torch import optimize
 
-    if not hasattr(transformers, "AfmoeConfig"):
-        pytest.skip(f"Transformers {transformers.__version__} has no Afmoe")
     model = make("Afmoe", num_dense_layers=2, layer_types=["sliding_attention", "full_attention"])
     with torch.no_grad():
         theirs = model(prompt()).logits
