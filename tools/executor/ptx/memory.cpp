@@ -78,8 +78,14 @@ u64 address_of(const Warp& warp, const Operand& base, i64 offset, int lane) {
   return at + u64(offset);
 }
 
+/// The state space that an address lies in: a generic one says it by its window ("Generic Addressing").
+int space_of(const Instruction& in, u64 address) {
+  if (in.space != GENERIC) return in.space;
+  return address >= kConstWindow ? CONST : address >= kParamWindow ? PARAM : address >= kSharedWindow ? SHARED : GLOBAL;
+}
+
 Place place(Machine& machine, Warp& warp, const Instruction& in, u64 address, u32 bytes, bool writes) {
-  switch (in.space) {
+  switch (space_of(in, address)) {
     case SHARED: {
       const u32 at = u32(address >= kSharedWindow ? address - kSharedWindow : address);
       check_shared(warp, in, at, bytes);
@@ -158,8 +164,10 @@ Step store(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   const Operand &where = in.operand[0], &base = in.items[size_t(where.first)];
   must_know(warp, in, base, lanes, "the address");
   const u32 whole = u32(in.bytes * in.parts);
-  if (in.space != SHARED)
-    for (int p = 0; p < in.parts; p++) must_know(warp, in, part(in, 1, p), lanes, "what is stored,");
+  u32 outside = 0;  // lanes whose bytes go where all must be known
+  each_lane(lanes,
+            [&](int k) { outside |= u32(space_of(in, address_of(warp, base, where.immediate, k)) != SHARED) << k; });
+  for (int p = 0; p < in.parts; p++) must_know(warp, in, part(in, 1, p), outside, "what is stored,");
   each_lane(lanes, [&](int k) {
     const Place to = place(machine, warp, in, address_of(warp, base, where.immediate, k), whole, true);
     for (int p = 0; p < in.parts; p++) {
@@ -229,13 +237,14 @@ void order(Decode& d, bool atomic) {
   if (acquires) d.kernel.waits_for_others = true;
 }
 
+/// None: the address is generic.
 void space(Decode& d) {
+  if (d.take("local") || d.take("shared::cluster")) d.refuse("the state space is unknown here");
   d.in.space = d.take("global")                            ? int(GLOBAL)
                : d.take("shared") || d.take("shared::cta") ? int(SHARED)
                : d.take("param")                           ? int(PARAM)
                : d.take("const")                           ? int(CONST)
-                                                           : -1;
-  if (d.in.space < 0) d.refuse("the state space is unknown here");
+                                                           : int(GENERIC);
 }
 
 /// Caching, which changes nothing here; then vectors and the type.
@@ -249,7 +258,7 @@ Type access(Decode& d) {
   if (type.kind == 'p') d.refuse("predicates lie in no memory");
   d.in.bytes = type.bytes;
   d.in.a = type.kind == 's';
-  if (d.in.space == SHARED && type.bytes < 4)
+  if ((d.in.space == SHARED || d.in.space == GENERIC) && type.bytes < 4)
     d.kernel.granule_shift = std::min(d.kernel.granule_shift, type.bytes == 2 ? 1 : 0);
   return type;
 }
