@@ -170,7 +170,7 @@ def parse(arguments: Sequence[tuple[str, str]], targets: Sequence[str], receipts
 def help_text() -> str:
     lines = ["usage: scons [OPTION=VALUE]... [TARGET]...", ""]
     lines += [
-        "Builds attention kernels: receipts in, one shared library per receipt out. Defaults are in [brackets].",
+        "Builds kernels: receipts in, one shared library per receipt out. Defaults are in [brackets].",
         "",
     ]
     group = ""

@@ -1,6 +1,7 @@
 // Two arrays of one shape as a Move, and its units.
 #pragma once
 #include <algorithm>
+#include <utility>
 
 #include "kernels/runtime/array.h"
 #include "kernels/runtime/entry.h"
@@ -17,7 +18,8 @@ inline int64_t size_of(int64_t step) { return step < 0 ? -step : step; }
 // Dimensions without those of length 1, in the order of y, those joined along which both arrays go on evenly. Returns how many.
 inline int joined(Dim* dims, int count) {
   count = static_cast<int>(std::remove_if(dims, dims + count, [](const Dim& d) { return d.length == 1; }) - dims);
-  std::stable_sort(dims, dims + count, [](const Dim& a, const Dim& b) { return size_of(a.y) > size_of(b.y); });
+  for (int i = 1; i < count; ++i)  // insertion sort: stable, and a call allocates nothing
+    for (int at = i; at > 0 && size_of(dims[at - 1].y) < size_of(dims[at].y); --at) std::swap(dims[at - 1], dims[at]);
   int kept = 0;
   for (int i = 0; i < count; ++i) {
     Dim* const last = kept > 0 ? &dims[kept - 1] : nullptr;
