@@ -19,8 +19,9 @@ uint64_t bytes_of(const Operand& operand, i64 step, i64 length) {
 // The step of a row, which is 0 of an array of one row a sequence: its next row is that of the next sequence.
 i64 row_of(const Operand& operand) { return operand.row == 0 && operand.seqlen <= 1 ? operand.sequence : operand.row; }
 
-// Whole rows from one sequence to the next; -1: none.
+// Whole rows from one sequence to the next; -1: none. Of an array without rows 0, whatever its strides are: nothing is read of it.
 i64 rows_between(const Operand& operand) {
+  if (operand.seqlen == 0) return 0;
   const i64 row = row_of(operand);
   return row > 0 && operand.sequence % row == 0 ? operand.sequence / row : -1;
 }
