@@ -24,6 +24,8 @@ EACH = (
 )
 """d9, d10: a thread's word of d0 and of d1; r1: shared memory; r3: a thread's word of it."""
 OTHER = "xor.b32 r2, r2, 128; add.s32 r5, r1, r2; ld.shared.u32 r6, [r5];\n"
+NEIGHBOUR = "xor.b32 r2, r2, 4; add.s32 r5, r1, r2; ld.shared.u32 r6, [r5];\n"
+MATRIX = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {r6}, [r5];\n"
 LOADED = EACH + "ld.global.u32 r4, [d10];\n"
 FIRST = "setp.eq.u32 p0, r0, 0; "
 INIT = FIRST + "@p0 mbarrier.init.shared::cta.b64 [tile], {};\n@p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n"
@@ -120,6 +122,29 @@ FAULTS: dict[str, Faulty] = {
         "@!p0 ld.shared.u32 r6, [tile];",
         LOADED + "setp.lt.u32 p0, r0, 32; @p0 st.shared.u32 [r3], r4; @p0 bar.arrive 1, 64; @!p0 bar.sync 1, 64;\n"
         "@!p0 ld.shared.u32 r6, [tile];",
+    ),
+    "a lane reads what another of its warp wrote": Faulty(
+        "RACE",
+        "reads shared address .* that another lane of its warp touched, with no bar.warp.sync between",
+        LOADED + "st.shared.u32 [r3], r4;\n" + NEIGHBOUR,
+        LOADED + "st.shared.u32 [r3], r4; bar.warp.sync -1;\n" + NEIGHBOUR,
+    ),
+    "a lane overwrites what another of its warp reads": Faulty(
+        "RACE",
+        "writes shared address .* that another lane of its warp touched",
+        LOADED + "st.shared.u32 [r3], r4; bar.warp.sync -1;\n" + NEIGHBOUR + "st.shared.u32 [r3], r6;",
+        LOADED
+        + "st.shared.u32 [r3], r4; bar.warp.sync -1;\n"
+        + NEIGHBOUR
+        + "bar.warp.sync -1; st.shared.u32 [r3], r6;",
+    ),
+    "ldmatrix of what lanes wrote": Faulty(
+        "RACE",
+        "reads shared address .* that another lane of its warp touched",
+        LOADED + "st.shared.u32 [r3], r4; and.b32 r5, r0, 96; shl.b32 r5, r5, 2; add.s32 r5, r1, r5;\n" + MATRIX,
+        LOADED
+        + "st.shared.u32 [r3], r4; and.b32 r5, r0, 96; shl.b32 r5, r5, 2; add.s32 r5, r1, r5; bar.warp.sync -1;\n"
+        + MATRIX,
     ),
     "two blocks write one word": Faulty(
         "RACE",

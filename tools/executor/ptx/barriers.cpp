@@ -11,6 +11,7 @@ void release(Warp& warp, Clock& seen, Clock& proxied) {
   warp.seen.at[warp.number]++;
 }
 void acquire(Warp& warp, const Clock& seen, const Clock& proxied) {
+  warp.syncs++;
   warp.seen.join(seen);
   warp.proxied.join(proxied);
 }
@@ -139,7 +140,7 @@ Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
 Step warp_sync(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   const u32 members = uniform<u32>(warp, in, in.operand[0], lanes, "the mask");
   if (~members & lanes) fault("CONVERGE", warp, in, "a lane that executes it is not in its mask");
-  if ((lanes & members) == (members & warp.live)) return Step::next;
+  if ((lanes & members) == (members & warp.live)) return warp.syncs++, Step::next;
   warp.group->state = Group::converging;
   return Step::stay;
 }

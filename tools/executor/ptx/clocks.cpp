@@ -64,19 +64,33 @@ void behind_fetches(const Warp& warp, const Instruction& in, const Races& races,
   }
 }
 
+/// Another lane of this warp did it, and no bar.warp.sync is between. Lanes of one instruction may meet.
+void beside_lanes(const Warp& warp, const Instruction& in, const Races::Within& last, size_t at, int lane,
+                  const char* what) {
+  if (!last.syncs || last.warp != warp.number || last.syncs != warp.syncs || last.step == warp.step) return;
+  if (last.lane == lane && lane != ALL_LANES) return;
+  fault("RACE", warp, in, "%s shared address %zu that another lane of its warp touched, with no bar.warp.sync between",
+        what, at);
+}
+Races::Within now(const Warp& warp, int lane) { return {warp.syncs, warp.step, u8(warp.number), u8(lane)}; }
+
 }  // namespace
 
-void note_read(Warp& warp, const Instruction& in, u32 address, u32 bytes) {
+void note_read(Warp& warp, const Instruction& in, u32 address, u32 bytes, int lane) {
   Races& races = warp.block->races;
   if (!races.on) return;
   const Span span = granules(races, address, bytes);
   for (size_t g = span.first; g <= span.last; g++) {
     behind_write(warp, in, races, g, "reads", false);
+    if (races.writer[g] == warp.number) beside_lanes(warp, in, races.wrote[g], g << races.shift, lane, "reads");
     races.read[g * size_t(races.warps) + size_t(warp.number)] = warp.seen.at[warp.number];
+    Races::Within& last = races.looked[g];
+    const bool others = last.warp == warp.number && last.syncs == warp.syncs && last.lane != lane;
+    last = now(warp, others ? int(ALL_LANES) : lane);
   }
 }
 
-void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, bool) {
+void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, int lane) {
   Races& races = warp.block->races;
   if (!races.on) return;
   const Span span = granules(races, address, bytes);
@@ -84,6 +98,9 @@ void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, bool)
   for (size_t g = span.first; g <= span.last; g++) {
     behind_write(warp, in, races, g, "writes", false);
     behind_reads(warp, in, races, g);
+    if (races.writer[g] == warp.number) beside_lanes(warp, in, races.wrote[g], g << races.shift, lane, "writes");
+    beside_lanes(warp, in, races.looked[g], g << races.shift, lane, "writes");
+    races.wrote[g] = now(warp, lane);
     races.write[g] = warp.seen.at[warp.number];
     races.writer[g] = u8(warp.number);
     races.generic[g] = 1;

@@ -1,7 +1,8 @@
 // Who has seen what: vector clocks of warps and mbarriers, and the last accesses of every granule of shared memory.
 //
 // PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only
-// behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known.
+// behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known. Within a warp a lane
+// knows of the others' accesses behind bar.warp.sync, a barrier or the end of a phase alone.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -21,6 +22,8 @@ struct Clock {
   }
 };
 
+enum : int { ALL_LANES = 32 };  // an access of the warp as one
+
 enum : u32 { IN_FLIGHT = 0x80000000u };  // | group: an asynchronous read that nobody has waited for
 
 /// The last write of a granule, and its reads by warp.
@@ -32,6 +35,11 @@ struct Races {
   std::vector<u8> generic;   // through the generic proxy
   std::vector<u32> read;     // by granule and warp
   std::vector<u32> fetched;  // by 16 bytes and warp: asynchronous reads
+  struct Within {
+    u32 syncs, step;
+    u8 warp, lane;
+  };
+  std::vector<Within> wrote, looked;  // the last write and the last reads, by lane
   void start(u32 bytes, int granule_shift, int count) {
     shift = granule_shift, warps = count;
     const size_t granules = (bytes >> shift) + 1;
@@ -39,6 +47,8 @@ struct Races {
     writer.assign(granules, 0);
     generic.assign(granules, 0);
     read.assign(granules * size_t(count), 0);
+    wrote.assign(granules, {});
+    looked.assign(granules, {});
     fetched.assign((bytes / 16 + 1) * size_t(count), 0);
   }
 };
@@ -47,8 +57,8 @@ struct Warp;
 struct Instruction;
 
 /// Each throws RACE, or PROXY where a proxy fence is missing.
-void note_read(Warp&, const Instruction&, u32 address, u32 bytes);
-void note_write(Warp&, const Instruction&, u32 address, u32 bytes, bool atomic = false);
+void note_read(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
+void note_write(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
 /// By the async proxy, from now until group `tag` is waited for (note_fetched).
 void note_fetch(Warp&, const Instruction&, u32 address, u32 bytes, u32 tag);
 void note_fetched(Warp&, u32 address, u32 bytes, u32 tag);

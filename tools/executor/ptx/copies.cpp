@@ -183,7 +183,7 @@ Step copy_async(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) 
     if (copy.to % bytes || (copy.bytes && copy.from % bytes))
       fault("ALIGN", warp, in, "addresses must be multiples of %u", bytes);
     check_shared(warp, in, copy.to, bytes);
-    note_write(warp, in, copy.to, bytes);
+    note_write(warp, in, copy.to, bytes, k);
     if (copy.bytes) global_bytes(warp, in, copy.from, copy.bytes, nullptr);
     copy.barrier = bytes;  // with its zeros
     copy.group = warp.copies_open;

@@ -60,7 +60,8 @@ struct Warp {
   int next_pc = 0;
   u32 taken = 0;  // lanes that a branch takes
   u64 executed = 0;
-  u32 registers_held = 0;  // by setmaxnreg
+  u32 syncs = 1, step = 0;  // times that its lanes met; instructions so far
+  u32 registers_held = 0;   // by setmaxnreg
 };
 
 /// An mbarrier object. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".

@@ -84,15 +84,15 @@ int space_of(const Instruction& in, u64 address) {
   return address >= kConstWindow ? CONST : address >= kParamWindow ? PARAM : address >= kSharedWindow ? SHARED : GLOBAL;
 }
 
-Place place(Machine& machine, Warp& warp, const Instruction& in, u64 address, u32 bytes, bool writes) {
+Place place(Machine& machine, Warp& warp, const Instruction& in, u64 address, u32 bytes, bool writes, int lane) {
   switch (space_of(in, address)) {
     case SHARED: {
       const u32 at = u32(address >= kSharedWindow ? address - kSharedWindow : address);
       check_shared(warp, in, at, bytes);
       if (writes)
-        note_write(warp, in, at, bytes);
+        note_write(warp, in, at, bytes, lane);
       else
-        note_read(warp, in, at, bytes);
+        note_read(warp, in, at, bytes, lane);
       return {&warp.block->shared[at], &warp.block->shared_defined[at]};
     }
     case PARAM: {
@@ -137,7 +137,7 @@ Step load(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   each_lane(lanes, [&](int k) { addresses[k] = address_of(warp, base, where.immediate, k); });
   u32 are[4] = {};
   each_lane(lanes, [&](int k) {
-    const Place from = place(machine, warp, in, addresses[k], whole, false);
+    const Place from = place(machine, warp, in, addresses[k], whole, false, k);
     for (int p = 0; p < in.parts; p++) {
       const Operand& to = part(in, 0, p);
       if (to.kind == Kind::none) continue;
@@ -169,7 +169,7 @@ Step store(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
             [&](int k) { outside |= u32(space_of(in, address_of(warp, base, where.immediate, k)) != SHARED) << k; });
   for (int p = 0; p < in.parts; p++) must_know(warp, in, part(in, 1, p), outside, "what is stored,");
   each_lane(lanes, [&](int k) {
-    const Place to = place(machine, warp, in, address_of(warp, base, where.immediate, k), whole, true);
+    const Place to = place(machine, warp, in, address_of(warp, base, where.immediate, k), whole, true, k);
     for (int p = 0; p < in.parts; p++) {
       const Operand& from = part(in, 1, p);
       u64 value = in.bytes == 8     ? source<u64>(warp, from)[k]

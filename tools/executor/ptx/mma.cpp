@@ -70,9 +70,9 @@ template <bool kLoads> Step matrices(Machine&, Warp& warp, const Instruction& in
     rows[k] = source<u32>(warp, base)[k] + u32(operand.immediate);
     check_shared(warp, in, rows[k], 16);
     if (kLoads)
-      note_read(warp, in, rows[k], 16);
+      note_read(warp, in, rows[k], 16, ALL_LANES);
     else
-      note_write(warp, in, rows[k], 16);
+      note_write(warp, in, rows[k], 16, ALL_LANES);
   }
   Block& block = *warp.block;
   for (int m = 0; m < count; m++) {

@@ -52,6 +52,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
   warp.seen = {}, warp.proxied = {};
   warp.seen.at[number] = 1;
   warp.registers_held = 0;
+  warp.syncs = 1, warp.step = 0;
   const auto fill = [&](Special which, u32 value) {
     std::fill_n(reinterpret_cast<u32*>(warp.file.get() + kernel.special[which]), 32, value);
   };
@@ -164,6 +165,7 @@ void run_for(Machine& machine, Warp& warp, u64 instructions) {
     }
     if (lanes) {
       in.executed++;
+      warp.step++;
       if (in.touches_product) touch_product(warp, in);
       step = in.run(machine, warp, in, lanes);
     }
