@@ -33,6 +33,10 @@ WAIT = "again{0}: mbarrier.try_wait.parity.shared::cta.b64 p1, [tile], {0}; @p1 
 COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r6], [d1], {}, [tile];\n"
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [tile], {};\n"
 # A product of zeros: a of 64 rows, b of 8 columns, no swizzle.
+GIVEN_BACK = (
+    INIT.format(1) + LOADED + "setp.lt.u32 p2, r0, 32; @!p2 bra second; ld.shared.u32 r6, [r3+128]; {}"
+    "@p0 mbarrier.arrive.shared::cta.b64 _, [tile]; ret;\nsecond: " + WAIT.format(0) + "st.shared.u32 [r3], r4;\n"
+)
 TILES = (
     "mov.u32 r1, tile; mov.u32 r7, 0; shl.b32 r5, r0, 5; add.s32 r5, r5, r1; st.shared.v4.u32 [r5], {r7, r7, r7, r7}; "
     "st.shared.v4.u32 [r5+16], {r7, r7, r7, r7};\n"
@@ -145,6 +149,12 @@ FAULTS: dict[str, Faulty] = {
         LOADED
         + "st.shared.u32 [r3], r4; and.b32 r5, r0, 96; shl.b32 r5, r5, 2; add.s32 r5, r1, r5; bar.warp.sync -1;\n"
         + MATRIX,
+    ),
+    "a lane gives back what others of its warp still read": Faulty(
+        "RACE",
+        "writes shared address .* that warp 0 touched",
+        GIVEN_BACK.format(""),
+        GIVEN_BACK.format("bar.warp.sync -1; "),
     ),
     "two blocks write one word": Faulty(
         "RACE",

@@ -247,6 +247,14 @@ UNKNOWN = {
     "wgmma.mma_async.sync.aligned.m64n12k16.f32.bf16.bf16 r1, r2": "the shape .m64n12k16 is unknown",
     "mul.lo.s32 r1, r2": "it has 2 operands, must have 3",
     "bra nowhere": "the label is nowhere",
+    "mapa.shared::cluster.u32 r1, r2, 1": "the opcode mapa is unknown",
+    "barrier.cluster.arrive": "the modifier .cluster is unknown",
+    "mov.u32 r1, %cluster_ctarank": "the operand %cluster_ctarank is unknown",
+    "ld.shared::cluster.u32 r1, [r2]": "the state space is unknown",
+    "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [r1], [d1, {r2}], "
+    "[r4], h1": "the modifier .multicast::cluster is unknown",
+    "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1]": "the mbarrier must lie in .shared::cta",
+    "cvt.rn.f32.f16.sat f1, h1": "the conversion is unknown",
 }
 
 
@@ -256,4 +264,11 @@ def test_what_is_unknown_is_refused_with_its_line(line: str) -> None:
         Module(kernel(line + ";"))
     assert caught.value.kind == "DECODE"
     assert UNKNOWN[line] in str(caught.value)
-    assert line.split(maxsplit=1)[0] in str(caught.value)
+    assert line in str(caught.value)
+
+
+def test_a_kernel_of_clusters_is_refused_with_its_line() -> None:
+    for line in (".reqnctapercluster 2, 1, 1", ".explicitcluster", ".maxclusterrank 8"):
+        text = kernel("").replace(".maxntid", f"{line}\n.maxntid")
+        with pytest.raises(FaultError, match="the directive of a kernel is unknown: " + line.replace(".", r"\.")):
+            Module(text)

@@ -11,9 +11,15 @@ void release(Warp& warp, Clock& seen, Clock& proxied) {
   warp.seen.at[warp.number]++;
 }
 void acquire(Warp& warp, const Clock& seen, const Clock& proxied) {
-  warp.syncs++;
   warp.seen.join(seen);
   warp.proxied.join(proxied);
+}
+
+/// All lanes of a warp know what each of them did.
+void meet(Warp& warp) {
+  warp.syncs++;
+  warp.touching = 0;
+  warp.met_at = warp.seen.at[warp.number]++;
 }
 
 void complete(Block& block, NamedBarrier& barrier, u32 number) {
@@ -26,6 +32,7 @@ void complete(Block& block, NamedBarrier& barrier, u32 number) {
       if (group.state == Group::at_barrier && group.barrier == number) {
         group.state = Group::running;
         acquire(*warp, barrier.seen, barrier.proxied);
+        meet(*warp);
       }
 }
 
@@ -84,11 +91,12 @@ Step init(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-void arrive(Warp& warp, const Instruction& in, Mbarrier& barrier, i64 bytes) {
+/// seen: what the lane that arrives knows of.
+void arrive(Warp& warp, const Instruction& in, Mbarrier& barrier, i64 bytes, const Clock& seen) {
   if (!barrier.pending) fault("MBARRIER", warp, in, "more arrivals than the phase takes (%u)", barrier.expected);
   barrier.bytes += bytes;
   barrier.pending--;
-  barrier.arriving.join(warp.seen);
+  barrier.arriving.join(seen);
   barrier.arriving_proxied.join(warp.proxied);
   settle(*warp.block, barrier);
 }
@@ -96,9 +104,11 @@ void arrive(Warp& warp, const Instruction& in, Mbarrier& barrier, i64 bytes) {
 template <bool kExpects> Step arrive_phase(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   know_address(warp, in, in.operand[1], lanes);
   if (kExpects) must_know(warp, in, in.operand[2], lanes, "the count of bytes");
+  Clock seen = warp.seen;  // of what other lanes did since all met, none knows
+  if (warp.touching & ~lanes) seen.at[warp.number] = warp.met_at;
   each_lane(lanes, [&](int k) {
     Mbarrier& barrier = mbarrier_at(warp, in, address_of(warp, in, in.operand[1], k));
-    arrive(warp, in, barrier, kExpects ? i64(source<u32>(warp, in.operand[2])[k]) : 0);
+    arrive(warp, in, barrier, kExpects ? i64(source<u32>(warp, in.operand[2])[k]) : 0, seen);
   });
   warp.seen.at[warp.number]++;
   return Step::next;
@@ -121,6 +131,7 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
     }
   });
   // It may give up before the phase ends: a wait that does not ask again is wrong.
+  if (done == warp.live) meet(warp);
   if (done != lanes && (in.a || (machine.random() & 1))) {
     warp.group->state = Group::at_phase;
     if (!done && !in.a) return Step::stay;
@@ -140,7 +151,7 @@ Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
 Step warp_sync(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   const u32 members = uniform<u32>(warp, in, in.operand[0], lanes, "the mask");
   if (~members & lanes) fault("CONVERGE", warp, in, "a lane that executes it is not in its mask");
-  if ((lanes & members) == (members & warp.live)) return warp.syncs++, Step::next;
+  if ((lanes & members) == (members & warp.live)) return meet(warp), Step::next;
   warp.group->state = Group::converging;
   return Step::stay;
 }

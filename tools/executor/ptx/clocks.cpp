@@ -72,7 +72,10 @@ void beside_lanes(const Warp& warp, const Instruction& in, const Races::Within& 
   fault("RACE", warp, in, "%s shared address %zu that another lane of its warp touched, with no bar.warp.sync between",
         what, at);
 }
-Races::Within now(const Warp& warp, int lane) { return {warp.syncs, warp.step, u8(warp.number), u8(lane)}; }
+Races::Within now(Warp& warp, int lane) {
+  if (lane != ALL_LANES) warp.touching |= 1u << lane;
+  return {warp.syncs, warp.step, u8(warp.number), u8(lane)};
+}
 
 }  // namespace
 

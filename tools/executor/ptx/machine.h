@@ -60,8 +60,9 @@ struct Warp {
   int next_pc = 0;
   u32 taken = 0;  // lanes that a branch takes
   u64 executed = 0;
-  u32 syncs = 1, step = 0;  // times that its lanes met; instructions so far
-  u32 registers_held = 0;   // by setmaxnreg
+  u32 syncs = 1, step = 0;       // times that its lanes met; instructions so far
+  u32 touching = 0, met_at = 0;  // lanes that touched shared memory since they met; the epoch when they did
+  u32 registers_held = 0;        // by setmaxnreg
 };
 
 /// An mbarrier object. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".

@@ -52,7 +52,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
   warp.seen = {}, warp.proxied = {};
   warp.seen.at[number] = 1;
   warp.registers_held = 0;
-  warp.syncs = 1, warp.step = 0;
+  warp.syncs = 1, warp.step = 0, warp.touching = 0, warp.met_at = 0;
   const auto fill = [&](Special which, u32 value) {
     std::fill_n(reinterpret_cast<u32*>(warp.file.get() + kernel.special[which]), 32, value);
   };
