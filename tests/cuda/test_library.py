@@ -35,6 +35,7 @@ TARGETS = "cuda-sm90a,cuda-sm80,native"
 WHERE = " or ".join(f"family={one} dtype=bf16 hdim_q=64 hdim_v=64" for one in ("fmha_fwd", "fmha_bwd_dq_dk_dv"))
 
 OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16 hdim_q=64 hdim_v=64 pipeline!=hopper"
+FP8 = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
 
 CASES = [
     "lazily",
@@ -196,8 +197,7 @@ def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
 
 @pytest.mark.torch
 def test_host_side_of_fp8(path: Path, build_library: Callable[..., Path], stub: Path) -> None:
-    where = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
-    test_host_side(build_library("fp8", targets="cuda-sm90a", where=where), stub, "fp8")
+    test_host_side(build_library("fp8", targets="cuda-sm90a", where=FP8), stub, "fp8")
 
 
 def tile_of(kernel: kernels.Kernel) -> tuple[int, int]:

@@ -84,15 +84,7 @@ def drawn_sizes(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> probl
 def excess(dtype: str, problem: problems.Problem, expected: reference.Result, made: dict[str, np.ndarray]) -> float:
     """The worst error as a share of its bound; inf for a NaN and for a byte in rows that must stay untouched."""
     bound = tolerance(dtype, float(problem.inputs.get("softcap", 0.0)))
-    more: Any = problems.subnormal_weights(problem)
-    keys = -2 if problem.sizes.layout == "bhsd" else -3
-    if dtype.startswith(
-        "fp8"
-    ):  # scores as the tensor cores sum them, and half a step of a weight below 2^-6 of e4m3's 2^8
-        size = expected.score_size if problem.sizes.layout == "bhsd" else np.swapaxes(expected.score_size, -1, -2)
-        scale = float(np.max(np.abs(problem.inputs.get("v_descale", 1.0)), initial=0.0))
-        values = np.nansum(np.abs(problem.inputs["v"].astype(np.float64)), axis=keys).max(initial=0)
-        more = 2.0**-11 * size[..., None] * expected.magnitude + 2.0**-18 * scale * float(values)
+    more: Any = problems.subnormal_weights(problem) + problems.sums_of_bytes(problem, expected)
     rows = expected.touched if problem.sizes.layout == "bhsd" else np.swapaxes(expected.touched, -1, -2)
     worst = 0.0
     judged = [(made["out"], expected.out, bound.out_bound(expected) + more, rows)]

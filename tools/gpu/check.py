@@ -12,6 +12,7 @@ import torch
 from tilekiln import reference
 from tilekiln.reference.tolerance import Tolerance
 
+from tests.python import problems
 from tools.gpu.builds import Build, builds
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,8 +21,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # tensor cores keep some 13 bits of a sum: 2^-7 for those of a row (cases.py has the terms that are not).
 TOLERANCE = {
     "bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
-    "fp8bf16": Tolerance(out=2.0**-8, weight=2.0**-4 + 2.0**-7, lse=0.0, tiny=2.0**-126),
-    "fp8fp32": Tolerance(out=2.0**-24, weight=2.0**-4 + 2.0**-7, lse=0.0, tiny=2.0**-126),
+    "fp8bf16": Tolerance(out=2.0**-8, weight=problems.P_OF_E4M3, lse=0.0, tiny=2.0**-126),
+    "fp8fp32": Tolerance(out=2.0**-24, weight=problems.P_OF_E4M3, lse=0.0, tiny=2.0**-126),
     "fp16": Tolerance(out=2.0**-11, weight=2.0**-11 + 2.0**-16, lse=2.0**-18, tiny=2.0**-24),
 }
 TANH_ERROR = 2.0**-10.9  # tanh.approx.f32, relative: the soft cap errs by this times softcap

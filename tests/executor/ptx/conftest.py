@@ -10,9 +10,9 @@ import pytest
 
 from build_support.toolchain import ToolchainError
 from build_support.toolchains import nvcc
-from tests.executor.ptx.programs import Emulated
+from tests.executor.ptx.programs import WHOLE, Emulated
 
-ALWAYS = ("attention", "caches", "rows")
+ALWAYS = ("attention", "ampere", "caches", "rows", "fp8", "ampere_products")
 """Libraries whose kernels run in every test run."""
 
 
@@ -35,25 +35,29 @@ def emulated(
     pytestconfig: pytest.Config,
 ) -> Callable[..., Emulated]:
     """emulated(name) -> a library of the list below, built, with the PTX of its kernels; each once."""
-    from tests.cuda import test_library
+    from tests.cuda import test_library, test_products
 
     folder, known = tmp_path_factory.mktemp("ptx"), dict[str, Emulated]()
-    of = {
-        "attention": ("flash", test_library.TARGETS, test_library.WHERE),
-        "caches": ("flash", "cuda-sm90a", test_library.OVER_CACHES),
-        "products": ("gemm_linear", "cuda-sm90a", "dtype=bf16"),
-        "rows": ("norm_default", "cuda-sm90a", "family=softmax dtype=bf16"),
-        "flash": ("flash", "cuda-sm90a", ""),
-        "gemm_default": ("gemm_default", "cuda-sm90a", ""),
-        "norm_default": ("norm_default", "cuda-sm90a", ""),
+    hopper, ampere = "cuda-sm90a", "cuda-sm80"
+    of = {  # receipt, targets, where, and the target whose rows are asked for
+        "attention": ("flash", test_library.TARGETS, test_library.WHERE, hopper),
+        "ampere": ("flash", test_library.TARGETS, test_library.WHERE, ampere),
+        "caches": ("flash", hopper, test_library.OVER_CACHES, hopper),
+        "rows": ("norm_default", hopper, "family=softmax dtype=bf16", hopper),
+        "fp8": ("fp8", hopper, test_library.FP8, hopper),
+        "ampere_products": ("gemm_linear", ampere, test_products.PRODUCTS, ampere),
+        "products": ("gemm_linear", hopper, "dtype=bf16", hopper),
     }
+    for target, prefix in ((hopper, ""), (ampere, "ampere_")):
+        of |= {prefix + receipt: (receipt, target, "", target) for receipt in WHOLE}
+    of["fp8_whole"] = ("fp8", hopper, "", hopper)
 
     def make(name: str) -> Emulated:
         if name not in ALWAYS and not pytestconfig.option.full:
             pytest.skip("--full runs it")
         if name not in known:
-            receipt, targets, where = of[name]
-            known[name] = Emulated(build_library(receipt, targets=targets, where=where), folder)
+            receipt, targets, where, target = of[name]
+            known[name] = Emulated(build_library(receipt, targets=targets, where=where), folder, target)
         return known[name]
 
     return make

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from tests.python.device_arrays import OnDevice
 
 CUDA = 2  # DLPack's kDLCUDA
+TARGET = "_cuda_sm80" if os.environ.get("TILEKILN_CUDASIM_ARCH") == "sm_80" else "_cuda_sm90a"
+"""Ends the names of instances for the device that there is."""
 
 
 @cache

@@ -55,8 +55,16 @@ def one_more(text: str) -> str:
     return re.sub(r"cp\.async\.wait_group (\d+);", lambda match: f"cp.async.wait_group {int(match[1]) + 1};", text)
 
 
+def without_barrier(text: str) -> str:
+    """The barriers behind waits for groups of copies."""
+    return swap(r"(cp\.async\.wait_group \d+;[^;]*?)bar\.sync \t0;", r"\1")(text)
+
+
 FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64"), ("fmha_bwd_d64", "fmha_bwd_dq_dk_dv:bf16:64")
 DECODE, GEMM = ("fmha_decode_d64", "fmha_fwd_splitkv:bf16:64"), ("gemm_row_column", "gemm:bf16")
+AMPERE, FP8 = ("fmha_fwd_ampere_d64", "fmha_fwd:bf16:64"), ("fmha_fwd_fp8_d128", "fmha_fwd:fp8bf16:128")
+GEMM_AMPERE, ROWS = ("gemm_ampere_row_column", "gemm:bf16"), ("softmax", "softmax:bf16")
+ONE_PAIR = swap(r"(shfl\.sync\.bfly\.b32 [^;]*), %r\d+, (%r\d+), (%r\d+);", r"\1, 0, \2, \3;")
 WAIT = r"\{\.reg \.pred p; again\d+: mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);[^}]*\}"
 SWIZZLE_128 = str(1 << 62 | 64 << 32 | 1 << 16)
 
@@ -128,4 +136,41 @@ MUTATIONS: dict[str, Mutation] = {
     "k is not advanced in a stage": Mutation(
         *GEMM, swap(r"add\.s32 \t(%r\d+), (%r\d+), 32;", r"mov.b32 \t\1, \2;"), "WRONG"
     ),
+    "ampere: copies are waited for one too late": Mutation(*AMPERE, one_more, "POISON"),
+    "ampere: no barrier behind the wait for copies": Mutation(*AMPERE, without_barrier, "RACE POISON"),
+    "ampere: a matrix of keys lies 16 bytes further": Mutation(
+        *AMPERE, swap(r"(ldmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 [^\[]*\[%r\d+)\]", r"\1+16]", 4), "WRONG RACE"
+    ),
+    "ampere: v is not transposed": Mutation(*AMPERE, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),
+    "ampere: rows behind the last are copied": Mutation(
+        *AMPERE, swap(r"(cp\.async\.cg[^;]*), 16, %r\d+;", r"\1, 16;"), "OOB"
+    ),
+    "ampere: a mask's edge is off by one": Mutation(*AMPERE, edge, "WRONG"),
+    "ampere: O is not rescaled": Mutation(*AMPERE, not_rescaled, "WRONG"),
+    "ampere: the row's maximum is of one lane pair": Mutation(*AMPERE, ONE_PAIR, "WRONG"),
+    "ampere: LSE in base 2": Mutation(*AMPERE, swap("0f3F317218", "0f3F800000"), "WRONG"),
+    "fp8: turned v is not fenced": Mutation(*FP8, swap(r"fence\.proxy\.async(\.shared::cta)?;", ""), "POISON PROXY"),
+    "fp8: lanes turn v without meeting": Mutation(*FP8, swap(r"bar\.warp\.sync\s+-1;", ""), "RACE"),
+    "fp8: v is not turned": Mutation(*FP8, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),
+    "fp8: neighbours of P change places": Mutation(
+        *FP8, swap(r"(cvt\.rn\.satfinite\.e4m3x2\.f32 \w+), (%f\d+), (%f\d+);", r"\1, \3, \2;"), "WRONG"
+    ),
+    "fp8: scales of blocks are 1": Mutation(
+        *FP8, swap(r"ld(?:\.global(?:\.nc)?)?\.f32 \t(%f\d+), \[%rd\d+\];", r"mov.f32 \t\1, 0f3F800000;"), "WRONG"
+    ),
+    "fp8: a wait for a phase is missing": Mutation(*FP8, swap(WAIT, "", 6), "RACE POISON"),
+    "fp8: a wait for one product less": Mutation(
+        *FP8, swap(r"wgmma\.wait_group\.sync\.aligned 0;", "wgmma.wait_group.sync.aligned 1;", 1), "PRODUCT RACE"
+    ),
+    "ampere products: copies are waited for one too late": Mutation(*GEMM_AMPERE, one_more, "POISON RACE"),
+    "ampere products: no barrier": Mutation(*GEMM_AMPERE, swap(r"bar\.sync \t0;", ""), "RACE"),
+    "ampere products: rows of a change places": Mutation(
+        *GEMM_AMPERE, swap(r"(mma\.sync[^{]*\{[^}]*\}, )\{(%r\d+), (%r\d+)", r"\1{\3, \2"), "WRONG"
+    ),
+    "ampere products: k is not advanced": Mutation(
+        *GEMM_AMPERE, swap(r"add\.s32 \t(%r\d+), (%r\d+), (?:16|32);", r"mov.b32 \t\1, \2;"), "WRONG"
+    ),
+    "rows: no barrier between warps' maxima": Mutation(*ROWS, swap(r"bar\.sync \t0;", "", 0), "RACE POISON"),
+    "rows: a warp's sum is of one lane pair": Mutation(*ROWS, ONE_PAIR, "WRONG"),
+    "decode: the last barrier is missing": Mutation(*DECODE, swap(r"bar\.sync \t0;", "", -2), "RACE"),
 }

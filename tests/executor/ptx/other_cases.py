@@ -10,7 +10,7 @@ import numpy as np
 import tilekiln as tk
 from tilekiln.reference import gated, gemm, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
-from tests.executor.ptx.device import DeviceArray
+from tests.executor.ptx.device import TARGET, DeviceArray
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
@@ -32,16 +32,20 @@ def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
 
 def product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
     m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
-    kind, to = DTYPES[dtype], draw.choice((dtype, dtype, "fp32"))
+    plain = draw.random() < 0.3  # many libraries have no more
+    kind, to = DTYPES[dtype], dtype if plain else draw.choice((dtype, dtype, "fp32"))
     made = DTYPES[to]
     a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(kind))
     b = placed(draw, numbers.standard_normal((k, n), np.float32).astype(kind))
-    given: dict[str, Any] = {"alpha": draw.choice((1.0, -0.5)), "activation": draw.choice(("none", *gemm.ACTIVATIONS))}
+    given: dict[str, Any] = {
+        "alpha": draw.choice((1.0, -0.5)),
+        "activation": "none" if plain else draw.choice(tuple(gemm.ACTIVATIONS)),
+    }
     arrays: dict[str, np.ndarray] = {}
     if draw.random() < 0.4:
         arrays["c"] = placed(draw, numbers.standard_normal((m, n), np.float32).astype(made))
         given["beta"] = draw.choice((1.0, -2.0))
-    if draw.random() < 0.4:
+    if not plain and draw.random() < 0.4:
         arrays["bias"] = numbers.standard_normal(n, np.float32)
     out = DeviceArray(placed(draw, np.full((m, n), np.nan, made)))
     on_device = {name: DeviceArray(array) for name, array in arrays.items()}
@@ -51,6 +55,47 @@ def product(library: tk.Library, draw: random.Random, numbers: np.random.Generat
         return "none"
     fault = gemm.faults(out.host(), gemm.gemm(a, b, **arrays, **given, dtype=to))
     return f"{(m, n, k)} to {to} {given} {sorted(arrays)}: {fault}" if fault else ""
+
+
+def batches(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    """Several products in one launch; b may be one for all."""
+    count, kind = draw.randint(1, 4), DTYPES[dtype]
+    m, n, k = draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    a = numbers.standard_normal((count, m, k), np.float32).astype(kind)
+    b = numbers.standard_normal((count, k, n), np.float32).astype(kind)
+    if draw.random() < 0.5:
+        b = np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
+    c = numbers.standard_normal((count, m, n), np.float32).astype(kind)
+    given: dict[str, Any] = {"activation": draw.choice(("none", *gemm.ACTIVATIONS))}
+    out = DeviceArray(np.full((count, m, n), np.nan, kind))
+    try:
+        library.batched_gemm(DeviceArray(a), DeviceArray(b), c=DeviceArray(c), out=out, **given)
+    except tk.NoKernelError:
+        return "none"
+    made = out.host()
+    for i in range(count):
+        fault = gemm.faults(made[i], gemm.gemm(a[i], b[i], c[i], **given, dtype=dtype))
+        if fault:
+            return f"batch {i} of {count}, {(m, n, k)} {given}: {fault}"
+    return ""
+
+
+def several(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    """A product that meets one or two further arrays, whole, a row, a column or one number each."""
+    m, n, k = draw.choice(LINES[1:]), draw.choice(LINES[1:]), draw.choice(STEPS[1:])
+    a = placed(draw, numbers.standard_normal((m, k), np.float32).astype(DTYPES[dtype]))
+    b = placed(draw, numbers.standard_normal((k, n), np.float32).astype(DTYPES[dtype]))
+    shapes = draw.sample([(m, n), (1, n), (m, 1), (1, 1)], draw.choice((1, 2)))
+    ds = [numbers.standard_normal(shape, np.float32).astype(DTYPES[dtype]) for shape in shapes]
+    how = draw.choice(("add", "multiply"))
+    out = DeviceArray(np.full((m, n), np.nan, DTYPES[dtype]))
+    more = {f"d{i}": DeviceArray(d) for i, d in enumerate(ds) if i}
+    try:
+        library.gemm_multi_d(DeviceArray(a), DeviceArray(b), DeviceArray(ds[0]), elementwise=how, out=out, **more)
+    except tk.NoKernelError:
+        return "none"
+    fault = gemm.faults(out.host(), gemm.gemm_multi_d(a, b, ds, elementwise=how))
+    return f"{(m, n, k)} {how} {shapes}: {fault}" if fault else ""
 
 
 def matrix(draw: random.Random, numbers: np.random.Generator, kind: Any, scale: float = 1.0) -> np.ndarray:
@@ -116,21 +161,30 @@ def gates(library: tk.Library, draw: random.Random, numbers: np.random.Generator
     return "" if worst <= 1 else f"{gate.shape}: {worst}"
 
 
-def move(library: tk.Library, draw: random.Random, numbers: np.random.Generator, _: str) -> str:
+def permuted(library: tk.Library, draw: random.Random, numbers: np.random.Generator, _: str) -> str:
+    """permute, copy, transpose and batched_transpose, each of arrays that they take."""
     size, ndim = draw.choice((1, 2, 4, 8)), draw.randint(1, 4)
     most = {1: 3000, 2: 90, 3: 40, 4: 12}[ndim]
-    shape = [draw.choice((1, 2, draw.randint(1, most), draw.randint(1, most // 8 + 1) * 8)) for _ in range(ndim)]
+    edges = (64, 128, 136) if ndim == 2 else ()  # sides of tiles
+    shape = [
+        draw.choice((1, 2, draw.randint(1, most), draw.randint(1, most // 8 + 1) * 8, *edges)) for _ in range(ndim)
+    ]
     x = numbers.integers(0, 256, (*shape[:-1], shape[-1] * size), np.uint8).view(f"u{size}")
+    if draw.random() < 0.25:  # every other element of a wider array
+        wide = np.zeros((*shape[:-1], 2 * shape[-1]), x.dtype)
+        wide[..., ::2] = x
+        x = wide[..., ::2]
     axes = draw.sample(range(ndim), ndim)
-    y = DeviceArray(np.zeros([shape[axis] for axis in axes], x.dtype))
-    library.permute(DeviceArray(x), axes=axes, y=y)
-    if not np.array_equal(y.host(), x.transpose(axes)):
-        return f"permute {shape}, axes {axes}, {size} bytes"
-    if ndim == 4 and size == 2:
-        y = DeviceArray(np.zeros(moves.batched_transpose(x).shape, x.dtype))
-        library.batched_transpose(DeviceArray(x), y=y)
-        if not np.array_equal(y.host(), moves.batched_transpose(x)):
-            return f"batched_transpose {shape}"
+    made = {f"permute {axes}": (library.permute, x.transpose(axes), {"axes": axes}), "copy": (library.copy, x, {})}
+    if ndim == 2:
+        made["transpose"] = (library.transpose, x.T, {})
+    if ndim == 4:
+        made["batched_transpose"] = (library.batched_transpose, moves.batched_transpose(x), {})
+    for name, (run, expected, given) in made.items():
+        y = DeviceArray(np.zeros(expected.shape, x.dtype))
+        run(DeviceArray(x), y=y, **given)
+        if not np.array_equal(y.host(), expected):
+            return f"{name} {shape}, {size} bytes"
     return ""
 
 
@@ -138,11 +192,18 @@ def checks(library: tk.Library) -> dict[str, Any]:
     """By family and dtype: a function of a library, two generators and the dtype that says what is wrong, or ""."""
     norms = ("rmsnorm2d", "layernorm2d", "rmsnorm2d_rdquant", "layernorm2d_rdquant")
     every: dict[str, Any] = {name: (lambda *of, name=name: norm(name, *of)) for name in norms}
-    every |= {"smoothquant": smoothed, "softmax": softmaxes, "silu_and_mul": gates, "gemm": product, "permute": move}
+    every |= {
+        "smoothquant": smoothed,
+        "softmax": softmaxes,
+        "silu_and_mul": gates,
+        "gemm": product,
+        "permute": permuted,
+    }
+    every |= {"batched_gemm": batches, "gemm_multi_d": several}
     held = {
         (one.family, str(dict(one.signature).get("dtype", "any")))
         for one in library.instances()
-        if "_cuda_" in one.name
+        if one.name.endswith(TARGET)
     }
     return {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
 

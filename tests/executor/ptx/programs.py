@@ -1,4 +1,4 @@
-"""Libraries for cuda-sm90a in a process whose driver is cudasim, and the PTX of their kernels."""
+"""Libraries for CUDA targets in a process whose driver is cudasim, and the PTX of their kernels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tools.executor.ptx import sources
 
+WHOLE = ("flash", "aiter", "gemm_default", "norm_default")
+"""Receipts of which --full runs every kernel, for both targets."""
 CUDASIM = ROOT / "build" / "executor-release" / "cudasim"
 
 
 class Emulated:
-    """A library, and the folder with the PTX of its kernels."""
+    """A library, the folder with the PTX of its kernels, and the target whose rows the driver's device has."""
 
-    def __init__(self, library: Path, folder: Path, only: list[str] | None = None) -> None:
+    def __init__(self, library: Path, folder: Path, target: str) -> None:
         self.library, self.folder = library, folder
-        self.texts = sources.write_all([library], folder, only)
+        self.architecture = target.removeprefix("cuda-").replace("sm", "sm_").removesuffix("a")
+        self.texts = sources.write_all([library], folder)
 
     def python(
         self, *arguments: object, seed: int = 1, folder: Path | None = None, coverage: Path | None = None
@@ -28,6 +31,7 @@ class Emulated:
             **os.environ,
             "LD_LIBRARY_PATH": str(CUDASIM),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "python"), *sys.path]),
+            "TILEKILN_CUDASIM_ARCH": self.architecture,
             "TILEKILN_CUDASIM_PTX": str(folder or self.folder),
             "TILEKILN_CUDASIM_SEED": str(seed),
         }

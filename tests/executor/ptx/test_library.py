@@ -5,39 +5,37 @@ By default kernels that tests of the host side build anyway, with problems of th
 
 from __future__ import annotations
 
-import collections
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.executor.ptx.programs import Emulated
+from tests.executor.ptx import executed
+from tests.executor.ptx.programs import WHOLE, Emulated
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
-CASES = {"attention": 8, "caches": 8, "products": 60, "rows": 8}
+CASES = {"attention": 40, "ampere": 40, "caches": 40, "rows": 8, "fp8": 24, "ampere_products": 12, "products": 60}
+FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole"]
 
 
-@pytest.mark.parametrize("name", [*CASES, "flash", "gemm_default", "norm_default"])
+@pytest.mark.parametrize("name", [*CASES, *FULL])
 def test_problems_of_the_day(
     name: str, emulated: Callable[..., Emulated], pytestconfig: pytest.Config, tmp_path: Path
 ) -> None:
-    coverage = tmp_path / "coverage"
+    coverage, full = tmp_path / "coverage", bool(pytestconfig.option.full)
     seed = int(pytestconfig.option.sample_seed) % 2**31
     library = emulated(name)
     said, code = library.run(CASES.get(name, 40), seed, coverage=coverage)
     print(said)
     assert code == 0, said
-    ran = re.findall(r"(\d+) problems, 0 wrong", said)
-    assert ran
-    executed, places = collections.Counter[str](), collections.Counter[str]()
-    for line in coverage.read_text().splitlines():
-        _, opcode, count, where = line.split()
-        executed[opcode] += int(count)
-        places[opcode] += int(where)
-    never = sorted(opcode for opcode in places if not executed[opcode])
-    print(f"{name}: {len(places) - len(never)} of {len(places)} opcodes of its kernels executed; not {' '.join(never)}")
-    assert len(never) <= len(places) // 4, never
+    ran = [int(count) for count in re.findall(r"(\d+) problems, 0 wrong", said)]
+    assert min(ran, default=0) > 0
+    opcodes = executed.read(coverage)
+    never = sorted(opcode for opcode, count in opcodes.items() if not count)
+    print(f"{name}: {len(opcodes) - len(never)} of {len(opcodes)} opcodes executed; not {' '.join(never)}")
+    wrong = executed.faults(name, opcodes, full and name in FULL)
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_kernel_without_its_ptx_is_named(emulated: Callable[..., Emulated], tmp_path: Path) -> None:

@@ -15,13 +15,23 @@ from tests.executor.ptx.mutations import MUTATIONS
 from tests.executor.ptx.programs import Emulated
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
-LIBRARIES = {"fmha_fwd": "attention", "fmha_bwd": "attention", "fmha_decode": "caches", "gemm": "products"}
+LIBRARIES = {
+    "fmha_fwd_ampere": "ampere",
+    "fmha_fwd_fp8": "fp8",
+    "fmha_fwd": "attention",
+    "fmha_bwd": "attention",
+    "fmha_decode": "caches",
+    "gemm_ampere": "ampere_products",
+    "gemm": "products",
+    "softmax": "rows",
+}
+"""Which library holds a kernel, by how its name begins; the first that fits."""
 
 
 def outcome(emulated: Emulated, name: str, folder: Path) -> str:
     """The first fault's kind, WRONG, or "" for nothing; of a kernel with the fault in it."""
     mutation = MUTATIONS[name]
-    (kernel,) = [one for one in emulated.texts if one.startswith(f"{mutation.kernel}-bf16")]
+    (kernel,) = [one for one in emulated.texts if one.startswith(f"{mutation.kernel}-")]
     for path in emulated.texts.values():
         if path != emulated.texts[kernel]:
             (folder / path.name).symlink_to(path)

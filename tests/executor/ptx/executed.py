@@ -1,0 +1,31 @@
+"""Opcodes that runs execute, held to opcodes.yaml."""
+
+from __future__ import annotations
+
+import collections
+from pathlib import Path
+
+import yaml
+
+HELD = Path(__file__).with_name("opcodes.yaml")
+
+
+def read(coverage: Path) -> dict[str, int]:
+    """How often each opcode was executed, with its modifiers, of a file that TILEKILN_CUDASIM_COVERAGE named."""
+    executed = collections.Counter[str]()
+    for line in coverage.read_text().splitlines():
+        _, opcode, count, _ = line.split()
+        executed[opcode] += int(count)
+    return dict(executed)
+
+
+def faults(name: str, executed: dict[str, int], full: bool) -> list[str]:
+    """Sentences about opcodes of a library that were not executed and must be, and about entries out of date."""
+    held = yaml.safe_load(HELD.read_text()).get(name) or {}
+    never = {opcode for opcodes in (held.get("never") or {}).values() for opcode in opcodes.split()}
+    some_days = set((held.get("some_days") or "").split())
+    every = {opcode for opcode, count in executed.items() if not count}
+    free = never if full else never | some_days
+    said = [f"{opcode} is executed no longer, or new and not executed yet" for opcode in sorted(every - free)]
+    said += [f"{opcode} is executed: strike it under never" for opcode in sorted(never & set(executed) - every)]
+    return [f"{HELD.name}, {name}: {text}" for text in said]
