@@ -27,6 +27,10 @@ def drawn(kind: str, random: np.random.Generator) -> np.ndarray:
         return np.concatenate([np.arange(33), random.integers(0, 200, 31)]).astype(np.uint32)
     if kind == "n":
         return random.integers(0, 16, 64).astype(np.uint32)
+    if kind == "e":  # bytes of fp8, the NaNs of each format among them
+        words = random.integers(0, 2**32, 64, np.uint32)
+        words[:4] = (0x80808080, 0x7F7F7F7F, 0xFFFFFFFF, 0)
+        return words
     if kind == "k":  # bytes that choose bytes
         return random.integers(0, 14, (64, 4)).astype(np.uint8).view(np.uint32)[:, 0]
     if kind == "f":

@@ -27,7 +27,7 @@ class Case:
     text: str
     expected: Callable[..., Any]
     on: tuple[str, ...] = ALL
-    sources: str = "u"  # of the inputs: u bits, f floats, s shift counts, h pairs of halves, m small floats
+    sources: str = "u"  # of the inputs: u bits, f floats, s shift counts, h pairs of halves, m small floats, e fp8
     results: int = 1
     exact: bool = True
 
@@ -492,23 +492,47 @@ OTHERS = [
     ),
 ]
 
-FP8_CONVERSIONS = [
-    Case("v_mov_b32 {d}, 0\nv_cvt_pk_fp8_f32 {d}, {a}, {b}", lambda a, b: a, FP8, "88"),  # expected by architecture
+FP8_CONVERSIONS = [  # what is expected depends on the architecture
+    Case("v_mov_b32 {d}, 0\nv_cvt_pk_fp8_f32 {d}, {a}, {b}", lambda a, b: a, FP8, "88"),
     Case("v_mov_b32 {d}, 0\nv_cvt_pk_bf8_f32 {d}, {a}, {b}", lambda a, b: a, FP8, "88"),
+]
+
+
+def _from_fp8(text: str, first: int, on: tuple[str, ...] = FP8) -> Case:
+    """Bytes of a from `first` on as floats, as many as the instruction makes."""
+    two = "_pk_" in text
+
+    def expected(a: Any, *formats: Any) -> Any:
+        (kind,) = formats
+        floats = np.stack([(a >> 8 * (first + k) & 0xFF).astype(np.uint8).view(kind) for k in range(1 + two)])
+        return bits(floats.astype(F32))
+
+    return Case(text, expected, on, "e", results=1 + two)
+
+
+FROM_FP8 = [
+    case
+    for kind in ("fp8", "bf8")
+    for case in (
+        _from_fp8(f"v_cvt_f32_{kind} {{d}}, {{a}}", 0),
+        _from_fp8(f"v_cvt_pk_f32_{kind} {{dd}}, {{a}}", 0),
+        _from_fp8(f"v_cvt_f32_{kind}_sdwa {{d}}, {{a}} src0_sel:BYTE_3", 3, CDNA3),
+        _from_fp8(f"v_cvt_pk_f32_{kind}_sdwa {{dd}}, {{a}} src0_sel:WORD_1", 2, CDNA3),
+        _from_fp8(f"v_cvt_f32_{kind} {{d}}, {{a}} byte_sel:1", 1, ("gfx1201",)),
+        _from_fp8(f"v_cvt_pk_f32_{kind} {{dd}}, {{a}} op_sel:[1,0]", 2, ("gfx1201",)),
+    )
 ]
 
 CASES = [*ONE_SOURCE, *TWO_SOURCES, *THREE_SOURCES, *MODIFIERS, *PAIRS, *OTHERS]
 
 
+def fp8_format(case: Case, architecture: str) -> Any:
+    """gfx942 has the FNUZ formats, the others OCP's."""
+    exponent, fnuz = "e5m2" if "bf8" in case.text else "e4m3", "fnuz" if architecture == "gfx942" else ""
+    return getattr(ml_dtypes, f"float8_{exponent}{fnuz or ('fn' if exponent == 'e4m3' else '')}")
+
+
 def fp8_expected(case: Case, architecture: str, a: Any, b: Any) -> Any:
-    """gfx942 has the FNUZ formats, the others OCP's. ml_dtypes saturates none of them."""
-    wide_exponent = "bf8" in case.text
-    fnuz = architecture == "gfx942"
-    names = {
-        (False, False): "float8_e4m3fn",
-        (True, False): "float8_e5m2",
-        (False, True): "float8_e4m3fnuz",
-        (True, True): "float8_e5m2fnuz",
-    }
-    dtype = getattr(ml_dtypes, names[wide_exponent, fnuz])
+    """ml_dtypes saturates none of the formats."""
+    dtype = fp8_format(case, architecture)
     return f(a).astype(dtype).view(np.uint8).astype(U32) | f(b).astype(dtype).view(np.uint8).astype(U32) << 8

@@ -25,7 +25,7 @@ def executed_of(code: CodeObject) -> set[str]:
 def record(place: Path) -> str:
     """The text of never_executed.txt."""
     ran: set[str] = set()
-    tables = [*instructions.CASES, *compares.CASES, *instructions.FP8_CONVERSIONS, *lanes.CASES]
+    tables = [*instructions.CASES, *compares.CASES, *instructions.FP8_CONVERSIONS, *instructions.FROM_FP8, *lanes.CASES]
     for architecture in ALL:
         ran |= computed(architecture, [case for case in tables if architecture in case.on], place)[1]
         for module in (test_scalars, test_moves, test_matrices):

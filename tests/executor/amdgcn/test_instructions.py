@@ -32,3 +32,15 @@ def test_conversions_to_fp8(architecture, tmp_path):
         a, b, *_ = sources(case, number)
         expected = instructions.fp8_expected(case, architecture, a, b)
         assert not differs(case, got, np.atleast_2d(expected)), case.text
+
+
+@pytest.mark.parametrize("architecture", instructions.FP8)
+def test_conversions_from_fp8(architecture, tmp_path):
+    """By ml_dtypes; a NaN is any NaN."""
+    cases = [case for case in instructions.FROM_FP8 if architecture in case.on]
+    made, _ = computed(architecture, cases, tmp_path)
+    for number, (case, got) in enumerate(zip(cases, made, strict=True)):
+        words = sources(case, number)[0, : got.shape[-1]]
+        expected = case.expected(words, instructions.fp8_format(case, architecture)).view(np.float32)
+        assert np.isnan(expected).any(), case.text
+        assert np.array_equal(got.view(np.float32), np.atleast_2d(expected), equal_nan=True), case.text

@@ -162,7 +162,7 @@ bool read_modifier(Instruction& in, const std::string& text) {
   if (text == "mul:2") return in.output_scale = 1, true;
   if (text == "mul:4") return in.output_scale = 2, true;
   if (text == "div:2") return in.output_scale = 3, true;
-  if (set("bitop3:", in.bitop3)) return true;
+  if (set("bitop3:", in.bitop3) || set("byte_sel:", in.sdwa_from[0])) return true;
   if (const char* value = after("quad_perm:")) {
     int lane[4];
     if (std::sscanf(value, "[%d,%d,%d,%d]", lane, lane + 1, lane + 2, lane + 3) != 4) return false;

@@ -203,12 +203,15 @@ void mixed(Wave& wave, const Instruction& in, Mix to_half_of) {
   write_vector(wave, in, to, r.x, defined);
 }
 
+/// gfx942 has the FNUZ formats; gfx950 and gfx1201 OCP's.
+Fp8 fp8_of(const Machine& machine, bool e5m2) { return Fp8((machine.architecture == 0x942 ? 2 : 0) + e5m2); }
+
 void convert_to_fp8(const Machine& machine, Wave& wave, const Instruction& in, bool e5m2) {
   u64 defined = ~0ull;
   Lanes room_a, room_b, r;
   const u32* a = read_vector(wave, in, in.operand[1], 0, Type::f32, room_a, defined);
   const u32* b = read_vector(wave, in, in.operand[2], 0, Type::f32, room_b, defined);
-  const Fp8 format = Fp8((machine.architecture == 0x942 ? 2 : 0) + e5m2);
+  const Fp8 format = fp8_of(machine, e5m2);
   const bool upper = in.has_op_sel && (in.op_sel & 12);  // of the result: printed third or fourth
   const int to = vector_index(wave, in);
   each_lane([&](int lane) {
@@ -217,6 +220,22 @@ void convert_to_fp8(const Machine& machine, Wave& wave, const Instruction& in, b
     r.x[lane] = upper ? (old & 0xffff) | both << 16 : (old & 0xffff0000) | both;
   });
   write_vector(wave, in, to, r.x, defined);
+}
+
+/// One byte as a float, or two neighbours of a word: the byte or half by SDWA (gfx9), byte_sel or op_sel (gfx12).
+void convert_from_fp8(const Machine& machine, Wave& wave, const Instruction& in, bool e5m2, bool two) {
+  u64 defined = ~0ull;
+  Lanes room, r[2];
+  const u32* a = read_vector(wave, in, in.operand[1], 0, Type::u32, room, defined);
+  const int from = in.sdwa_from[0], upper = in.selects(0, false);
+  const int shift = from < 4 ? 8 * from : from < SDWA_DWORD ? 16 * (from - 4) : 16 * upper;
+  if ((two ? from < 4 : upper) || in.dpp >= 0) fault("DECODE", wave, in, "a selection that this conversion has not");
+  const Fp8 format = fp8_of(machine, e5m2);
+  each_lane([&](int lane) {
+    for (int k = 0; k <= two; k++) r[k].x[lane] = bits_of(from_fp8(u8(a[lane] >> (shift + 8 * k)), format));
+  });
+  if (two) return write_pair(wave, in, r[0], r[1], defined);
+  write_vector(wave, in, vector_index(wave, in), r[0].x, defined);
 }
 
 }  // namespace
@@ -330,5 +349,9 @@ INSTRUCTION("v_fma_mixlo_f16", { mixed(wave, in, Mix::low); })
 INSTRUCTION("v_fma_mixhi_f16", { mixed(wave, in, Mix::high); })
 INSTRUCTION("v_cvt_pk_fp8_f32", { convert_to_fp8(machine, wave, in, false); })
 INSTRUCTION("v_cvt_pk_bf8_f32", { convert_to_fp8(machine, wave, in, true); })
+INSTRUCTION("v_cvt_f32_fp8", { convert_from_fp8(machine, wave, in, false, false); })
+INSTRUCTION("v_cvt_f32_bf8", { convert_from_fp8(machine, wave, in, true, false); })
+INSTRUCTION("v_cvt_pk_f32_fp8", { convert_from_fp8(machine, wave, in, false, true); })
+INSTRUCTION("v_cvt_pk_f32_bf8", { convert_from_fp8(machine, wave, in, true, true); })
 
 }  // namespace amdgcn
