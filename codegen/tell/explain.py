@@ -224,7 +224,8 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
     every = [*family.rules, *own]
     rules = [r for r in every if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
     if not rules:  # none forbids all of it; several together do
-        rules = [rule for rule in every if f"rule {rule.name}" in endings]
+        meet = [r for r in every if any(all(q & c for q, c in zip(query, w, strict=True)) for w in r.when)]
+        rules = [rule for rule in meet if f"rule {rule.name}" in endings]
     for rule in rules:
         of = f" of target {target.name}" if rule in own else ""
         reasons.append(f"rule {rule.name}{of}: {rule.says}")
