@@ -29,6 +29,8 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "any": ("-DTK_BF16=0",),
     "fp8bf16": ("-DTK_BF16=0", "-DTK_FP8=1"),
     "fp8fp32": ("-DTK_BF16=0", "-DTK_FP8=2"),
+    "fp8fnuzbf16": ("-DTK_BF16=0", "-DTK_FP8=1", "-DTK_FNUZ=1"),
+    "bf8fnuzbf16": ("-DTK_BF16=0", "-DTK_FP8=1", "-DTK_FNUZ=2"),
 }
 HERE = "build_support/toolchains"
 NEED = 250 << 20  # bytes of memory that one compiler takes

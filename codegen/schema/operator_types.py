@@ -20,8 +20,8 @@ Whole = int
 
 Letter = Text  # a length that arrays share
 Dtype = Literal[
-    "fp32", "fp16", "bf16", "fp8", "bf8", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "fp64", "bool",
+    "fp32", "fp16", "bf16", "fp8", "bf8", "fp8fnuz", "bf8fnuz", "int8", "int16", "int32", "int64",
+    "uint8", "uint16", "uint32", "uint64", "fp64", "bool",
 ]  # fmt: skip
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Dtypes = Text | list[Dtype]  # one, several, or "as q": that of another array

@@ -68,6 +68,8 @@ const char* dtype_name(int32_t dtype, char* buffer) {
     case TILEKILN_BF16: return "bf16";
     case TILEKILN_FP8: return "fp8";
     case TILEKILN_BF8: return "bf8";
+    case TILEKILN_FP8FNUZ: return "fp8fnuz";
+    case TILEKILN_BF8FNUZ: return "bf8fnuz";
     case TILEKILN_FP64: return "fp64";
     default: break;
   }

@@ -28,7 +28,7 @@ static int refuse(const char* argument, const char* format, ...) {
 /* ---- ml_dtypes: NumPy gives their types numbers at run time -------------------------------------------------------- */
 
 static struct {
-  int bf16, fp8, bf8; /* type numbers; -1: not known yet */
+  int bf16, fp8, bf8, fp8fnuz, bf8fnuz; /* type numbers; -1: not known yet */
   PyArray_Descr *bf16_descr, *fp8_descr, *bf8_descr;
 } ml_dtypes = {-1, -1, -1, NULL, NULL, NULL};
 
@@ -54,6 +54,8 @@ static int ml_dtypes_import(void) {
   if (!module) return -1;
   ml_dtypes.fp8 = ml_dtypes_number(module, "float8_e4m3fn", &ml_dtypes.fp8_descr);
   ml_dtypes.bf8 = ml_dtypes_number(module, "float8_e5m2", &ml_dtypes.bf8_descr);
+  ml_dtypes.fp8fnuz = ml_dtypes_number(module, "float8_e4m3fnuz", NULL);
+  ml_dtypes.bf8fnuz = ml_dtypes_number(module, "float8_e5m2fnuz", NULL);
   ml_dtypes.bf16 = ml_dtypes_number(module, "bfloat16", &ml_dtypes.bf16_descr);
   Py_DECREF(module);
   return PyErr_Occurred() ? -1 : 0;
@@ -76,6 +78,8 @@ static int numpy_dtype(PyArrayObject* array, const char* argument) {
     if (number == ml_dtypes.bf16) return TILEKILN_BF16;
     if (number == ml_dtypes.fp8) return TILEKILN_FP8;
     if (number == ml_dtypes.bf8) return TILEKILN_BF8;
+    if (number == ml_dtypes.fp8fnuz) return TILEKILN_FP8FNUZ;
+    if (number == ml_dtypes.bf8fnuz) return TILEKILN_BF8FNUZ;
   } else { /* not ours to use, but the library can name it */
     const int bits = (int)PyArray_ITEMSIZE(array) * 8;
     if (PyDataType_ISBOOL(descr)) return TILEKILN_DTYPE(6, 8);

@@ -69,6 +69,8 @@ static inline const char* dtype_name(int32_t dtype) {
     case TILEKILN_BF16: return "bf16";
     case TILEKILN_FP8: return "fp8";
     case TILEKILN_BF8: return "bf8";
+    case TILEKILN_FP8FNUZ: return "fp8fnuz";
+    case TILEKILN_BF8FNUZ: return "bf8fnuz";
     case TILEKILN_INT8: return "int8";
     case TILEKILN_INT32: return "int32";
     case TILEKILN_INT64: return "int64";

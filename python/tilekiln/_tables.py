@@ -118,7 +118,7 @@ OPERATORS: dict[str, Operator] = {
             Form(name='group', ndim={'q': 3}, given=()),
         ),
         results=(
-            Result(name='out', shapes={'batch': ((('q', 0), ('q', 1), ('q', 2), ('v', 3)), (('q', 0), ('q', 1), ('q', 2), ('v', 3))), 'group': ((('q', 0), ('q', 1), ('v', 2)), (('q', 0), ('q', 1), ('v', 2)))}, dtype_of='q', when={'fp8': ('bf16', 'fp32')}, chosen_by='out_dtype'),
+            Result(name='out', shapes={'batch': ((('q', 0), ('q', 1), ('q', 2), ('v', 3)), (('q', 0), ('q', 1), ('q', 2), ('v', 3))), 'group': ((('q', 0), ('q', 1), ('v', 2)), (('q', 0), ('q', 1), ('v', 2)))}, dtype_of='q', when={'fp8': ('bf16', 'fp32'), 'fp8fnuz': ('bf16',), 'bf8fnuz': ('bf16',)}, chosen_by='out_dtype'),
             Result(name='lse', shapes={'batch': ((('q', 0), ('q', 2), ('q', 1)), (('q', 0), ('q', 1), ('q', 2))), 'group': ((('q', 1), ('q', 0)), (('q', 0), ('q', 1)))}, dtype='fp32', asked_by='return_lse'),
             Result(name='randval', shapes={'batch': ((('q', 0), ('q', 2), ('q', 1), ('k', 1)), (('q', 0), ('q', 1), ('q', 2), ('k', 2))), 'group': ((('q', 1), ('q', 0), None), (('q', 0), ('q', 1), None))}, dtype='uint8', asked_by='return_randval', torch_alone=True, needs='dropout_p'),
         ),

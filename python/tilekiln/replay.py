@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DTYPES = {
     "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "bf8": "float8_e5m2",
+    "fp8fnuz": "float8_e4m3fnuz", "bf8fnuz": "float8_e5m2fnuz",
     "fp64": "float64", "bool": "bool", "int8": "int8", "uint8": "uint8", "int16": "int16", "uint16": "uint16",
     "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
 }  # fmt: skip

@@ -44,7 +44,7 @@ def nearest(size: int, listed: list[str]) -> str:
 
 PAIRS = head_dims("fmha_fwd")
 AXES: dict[str, list[str]] = {
-    "dtype": ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32"],
+    "dtype": ["fp32", "fp16", "bf16", "fp8bf16", "fp8fp32", "fp8fnuzbf16", "bf8fnuzbf16"],
     "hdim_q": sizes(PAIRS, 0),
     "hdim_v": sizes(PAIRS, 1),
     "mode": ["batch", "group"],
@@ -120,6 +120,7 @@ def _legal() -> Mask:
         ~has("bias", "none") | has("lse", "yes") | has("dropout", "yes") | has("skip_min_seqlen_q", "yes")
     )
     illegal |= ~fp8 & ~has("qscale", "none")
+    illegal |= has("dtype", "fp8fnuzbf16", "bf8fnuzbf16")  # no CPU reads them
     return FWD.pairs(PAIRS) & ~illegal
 
 

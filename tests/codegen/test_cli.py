@@ -117,14 +117,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         ),
         (
             ["list", "flash", "--where", "dtype=bf17"],  # what the families of the receipt have, none is named
-            "where: axis 'dtype' has no value 'bf17'; nearest: bf16; values: fp16, bf16, fp8bf16, fp32, fp8fp32, fp8\n"
+            "where: axis 'dtype' has no value 'bf17'; nearest: bf16; values: fp16, bf16, fp8bf16, fp32, fp8fp32, "
+            "fp8fnuzbf16, bf8fnuzbf16, fp8\n"
             "  dtype=bf17\n"
             "        ^",
         ),
         (
             ["list", "fp32", "--where", "lse=yes family=fmha_fwd dtype=bf17"],  # the family that is asked for is named
             "where: axis 'dtype' of fmha_fwd has no value 'bf17'; nearest: bf16; "
-            "values: fp32, fp16, bf16, fp8bf16, fp8fp32\n"
+            "values: fp32, fp16, bf16, fp8bf16, fp8fp32, fp8fnuzbf16, bf8fnuzbf16\n"
             "  lse=yes family=fmha_fwd dtype=bf17\n"
             "                                ^",
         ),

@@ -23,7 +23,8 @@ families:
 BROKEN = "receipt: broken\nabout: Half written.\nfamilies:\n  fmha_fwd:\n    keep: dtype=bf17\n"
 FAULT = (
     "receipts/broken.yaml:5:17: axis 'dtype' of fmha_fwd has no value 'bf17'; nearest: bf16; "
-    "values: fp32, fp16, bf16, fp8bf16, fp8fp32"
+    "values: fp32, fp16, bf16, fp8bf16, fp8fp32, "
+    "fp8fnuzbf16, bf8fnuzbf16"
 )
 
 

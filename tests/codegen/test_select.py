@@ -66,7 +66,8 @@ def test_a_clause_written_out_reads_back(text: str) -> None:
         ("hdim=64", "no axis 'hdim' in fmha_fwd; nearest: hdim_v", 0),
         (
             "dtype=bf16,fp61",
-            "axis 'dtype' of fmha_fwd has no value 'fp61'; nearest: fp16; values: fp32, fp16, bf16, fp8bf16, fp8fp32",
+            "axis 'dtype' of fmha_fwd has no value 'fp61'; nearest: fp16; values: fp32, fp16, bf16, fp8bf16, fp8fp32, "
+            "fp8fnuzbf16, bf8fnuzbf16",
             11,
         ),
         (

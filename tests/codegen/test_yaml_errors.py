@@ -115,7 +115,7 @@ CASES = [
     (FAMILY, "softcap=yes bias=elementwise", "@softcap=yes,no", "this rule would forbid everything"),
     (
         FAMILY,
-        "dtype=fp8bf16,fp8fp32 lse=yes",
+        "dtype!=fp32,fp16,bf16 lse=yes",
         "@dtype=fp8bf16 bias=alibi softcap=yes",
         "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
     ),
@@ -254,7 +254,8 @@ CASES = [
         AVX2,
         "flags: [-march",
         "refuses:\n  fmha_fwd:\n    - {name: no_fp8, when: dtype=@fp9, says: it has none}\nflags: [-march",
-        "axis 'dtype' of fmha_fwd has no value 'fp9'; nearest: fp32; values: fp32, fp16, bf16, fp8bf16, fp8fp32",
+        "axis 'dtype' of fmha_fwd has no value 'fp9'; nearest: fp32; values: fp32, fp16, bf16, fp8bf16, fp8fp32, "
+        "fp8fnuzbf16, bf8fnuzbf16",
     ),
     (AVX2, "[x86-64-v3]\n", "[@x86-64-v5]\n", "no CPU feature 'x86-64-v5'; nearest: x86-64-v4, x86-64-v3, x86-64-v2"),
 ]

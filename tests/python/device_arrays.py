@@ -16,6 +16,8 @@ CODES = {
     "float16": (2, 16),
     "bfloat16": (4, 16),
     "float8_e4m3fn": (10, 8),
+    "float8_e4m3fnuz": (11, 8),
+    "float8_e5m2fnuz": (13, 8),
     "int8": (0, 8),
     "int32": (0, 32),
     "int64": (0, 64),

@@ -17,6 +17,8 @@ DTYPES = {
     "bf16": ml_dtypes.bfloat16,
     "fp8": ml_dtypes.float8_e4m3fn,
     "bf8": ml_dtypes.float8_e5m2,
+    "fp8fnuz": ml_dtypes.float8_e4m3fnuz,
+    "bf8fnuz": ml_dtypes.float8_e5m2fnuz,
     "fp64": np.float64,
     "bool": np.bool_,
     **{name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},

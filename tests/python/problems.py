@@ -16,6 +16,8 @@ STORAGE = {  # by value of the dtype axis: of q, k and v, and of out
     "fp16": (np.dtype(np.float16), np.dtype(np.float16)),
     "bf16": (np.dtype(ml_dtypes.bfloat16), np.dtype(ml_dtypes.bfloat16)),
     "fp8bf16": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)),
+    "fp8fnuzbf16": (np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.bfloat16)),
+    "bf8fnuzbf16": (np.dtype(ml_dtypes.float8_e5m2fnuz), np.dtype(ml_dtypes.bfloat16)),
     "fp8fp32": (np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(np.float32)),
 }
 POISON = 0xA5  # fills every output before a call: rows that must stay untouched must still hold it after

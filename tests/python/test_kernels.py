@@ -183,7 +183,9 @@ def sizes_for(draw, signature: dict) -> problems.Sizes:
     )
 
 
-@pytest.mark.parametrize("dtype", sorted(problems.STORAGE))
+@pytest.mark.parametrize(
+    "dtype", sorted(one for one in problems.STORAGE if "fnuz" not in one)
+)  # gfx942 alone has those
 @hypothesis.settings(deadline=None, max_examples=25, suppress_health_check=list(hypothesis.HealthCheck))
 @hypothesis.given(data=st.data())
 def test_random_problems(kernels, dtype, data):

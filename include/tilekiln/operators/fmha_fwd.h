@@ -23,11 +23,12 @@ extern "C" {
  * index arrays of a device whose memory the host may not read are data like the others: contiguous, and read by the kernels. */
 typedef struct tilekiln_fmha_fwd_args {
   size_t size; /* sizeof(tilekiln_fmha_fwd_args): set by tilekiln_fmha_fwd_defaults */
-  const tilekiln_tensor* q; /* fp32, fp16, bf16 or fp8 (batch, seqlen_q, nhead_q, hdim_q), group: (total_q, nhead_q, hdim_q). Queries */
+  const tilekiln_tensor* q; /* fp32, fp16, bf16, fp8, fp8fnuz or bf8fnuz (batch, seqlen_q, nhead_q, hdim_q), group: (total_q, nhead_q, hdim_q).
+     Queries */
   const tilekiln_tensor* k; /* dtype of q (batch, seqlen_k, nhead_k, hdim_q), group: (total_k, nhead_k, hdim_q). Keys */
   const tilekiln_tensor* v; /* dtype of q (batch, seqlen_k, nhead_k, hdim_v), group: (total_k, nhead_k, hdim_v). Values */
-  const tilekiln_tensor* out; /* dtype of q; of fp8: bf16 or fp32 (batch, seqlen_q, nhead_q, hdim_v), group: (total_q, nhead_q, hdim_v). The weighted
-     values */
+  const tilekiln_tensor* out; /* dtype of q; of fp8: bf16 or fp32; of fp8fnuz: bf16; of bf8fnuz: bf16 (batch, seqlen_q, nhead_q, hdim_v), group:
+     (total_q, nhead_q, hdim_v). The weighted values */
   const tilekiln_tensor* lse; /* fp32 (batch, nhead_q, seqlen_q), group: (nhead_q, total_q); or null. Natural log of the sum of exponentials; -inf for
      a row that sees no key */
   const tilekiln_tensor* bias; /* dtype of out (1|batch, 1|nhead_q, seqlen_q, seqlen_k), group: (1|nhead_q, total_q, max_seqlen_k); or null. Added

@@ -7,7 +7,9 @@
 namespace tilekiln::fmha {
 
 // In one order, because they are cast: each is what its name says.
-static_assert(static_cast<int>(Dtype::fp8fp32) == static_cast<int>(fmha_fwd::Dtype::fp8fp32) &&
+static_assert(static_cast<int>(Dtype::bf8fnuzbf16) == static_cast<int>(fmha_fwd::Dtype::bf8fnuzbf16) &&
+              static_cast<int>(Dtype::fp8fnuzbf16) == static_cast<int>(fmha_fwd::Dtype::fp8fnuzbf16) &&
+              static_cast<int>(Dtype::fp8fp32) == static_cast<int>(fmha_fwd::Dtype::fp8fp32) &&
               static_cast<int>(Dtype::fp8bf16) == static_cast<int>(fmha_fwd::Dtype::fp8bf16) &&
               static_cast<int>(Dtype::bf16) == static_cast<int>(fmha_fwd::Dtype::bf16) &&
               static_cast<int>(Dtype::fp16) == static_cast<int>(fmha_fwd::Dtype::fp16) &&

@@ -4,20 +4,20 @@
 
 namespace tilekiln::hip {
 
-/// The second operand: kDepth rows of one accumulator, `part` of kRows / kDepth, rounded as `pack` says.
-template <int kRound> TK_DEVICE Fragment of_accumulator(const Accumulator& s, [[maybe_unused]] int part,
-                                                        [[maybe_unused]] int half) {
+/// The second operand: kDepth rows of one accumulator, `part` of kRows / kDepth, by `pack`.
+template <bool kCut> TK_DEVICE Fragment of_accumulator(const Accumulator& s, [[maybe_unused]] int part,
+                                                       [[maybe_unused]] int half) {
   u32 words[kFragment / 2];
 #if defined(__GFX11__)  // rows alternate between the halves, and both hold them all
 #pragma unroll
   for (int r = 0; r < 8; r++) {
     const float mine = s[r], other = other_half(mine);
-    words[r] = pack<kRound>(half ? other : mine, half ? mine : other);
+    words[r] = pack<kCut>(half ? other : mine, half ? mine : other);
   }
 #else
 #pragma unroll
   for (int i = 0; i < kFragment / 2; i++)
-    words[i] = pack<kRound>(s[part * kFragment + 2 * i], s[part * kFragment + 2 * i + 1]);
+    words[i] = pack<kCut>(s[part * kFragment + 2 * i], s[part * kFragment + 2 * i + 1]);
 #endif
   Fragment made;
   __builtin_memcpy(&made, words, sizeof made);
@@ -39,9 +39,23 @@ TK_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unus
 }
 
 #if TK_FP8
-using Element = unsigned char;  // of q, k and v in memory: e4m3
+using Element = unsigned char;  // of q, k and v in memory: e4m3, e4m3fnuz or e5m2fnuz
 using Eight = U2;
 
+#if TK_NATIVE_FP8
+constexpr float kOfWidened = 1.f;
+TK_DEVICE u32 widen_two(u32 bytes, bool upper) {
+#if TK_FNUZ == 2
+  const Float2 two =
+      upper ? __builtin_amdgcn_cvt_pk_f32_bf8(bytes, true) : __builtin_amdgcn_cvt_pk_f32_bf8(bytes, false);
+#else
+  const Float2 two =
+      upper ? __builtin_amdgcn_cvt_pk_f32_fp8(bytes, true) : __builtin_amdgcn_cvt_pk_f32_fp8(bytes, false);
+#endif
+  return bit_cast<u32>(__builtin_amdgcn_cvt_pkrtz(two[0], two[1]));  // exact: fp16 holds them all
+}
+TK_DEVICE U2 widen_four(u32 bytes) { return U2{widen_two(bytes, false), widen_two(bytes, true)}; }
+#else
 /// fp16 holds e4m3 times 2^-8 under other exponents: the same bits, one place lower. By 146 in place of 1 the product with 2^8 is exact,
 /// and of a NaN, which would be 480, infinity; infinity times 0 makes it NaN again.
 constexpr float kOfWidened = 1.f / 146;
@@ -56,6 +70,7 @@ TK_DEVICE U2 widen_four(u32 bytes) {
   return U2{widen_two(__builtin_amdgcn_perm(0, bytes, 0x010c000cu)),
             widen_two(__builtin_amdgcn_perm(0, bytes, 0x030c020cu))};
 }
+#endif
 TK_DEVICE U4 widen(U2 eight) {
   const U2 low = widen_four(eight[0]), high = widen_four(eight[1]);
   return U4{low[0], low[1], high[0], high[1]};
@@ -95,5 +110,39 @@ TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int col
 #endif
   return made;
 }
+
+// --- S^T = K Q^T: its operands as q and k lie in memory, where the unit multiplies them so, else as T ---
+#if TK_NATIVE_FP8
+using Score = Element;  // of K in LDS
+using ScoreFragment = U2;
+using ScoreEight = U2;
+constexpr int kScoreDepth = 16;
+TK_DEVICE int score_depth_of(int half) { return 8 * half; }
+TK_DEVICE ScoreEight for_scores(Eight eight) { return eight; }
+TK_DEVICE Accumulator multiply_scores(U2 a, U2 b, Accumulator c) {
+#if defined(__GFX12__)
+  using I2 = int __attribute__((ext_vector_type(2)));
+  return __builtin_amdgcn_wmma_f32_16x16x16_fp8_fp8_w32_gfx12(bit_cast<I2>(a), bit_cast<I2>(b), c);
+#elif TK_FNUZ == 2
+  return __builtin_amdgcn_mfma_f32_32x32x16_bf8_bf8(bit_cast<i64>(a), bit_cast<i64>(b), c, 0, 0, 0);
+#else
+  return __builtin_amdgcn_mfma_f32_32x32x16_fp8_fp8(bit_cast<i64>(a), bit_cast<i64>(b), c, 0, 0, 0);
+#endif
+}
+TK_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+  return load_eight(rows, column < hdim ? row_bytes + column : 0x7fffffff);
+}
+#else
+using Score = T;
+using ScoreFragment = Fragment;
+using ScoreEight = U4;
+constexpr int kScoreDepth = kDepth;
+TK_DEVICE int score_depth_of(int half) { return depth_of(half); }
+TK_DEVICE ScoreEight for_scores(Eight eight) { return widen(eight); }
+TK_DEVICE Accumulator multiply_scores(Fragment a, Fragment b, Accumulator c) { return multiply_add(a, b, c); }
+TK_DEVICE ScoreFragment q_of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
+  return of_memory(rows, row_bytes, column, hdim);
+}
+#endif
 
 }  // namespace tilekiln::hip

@@ -17,13 +17,20 @@ constexpr i64 multiple = 8;         // elements: 16 bytes, what a lane loads at 
 constexpr i64 most_row = 1 << 22;   // elements from row to row: a tile's rows are counted in bytes of 31 bits
 constexpr i64 most_blocks = 65535;  // of the grid's second and third dimension
 
-// The smallest forward kernel whose name begins so, of the dtype, with dropout or without, that holds both head dims.
-[[maybe_unused]] const Kernel* find_forward(const char* name, i64 hdim_q, i64 hdim_v, bool bf16, bool dropout,
-                                            int fp8 = 0) {
+// As ForwardBuild has them.
+struct Format {
+  bool bf16;
+  int fp8, fnuz;
+};
+
+// The smallest forward kernel whose name begins so, of the format, with dropout or without, that holds both head dims.
+[[maybe_unused]] const Kernel* find_forward(const char* name, i64 hdim_q, i64 hdim_v, const Format& format,
+                                            bool dropout) {
   const Kernel* best = nullptr;
   find_kernel(name, [&](const Kernel& kernel) {
     const auto& build = build_as<ForwardBuild>(kernel);
-    if ((build.bf16 != 0) != bf16 || (build.dropout != 0) != dropout || build.fp8 != fp8) return false;
+    if ((build.bf16 != 0) != format.bf16 || build.fp8 != format.fp8 || build.fnuz != format.fnuz) return false;
+    if ((build.dropout != 0) != dropout) return false;
     if (build.hdim_q < hdim_q || build.hdim_v < hdim_v) return false;
     const auto area = [](const ForwardBuild& of) { return of.hdim_q * of.hdim_v; };
     if (best == nullptr || area(build) < area(build_as<ForwardBuild>(*best))) best = &kernel;

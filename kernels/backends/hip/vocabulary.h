@@ -15,6 +15,18 @@
 #ifndef TK_FP8
 #define TK_FP8 0
 #endif
+#ifndef TK_FNUZ
+#define TK_FNUZ 0  // 1: e4m3fnuz, 2: e5m2fnuz; 0: OCP's e4m3
+#endif
+// Whether the architecture converts and multiplies the format. FNUZ's are gfx942's, which has no OCP ones.
+#if TK_FP8 && ((defined(__gfx942__) && TK_FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !TK_FNUZ))
+#define TK_NATIVE_FP8 1
+#else
+#define TK_NATIVE_FP8 0
+#if TK_FNUZ
+#error "FNUZ formats are gfx942's"
+#endif
+#endif
 
 namespace tilekiln::hip {
 
@@ -35,6 +47,7 @@ using T16 = T __attribute__((ext_vector_type(16)));
 using S4 = short __attribute__((ext_vector_type(4)));
 using S8 = short __attribute__((ext_vector_type(8)));
 using S16 = short __attribute__((ext_vector_type(16)));
+using Float2 = float __attribute__((ext_vector_type(2)));
 using Float8 = float __attribute__((ext_vector_type(8)));
 using Float16 = float __attribute__((ext_vector_type(16)));
 using U2 = u32 __attribute__((ext_vector_type(2)));
@@ -168,13 +181,24 @@ TK_DEVICE float tanh(float x) {
   return size < 0.25f ? near : __builtin_copysignf(far, x);
 }
 
-/// Two values of [0, 1] as 16 bits each. bf16 without an instruction of its own rounds halves up, which costs a third of
-/// rounding to even; P is where the difference cannot be seen (kRoundP: 0 to even, 1 halves up).
-template <int kRoundP> TK_DEVICE u32 pack(float a, float b) {
+/// Whether P is rounded by more than an instruction: bf16 without a conversion of its own.
+constexpr bool kRoundsByHand =
 #if TK_BF16 && !defined(__gfx950__)
-  if constexpr (kRoundP == 1)
-    return __builtin_amdgcn_perm(bit_cast<u32>(b) + 0x8000u, bit_cast<u32>(a) + 0x8000u, 0x07060302u);
+    true;
+#else
+    false;
 #endif
+
+/// Bits of a float >= 0 whose upper half is it as bf16: to even, or halves up.
+TK_DEVICE float round_even(float a) {
+  const u32 bits = bit_cast<u32>(a);
+  return bit_cast<float>(bits + 0x7fffu + (bits >> 16 & 1));
+}
+TK_DEVICE float round_up(float a) { return bit_cast<float>(bit_cast<u32>(a) + 0x8000u); }
+
+/// Two values as 16 bits each, to even. With kCut, and where they are rounded by hand, their upper halves.
+template <bool kCut> TK_DEVICE u32 pack(float a, float b) {
+  if constexpr (kCut && kRoundsByHand) return __builtin_amdgcn_perm(bit_cast<u32>(b), bit_cast<u32>(a), 0x07060302u);
   return bit_cast<u32>(T2{T(a), T(b)});
 }
 

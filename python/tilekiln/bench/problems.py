@@ -15,6 +15,7 @@ from .settings import Settings
 
 NUMPY: dict[str, Any] = {
     "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp8": ml_dtypes.float8_e4m3fn,
+    "fp8fnuz": ml_dtypes.float8_e4m3fnuz, "bf8fnuz": ml_dtypes.float8_e5m2fnuz,
     "bf8": ml_dtypes.float8_e5m2, "fp64": np.float64, "bool": np.bool_,
 }  # fmt: skip
 POSITIVE = ("inv_rms", "inv_std", "smooth_scale", "row_scale", "column_scale", "q_descale", "k_descale", "v_descale",

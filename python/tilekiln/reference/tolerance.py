@@ -19,8 +19,8 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
   as a row's largest scores are, and two such sums meet in s - m (Higham and Mary 2019, "A new approach to
   probabilistic rounding error analysis").
 * weight = what else makes p wrong. fp32 and fp16: exp (7.5e-8), the running sum and the rescaling by exp(m - m') of
-  earlier blocks, some u each: 2^-20 = 16 u_fp32. fp8fp32 too. bf16 and fp8bf16 round p to bf16 before it meets v,
-  u_bf16 each, all to the same side at worst, and use a shorter exp (7.5e-5 = 2^-13.7): 2^-8 + 2^-12.
+  earlier blocks, some u each: 2^-20 = 16 u_fp32. fp8fp32 too. bf16, fp8bf16 and those of FNUZ round p to bf16
+  before it meets v, u_bf16 each, all to the same side at worst, and use a shorter exp (7.5e-5 = 2^-13.7): 2^-8 + 2^-12.
   Not in it: errors of one sign. Kernels sum 64 keys at a time, so that n keys whose weights and values are all alike
   drift by at most (64 + n / 64) u / 2 more, not by n u / 2 as a sum one by one does. (A decode of several key heads
   at once sums 1 to 8 at a time.)
@@ -98,6 +98,8 @@ TOLERANCE = {  # by the value of the dtype axis
     "fp16": Tolerance(out=2.0**-11, weight=2.0**-20, lse=2.0**-20, tiny=2.0**-24),
     "bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
     "fp8bf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
+    "fp8fnuzbf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
+    "bf8fnuzbf16": Tolerance(out=2.0**-8, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-126),
     "fp8": Tolerance(out=2.0**-4, weight=2.0**-8 + 2.0**-12, lse=2.0**-12, tiny=2.0**-10),
     "fp8fp32": Tolerance(out=2.0**-24, weight=2.0**-20, lse=2.0**-20, tiny=2.0**-126),
 }

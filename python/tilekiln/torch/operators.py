@@ -27,6 +27,8 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp8": torch.float8_e4m3fn,
     "bf8": torch.float8_e5m2,
+    "fp8fnuz": torch.float8_e4m3fnuz,
+    "bf8fnuz": torch.float8_e5m2fnuz,
     "int8": torch.int8,
     "int16": torch.int16,
     "int32": torch.int32,

@@ -19,6 +19,7 @@ __all__ = ["excess"]
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "kernels" / "attention" / "fmha_fwd" / "hip" / "forward.hip"
 FEATURES = {"window": 1, "alibi": 2, "softcap": 4, "lse": 8, "sink": 32, "bias": 64, "top_left": 128}
+ROUNDING = {"truncate": 0, "even": 256, "up": 512}  # of P in bf16, where no instruction does it
 LOG2E = 1.4426950408889634
 
 
@@ -33,7 +34,6 @@ class Build:
     tile_k: int = 64
     waves: int = 4
     reload_q: bool = False
-    round_p: int = 0
     dropout: bool = False
 
     @property
@@ -44,7 +44,6 @@ class Build:
             "TK_TILE_K": self.tile_k,
             "TK_WAVES": self.waves,
             "TK_RELOAD_Q": int(self.reload_q),
-            "TK_ROUND_P": self.round_p,
             "TK_DROPOUT": int(self.dropout),
         }
 
@@ -79,7 +78,7 @@ def spills(path: Path) -> int:
     )
 
 
-def arguments(problem: problems.Problem, made: dict[str, np.ndarray]) -> tuple[list[Any], int, int, int]:
+def arguments(problem: problems.Problem, made: dict[str, np.ndarray], rounding: str) -> tuple[list[Any], int, int, int]:
     """The fields of ForwardProblem in their order, then batch, nhead_q and the longest seqlen_q.
 
     Without dropout, sink columns and lengths of their own, which the tests of libraries have.
@@ -88,7 +87,7 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray]) -> tuple[l
     q, k, v, out = given["q"], given["k"], given["v"], made["out"]
     group, bhsd = q.ndim == 3, sizes.layout == "bhsd"
     row, head = (-2, -3) if bhsd else (-3, -2)
-    features = 0
+    features = ROUNDING[rounding]
 
     def strides(array: np.ndarray) -> tuple[int, int, int]:
         steps = [step // array.itemsize for step in array.strides]
@@ -157,17 +156,17 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray]) -> tuple[l
         np.int32(2**31 - 1),  # rows of packed arrays
         np.int32(2**31 - 1),
     ]
-    if problem.dtype.startswith("fp8"):  # scales of 1
+    if problem.dtype not in ("fp16", "bf16"):  # scales of 1
         fields += [*(np.uint64(0),) * 5, *(np.int64(0),) * 6, np.int32(30), np.float32(1)]
     return fields, len(sizes.lengths_q) if group else q.shape[0], q.shape[head], max(lengths_q, default=0)
 
 
 def run(
-    code: CodeObject, build: Build, problem: problems.Problem, seed: int = 1, **options: Any
+    code: CodeObject, build: Build, problem: problems.Problem, seed: int = 1, rounding: str = "truncate", **options: Any
 ) -> dict[str, np.ndarray]:
     """What the kernel makes. Raises FaultError."""
     made = problem.outputs()
-    fields, batch, nhead_q, seqlen_q = arguments(problem, made)
+    fields, batch, nhead_q, seqlen_q = arguments(problem, made, rounding)
     contiguous = all(field.array.flags.c_contiguous for field in fields if isinstance(field, Pointer))
     assert contiguous, "the executor takes contiguous arrays"
     blocks = -(-seqlen_q // build.tile_q)

@@ -47,7 +47,6 @@ def builds() -> dict[str, Build]:
                 kernel.dtype,
                 *(given[f"TK_{word}"] for word in ("HDIM_Q", "HDIM_V", "TILE_K", "WAVES")),
                 bool(given["TK_RELOAD_Q"]),
-                given["TK_ROUND_P"],
                 bool(given["TK_DROPOUT"]),
             )
     return found

@@ -24,13 +24,13 @@ LABEL = "emulated (functional), never run on AMD silicon"
 LEAST_OVERLAPPED = 0.75  # of the matrix peak, from head dim 128 on
 WORSE = 0.02  # how much worse than recorded a figure may be
 
-# Cycles on one SIMD of one matrix instruction, by architecture and the shape in its name.
+# Cycles on one SIMD of one matrix instruction, by architecture and the shape in its name; of 8 bits where they differ.
 MATRIX_CYCLES = {
     "gfx90a": {"32x32x8": 64, "16x16x16": 32},
-    "gfx942": {"32x32x8": 32, "16x16x16": 16},
+    "gfx942": {"32x32x8": 32, "16x16x16": 16, "32x32x16": 32},
     "gfx950": {"32x32x16": 32, "16x16x32": 16},
     "gfx1100": {"16x16x16": 32},
-    "gfx1201": {"16x16x16": 16},
+    "gfx1201": {"16x16x16": 16, "16x16x16_fp8_fp8": 8},
 }
 VALU_CYCLES = {64: 4, 32: 1}  # by wave size
 LDS_BYTES_PER_CLOCK = 128
@@ -85,7 +85,9 @@ def lds_bytes(mnemonic: str, lanes: int) -> int:
 def matrix_cycles(architecture: str, mnemonic: str) -> int:
     """Raises KeyError for a product whose cycles nobody looked up."""
     shape = re.search(r"\d+x\d+x\d+", mnemonic)
-    return MATRIX_CYCLES[architecture][shape.group() if shape else mnemonic]
+    known = MATRIX_CYCLES[architecture]
+    of_kind = next((cycles for name, cycles in known.items() if shape and mnemonic.endswith(name)), None)
+    return of_kind or known[shape.group() if shape else mnemonic]
 
 
 def notes(path: str | os.PathLike[str]) -> dict[str, int]:

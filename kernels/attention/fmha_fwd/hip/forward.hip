@@ -10,9 +10,12 @@
 // With TK_CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
 // head, and a workgroup may have a part of the keys (the splits of decode).
 //
-// With TK_FP8 q, k and v are e4m3, which fp16 holds exactly: they are widened on their way to LDS and registers, and P is fp16.
+// With TK_FP8 q, k and v are of 8 bits, which fp16 holds exactly. Where the architecture multiplies the format (TK_NATIVE_FP8), q and k
+// meet as they are; else they are widened on their way to LDS and registers, as v always is: P is fp16.
 //
-// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_ROUND_P, TK_DROPOUT, TK_CACHE.
+// P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no instruction does it.
+//
+// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE.
 #include "kernels/backends/hip/vocabulary.h"
 #ifndef TK_CACHE
 #define TK_CACHE 0
@@ -45,7 +48,7 @@ constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThrea
 constexpr int kTileQ = TK_WAVES * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
 
-static_assert(kHdimQ % kDepth == 0, "hdim_q of the kernel must be a multiple of the product's depth");
+static_assert(kHdimQ % kScoreDepth == 0, "hdim_q of the kernel must be a multiple of the product's depth");
 static_assert(kHdimV % kRows == 0, "hdim_v of the kernel must be a multiple of the product's rows");
 static_assert(kTileK % kRows == 0, "the key tile must be a multiple of the product's rows");
 static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as many pieces of K as any other");
@@ -246,11 +249,11 @@ struct Mover {
     }
   }
 
-  TK_DEVICE void store(const Mover& m, T* shared_k, T* shared_v) {
+  TK_DEVICE void store(const Mover& m, Score* shared_k, T* shared_v) {
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
-      *(U4*)(shared_k + row * kRowK + column) = widen(m.k[c]);
+      *(ScoreEight*)(shared_k + row * kRowK + column) = for_scores(m.k[c]);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
@@ -414,11 +417,11 @@ using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
                                                                                      kTileK, kThreads, TK_BF16,
-                                                                                     TK_DROPOUT, TK_FP8};
+                                                                                     TK_DROPOUT, TK_FP8, TK_FNUZ};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_fwd(Problem p) {
-  TK_SHARED T shared_k[kTileK * kRowK];
+  TK_SHARED Score shared_k[kTileK * kRowK];
   TK_SHARED T shared_v[kHdimV * kRowV];
 #if TK_DROPOUT
   TK_SHARED unsigned char shared_bytes[TK_WAVES * 1024];
@@ -441,9 +444,10 @@ void tilekiln_fmha_fwd(Problem p) {
   const int q_row =
       TK_CACHE && !inside ? 0x40000000 : ((query.row - w.first_query) * p.q_row + query.head * int(p.q_head)) * kSize;
 #if !TK_RELOAD_Q
-  Fragment q[kHdimQ / kDepth];
+  ScoreFragment q[kHdimQ / kScoreDepth];
 #pragma unroll
-  for (int d = 0; d < kHdimQ / kDepth; d++) q[d] = of_memory(q_rows, q_row, d * kDepth + depth_of(query.half), p.hdim_q);
+  for (int d = 0; d < kHdimQ / kScoreDepth; d++)
+    q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
 #endif
 
   const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
@@ -477,14 +481,15 @@ void tilekiln_fmha_fwd(Problem p) {
     for (int block = 0; block < kTileK / kRows; block++) {
       x.s[block] = Accumulator(0.f);
 #pragma unroll
-      for (int d = 0; d < kHdimQ / kDepth; d++) {
-        const T* at = shared_k + (block * kRows + query.lane) * kRowK + d * kDepth + depth_of(query.half);
+      for (int d = 0; d < kHdimQ / kScoreDepth; d++) {
+        const int column = d * kScoreDepth + score_depth_of(query.half);
+        const Score* at = shared_k + (block * kRows + query.lane) * kRowK + column;
 #if TK_RELOAD_Q
-        const Fragment q_piece = of_memory(q_rows, q_again, d * kDepth + depth_of(query.half), p.hdim_q);
+        const ScoreFragment q_piece = q_of_memory(q_rows, q_again, column, p.hdim_q);
 #else
-        const Fragment q_piece = q[d];
+        const ScoreFragment q_piece = q[d];
 #endif
-        x.s[block] = multiply_add(*(const Fragment*)at, q_piece, x.s[block]);
+        x.s[block] = multiply_scores(*(const ScoreFragment*)at, q_piece, x.s[block]);
       }
     }
 #if TK_FP8
@@ -498,11 +503,15 @@ void tilekiln_fmha_fwd(Problem p) {
 #if TK_DROPOUT
     drop(p, w, query, n, shared_bytes + wave * 1024, x);
 #endif
+    if constexpr (kRoundsByHand) {
+      if (p.features & kRoundEven) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_even(x.s[block][r]); });
+      if (p.features & kRoundUp) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_up(x.s[block][r]); });
+    }
 #pragma unroll
     for (int block = 0; block < kTileK / kRows; block++)
 #pragma unroll
       for (int part = 0; part < kRows / kDepth; part++) {
-        const Fragment probability = of_accumulator<TK_ROUND_P>(x.s[block], part, query.half);
+        const Fragment probability = of_accumulator<true>(x.s[block], part, query.half);
 #pragma unroll
         for (int d = 0; d < kHdimV / kRows; d++)
           query.out[d] = multiply_add(

@@ -5,13 +5,15 @@ namespace tilekiln::hip {
 
 /// Bits of ForwardProblem::features. A feature that is off costs its test, once a tile.
 enum Feature : int {
-  kWindow = 1,     // window_left, window_right, sink_keys
-  kAlibi = 2,      // alibi_slopes
-  kSoftcap = 4,    // softcap
-  kLse = 8,        // lse
-  kSink = 32,      // sink
-  kBias = 64,      // bias
-  kTopLeft = 128,  // the diagonal of window and alibi starts at the first query and key, not at the last ones
+  kWindow = 1,       // window_left, window_right, sink_keys
+  kAlibi = 2,        // alibi_slopes
+  kSoftcap = 4,      // softcap
+  kLse = 8,          // lse
+  kSink = 32,        // sink
+  kBias = 64,        // bias
+  kTopLeft = 128,    // the diagonal of window and alibi starts at the first query and key, not at the last ones
+  kRoundEven = 256,  // bf16 P is rounded to even; without these two its upper half is taken
+  kRoundUp = 512,    // to nearest, halves up
 };
 
 /// Strides are in elements; of a row, a head, a batch. Packed sequences have no batches: their rows begin at seqstart_q[b].
@@ -100,7 +102,8 @@ struct ForwardBuild {
   int threads;
   int bf16;     // else fp16
   int dropout;  // always; else never
-  int fp8;      // 0: no; 1: e4m3 in, bf16 out; 2: fp32 out
+  int fp8;      // 0: no; 1: out is bf16; 2: out is fp32
+  int fnuz;     // of fp8: 0: e4m3; 1: e4m3fnuz; 2: e5m2fnuz
 };
 
 struct CombineBuild {

@@ -61,15 +61,35 @@ void fill_scales(const FwdKernelProblem& of, ScaledProblem* to) {
   to->v_descale_batch = of.steps.v_descale, to->v_descale_head = p.v_descale_head;
 }
 
+Format format_of(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16: return {true, 0, 0};
+    case Dtype::fp8bf16: return {false, 1, 0};
+    case Dtype::fp8fp32: return {false, 2, 0};
+    case Dtype::fp8fnuzbf16: return {false, 1, 1};
+    case Dtype::bf8fnuzbf16: return {false, 1, 2};
+    default: return {false, 0, 0};
+  }
+}
+
+// Beside the features of the call: how the instance rounds P, an axis of its algorithm.
+int rounding_of(const Choice& choice) {
+  enum { even, up, truncate };  // values of p_rounding
+  switch (choice.how->fields[tilekiln::fmha_fwd::fields::p_rounding]) {
+    case even: return kRoundEven;
+    case up: return kRoundUp;
+    default: return 0;
+  }
+}
+
 tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
   const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->codes, site.choice->row->integers);
   const Dtype dtype = p.features.dtype;
-  const int fp8 = dtype == Dtype::fp8bf16 ? 1 : dtype == Dtype::fp8fp32 ? 2 : 0;
-  const Kernel* const kernel =
-      find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q), static_cast<i64>(instance.hdim_v),
-                   dtype == Dtype::bf16, p.features.dropout, fp8);
+  const Format format = format_of(dtype);
+  const Kernel* const kernel = find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q),
+                                            static_cast<i64>(instance.hdim_v), format, p.features.dropout);
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   const auto& build = build_as<ForwardBuild>(*kernel);
   const i64 blocks = (i64(of.seqlen_q) + build.tile_q - 1) / build.tile_q;
@@ -78,6 +98,7 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   ScaledProblem row = {};  // what other kernels take is its beginning
   fill_scales(of, &row);
   fill_scores(p, &row);
+  row.features |= rounding_of(*site.choice);
   fill_addresses(of, &row);
   row.seqlen_q = of.seqlen_q;
   row.seqlen_k = of.seqlen_k;
@@ -92,7 +113,7 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
                  {static_cast<unsigned>(blocks), static_cast<unsigned>(p.nhead_q), static_cast<unsigned>(of.batch)},
                  static_cast<unsigned>(build.threads),
                  &row,
-                 fp8 != 0 ? sizeof(ScaledProblem) : sizeof(ForwardProblem)});
+                 format.fp8 != 0 ? sizeof(ScaledProblem) : sizeof(ForwardProblem)});
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ i64 pool_bytes(i64 pages, i64 page, i64 last) {
 }
 
 [[maybe_unused]] const Kernel* find_cache(const KvProblem& p) {
-  return find_forward("fmha_cache_", p.hdim_q, p.hdim_v, p.dtype == fmha::KvDtype::bf16, p.features.dropout);
+  return find_forward("fmha_cache_", p.hdim_q, p.hdim_v, {p.dtype == fmha::KvDtype::bf16, 0, 0}, p.features.dropout);
 }
 
 [[maybe_unused]] tilekiln_status launch_cache(const Site& site, const KvKernelProblem& of, const Kernel& kernel,

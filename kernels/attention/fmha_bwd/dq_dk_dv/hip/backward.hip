@@ -352,8 +352,8 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
         finish(p, s, w, block, lse_log2, delta, bytes, x);
 #pragma unroll
         for (int part = 0; part < kRows / kDepth; part++) {
-          const Fragment weights = of_accumulator<0>(x.p, part, w.half);
-          const Fragment slopes = of_accumulator<0>(x.ds, part, w.half);
+          const Fragment weights = of_accumulator<false>(x.p, part, w.half);
+          const Fragment slopes = of_accumulator<false>(x.ds, part, w.half);
 #pragma unroll
           for (int d = 0; d < kHdim / kRows; d++) {
             const int at = (d * kRows + w.lane) * kRowQ + block;
