@@ -100,11 +100,12 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     target = tree().target(engine.target)
     kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.symbol == engine.symbol)
     compiler = flags(graph.at(engine.source), target.flags, kernel.dtype, kernel.file.define, [graph.at(".")])
+    lds = str(target.limits["lds_bytes"])
     limits = " ".join(f"{name}={most}" for name, most in target.limits.items())
     job = Job(
         "compile",
         f"{kernel.name} for {engine.target}",
-        [[graph.at(f"{HERE}/code_object.py"), OUT, kernel.name, engine.symbol, engine.target, "--", *compiler]],
+        [[graph.at(f"{HERE}/code_object.py"), OUT, kernel.name, engine.symbol, engine.target, lds, "--", *compiler]],
         identity=f"clang {LLVM} {limits}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor clang's is in a signature
