@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
 #include "kernels/gemm/gemm/cuda/row.h"
@@ -12,6 +13,7 @@
 
 using tilekiln::cuda::fmha_fwd::AmpereRow;
 using tilekiln::cuda::fmha_fwd::Row;
+using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
 using ProductRow = tilekiln::cuda::gemm::Row;
 
@@ -29,6 +31,7 @@ Row stub_row = {};
 BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
 ProductRow stub_product = {};
 AmpereRow stub_ampere_row = {};
+AmpereBackwardRow stub_ampere_backward_row = {};
 int stub_together = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
 // The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
 int stub_sequences[4][16] = {};
@@ -38,6 +41,11 @@ EXPORT int stub_row_bytes() { return sizeof(Row); }
 EXPORT void stub_ampere_steps(int64_t* to) {
   const AmpereRow& p = stub_ampere_row;
   const int64_t steps[] = {p.q_batch, p.q_head, p.q_row, p.k_page, p.k_head, p.k_row, p.hdim_q};
+  memcpy(to, steps, sizeof(steps));
+}
+EXPORT void stub_backward_steps(int64_t* to) {
+  const AmpereBackwardRow& p = stub_ampere_backward_row;
+  const int64_t steps[] = {p.q_batch, p.q_head, p.q_row, p.k_batch, p.k_head, p.k_row, p.v_batch};
   memcpy(to, steps, sizeof(steps));
 }
 EXPORT void stub_product_sizes(int* to) {
@@ -90,6 +98,8 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
   stub_grid = grid, stub_threads = threads, stub_shared_bytes = shared_bytes;
   stub_stream = reinterpret_cast<uint64_t>(stream);
   strncpy(stub_name, static_cast<const char*>(function), sizeof(stub_name) - 1);
+  if (strcmp(stub_name, "fmha_bwd_ampere") == 0)
+    memcpy(&stub_ampere_backward_row, parameters[0], sizeof(AmpereBackwardRow));
   if (strncmp(stub_name, "fmha_bwd", 8) == 0) {
     memcpy(&stub_backward_row, parameters[0], sizeof(BackwardRow));
     return ++stub_stages, 0;

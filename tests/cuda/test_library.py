@@ -243,16 +243,21 @@ def test_every_row_has_a_kernel(receipt: str, count: int) -> None:
 def test_every_row_of_sm80_has_a_kernel() -> None:
     plan = resolve("flash", ["cuda-sm80"])
     held = kernels.of_plan(plan)
-    assert len(held) == 18
+    assert len(held) == 22
     assert {instance.family for instance in plan.instances} == {
         "fmha_fwd", "fmha_fwd_splitkv", "fmha_fwd_splitkv_combine", "fmha_fwd_pagedkv", "fmha_fwd_appendkv",
-        "fmha_batch_prefill",
+        "fmha_batch_prefill", "fmha_bwd_dq_dk_dv", "fmha_bwd_dot_do_o", "fmha_bwd_convert_dq",
     }  # fmt: skip
     for instance in plan.instances:
         if instance.how.pipeline in ("append", "combine"):
             continue
         signature, tile = instance.signature, str(instance.algorithm["tile"])
         hdims = {axis: signature[axis] for axis in ("hdim_q", "hdim_v") if axis in signature}
+        if "fmha_bwd" in instance.family:
+            hdim = 64 if max(hdims.values()) <= 64 else 128
+            assert f"fmha_bwd_ampere_d{hdim}-{signature['dtype']}" in {kernel.name for kernel in held.values()}
+            assert tile.split("x", maxsplit=1)[0] == str(8192 // hdim)
+            continue
         of_pipeline = {"ampere": "ampere_d", "decode": "decode"}[instance.how.pipeline]
         assert any(
             of_pipeline in kernel.name

@@ -63,14 +63,17 @@ def find_loops(text: str, of: re.Pattern[str] = PRODUCTS) -> list[Loop]:
         name = part.split(maxsplit=1)[0]
         lines = [(int(m[1], 16), m[2]) for m in re.finditer(r"^\s*/\*([0-9a-f]{4,})\*/\s+(.*?);", part, re.M)]
         exits = [address for address, line in lines if re.search(r"\bEXIT\b", line)]
-        end = max(exits, default=0)  # behind the last EXIT lie cold stubs that jump back
+        products = [address for address, line in lines if of.search(line)]
+        last = max(exits, default=0)  # behind it lie cold stubs that jump back
+        end = last if last > max(products, default=0) else lines[-1][0] + 1
         back = []
         for address, line in lines:
             jump = re.search(r"\bBRA\S*\s+(?:.*,\s*)?0x([0-9a-f]+)", line)
             if jump and int(jump[1], 16) < address < end:
                 back.append((int(jump[1], 16), address))
-        products = [address for address, line in lines if of.search(line)]
         holding = [span for span in back if any(span[0] <= at <= span[1] for at in products)]
+        # Loops lie in each other or apart; a stub behind them jumps into one.
+        holding = [at for at in holding if not any(low < at[0] <= high < at[1] for low, high in holding)]
         for low, high in holding:
             if any(other != (low, high) and low <= other[0] and other[1] <= high for other in holding):
                 continue

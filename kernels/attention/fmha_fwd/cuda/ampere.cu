@@ -9,9 +9,9 @@
 // every feature; keys in pages have a kernel of their own, which looks up every row of a tile.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 64), WARPS, BLOCKS, KEYS (at most 64); TILEKILN_FP16 for fp16.
+#include "kernels/attention/cuda/copy_rows.h"
 #include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
-#include "kernels/backends/cuda/mma.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
@@ -24,53 +24,16 @@ struct Shared {
   Tile tile;
 };
 
-// Where piece `piece` of 8 elements of row `row` lies in a swizzled tile of rows of kHdim elements, in bytes.
-template <int kHdim> TILEKILN_DEVICE uint32_t place(int row, int piece) {
-  return row * kHdim * 2 + ((piece ^ (row & 7)) << 4);
-}
-
-// The pieces of a tile that this thread copies: f(row, piece) of each.
-template <int kHdim, int kRows, int kUnroll, class Function> TILEKILN_DEVICE void each_piece(Function&& f) {
-  constexpr int kPieces = kHdim / 8, kCount = kRows * kPieces / kThreads;
-  constexpr bool kColumns = kThreads % kPieces == 0;  // a thread has one column of pieces
-  static_assert(kRows * kPieces % kThreads == 0, "every thread has as many pieces");
-#pragma unroll kUnroll
-  for (int i = 0; i < kCount; ++i) {
-    const int at = threadIdx.x + (kColumns ? 0 : i * kThreads);
-    f(at / kPieces + (kColumns ? i * (kThreads / kPieces) : 0), at % kPieces);
-  }
-}
-
-// Which rows of a tile there are: [begin, end), and those below `sinks`. The others are zeros, and so are columns from `hdim` on.
-struct Rows { int begin, end, sinks; };
-
-// Rows of `row_step` elements from `data` on.
-template <int kHdim, int kRows>
-TILEKILN_DEVICE void load_rows(uint32_t to, const uint16_t* data, int64_t row_step, int hdim, const Rows& rows) {
-  if (rows.begin <= 0 && rows.end >= kRows) {
-    each_piece<kHdim, kRows, kRows>([&](int row, int piece) {
-      copy_async(to + place<kHdim>(row, piece), data + row * row_step + piece * 8, piece * 8 < hdim);
-    });
-  } else {
-    each_piece<kHdim, kRows, 4>([&](int row, int piece) {
-      const bool inside = row < rows.end && (row >= rows.begin || row < rows.sinks) && piece * 8 < hdim;
-      copy_async(to + place<kHdim>(row, piece), inside ? data + row * row_step + piece * 8 : data, inside);
-    });
-  }
-}
-
 // Rows of keys that lie in pages, from key `first` on.
 template <int kHdim, int kRows>
 TILEKILN_DEVICE void load_pages(uint32_t to, const uint16_t* data, int64_t page_step, int64_t row_step, int hdim,
                                 const Rows& rows, const Row& p, const Keys& keys, int first) {
-  each_piece<kHdim, kRows, 4>([&](int row, int piece) {
+  each_piece<kHdim, kRows, kThreads, 4>([&](int row, int piece) {
     const bool inside = row < rows.end && (row >= rows.begin || row < rows.sinks) && piece * 8 < hdim;
     const Page page = inside ? find_page(p, keys, keys.first + first + row) : Page{0, 0};
     copy_async(to + place<kHdim>(row, piece), data + page.number * page_step + page.key * row_step + piece * 8, inside);
   });
 }
-
-TILEKILN_DEVICE float (&block(float* sums, int at))[4] { return *reinterpret_cast<float (*)[4]>(sums + 4 * at); }
 
 template <bool kGeneral, bool kPages>
 TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, float (&o)[kBlocks][kHdimV / 2],
@@ -93,14 +56,14 @@ TILEKILN_DEVICE void key_tiles(const AmpereRow& a, Shared& s, const Keys& keys, 
     if constexpr (kPages)
       load_pages<kHdimQ, kKeys>(k_at, k, a.k_page, a.k_row, a.hdim_q, rows_of(n), p, keys, n * kKeys);
     else
-      load_rows<kHdimQ, kKeys>(k_at, k + int64_t(n) * kKeys * a.k_row, a.k_row, a.hdim_q, rows_of(n));
+      load_rows<kHdimQ, kKeys, kThreads>(k_at, k + int64_t(n) * kKeys * a.k_row, a.k_row, a.hdim_q, rows_of(n));
     copy_async_commit();
   };
   const auto load_v = [&](int n) {
     if constexpr (kPages)
       load_pages<kHdimV, kKeys>(v_at, v, a.v_page, a.v_row, p.hdim_v, rows_of(n), p, keys, n * kKeys);
     else
-      load_rows<kHdimV, kKeys>(v_at, v + int64_t(n) * kKeys * a.v_row, a.v_row, p.hdim_v, rows_of(n));
+      load_rows<kHdimV, kKeys, kThreads>(v_at, v + int64_t(n) * kKeys * a.v_row, a.v_row, p.hdim_v, rows_of(n));
     copy_async_commit();
   };
   // Key tiles [unmasked, masked_until) are seen whole by every row of this warp.
@@ -196,7 +159,8 @@ template <bool kPages> TILEKILN_DEVICE void forward(const AmpereRow& a, Shared& 
   __syncthreads();
   const uint16_t* const q =
       a.q + decoded.b * a.q_batch + decoded.h * a.q_head + (int64_t(decoded.start_q) + decoded.row) * a.q_row;
-  load_rows<kHdimQ, kQueryRows>(shared_address(s.q), q, a.q_row, a.hdim_q, {0, decoded.seqlen_q - decoded.row, 0});
+  load_rows<kHdimQ, kQueryRows, kThreads>(shared_address(s.q), q, a.q_row, a.hdim_q,
+                                          {0, decoded.seqlen_q - decoded.row, 0});
   float o[kBlocks][kHdimV / 2] = {};
   Running running[kBlocks];
   if (kPages || p.features & (kSoftcap | kAlibi | kBias | kDropout)) {

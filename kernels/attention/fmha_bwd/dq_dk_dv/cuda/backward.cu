@@ -21,15 +21,12 @@
 // -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16, JITTER for random sleeps in loader and writers (a test of the order);
 // UNORDERED for adds in any order to sums that are zero before, to time what the order costs.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"
-#include "kernels/backends/cuda/dropout.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/scores.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a hang would take the device along
-
-// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
-enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
+constexpr int kStages = 2, kThreads = 384;
 
 // dQ on its way out, by step parity: blocks of the warpgroups, or where they are to add them.
 template <bool> struct Leaving { float block[2][2][64 * 64]; };
@@ -155,17 +152,12 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
         jitter(step * 3 + 1);
 #ifndef UNORDERED
         if (before > 0) {  // before the data is waited for, so that a poll is off the critical path
-          unsigned done;
-          int polls = 0;
-          do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
-            if (++polls > kMostPolls) __trap();
-          } while (done != unsigned(before));
+          await_turn(counter, before);
           async_proxy_fence();
         }
 #endif
         let_leave(s, s.dq, u, step >> 1 & 1, sums, before == 0);
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+        end_turn(counter);
       }
       __syncwarp();
     }
@@ -174,7 +166,7 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
 
 TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   const Order<kQueryRows, kKeys, true> order(p);
-  const int lane = thread & 31, warp = thread >> 5, c2 = (lane & 3) * 2;
+  const int lane = thread & 31, warp = thread >> 5;
   constexpr int kColumns = kWide ? 128 : kHdim;  // of dk and dv that this warpgroup has
   const int own_keys = kWide ? 0 : w * 64;       // its first key in the tile
   float dk[kColumns / 2], dv[kColumns / 2], score[kQueryRows / 2], dq[32];
@@ -257,8 +249,6 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 
   // One query tile. `first` is a template argument: a product in a branch makes ptxas wait for all of them.
   const auto query_tile = [&](auto first, auto extras, int g, int m) {
-    constexpr bool kDrops = extras.value == kDropped || extras.value == kGeneral;
-    constexpr bool kBends = extras.value == kCapped || extras.value == kGeneral;
     // Asked anew: else every descriptor of k and v is worked out ahead, and they are more than the registers hold.
     if constexpr (kWide) step = uniform(step), k = uniform(k), v = uniform(v);
     const int slot = step % kStages;
@@ -272,115 +262,16 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         issue_dk_dq(step - 1);
       }
     }
-    const int first_key = t.tile * kKeys + own_keys, key = first_key + warp * 16 + (lane >> 2),
-              row = m * kQueryRows + c2;
-    const auto sequence = [&] { return t.head / p.nhead_k; };
-    const auto head = [&] { return t.head % p.nhead_k * order.group + g; };
-    DroppedKeys<kQueryRows / 8> dropped;
-    if constexpr (kDrops) {
-      if (extras.value == kDropped || p.features & kDropout) {
-        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
-        dropped.draw(d, sequence() * p.nhead_q + head(), m * kQueryRows, first_key + warp * 16);
-      } else {
-        dropped.none();
-      }
-    }
+    Scores<extras.value, kQueryRows, 64> scores(p, t, order.group, g, m, t.tile * kKeys + own_keys, warp * 16, lane,
+                                                weight);
+    scores.draw();
     if constexpr (!first.value && !kWide) {
       product_wait<2>();
     } else {
       product_wait<0>();
     }
     pin(score);
-    const int low = m * kQueryRows + t.of.shift, high = low + kQueryRows - 1;  // the diagonal of this tile's rows
-    const float2* lse = reinterpret_cast<const float2*>(s.lse[slot] + c2);
-    // Row column j is seen iff begin <= column <= end, by half.
-    const auto seen_from = [&](int half) {
-      const int at = key + 8 * half;
-      return at < t.of.seqlen_k ? at - p.right - low - c2 : kQueryRows;
-    };
-    const auto seen_until = [&](int half) {
-      const int at = key + 8 * half;
-      return at < p.sink_keys ? kQueryRows : at + p.left - low - c2;
-    };
-    uint32_t share[extras.value == kPlain ? 1 : kQueryRows / 16][4];  // of dS: undropped, times the slope
-    if constexpr (!kBends) {
-      if (extras.value == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
-        const float slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
-        const float distance = float(row + t.of.shift - key);
-#pragma unroll
-        for (int j = 0; j < kQueryRows / 2; ++j)
-          score[j] -= slope * fabsf(distance + float((j >> 2) * 8 + (j & 1) - (j >> 1 & 1) * 8));
-      }
-#pragma unroll
-      for (int j = 0; j < kQueryRows / 8; ++j) {
-        const float2 l = lse[j * 4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          score[4 * j + i] = exp2_approx(__fmaf_rn(score[4 * j + i], p.score_scale_log2, i & 1 ? -l.y : -l.x));
-      }
-      if (first_key + 63 > low + p.right || first_key < high - p.left || first_key + 64 > t.of.seqlen_k) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int begin = seen_from(half), end = seen_until(half);
-#pragma unroll
-          for (int j = 0; j < kQueryRows / 2; ++j)
-            if ((j >> 1 & 1) == half && ((j >> 2) * 8 + (j & 1) < begin || (j >> 2) * 8 + (j & 1) > end))
-              score[j] = 0.f;
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kQueryRows / 16; ++i)
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
-          if constexpr (kDrops) {
-            share[i][u] = weight[i][u];
-            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
-          }
-        }
-    } else {
-      if (extras.value == kGeneral && p.features & kBias) {
-        const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
-                               (start_q(p, sequence()) + row) * p.bias_row + key;
-#pragma unroll
-        for (int j = 0; j < kQueryRows / 2; ++j) {
-          const int at = row + (j >> 2) * 8 + (j & 1), half = j >> 1 & 1;
-          const bool inside = at < t.of.seqlen_q && key + 8 * half < t.of.seqlen_k;
-          score[j] += p.bias_scale * element(load_if(inside, from + ((j >> 2) * 8 + (j & 1)) * p.bias_row + 8 * half));
-        }
-      }
-      float slope = 0.f, distance = 0.f;
-      if (extras.value == kGeneral && p.features & kAlibi) {
-        slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
-        distance = float(row + t.of.shift - key);
-      }
-      const bool capped = extras.value == kCapped || p.features & kSoftcap;
-      const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
-#pragma unroll
-      for (int i = 0; i < kQueryRows / 16; ++i)
-#pragma unroll
-        for (int u = 0; u < 4; ++u) {
-          const float2 l = lse[(2 * i + u / 2) * 4];
-          float made[2], bent[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const int column = (2 * i + u / 2) * 8 + e, half = u % 2;
-            float x = score[8 * i + 2 * u + e], rest = 1.f;
-            if constexpr (kBends) {
-              const float tanh = tanh_approx(x * p.softcap_inner);  // without a cap: 0
-              x = capped ? tanh * p.softcap : x;
-              rest = __fmaf_rn(-tanh, tanh, 1.f);
-            }
-            if (extras.value == kGeneral) x -= slope * fabsf(distance + float(column - half * 8));
-            x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, e ? -l.y : -l.x));
-            made[e] = column < begin[half] || column > end[half] ? 0.f : x;
-            bent[e] = made[e] * rest;
-          }
-          weight[i][u] = pack(made[0], made[1]);
-          share[i][u] = pack(bent[0], bent[1]);
-          if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
-        }
-    }
+    scores.weigh(score, s.lse[slot]);
     if constexpr (!first.value && !kWide) {
       product_wait<0>();
       pin(dk);
@@ -389,7 +280,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     }
     wait(s.dout_full[slot], phase);
     const uint32_t dout = shared_address(s.dout[slot]);
-    if constexpr (kDrops) {
+    if constexpr (scores.kDrops) {
 #pragma unroll
       for (int i = 0; i < kQueryRows / 16; ++i) pin(weight[i]);
     }
@@ -404,34 +295,13 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     if constexpr (!first.value && !kWide) hand_over_dq(s.dq, step - 1);
     product_wait<1>();
     pin(score);
-    const float2* delta = reinterpret_cast<const float2*>(s.delta[slot] + c2);
     const int quarter = lane >> 3, to_row = own_keys + warp * 16 + (quarter & 1) * 8 + (lane & 7);
     const uint32_t own_ds = shared_address(s.ds[step & 1]) + (kWide ? w * 64 * 128 : 0), ds = own_ds + to_row * 128;
-    uint16_t* dbias = nullptr;
-    if constexpr (extras.value == kGeneral)
-      dbias = p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head +
-              (start_q(p, sequence()) + row) * p.dbias_row + key;
+    uint16_t* const dbias = scores.dbias();
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
-      const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
       uint32_t word[4];
-#pragma unroll
-      for (int u = 0; u < 4; ++u) {
-        float low_p, high_p;
-        unpack(extras.value == kPlain ? weight[i][u] : share[extras.value == kPlain ? 0 : i][u], low_p, high_p);
-        if constexpr (kDrops) {
-          dropped.scale(score[8 * i + 2 * u], 2 * i + u / 2, u % 2, 0, p.keep_scale);
-          dropped.scale(score[8 * i + 2 * u + 1], 2 * i + u / 2, u % 2, 1, p.keep_scale);
-        }
-        word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
-        if (extras.value == kGeneral) {
-          const int at = row + (2 * i + u / 2) * 8;
-          const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k && !(kWide && w != 0);
-          store_if(inside && at < t.of.seqlen_q, dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
-          store_if(inside && at + 1 < t.of.seqlen_q, dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
-                   word[u] >> 16);
-        }
-      }
+      scores.differentiate(i, score, s.delta[slot], dbias, !(kWide && w != 0), word);
       store_matrices(ds + i / 4 * kKeys * 128 + ((i % 4 * 2 + (quarter >> 1)) ^ (to_row & 7)) * 16, word);
     }
     async_shared_fence();

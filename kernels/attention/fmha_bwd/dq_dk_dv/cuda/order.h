@@ -50,7 +50,7 @@ TILEKILN_DEVICE int start_k(const Row& p, int b) {
 // The number of query tile m of head h of sequence b. Sequences, packed or not, have tiles of their own.
 template <int kQueryRows> TILEKILN_DEVICE int64_t tile_of(const Row& p, int b, int h, int m) {
   if (!(p.features & kGroup)) return (int64_t(b) * p.nhead_q + h) * p.query_tiles + m;
-  return int64_t(h) * p.packed_tiles + start_q(p, b) / kQueryRows + b + m;
+  return int64_t(h) * p.head_tiles + start_q(p, b) / kQueryRows + b + m;
 }
 
 // The extent of sequence b, whatever the mode.
@@ -73,8 +73,8 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
 
   __device__ __forceinline__ explicit Order(const Row& row) : p(row), group(row.nhead_q / row.nhead_k) {}
 
-  // Of all sequences: from a tile of one query head to that of the next.
-  __device__ __forceinline__ int64_t head_tiles() const { return kPacked ? p.packed_tiles : p.query_tiles; }
+  // From a tile of one query head to that of the next.
+  __device__ __forceinline__ int64_t head_tiles() const { return p.head_tiles; }
   __device__ __forceinline__ int query_tiles(const Turn& t) const { return kPacked ? t.of.query_tiles : p.query_tiles; }
   __device__ __forceinline__ int key_tiles(const Turn& t) const { return kPacked ? t.of.key_tiles : p.key_tiles; }
   __device__ __forceinline__ int lists(const Turn& t) const { return kPacked ? t.of.lists : p.lists; }
@@ -191,5 +191,22 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     return __reduce_add_sync(~0u, count);
   }
 };
+
+constexpr int kMostPolls = 1 << 22;  // of a counter before the kernel traps: a hang would take the device along
+
+// Waits until `before` adds are done. One thread.
+TILEKILN_DEVICE void await_turn(const unsigned* counter, int before) {
+  unsigned done;
+  int polls = 0;
+  do {
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(done) : "l"(counter) : "memory");
+    if (++polls > kMostPolls) __trap();
+  } while (done != unsigned(before));
+}
+
+// One more add is done. One thread, after the others' barrier.
+TILEKILN_DEVICE void end_turn(unsigned* counter) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
 
 }  // namespace tilekiln::cuda::fmha_bwd

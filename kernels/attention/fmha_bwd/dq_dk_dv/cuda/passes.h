@@ -5,7 +5,7 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-constexpr int kHdim = HDIM, kStages = 2, kThreads = 384;
+constexpr int kHdim = HDIM;
 // Above 128 the two warpgroups have the same 64 keys, and each one half of the columns of dq, dk and dv.
 constexpr bool kWide = kHdim > 128;
 constexpr int kKeys = kWide ? 64 : 128, kQueryRows = kWide ? 64 : 8192 / kHdim;

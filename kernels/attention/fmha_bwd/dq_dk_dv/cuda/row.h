@@ -70,7 +70,7 @@ struct alignas(128) Row {
   int seqlen_q_most, seqlen_k_most;
   int hdim_q, hdim_v;          // columns, multiples of 8
   int query_tiles, key_tiles;  // of a sequence of these lengths
-  int packed_tiles;            // kGroup: query tiles of a head over all sequences, at most
+  int head_tiles;              // from a query head's tiles to the next's: of a sequence, or with kGroup of all, at most
   int rows_q, rows_k;          // kGroup: from one sequence to the next, where none has a start
   int left, right, shift;      // row i sees keys [i + shift - left, i + shift + right]
   int sink_keys;               // and keys below it

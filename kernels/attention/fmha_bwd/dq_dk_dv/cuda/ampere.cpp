@@ -1,0 +1,40 @@
+// The ampere engine of fmha_bwd's three stages: where the rows lie that the main kernel copies.
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/launch.h"
+
+namespace tilekiln::cuda::fmha_bwd {
+namespace {
+
+tilekiln_status launch_ampere(const Site& site, const void* problem) {
+  const auto& of = *static_cast<const BwdKernelProblem*>(problem);
+  const BwdProblem& p = of.problem;
+  const bool group = p.features.group;
+  // Any step from one sequence to the next will do: only the numbers of their tiles follow from these.
+  const auto packing_of = [&](const Operands&, Packing* packing) {
+    *packing = {!of.alike, group ? 0 : of.seqlen_q, group ? 0 : of.seqlen_k};
+    return TILEKILN_OK;
+  };
+  const auto fill_operands = [&](const Operands&, const Packing& packing, AmpereRow* row) {
+    row->q = static_cast<const uint16_t*>(p.q);
+    row->k = static_cast<const uint16_t*>(p.k);
+    row->v = static_cast<const uint16_t*>(p.v);
+    row->q_batch = packing.step_q(group, of.steps.q, p.q_row);
+    row->k_batch = packing.step_k(group, of.steps.k, p.k_row);
+    row->v_batch = packing.step_k(group, of.steps.v, p.v_row);
+    row->q_head = p.q_head;
+    row->k_head = p.k_head;
+    row->v_head = p.v_head;
+    row->q_row = p.q_row;
+    row->k_row = p.k_row;
+    row->v_row = p.v_row;
+    return TILEKILN_OK;
+  };
+  return launch_stage<AmpereRow>(
+      site, of, "fmha_bwd_ampere", [](AmpereRow* row) { return &row->row; }, packing_of, fill_operands);
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_bwd
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
+                                                        ampere) = {tilekiln::cuda::fmha_bwd::launch_ampere};

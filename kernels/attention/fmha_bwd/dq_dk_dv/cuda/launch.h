@@ -1,0 +1,238 @@
+// From a checked call of fmha_bwd to the row of each stage: what the pipelines have in common. Included once, by the file of a pipeline,
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a
+// library holds those that its rows need, the others are null here.
+#pragma once
+#include <string.h>
+
+#include <initializer_list>
+
+#include "kernels/attention/bwd_engine.h"
+#include "kernels/attention/cuda/operands.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
+#include "kernels/backends/cuda/kernel.h"
+
+#define TILEKILN_JOIN(a, b, c, d) a##b##c##d
+#define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _fmha_bwd_dq_dk_dv_, pipeline)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::fmha_bwd {
+namespace {
+
+using fmha::BwdKernelProblem;
+using fmha::BwdProblem;
+using fmha::Dtype;
+using fmha::u64;
+
+const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
+
+// The smallest kernel of the dtype that holds the head dims of the main stage's instance; null: the library has none.
+const Kernel* find_kernel(const BwdKernelProblem& of) {
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const bool fp16 = of.problem.features.dtype == Dtype::fp16;
+  const int hdim = of.hdim_q > of.hdim_v ? of.hdim_q : of.hdim_v;
+  const Kernel* best = nullptr;
+  for (const Kernel* kernel : kernels) {
+    if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16 || build_of(*kernel).hdim < hdim) continue;
+    if (best == nullptr || build_of(*kernel).hdim < build_of(*best).hdim) best = kernel;
+  }
+  return best;
+}
+
+// The arrays that a tile is copied from, and those whose rows are read and written as 16 bytes.
+struct Operands { Operand q, k, v, dout, out, dq, dk, dv; };
+
+Operands operands_of(const BwdKernelProblem& of, const Build& build) {
+  const BwdProblem& p = of.problem;
+  const fmha::BwdSteps& s = of.steps;
+  const int q = of.seqlen_q, k = of.seqlen_k;
+  return {{"q", p.q, p.q_row, p.q_head, s.q, p.hdim_q, p.nhead_q, q, build.query_rows},
+          {"k", p.k, p.k_row, p.k_head, s.k, p.hdim_q, p.nhead_k, k, build.keys},
+          {"v", p.v, p.v_row, p.v_head, s.v, p.hdim_v, p.nhead_k, k, build.keys},
+          {"dout", p.dout, p.dout_row, p.dout_head, s.dout, p.hdim_v, p.nhead_q, q, build.query_rows},
+          {"out", p.out, p.out_row, p.out_head, s.out, p.hdim_v, p.nhead_q, q, 0},
+          {"dq", p.dq, p.dq_row, p.dq_head, s.dq, p.hdim_q, p.nhead_q, q, 0},
+          {"dk", p.dk, p.dk_row, p.dk_head, s.dk, p.hdim_q, p.nhead_k, k, 0},
+          {"dv", p.dv, p.dv_row, p.dv_head, s.dv, p.hdim_v, p.nhead_k, k, 0}};
+}
+
+tilekiln_status check_problem(const BwdKernelProblem& of, const Operands& a) {
+  for (const Operand* operand : {&a.q, &a.k, &a.v, &a.dout, &a.out, &a.dq, &a.dk, &a.dv})
+    TILEKILN_TRY(check_operand(*operand));
+  if (of.problem.softmax_scale > 0) return TILEKILN_OK;
+  return fail_argument("softmax_scale", "was %g, must be above 0 on cuda",
+                       static_cast<double>(of.problem.softmax_scale));
+}
+
+// Query tiles of a sequence; of a head over all of them; and from one head's to the next's (order.h).
+struct Tiles { i64 of_longest, of_head, head_step; };
+
+Tiles tiles_of(const BwdKernelProblem& of, const Packing& packing, const Build& build) {
+  const i64 of_longest = parts(of.seqlen_q, build.query_rows);
+  if (!packing.packed) return {of_longest, of_longest * of.batch, of_longest};
+  const i64 rows = of.problem.features.group ? of.total_q : packing.rows_q * of.batch;
+  const i64 all = rows / build.query_rows + of.batch, packed = all > of_longest ? all : of_longest;
+  return {of_longest, packed, packed};
+}
+
+bool is_masked(const BwdProblem& p) { return p.features.mask && (p.window_left >= 0 || p.window_right >= 0); }
+bool is_paired(const BwdProblem& p) { return is_masked(p) && p.window_left < 0; }
+
+// The last plan of a thread is kept: a training step asks for one again and again, four times a call.
+Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& build, int workers) {
+  const BwdProblem& p = of.problem;
+  PlanShape shape;
+  memset(static_cast<void*>(&shape), 0, sizeof(shape));  // padding too
+  shape.heads = i64(of.batch) * p.nhead_k;
+  shape.rows = p.nhead_q / p.nhead_k * tiles.of_longest * build.query_rows;
+  shape.keys = of.seqlen_k;
+  shape.hdim = build.hdim;
+  shape.masked = is_masked(p);
+  shape.paired = is_paired(p);
+  shape.workers = workers;
+  static thread_local PlanShape known_shape;
+  static thread_local Plan known;
+  if (memcmp(&shape, &known_shape, sizeof(shape)) != 0) {
+    known = plan_of(shape);
+    known_shape = shape;
+  }
+  return known;
+}
+
+// The workspace: what the stages hand to each other, each part aligned to 128 bytes.
+u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& plan, const Build& build, Row* row) {
+  u64 at = 0;
+  const u64 all = static_cast<u64>(tiles.of_head) * static_cast<u64>(of.problem.nhead_q);
+  const u64 rows = all * static_cast<u64>(build.query_rows), sums = all * static_cast<u64>(plan.slots);
+  const auto place = [&]<class T>(u64 count, T** to) {
+    *to = reinterpret_cast<T*>(of.workspace + at);
+    at += (count * sizeof(T) + 127) / 128 * 128;
+  };
+  place(sums * static_cast<u64>(build.query_rows) * static_cast<u64>(build.hdim), &row->dq_sums);
+  place(rows, &row->lse_log2);
+  place(rows, &row->delta);
+  place(sums, &row->counters);
+  if (of.problem.features.sink) place(all, &row->sink_sums);
+  return at;
+}
+
+void fill_scores(const BwdKernelProblem& of, Row* row) {
+  const BwdProblem& p = of.problem;
+  row->softmax_scale = p.softmax_scale;
+  row->keep_scale = 1;
+  cuda::fill_scores(p, row);
+  row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
+  row->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |
+                  (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
+                  (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |
+                  (p.top_left ? 0 : kBottomRight);
+}
+
+void fill_addresses(const BwdKernelProblem& of, const Packing& packing, Row* row) {
+  const BwdProblem& p = of.problem;
+  const bool group = p.features.group;
+  const auto rows = [&](i64 sequence, i64 head, i64 step, int64_t* batch_to, int64_t* head_to, int64_t* row_to,
+                        bool keys) {
+    *batch_to = keys ? packing.step_k(group, sequence, step) : packing.step_q(group, sequence, step);
+    *head_to = head;
+    *row_to = step;
+  };
+  const auto as16 = [](const void* data) { return static_cast<uint16_t*>(const_cast<void*>(data)); };
+  row->out = as16(p.out);
+  row->dout_rows = as16(p.dout);
+  row->dq = as16(p.dq);
+  row->dk = as16(p.dk);
+  row->dv = as16(p.dv);
+  row->dbias = as16(p.dbias);
+  row->bias = as16(p.bias);
+  rows(of.steps.out, p.out_head, p.out_row, &row->out_batch, &row->out_head, &row->out_row, false);
+  rows(of.steps.dout, p.dout_head, p.dout_row, &row->dout_batch, &row->dout_head, &row->dout_row, false);
+  rows(of.steps.dq, p.dq_head, p.dq_row, &row->dq_batch, &row->dq_head, &row->dq_row, false);
+  rows(of.steps.dk, p.dk_head, p.dk_row, &row->dk_batch, &row->dk_head, &row->dk_row, true);
+  rows(of.steps.dv, p.dv_head, p.dv_row, &row->dv_batch, &row->dv_head, &row->dv_row, true);
+  rows(of.steps.bias, p.bias_head, p.bias_row, &row->bias_batch, &row->bias_head, &row->bias_row, false);
+  rows(of.steps.dbias, p.dbias_head, p.dbias_row, &row->dbias_batch, &row->dbias_head, &row->dbias_row, false);
+  row->lse = p.lse;
+  row->delta_out = p.delta;
+  row->lse_batch = packing.step_q(group, of.steps.lse, 1);
+  row->lse_head = p.lse_head;
+  row->alibi_slopes = p.alibi_slopes;
+  row->alibi_batch = of.steps.alibi;
+  row->sink = p.sink;
+  row->d_sink = of.d_sink;
+  if (!packing.packed) return;
+  row->features |= kGroup;
+  fill_lengths(of.lengths, group, packing, row);
+}
+
+// One stage of a call. `R`: the row of the main kernel `main`, which `row_of` finds the common one in. find_packing(operands, packing) says how
+// sequences lie; fill_operands(operands, packing, row) fills what the main kernel copies from.
+template <class R, class FindPacking, class FillOperands>
+tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const char* main, Row* (*row_of)(R*),
+                             const FindPacking& find_packing, const FillOperands& fill_operands) {
+  const BwdProblem& p = of.problem;
+  const Kernel* const kernel = find_kernel(of);
+  if (kernel == nullptr)
+    return fail(TILEKILN_INTERNAL, "the library has a row of fmha_bwd for cuda without its kernel");
+  const Build& build = build_of(*kernel);
+  const Operands operands = operands_of(of, build);
+  TILEKILN_TRY(check_problem(of, operands));
+  Packing packing;
+  TILEKILN_TRY(find_packing(operands, &packing));
+  const int most = facts(site.device.id)->multiprocessors;  // all workers are resident together, one each
+  if (of.workers > most)
+    return fail_argument("workers", "was %d, must be at most %d on cuda:%d, its multiprocessors", of.workers, most,
+                         site.device.id);
+  const Tiles tiles = tiles_of(of, packing, build);
+  const i64 blocks = tiles.of_longest * p.nhead_q * of.batch;
+  if (blocks > INT32_MAX)
+    return fail_argument("q", "had %lld blocks of %d queries over all heads, must have fewer than 2^31 on cuda", blocks,
+                         build.query_rows);
+  const Plan plan = find_plan(of, tiles, build, of.workers != 0 ? of.workers : most);
+  R given = {};
+  Row& row = *row_of(&given);
+  const u64 bytes = place_workspace(of, tiles, plan, build, &row);
+  if (of.workspace_bytes != nullptr) return *of.workspace_bytes = bytes, TILEKILN_OK;
+
+  const bool is_main = of.stage == TILEKILN_BWD_DQ_DK_DV;
+  if (is_main ? plan.workers == 0 : blocks == 0) return TILEKILN_OK;
+  if (is_main) TILEKILN_TRY(fill_operands(operands, packing, &given));
+  fill_scores(of, &row);
+  fill_addresses(of, packing, &row);
+  row.batch = of.batch;
+  row.nhead_q = p.nhead_q;
+  row.nhead_k = p.nhead_k;
+  row.seqlen_q_most = of.seqlen_q;
+  row.seqlen_k_most = of.seqlen_k;
+  row.hdim_q = p.hdim_q;
+  row.hdim_v = p.hdim_v;
+  row.query_tiles = static_cast<int>(tiles.of_longest);
+  row.key_tiles = static_cast<int>(parts(of.seqlen_k, build.keys));
+  row.head_tiles = static_cast<int>(tiles.head_step);
+  row.team = plan.team;
+  row.passes = plan.passes;
+  row.units = plan.units;
+  row.team_units = plan.team_units;
+  row.lists = plan.lists;
+  row.slots = plan.slots;
+  row.turn = plan.turn;
+  constexpr unsigned rows_threads = 256;  // of the first and the last stage
+  if (is_main)
+    return launch(site, {kernel,
+                         main,
+                         {static_cast<unsigned>(plan.workers), 1, 1},
+                         static_cast<unsigned>(build.threads),
+                         static_cast<unsigned>(build.shared_bytes),
+                         &given,
+                         true});
+  const char* const function = of.stage == TILEKILN_BWD_DOT_DO_O ? "fmha_bwd_prepare" : "fmha_bwd_convert";
+  return launch(site, {kernel, function, {static_cast<unsigned>(blocks), 1, 1}, rows_threads, 0, &row, false});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::fmha_bwd

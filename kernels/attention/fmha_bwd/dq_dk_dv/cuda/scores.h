@@ -1,0 +1,182 @@
+// A warp's tile of S^T becomes P^T, and its dP^T becomes dS^T, with what the features of a call do to them.
+//
+// Layout: keys are rows. A lane holds the keys `key` and key + 8 (half = 0, 1); element j is row 8 (j / 4) + 2 (lane % 4) + j % 2 of
+// the query tile, of half j / 2 % 2. Packed pairs of P^T and dS^T are first operands of products as they lie.
+#pragma once
+
+#include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"
+#include "kernels/backends/cuda/dropout.h"
+
+namespace tilekiln::cuda::fmha_bwd {
+
+// The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
+enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
+
+// kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together.
+template <int kExtras, int kRows, int kOwnKeys> struct Scores {
+  static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
+  static constexpr bool kBends = kExtras == kCapped || kExtras == kGeneral;
+
+  const Row& p;
+  const Turn& t;
+  int group, g, m, first_key, warp_key;                   // warp_key: of the warp, from first_key
+  int c2, key, row;                                       // of this lane's first element; c2: its row in the tile
+  uint32_t (&weight)[kRows / 16][4];                      // P^T, dropped
+  uint32_t share[kExtras == kPlain ? 1 : kRows / 16][4];  // of dS: undropped, times the slope
+  DroppedKeys<kRows / 8> dropped;
+
+  __device__ __forceinline__ Scores(const Row& of, const Turn& turn, int heads, int head, int tile, int first, int warp,
+                                    int lane, uint32_t (&to)[kRows / 16][4])
+      : p(of),
+        t(turn),
+        group(heads),
+        g(head),
+        m(tile),
+        first_key(first),
+        warp_key(warp),
+        c2((lane & 3) * 2),
+        key(first + warp + (lane >> 2)),
+        row(tile * kRows + c2),
+        weight(to) {}
+
+  __device__ __forceinline__ int sequence() const { return t.head / p.nhead_k; }
+  __device__ __forceinline__ int head() const { return t.head % p.nhead_k * group + g; }
+
+  __device__ __forceinline__ void draw() {
+    if constexpr (kDrops) {
+      if (kExtras == kDropped || p.features & kDropout) {
+        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+        dropped.draw(d, sequence() * p.nhead_q + head(), m * kRows, first_key + warp_key);
+      } else {
+        dropped.none();
+      }
+    }
+  }
+
+  // `lse_rows`: of the tile, in shared memory.
+  __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows) {
+    const int low = m * kRows + t.of.shift, high = low + kRows - 1;  // the diagonal of these rows
+    const float2* lse = reinterpret_cast<const float2*>(lse_rows + c2);
+    // Row column j is seen iff begin <= column <= end, by half.
+    const auto seen_from = [&](int half) {
+      const int at = key + 8 * half;
+      return at < t.of.seqlen_k ? at - p.right - low - c2 : kRows;
+    };
+    const auto seen_until = [&](int half) {
+      const int at = key + 8 * half;
+      return at < p.sink_keys ? kRows : at + p.left - low - c2;
+    };
+    if constexpr (!kBends) {
+      if (kExtras == kPlain && p.features & kAlibi) {  // s -= slope / scale |row + shift - key|
+        const float slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        const float distance = float(row + t.of.shift - key);
+#pragma unroll
+        for (int j = 0; j < kRows / 2; ++j)
+          score[j] -= slope * fabsf(distance + float((j >> 2) * 8 + (j & 1) - (j >> 1 & 1) * 8));
+      }
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        const float2 l = lse[j * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          score[4 * j + i] = exp2_approx(__fmaf_rn(score[4 * j + i], p.score_scale_log2, i & 1 ? -l.y : -l.x));
+      }
+      if (first_key + kOwnKeys - 1 > low + p.right || first_key < high - p.left ||
+          first_key + kOwnKeys > t.of.seqlen_k) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int begin = seen_from(half), end = seen_until(half);
+#pragma unroll
+          for (int j = 0; j < kRows / 2; ++j)
+            if ((j >> 1 & 1) == half && ((j >> 2) * 8 + (j & 1) < begin || (j >> 2) * 8 + (j & 1) > end))
+              score[j] = 0.f;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
+          if constexpr (kDrops) {
+            share[i][u] = weight[i][u];
+            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+          }
+        }
+    } else {
+      if (kExtras == kGeneral && p.features & kBias) {
+        const uint16_t* from = p.bias + sequence() * p.bias_batch + head() * p.bias_head +
+                               (start_q(p, sequence()) + row) * p.bias_row + key;
+#pragma unroll
+        for (int j = 0; j < kRows / 2; ++j) {
+          const int at = row + (j >> 2) * 8 + (j & 1), half = j >> 1 & 1;
+          const bool inside = at < t.of.seqlen_q && key + 8 * half < t.of.seqlen_k;
+          score[j] += p.bias_scale * element(load_if(inside, from + ((j >> 2) * 8 + (j & 1)) * p.bias_row + 8 * half));
+        }
+      }
+      float slope = 0.f, distance = 0.f;
+      if (kExtras == kGeneral && p.features & kAlibi) {
+        slope = p.alibi_slopes[sequence() * p.alibi_batch + head()] * p.bias_scale;
+        distance = float(row + t.of.shift - key);
+      }
+      const bool capped = kExtras == kCapped || p.features & kSoftcap;
+      const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
+#pragma unroll
+      for (int i = 0; i < kRows / 16; ++i)
+#pragma unroll
+        for (int u = 0; u < 4; ++u) {
+          const float2 l = lse[(2 * i + u / 2) * 4];
+          float made[2], bent[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const int column = (2 * i + u / 2) * 8 + e, half = u % 2;
+            float x = score[8 * i + 2 * u + e], rest = 1.f;
+            if constexpr (kBends) {
+              const float tanh = tanh_approx(x * p.softcap_inner);  // without a cap: 0
+              x = capped ? tanh * p.softcap : x;
+              rest = __fmaf_rn(-tanh, tanh, 1.f);
+            }
+            if (kExtras == kGeneral) x -= slope * fabsf(distance + float(column - half * 8));
+            x = exp2_approx(__fmaf_rn(x, p.score_scale_log2, e ? -l.y : -l.x));
+            made[e] = column < begin[half] || column > end[half] ? 0.f : x;
+            bent[e] = made[e] * rest;
+          }
+          weight[i][u] = pack(made[0], made[1]);
+          share[i][u] = pack(bent[0], bent[1]);
+          if constexpr (kDrops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+        }
+    }
+  }
+
+  // Null without dbias.
+  __device__ __forceinline__ uint16_t* dbias() const {
+    if constexpr (kExtras != kGeneral) return nullptr;
+    return p.dbias + sequence() * p.dbias_batch + head() * p.dbias_head + (start_q(p, sequence()) + row) * p.dbias_row +
+           key;
+  }
+
+  // dS^T of rows 16 i + 0..15 from dP^T, and dbias if `writes`. `delta_rows`: of the tile, in shared memory; `to_dbias`: of dbias().
+  __device__ __forceinline__ void differentiate(int i, float (&score)[kRows / 2], const float* delta_rows,
+                                                uint16_t* to_dbias, bool writes, uint32_t (&word)[4]) const {
+    const float2* delta = reinterpret_cast<const float2*>(delta_rows + c2);
+    const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
+#pragma unroll
+    for (int u = 0; u < 4; ++u) {
+      float low_p, high_p;
+      unpack(kExtras == kPlain ? weight[i][u] : share[kExtras == kPlain ? 0 : i][u], low_p, high_p);
+      if constexpr (kDrops) {
+        dropped.scale(score[8 * i + 2 * u], 2 * i + u / 2, u % 2, 0, p.keep_scale);
+        dropped.scale(score[8 * i + 2 * u + 1], 2 * i + u / 2, u % 2, 1, p.keep_scale);
+      }
+      word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
+      if (kExtras == kGeneral) {
+        const int at = row + (2 * i + u / 2) * 8;
+        const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k && writes;
+        store_if(inside && at < t.of.seqlen_q, to_dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
+        store_if(inside && at + 1 < t.of.seqlen_q, to_dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
+                 word[u] >> 16);
+      }
+    }
+  }
+};
+
+}  // namespace tilekiln::cuda::fmha_bwd
