@@ -89,7 +89,7 @@ def build_fields(source: str, top: str) -> list[str]:
         if found:
             lines = (line.strip().removeprefix("int ").split(",") for line in found.group(1).split(";"))
             return [name.strip() for line in lines for name in line if name.strip()]
-        waiting += {*re.findall(r'#include "(kernels/[^"]+)"', text)} - seen
+        waiting += {*re.findall(r'#include "(kernels/(?!generated/)[^"]+)"', text)} - seen
     raise ToolchainError(f"{source}: includes no struct Build, which says what the host must know of a kernel")
 
 
@@ -122,27 +122,29 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     from ..jobs import OUT, Job
 
     SourceFileScanner.add_scanner(".cu", CScanner)
-    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.symbol == engine.symbol)
+    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.name == engine.kernel)
+    fixed = engine.codes >= 0
+    name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name
     nvcc = find_nvcc()
     folder = f"{place}/{engine.target}/include"
     header = graph.env.File(graph.node_path(f"{folder}/wgmma.h"))
     if not header.has_builder():
         header = graph.write(f"{folder}/wgmma.h", wgmma_header(graph.env.Dir(graph.node_path(".")).abspath))
-    include = [graph.at(path) for path in (*HEADERS, folder)]
-    compiler = flags(
-        graph.at(engine.source), tree().target(engine.target).arch, kernel.dtype, kernel.file.define, include
-    )
+    # The generated header of a family unpacks a signature.
+    include = [graph.at(path) for path in (*(graph.include if fixed else HEADERS), folder)]
+    defines = {**kernel.file.define, **({"TILEKILN_CODES": engine.codes} if fixed else {})}
+    compiler = flags(graph.at(engine.source), tree().target(engine.target).arch, kernel.dtype, defines, include)
     limits = " ".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
     fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
     job = Job(
         "compile",
-        f"{kernel.name} for {engine.target}",
+        f"{name} for {engine.target}",
         [
             [
                 graph.at("build_support/toolchains/cubin.py"),
                 OUT,
-                kernel.name,
+                name,
                 engine.symbol,
                 engine.target,
                 place_of,
@@ -156,7 +158,7 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
         unsigned=["--run", *graph.request.launcher, str(nvcc)],
         need=NEED,
     )
-    node = graph.step(f"{place}/{engine.target}/{kernel.name}.o", job, (engine.source,), scan=True)
+    node = graph.step(f"{place}/{engine.target}/{name}.o", job, (engine.source,), scan=True)
     graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
     return node
 

@@ -32,6 +32,7 @@ class Engine(msgspec.Struct, frozen=True):
     made: bool = False  # a kernel of fixed features: the source is generated, and named from out_dir
     instances: tuple[str, ...] = ()  # names, of those
     kernel: str = ""  # its name in builds.yaml of the target's backend
+    codes: int = -1  # of a kernel of fixed features: its signature, packed; it is named by them too
 
     @property
     def sources(self) -> tuple[str, ...]:

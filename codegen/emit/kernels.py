@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from codegen.plan.plan import Plan
@@ -61,18 +61,21 @@ def of_engine(root: Tree, target: str, family: str) -> list[Kernel]:
 
 def of_plan(plan: Plan) -> dict[str, Kernel]:
     """By symbol, those that an instance of the plan launches."""
-    found: dict[str, Kernel] = {}
+    return {kernel.symbol: kernel for held in of_instances(plan) for kernel in held}
+
+
+def of_instances(plan: Plan) -> Iterator[list[Kernel]]:
+    """Of each instance those that it may launch."""
     known: dict[tuple[str, str], list[tuple[Kernel, list[Clause]]]] = {}
     for instance in plan.instances:
         key = (instance.target.name, instance.family)
         if key not in known:
             known[key] = [(kernel, _clauses(instance.family_, kernel)) for kernel in of_target(plan.tree, *key)]
-        for kernel, clauses in known[key]:
-            if kernel.symbol not in found and any(
-                _meets(instance.family_, instance.packed, clause) for clause in clauses
-            ):
-                found[kernel.symbol] = kernel
-    return found
+        yield [
+            kernel
+            for kernel, clauses in known[key]
+            if any(_meets(instance.family_, instance.packed, clause) for clause in clauses)
+        ]
 
 
 def serving(root: Tree, target: str, family: Family, packed: Iterable[int]) -> dict[str, int]:

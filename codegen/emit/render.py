@@ -11,7 +11,7 @@ import msgspec
 
 from codegen.emit import files, includes
 from codegen.emit.generated import Engine, Generated, Source, merged
-from codegen.emit.kernels import of_plan
+from codegen.emit.kernels import of_instances, of_plan
 from codegen.emit.manifest import deflated, manifest, pinned, source_hashes
 from codegen.emit.operators import header, python_table
 from codegen.emit.operators import render as operators
@@ -150,25 +150,35 @@ def _engines(plan: Plan) -> dict[tuple[str, str, str], Engine]:
 def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], list[int]]:
     """Of a receipt with `features: fixed` a kernel for each combination on each target: with its source, and by
     instance which it is."""
-    known: dict[tuple[str, str, str, int], int] = {}
+    known: dict[tuple[str, str, str, int, str], int] = {}
     engines, texts, numbers = list[Engine](), list[bytes](), list[int]()
     names: list[list[str]] = []
-    for instance in plan.instances if plan.source.fixed else []:
+    held = zip(plan.instances, of_instances(plan), strict=True) if plan.source.fixed else []
+    for instance, kernels in held:
         family, codes, pipeline = instance.family_, instance.packed & CODES, instance.how.pipeline
         compiled = plan.tree.target(instance.target.engines or instance.target.name)
         if pipeline not in family.file.fixed.get(compiled.backend, []):
             what = f"{family.name} has no kernels of fixed features of {pipeline} for {instance.target.name}"
             raise CodegenError(f"receipt {plan.receipt}: features: was fixed, but {what}")
-        key = (compiled.name, family.name, pipeline, codes)
+        own = kernels[0].name if kernels else ""  # of a backend with kernels: the one whose features are fixed
+        key = (compiled.name, family.name, pipeline, codes, own)
         if key not in known:
             known[key] = len(engines)
-            path = f"fixed/{family.name}/{compiled.name}/{pipeline}-{codes:x}.cpp"
-            symbol = f"tilekiln_{compiled.word}_{family.name}_{pipeline}_{codes:x}"
+            path = f"fixed/{family.name}/{compiled.name}/{pipeline}-{codes:x}{own and f'-{own}'}.cpp"
+            symbol = f"tilekiln_{compiled.word}_{family.name}_{pipeline}_{codes:x}{own and '_'}{own.replace('-', '_')}"
             engine = Engine(path, compiled.name, symbol, (plan.receipt,), made=True)
             shown = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
             text = " ".join(f"{axis.name}={axis.values[axis.code_in(instance.packed)]}" for axis in shown)
             source = f"{family.room}/{compiled.backend}/{pipeline}_fixed.cpp"
-            context = {"engine": engine, "family": family, "codes": codes, "text": text, "source": source}
+            of = {"pipeline": f"tilekiln_{compiled.word}_{family.name}_{pipeline}", "image": f"{symbol}_image"}
+            context = {
+                "engine": engine,
+                "family": family,
+                "codes": codes,
+                "text": text,
+                "source": source,
+                "of": of if own else None,
+            }
             texts.append(render.text("runtime/fixed.cpp.jinja", **context))
             engines.append(engine)
             names.append([])
@@ -178,7 +188,30 @@ def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], lis
     return engines, texts, numbers
 
 
+def _images(plan: Plan, engines: Sequence[Engine], numbers: Sequence[int]) -> list[Engine]:
+    """What engines of fixed features launch, of backends whose toolchain compiles kernels."""
+    found: dict[str, Engine] = {}
+    for instance, kernels, number in (
+        zip(plan.instances, of_instances(plan), numbers, strict=True) if plan.source.fixed else []
+    ):
+        engine = engines[number]
+        if kernels and engine.symbol not in found:
+            kernel, codes = kernels[0], instance.packed & CODES
+            found[engine.symbol] = Engine(
+                kernel.file.source,
+                kernel.target,
+                f"{engine.symbol}_image",
+                engine.receipts,
+                instances=engine.instances,
+                kernel=kernel.name,
+                codes=codes,
+            )
+    return list(found.values())
+
+
 def _kernels(plan: Plan) -> dict[str, Engine]:
+    if plan.source.fixed:
+        return {}
     return {
         symbol: Engine(kernel.file.source, kernel.target, symbol, (plan.receipt,), kernel=kernel.name)
         for symbol, kernel in of_plan(plan).items()
@@ -216,7 +249,9 @@ def _table(
         for (_, name, _), engine in engines.items()
     }
     types |= {
-        symbol: i.family_.engine.type for symbol, i in zip(fixed, plan.instances, strict=False) if symbol not in types
+        symbol: (i.target.backend_.engine or i.family_.engine).type
+        for symbol, i in zip(fixed, plan.instances, strict=False)
+        if symbol not in types
     }
     return render.text(
         "runtime/table.cpp.jinja",
@@ -342,7 +377,11 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         part = Generated(
             sources,
             [*headers, *operator_headers],
-            [*({e.symbol: e for e in _engines(plan).values()} | _kernels(plan)).values(), *kernels],
+            [
+                *({e.symbol: e for e in _engines(plan).values()} | _kernels(plan)).values(),
+                *kernels,
+                *_images(plan, kernels, numbers),
+            ],
             host={plan.receipt: held.host(holds, [target.backend for target in plan.target_list])},
         )
         if plan.source.size_budget:

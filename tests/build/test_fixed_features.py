@@ -93,6 +93,52 @@ def test_built_in_parallel_killed_and_resumed(built_tree, script, binding: Path,
     assert ran.returncode == 0, ran.stderr
 
 
+CUDA = """receipt: fixed_cuda
+about: Four kernels of CUDA.
+features: fixed
+families:
+  fmha_fwd:
+    keep: >-
+      dtype=bf16 hdim_q=64 hdim_v=64 mode=batch bias=none,alibi lse=yes dropout=no softcap=no skip_min_seqlen_q=no
+      sink=no
+"""
+
+
+def test_those_of_cuda_killed_and_resumed(
+    built_tree, scons, binding: Path, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """And each against float64, in the executor."""
+    from tests.executor.conftest import LIBRARIES
+    from tests.executor.ptx.programs import Emulated
+
+    if not pytestconfig.option.full:
+        pytest.skip("--full runs it")
+    (built_tree.root / "receipts/fixed_cuda.yaml").write_text(CUDA)
+    options = ["receipt=fixed_cuda", "target=cuda-sm90a", "mode=release", "-j2"]
+    command = [sys.executable, "-m", "SCons", "-Q", *options]
+    build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
+    place, deadline = "obj/engine/cuda-sm90a/fmha_fwd_d64-bf16-*.o", time.monotonic() + 600
+    done: dict[Path, int] = {}
+    while not done:
+        assert time.monotonic() < deadline
+        assert build.poll() is None
+        time.sleep(0.05)
+        done = {path: path.stat().st_mtime_ns for path in built_tree.root.glob(f"build/cuda-sm90a-release/{place}")}
+    os.killpg(build.pid, signal.SIGKILL)
+    build.wait(30)
+    made = built_tree.root / "build/cuda-sm90a-release"
+    said = built_tree.built(*options)
+    again = [label for label in said.actions("compile") if label.startswith("fmha_fwd_d64-bf16-")]
+    assert len(again) + len(done) == len([*made.glob(place)]) == 4
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    scons("receipt=fp32_min", *(f"build/executor-release/{name}" for name in LIBRARIES))
+    library = Emulated(made / "lib/libtilekiln_fixed_cuda.so", tmp_path)
+    assert len(library.texts) == 4
+    ran, code = library.run(8, 3)
+    assert code == 0, ran
+    assert "8 problems, 0 wrong" in ran
+
+
 def test_what_has_no_such_kernels_is_refused(tree) -> None:
     path = tree.root / "receipts/fixed_small.yaml"
     path.write_text(RECEIPT.replace("without: [fmha_bwd_dq_dk_dv]\n", ""))

@@ -92,7 +92,8 @@ tilekiln_status end(int device, NativeStream stream, Opaque waited, const char* 
 tilekiln_status run_stage(Device device, NativeStream stream, const Launch& launch) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  return static_cast<const Engine*>(launch.choice->engine)->launch({device, stream, launch.choice}, launch.problem);
+  const auto* const engine = static_cast<const Engine*>(launch.choice->engine);
+  return (engine->of != nullptr ? engine->of : engine)->launch({device, stream, launch.choice}, launch.problem);
 }
 
 tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory) {

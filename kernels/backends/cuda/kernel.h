@@ -29,7 +29,15 @@ struct Site {
 };
 
 // What targets of this backend offer for one pipeline: checks what only the device demands, fills the row, launches it.
-struct Engine { tilekiln_status (*launch)(const Site& site, const void* problem); };
+// A kernel of fixed features has one of its own: {null, its pipeline's, the kernel}.
+struct Engine {
+  tilekiln_status (*launch)(const Site& site, const void* problem);
+  const Engine* of = nullptr;
+  const Kernel* kernel = nullptr;  // null: `launch` finds one that takes the problem
+};
+
+// What the chosen instance's engine names.
+inline const Engine& engine_of(const Site& site) { return *static_cast<const Engine*>(site.choice->engine); }
 
 // Enqueues it; loads the kernel first, when it is new.
 [[nodiscard]] tilekiln_status launch(const Site& site, const KernelLaunch& launch);

@@ -85,7 +85,7 @@ def kernels(library: Path) -> dict[str, bytes]:
             continue
         length = image_bytes(data, image)
         name = data[begin : data.index(b"\0", begin)]
-        if length and re.fullmatch(rb"[a-z0-9_]+-[a-z0-9]+", name):
+        if length and re.fullmatch(rb"[a-z0-9_]+-[a-z0-9]+(-[0-9a-f]+)?", name):
             found[name.decode()] = data[image : image + length]
     return found
 
@@ -101,14 +101,18 @@ def command(build: builds.Build, nvcc: Path, scratch: Path, out: Path) -> list[s
     return [*kept, f"-arch={build.arch.replace('sm', 'compute')}", "-w", "-ptx", "-o", str(out)]
 
 
-def write(name: str, cubin: bytes, nvcc: Path, scratch: Path, out: Path) -> Path:
-    """The PTX of one kernel, under the hash of its cubin."""
+def write(name: str, cubin: bytes, nvcc: Path, scratch: Path, out: Path, generated: Path) -> Path:
+    """The PTX of one kernel, under the hash of its cubin. `generated`: sources that one of fixed features needs."""
     path = out / f"{hashed(cubin)}.ptx"
     if path.exists():
         return path
-    (build,) = [one for one in builds.builds() if one.name == name]
+    of, _, codes = name.partition("-")[2].partition("-")
+    (build,) = [one for one in builds.builds() if one.name == f"{name.partition('-')[0]}-{of}"]
     made = scratch / f"{name}.ptx"
-    done = subprocess.run(command(build, nvcc, scratch, made), cwd=ROOT, capture_output=True, text=True, check=False)
+    words = command(build, nvcc, scratch, made)
+    if codes:
+        words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{generated}"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SourcesError(f"{name}: nvcc failed\n{done.stdout}{done.stderr}")
     draft = path.with_suffix(f".{os.getpid()}")
@@ -120,8 +124,11 @@ def write(name: str, cubin: bytes, nvcc: Path, scratch: Path, out: Path) -> Path
 def write_all(libraries: list[Path], out: Path, only: list[str] | None = None, jobs: int = 0) -> dict[str, Path]:
     """The PTX of every kernel of libraries, or of those whose names begin with one of `only`, by name."""
     held: dict[str, bytes] = {}
+    generated: dict[str, Path] = {}
     for library in libraries:
-        held |= kernels(library)
+        own = kernels(library)
+        held |= own
+        generated |= dict.fromkeys(own, library.resolve().parents[1] / "gen")
     chosen = {name: image for name, image in held.items() if not only or name.startswith(tuple(only))}
     if not chosen:
         raise SourcesError(f"{' '.join(map(str, libraries))}: hold no such kernel, but {' '.join(held) or 'none'}")
@@ -133,7 +140,9 @@ def write_all(libraries: list[Path], out: Path, only: list[str] | None = None, j
     ):
         scratch = Path(place)
         builds.render_wgmma(scratch)
-        done = {name: pool.submit(write, name, image, nvcc, scratch, out) for name, image in chosen.items()}
+        done = {
+            name: pool.submit(write, name, image, nvcc, scratch, out, generated[name]) for name, image in chosen.items()
+        }
         return {name: one.result() for name, one in done.items()}
 
 

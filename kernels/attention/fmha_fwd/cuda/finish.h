@@ -21,7 +21,7 @@ template <int N> TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int
   constexpr int kBlocks = N / 4;  // of 8 columns
   const int b = field(tile.b), h = field(tile.h), start_q = field(tile.start_q), seqlen_q = field(tile.seqlen_q);
   const int row = field(tile.row) + from_first_row;
-  const float sink = p.sink ? p.sink[h] * kLog2E : -kInfinity;
+  const float sink = sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity;
   constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -30,12 +30,12 @@ template <int N> TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int
                 share = exp2_approx(top - reference);
     const float total = r.sum[half] * kWeight * share + exp2_approx(sink - reference);
     float scale = total > 0.f ? share / total : total == total ? 0.f : total;  // a NaN stays one
-    if (p.features & kDropout) scale *= p.keep_scale;
+    if (features_of(p) & kDropout) scale *= p.keep_scale;
     if constexpr (kFp8) scale *= kWeight * of_values;
     const int at = row + 8 * half;
     const bool inside = at < seqlen_q;
-    if (p.lse && inside && (lane & 3) == 0)
-      p.lse[b * p.lse_batch + h * p.lse_head + start_q + at] =
+    if (lse_of(p) && inside && (lane & 3) == 0)
+      lse_of(p)[b * p.lse_batch + h * p.lse_head + start_q + at] =
           total == 0.f ? -kInfinity : (reference + log2_approx(total)) * kLn2;
     const int64_t line_at = b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
     if constexpr (kFp8) {  // columns in the order of fp8.h

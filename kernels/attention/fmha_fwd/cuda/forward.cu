@@ -87,14 +87,14 @@ template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
       following = next();
       continue;
     }
-    const bool group = kCached || p.features & kGroup;
+    const bool group = kCached || features_of(p) & kGroup;
     const int row_q = group ? kFar - tile.seqlen_q : 0, sequence_q = group ? tile.start_q + tile.seqlen_q : 0;
     const int row_k = group ? kFar - tile.seqlen_k : 0, sequence_k = group ? keys.first + tile.seqlen_k : 0;
     const int batch = group ? kFar : tile.b, head_k = tile.h / (p.nhead_q / p.nhead_k);
     const int main_tiles = tile.last - tile.first, tiles = main_tiles + tile.sinks;
     const auto place = [&](int i) { return (i < main_tiles ? tile.last - 1 - i : tiles - 1 - i) * kKeys; };
     int low = 0;
-    if (kCached && p.features & kMask) {  // what no row of the tile sees
+    if (kCached && features_of(p) & kMask) {  // what no row of the tile sees
       low = tile.row + tile.shift - p.left;
       keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
     }
@@ -253,7 +253,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     n = field(tile.last) - 1;
     if (field(tile.row) < 0) n = final - 1;
     int end = first_row >= seqlen_q ? 0 : n + 1;  // key tiles [end, last) are not seen
-    if (end > 0 && p.features & kMask)
+    if (end > 0 && features_of(p) & kMask)
       end = min(end, max(min(first_row + 63, seqlen_q - 1) + field(tile.shift) + p.right + kKeys, 0) / kKeys);
     if (end > 0 && sinks) end = max(end, 1);
     while (n >= final && n >= end) {
@@ -286,7 +286,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     // where the last ones before went: what the neighbour has to read there it reads first.
     const auto draw = [&](auto extras, Dropped& dropped, uint32_t at, bool first) {
       if constexpr (extras.value == kDropped || extras.value == kGeneral) {
-        if (extras.value == kGeneral && !(p.features & kDropout)) return dropped.none();
+        if (extras.value == kGeneral && !(features_of(p) & kDropout)) return dropped.none();
         const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
         if (first) named_sync(1 + kWarpgroups + 2 * w + warp / 2, 64);
         dropped.draw(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + warp_row, n * kKeys,
@@ -388,7 +388,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
       // Key tiles [unmasked, masked_until) are seen whole by every row of this warpgroup; unmasked >= first >= sinks.
       int masked_until = field(tile.seqlen_k) / kKeys, unmasked = field(tile.first);
-      if (p.features & kMask) {
+      if (features_of(p) & kMask) {
         const int centre = field(tile.row) + 64 * w + field(tile.shift);
         masked_until = max(min(masked_until, max(centre + p.right + 1, 0) / kKeys), unmasked);
         unmasked = max(unmasked, (max(centre + 63 - p.left, 0) + kKeys - 1) / kKeys);
@@ -412,13 +412,13 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         key_tiles(Constant<kPlain>{});
       } else {
         blocks = BlockScales::of(p, scaling, field(tile.b), field(tile.h), field(tile.row) + 64 * w);
-        if (p.features & kSoftcap)
+        if (features_of(p) & kSoftcap)
           key_tiles(Constant<kGeneral>{});
         else
           key_tiles(Constant<kScaled>{});
       }
 #else
-      switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+      switch (features_of(p) & (kSoftcap | kAlibi | kBias | kDropout)) {
         case 0: key_tiles(Constant<kPlain>{}); break;
         case kSoftcap: key_tiles(Constant<kCapped>{}); break;
         case kAlibi: key_tiles(Constant<kSloped>{}); break;
@@ -501,7 +501,7 @@ extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
     if (thread == 0) fmha_fwd::load<false>(p, s);
     if (thread >= 32) fmha_fwd::turn(s, uniform(thread >> 5) - 1, thread & 31);
 #else
-    if (p.features & fmha_fwd::kCache) {
+    if (features_of(p) & fmha_fwd::kCache) {
       if (thread < 32) fmha_fwd::load<true>(p, s);
     } else if (thread == 0) {
       fmha_fwd::load<false>(p, s);

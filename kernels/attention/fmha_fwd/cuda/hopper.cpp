@@ -16,7 +16,8 @@ tilekiln_status fill_maps(const FwdKernelProblem& of, const Operands& operands, 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
   const auto& of = *static_cast<const FwdKernelProblem*>(problem);
   const FwdProblem& p = of.problem;
-  const Kernel* const kernel = find_kernel(*site.choice, p.features.dtype);
+  const Kernel* const fixed = engine_of(site).kernel;
+  const Kernel* const kernel = fixed != nullptr ? fixed : find_kernel(*site.choice, p.features.dtype);
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
   const Operands operands = operands_of(of, build);

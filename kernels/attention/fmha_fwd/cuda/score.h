@@ -52,9 +52,9 @@ template <int N> struct Scores {
   static __device__ __forceinline__ void change(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key) {
     const int lane = fresh_lane(), b = field(tile.b), h = field(tile.h);
     const int row = field(tile.row) + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
-    if (p.features & kSoftcap) cap(s, p);
-    if (p.features & kAlibi) slope(s, p, tile, warp_row, key);
-    if (p.features & kBias) {
+    if (features_of(p) & kSoftcap) cap(s, p);
+    if (features_of(p) & kAlibi) slope(s, p, tile, warp_row, key);
+    if (features_of(p) & kBias) {
       const int end = field(tile.seqlen_k) - from_key;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {

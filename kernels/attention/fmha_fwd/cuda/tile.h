@@ -4,8 +4,28 @@
 #include "kernels/attention/cuda/places.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
 #include "kernels/backends/cuda/ptx.h"
+#ifdef TILEKILN_CODES
+#include "kernels/attention/fmha_fwd/features.h"
+#endif
 
 namespace tilekiln::cuda::fmha_fwd {
+
+// What a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
+#ifdef TILEKILN_CODES
+constexpr fmha::FwdFeatures kKnown = fmha::features_of(tilekiln::fmha_fwd::unpack(TILEKILN_CODES));
+TILEKILN_DEVICE int features_of(const Row& p) {
+  constexpr int bits = (kKnown.mask ? kMask : 0) | (kKnown.softcap ? kSoftcap : 0) | (kKnown.dropout ? kDropout : 0) |
+                       (kKnown.bias == fmha::Bias::alibi ? kAlibi : 0) |
+                       (kKnown.bias == fmha::Bias::elementwise ? kBias : 0);
+  return (p.features & ~(kMask | kSoftcap | kDropout | kAlibi | kBias)) | bits;
+}
+TILEKILN_DEVICE float* lse_of(const Row& p) { return kKnown.lse ? p.lse : nullptr; }
+TILEKILN_DEVICE const float* sink_of(const Row& p) { return kKnown.sink ? p.sink : nullptr; }
+#else
+TILEKILN_DEVICE int features_of(const Row& p) { return p.features; }
+TILEKILN_DEVICE float* lse_of(const Row& p) { return p.lse; }
+TILEKILN_DEVICE const float* sink_of(const Row& p) { return p.sink; }
+#endif
 
 // One query block of one head, worked out by the loader and handed to the warpgroups in shared memory.
 struct alignas(16) Tile {
@@ -32,16 +52,16 @@ template <int kQueryRows, int kKeys> struct Tiles {
     const int block = at / in_group, head = group * p.head_group + (at - block * in_group);
     tile.b = head / p.nhead_q;
     tile.h = head - tile.b * p.nhead_q;
-    tile.row = (p.features & kHeavyFirst ? p.query_blocks - 1 - block : block) * kQueryRows;
+    tile.row = (features_of(p) & kHeavyFirst ? p.query_blocks - 1 - block : block) * kQueryRows;
     tile.seqlen_q = p.seqlen_q_most;
     tile.seqlen_k = p.seqlen_k_most;
     tile.start_q = keys.first = 0;
-    if (p.features & kGroup) {
+    if (features_of(p) & kGroup) {
       tile.start_q = p.seqstart_q ? clamp(p.seqstart_q[tile.b], 0, p.total_q) : tile.b * p.rows_q;
       keys.first = p.seqstart_k ? clamp(p.seqstart_k[tile.b], 0, p.total_k) : tile.b * p.rows_k;
       tile.seqlen_q = length(p.seqlen_q, p.cu_seqlens_q, tile.b, p.seqlen_q_most);
       if (p.seqstart_q) tile.seqlen_q = min(tile.seqlen_q, p.total_q - tile.start_q);
-      if (p.features & kCache) {
+      if (features_of(p) & kCache) {
         keys = find_keys(p, tile.b);
         tile.seqlen_k = keys.count;
         if (p.seqstart_q) {
@@ -55,10 +75,10 @@ template <int kQueryRows, int kKeys> struct Tiles {
       if (tile.seqlen_q <= p.min_seqlen_q) return false;
     }
     if (tile.row >= tile.seqlen_q) return false;
-    tile.shift = p.features & kBottomRight ? tile.seqlen_k - tile.seqlen_q : 0;
+    tile.shift = features_of(p) & kBottomRight ? tile.seqlen_k - tile.seqlen_q : 0;
     tile.first = tile.sinks = 0;
     tile.last = (tile.seqlen_k + kKeys - 1) / kKeys;
-    if (p.features & kMask) {
+    if (features_of(p) & kMask) {
       const int last_row = min(tile.row + kQueryRows, tile.seqlen_q) - 1;
       const int64_t end = int64_t(last_row) + tile.shift + p.right + 1, begin = int64_t(tile.row) + tile.shift - p.left;
       if (end < tile.seqlen_k) tile.last = end <= 0 ? 0 : (int(end) + kKeys - 1) / kKeys;
