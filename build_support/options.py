@@ -105,6 +105,7 @@ TARGETS = {
     "test": "runs the tests (pytest -n auto)",
     "bench": "runs every benchmark of tools/bench",
     "jax": "the XLA handlers of tilekiln.jax (tools/dev --with jax)",
+    "torch": "kernels that PyTorch calls without Python (tools/dev --with torch)",
     "executor": "what runs AMD code objects and PTX on this CPU, for tests (tools/executor)",
     "wheel": "the wheels tilekiln (the Python package) and tilekiln-RECEIPT (its kernels)",
     "hf-kernels": "the same as a repository of Hugging Face's kernels package",

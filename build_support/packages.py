@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from codegen.schema.sizes import shown
 from codegen.schema.tree import tree
 
-from . import console, jax_handlers
+from . import console, jax_handlers, torch_kernels
 from .options import UsageError
 from .request import Build, Request
 
@@ -35,7 +35,7 @@ def check(targets: Sequence[str], request: Request) -> None:
 
 def needs(build: Build) -> list[Any]:
     """The nodes that a package is made of, besides the products of every build."""
-    return [build.jax_handlers] if build.jax_handlers else []
+    return [one for one in (build.jax_handlers, build.torch_kernels) if one]
 
 
 def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..., int]]:
@@ -46,7 +46,8 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
     def facade() -> Wheel:
         from . import wheels
 
-        more = {f"{wheels.FACADE}/jax/{jax_handlers.NAME}": node.abspath for node in needs(build)}
+        places = {f"jax/{jax_handlers.NAME}": build.jax_handlers, f"torch/{torch_kernels.NAME}": build.torch_kernels}
+        more = {f"{wheels.FACADE}/{place}": str(node.abspath) for place, node in places.items() if node}
         return wheels.facade(root, tree(root).version, build.binding.abspath, more)
 
     def kernels(receipt: str) -> Wheel:
@@ -62,8 +63,10 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
             path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
             built = f"{console.line('built', path)}: {shown(os.path.getsize(path))}"
             console.block(built if written else f"{path} is up to date")
-        if not needs(build):
+        if not build.jax_handlers:
             console.block("tilekiln.jax is in it without its handlers: JAX is not installed here")
+        if not build.torch_kernels:
+            console.block("tilekiln.torch is in it without its kernels: PyTorch is not installed here")
         return 0
 
     def write_hf_kernels(target: Any, source: Any, env: Any) -> int:

@@ -31,7 +31,8 @@ class Build:
     libraries: dict  # receipt -> the shared library
     manifests: dict  # receipt -> the JSON beside it
     binding: Any = None  # the Python extension, or None without its source
-    jax_handlers: object = None  # the XLA handlers of tilekiln.jax, or None without JAX
+    jax_handlers: Any = None  # the XLA handlers of tilekiln.jax, or None without JAX
+    torch_kernels: Any = None  # the kernels of tilekiln.torch for PyTorch's dispatcher, or None without PyTorch
     instances: dict = field(default_factory=dict)  # object of a generated source -> the names of its instances
     executor: list = field(default_factory=list)  # the executor of AMDGCN code objects, and a HIP runtime over it
     programs: dict = field(default_factory=dict)  # name -> [executables]

@@ -20,6 +20,7 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
 
 from build_support.jax_handlers import NAME as jax_handlers_library  # noqa: N811
 from build_support.parts import extension_suffix
+from build_support.torch_kernels import NAME as torch_kernels_library  # noqa: N811
 from build_support.variant import Variant, variant
 
 pytest_plugins = ["pytester", "tests.sampling"]
@@ -128,6 +129,14 @@ def build_program(scons: Scons) -> Callable[..., Path]:
 def jax_handlers(scons: Scons) -> Path:
     """The XLA handlers of tilekiln.jax, built."""
     path = f"{Variant((), 'release').python_directory}/{jax_handlers_library}"
+    scons("receipt=fp32_min", path)
+    return ROOT / path
+
+
+@pytest.fixture(scope="session")
+def torch_kernels(scons: Scons) -> Path:
+    """The kernels of tilekiln.torch for PyTorch's dispatcher, built."""
+    path = f"{Variant((), 'release').python_directory}/{torch_kernels_library}"
     scons("receipt=fp32_min", path)
     return ROOT / path
 

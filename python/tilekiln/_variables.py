@@ -36,6 +36,12 @@ VARIABLES = (
     Variable("TILEKILN_INDEX", "the index of `tilekiln install`", "python/tilekiln/install.py"),
     Variable("TILEKILN_PATH", "files and folders where libraries are looked for first", "python/tilekiln/library.py"),
     Variable(
+        "TILEKILN_TORCH_NATIVE",
+        "no: PyTorch's operators are called through Python alone",
+        "python/tilekiln/torch/native.py",
+        "yes",
+    ),
+    Variable(
         "TILEKILN_FLASH_ATTN_S_DMASK",
         "randval, signed: what tilekiln.flash_attn returns as S_dmask",
         "python/tilekiln/flash_attn/attn_probs.py",

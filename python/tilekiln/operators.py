@@ -90,10 +90,16 @@ def _at_hand() -> list[Library]:
     return [*libraries(), *(asked_for.loaded if asked_for else ())]
 
 
+forgetters: list[Callable[[], None]] = []
+"""What else remembers which library served which call."""
+
+
 def look_again() -> None:
     """Forget which libraries were at hand, and what served which call."""
     _at_hand.cache_clear()
     _served.clear()
+    for forget in forgetters:
+        forget()
 
 
 def at_hand() -> list[Library]:

@@ -43,6 +43,13 @@ def gemm_examples(scons: Scons, binding: object) -> str:
     return str(ROOT / _variant("native", "release", "").library("gemm_examples"))
 
 
+@pytest.fixture(autouse=True)
+def _native_kernels_forget() -> None:
+    """Tests put libraries of their own at hand: which one served a call of the test before is asked anew."""
+    if native := sys.modules.get("tilekiln.torch.native"):
+        native.forget()
+
+
 @pytest.fixture
 def at_hand(library: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package's functions find the `library` of the test's file, and no other."""

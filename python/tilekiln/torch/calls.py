@@ -47,7 +47,7 @@ def _plain(device: str | torch.device) -> list[tuple[int, int]]:
 _TENSORS = {tensor for tensor, _ in _plain("cpu")}
 """What the dispatcher sees in a tensor that no transform or subclass wraps, of the CPU and of devices that were met."""
 _DEVICES = {"cpu"}
-_TYPES = frozenset((Tensor, torch.nn.Parameter))
+TYPES = frozenset((Tensor, torch.nn.Parameter))
 """Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
 _MODES = frozenset(thread for _, thread in _plain("cpu"))
 """What it sees in a thread that runs no transform and traces nothing."""
@@ -62,14 +62,19 @@ def _met(tensor: Tensor, keys: int) -> bool:
     return keys in _TENSORS
 
 
+def no_mode() -> bool:
+    """Does nothing that this thread runs (a transform, a trace, a mode) stand before kernels?"""
+    return _included().raw_repr() in _MODES
+
+
 def untouched(*tensors: Tensor | None) -> bool:
     """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel?"""
-    if torch.compiler.is_compiling() or _included().raw_repr() not in _MODES:
+    if torch.compiler.is_compiling() or not no_mode():
         return False
     for tensor in tensors:  # not any(): a generator costs a microsecond
         if tensor is None:
             continue
-        if type(tensor) not in _TYPES:
+        if type(tensor) not in TYPES:
             return False
         keys = _keys(tensor).raw_repr()
         if keys not in _TENSORS and not _met(tensor, keys):

@@ -11,7 +11,7 @@ from torch import Tensor
 from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln.operators import FEW, _call
 
-from . import calls, derivatives, operators
+from . import calls, derivatives, native, operators
 
 
 def sdpa(
@@ -37,6 +37,10 @@ def sdpa(
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
     library at hand has the kernel: `use` falls back then.
     """
+    if attn_mask is None and not dropout_p and not torch.compiler.is_compiling():
+        quick = native.attention(query, key, value, is_causal, scale, enable_gqa)
+        if quick is not None:
+            return quick
     try:
         if (
             attn_mask is None

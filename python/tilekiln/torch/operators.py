@@ -164,20 +164,31 @@ def _complete(table: Operator, like: Tensor, results: tuple[Any, ...], skip: int
     return made if len(made) > 1 else made[0] if made else None
 
 
+def flags_set(table: Operator, defaults: Mapping[str, Any]) -> list[str]:
+    """The flags that ask for results unless a call says otherwise."""
+    return [one.asked_by for one in table.results if defaults.get(one.asked_by) is True]
+
+
+def of_the_facade(table: Operator, asked: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The facade's arguments for those of PyTorch's operator past its arrays; trailing defaults may be left out."""
+    arguments = facade_arguments(given)
+    for flag in asked:
+        arguments.setdefault(flag, True)
+    for flag in table.backward_flags:
+        arguments.pop(flag, None)
+    return arguments
+
+
 def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[..., Any]:
     """What the dispatcher calls for tensors of DEVICES, with values by place, trailing defaults left out."""
-    table, flags = OPERATORS[name], OPERATORS[name].backward_flags
+    table = OPERATORS[name]
     count, like = len(table.arrays), table.arrays.index(table.first)
     past = list(defaults)[count:]
-    asked = [one.asked_by for one in table.results if defaults.get(one.asked_by) is True]
+    asked = flags_set(table, defaults)
 
     def kernel(*values: Any) -> Any:
         out, values = (values[0], values[1:]) if out_twin else (None, values)
-        arguments = facade_arguments(dict(zip(past, values[count:], strict=False)))
-        for flag in asked:
-            arguments.setdefault(flag, True)
-        for flag in flags:
-            arguments.pop(flag, None)
+        arguments = of_the_facade(table, asked, dict(zip(past, values[count:], strict=False)))
         if out is not None:
             arguments[table.twin] = out
         results = run(name, values[:count], arguments)

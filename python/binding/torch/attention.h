@@ -1,0 +1,143 @@
+/* scaled_dot_product_attention without a mask: forward, and what PyTorch's own autograd records and calls backward. Arrays are
+ * (batch, heads, seqlen, hdim). */
+#ifndef TILEKILN_TORCH_ATTENTION_H
+#define TILEKILN_TORCH_ATTENTION_H
+
+#include <stdexcept>
+
+#include "served.h"
+
+namespace tilekiln::torch {
+
+enum { kForward = -2, kFew = -3, kTraining = -4, kBackward = -5 }; /* operators of a Look */
+
+/* Lengths from which a call with few queries is another operator's (`instead` of the declaration). */
+struct Few { int64_t most = 0, fewest = 0; };
+inline Few few;
+
+/* Heads inside tokens, as projections make them? Results are laid likewise. */
+inline bool tokens_outside(const tilekiln_tensor& like) { return like.stride[1] < like.stride[2]; }
+
+/* A result of these lengths, its heads inside tokens or not; returns its bytes. */
+inline int64_t lay(tilekiln_tensor& result, const tilekiln_tensor& like, int64_t hdim, bool inside) {
+  result = like;
+  result.shape[3] = hdim;
+  const int64_t bytes = lay_densely(result);
+  if (inside) {
+    result.stride[1] = hdim;
+    result.stride[2] = hdim * like.shape[1];
+  }
+  return bytes;
+}
+
+struct Attention {
+  tilekiln_tensor q, k, v;
+  bool read(AtenTensorHandle query, AtenTensorHandle key, AtenTensorHandle value, bool grouped) {
+    if (!view(query, q) || !view(key, k) || !view(value, v)) return false;
+    return q.ndim == 4 && k.ndim == 4 && v.ndim == 4 && k.dtype == q.dtype && v.dtype == q.dtype && k.shape[1] > 0 &&
+           (q.shape[1] == k.shape[1] || grouped) && k.shape[1] == v.shape[1] && q.shape[0] == k.shape[0];
+  }
+  Look look(int64_t operator_, bool causal) const { return {operator_, causal, q.dtype, 4, q.shape[3], v.shape[3]}; }
+};
+
+/* The arguments that all of them have. */
+inline bool settle(Call& call, const Entry& entry, bool causal, const double* scale) {
+  const int* const at = entry.places;
+  return call.take_word(at[kLayout], "bhsd") &&
+         (!causal || (call.take_flag(at[kCausal], true) && call.take_word(at[kMaskOrigin], "top_left"))) &&
+         (!scale || call.take_float(at[kScale], *scale));
+}
+
+inline bool place(Call& call, int i, const tilekiln_tensor& tensor) {
+  if (i < 0 || i >= kMaxArrays) return false;
+  call.tensor[i] = tensor;
+  call.set(i);
+  return true;
+}
+
+/* A result that this side lays out; out of memory is false. */
+inline bool place_result(Call& call, int r, const tilekiln_tensor& result) {
+  const int i = call.table->results[r].argument;
+  call.tensor[i] = result;
+  if (!(call.made[r] = make(call.tensor[i]))) return false;
+  *static_cast<const tilekiln_tensor**>(call.field(i)) = &call.tensor[i];
+  return true;
+}
+
+/* (out, lse or null), or out null: Python does it. */
+inline void attend(const Attention& given, int64_t operator_, bool causal, const double* scale, AtenTensorHandle* out,
+                   AtenTensorHandle* lse) {
+  *out = nullptr;
+  const bool is_few = operator_ == kForward && given.q.shape[2] <= few.most && given.k.shape[2] >= few.fewest;
+  const Look look = given.look(is_few ? int64_t(kFew) : operator_, causal);
+  const Entry* const entry = served.find(look);
+  if (!entry) {
+    missed = look;
+    return;
+  }
+  Call call(entry->bound.table);
+  tilekiln_tensor result;
+  const int64_t bytes =
+      lay(result, given.q, given.v.shape[3], tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3]);
+  if (bytes < 0 || bytes > int64_t(1) << 28) return;
+  const int* const at = entry->places;
+  if (!place(call, at[kQ], given.q) || !place(call, at[kK], given.k) || !place(call, at[kV], given.v) ||
+      !settle(call, *entry, causal, scale) || !call.take_flag(at[kReturnLse], lse != nullptr) ||
+      !place_result(call, 0, result) || !call.run())
+    return;
+  *out = call.release(0);
+  if (lse) *lse = call.release(1);
+}
+
+/* Any array as a dense one: gradients come as anything, broadcast ones too. */
+inline AtenTensorHandle dense_copy(const tilekiln_tensor& from, tilekiln_tensor& to) {
+  to = from;
+  if (lay_densely(to) < 0) return nullptr;
+  AtenTensorHandle made = make(to);
+  if (!made) return nullptr;
+  const size_t item = size_t(from.dtype & 0xff) / 8;
+  char* at = static_cast<char*>(to.data);
+  for (int64_t b = 0; b < from.shape[0]; ++b)
+    for (int64_t h = 0; h < from.shape[1]; ++h)
+      for (int64_t s = 0; s < from.shape[2]; ++s)
+        for (int64_t d = 0; d < from.shape[3]; ++d, at += item)
+          std::memcpy(at,
+                      static_cast<const char*>(from.data) + int64_t(item) * (b * from.stride[0] + h * from.stride[1] +
+                                                                             s * from.stride[2] + d * from.stride[3]),
+                      item);
+  return made;
+}
+
+/* The gradients of q, k and v. Throws with the library's words. */
+inline void differentiate(const Attention& given, AtenTensorHandle dout, AtenTensorHandle out, AtenTensorHandle lse,
+                          bool causal, const double* scale, AtenTensorHandle* gradients) {
+  const Entry* const entry = served_backward.find(given.look(kBackward, causal));
+  if (!entry) throw std::runtime_error("tilekiln: attention's backward was called without its forward");
+  Call call(entry->bound.table);
+  tilekiln_tensor d, o, l;
+  AtenTensorHandle copy = nullptr;
+  bool good = view(dout, d) && d.ndim == 4 && view(out, o) && view(lse, l);
+  if (good && d.stride[3] != 1 && d.shape[3] > 1) {
+    const tilekiln_tensor broadcast = d;
+    good = (copy = dense_copy(broadcast, d)) != nullptr;
+  }
+  const int* const at = entry->places;
+  good = good && place(call, at[kDout], d) && place(call, at[kQ], given.q) && place(call, at[kK], given.k) &&
+         place(call, at[kV], given.v) && place(call, at[kOut], o) && place(call, at[kLse], l) &&
+         settle(call, *entry, causal, scale);
+  const tilekiln_tensor* const inputs[] = {&given.q, &given.k, &given.v};
+  const bool inside = tokens_outside(given.q) && given.q.shape[3] == given.v.shape[3];
+  for (int i = 0; good && i < 3; ++i) {
+    tilekiln_tensor result;
+    lay(result, *inputs[i], inputs[i]->shape[3], inside && tokens_outside(*inputs[i]));
+    good = place_result(call, i, result);
+  }
+  good = good && call.run();
+  if (copy) shim.aoti_torch_delete_tensor_object(copy);
+  if (!good) throw std::runtime_error(std::string("tilekiln: ") + entry->last_error());
+  for (int i = 0; i < 3; ++i) gradients[i] = call.release(i);
+}
+
+}  // namespace tilekiln::torch
+
+#endif

@@ -1,0 +1,455 @@
+/* Kernels of PyTorch's dispatcher over libraries of Tilekiln, without Python: operators `tilekiln_native::*`, and for attention that
+ * autograd records the pair of operators that PyTorch has for backends to override.
+ *
+ * They do what is plain: tensors of the CPU that nothing wraps and, but for attention, autograd does not watch; a call of a look that
+ * Python has served before. To anything else they answer undefined tensors, and what calls them then takes the way through Python, which
+ * has every error's words. Boxed functions of the stable ABI own what lies on the stack. */
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "attention.h"
+
+namespace tilekiln::torch {
+namespace {
+
+enum { kOperators = 96 };
+std::vector<std::unique_ptr<Operator>> operators;
+
+/* ---- what lies on the stack -------------------------------------------------------------------------------------------- */
+
+/* Optional values are on the heap. */
+void drop_optional(StableIValue value) {
+  StableIValue* const holder = reinterpret_cast<StableIValue*>(value);
+  if (shim.torch_delete_stable_ivalue)
+    shim.torch_delete_stable_ivalue(holder);
+  else
+    delete holder;
+}
+
+StableIValue inside(const Argument& argument, StableIValue value) {
+  return argument.optional ? *reinterpret_cast<StableIValue*>(value) : value;
+}
+
+bool is_there(const Argument& argument, StableIValue value) { return !argument.optional || value; }
+
+template <class T>
+T read(StableIValue value) {
+  T result;
+  std::memcpy(&result, &value, sizeof(result));
+  return result;
+}
+
+void drop(const Operator& operator_, StableIValue* stack) {
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) {
+    const Argument& argument = operator_.arguments[i];
+    if (!is_there(argument, stack[i])) continue;
+    const StableIValue value = inside(argument, stack[i]);
+    if (argument.kind == 'T' || argument.kind == 'R') shim.aoti_torch_delete_tensor_object(tensor_of(value));
+    if (argument.kind == 's') shim.torch_delete_string(reinterpret_cast<StringHandle>(value));
+    if (argument.optional) drop_optional(stack[i]);
+  }
+}
+
+/* ---- is a call plain? --------------------------------------------------------------------------------------------------- */
+
+bool is_watched(AtenTensorHandle tensor) {
+  return !shim.requires_grad || shim.requires_grad(*reinterpret_cast<void* const*>(tensor));
+}
+
+/* Does nothing stand between these tensors and a kernel: no mode, no transform, no lazy conjugate? The dispatcher says so, by the
+ * kernel of `plain` that it takes. */
+bool are_plain(const AtenTensorHandle* tensors, int count) {
+  for (int from = 0; from < count; from += 3) {
+    StableIValue stack[3];
+    for (int i = 0; i < 3; ++i) {
+      AtenTensorHandle one = nullptr;
+      shim.aoti_torch_new_tensor_handle(tensors[from + i < count ? from + i : from], &one);
+      stack[i] = reinterpret_cast<StableIValue>(one);
+    }
+    if (shim.torch_call_dispatcher("tilekiln_native::plain", "", stack, kConventions) || !read<bool>(stack[0]))
+      return false;
+  }
+  return true;
+}
+
+template <bool answer>
+void plain(StableIValue* stack, uint64_t, uint64_t) {
+  for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
+  stack[0] = answer;
+}
+
+bool is_plain(const Operator& operator_, const StableIValue* stack) {
+  AtenTensorHandle tensors[kMaxArguments];
+  int count = 0;
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) {
+    const Argument& argument = operator_.arguments[i];
+    if ((argument.kind == 'T' || argument.kind == 'R') && is_there(argument, stack[i]))
+      tensors[count++] = tensor_of(inside(argument, stack[i]));
+  }
+  if (shim.aoti_torch_grad_mode_is_enabled())
+    for (int i = 0; i < count; ++i)
+      if (is_watched(tensors[i])) return false;
+  return count && are_plain(tensors, count);
+}
+
+/* ---- a call of any operator --------------------------------------------------------------------------------------------- */
+
+bool take(Call& call, const Argument& argument, int i, StableIValue value) {
+  switch (argument.kind) {
+    case 'T': return call.take(i, tensor_of(value), argument.contiguous);
+    case 'R': return call.take_random(i, tensor_of(value));
+    case 'f': return call.take_float(i, read<double>(value));
+    case 'b': return call.take_flag(i, read<bool>(value));
+    case 'i': return call.take_integer(i, argument.part, read<int64_t>(value));
+    case 's': {
+      const char* word = nullptr;
+      return !shim.torch_string_c_str(reinterpret_cast<StringHandle>(value), &word) && call.take_word(i, word);
+    }
+    default: return false;
+  }
+}
+
+/* A number that is more than none, or a flag: libraries differ in such features. */
+bool is_set(const Argument& argument, StableIValue value) {
+  switch (argument.kind) {
+    case 'f': return read<double>(value) != 0;
+    case 'b': return read<bool>(value);
+    case 'i': return read<int64_t>(value) > 0;
+    default: return argument.kind == 'R';
+  }
+}
+
+/* The results of a plain call; false: Python does it. */
+bool answer(const Operator& operator_, int number, const StableIValue* stack, StableIValue* results) {
+  Look look;
+  look.operator_ = number;
+  tilekiln_tensor tensor;
+  int array = 0;
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) {
+    const Argument& argument = operator_.arguments[i];
+    if (argument.kind != 'T') {
+      if (is_there(argument, stack[i]) && is_set(argument, inside(argument, stack[i]))) look.given |= int64_t(1) << i;
+      continue;
+    }
+    if (is_there(argument, stack[i])) {
+      look.given |= int64_t(1) << i;
+      const bool first = array == operator_.looks[0], other = array == operator_.looks[1];
+      if (first || other) {
+        if (!view(tensor_of(inside(argument, stack[i])), tensor)) return false;
+        const int64_t last = tensor.ndim ? tensor.shape[tensor.ndim - 1] : 0;
+        if (first) look.dtype = tensor.dtype, look.ndim = tensor.ndim, look.last = last;
+        if (other) look.other_last = last;
+      }
+    }
+    ++array;
+  }
+  const Entry* const entry = served.find(look);
+  if (!entry) {
+    missed = look;
+    return false;
+  }
+  const Bound& bound = entry->bound;
+  Call call(bound.table);
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) {
+    const Argument& argument = operator_.arguments[i];
+    if (is_there(argument, stack[i]) && !take(call, argument, bound.arguments[i], inside(argument, stack[i])))
+      return false;
+  }
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) /* what only Python makes */
+    if (operator_.arguments[i].kind == 'b' && !operator_.arguments[i].optional && read<bool>(stack[i]))
+      for (const Made& one : operator_.results)
+        if (one.name.empty() && one.asked_by == operator_.arguments[i].name) return false;
+  if (!call.run()) return false;
+  for (size_t r = 0; r < operator_.results.size(); ++r) {
+    AtenTensorHandle made = bound.results[r] < 0 ? nullptr : call.release(bound.results[r]);
+    if (!made) {
+      tilekiln_tensor none{};
+      none.ndim = 1;
+      none.stride[0] = 1;
+      none.dtype = operator_.results[r].absent ? operator_.results[r].absent : call.tensor[call.table->first].dtype;
+      made = make(none);
+    }
+    results[r] = reinterpret_cast<StableIValue>(made);
+  }
+  return true;
+}
+
+void leave(uint64_t count, StableIValue* stack) {
+  for (uint64_t r = 0; r < count; ++r) stack[r] = undefined();
+}
+
+void call(int number, StableIValue* stack, uint64_t results, bool is_known_plain) {
+  const Operator& operator_ = *operators[size_t(number)];
+  StableIValue made[kMaxResults];
+  missed = Look{};
+  const bool answered = (is_known_plain || is_plain(operator_, stack)) && answer(operator_, number, stack, made);
+  drop(operator_, stack);
+  if (answered)
+    std::memcpy(stack, made, sizeof(made[0]) * results);
+  else
+    leave(results, stack);
+}
+
+template <int number>
+void under_autograd(StableIValue* stack, uint64_t, uint64_t results) {
+  call(number, stack, results, true);
+}
+template <int number>
+void with_autograd(StableIValue* stack, uint64_t, uint64_t results) {
+  call(number, stack, results, false);
+}
+template <int number>
+void elsewhere(StableIValue* stack, uint64_t, uint64_t results) {
+  drop(*operators[number], stack);
+  missed = Look{};
+  leave(results, stack);
+}
+
+using Boxed = void (*)(StableIValue*, uint64_t, uint64_t);
+struct Kernels { Boxed under, with, elsewhere; };
+
+template <int... number>
+constexpr std::array<Kernels, sizeof...(number)> all_kernels(std::integer_sequence<int, number...>) {
+  return {Kernels{under_autograd<number>, with_autograd<number>, elsewhere<number>}...};
+}
+constexpr std::array<Kernels, kOperators> kernels = all_kernels(std::make_integer_sequence<int, kOperators>{});
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------ */
+
+/* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor */
+void sdpa(StableIValue* stack, bool is_known_plain) {
+  const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
+  double scale = 0;
+  if (stack[4]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[4]));
+  missed = Look{};
+  Attention given;
+  AtenTensorHandle out = nullptr;
+  bool watched = false;
+  if (!is_known_plain && shim.aoti_torch_grad_mode_is_enabled())
+    for (AtenTensorHandle one : tensors) watched = watched || is_watched(one);
+  if (!watched && (is_known_plain || are_plain(tensors, 3)) &&
+      given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[5])))
+    attend(given, kForward, read<bool>(stack[3]), stack[4] ? &scale : nullptr, &out, nullptr);
+  for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
+  if (stack[4]) drop_optional(stack[4]);
+  stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
+}
+
+void sdpa_under_autograd(StableIValue* stack, uint64_t, uint64_t) { sdpa(stack, true); }
+void sdpa_with_autograd(StableIValue* stack, uint64_t, uint64_t) { sdpa(stack, false); }
+void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
+  for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
+  if (stack[4]) drop_optional(stack[4]);
+  missed = Look{};
+  stack[0] = undefined();
+}
+
+/* aten::_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, dropout_p, is_causal, return_debug_mask, scale?)
+ * -> (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask) */
+void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
+  const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
+  double scale = 0;
+  if (stack[7]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[7]));
+  const bool ours = !stack[3] && read<double>(stack[4]) == 0;
+  Attention given;
+  AtenTensorHandle out = nullptr, lse = nullptr;
+  missed = Look{};
+  if (ours && given.read(tensors[0], tensors[1], tensors[2], true)) {
+    if (served_backward.find(given.look(kBackward, read<bool>(stack[5]))))
+      attend(given, kTraining, read<bool>(stack[5]), stack[7] ? &scale : nullptr, &out, &lse);
+    else
+      missed = given.look(kTraining, read<bool>(stack[5]));
+  }
+  for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
+  if (stack[3]) {
+    shim.aoti_torch_delete_tensor_object(tensor_of(*reinterpret_cast<StableIValue*>(stack[3])));
+    drop_optional(stack[3]);
+  }
+  if (stack[7]) drop_optional(stack[7]);
+  stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
+  stack[1] = lse ? reinterpret_cast<StableIValue>(lse) : undefined();
+  for (int i : {2, 3, 6, 7, 8}) stack[i] = undefined();
+  stack[4] = stack[5] = 0;
+}
+
+/* ..._backward(grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p,
+ * is_causal, philox_seed, philox_offset, scale?) -> the gradients of query, key, value, attn_bias */
+void recorded_backward(StableIValue* stack, uint64_t, uint64_t) {
+  double scale = 0;
+  if (stack[16]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[16]));
+  Attention given;
+  AtenTensorHandle gradients[3] = {};
+  std::string wrong;
+  try {
+    if (!given.read(tensor_of(stack[1]), tensor_of(stack[2]), tensor_of(stack[3]), true))
+      throw std::runtime_error("tilekiln: attention's backward got other arrays than its forward");
+    differentiate(given, tensor_of(stack[0]), tensor_of(stack[6]), tensor_of(stack[7]), read<bool>(stack[13]),
+                  stack[16] ? &scale : nullptr, gradients);
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  for (int i : {0, 1, 2, 3, 4, 6, 7, 8, 9, 14, 15}) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
+  shim.torch_delete_list(reinterpret_cast<StableListHandle>(stack[5]));
+  if (stack[16]) drop_optional(stack[16]);
+  if (!wrong.empty()) throw std::runtime_error(wrong);
+  for (int i = 0; i < 3; ++i) stack[i] = reinterpret_cast<StableIValue>(gradients[i]);
+  stack[3] = undefined();
+}
+
+/* ---- what Python tells ------------------------------------------------------------------------------------------------------ */
+
+bool implement(const char* space, const char* key, const char* name, Boxed kernel) {
+  TorchLibraryHandle library = nullptr; /* for the life of the process */
+  return !shim.aoti_torch_library_init_impl(space, key, __FILE__, __LINE__, &library) &&
+         !shim.torch_library_impl(library, name, kernel, kConventions);
+}
+
+/* Keys of the dispatcher at which something stands before kernels. */
+constexpr const char* const kWatching[] = {"Python",
+                                           "Functionalize",
+                                           "FuncTorchDynamicLayerFrontMode",
+                                           "FuncTorchBatched",
+                                           "Negative",
+                                           "FuncTorchDynamicLayerBackMode",
+                                           "Conjugate",
+                                           "ZeroTensor",
+                                           "PreDispatch",
+                                           "Tracer",
+                                           "CompositeExplicitAutograd"};
+
+bool implement_all(const char* name, const Kernels& kernels) {
+  bool good = implement("tilekiln_native", "CPU", name, kernels.under) &&
+              implement("tilekiln_native", "Autograd", name, kernels.elsewhere) &&
+              implement("tilekiln_native", "AutogradCPU", name, kernels.with);
+  for (const char* key : kWatching) good = good && implement("tilekiln_native", key, name, kernels.elsewhere);
+  return good;
+}
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t to = std::min(text.find(at, from), text.size());
+    parts.push_back(text.substr(from, to - from));
+    from = to + 1;
+  }
+  return parts;
+}
+
+int32_t dtype_named(const std::string& name) {
+  static const std::pair<const char*, int32_t> names[] = {
+      {"fp32", TILEKILN_FP32},     {"fp16", TILEKILN_FP16},   {"bf16", TILEKILN_BF16},     {"fp8", TILEKILN_FP8},
+      {"bf8", TILEKILN_BF8},       {"int8", TILEKILN_INT8},   {"int16", TILEKILN_INT16},   {"int32", TILEKILN_INT32},
+      {"int64", TILEKILN_INT64},   {"uint8", TILEKILN_UINT8}, {"uint16", TILEKILN_UINT16}, {"uint32", TILEKILN_UINT32},
+      {"uint64", TILEKILN_UINT64}, {"fp64", TILEKILN_FP64},   {"bool", TILEKILN_BOOL}};
+  for (const auto& [one, dtype] : names)
+    if (name == one) return dtype;
+  return 0;
+}
+
+void* library_at(const char* path) { return dlopen(path, RTLD_NOW | RTLD_LOCAL); }
+
+const tilekiln_operator* table_of(void* library, const std::string& name) {
+  const auto list = reinterpret_cast<decltype(&tilekiln_operators)>(dlsym(library, "tilekiln_operators"));
+  int32_t count = 0;
+  const tilekiln_operator* const* const tables = list ? list(&count) : nullptr;
+  for (int32_t i = 0; i < count; ++i)
+    if (name == tables[i]->name) return tables[i];
+  return nullptr;
+}
+
+bool put(Served& where, const Operator& operator_, const Look& look, const char* path) {
+  void* const library = library_at(path);
+  const tilekiln_operator* const table = library ? table_of(library, operator_.name) : nullptr;
+  auto entry = std::make_unique<Entry>();
+  entry->look = look;
+  entry->last_error =
+      library ? reinterpret_cast<decltype(&tilekiln_last_error)>(dlsym(library, "tilekiln_last_error")) : nullptr;
+  if (!table || !entry->last_error || !bind(operator_, table, entry->bound)) return false;
+  for (int one = 0; one < kPlaces; ++one) entry->places[one] = index_of(*table, kPlaceNames[one]);
+  where.put(entry.release());
+  return true;
+}
+
+}  // namespace
+}  // namespace tilekiln::torch
+
+using namespace tilekiln::torch;
+
+extern "C" {
+
+/* Null when kernels may be registered, else what is missing of PyTorch. */
+__attribute__((visibility("default"))) const char* tilekiln_torch_start() {
+  if (const char* missing = resolve()) return missing;
+  number_dtypes();
+  bool good = true;
+  for (const char* key : kWatching) good = good && implement("tilekiln_native", key, "plain", plain<false>);
+  good = good && implement("tilekiln_native", "CPU", "plain", plain<true>) &&
+         implement_all("sdpa", {sdpa_under_autograd, sdpa_with_autograd, sdpa_elsewhere}) &&
+         implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward) &&
+         implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward);
+  return good ? nullptr : "a place for the kernels";
+}
+
+/* Registers tilekiln_native::<name>, whose schema is there. arguments: "kind[?][!]name[.part]", as in "T?bias" (! : contiguous in its
+ * last dimension), in the order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the arrays that steer the choice of a library.
+ * Returns its number, or -1. */
+__attribute__((visibility("default"))) int tilekiln_torch_define(const char* name, const char* arguments,
+                                                                 const char* results, int look, int other_look) {
+  if (operators.size() == kOperators) return -1;
+  auto made = std::make_unique<Operator>();
+  made->name = name;
+  made->looks[0] = look;
+  made->looks[1] = other_look;
+  for (const std::string& text : split(arguments, ',')) {
+    Argument one;
+    size_t at = 1;
+    one.kind = text[0];
+    for (; text[at] == '?' || text[at] == '!'; ++at) (text[at] == '?' ? one.optional : one.contiguous) = true;
+    const size_t dot = text.find('.', at);
+    one.name = text.substr(at, dot - at);
+    if (dot != std::string::npos) one.part = std::stoi(text.substr(dot + 1));
+    made->arguments.push_back(std::move(one));
+  }
+  for (const std::string& text : split(results, ',')) {
+    const std::vector<std::string> parts = split(text, ':');
+    made->results.push_back({parts[0], dtype_named(parts[1]), parts[2]});
+  }
+  if (made->arguments.size() > kMaxArguments || made->results.size() > kMaxResults) return -1;
+  const int number = int(operators.size());
+  operators.push_back(std::move(made));
+  return implement_all(name, kernels[size_t(number)]) ? number : -1;
+}
+
+/* few: up to `most` queries over at least `fewest` keys are fmha_fwd_splitkv's. */
+__attribute__((visibility("default"))) void tilekiln_torch_few(int64_t most, int64_t fewest) { few = {most, fewest}; }
+
+/* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
+__attribute__((visibility("default"))) int tilekiln_torch_missed() { return int(missed.operator_); }
+
+/* That look is served by this operator of this library from now on (attention that is recorded: backward by the other). 0 when it is
+ * not. */
+__attribute__((visibility("default"))) int tilekiln_torch_teach(const char* name, const char* path,
+                                                                const char* backward) {
+  const Look look = missed;
+  missed = Look{};
+  if (look.operator_ == -1) return 0;
+  Operator attention;
+  attention.name = name;
+  if (look.operator_ >= 0) return put(served, *operators[size_t(look.operator_)], look, path);
+  if (look.operator_ == kTraining) {
+    Look back = look;
+    back.operator_ = kBackward;
+    Operator gradient;
+    gradient.name = "fmha_bwd";
+    if (!put(served_backward, gradient, back, backward)) return 0;
+  }
+  return put(served, attention, look, path);
+}
+
+/* Which library serves what is asked anew. */
+__attribute__((visibility("default"))) void tilekiln_torch_forget() { served.forget(); }
+
+/* Is it known whether autograd watches a tensor? */
+__attribute__((visibility("default"))) int tilekiln_torch_knows_gradients() { return shim.requires_grad != nullptr; }
+}

@@ -1,0 +1,60 @@
+/* Which library serves which look of a call: what Python chose, once. Reading takes no lock; what is replaced is not freed. */
+#ifndef TILEKILN_TORCH_SERVED_H
+#define TILEKILN_TORCH_SERVED_H
+
+#include "operators.h"
+
+namespace tilekiln::torch {
+
+/* What the choice of a library goes by. */
+struct Look {
+  int64_t operator_ = -1, given = 0, dtype = 0, ndim = 0, last = 0, other_last = 0;
+  bool operator==(const Look& o) const {
+    return operator_ == o.operator_ && given == o.given && dtype == o.dtype && ndim == o.ndim && last == o.last &&
+           other_last == o.other_last;
+  }
+  size_t hash() const {
+    uint64_t sum = 0;
+    for (const int64_t one : {operator_, given, dtype, ndim, last, other_last})
+      sum = (sum ^ uint64_t(one)) * 0x9e3779b97f4a7c15u;
+    return size_t(sum >> 56);
+  }
+};
+
+/* The arguments that attention of four dimensions gives, by name. */
+enum Place { kQ, kK, kV, kDout, kOut, kLse, kLayout, kCausal, kMaskOrigin, kScale, kReturnLse, kPlaces };
+constexpr const char* const kPlaceNames[kPlaces] = {
+    "q", "k", "v", "dout", "out", "lse", "layout", "causal", "mask_origin", "softmax_scale", "return_lse"};
+
+struct Entry {
+  Look look;
+  Bound bound;
+  int places[kPlaces];
+  decltype(&tilekiln_last_error) last_error = nullptr;
+};
+
+class Served {
+ public:
+  const Entry* find(const Look& look) const {
+    const Entry* const entry = entries_[look.hash()].load(std::memory_order_acquire);
+    return entry && entry->look == look ? entry : nullptr;
+  }
+  void put(Entry* entry) { entries_[entry->look.hash()].store(entry, std::memory_order_release); }
+  void forget() {
+    for (auto& entry : entries_) entry.store(nullptr, std::memory_order_release);
+  }
+
+ private:
+  std::atomic<const Entry*> entries_[256] = {};
+};
+
+inline Served served;
+/* Backward passes come after their forward, when libraries may have been forgotten. */
+inline Served served_backward;
+
+/* What the last call of this thread lacked, which Python may teach. */
+inline thread_local Look missed;
+
+}  // namespace tilekiln::torch
+
+#endif
