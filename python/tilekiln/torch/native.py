@@ -37,6 +37,7 @@ _LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "SymInt": "i",
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _records, _autocast = torch.is_grad_enabled, torch.is_autocast_enabled
+_deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
 _forward: Callable[..., Any] = None  # type: ignore[assignment]
 _recorded: Callable[..., Any] = None  # type: ignore[assignment]
 
@@ -181,11 +182,7 @@ def attention(
         return None
     try:
         if _records() and (query.requires_grad or key.requires_grad or value.requires_grad):
-            if (
-                not (enable_gqa or query.shape[1] == key.shape[1])
-                or torch.are_deterministic_algorithms_enabled()
-                or not calls.no_mode()
-            ):
+            if not (enable_gqa or query.size(1) == key.size(1)) or _deterministic() or not calls.no_mode():
                 return None
             made = _recorded(query, key, value, None, 0.0, is_causal, False, scale=scale)[0]
         else:
