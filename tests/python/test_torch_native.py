@@ -93,7 +93,7 @@ def test_any_operator(native: Any, python: Callable[..., int]) -> None:
         {"window_left": 3, "window_right": 0, "softcap": 5.0, "softmax_scale": 0.5, "return_lse": False},
         {"causal": True, "mask_origin": "top_left", "num_threads": 1},
         {"dropout_p": 0.25, "rng_state": state},
-        {"alibi_slopes": torch.rand(4), "sink": torch.randn(4)},
+        {"alibi_slopes": torch.rand(4)},
     ):
         first = operator(q, k, v, **named)
         assert python(lambda named=named: operator(q, k, v, **named)) == 0
