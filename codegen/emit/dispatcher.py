@@ -126,6 +126,8 @@ class DispatcherFile(Struct, frozen=True, forbid_unknown_fields=True):
     limits: list[Limit]
     idle_on_cpu: list[str]
     algorithm_axes: AlgorithmAxes
+    signatures: dict[str, dict[str, str]]
+    backward_dropout: dict[str, str]
     auto_fill: list[tuple[str, str]]
     builders: dict[str, Builder]
 
@@ -200,7 +202,9 @@ def _fields(declared: DispatcherFile) -> str:
         "BACKWARD_AXES": declared.algorithm_axes.of(backward=True),
         "PRODUCT_AXES": declared.algorithm_axes.of_products,
         "AUTO_FILL": tuple(declared.auto_fill),
-        **_families(declared),
+        **families(declared),
+        "SIGNATURES": declared.signatures,
+        "BACKWARD_DROPOUT": declared.backward_dropout,
     }
     head = HEAD.split("from .problem", maxsplit=1)[0].replace(
         "Fields of problems and the setters of their builders", "Fields"
@@ -210,7 +214,7 @@ def _fields(declared: DispatcherFile) -> str:
     return head + "".join(lines)
 
 
-def _families(declared: DispatcherFile) -> dict[str, object]:
+def families(declared: DispatcherFile) -> dict[str, Any]:
     """Of the words of kernel_family: the backward's families, and what words for families of attention begin with."""
     names = next(one.setters["kernel_family"] for one in declared.builders.values() if "kernel_family" in one.setters)
     takes = names.takes["name"]

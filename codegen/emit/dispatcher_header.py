@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from codegen.emit.dispatcher import Builder, DispatcherFile, clause_of, read
+from codegen.emit.dispatcher import Builder, DispatcherFile, clause_of, families, read
 from codegen.schema.language import Condition
 from codegen.schema.places import Places
 
@@ -44,6 +44,8 @@ def contents(places: Places) -> dict[str, str]:
 
 def text(declared: DispatcherFile) -> str:
     axes = declared.algorithm_axes
+    of_families = families(declared)
+    begins = declared.builders["ProblemBuilder"].begins
     rows = {
         "const char* const details": map(_quoted, declared.fields.detail),
         "const char* const sizes": map(_quoted, declared.fields.size),
@@ -55,6 +57,12 @@ def text(declared: DispatcherFile) -> str:
         "Pair forward_axes": (_row(*pair) for pair in axes.of(backward=False).items()),
         "Pair backward_axes": (_row(*pair) for pair in axes.of(backward=True).items()),
         "Pair product_axes": (_row(*pair) for pair in axes.of_products.items()),
+        "const char* const family_prefixes": map(_quoted, [of_families["FAMILY_PREFIX"]]),
+        "const char* const family_heads": map(_quoted, of_families["FAMILY_HEADS"]),
+        "const char* const backward_families": map(_quoted, of_families["BACKWARD_FAMILIES"]),
+        "Word signatures": (_row(of, *pair) for of, has in declared.signatures.items() for pair in has.items()),
+        "Pair backward_dropout": (_row(*pair) for pair in declared.backward_dropout.items()),
+        "Pair problem_begins": (_row(*pair) for pair in begins.items()),
         "Pair auto_fill": (_row(*pair) for pair in declared.auto_fill),
     }
     setters = declared.builders["ProblemBuilder"].setters

@@ -78,6 +78,8 @@ class Renderer:
         self.environment.filters.update(
             camel=_camel,
             quoted=c_string,
+            dtype_code=operators.dtype_code,
+            listed=operators.listed,
             quoted_lines=c_lines,
             ctype=_c_type,
             enumerator=_enumerator,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta, Struct
 
+from codegen.schema.launchers import LauncherFile
 from codegen.schema.yaml_types import Text
 
 Word = Text
@@ -214,6 +215,7 @@ class OperatorFile(Struct, frozen=True, forbid_unknown_fields=True):
     work: list[Text] = []
     python_order: list[Word] | None = None
     numbers: dict[Word, NumberFile] = {}
+    launcher: LauncherFile | None = None
     independent: IndependentFile | None = None
     instead: InsteadFile | None = None
     torch: TorchFile = TorchFile()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from codegen.schema import launchers, rooms
 from codegen.schema import operator_types as types
-from codegen.schema import rooms
 from codegen.schema.axes import Family
 from codegen.schema.errors import no_such
 from codegen.schema.operator_types import ArgumentFile, SymbolFile
@@ -160,6 +160,7 @@ class Operator:
 
     axes: dict[str, tuple[str, ...]]  # of the main stage, with their values
     held: list[str]  # its axes whose instances take lengths up to their own, as head dims
+    problem: Sequence[launchers.Field] = ()  # of its launchers
 
     def __init__(
         self,
@@ -516,6 +517,8 @@ def load(
             argument.value = list(main.axis_of[argument.name].values)
     operator.axes = {axis.name: axis.values for axis in main.axes}
     operator.held = [axis.name for axis in main.integers]
+    if operator.file.launcher:
+        operator.problem = launchers.fields(document, operator.file.launcher, operator.axes)
     _check_signature(operator, main)
     return operator
 

@@ -26,16 +26,18 @@ typedef enum tilekiln_kind {
   TILEKILN_INSTANCE,   /* int64_t */
   TILEKILN_ASK,        /* no field: whether a result is made and returned */
   TILEKILN_CHOOSE,     /* no field: which of words is the dtype of a new result */
-  TILEKILN_DIMS        /* tilekiln_dims */
+  TILEKILN_DIMS,       /* tilekiln_dims */
+  TILEKILN_DTYPE_WORD, /* int32_t, the dtype that one of words names */
+  TILEKILN_LONG        /* int64_t */
 } tilekiln_kind;
 
 typedef struct tilekiln_argument {
   const char* name;
-  const char* const* words; /* WORD, CHOOSE: ended by null; pairs: what the two are, as one text */
+  const char* const* words; /* WORD, CHOOSE, DTYPE_WORD: ended by null; pairs: what the two are, as one text */
   uint16_t offset;          /* of the field in the struct of arguments */
   uint8_t kind;             /* tilekiln_kind */
   uint8_t written_with;     /* ARRAY: the argument that makes it be written; TILEKILN_NOWHERE: none */
-  int32_t least;            /* INT, PAIR_INT */
+  int32_t least;            /* INT, LONG, PAIR_INT */
 } tilekiln_argument;
 
 /* Where a length stands: array << 4 | dimension. */
@@ -75,6 +77,26 @@ typedef struct tilekiln_number {
   tilekiln_status (*ask)(const void* args, uint64_t* number);
 } tilekiln_number;
 
+struct tilekiln_staging_allocator;
+
+/* What makes launchers: each is of one problem, and its workspace is prepared apart from its runs. `launcher` is what create made. */
+typedef struct tilekiln_launchers {
+  const tilekiln_argument* problem; /* what it must know before there is any data: INT, LONG, FLAG, WORD, DTYPE_WORD and PAIR_INT */
+  const void* defaults;             /* the struct of the problem, all absent */
+  uint32_t problem_size;
+  uint8_t problem_count;
+  tilekiln_status (*create)(const void* problem, void** launcher);
+  tilekiln_status (*destroy)(void* launcher);
+  tilekiln_status (*workspace_size)(const void* launcher, uint64_t* bytes);
+  tilekiln_status (*find)(const void* launcher, int64_t* instances);
+  tilekiln_status (*prepare)(void* launcher, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
+                             const tilekiln_tensor* seqstart_k);
+  tilekiln_status (*prepare_async)(void* launcher, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,
+                                   const tilekiln_tensor* seqstart_k, tilekiln_stream* stream,
+                                   const struct tilekiln_staging_allocator* allocator);
+  tilekiln_status (*run)(void* launcher, const void* args);
+} tilekiln_launchers;
+
 typedef struct tilekiln_operator {
   size_t layout; /* TILEKILN_OPERATOR_LAYOUT of the library: another one is not read */
   const char *name, *doc;
@@ -85,6 +107,7 @@ typedef struct tilekiln_operator {
   const char* positional_text; /* "q, k and v" */
   const int32_t* dtypes;       /* of the array at `first`; ended by 0 */
   const void* defaults;        /* the struct of arguments, all absent */
+  const tilekiln_launchers* launchers; /* null: it has none */
   uint32_t args_size;
   uint16_t exchange; /* offset of the int32_t that exchanges dimensions when it is 1; 0: none */
   uint8_t argument_count, array_count, positional, optional, result_count, form_count, number_count, stage_count;
@@ -98,8 +121,8 @@ typedef struct tilekiln_operator {
 } tilekiln_operator;
 
 /* Raised whenever a struct or an enum of this file changes, were it only the order of two fields, and whenever packed weights hold
-   other numbers: 3, int8 panels are 128 more. */
-#define TILEKILN_OPERATOR_REVISION 3
+   other numbers: 4, launchers. */
+#define TILEKILN_OPERATOR_REVISION 4
 /* The sizes of all structs of a table and the revision in one number. */
 #define TILEKILN_OPERATOR_LAYOUT \
   (sizeof(tilekiln_operator) | sizeof(tilekiln_form) << 12 | sizeof(tilekiln_argument) << 24 | \

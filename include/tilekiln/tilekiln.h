@@ -27,38 +27,9 @@ enum { TILEKILN_APPENDKV_APPEND = 0, TILEKILN_APPENDKV_SPLIT = 1, TILEKILN_APPEN
 
 /* ---- backward launcher: one workspace for many calls, prepared in stream order ------------------------------------- */
 
+/* tilekiln_fmha_bwd_problem, what a launcher must know before there is any data, stands in operators/fmha_bwd.h. */
 enum { TILEKILN_BIAS_NONE = 0, TILEKILN_BIAS_ELEMENTWISE = 1, TILEKILN_BIAS_ALIBI = 2 };
 enum { TILEKILN_DROPOUT_NONE = 0, TILEKILN_DROPOUT_APPLY = 1, TILEKILN_DROPOUT_STORE = 2 };
-
-/* What a launcher must know before there is any data. */
-typedef struct tilekiln_fmha_bwd_problem {
-  size_t size; /* sizeof(tilekiln_fmha_bwd_problem): set by tilekiln_fmha_bwd_problem_defaults */
-  int32_t dtype; /* TILEKILN_FP32, TILEKILN_FP16 or TILEKILN_BF16 */
-  int32_t hdim_q, hdim_v;
-  int32_t nhead_q, nhead_k;
-  int32_t group; /* 1: group mode */
-  int32_t batch; /* the number of sequences */
-  int64_t seqlen_q; /* batch mode: rows of each sequence; group mode: of all together, seqstart_q[batch] */
-  int64_t seqlen_k; /* batch mode: keys of each sequence; group mode: of the longest */
-  int32_t mask; /* 1: causal or a window */
-  int32_t bias; /* TILEKILN_BIAS_... */
-  int32_t dbias; /* 1: the bias gradient too */
-  int32_t dropout; /* TILEKILN_DROPOUT_...: store with randval */
-  int32_t softcap; /* 1: with a soft cap */
-  int32_t sink; /* 1: with sink logits, or sink columns left of a window */
-  int32_t deterministic;
-  int32_t workers; /* as in tilekiln_fmha_bwd_args */
-  int32_t device_type, device_id; /* of the arrays and the workspace; DLPack's numbers: 1 is the host, 2 CUDA */
-  int64_t max_seqlen_q; /* group mode: no sequence has more rows; 0: seqlen_q */
-} tilekiln_fmha_bwd_problem;
-
-static inline tilekiln_fmha_bwd_problem tilekiln_fmha_bwd_problem_defaults(void) {
-  tilekiln_fmha_bwd_problem problem;
-  memset(&problem, 0, sizeof(problem));
-  problem.size = sizeof(problem);
-  problem.device_type = TILEKILN_CPU;
-  return problem;
-}
 
 /* Host memory through which a stream copies. allocate is called in the caller's thread before anything is enqueued; it returns memory aligned to
  * 16, or null. release is called once for each, from a thread of the library that is no stream's worker, after the stream has done with the memory;

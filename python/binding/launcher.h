@@ -1,4 +1,4 @@
-/* The backward launcher, and the inspection of its workspace. */
+/* Launchers of operators that have them, by the operator's table, and the inspection of the backward's workspace. */
 #ifndef TILEKILN_BINDING_LAUNCHER_H
 #define TILEKILN_BINDING_LAUNCHER_H
 
@@ -7,79 +7,70 @@
 typedef struct {
   PyObject ob_base;
   Library* library;    /* a strong reference */
-  Operator* operator_; /* fmha_bwd as run() reads it: a strong reference */
-  tilekiln_fmha_bwd_launcher* native;
+  Operator* operator_; /* as run() reads it: a strong reference */
+  const tilekiln_launchers* launchers;
+  void* native;
   Stream* stream; /* the last one it prepared on, which must outlive it: a strong reference, or null */
 } Launcher;
 
-static const char* const dtype_words[] = {"fp32", "fp16", "bf16", NULL};
-static const char* const mode_words[] = {"batch", "group", NULL};
-static const char* const mask_words[] = {"none", "window", NULL};
-static const char* const bias_words[] = {"none", "elementwise", "alibi", NULL};
-static const char* const dropout_words[] = {"none", "apply", "store", NULL};
-
-/* What run() reads its arguments by, or null with an exception. */
-static Operator* launcher_operator(Library* library) {
+/* The table of the operator that makes launchers of this name, or null with an exception. */
+static const tilekiln_operator* launching_operator(Library* library, const char* name) {
   int32_t count = 0;
   const tilekiln_operator* const* tables = library->operators(&count);
-  for (int32_t i = 0; i < count; ++i) {
-    if (strcmp(tables[i]->name, "fmha_bwd")) continue;
-    Operator* self = operator_new(library, tables[i], DO_RUN, 0, "");
-    if (self) strcpy(self->name, "run");
-    return self;
-  }
-  PyErr_Format(NoKernelError, "the library of receipt %s has no operator fmha_bwd", library->receipt());
+  for (int32_t i = 0; i < count; ++i)
+    if (tables[i]->launchers && strcmp(tables[i]->name, name) == 0) return tables[i];
+  PyErr_Format(NoKernelError, "the library of receipt %s has no operator %s", library->receipt(), name);
   return NULL;
 }
 
-static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static char* names[] = {"library", "dtype",    "hdim_q",        "hdim_v",  "nhead_q", "nhead_k",      "mode",
-                          "batch",   "seqlen_q", "seqlen_k",      "mask",    "bias",    "dbias",        "dropout",
-                          "softcap", "sink",     "deterministic", "workers", "device",  "max_seqlen_q", NULL};
-  static const int32_t dtypes[] = {TILEKILN_FP32, TILEKILN_FP16, TILEKILN_BF16};
-  PyObject *library, *dtype, *hdim_q, *hdim_v, *nhead_q, *nhead_k, *mode, *batch, *seqlen_q, *seqlen_k, *mask, *bias,
-      *dbias, *dropout, *softcap, *sink, *deterministic, *workers, *device, *max_seqlen_q;
-  int device_type = 0, device_id = 0;
-  if (!PyArg_ParseTupleAndKeywords(arguments, keywords, "O!OOOOOOOOOOOOOOOOOOO:BackwardLauncher", names, LibraryType,
-                                   &library, &dtype, &hdim_q, &hdim_v, &nhead_q, &nhead_k, &mode, &batch, &seqlen_q,
-                                   &seqlen_k, &mask, &bias, &dbias, &dropout, &softcap, &sink, &deterministic, &workers,
-                                   &device, &max_seqlen_q))
-    return NULL;
-  if (!PyTuple_Check(device) || !PyArg_ParseTuple(device, "ii", &device_type, &device_id)) {
-    PyErr_Format(ArgumentError, "device: was %R, must be (type, id) as __dlpack_device__() gives it", device);
-    return NULL;
+static int read_device(const tilekiln_argument* field, PyObject* value, int32_t* place) {
+  int type = 0, id = 0;
+  if (!PyTuple_Check(value) || !PyArg_ParseTuple(value, "ii", &type, &id)) {
+    PyErr_Clear();
+    return refuse(field->name, "was %R, must be (%s) as __dlpack_device__() gives it", value, field->words[0]);
   }
-  tilekiln_fmha_bwd_problem problem = tilekiln_fmha_bwd_problem_defaults();
-  int32_t dtype_word = 0;
-  long long rows = 0, keys = 0, longest = 0;
-  if (read_word(dtype, "dtype", dtype_words, &dtype_word) < 0 || read_int32(hdim_q, "hdim_q", 1, &problem.hdim_q) < 0 ||
-      read_int32(hdim_v, "hdim_v", 1, &problem.hdim_v) < 0 || read_int32(nhead_q, "nhead_q", 1, &problem.nhead_q) < 0 ||
-      read_int32(nhead_k, "nhead_k", 1, &problem.nhead_k) < 0 ||
-      read_word(mode, "mode", mode_words, &problem.group) < 0 || read_int32(batch, "batch", 0, &problem.batch) < 0 ||
-      read_integer(seqlen_q, "seqlen_q", 0, INT64_MAX, &rows) < 0 ||
-      read_integer(seqlen_k, "seqlen_k", 0, INT64_MAX, &keys) < 0 ||
-      read_word(mask, "mask", mask_words, &problem.mask) < 0 ||
-      read_word(bias, "bias", bias_words, &problem.bias) < 0 || read_flag(dbias, "dbias", &problem.dbias) < 0 ||
-      read_word(dropout, "dropout", dropout_words, &problem.dropout) < 0 ||
-      read_flag(softcap, "softcap", &problem.softcap) < 0 || read_flag(sink, "sink", &problem.sink) < 0 ||
-      read_flag(deterministic, "deterministic", &problem.deterministic) < 0 ||
-      read_int32(workers, "workers", 0, &problem.workers) < 0 ||
-      read_integer(max_seqlen_q, "max_seqlen_q", 0, INT64_MAX, &longest) < 0)
-    return NULL;
-  problem.dtype = dtypes[dtype_word];
-  problem.seqlen_q = rows;
-  problem.seqlen_k = keys;
-  problem.device_type = device_type;
-  problem.device_id = device_id;
-  problem.max_seqlen_q = longest;
+  place[0] = type;
+  place[1] = id;
+  return 0;
+}
+
+static int read_field(const tilekiln_argument* field, PyObject* value, char* problem) {
+  void* place = problem + field->offset;
+  switch (field->kind) {
+    case TILEKILN_DTYPE_WORD: return read_dtype(value, field->name, field->words, place);
+    case TILEKILN_WORD: return read_word(value, field->name, field->words, place);
+    case TILEKILN_FLAG: return read_flag(value, field->name, place);
+    case TILEKILN_INT: return read_int32(value, field->name, field->least, place);
+    case TILEKILN_LONG: return read_int64(value, field->name, field->least, place);
+    default: return read_device(field, value, place);
+  }
+}
+
+/* BackwardLauncher(library, operator, **problem) */
+static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  Library* library;
+  const char* name;
+  if (!PyArg_ParseTuple(arguments, "O!s:BackwardLauncher", LibraryType, &library, &name)) return NULL;
+  const tilekiln_operator* table = launching_operator(library, name);
+  if (!table) return NULL;
+  const tilekiln_launchers* launchers = table->launchers;
+  char problem[MAX_ARGS] __attribute__((aligned(16)));
+  memcpy(problem, launchers->defaults, launchers->problem_size);
+  for (int i = 0; i < launchers->problem_count; ++i) {
+    const tilekiln_argument* field = &launchers->problem[i];
+    PyObject* value = keywords ? PyDict_GetItemString(keywords, field->name) : NULL;
+    if (value && read_field(field, value, problem) < 0) return NULL;
+  }
   Launcher* self = (Launcher*)object_new(type);
   if (!self) return NULL;
-  self->library = (Library*)Py_NewRef(library);
-  if (!(self->operator_ = launcher_operator(self->library))) {
+  self->library = (Library*)Py_NewRef((PyObject*)library);
+  self->launchers = launchers;
+  if (!(self->operator_ = operator_new(library, table, DO_RUN, 0, ""))) {
     Py_DECREF(self);
     return NULL;
   }
-  const tilekiln_status status = self->library->fmha_bwd_launcher_create(&problem, &self->native);
+  strcpy(self->operator_->name, "run");
+  const tilekiln_status status = launchers->create(problem, &self->native);
   if (status == TILEKILN_OK) return (PyObject*)self;
   library_error(self->library, status);
   Py_DECREF(self);
@@ -88,7 +79,7 @@ static PyObject* launcher_new(PyTypeObject* type, PyObject* arguments, PyObject*
 
 static void launcher_dealloc(Launcher* self) {
   PyTypeObject* type = Py_TYPE(self);
-  if (self->native) self->library->fmha_bwd_launcher_destroy(self->native); /* it never waits and never fails */
+  if (self->native) self->launchers->destroy(self->native); /* it never waits and never fails */
   Py_XDECREF(self->stream);
   Py_XDECREF(self->operator_);
   Py_XDECREF(self->library);
@@ -98,15 +89,16 @@ static void launcher_dealloc(Launcher* self) {
 static PyObject* launcher_workspace_size(Launcher* self, void* unused) {
   (void)unused;
   uint64_t bytes = 0;
-  const tilekiln_status status = self->library->fmha_bwd_launcher_workspace_size(self->native, &bytes);
+  const tilekiln_status status = self->launchers->workspace_size(self->native, &bytes);
   return status == TILEKILN_OK ? PyLong_FromUnsignedLongLong(bytes) : library_error(self->library, status);
 }
 
 static PyObject* launcher_instances(Launcher* self, void* unused) {
   (void)unused;
-  int64_t instances[TILEKILN_BWD_STAGES];
-  const tilekiln_status status = self->library->fmha_bwd_launcher_find(self->native, instances);
-  return status == TILEKILN_OK ? stage_numbers(instances, TILEKILN_BWD_STAGES) : library_error(self->library, status);
+  int64_t instances[TILEKILN_MAX_STAGES];
+  const tilekiln_status status = self->launchers->find(self->native, instances);
+  return status == TILEKILN_OK ? stage_numbers(instances, self->operator_->table->stage_count)
+                               : library_error(self->library, status);
 }
 
 static PyObject* launcher_library(Launcher* self, void* unused) {
@@ -136,8 +128,8 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
     if (!native) goto end;
     for (int i = 0; i < COUNT; ++i)
       if ((given[i] && stream_hold(stream, given[i]) < 0) || (held[i] && stream_hold(stream, held[i]) < 0)) goto end;
-    status = library->fmha_bwd_launcher_prepare_async(self->native, field[0], field[1], field[2], native,
-                                                      library->staging_default());
+    status =
+        self->launchers->prepare_async(self->native, field[0], field[1], field[2], native, library->staging_default());
     if (status == TILEKILN_OK) {
       Stream* before = self->stream;
       self->stream = (Stream*)Py_NewRef((PyObject*)stream);
@@ -145,7 +137,7 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
     }
   } else {
     Py_BEGIN_ALLOW_THREADS /* it may have much to zero */
-        status = library->fmha_bwd_launcher_prepare(self->native, field[0], field[1], field[2]);
+        status = self->launchers->prepare(self->native, field[0], field[1], field[2]);
     Py_END_ALLOW_THREADS
   }
   result = status == TILEKILN_OK ? Py_NewRef(Py_None) : library_error(library, status);
@@ -154,15 +146,16 @@ end:
   return result;
 }
 
-static tilekiln_status launcher_run_native(const Library* library, void* native, const void* args) {
-  return library->fmha_bwd_launcher_run(native, args);
+static tilekiln_status launcher_run_native(const Library* library, void* self, const void* args) {
+  (void)library;
+  return ((Launcher*)self)->launchers->run(((Launcher*)self)->native, args);
 }
 
 static PyObject* launcher_run(Launcher* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
   OperatorCall call;
   PyObject* result = NULL;
   if (call_begin(self->operator_, &call, values, positional, names) == 0)
-    result = call_run(&call, launcher_run_native, self->native);
+    result = call_run(&call, launcher_run_native, self);
   call_end(&call);
   return result;
 }
@@ -180,7 +173,8 @@ static const char launcher_prepare_doc[] =
 
 static const char launcher_run_doc[] =
     "run($self, dout, q, k, v, out, lse, **arguments)\n--\n\n"
-    "Library.fmha_bwd with a workspace that prepare has written. The arguments are of the launcher's problem; in group "
+    "The operator of the library with a workspace that prepare has written. The arguments are of the launcher's "
+    "problem; in group "
     "mode\n"
     "seqstart_q and seqstart_k as prepared.";
 
@@ -195,8 +189,8 @@ static PyGetSetDef launcher_properties[] = {
      "of "
      "the accumulator.",
      NULL},
-    {"instances", (getter)launcher_instances, NULL,
-     "The instance of each stage, as Library.fmha_bwd_find gives it: dot_do_o, dq_dk_dv, convert_dq.", NULL},
+    {"instances", (getter)launcher_instances, NULL, "The instance of each stage, as the find of the operator gives it.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL}};
 static PyType_Slot launcher_slots[] = {{Py_tp_doc, "The C ABI's launcher."}, {Py_tp_new, launcher_new},
                                        {Py_tp_dealloc, launcher_dealloc},    {Py_tp_methods, launcher_methods},

@@ -19,12 +19,8 @@
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
           X(num_threads) X(last_error) X(describe) X(tune)
-/* Those of the backward's launcher and workspace: null in a library without the operator. */
-#define TILEKILN_BACKWARD_FUNCTIONS(X)                                                                                \
-  X(fmha_bwd_launcher_create)                                                                                         \
-  X(fmha_bwd_launcher_destroy)                                                                                        \
-  X(fmha_bwd_launcher_workspace_size) X(fmha_bwd_launcher_find) X(fmha_bwd_launcher_prepare)                          \
-      X(fmha_bwd_launcher_prepare_async) X(fmha_bwd_launcher_run) X(bwd_workspace_plan)
+/* The inspection of the backward's workspace: null in a library without the operator. */
+#define TILEKILN_BACKWARD_FUNCTIONS(X) X(bwd_workspace_plan)
 
 typedef struct {
   PyObject ob_base;

@@ -26,6 +26,13 @@ static int read_int32(PyObject* value, const char* name, int32_t low, int32_t* r
   return 0;
 }
 
+static int read_int64(PyObject* value, const char* name, int64_t low, int64_t* result) {
+  long long wide;
+  if (read_integer(value, name, low, INT64_MAX, &wide) < 0) return -1;
+  *result = wide;
+  return 0;
+}
+
 static int read_uint64(PyObject* value, const char* name, uint64_t* result) {
   PyObject* index = PyNumber_Index(value);
   if (index) *result = PyLong_AsUnsignedLongLong(index);
@@ -95,6 +102,16 @@ static int read_word(PyObject* value, const char* name, const char* const* words
                                               : " or ",
                                words[i]);
   return refuse(name, "was %R, must be %s", value, list);
+}
+
+/* The number of the dtype that one of the words names. */
+static int read_dtype(PyObject* value, const char* name, const char* const* words, int32_t* result) {
+  static const int32_t dtypes[] = {TILEKILN_FP32, TILEKILN_FP16, TILEKILN_BF16, TILEKILN_FP8, TILEKILN_BF8};
+  int32_t word = 0;
+  if (read_word(value, name, words, &word) < 0) return -1;
+  for (size_t i = 0; i < sizeof(dtypes) / sizeof(*dtypes); ++i)
+    if (strcmp(dtype_name(dtypes[i]), words[word]) == 0) *result = dtypes[i];
+  return 0;
 }
 
 /* Dimensions: one number, or a sequence of them. */

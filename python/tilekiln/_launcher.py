@@ -67,7 +67,7 @@ class BackwardLauncher(Launcher):
         refusals = []
         for candidate in at_hand() if library is None else [library]:
             try:
-                made: BackwardLauncher = super().__new__(cls, candidate, **problem)  # type: ignore[assignment]
+                made: BackwardLauncher = super().__new__(cls, candidate, "fmha_bwd", **problem)  # type: ignore[assignment]
                 return made
             except NoKernelError as refusal:
                 refusals.append(Refusal(candidate.receipt, str(refusal)))

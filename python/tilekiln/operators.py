@@ -64,10 +64,12 @@ def attention(
         from .torch import derivatives
 
         return derivatives.attention(q, k, v, deterministic, arguments)
-    if on_missing not in ("raise", "build"):
-        raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     if on_missing == "raise":
+        if profiler is None:
+            return _run("fmha_fwd", (q, k, v), arguments, q, v, FEW)
         return _call("fmha_fwd", (q, k, v), arguments, FEW)
+    if on_missing != "build":
+        raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     try:
         return _call("fmha_fwd", (q, k, v), arguments, FEW)
     except NoKernelError as error:
@@ -170,26 +172,30 @@ profiler: tuple[Callable[[], bool], Callable[..., Any]] | None = None
 """Of PyTorch, put here by `tilekiln.torch`: whether it records this thread, and what makes a call in a range of it."""
 
 
-def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instead | None = None) -> Any:
-    """instead: what the declaration of the operator says of few rows, for callers who want that."""
-    if profiler is not None and profiler[0]():
-        return profiler[1](_run, operator, arrays, arguments, instead)
-    return _run(operator, arrays, arguments, instead)
-
-
-def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instead | None = None) -> Any:
+def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
+    """few: up to how many rows go where the declaration says `instead`, for callers who want that."""
     one, other = OPERATORS[operator].looks
-    q, v = arrays[one], arrays[other]
+    if profiler is not None and profiler[0]():
+        return profiler[1](_run, operator, arrays, arguments, arrays[one], arrays[other], few)
+    return _run(operator, arrays, arguments, arrays[one], arrays[other], few)
+
+
+def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any, few: int) -> Any:
+    """q, v: of the arrays, those whose head dims the look has."""
     look: tuple[Any, ...] | None
     try:
-        shape = q.shape
-        if instead is not None and len(shape) == 4 and (shape[1] <= instead.most or shape[2] <= instead.most):
-            keys = v.shape  # a tiny call does not pay for what it cannot have
-            if keys[1] >= _FEWEST or keys[2] >= _FEWEST:
-                made = _few(operator, instead, arrays, arguments)
-                if made is not NotImplemented:
-                    return made
-        look = (operator, q.dtype, shape[-1], v.shape[-1], len(shape), *arguments)
+        shape, keys = q.shape, v.shape
+        ndim = len(shape)
+        if (
+            few
+            and ndim == 4
+            and (shape[1] <= few or shape[2] <= few)
+            and (keys[1] >= _FEWEST or keys[2] >= _FEWEST)  # a tiny call does not pay for what it cannot have
+        ):
+            made = _few(operator, arrays, arguments)
+            if made is not NotImplemented:
+                return made
+        look = (operator, q.dtype, shape[-1], keys[-1], ndim, *arguments)
         serve = _served.get(look)
     except (AttributeError, IndexError):  # an exporter with __dlpack__ alone, or an array of no dimensions
         look = serve = None
@@ -200,24 +206,32 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, instead: Instea
             pass
     serve = getattr(_choose(operator, arrays, arguments), operator)
     if look is not None:
-        _served[look] = serve
+        _keep(look, serve)
     return serve(*arrays, **arguments)
 
 
-FEW = OPERATORS["fmha_fwd"].instead
-"""What `attention` does with few queries."""
+def _keep(look: tuple[Any, ...], what: Any) -> None:
+    if len(_served) >= _MOST_LOOKS:  # a program of ever new looks, as of a last dimension that is no head dim
+        _served.clear()
+    _served[look] = what
+
+
+_MOST_LOOKS = 4096
+FEW = instead.most if (instead := OPERATORS["fmha_fwd"].instead) else 0
+"""Up to how many queries `attention` gives to the operator that its declaration names."""
 _FEWEST = 8
 """The other arrays' length from which that pays: over fewer keys both operators take as long (1 and 8 heads)."""
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
-def _few(operator: str, instead: Instead, arrays: tuple[Any, ...], arguments: Any) -> Any:
+def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
     """What the operator named `instead` makes of a call with a small length; NotImplemented where it is not for that.
 
     It is for arrays of the CPU, of the dtypes declared, whose batches are alike.
     """
     first = arrays[0]
     shape = first.shape
+    instead: Instead = OPERATORS[operator].instead  # type: ignore[assignment]
     word, value = OPERATORS[operator].exchange
     place = instead.places[word in arguments and arguments[word] == value]
     if shape[place] > instead.most:
@@ -229,18 +243,20 @@ def _few(operator: str, instead: Instead, arrays: tuple[Any, ...], arguments: An
     look = (instead.operator, operator, first.dtype, shape[-1], *arguments)
     stands_in: Any = _served.get(look)
     if stands_in is None:
-        stands_in = _served[look] = (
+        stands_in = (
             at_hand_has(instead.operator)
             and not getattr(first, "is_cuda", False)
             and _WORDS.get(str(first.dtype).rpartition(".")[2]) in instead.dtypes
             and arguments.keys() <= {*instead.arguments}
         )
+        _keep(look, stands_in)
     if not stands_in:
         return NotImplemented
     try:
-        return _run(instead.operator, arrays, arguments)
+        one, other = OPERATORS[instead.operator].looks
+        return _run(instead.operator, arrays, arguments, arrays[one], arrays[other], 0)
     except NoKernelError:  # no library has it for these dtypes and arguments
-        _served[look] = False
+        _keep(look, False)
         return NotImplemented
 
 

@@ -118,6 +118,7 @@ class Table:
             "doc": page.docstring(operator),
             "offsets": [(field, at) for field, at in offsets.items() if field],
             "size": offsets[""],
+            "problem": operator.problem,
         }
 
     def _bits(self, names: Any) -> str:

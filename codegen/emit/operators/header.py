@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from codegen.emit.operators.check import listed
+from codegen.emit.operators.check import code, listed
+from codegen.schema.launchers import Field
 from codegen.schema.operators import Argument, Operator
 
 WIDTH = 150
@@ -56,6 +57,7 @@ def text(operator: Operator) -> str:
         "",
         *_functions(operator, struct),
         "",
+        *_problem(operator),
         "#ifdef __cplusplus",
         "}",
         "#endif",
@@ -106,6 +108,40 @@ def _functions(operator: Operator, struct: str) -> list[str]:
             )
         ),
     ]
+
+
+def _problem(operator: Operator) -> list[str]:
+    """The struct that launchers are made for, and its defaults."""
+    if not operator.file.launcher:
+        return []
+    struct = f"tilekiln_{operator.name}_problem"
+    lines = [*_comment(operator.file.launcher.about), f"typedef struct {struct} {{"]
+    lines += [f"  size_t size; /* sizeof({struct}): set by {struct}_defaults */"]
+    for field in operator.problem:
+        says = ": ".join(part for part in (_values(field), field.file.about) if part)
+        lines += [f"  {field.c_type} {', '.join(field.fields)};{f' /* {says} */' if says else ''}"]
+    devices = [f"  problem.{field.fields[0]} = TILEKILN_CPU;" for field in operator.problem if field.file.device]
+    return [
+        *lines,
+        f"}} {struct};",
+        "",
+        f"static inline {struct} {struct}_defaults(void) {{",
+        f"  {struct} problem;",
+        "  memset(&problem, 0, sizeof(problem));",
+        "  problem.size = sizeof(problem);",
+        *devices,
+        "  return problem;",
+        "}",
+        "",
+    ]
+
+
+def _values(field: Field) -> str:
+    if field.is_dtype:
+        return listed([code(word) for word in field.words])
+    if field.words:
+        return listed([f"{index} ({word})" for index, word in enumerate(field.words)])
+    return "0 or 1" if field.file.axis else ""
 
 
 def _comment(words: str) -> list[str]:

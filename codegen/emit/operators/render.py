@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from codegen.emit.operators.binding import Table
-from codegen.emit.operators.check import Check
+from codegen.emit.operators.check import Check, listed
+from codegen.emit.operators.check import code as dtype_code
 from codegen.schema.errors import no_such
 from codegen.schema.operators import Operator
+
+__all__ = ["context", "dtype_code", "listed", "table"]
 
 
 def table(operator: Operator) -> dict[str, Any]:

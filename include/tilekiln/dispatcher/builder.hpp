@@ -9,14 +9,11 @@ namespace tilekiln::dispatcher {
 // The setters that upstream's builder has, by upstream's names, over the fields of this tree's families; `set` gives any other.
 class ProblemBuilder {
  public:
-  ProblemBuilder() : problem_("fmha_fwd") {}
+  ProblemBuilder() : problem_(tables::problem_begins[0].second) {}
 
   // fwd, fwd_pagedkv, fwd_splitkv, fwd_appendkv, batch_prefill or bwd, with or without fmha_ before it.
   ProblemBuilder& api_family(std::string_view name) {
-    static const detail::Words names = {"fwd", "fwd_pagedkv", "fwd_splitkv", "fwd_appendkv", "batch_prefill", "bwd"};
-    const std::string_view bare = detail::without_prefix(name);
-    detail::one_of("api_family", bare, names);
-    const Value value("fmha_" + std::string(bare));
+    const Value value = ck::said("api_family", detail::without_prefix(name), tables::api_family).value;
     problem_.set(field::operator_name, value);
     if (!family_given_) problem_.set(field::family, value);
     return *this;

@@ -34,8 +34,12 @@ inline int64_t at_least(const char* name, int64_t number, int64_t least) {
   return number;
 }
 
+inline bool begins_with(std::string_view name, std::string_view head) { return name.substr(0, head.size()) == head; }
+
 inline std::string_view without_prefix(std::string_view name) {
-  return name.substr(0, 5) == "fmha_" ? name.substr(5) : name;
+  for (const std::string_view prefix : tables::family_prefixes)
+    if (begins_with(name, prefix)) return name.substr(prefix.size());
+  return name;
 }
 
 }  // namespace detail
@@ -57,6 +61,21 @@ const tables::Word& said(const char* name, std::string_view word, const tables::
 // fwd, fwd_splitkv, bwd_dq_dk_dv, ... with or without fmha_ before it, as the family's own name.
 inline Value family(std::string_view name) {
   return said("kernel_family", detail::without_prefix(name), tables::kernel_family).value;
+}
+
+// Whether a word can only be one for a family of attention, whether there is such a family or not.
+inline bool is_family(std::string_view name) {
+  for (const std::string_view head : tables::family_heads)
+    if (detail::begins_with(name, head)) return true;
+  for (const tables::Word& one : tables::kernel_family)
+    if (one.word == name) return true;
+  return false;
+}
+
+inline bool is_backward(std::string_view family) {
+  for (const std::string_view one : tables::backward_families)
+    if (one == family) return true;
+  return false;
 }
 
 // no_mask, top_left (or causal), bottom_right, window_generic. One kernel serves all but no_mask.
@@ -93,8 +112,10 @@ inline std::string axis(const std::string& family, const std::string& word) {
       if (from == word) return to;
     return "";
   };
-  if (family.compare(0, 8, "fmha_bwd") == 0) return find(tables::backward_axes);
-  return family.compare(0, 5, "fmha_") == 0 ? find(tables::forward_axes) : find(tables::product_axes);
+  if (is_backward(family)) return find(tables::backward_axes);
+  for (const tables::Word& one : tables::kernel_family)
+    if (one.value == family) return find(tables::forward_axes);
+  return find(tables::product_axes);
 }
 
 }  // namespace ck

@@ -19,10 +19,9 @@ class Signature {
   explicit Signature(std::string_view family = "fwd") { this->family(family); }
 
   Signature& family(std::string_view name) {
-    const bool attention = name.substr(0, 3) == "fwd" || name.substr(0, 3) == "bwd" || name.substr(0, 5) == "fmha_" ||
-                           name == "batch_prefill";
-    said([&] { family_ = attention ? ck::family(name).text() : std::string(name); });
-    if (family_ == "fmha_batch_prefill") values_.set(field::mode, "group");
+    said([&] { family_ = ck::is_family(name) ? ck::family(name).text() : std::string(name); });
+    for (const auto& [family, axis, value] : tables::signatures)
+      if (family == family_) values_.set(axis, value);
     return *this;
   }
   Signature& dtype(Value value) { return set(field::dtype, value); }
@@ -45,7 +44,7 @@ class Signature {
   Signature& rope(Value value) { return word("rope", value, ck::rope); }
   Signature& lse(Value yes) { return set("lse", yes); }
   Signature& dropout(Value yes) {
-    return set("dropout", family_.compare(0, 8, "fmha_bwd") == 0 && yes == Value(true) ? Value("apply") : yes);
+    return set("dropout", yes == Value(true) ? backward_dropout("dropout", yes) : yes);
   }
   Signature& logits(Value yes) { return set("softcap", yes); }
   Signature& paged_kv(Value yes) { return set("paged", yes); }
@@ -55,7 +54,8 @@ class Signature {
   Signature& dbias(Value yes) { return set("dbias", yes); }
   // Of the backward, an axis of dropout; a forward kernel with dropout stores on request.
   Signature& store_randval(Value yes) {
-    return family_.compare(0, 8, "fmha_bwd") == 0 && yes == Value(true) ? set("dropout", "store") : *this;
+    const Value means = yes == Value(true) ? backward_dropout("store_randval", Value()) : Value();
+    return means.empty() ? *this : set("dropout", means);
   }
   Signature& deterministic(Value yes) { return set("deterministic", yes); }
   Signature& kv_cache(Value layout, Value lookup, Value page_size = any) {
@@ -73,6 +73,12 @@ class Signature {
   const std::string& fault() const { return fault_; }
 
  private:
+  // What yes of a word means for the axis dropout of the backward's families; of others, `elsewhere`.
+  Value backward_dropout(std::string_view word, Value elsewhere) const {
+    for (const auto& [name, value] : tables::backward_dropout)
+      if (name == word && ck::is_backward(family_)) return Value(value);
+    return elsewhere;
+  }
   template <class Read>
   Signature& word(const char* axis, Value value, Read read) {
     value = or_any(value);
@@ -88,7 +94,7 @@ class Signature {
     }
   }
 
-  std::string family_ = "fmha_fwd", fault_;
+  std::string family_ = tables::kernel_family[0].value, fault_;
   Values values_;
 };
 

@@ -92,6 +92,38 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args*
 /* The bytes of workspace that fmha_bwd needs for the same arguments. Checks them alike and runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* workspace_size);
 
+/* What a launcher must know before there is any data. */
+typedef struct tilekiln_fmha_bwd_problem {
+  size_t size; /* sizeof(tilekiln_fmha_bwd_problem): set by tilekiln_fmha_bwd_problem_defaults */
+  int32_t dtype; /* TILEKILN_FP32, TILEKILN_FP16 or TILEKILN_BF16 */
+  int32_t hdim_q;
+  int32_t hdim_v;
+  int32_t nhead_q;
+  int32_t nhead_k;
+  int32_t group; /* 0 (batch) or 1 (group) */
+  int32_t batch; /* the number of sequences */
+  int64_t seqlen_q; /* batch mode: rows of each sequence; group mode: of all together, seqstart_q[batch] */
+  int64_t seqlen_k; /* batch mode: keys of each sequence; group mode: of the longest */
+  int32_t mask; /* 0 (none) or 1 (window): with causal or a window */
+  int32_t bias; /* 0 (none), 1 (elementwise) or 2 (alibi) */
+  int32_t dbias; /* 0 or 1: the bias gradient too */
+  int32_t dropout; /* 0 (none), 1 (apply) or 2 (store): the last with randval */
+  int32_t softcap; /* 0 or 1: with a soft cap */
+  int32_t sink; /* 0 or 1: with sink logits, or sink columns left of a window */
+  int32_t deterministic; /* 0 or 1 */
+  int32_t workers; /* as in tilekiln_fmha_bwd_args */
+  int32_t device_type, device_id; /* of the arrays and the workspace; DLPack's numbers: 1 is the host, 2 CUDA */
+  int64_t max_seqlen_q; /* group mode: no sequence has more rows; 0: seqlen_q */
+} tilekiln_fmha_bwd_problem;
+
+static inline tilekiln_fmha_bwd_problem tilekiln_fmha_bwd_problem_defaults(void) {
+  tilekiln_fmha_bwd_problem problem;
+  memset(&problem, 0, sizeof(problem));
+  problem.size = sizeof(problem);
+  problem.device_type = TILEKILN_CPU;
+  return problem;
+}
+
 #ifdef __cplusplus
 }
 #endif

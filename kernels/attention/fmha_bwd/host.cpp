@@ -5,6 +5,7 @@
 
 #include <initializer_list>
 
+#include "kernels/attention/fmha_bwd/launcher.h"
 #include "kernels/attention/index_arrays.h"
 #include "kernels/attention/problem.h"
 
@@ -158,6 +159,8 @@ tilekiln_status check_bwd(const tilekiln_fmha_bwd_args& args, BwdCall* to, BwdLe
   op::fmha_bwd::fill(args, call);
   return TILEKILN_OK;
 }
+
+tilekiln_status check_fields(const tilekiln_fmha_bwd_problem& problem) { return op::fmha_bwd::check_problem(problem); }
 
 }  // namespace tilekiln::fmha
 

@@ -13,37 +13,18 @@ namespace {
 using ll = long long;
 
 tilekiln_status check_problem(const tilekiln_fmha_bwd_problem& p) {
-  if (p.size != sizeof(p)) {
-    return fail_argument("problem", "size was %zu, must be %zu, sizeof(tilekiln_fmha_bwd_problem) of ABI %d", p.size,
-                         sizeof(p), TILEKILN_ABI_VERSION);
-  }
-  if (p.dtype != TILEKILN_FP32 && p.dtype != TILEKILN_FP16 && p.dtype != TILEKILN_BF16) {
-    char buffer[32];
-    return fail_argument("dtype", "was %s, must be fp32, fp16 or bf16", dtype_name(p.dtype, buffer));
-  }
+  TILEKILN_TRY(check_fields(p));
+  const bool group = p.group != 0;
   const struct {
     const char* name;
-    i64 value, least, most;
+    i64 value, most;
   } fields[] = {
-      {"hdim_q", p.hdim_q, 1, 256},
-      {"hdim_v", p.hdim_v, 1, 256},
-      {"nhead_q", p.nhead_q, 1, INT32_MAX},
-      {"nhead_k", p.nhead_k, 1, INT32_MAX},
-      {"group", p.group, 0, 1},
-      {"batch", p.batch, 0, INT32_MAX - 1},
-      {"seqlen_q", p.seqlen_q, 0, p.group != 0 ? INT32_MAX : max_seqlen},
-      {"seqlen_k", p.seqlen_k, 0, max_seqlen},
-      {"mask", p.mask, 0, 1},
-      {"bias", p.bias, TILEKILN_BIAS_NONE, TILEKILN_BIAS_ALIBI},
-      {"dbias", p.dbias, 0, 1},
-      {"dropout", p.dropout, TILEKILN_DROPOUT_NONE, TILEKILN_DROPOUT_STORE},
-      {"softcap", p.softcap, 0, 1},
-      {"sink", p.sink, 0, 1},
-      {"deterministic", p.deterministic, 0, 1},
-      {"workers", p.workers, 0, p.deterministic != 0 ? max_workers : 0},
-      {"max_seqlen_q", p.max_seqlen_q, 0, p.group != 0 ? p.seqlen_q : 0},
+      {"seqlen_q", p.seqlen_q, group ? INT32_MAX : max_seqlen},
+      {"seqlen_k", p.seqlen_k, max_seqlen},
+      {"workers", p.workers, p.deterministic != 0 ? max_workers : 0},
+      {"max_seqlen_q", p.max_seqlen_q, group ? p.seqlen_q : 0},
   };
-  for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, field.least, field.most));
+  for (const auto& field : fields) TILEKILN_TRY(check_range(field.name, field.value, 0, field.most));
   const Backend* const backend = backend_of(p.device_type);
   if (backend == nullptr || (backend->takes_units && !backend->host_memory)) {
     char was[48];

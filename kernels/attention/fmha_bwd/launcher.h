@@ -6,6 +6,9 @@
 
 namespace tilekiln::fmha {
 
+// Whether each field of a problem is one that there can be: operator.yaml says which.
+[[nodiscard]] tilekiln_status check_fields(const tilekiln_fmha_bwd_problem& problem);
+
 class BwdLauncher {
  public:
   // What follows from the problem; work in a stream keeps it when the launcher is gone.

@@ -21,3 +21,5 @@ AUTO_FILL = (('tile_n1', 'tile_n0'), ('tile_k1', 'tile_k0'), ('tile_k0max', 'til
 BACKWARD_FAMILIES = frozenset(['fmha_bwd_convert_dq', 'fmha_bwd_dot_do_o', 'fmha_bwd_dq_dk_dv'])
 FAMILY_PREFIX = 'fmha_'
 FAMILY_HEADS = ('fmha_', 'bwd', 'fwd')
+SIGNATURES = {'fmha_batch_prefill': {'mode': 'group'}}
+BACKWARD_DROPOUT = {'dropout': 'apply', 'store_randval': 'store'}

@@ -10,7 +10,17 @@ from __future__ import annotations
 import sys
 
 from . import _setters
-from ._fields import AUTO_FILL, AXES, BACKWARD_AXES, BACKWARD_FAMILIES, FAMILY_HEADS, FAMILY_PREFIX, PRODUCT_AXES
+from ._fields import (
+    AUTO_FILL,
+    AXES,
+    BACKWARD_AXES,
+    BACKWARD_DROPOUT,
+    BACKWARD_FAMILIES,
+    FAMILY_HEADS,
+    FAMILY_PREFIX,
+    PRODUCT_AXES,
+    SIGNATURES,
+)
 from .problem import one_of
 from .words import OFF, refusal, said
 
@@ -60,8 +70,7 @@ class Signature:
             self.family = FAMILIES[bare]
         elif family.startswith(FAMILY_HEADS):
             raise wrong(one_of("kernel_family", bare, FAMILIES))
-        if self.family == "fmha_batch_prefill":
-            self.values["mode"] = "group"
+        self.values.update(SIGNATURES.get(self.family, {}))
 
     @property
     def _backward(self) -> bool:
@@ -118,7 +127,7 @@ class Signature:
 
     def dropout(self, wanted: bool | str = True) -> Self:
         """Whether probabilities are dropped."""
-        return self.set("dropout", "apply" if self._backward and wanted is True else wanted)
+        return self.set("dropout", BACKWARD_DROPOUT["dropout"] if self._backward and wanted is True else wanted)
 
     def logits(self, wanted: bool | str = True) -> Self:
         """Whether scores are capped by a tanh."""
@@ -146,7 +155,7 @@ class Signature:
 
     def store_randval(self, wanted: bool = True) -> Self:
         """Of the backward: whether random bytes are stored; a forward kernel with dropout stores on request."""
-        return self.set("dropout", "store") if self._backward and wanted else self
+        return self.set("dropout", BACKWARD_DROPOUT["store_randval"]) if self._backward and wanted else self
 
     def deterministic(self, wanted: bool | str = True) -> Self:
         """Of the backward: whether the bits are the same every time."""
