@@ -50,8 +50,8 @@ EXPORT void stub_backward_steps(int64_t* to) {
 }
 EXPORT void stub_product_sizes(int* to) {
   const ProductRow& p = stub_product;
-  const int sizes[] = {p.m,     p.n,         p.k,         p.tiles_m,    p.tiles_n,
-                       p.tiles, p.a_batches, p.b_batches, p.activation, p.features};
+  const int sizes[] = {p.m,         p.n,          p.k,        p.tiles_m, p.tiles_n, p.tiles, p.a_batches,
+                       p.b_batches, p.activation, p.features, p.steps,   p.whole,   p.shared};
   memcpy(to, sizes, sizeof(sizes));
 }
 EXPORT int stub_backward_row_bytes() { return sizeof(BackwardRow); }
@@ -134,7 +134,11 @@ EXPORT int cuMemAlloc_v2(Pointer* memory, size_t bytes) {
   return ++stub_allocated, *memory = reinterpret_cast<Pointer>(malloc(bytes)), 0;
 }
 EXPORT int cuMemFree_v2(Pointer memory) { return --stub_allocated, free(reinterpret_cast<void*>(memory)), 0; }
-EXPORT int cuMemAllocAsync(Pointer* memory, size_t bytes, Opaque) { return cuMemAlloc_v2(memory, bytes); }
+EXPORT int cuMemPoolCreate(Opaque* pool, const void*) { return *pool = &stub_devices, 0; }
+EXPORT int cuMemPoolSetAttribute(Opaque, int, void*) { return 0; }
+EXPORT int cuMemAllocFromPoolAsync(Pointer* memory, size_t bytes, Opaque, Opaque) {
+  return cuMemAlloc_v2(memory, bytes);
+}
 EXPORT int cuMemFreeAsync(Pointer memory, Opaque) { return cuMemFree_v2(memory); }
 EXPORT int cuMemsetD8Async(Pointer to, unsigned char byte, size_t bytes, Opaque) {
   return memset(reinterpret_cast<void*>(to), byte, bytes), 0;

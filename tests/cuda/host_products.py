@@ -11,7 +11,21 @@ import tilekiln as tk
 from tests.cuda.host_side import Device, number, numbers, refused, stub
 
 WIDE_OUT, WIDE_EXTRAS, GATHER_A, GATHER_B, ALIGNED = 2, 4, 16, 32, 64  # kernels/gemm/gemm/cuda/row.h
-NAMES = ("m", "n", "k", "tiles_m", "tiles_n", "tiles", "a_batches", "b_batches", "activation", "features")
+NAMES = (
+    "m",
+    "n",
+    "k",
+    "tiles_m",
+    "tiles_n",
+    "tiles",
+    "a_batches",
+    "b_batches",
+    "activation",
+    "features",
+    "steps",
+    "whole",
+    "shared",
+)
 
 
 def row() -> dict[str, int]:
@@ -27,6 +41,21 @@ def matrix(*shape: int, strides: Sequence[int] = ()) -> Device:
     return made
 
 
+def shared(library: tk.Library, function: str, *sizes: int) -> tuple[int, ...]:
+    """A product's tiles, those that a block has alone, stages along k of the others, and blocks; twice the same."""
+    m, n, k = sizes
+    said = set()
+    for _ in range(2):
+        allocated = number("allocated").value
+        library.gemm(matrix(m, k), matrix(k, n, strides=(1, k)), out=matrix(m, n))
+        of = row()
+        assert last() == function, last()
+        assert of["shared"] == (of["tiles"] - of["whole"]) * of["steps"]
+        said.add((of["tiles"], of["whole"], of["shared"], number("grid").value))
+    assert number("allocated").value == allocated, "memory of a launch was not given back"
+    return said.pop() if len(said) == 1 else ()
+
+
 def last() -> str:
     return ctypes.c_char_p(ctypes.addressof(ctypes.c_char.in_dll(stub, "stub_name"))).value.decode()  # type: ignore[union-attr]
 
@@ -35,14 +64,14 @@ def products(library: tk.Library) -> None:
     """A linear layer: maps of both operands, tiles, and what is gathered where the copy engine cannot follow."""
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
-    assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper", 1, 2)
-    expected = (300, 1000, 520, 3, 4, 12, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+    assert (last(), number("launches").value, number("maps").value) == ("gemm_hopper_64", 1, 2)
+    expected = (300, 1000, 520, 3, 16, 48, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED, 9, 48, 0)
     assert row() == dict(zip(NAMES, expected, strict=True))
-    assert (number("grid").value, number("threads").value) == (12, 384)
+    assert (number("grid").value, number("threads").value) == (48, 384)
     assert 0 < number("shared_bytes").value <= 232448
     assert numbers("lengths", ctypes.c_uint64, 3, 5).tolist()[:2] == [[520, 300, 1, 1, 1], [520, 1000, 1, 1, 1]]
     assert numbers("strides", ctypes.c_uint64, 3, 4)[:2, 0].tolist() == [1040, 1040]
-    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:2, :2].tolist() == [[64, 128], [64, 256]]
+    assert numbers("boxes", ctypes.c_uint32, 3, 5)[:2, :2].tolist() == [[64, 128], [64, 64]]
     odd = matrix(300, 520, strides=(521, 1))
     odd.exported.managed.tensor.shape[0] = 200  # what 300 rows of 520 have room for
     library.gemm(odd, w, out=matrix(200, 1000))
@@ -53,6 +82,11 @@ def products(library: tk.Library) -> None:
     launches = number("launches").value
     library.gemm(matrix(0, 520), w, out=matrix(0, 1000))
     assert number("launches").value == launches
+    # Few rows take narrow tiles, and few of these share their steps among all processors.
+    assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 64, 0, 64)
+    assert shared(library, "gemm_hopper_64", 16, 1024, 4096) == (16, 0, 1024, 132)
+    assert shared(library, "gemm_hopper_192", 512, 11008, 4096) == (232, 232, 0, 132)
+    assert shared(library, "gemm_hopper", 4096, 4096, 4096) == (512, 512, 0, 132)
     number("encode_error").value = 1
     said = refused(lambda: library.gemm(x, w, out=out), RuntimeError)
     assert "cuda:0: a: as the stub was told" in said, said
@@ -63,9 +97,10 @@ def ampere(library: tk.Library) -> None:
     x, w, out = matrix(300, 520), matrix(520, 1000, strides=(1, 520)), matrix(300, 1000)
     library.gemm(x, w, out=out)
     assert (last(), number("launches").value, number("maps").value) == ("gemm_ampere", 1, 0)
-    expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED)
+    expected = (300, 1000, 520, 3, 8, 24, 0, 0, 0, WIDE_OUT | WIDE_EXTRAS | ALIGNED, 17, 0, 408)
     assert row() == dict(zip(NAMES, expected, strict=True))
-    assert (number("grid").value, number("threads").value) == (24, 128)
+    assert (number("grid").value, number("threads").value) == (102, 128)  # four stages each
+    assert shared(library, "gemm_ampere", 16, 4096, 4096) == (32, 0, 4096, 264)
     odd = matrix(300, 520, strides=(521, 1))
     odd.exported.managed.tensor.shape[0] = 200
     library.gemm(odd, w, out=matrix(200, 1000))

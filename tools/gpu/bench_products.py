@@ -64,7 +64,8 @@ def epilogues(library: tk.Library, size: int, rounds: int) -> None:
 
 def others(library: tk.Library, rounds: int) -> None:
     """Shapes of a decoder's layers, few rows and many; products of a batch; an odd stride."""
-    for m, n, k in ((16, 4096, 4096), (128, 4096, 4096), (512, 11008, 4096), (4096, 11008, 4096), (4096, 4096, 11008)):
+    few = [(m, *sizes) for m in (1, 4, 16, 64, 128, 256, 512) for sizes in ((4096, 4096), (11008, 4096), (4096, 11008))]
+    for m, n, k in (*few, (16, 1024, 4096), (16, 128256, 4096), (4096, 11008, 4096), (4096, 4096, 11008)):
         x, w = random(m, k, dtype=torch.bfloat16), random(n, k, dtype=torch.bfloat16)
         out = torch.empty(m, n, device="cuda", dtype=torch.bfloat16)
         own = partial(library.gemm, x, w.T, out=out)

@@ -54,6 +54,8 @@ def matrix(draw: random.Random, numbers: np.random.Generator, rows: int, columns
 
 def drawn(draw: random.Random, numbers: np.random.Generator, dtype: str) -> dict[str, Any]:
     m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
+    if draw.random() < 0.4:  # whose steps several blocks share
+        m, k = draw.choice((1, 2, 16, 63, 64, 65, 128, 130)), draw.choice((1024, 2000, 4104))
     to = draw.choice((dtype, dtype, "fp32"))
     kind: Any = np.float32 if to == "fp32" else DTYPES[dtype]
     of: dict[str, Any] = {
@@ -98,8 +100,8 @@ def one_product(library: tk.Library, of: dict[str, Any]) -> str:
 
 
 def large(library: tk.Library, dtype: str) -> str:
-    """4k and ragged near it, in all layouts, by rows that PyTorch makes in fp64."""
-    for m, n, k in ((4096, 4096, 4096), (4099, 4240, 4072)):
+    """4k and ragged near it, tiles of every width, in all layouts, by rows that PyTorch makes in fp64."""
+    for m, n, k in ((4096, 4096, 4096), (4099, 4240, 4072), (512, 11008, 4096), (500, 4096, 4096), (1000, 9000, 4096)):
         rows = torch.randint(0, m, (64,), device="cuda")
         for turned_a in (False, True):
             for turned_b in (False, True):

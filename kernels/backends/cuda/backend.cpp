@@ -107,9 +107,8 @@ tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceM
                  "giving memory back");
   }
   Pointer at = 0;
-  TILEKILN_TRY(
-      check(stream == nullptr ? cuda.cuMemAlloc_v2(&at, bytes) : cuda.cuMemAllocAsync(&at, bytes, native(stream)),
-            device.id, "memory for a call"));
+  TILEKILN_TRY(stream == nullptr ? check(cuda.cuMemAlloc_v2(&at, bytes), device.id, "memory for a call")
+                                 : allocate(device.id, stream, bytes, &at));
   *memory = {reinterpret_cast<void*>(at), reinterpret_cast<void*>(at), bytes};
   return TILEKILN_OK;
 }

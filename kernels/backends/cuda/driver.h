@@ -38,7 +38,9 @@ using Opaque = void*;  // contexts, modules, functions, streams
   X(cuMemHostGetFlags, (unsigned* flags, void* memory))                                                            \
   X(cuMemFreeHost, (void* memory))                                                                                 \
   X(cuMemFree_v2, (Pointer memory))                                                                                \
-  X(cuMemAllocAsync, (Pointer * memory, size_t bytes, Opaque stream))                                              \
+  X(cuMemPoolCreate, (Opaque * pool, const void* properties))                                                      \
+  X(cuMemPoolSetAttribute, (Opaque pool, int attribute, void* value))                                              \
+  X(cuMemAllocFromPoolAsync, (Pointer * memory, size_t bytes, Opaque pool, Opaque stream))                         \
   X(cuMemFreeAsync, (Pointer memory, Opaque stream))                                                               \
   X(cuMemsetD8Async, (Pointer to, unsigned char byte, size_t bytes, Opaque stream))                                \
   X(cuMemcpyAsync, (Pointer to, Pointer from, size_t bytes, Opaque stream))                                        \

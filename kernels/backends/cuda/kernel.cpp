@@ -1,5 +1,6 @@
 #include "kernels/backends/cuda/kernel.h"
 
+#include <atomic>
 #include <mutex>
 
 namespace tilekiln::cuda {
@@ -19,6 +20,7 @@ tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorM
 namespace {
 
 constexpr uint32_t block_words = 1 << 16;
+constexpr int most_devices = 64;
 
 struct Words {
   Pointer round = 0;  // block_words of them
@@ -35,11 +37,10 @@ tilekiln_status new_block(int device, Pointer* block) {
   return check(cuda.cuStreamSynchronize(native(nullptr)), device, "zeroing tile counters");
 }
 
-}  // namespace
-
-tilekiln_status zero_word(int device, NativeStream stream, unsigned** word) {
+// As many in a row.
+tilekiln_status zero_words(int device, NativeStream stream, uint32_t count, unsigned** word) {
   static std::mutex mutex;
-  static Words of_device[64];
+  static Words of_device[most_devices];
   int capturing = 0;
   TILEKILN_TRY(check(driver().cuStreamIsCapturing(native(stream), &capturing), device, "asking a stream"));
   const std::lock_guard lock(mutex);
@@ -57,10 +58,74 @@ tilekiln_status zero_word(int device, NativeStream stream, unsigned** word) {
   if (capturing != 0 && words.given == block_words)
     return fail(TILEKILN_INTERNAL, "cuda:%d: no tile counter is left for this capture: run one call outside of it",
                 device);
-  const Pointer at = capturing != 0 ? words.captured + words.given++ * sizeof(unsigned)
-                                    : words.round + words.next++ % block_words * sizeof(unsigned);
+  Pointer at = 0;
+  if (capturing != 0) {
+    at = words.captured + words.given++ * sizeof(unsigned);
+  } else {
+    if (words.next % block_words + count > block_words) words.next = 0;
+    at = words.round + words.next % block_words * sizeof(unsigned);
+    words.next += count;
+  }
   *word = reinterpret_cast<unsigned*>(at);
   return TILEKILN_OK;
+}
+
+struct PoolProperties {  // CUmemPoolProps
+  int kind, handles, location_kind, location;
+  void* security;
+  size_t most;
+  unsigned short usage;
+  unsigned char reserved[54];
+};
+static_assert(sizeof(PoolProperties) == 88, "CUmemPoolProps of cuda.h");
+
+}  // namespace
+
+tilekiln_status zero_word(int device, NativeStream stream, unsigned** word) {
+  return zero_words(device, stream, 1, word);
+}
+
+tilekiln_status allocate(int device, NativeStream stream, size_t bytes, Pointer* memory) {
+  static std::atomic<Opaque> pools[most_devices];
+  Opaque pool = pools[device].load(std::memory_order_acquire);
+  if (__builtin_expect(pool == nullptr, 0)) {
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    pool = pools[device].load(std::memory_order_relaxed);
+    if (pool == nullptr) {
+      PoolProperties of = {};
+      of.kind = 1;           // CU_MEM_ALLOCATION_TYPE_PINNED
+      of.location_kind = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+      of.location = device;
+      TILEKILN_TRY(check(driver().cuMemPoolCreate(&pool, &of), device, "a pool of memory"));
+      constexpr int release_threshold = 4;  // CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+      uint64_t all = UINT64_MAX;
+      TILEKILN_TRY(check(driver().cuMemPoolSetAttribute(pool, release_threshold, &all), device, "a pool of memory"));
+      pools[device].store(pool, std::memory_order_release);
+    }
+  }
+  return check(driver().cuMemAllocFromPoolAsync(memory, bytes, pool, native(stream)), device, "memory for a call");
+}
+
+tilekiln_status LaunchMemory::take(const Site& site, size_t bytes, uint32_t words) {
+  const int device = site.device.id;
+  int capturing = 0;
+  TILEKILN_TRY(check(driver().cuStreamIsCapturing(native(site.stream), &capturing), device, "asking a stream"));
+  const size_t of_words = capturing != 0 ? words * sizeof(unsigned) : 0;
+  Pointer at = 0;
+  TILEKILN_TRY(allocate(device, site.stream, bytes + of_words, &at));
+  site_ = site;
+  data_ = reinterpret_cast<void*>(at);
+  if (capturing == 0) return zero_words(device, site.stream, words, &zeros_);
+  // A graph has its own, zeroed by each replay: there is no end to what graphs could hold for good.
+  zeros_ = reinterpret_cast<unsigned*>(at + bytes);
+  return check(driver().cuMemsetD8Async(at + bytes, 0, of_words, native(site.stream)), device, "zeroing memory");
+}
+
+LaunchMemory::~LaunchMemory() {
+  // Fails only where an earlier error has taken the context, and the memory with it.
+  if (data_ != nullptr)
+    static_cast<void>(driver().cuMemFreeAsync(reinterpret_cast<Pointer>(data_), native(site_.stream)));
 }
 
 }  // namespace tilekiln::cuda

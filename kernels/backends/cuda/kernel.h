@@ -55,4 +55,25 @@ struct RowArray {
 // one: words go round (65,536 launches later one comes again), and a launch that is captured into a graph keeps its own.
 [[nodiscard]] tilekiln_status zero_word(int device, NativeStream stream, unsigned** word);
 
+// Memory of one launch, which its blocks share: taken before it, given back behind it in stream order.
+class LaunchMemory {
+ public:
+  LaunchMemory() = default;
+  LaunchMemory(const LaunchMemory&) = delete;
+  ~LaunchMemory();
+  // `bytes` of anything, a multiple of 16, and `words` zeros, which the launch leaves zero.
+  [[nodiscard]] tilekiln_status take(const Site& site, size_t bytes, uint32_t words);
+  [[nodiscard]] void* data() const { return data_; }
+  [[nodiscard]] unsigned* zeros() const { return zeros_; }
+
+ private:
+  Site site_ = {};
+  void* data_ = nullptr;
+  unsigned* zeros_ = nullptr;
+};
+
+// Memory in stream order. It is of a pool of the device's own, which keeps what comes back: the driver's default pool unmaps it whenever
+// a stream is waited for.
+[[nodiscard]] tilekiln_status allocate(int device, NativeStream stream, size_t bytes, Pointer* memory);
+
 }  // namespace tilekiln::cuda

@@ -28,7 +28,16 @@ CUDA_API int cuMemFree_v2(Pointer memory) {
   const std::lock_guard lock(gate());
   return !memory || executor::release(reinterpret_cast<void*>(memory)) ? success : invalid_value;
 }
-CUDA_API int cuMemAllocAsync(Pointer* memory, size_t bytes, void*) { return cuMemAlloc_v2(memory, bytes); }
+CUDA_API int cuMemPoolCreate(void** pool, const void* properties) {
+  if (!pool || !properties) return invalid_value;
+  static char the_pool;
+  *pool = &the_pool;
+  return success;
+}
+CUDA_API int cuMemPoolSetAttribute(void* pool, int, void* value) { return pool && value ? success : invalid_value; }
+CUDA_API int cuMemAllocFromPoolAsync(Pointer* memory, size_t bytes, void* pool, void*) {
+  return pool ? cuMemAlloc_v2(memory, bytes) : invalid_value;
+}
 CUDA_API int cuMemFreeAsync(Pointer memory, void*) { return cuMemFree_v2(memory); }
 
 CUDA_API int cuMemcpyAsync(Pointer to, Pointer from, size_t bytes, void*) {

@@ -1,13 +1,14 @@
 // Matrix products by mma.sync and cp.async, for every GPU from sm_80 on: out = epilogue(a b) for 16-bit a and b, summed in fp32.
 //
 // A CTA is four warps that compute a tile of 128 x 128, a quarter each, with a ring of kStages tiles of kSteps along k that
-// cp.async fills. The order of tiles and the epilogue are those of the Hopper kernels. Either operand may be contiguous along k or along its
-// lines (rows of a, columns of b): four builds, of which only the places in shared memory and the ldmatrix differ. What copies of 16 bytes cannot
-// follow is gathered element by element.
+// cp.async fills. The order of tiles, how they are shared (share.h) and the epilogue are those of the Hopper kernels. Either operand may be
+// contiguous along k or along its lines (rows of a, columns of b): four builds, of which only the places in shared memory and the ldmatrix
+// differ. What copies of 16 bytes cannot follow is gathered element by element.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), STAGES; TILEKILN_FP16 for fp16.
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/gemm/gemm/cuda/epilogue.h"
+#include "kernels/gemm/gemm/cuda/share.h"
 
 namespace tilekiln::cuda::gemm {
 
@@ -88,51 +89,59 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
   const uint32_t ring = shared_address(raw);
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int warp_row = warp / 2 * kWarpRows, warp_column = warp % 2 * kWarpColumns;
-  const Tile tile = tile_of(p, blockIdx.x);
   const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
-  const uint16_t* const a = p.from_a.data + (p.a_batches ? tile.batch : 0) * p.from_a.batch + tile.m * p.from_a.line;
-  const uint16_t* const b = p.from_b.data + (p.b_batches ? tile.batch : 0) * p.from_b.batch + tile.n * p.from_b.line;
-  const int stages = (p.k + kSteps - 1) / kSteps;
-  const auto load = [&](int k) {
-    if (k < stages) {
-      const uint32_t to = ring + k % kStages * 2 * kBytes;
-      load_stage<kLinesA>(p.from_a, gather_a, to, p.m, p.k, tile.m, k * kSteps, a + k * kSteps * p.from_a.step);
-      load_stage<kLinesB>(p.from_b, gather_b, to + kBytes, p.n, p.k, tile.n, k * kSteps,
-                          b + k * kSteps * p.from_b.step);
-    }
-    copy_async_commit();
-  };
-  constexpr int kOfRows = kWarpColumns / 2;  // sums of 16 rows that a lane has
-  float sum[kWarpRows / 16 * kOfRows] = {};
+  __shared__ unsigned said;
+  Work work(p);
+  for (Piece piece; work.next(p, piece);) {
+    const Tile tile = tile_of(p, piece.tile);
+    const uint16_t* const a = p.from_a.data + (p.a_batches ? tile.batch : 0) * p.from_a.batch + tile.m * p.from_a.line;
+    const uint16_t* const b = p.from_b.data + (p.b_batches ? tile.batch : 0) * p.from_b.batch + tile.n * p.from_b.line;
+    const int stages = piece.last - piece.first;
+    const auto load = [&](int k) {
+      if (k < stages) {
+        const uint32_t to = ring + k % kStages * 2 * kBytes;
+        const int step = (piece.first + k) * kSteps;
+        load_stage<kLinesA>(p.from_a, gather_a, to, p.m, p.k, tile.m, step, a + step * p.from_a.step);
+        load_stage<kLinesB>(p.from_b, gather_b, to + kBytes, p.n, p.k, tile.n, step, b + step * p.from_b.step);
+      }
+      copy_async_commit();
+    };
+    constexpr int kOfRows = kWarpColumns / 2;  // sums of 16 rows that a lane has
+    float sum[kWarpRows / 16 * kOfRows] = {};
 #pragma unroll
-  for (int k = 0; k < kStages - 1; ++k) load(k);
-  for (int k = 0; k < stages; ++k) {
-    copy_async_wait<kStages - 2>();
-    __syncthreads();  // stage k is there, and all have done with k - 1, whose place the next load takes
-    load(k + kStages - 1);
-    const uint32_t of_a = ring + k % kStages * 2 * kBytes, of_b = of_a + kBytes;
+    for (int k = 0; k < kStages - 1; ++k) load(k);
+    for (int k = 0; k < stages; ++k) {
+      copy_async_wait<kStages - 2>();
+      __syncthreads();  // stage k is there, and all have done with k - 1, whose place the next load takes
+      load(k + kStages - 1);
+      const uint32_t of_a = ring + k % kStages * 2 * kBytes, of_b = of_a + kBytes;
 #pragma unroll
-    for (int i = 0; i < kSteps / 16; ++i) {
-      uint32_t rows[kWarpRows / 16][4];
+      for (int i = 0; i < kSteps / 16; ++i) {
+        uint32_t rows[kWarpRows / 16][4];
 #pragma unroll
-      for (int m = 0; m < kWarpRows / 16; ++m) load_a<kLinesA>(rows[m], of_a, warp_row + 16 * m, i, lane);
+        for (int m = 0; m < kWarpRows / 16; ++m) load_a<kLinesA>(rows[m], of_a, warp_row + 16 * m, i, lane);
 #pragma unroll
-      for (int n = 0; n < kWarpColumns / 16; ++n) {
-        uint32_t columns[4];
-        load_b<kLinesB>(columns, of_b, warp_column + 16 * n, i, lane);
+        for (int n = 0; n < kWarpColumns / 16; ++n) {
+          uint32_t columns[4];
+          load_b<kLinesB>(columns, of_b, warp_column + 16 * n, i, lane);
 #pragma unroll
-        for (int m = 0; m < kWarpRows / 16; ++m) {
-          multiply_add(block(sum + m * kOfRows, 2 * n), rows[m], columns[0], columns[1]);
-          multiply_add(block(sum + m * kOfRows, 2 * n + 1), rows[m], columns[2], columns[3]);
+          for (int m = 0; m < kWarpRows / 16; ++m) {
+            multiply_add(block(sum + m * kOfRows, 2 * n), rows[m], columns[0], columns[1]);
+            multiply_add(block(sum + m * kOfRows, 2 * n + 1), rows[m], columns[2], columns[3]);
+          }
         }
       }
     }
+    copy_async_wait<0>();
+    __syncthreads();  // the next piece's stages take the places of these
+    const bool mine = tile.m + warp_row < p.m;
+    if (stages < p.steps && !join(p, piece, sum, 0, 1, threadIdx.x, mine, said)) continue;
+    const bool inside = p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n;
+    if (!mine) continue;
+    in_turns<kOfRows>(sum, [&](float (&v)[kOfRows], int m) {
+      finish(p, v, inside, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);
+    });
   }
-  copy_async_wait<0>();
-  const bool inside = p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n;
-  in_turns<kOfRows>(sum, [&](float (&v)[kOfRows], int m) {
-    finish(p, v, inside, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);
-  });
 }
 
 }  // namespace tilekiln::cuda::gemm

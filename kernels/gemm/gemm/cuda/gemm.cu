@@ -1,55 +1,63 @@
 // Matrix products on Hopper: out = epilogue(a b) for 16-bit a and b, summed in fp32.
 //
-// A CTA is a loader and two warpgroups that compute a tile of kRows x kColumns together, each half of its rows, with all sums in
+// A CTA is a loader and two warpgroups that compute a tile together, each half of its rows, with all sums in
 // registers. CTAs are as many as processors and walk the tiles in one order, `group` rows of tiles at a time, so that what is in flight shares
-// rows of a and columns of b in L2. The loader runs ahead through a ring of stages of kSteps along k, also into the next
-// tile while the warpgroups are in their epilogue (epilogue.h).
+// rows of a and columns of b in L2; where tiles are too few, or the last turn of them is, CTAs share their steps
+// (share.h). The loader runs ahead through a ring of stages of kSteps along k, also into the next tile while the warpgroups are in their epilogue (epilogue.h).
 //
 // Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds, of which only the
 // descriptors of wgmma and the boxes of the tensor copies differ. What the copy engine cannot follow (odd strides, odd addresses) the loader's
 // warps gather, element by element, to where a copy would have put it.
 //
-// -D: LINES_A, LINES_B (1: contiguous along its lines), COLUMNS, STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
+// -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
 #include "kernels/gemm/gemm/cuda/epilogue.h"
+#include "kernels/gemm/gemm/cuda/share.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::gemm {
 
-constexpr int kRows = 128, kColumns = COLUMNS, kSteps = 64, kStages = STAGES, kThreads = 384;
+constexpr int kSteps = 64, kThreads = 384;
 constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 128 bytes
-constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
 
-struct Shared {
+template <int kForm> struct Shared {
+  static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
+  static constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
   uint8_t a[kStages][kABytes], b[kStages][kBBytes];
   uint64_t full[kStages], empty[kStages];
+  unsigned said[2];  // of a warpgroup each
 };
-static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
+constexpr int kSharedBytes = sizeof(Shared<1>);
+static_assert(kSharedBytes <= 232448, "a block of Hopper has 227 KB of shared memory");
+static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<2>) <= kSharedBytes &&
+                  sizeof(Shared<3>) <= kSharedBytes,
+              "all are launched with as much");
 
-struct Stage {
+template <int kStages> struct Stage {
   int at = 0;
   uint32_t phase = 0;
   __device__ __forceinline__ void next() {
     if (++at == kStages) at = 0, phase ^= 1;
   }
+  __device__ __forceinline__ int before() const { return at == 0 ? kStages - 1 : at - 1; }
 };
-TILEKILN_DEVICE int before(int stage) { return stage == 0 ? kStages - 1 : stage - 1; }
 
 struct Tile { int m, n, batch; };
-TILEKILN_DEVICE Tile tile_of(const Row& p, int number) {
+template <class Shared> TILEKILN_DEVICE Tile tile_of(const Row& p, int number) {
   const int each = p.tiles_m * p.tiles_n, batch = number / each, at = number - batch * each;
   const int per_group = p.group * p.tiles_n, group = at / per_group, rest = at - group * per_group;
   const int rows = min(p.group, p.tiles_m - group * p.group), n = rest / rows;
-  return {(group * p.group + rest - n * rows) * kRows, n * kColumns, batch};
+  return {(group * p.group + rest - n * rows) * Shared::kRows, n * Shared::kColumns, batch};
 }
 
 // A stage of an operand by the copy engine: `lines` rows of a or columns of b from `line` on, kSteps along k from `step` on.
 // Contiguous along k a line is 128 bytes; else panels of 64 lines, whose rows are steps.
-template <bool kLines, int lines> TILEKILN_DEVICE void copy_stage(const TensorMap& map, uint32_t to, uint64_t& full,
-                                                                  int line, int step, int batch) {
+template <bool kLines>
+TILEKILN_DEVICE void copy_stage(const TensorMap& map, uint32_t to, uint64_t& full, int line, int step, int batch,
+                                int lines) {
   if constexpr (!kLines) {
     tensor_load(to, map, full, step, line, batch, 0, 0);
   } else {
-#pragma unroll
+#pragma unroll 4
     for (int i = 0; i < lines / 64; ++i) tensor_load(to + i * kPanel, map, full, line + 64 * i, step, batch, 0, 0);
   }
 }
@@ -76,25 +84,27 @@ TILEKILN_DEVICE void gather_stage(const Gathered& from, uint32_t to, int count, 
   }
 }
 
-template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void load(const Row& p, Shared& s, int thread) {
+template <bool kLinesA, bool kLinesB, class Shared> TILEKILN_DEVICE void load(const Row& p, Shared& s, int thread) {
   const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
-  const uint32_t bytes = (gather_a ? 0 : kABytes) + (gather_b ? 0 : kBBytes);
-  Stage stage;
-  for (int number = blockIdx.x; number < p.tiles; number += gridDim.x) {
-    const Tile tile = tile_of(p, number);
+  const uint32_t bytes = (gather_a ? 0 : p.rows_a * 128) + (gather_b ? 0 : Shared::kBBytes);
+  Stage<Shared::kStages> stage;
+  Work work(p);
+  for (Piece piece; work.next(p, piece);) {
+    const Tile tile = tile_of<Shared>(p, piece.tile);
     const int of_a = p.a_batches ? tile.batch : 0, of_b = p.b_batches ? tile.batch : 0;
-    for (int step = 0; step < p.k; step += kSteps, stage.next()) {
+    for (int k = piece.first; k < piece.last; ++k, stage.next()) {
+      const int step = k * kSteps;
       wait(s.empty[stage.at], stage.phase ^ 1);
       uint64_t& full = s.full[stage.at];
       const uint32_t to_a = shared_address(s.a[stage.at]), to_b = shared_address(s.b[stage.at]);
       if (thread == 0) {
         arrive_expecting(full, bytes);
-        if (!gather_a) copy_stage<kLinesA, kRows>(p.a, to_a, full, tile.m, step, of_a);
-        if (!gather_b) copy_stage<kLinesB, kColumns>(p.b, to_b, full, tile.n, step, of_b);
+        if (!gather_a) copy_stage<kLinesA>(p.a, to_a, full, tile.m, step, of_a, p.rows_a);
+        if (!gather_b) copy_stage<kLinesB>(p.b, to_b, full, tile.n, step, of_b, Shared::kColumns);
       }
       if (gather_a || gather_b) {
-        if (gather_a) gather_stage<kLinesA, kRows>(p.from_a, to_a, p.m, p.k, tile.m, step, of_a, thread);
-        if (gather_b) gather_stage<kLinesB, kColumns>(p.from_b, to_b, p.n, p.k, tile.n, step, of_b, thread);
+        if (gather_a) gather_stage<kLinesA, Shared::kRows>(p.from_a, to_a, p.m, p.k, tile.m, step, of_a, thread);
+        if (gather_b) gather_stage<kLinesB, Shared::kColumns>(p.from_b, to_b, p.n, p.k, tile.n, step, of_b, thread);
         async_shared_fence();
         warp_arrive(full, thread & 31);
       }
@@ -102,17 +112,21 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void load(const Row& p, Sh
   }
 }
 
-template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
+template <bool kLinesA, bool kLinesB, class Shared>
+TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
+  constexpr int kColumns = Shared::kColumns;
   const int lane = thread & 31;
-  const int stages = (p.k + kSteps - 1) / kSteps;
-  Stage stage;
-  for (int number = blockIdx.x; number < p.tiles; number += gridDim.x) {
+  Stage<Shared::kStages> stage;
+  Work work(p);
+  for (Piece piece; work.next(p, piece);) {
+    const int first = uniform(piece.first), last = uniform(piece.last);
     float sum[kColumns / 2];
-    if (stages == 0) {
+    if (first == last) {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) sum[i] = 0;
     }
-    for (int k = 0; k < stages; ++k) {
+#pragma unroll 1
+    for (int k = first; k < last; ++k) {
       wait(s.full[stage.at], stage.phase);
       const uint32_t a = shared_address(s.a[stage.at]) + w * kPanel, b = shared_address(s.b[stage.at]);
       product_fence();
@@ -122,39 +136,51 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void compute(const Row& p,
             kLinesA ? tile_descriptor(a + i * 2048, kPanel, 1024) : tile_descriptor(a + i * 32, 16, 1024);
         const uint64_t of_b =
             kLinesB ? tile_descriptor(b + i * 2048, kPanel, 1024) : tile_descriptor(b + i * 32, 16, 1024);
-        Product<kColumns, kLinesA, kLinesB>::shared(sum, of_a, of_b, (k | i) > 0);
+        Product<kColumns, kLinesA, kLinesB>::shared(sum, of_a, of_b, k > first || i > 0);
       }
       product_commit();
       product_wait<1>();
-      warp_arrive_if(k > 0, s.empty[before(stage.at)], lane);
+      warp_arrive_if(k > first, s.empty[stage.before()], lane);
       stage.next();
     }
     product_wait<0>();
     pin(sum);
-    warp_arrive_if(stages > 0, s.empty[before(stage.at)], lane);
-    const Tile tile = tile_of(p, number);
-    const int row = tile.m + w * 64 + thread / 32 * 16 + lane / 4;
-    const bool inside = p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n;
-    finish(p, sum, inside, tile.batch, row, tile.n, lane);
+    warp_arrive_if(last > first, s.empty[stage.before()], lane);
+    const Tile tile = tile_of<Shared>(p, piece.tile);
+    const int row = tile.m + w * 64 + uniform(thread / 32) * 16;
+    const bool mine = row < p.m;
+    if (last - first < p.steps && !join(p, piece, sum, w, 2, thread, mine, s.said[w])) continue;
+    // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
+    const bool inside =
+        kColumns > 64 && p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n;
+    if (mine) finish(p, sum, inside, tile.batch, row + lane / 4, tile.n, lane);
   }
 }
 
-template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p) {
+template <int kForm> TILEKILN_DEVICE void multiply(const Row& p) {
   extern __shared__ __align__(1024) char raw[];
-  Shared& s = *reinterpret_cast<Shared*>(raw);
+  auto& s = *reinterpret_cast<Shared<kForm>*>(raw);
   const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
   const bool gathers = p.features & (kGatherA | kGatherB);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 8);
+    for (int i = 0; i < kForms[kForm].stages; ++i)
+      barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 8);
     barrier_init_done();
+  }
+  // Rows that no copy writes: to let the copy engine fill them with zeros each time took half as long again (16 rows, H100).
+  if (p.rows_a < kTileRows) {
+    for (int i = threadIdx.x; i < int(sizeof(s.a)) / 16; i += kThreads) {
+      if (i * 16 % int(sizeof(s.a[0])) >= p.rows_a * 128) reinterpret_cast<uint4*>(s.a)[i] = make_uint4(0, 0, 0, 0);
+    }
+    async_shared_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
-    if (thread == 0 || gathers) load<kLinesA, kLinesB>(p, s, thread);
+    if (thread == 0 || gathers) load<LINES_A, LINES_B>(p, s, thread);
   } else {
     more_registers<REGISTERS>();
-    compute<kLinesA, kLinesB>(p, s, warpgroup - 1, thread);
+    compute<LINES_A, LINES_B>(p, s, warpgroup - 1, thread);
   }
 }
 
@@ -162,11 +188,11 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ gemm::Build gemm_build = {gemm::kRows,
-                                                  gemm::kColumns,
+extern "C" __constant__ gemm::Build gemm_build = {gemm::kTileRows,
+                                                  gemm::kForms[0].columns,
                                                   gemm::kSteps,
                                                   gemm::kThreads,
-                                                  sizeof(gemm::Shared),
+                                                  gemm::kSharedBytes,
                                                   LINES_A,
                                                   LINES_B,
 #ifdef TILEKILN_FP16
@@ -176,6 +202,11 @@ extern "C" __constant__ gemm::Build gemm_build = {gemm::kRows,
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(gemm::kThreads, 1) gemm_hopper(const __grid_constant__ gemm::Row p) {
-  gemm::multiply<LINES_A, LINES_B>(p);
-}
+#define GEMM(name, form)                                                                                               \
+  extern "C" __global__ void __launch_bounds__(gemm::kThreads, 1) name(const __grid_constant__ gemm::Row p) { \
+    gemm::multiply<form>(p);                                                                                           \
+  }
+GEMM(gemm_hopper, 0)
+GEMM(gemm_hopper_192, 1)
+GEMM(gemm_hopper_128, 2)
+GEMM(gemm_hopper_64, 3)

@@ -98,13 +98,58 @@ void fill_epilogue(const Batch& of, Row* row) {
   row->activation = static_cast<int>(p.activation);
 }
 
-// The row of a launch but for where a and b lie; blocks of tiles of `build`.
-tilekiln_status fill_row(const Batch& of, const Build& build, Row* row) {
+// A kernel's tile, and what its time is estimated by.
+struct Tiles {
+  const char* function;
+  int rows, columns;
+  double compute_ns;  // of a stage
+  i64 stage_bytes;    // that a CTA reads for it
+  double cta_l2, l2;  // bytes a ns that one CTA gets, and all
+  double parts_l2;    // with which parts are written and read
+  [[nodiscard]] double stage_ns(i64 ctas) const {
+    return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(ctas)));
+  }
+  [[nodiscard]] i64 part_bytes() const { return i64(rows) * columns * static_cast<i64>(sizeof(float)); }
+};
+
+// How many CTAs there are, and how many of the tiles are computed by one each.
+struct Shares {
+  i64 grid, whole;
+  double ns;
+};
+
+i64 divide_up(i64 a, i64 b) { return (a + b - 1) / b; }
+
+// Tiles of one turn of `workers` CTAs after the other; the last turn, where it is not full, may be shared. Nothing takes less than `least_ns`.
+Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns) {
+  constexpr i64 least = 4, most = i64(1) << 31;  // steps of a CTA; of 32 bits
+  const i64 rest = tiles % workers;
+  Shares alone = {std::min(tiles, workers), tiles,
+                  std::max(least_ns, static_cast<double>(divide_up(tiles, workers) * steps) *
+                                         of.stage_ns(std::min(tiles, workers)))};
+  const i64 grid = tiles > rest ? workers : std::min(workers, rest * steps / least);
+  if (grid <= rest || rest * steps < grid * least || rest * steps * (workers + 1) >= most) return alone;
+  const i64 longest = tiles / workers * steps + divide_up(rest * steps, grid);
+  constexpr double in_turn_ns = 1500;  // the last CTA of a tile begins to add when all have ended
+  const double join_ns = in_turn_ns + static_cast<double>(2 * grid * of.part_bytes()) / of.parts_l2;
+  const Shares shared = {grid, tiles - rest,
+                         std::max(least_ns, static_cast<double>(longest) * of.stage_ns(grid)) + join_ns};
+  return shared.ns < alone.ns ? shared : alone;
+}
+
+// Whole lines of eight, which the swizzle turns, or panels of 64.
+int copied_rows(const Problem& p, const Tiles& form) {
+  const i64 whole = p.a_columns ? 64 : 8;
+  return static_cast<int>(std::min<i64>(form.rows, divide_up(p.m, whole) * whole));
+}
+
+// The row of a launch by tiles of `form` but for where a and b lie, and its estimated time.
+tilekiln_status fill_row(const Batch& of, const Build& build, const Tiles& form, Row* row) {
   const Problem& p = of.first;
-  const i64 down = (i64(p.m) + build.rows - 1) / build.rows, across = (i64(p.n) + build.columns - 1) / build.columns;
+  const i64 down = divide_up(p.m, form.rows), across = divide_up(p.n, form.columns);
   if (down * across > INT32_MAX / 2 / of.count)
     return fail_argument("out", "had %lld tiles of %d x %d, must have fewer than 2^30 on cuda",
-                         down * across * of.count, build.rows, build.columns);
+                         down * across * of.count, form.rows, form.columns);
   fill_epilogue(of, row);
   row->m = p.m;
   row->n = p.n;
@@ -112,12 +157,37 @@ tilekiln_status fill_row(const Batch& of, const Build& build, Row* row) {
   row->tiles_m = static_cast<int>(down);
   row->tiles_n = static_cast<int>(across);
   row->tiles = static_cast<int>(down * across * of.count);
+  row->steps = static_cast<int>(divide_up(p.k, build.steps));
+  row->rows_a = copied_rows(p, form);
   constexpr int rows_in_flight = 16;
   row->group = rows_in_flight;
   return TILEKILN_OK;
 }
 
-Operand operand_a(const Batch& of, const Build& build) {
+// Launches it over the tiles of `form`, with memory for the parts of those that are shared.
+tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tiles& form, const Shares& shares,
+                              Row* row) {
+  const Build& build = build_of(*kernel);
+  row->whole = static_cast<int>(shares.whole);
+  row->shared = (row->tiles - row->whole) * row->steps;
+  LaunchMemory memory;
+  if (row->shared > 0) {
+    constexpr int most_teams = 2;
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(2 * shares.grid * form.part_bytes()),
+                             static_cast<uint32_t>(most_teams * (row->tiles - row->whole))));
+    row->parts = static_cast<float4*>(memory.data());
+    row->arrivals = memory.zeros();
+  }
+  return launch(site, {kernel,
+                       form.function,
+                       {static_cast<unsigned>(shares.grid), 1, 1},
+                       static_cast<unsigned>(build.threads),
+                       static_cast<unsigned>(build.shared_bytes),
+                       row,
+                       false});
+}
+
+Operand operand_a(const Batch& of, const Build& build, const Tiles& form) {
   const Problem& p = of.first;
   return {"a",
           p.a,
@@ -127,11 +197,11 @@ Operand operand_a(const Batch& of, const Build& build) {
           p.lda,
           of.a_step,
           of.count,
-          static_cast<uint32_t>(p.a_columns ? build.steps : build.rows),
+          static_cast<uint32_t>(p.a_columns ? build.steps : copied_rows(p, form)),
           (build.lines_a != 0) == p.a_columns};
 }
 
-Operand operand_b(const Batch& of, const Build& build) {
+Operand operand_b(const Batch& of, const Build& build, const Tiles& form) {
   const Problem& p = of.first;
   return {"b",
           p.b,
@@ -141,7 +211,7 @@ Operand operand_b(const Batch& of, const Build& build) {
           p.ldb,
           of.b_step,
           of.count,
-          static_cast<uint32_t>(p.b_columns ? build.columns : build.steps),
+          static_cast<uint32_t>(p.b_columns ? form.columns : build.steps),
           (build.lines_b != 0) != p.b_columns};
 }
 

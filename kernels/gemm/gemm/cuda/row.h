@@ -7,6 +7,8 @@
 
 #include "kernels/backends/cuda/tensor_map.h"
 
+struct float4;
+
 namespace tilekiln::cuda::gemm {
 
 // Bits of Row::features, uniform over a launch.
@@ -49,15 +51,30 @@ struct alignas(128) Row {
   float clamp_min, clamp_max;
   int m, n, k;
   int tiles_m, tiles_n, tiles;  // of one product, and of all
+  int rows_a;                   // of a stage, that are copied; the others are zeros, where tiles have more rows than a
   int group;                    // rows of tiles that are walked together, so that their operands stay in L2
-  int a_batches, b_batches;     // 0: all products share the operand
-  int activation;               // matrix::Activation
+  int steps;                    // stages along k of a tile
+  int whole, shared;         // tiles that one CTA computes each, the first ones; steps of the others together (share.h)
+  float4* parts;             // sums of parts of tiles
+  unsigned* arrivals;        // zeros, one for each team of each shared tile
+  int a_batches, b_batches;  // 0: all products share the operand
+  int activation;            // matrix::Activation
   int features;
 };
 
+// The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of about as many bytes
+// together. Narrow tiles are of products of few rows: rows that out does not have are not read.
+constexpr int kTileRows = 128;
+struct Form {
+  const char* function;
+  int columns, stages;
+};
+constexpr Form kForms[] = {
+    {"gemm_hopper", 256, 4}, {"gemm_hopper_192", 192, 5}, {"gemm_hopper_128", 128, 6}, {"gemm_hopper_64", 64, 8}};
+
 // What the host must know of a build; the cubin holds one as `gemm_build`.
 struct Build {
-  int rows, columns;  // of a tile
+  int rows, columns;  // of a tile, of the largest where there are several
   int steps;          // elements along k of a stage
   int threads;
   int shared_bytes;
