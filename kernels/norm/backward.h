@@ -21,9 +21,16 @@ template <class Arrays> void put_backward(const Arrays& in, int64_t rows, int64_
 [[nodiscard]] inline tilekiln_status launch_backward(StageCall<Backward>& call) {
   Backward& problem = call.problem;
   CallMemory sums;
+  const bool kernels = !call.backend->takes_units;
+  // Blocks of a kernel take rows in turn. So many keep a processor's loads in flight, and more would leave more sums than that is worth.
+  if (__builtin_expect(kernels, 0)) {
+    const int64_t a_processor = std::clamp<int64_t>(8192 / problem.columns, 2, 32);
+    problem.parts = std::min<int64_t>(problem.rows, a_processor * call.backend->processors(call.device));
+  }
   TILEKILN_TRY(sums.get(call, sizeof(float) * 2 * static_cast<size_t>(std::max<int64_t>(1, problem.parts)) *
                                   static_cast<size_t>(problem.columns)));
   problem.sums = sums.as<float>();
+  if (__builtin_expect(kernels, 0)) return launch_kernel(call, call.choice, problem);
   const auto& engine = *static_cast<const BackwardEngine*>(call.choice.engine);
   const auto part = engine.part[problem.dtype];
   const auto join = engine.join[problem.dtype];

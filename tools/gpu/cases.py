@@ -27,10 +27,10 @@ def on_device(array: np.ndarray) -> torch.Tensor:
     """A copy with the strides of `array`, also where they leave gaps."""
     kind = TYPES.get(array.dtype.name)
     if kind is None:
-        return torch.from_numpy(np.ascontiguousarray(array)).cuda()
+        return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).cuda()
     steps = [stride // array.itemsize for stride in array.strides]
     bits = np.dtype(f"u{array.itemsize}")
-    if array.size == 0 or min(steps) < 0:
+    if array.size == 0 or min(steps, default=0) < 0:
         return torch.from_numpy(np.ascontiguousarray(array).view(bits)).view(kind).cuda()
     span = sum((size - 1) * step for size, step in zip(array.shape, steps, strict=True)) + 1
     flat = np.lib.stride_tricks.as_strided(array.view(bits), (span,), (array.itemsize,))

@@ -13,6 +13,8 @@ import tilekiln as tk
 import torch
 from tilekiln.reference import gated, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
+from tools.gpu import drawn
+from tools.gpu.cases import on_device, on_host
 from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -203,6 +205,11 @@ def run(library: tk.Library, cases: int, seed: int) -> int:
                 tally.fault(f"{name} {dtype}", partial(check, library, draw, dtype))
     for _ in range(4 * cases if "permute" in families else 0):
         tally.fault("moves", partial(move, library, draw))
+    device, numbers = drawn.Device(on_device, on_host, size=25), np.random.default_rng(seed)
+    for name, further in drawn.CHECKS.items():
+        for dtype in (DTYPES if name not in ("img2col", "moe_sorting") else ("any",)) if name in families else ():
+            for _ in range(cases):
+                tally.fault(f"{name} {dtype}", partial(further, device, library, draw, numbers, dtype))
     if {"softmax", "silu_and_mul", "smoothquant"} <= families:
         tally.fault("special rows", partial(special_rows, library))
     return tally.told()

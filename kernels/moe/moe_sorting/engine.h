@@ -5,6 +5,7 @@ namespace tilekiln::moe {
 
 // One call, after every check. Strides are in elements; what is absent is null, or 0.
 struct MoeSorting {
+  static constexpr bool launches_kernels = true;
   const int *topk_ids, *expert_mask, *local_tokens;
   const float* topk_weights;
   int *sorted_token_ids, *sorted_expert_ids, *total_tokens_post_pad;

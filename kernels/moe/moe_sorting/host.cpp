@@ -67,6 +67,7 @@ void fill(const Args& args, Call& call) {
 
 tilekiln_status launch(StageCall<moe::MoeSorting>& call) {
   const moe::MoeSorting& to = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
   const int64_t many = std::max<int64_t>(1, 65536 / (to.out_bytes + 1));
   const int64_t zeroing = to.out != nullptr ? (to.tokens + many - 1) / many : 0;
   const double work = 64.0 * to.tokens * to.topk + static_cast<double>(to.out_bytes) * to.tokens;

@@ -5,6 +5,7 @@ namespace tilekiln::moe {
 
 // One call, after every check. Strides are in elements; a row is contiguous.
 struct TopkSoftmax {
+  static constexpr bool launches_kernels = true;
   const void* x;
   float* weights;
   int* indices;

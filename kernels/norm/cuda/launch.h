@@ -25,22 +25,35 @@ using tilekiln::norm::are_wide;
 using tilekiln::norm::ArrayRows;
 using tilekiln::norm::bytes_of;
 
-template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
-                                                     std::initializer_list<ArrayRows> arrays) {
-  if (p.rows == 0) return TILEKILN_OK;
+const Kernel* find_kernel(int dtype) {
 #define K(name) &name,
   static const Kernel* const kernels[] = {TILEKILN_KERNELS};
 #undef K
   const Kernel* kernel = nullptr;
   for (const Kernel* one : kernels) {
-    if (one != nullptr && build_of(*one).dtype == p.dtype) kernel = one;
+    if (one != nullptr && build_of(*one).dtype == dtype) kernel = one;
   }
-  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a row over rows for cuda without its kernel");
-  const Build& build = build_of(*kernel);
-  const int wide = p.dtype == 0 ? 4 : 8;
-  const long long vectors = (static_cast<long long>(p.columns) + wide - 1) / wide;
+  return kernel;
+}
+tilekiln_status fail_kernel() {
+  return fail(TILEKILN_INTERNAL, "the library has a row over rows for cuda without its kernel");
+}
+
+// Threads that share a row of which each holds so many vectors.
+unsigned lanes_of(int dtype, int columns, int held, unsigned most = 1024) {
+  const int wide = dtype == 0 ? 4 : 8;
+  const long long vectors = (static_cast<long long>(columns) + wide - 1) / wide;
   unsigned lanes = 32;
-  while (lanes < 1024 && static_cast<long long>(lanes) * build.held < vectors) lanes *= 2;
+  while (lanes < most && static_cast<long long>(lanes) * held < vectors) lanes *= 2;
+  return lanes;
+}
+
+template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
+                                                     std::initializer_list<ArrayRows> arrays) {
+  if (p.rows == 0) return TILEKILN_OK;
+  const Kernel* const kernel = find_kernel(p.dtype);
+  if (kernel == nullptr) return fail_kernel();
+  const unsigned lanes = lanes_of(p.dtype, p.columns, build_of(*kernel).held);
   Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0};
   const unsigned threads = row.warps != 0 ? 128 : lanes;
   const long long blocks = row.warps != 0 ? (p.rows + 3) / 4 : p.rows;

@@ -5,6 +5,7 @@ namespace tilekiln::tensor {
 
 // y[g][(n, i, j)][(a, b, c)] = x[n][i stride - padding + a dilation][j ..][g channels + c], 0 outside of x. Steps are in bytes.
 struct Img2col {
+  static constexpr bool launches_kernels = true;
   const char* x;
   char* y;
   long long x_image, x_row, x_pixel, y_group, y_row;

@@ -65,6 +65,7 @@ void fill(const Args& args, Call& call) {
 
 tilekiln_status launch(StageCall<tensor::Img2col>& call) {
   const tensor::Img2col& to = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
   const double row = 1.0 * to.groups * to.filter_height * to.filter_width * to.bytes;
   const int64_t many = std::max<int64_t>(1, static_cast<int64_t>(65536 / (row + 1)));
   const auto run = static_cast<const tensor::Img2colEngine*>(call.choice.engine)->patches;

@@ -10,6 +10,7 @@ constexpr int kKept = 7, kReduced = 7;  // of the 8 dimensions one lies along th
 // y[kept] = scale * the sum of x[kept][reduced], or their maximum or minimum. Steps are in elements. Lanes run along one dimension in
 // which x is contiguous where there is one: the last that is reduced (rows), or one that is kept (columns).
 struct Reduce {
+  static constexpr bool launches_kernels = true;
   const void* x;
   void* y;
   long long kept[kKept], kept_x[kKept], kept_y[kKept];  // the rest are 1 long

@@ -82,6 +82,7 @@ void fill(const Args& args, Call& call) {
 
 tilekiln_status launch(StageCall<tensor::Reduce>& call) {
   tensor::Reduce& reduce = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, reduce);
   const bool rows = reduce.way == static_cast<int>(tensor::ReduceWay::rows);
   // Wide blocks of columns, of whole lines, as long as each thread has one.
   const int64_t share = tensor::blocks(reduce.outputs * reduce.length, std::max(1, call.threads));

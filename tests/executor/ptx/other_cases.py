@@ -11,6 +11,7 @@ import tilekiln as tk
 from tilekiln.reference import gated, gemm, layernorm2d, moves, quantised, rmsnorm2d, rows, softmax
 
 from tests.executor.ptx.device import TARGET, DeviceArray
+from tools.gpu import drawn
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
@@ -32,6 +33,8 @@ def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
 
 def product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
     m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
+    if draw.random() < 0.3:  # whose steps several blocks share
+        m, n, k = draw.choice((1, 16, 64, 70, 128)), draw.choice((64, 100, 200, 257)), draw.choice((1000, 1032))
     plain = draw.random() < 0.3  # many libraries have no more
     kind, to = DTYPES[dtype], dtype if plain else draw.choice((dtype, dtype, "fp32"))
     made = DTYPES[to]
@@ -200,6 +203,8 @@ def checks(library: tk.Library) -> dict[str, Any]:
         "permute": permuted,
     }
     every |= {"batched_gemm": batches, "gemm_multi_d": several}
+    device = drawn.Device(DeviceArray, lambda made, _: made.host())
+    every |= {name: (lambda *of, check=check: check(device, *of)) for name, check in drawn.CHECKS.items()}
     held = {
         (one.family, str(dict(one.signature).get("dtype", "any")))
         for one in library.instances()

@@ -1,0 +1,19 @@
+// The row of CUDA's moe_sorting: the one argument of its kernels, and what the build is made for.
+#pragma once
+
+#include "kernels/moe/moe_sorting/engine.h"
+
+namespace tilekiln::cuda::moe_sorting {
+
+struct Row {
+  tilekiln::moe::MoeSorting sorting;
+  int chunks;   // of tokens and slots, a warp each
+  int* counts;  // (chunks, experts): how many a chunk has of an expert, then where its first goes
+  int *begins,
+      *heres;  // (experts): where an expert's tokens begin, -1 where there is no room or it is elsewhere; its number here
+};
+
+// What the host must know of a build; the cubin holds one as `sorting_build`.
+struct Build { int threads; };
+
+}  // namespace tilekiln::cuda::moe_sorting

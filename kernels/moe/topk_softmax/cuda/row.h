@@ -1,0 +1,14 @@
+// The row of CUDA's topk_softmax is the checked problem; what one build of it is made for.
+#pragma once
+
+#include "kernels/moe/topk_softmax/engine.h"
+
+namespace tilekiln::cuda::moe {
+
+// What the host must know of a build; the cubin holds one as `topk_build`.
+struct Build {
+  int threads;
+  int dtype;  // by value of the axis
+};
+
+}  // namespace tilekiln::cuda::moe

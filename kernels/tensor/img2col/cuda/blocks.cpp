@@ -1,0 +1,48 @@
+// The blocks engine of img2col: a checked call becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
+// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+#include <algorithm>
+
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/tensor/img2col/cuda/row.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _img2col_blocks)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::img2col {
+namespace {
+
+tilekiln_status launch_blocks(const Site& site, const void* problem) {
+  const auto& a = *static_cast<const tensor::Img2col*>(problem);
+  if (a.patches == 0 || a.bytes == 0) return TILEKILN_OK;
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const Kernel* kernel = nullptr;
+  for (const Kernel* one : kernels) kernel = one != nullptr ? one : kernel;
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has img2col for cuda without its kernel");
+  const int threads = static_cast<const Build*>(kernel->build)->threads;
+  Row row = {a, 16, 0, 1};
+  const auto fits = [&](long long bytes) { return bytes % row.width == 0; };
+  while (!(fits(a.bytes) && fits(a.x_image) && fits(a.x_row) && fits(a.x_pixel) && fits(a.y_group) && fits(a.y_row) &&
+           fits(static_cast<long long>(reinterpret_cast<uintptr_t>(a.x) % 16)) &&
+           fits(static_cast<long long>(reinterpret_cast<uintptr_t>(a.y) % 16))))
+    row.width /= 2;
+  row.vectors = a.bytes / row.width;
+  const long long all = 1ll * a.filter_height * a.filter_width * row.vectors;
+  if (all > INT32_MAX)
+    return fail_argument("filter", "was (%d, %d) of %d bytes, must make rows of fewer than 2^31 moves on cuda",
+                         a.filter_height, a.filter_width, a.bytes);
+  while (row.lanes < threads && row.lanes < all) row.lanes *= 2;
+  const long long teams = threads / row.lanes, blocks = (a.patches * a.groups + teams - 1) / teams;
+  const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
+  return launch(site, {kernel, "img2col_patches", {grid, 1, 1}, static_cast<unsigned>(threads), 0, &row, false});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::img2col
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::img2col::launch_blocks};

@@ -1,0 +1,89 @@
+// The blocks engine of reduce: a checked call becomes one launch, or where outputs are few two. Compiled with -DTILEKILN_TARGET=<the
+// target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+#include <algorithm>
+
+#include "kernels/backends/cuda/kernel.h"
+#include "kernels/tensor/reduce/cuda/row.h"
+
+#define TILEKILN_JOIN(a, b, c) a##b##c
+#define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _reduce_blocks)
+
+#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
+TILEKILN_KERNELS
+#undef K
+
+namespace tilekiln::cuda::reduce {
+namespace {
+
+using tensor::Reduce;
+
+long long divide_up(long long a, long long b) { return (a + b - 1) / b; }
+
+// Whether every line of x begins at 16 bytes and elements of a line follow each other.
+bool is_wide(const Reduce& a, bool columns, int bytes) {
+  const auto fits = [&](long long length, long long step) { return length <= 1 || step * bytes % 16 == 0; };
+  for (int i = 0; i < tensor::kKept; ++i) {
+    if (!fits(a.kept[i], a.kept_x[i])) return false;
+  }
+  for (int i = 0; i < tensor::kReduced; ++i) {
+    if (!fits(a.reduced[i], a.reduced_x[i])) return false;
+  }
+  return (columns || a.step == 1) && reinterpret_cast<uintptr_t>(a.x) % 16 == 0;
+}
+
+tilekiln_status launch_blocks(const Site& site, const void* problem) {
+  const auto& a = *static_cast<const Reduce*>(problem);
+  const bool columns = a.way == static_cast<int>(tensor::ReduceWay::columns);
+  if (a.outputs == 0 || (columns && a.length == 0)) return TILEKILN_OK;
+#define K(name) &name,
+  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
+#undef K
+  const Kernel* kernel = nullptr;
+  for (const Kernel* one : kernels) {
+    if (one != nullptr && static_cast<const Build*>(one->build)->dtype == a.dtype) kernel = one;
+  }
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a reduction for cuda without its kernel");
+  const int threads = static_cast<const Build*>(kernel->build)->threads, bytes = a.dtype == 0 ? 4 : 2;
+  Row row = {a, 1, 1, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32};
+  for (const long long length : a.reduced) row.all_reduced *= length;
+  const long long width = 16 / bytes;
+  // Teams, and what each has to take: vectors of a row, or rows of columns by eight warps.
+  const long long each = columns ? divide_up(row.all_reduced, threads / 32)
+                                 : row.all_reduced * divide_up(a.length, row.wide != 0 ? width : 1);
+  constexpr long long
+      many = 1024,
+      few =
+          32;  // vectors of a row that busy a block; outputs of a processor, which warps take faster where they are more
+  if (!columns && each >= many && a.outputs < few * facts(site.device.id)->multiprocessors) row.lanes = threads;
+  const long long teams = columns ? a.outputs * divide_up(a.length, 32 * width) : a.outputs;
+  const long long a_block = columns ? 1 : threads / row.lanes;
+  constexpr long long of_a_processor = 8, least = 8;  // blocks; loads of a thread
+  const long long wanted = of_a_processor * facts(site.device.id)->multiprocessors * a_block;
+  const long long most = std::max<long long>(1, each / (least * (columns ? 1 : row.lanes)));
+  row.parts = std::clamp<long long>(wanted / teams, 1, most);
+  LaunchMemory memory;
+  const long long values = a.outputs * (columns ? a.length : 1);
+  if (row.parts > 1) {
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(divide_up(row.parts * values, 2)) * 2 * sizeof(Two), 0));
+    row.values = static_cast<Two*>(memory.data());
+  }
+  const auto grid = [](long long blocks) { return static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX)); };
+  const auto count = static_cast<unsigned>(threads);
+  TILEKILN_TRY(launch(site, {kernel,
+                             columns ? "reduce_columns" : "reduce_rows",
+                             {grid(divide_up(teams * row.parts, a_block)), 1, 1},
+                             count,
+                             0,
+                             &row,
+                             false}));
+  if (row.parts == 1) return TILEKILN_OK;
+  constexpr long long many_values = 2048;
+  row.lanes = values < many_values ? threads : 8;
+  const unsigned blocks = grid(divide_up(values, threads / row.lanes));
+  return launch(site, {kernel, "reduce_joined", {blocks, 1, 1}, count, 0, &row, false});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::reduce
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {tilekiln::cuda::reduce::launch_blocks};

@@ -1,0 +1,263 @@
+// Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the dimension in which x is contiguous.
+// `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. `join` takes
+// parts together. Everything in one order; sums in fp32 over kFlush additions at most, then in two
+// words of fp32 (most GPUs have little fp64).
+// -D: THREADS, HELD (of rows.h, unused); TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/norm/cuda/rows.h"
+#include "kernels/tensor/reduce/cuda/row.h"
+
+namespace tilekiln::cuda::reduce {
+
+using norm::Element;
+using norm::kWide;
+using norm::load_vector;
+using norm::widen;
+using tensor::Reduction;
+
+constexpr int kFlush = 64;
+constexpr int kWarps = THREADS / 32;
+
+template <Reduction kDo> struct Taking {
+  static constexpr bool kSums = kDo == Reduction::sum || kDo == Reduction::mean;
+  static constexpr float kNothing = kDo == Reduction::max ? -kInfinity : kDo == Reduction::min ? kInfinity : 0.f;
+  // A NaN stays.
+  template <class T> static __device__ __forceinline__ T taken(T a, T b) {
+    if constexpr (kSums) return a + b;
+    if (a != a) return a;
+    if constexpr (kDo == Reduction::max) return b <= a ? a : b;
+    return b >= a ? a : b;
+  }
+  static __device__ __forceinline__ Two taken(Two a, Two b) {
+    if constexpr (!kSums) return {taken(a.high, b.high), 0.f};
+    const float sum = __fadd_rn(a.high, b.high), back = __fsub_rn(sum, a.high);
+    const float lost = __fadd_rn(__fsub_rn(a.high, __fsub_rn(sum, back)), __fsub_rn(b.high, back));
+    // Of infinities what is lost is no number, and nothing.
+    return {sum, fabsf(sum) <= kLargest ? __fadd_rn(lost, __fadd_rn(a.low, b.low)) : 0.f};
+  }
+};
+
+TILEKILN_DEVICE long long divided(long long a, long long b) {
+  return (a | b) >> 32 ? a / b : uint32_t(a) / uint32_t(b);
+}
+// Where the elements of an output begin, and the output's place.
+TILEKILN_DEVICE void find_output(const tensor::Reduce& a, long long number, long long& x, long long& y) {
+  x = y = 0;
+  for (int i = tensor::kKept - 1; i >= 0 && number > 0; --i) {
+    if (a.kept[i] == 1) continue;
+    const long long next = divided(number, a.kept[i]), at = number - next * a.kept[i];
+    number = next, x += at * a.kept_x[i], y += at * a.kept_y[i];
+  }
+}
+TILEKILN_DEVICE long long find_reduced(const tensor::Reduce& a, long long number) {
+  if (number < a.reduced[0]) {  // of one dimension: the others are 1 long, as those behind the first are elsewhere
+    bool one = true;
+#pragma unroll
+    for (int i = 1; i < tensor::kReduced; ++i) one = one && a.reduced[i] == 1;
+    if (one) return number * a.reduced_x[0];
+  }
+  long long x = 0;
+  for (int i = tensor::kReduced - 1; i >= 0 && number > 0; --i) {
+    if (a.reduced[i] == 1) continue;
+    const long long next = divided(number, a.reduced[i]);
+    x += (number - next * a.reduced[i]) * a.reduced_x[i], number = next;
+  }
+  return x;
+}
+
+TILEKILN_DEVICE void put(const Row& p, long long output_y, long long output, long long column, long long part, Two v) {
+  const tensor::Reduce& a = p.reduce;
+  const bool columns = a.way == int(tensor::ReduceWay::columns);
+  if (p.values != nullptr) {
+    const long long each = columns ? a.length : 1;
+    p.values[(part * a.outputs + output) * each + column] = v;
+    return;
+  }
+  const float result = (v.high + v.low) * p.scale;
+  Element* const to = static_cast<Element*>(a.y) + output_y + (columns ? column * a.column_y : 0);
+#ifdef TILEKILN_FP32
+  *to = result;
+#else
+  *to = Element(pack(result, 0.f));
+#endif
+}
+
+template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
+  using Take = Taking<kDo>;
+  __shared__ Two shared[kWarps];
+  const tensor::Reduce& a = p.reduce;
+  const int width = p.wide ? kWide : 1, lanes = p.lanes, teams = THREADS / lanes;
+  const int lane = threadIdx.x & (lanes - 1);
+  const long long vectors = divided(a.length + width - 1, width), items = p.all_reduced * vectors;
+  for (long long number = (long long)blockIdx.x * teams + threadIdx.x / lanes;;
+       number += (long long)gridDim.x * teams) {
+    const bool there = number < a.outputs * p.parts;
+    if (!there && lanes == 32) break;
+    if (number - threadIdx.x / lanes >= a.outputs * p.parts) break;
+    const long long output = divided(number, p.parts), part = number - output * p.parts;
+    const long long first = divided(part * items, p.parts), last = divided((part + 1) * items, p.parts);
+    long long start, output_y;
+    find_output(a, output, start, output_y);
+    const Element* const x = static_cast<const Element*>(a.x) + start;
+    Two all = {Take::kNothing, 0.f};
+    float some = Take::kNothing;
+    int count = 0;
+    const auto address = [&](long long item) {
+      const long long of = p.all_reduced == 1 ? 0 : divided(item, vectors), j = (item - of * vectors) * width;
+      return (of == 0 ? 0 : find_reduced(a, of)) + j * a.step;
+    };
+    const auto flush = [&] { all = Take::taken(all, Two{some, 0.f}), some = Take::kNothing, count = 0; };
+    if (p.wide) {
+      constexpr int kAtOnce = 4;
+      for (long long item = first + lane; item < last; item += kAtOnce * lanes) {
+        uint4 vector[kAtOnce];
+        int left[kAtOnce];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const long long at = item + i * lanes;
+          left[i] = 0;
+          if (at >= last) continue;
+          const long long of = p.all_reduced == 1 ? 0 : divided(at, vectors);
+          left[i] = int(min(a.length - (at - of * vectors) * width, (long long)kWide));
+          vector[i] = load_vector(x + address(at), left[i] * int(sizeof(Element)), true);
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (left[i] == 0) continue;
+          float v[kWide];
+          widen(vector[i], v);
+#pragma unroll
+          for (int e = 0; e < kWide; ++e) v[e] = e < left[i] ? v[e] : Take::kNothing;
+#pragma unroll
+          for (int step = 1; step < kWide; step *= 2) {
+#pragma unroll
+            for (int e = 0; e < kWide; e += 2 * step) v[e] = Take::taken(v[e], v[e + step]);
+          }
+          some = Take::taken(some, v[0]);
+        }
+        if ((count += kAtOnce) >= kFlush / 2) flush();
+      }
+    } else {
+      for (long long item = first + lane; item < last; item += lanes) {
+#ifdef TILEKILN_FP32
+        some = Take::taken(some, x[address(item)]);
+#else
+        some = Take::taken(some, element(x[address(item)]));
+#endif
+        if (++count == kFlush / 2) flush();
+      }
+    }
+    all = Take::taken(all, Two{some, 0.f});
+#pragma unroll
+    for (int i = 16; i > 0; i /= 2)
+      all = Take::taken(all, {__shfl_xor_sync(~0u, all.high, i), __shfl_xor_sync(~0u, all.low, i)});
+    if (lanes > 32) {
+      if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = all;
+      __syncthreads();
+      all = shared[0];
+#pragma unroll
+      for (int i = 1; i < kWarps; ++i) all = Take::taken(all, shared[i]);
+      __syncthreads();
+    }
+    if (lane == 0) put(p, output_y, output, 0, part, all);
+  }
+}
+
+template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
+  using Take = Taking<kDo>;
+  __shared__ Two shared[kWarps][32 * kWide];
+  const tensor::Reduce& a = p.reduce;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = 32 * kWide;
+  const long long across = (a.length + width - 1) / width, all_blocks = a.outputs * across * p.parts;
+  for (long long number = blockIdx.x; number < all_blocks; number += gridDim.x) {
+    const long long block = divided(number, p.parts), part = number - block * p.parts;
+    const long long output = divided(block, across), from = (block - output * across) * width, j = from + lane * kWide;
+    const long long first = divided(part * p.all_reduced, p.parts), last = divided((part + 1) * p.all_reduced, p.parts);
+    long long start, output_y;
+    find_output(a, output, start, output_y);
+    const Element* const x = static_cast<const Element*>(a.x) + start + j;
+    const int left = int(max(min(a.length - j, (long long)kWide), 0ll)), bytes = left * int(sizeof(Element));
+    float some[kWide];
+    Two all[kWide];
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) some[i] = Take::kNothing, all[i] = {Take::kNothing, 0.f};
+    constexpr int kAtOnce = 4;
+    int count = 0;
+    for (long long r = first + warp; r < last && left > 0; r += kAtOnce * kWarps) {
+      uint4 vector[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (r + i * kWarps < last) vector[i] = load_vector(x + find_reduced(a, r + i * kWarps), bytes, p.wide);
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (r + i * kWarps >= last) continue;
+        float v[kWide];
+        widen(vector[i], v);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) some[e] = Take::taken(some[e], v[e]);
+      }
+      if ((count += kAtOnce) < kFlush) continue;
+      count = 0;
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) all[e] = Take::taken(all[e], Two{some[e], 0.f}), some[e] = Take::kNothing;
+    }
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) shared[warp][lane * kWide + e] = Take::taken(all[e], Two{some[e], 0.f});
+    __syncthreads();
+    for (int i = threadIdx.x; i < width && from + i < a.length; i += THREADS) {
+      Two v = shared[0][i];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) v = Take::taken(v, shared[w][i]);
+      put(p, output_y, output, from + i, part, v);
+    }
+    __syncthreads();
+  }
+}
+
+template <Reduction kDo> TILEKILN_DEVICE void join(Row p) {
+  using Take = Taking<kDo>;
+  const tensor::Reduce& a = p.reduce;
+  const long long each = a.way == int(tensor::ReduceWay::columns) ? a.length : 1, all = a.outputs * each;
+  const Two* const values = p.values;
+  p.values = nullptr;
+  // `lanes` threads an output, neighbours in memory by neighbours in a warp; then their sums one after the other.
+  __shared__ Two shared[THREADS];
+  const int together = THREADS / p.lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
+  for (long long first = (long long)blockIdx.x * together; first < all; first += (long long)gridDim.x * together) {
+    const long long number = first + mine;
+    Two v = {Take::kNothing, 0.f};
+    if (number < all) {
+#pragma unroll 4
+      for (long long part = lane; part < p.parts; part += p.lanes) v = Take::taken(v, values[part * all + number]);
+    }
+    shared[threadIdx.x] = v;
+    for (int step = p.lanes / 2; step > 0; step /= 2) {
+      __syncthreads();
+      if (lane < step) v = shared[threadIdx.x] = Take::taken(v, shared[threadIdx.x + step * together]);
+    }
+    __syncthreads();
+    if (lane != 0 || number >= all) continue;
+    const long long output = divided(number, each);
+    long long x, y;
+    find_output(a, output, x, y);
+    put(p, y, output, number - output * each, 0, v);
+  }
+}
+
+}  // namespace tilekiln::cuda::reduce
+
+using namespace tilekiln::cuda;
+
+extern "C" __constant__ reduce::Build reduce_build = {THREADS, norm::kDtype};
+
+#define REDUCE(name, function)                                                                    \
+  extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ reduce::Row p) { \
+    switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                    \
+      case tilekiln::tensor::Reduction::max: return function<tilekiln::tensor::Reduction::max>(p);  \
+      case tilekiln::tensor::Reduction::min: return function<tilekiln::tensor::Reduction::min>(p);  \
+      default: return function<tilekiln::tensor::Reduction::sum>(p);                              \
+    }                                                                                             \
+  }
+REDUCE(reduce_rows, reduce::rows)
+REDUCE(reduce_columns, reduce::columns)
+REDUCE(reduce_joined, reduce::join)

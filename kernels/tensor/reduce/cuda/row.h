@@ -1,0 +1,27 @@
+// The row of CUDA's reductions: the one argument of their kernels, and what one build of them is made for.
+#pragma once
+
+#include "kernels/tensor/reduce/engine.h"
+
+namespace tilekiln::cuda::reduce {
+
+// A number as a sum of two, the second below the last place of the first.
+struct Two { float high, low; };
+
+struct Row {
+  tensor::Reduce reduce;
+  long long all_reduced;  // product of `reduced`
+  long long parts;        // of an output's elements, by as many teams
+  Two* values;            // of parts, (parts, outputs, columns); null: there is one part
+  float scale;            // of the result
+  int wide;               // every line of x begins at 16 bytes
+  int lanes;              // threads of a team of rows, 32 or those of a block; or that add the parts of a value
+};
+
+// What the host must know of a build; the cubin holds one as `reduce_build`.
+struct Build {
+  int threads;
+  int dtype;  // by value of the axis
+};
+
+}  // namespace tilekiln::cuda::reduce
