@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 
 
-def _zeros(like: str, shape: tuple[int, ...], dtype: str) -> Any:
+def _zeros(like: str, shape: tuple[int, ...], dtype: str, device: Any) -> Any:
     if dtype not in DTYPES:
         raise ArgumentError(f"dtype: was {dtype!r}, must be one of {', '.join(DTYPES)}")
     if like == "torch":
         import torch
 
-        return torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype]))
+        try:
+            where = torch.device("cpu" if device is None else device)
+        except (RuntimeError, TypeError) as error:
+            raise ArgumentError(f"device: was {device!r}, must be one of PyTorch's, such as 'cuda:0'") from error
+        return torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype]), device=where)
+    if device is not None:
+        raise ArgumentError(f"device: was {device!r}, must be left out unless like is 'torch'")
     if like != "numpy":
         raise ArgumentError(f"like: was {like!r}, must be 'numpy' or 'torch'")
     if dtype in ("fp32", "fp16"):
@@ -51,7 +57,7 @@ class KVCache:
 
         cache = tk.KVCache(sequences=8, capacity=4096, nhead_k=8, hdim=128, dtype="bf16")  # contiguous
         cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, dtype="bf16")    # paged
-        cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, like="torch")    # torch tensors
+        cache = tk.KVCache(pages=1024, page_size=16, nhead_k=8, hdim=128, like="torch", device="cuda")
         cache = tk.KVCache.over(k, v, paged=True)                                          # in arrays that exist
         a = cache.add()                          # a new sequence, empty
         cache.append([a], k_new, v_new)          # (1, tokens, nhead_k, hdim)
@@ -75,12 +81,13 @@ class KVCache:
         pages: int | None = None,
         page_size: int | None = None,
         like: Literal["numpy", "torch"] = "numpy",
+        device: Any = None,
         library: Library | None = None,
     ) -> None:
         """Give sequences and capacity (tokens a sequence), or pages and page_size (tokens a page).
 
-        hdim_v: None is hdim. like: what k and v are made of. library: whose kernels append; None is the one at hand
-        that has the best.
+        hdim_v: None is hdim. like: what k and v are made of; device: of torch tensors, None is the CPU. library: whose
+        kernels append; None is the one at hand that has the best.
         """
         hdim_v = hdim if hdim_v is None else hdim_v
         nhead_k, hdim, hdim_v = _at_least_one(nhead_k=nhead_k, hdim=hdim, hdim_v=hdim_v)
@@ -97,7 +104,7 @@ class KVCache:
         rows, tokens = _at_least_one(
             **({"pages": rows, "page_size": tokens} if pages is not None else {"sequences": rows, "capacity": tokens})
         )
-        k, v = (_zeros(like, (rows, tokens, nhead_k, width), dtype) for width in (hdim, hdim_v))
+        k, v = (_zeros(like, (rows, tokens, nhead_k, width), dtype, device) for width in (hdim, hdim_v))
         self._begin(k, v, pages is not None, dtype, library)
 
     @classmethod

@@ -297,5 +297,7 @@ def test_over_what_cannot_be_a_cache(case):
 
 
 def test_like_what():
+    with pytest.raises(tk.ArgumentError, match="device: was 'cuda', must be left out unless like is 'torch'"):
+        paged(device="cuda")
     with pytest.raises(tk.ArgumentError, match="like: was 'jax', must be 'numpy' or 'torch'"):
         paged(like="jax")
