@@ -6,7 +6,7 @@ namespace {
 
 // Two blocks of four warps share a processor. Of an A100: 312 TFLOP/s over 216 blocks.
 constexpr int together = 2;
-constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000};
+constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000, 128};
 
 tilekiln_status launch_ampere(const Site& site, const void* problem) {
   const auto& of = *static_cast<const Batch*>(problem);

@@ -26,17 +26,20 @@ tilekiln_status place(const Operand& of, bool fp16, int device, TensorMap* map, 
 // Of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and memory. A processor multiplies 128 x 64
 // by a column in 2.77 ns.
 constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, memory = 2900, column_ns = 2.77;
+constexpr double stage_ns = 260;  // at least: a CTA's way round its ring, with as much on the way as it holds
 
 // The tiles of the least estimated time.
 Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const Problem& p = of.first;
   const double read = static_cast<double>(p.k) * (static_cast<double>(p.m) + p.n) + static_cast<double>(p.m) * p.n;
   const double least_ns = 2 * read * static_cast<double>(of.count) / memory;
+  const int part_rows = static_cast<int>(std::min<i64>(divide_up(p.m, 16) * 16, kTileRows));  // of whole warps
   Tiles best = {};
   for (const Form& form : kForms) {
     const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, kTileRows) + form.columns);
-    const Tiles one = {form.function, kTileRows, form.columns, column_ns * form.columns,
-                       bytes,         one_l2,    all_l2,       parts_l2};
+    const Tiles one = {form.function, kTileRows, form.columns, std::max(stage_ns, column_ns * form.columns),
+                       bytes,         one_l2,    all_l2,       parts_l2,
+                       part_rows};
     const i64 tiles = divide_up(p.m, one.rows) * divide_up(p.n, one.columns) * of.count;
     const Shares its = share(one, tiles, divide_up(p.k, build.steps), workers, least_ns);
     if (best.function == nullptr || its.ns < shares->ns) best = one, *shares = its;

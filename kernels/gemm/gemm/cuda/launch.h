@@ -106,6 +106,7 @@ struct Tiles {
   i64 stage_bytes;    // that a CTA reads for it
   double cta_l2, l2;  // bytes a ns that one CTA gets, and all
   double parts_l2;    // with which parts are written and read
+  int part_rows;      // of a part that are
   [[nodiscard]] double stage_ns(i64 ctas) const {
     return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(ctas)));
   }
@@ -131,7 +132,8 @@ Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns
   if (grid <= rest || rest * steps < grid * least || rest * steps * (workers + 1) >= most) return alone;
   const i64 longest = tiles / workers * steps + divide_up(rest * steps, grid);
   constexpr double in_turn_ns = 1500;  // the last CTA of a tile begins to add when all have ended
-  const double join_ns = in_turn_ns + static_cast<double>(2 * grid * of.part_bytes()) / of.parts_l2;
+  const double join_ns =
+      in_turn_ns + static_cast<double>(2 * grid * of.part_bytes() / of.rows * of.part_rows) / of.parts_l2;
   const Shares shared = {grid, tiles - rest,
                          std::max(least_ns, static_cast<double>(longest) * of.stage_ns(grid)) + join_ns};
   return shared.ns < alone.ns ? shared : alone;
