@@ -66,12 +66,12 @@ def attention(
         return derivatives.attention(q, k, v, deterministic, arguments)
     if on_missing == "raise":
         if profiler is None:
-            return _run("fmha_fwd", (q, k, v), arguments, q, v, FEW)
-        return _call("fmha_fwd", (q, k, v), arguments, FEW)
+            return _run("fmha_fwd", (q, k, v), arguments, q, v, MOST_OF_FEW)
+        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
     if on_missing != "build":
         raise ArgumentError(f"on_missing: was {on_missing!r}, must be 'raise' or 'build'")
     try:
-        return _call("fmha_fwd", (q, k, v), arguments, FEW)
+        return _call("fmha_fwd", (q, k, v), arguments, MOST_OF_FEW)
     except NoKernelError as error:
         return _built(error).fmha_fwd(q, k, v, **arguments)
 
@@ -217,8 +217,9 @@ def _keep(look: tuple[Any, ...], what: Any) -> None:
 
 
 _MOST_LOOKS = 4096
-FEW = instead.most if (instead := OPERATORS["fmha_fwd"].instead) else 0
-"""Up to how many queries `attention` gives to the operator that its declaration names."""
+FEW = OPERATORS["fmha_fwd"].instead
+"""What `attention` does with few queries."""
+MOST_OF_FEW = FEW.most if FEW else 0
 _FEWEST = 8
 """The other arrays' length from which that pays: over fewer keys both operators take as long (1 and 8 heads)."""
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tilekiln._native import ArgumentError, NoKernelError
-from tilekiln.operators import FEW, _call
+from tilekiln.operators import MOST_OF_FEW, _call
 
 from . import calls, derivatives, native, operators
 
@@ -62,7 +62,7 @@ def sdpa(
             else:
                 if keeps_order:
                     arguments["out"] = torch.empty_like(query)
-                made = _call("fmha_fwd", (query, key, value), arguments, FEW)
+                made = _call("fmha_fwd", (query, key, value), arguments, MOST_OF_FEW)
             return made
     except (ArgumentError, AttributeError, TypeError):
         pass  # said below in torch's words, or made right
