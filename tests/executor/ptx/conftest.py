@@ -10,10 +10,7 @@ import pytest
 
 from build_support.toolchain import ToolchainError
 from build_support.toolchains import nvcc
-from tests.executor.ptx.programs import WHOLE, Emulated
-
-ALWAYS = ("attention", "ampere", "caches", "rows", "fp8", "ampere_products")
-"""Libraries whose kernels run in every test run."""
+from tests.executor.ptx.programs import ALWAYS, WHOLE, Emulated
 
 
 @pytest.fixture(scope="session")

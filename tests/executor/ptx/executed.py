@@ -21,11 +21,14 @@ def read(coverage: Path) -> dict[str, int]:
 
 def faults(name: str, executed: dict[str, int], full: bool) -> list[str]:
     """Sentences about opcodes of a library that were not executed and must be, and about entries out of date."""
-    held = yaml.safe_load(HELD.read_text()).get(name) or {}
+    table = yaml.safe_load(HELD.read_text())
+    if name not in table:  # nobody has written its list yet
+        return []
+    held = table[name] or {}
     never = {opcode for opcodes in (held.get("never") or {}).values() for opcode in opcodes.split()}
     some_days = set((held.get("some_days") or "").split())
     every = {opcode for opcode, count in executed.items() if not count}
     free = never if full else never | some_days
     said = [f"{opcode} is executed no longer, or new and not executed yet" for opcode in sorted(every - free)]
-    said += [f"{opcode} is executed: strike it under never" for opcode in sorted(never & set(executed) - every)]
+    said += [f"{opcode} is executed: strike it under never" for opcode in sorted(never & set(executed) - every) if full]
     return [f"{HELD.name}, {name}: {text}" for text in said]

@@ -60,6 +60,18 @@ def without_barrier(text: str) -> str:
     return swap(r"(cp\.async\.wait_group \d+;[^;]*?)bar\.sync \t0;", r"\1")(text)
 
 
+def in_kernel(name: str, change: Callable[[str], str]) -> Callable[[str], str]:
+    """The same in one kernel of several."""
+
+    def within(text: str) -> str:
+        begin = text.index(f".entry {name}(")
+        end = text.find(".entry ", begin + 7)
+        end = len(text) if end < 0 else end
+        return text[:begin] + change(text[begin:end]) + text[end:]
+
+    return within
+
+
 FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64"), ("fmha_bwd_d64", "fmha_bwd_dq_dk_dv:bf16:64")
 DECODE, GEMM = ("fmha_decode_d64", "fmha_fwd_splitkv:bf16:64"), ("gemm_row_column", "gemm:bf16")
 AMPERE, FP8 = ("fmha_fwd_ampere_d64", "fmha_fwd:bf16:64"), ("fmha_fwd_fp8_d128", "fmha_fwd:fp8bf16:128")
@@ -173,4 +185,15 @@ MUTATIONS: dict[str, Mutation] = {
     "rows: no barrier between warps' maxima": Mutation(*ROWS, swap(r"bar\.sync \t0;", "", 0), "RACE POISON"),
     "rows: a warp's sum is of one lane pair": Mutation(*ROWS, ONE_PAIR, "WRONG"),
     "decode: the last barrier is missing": Mutation(*DECODE, swap(r"bar\.sync \t0;", "", -2), "RACE"),
+    "the turn at dq is never passed on": Mutation(
+        *BACKWARD, swap(r"red\.release\.gpu\.global\.add\.u32 \[%rd\d+\], 1;", ""), "TRAP RUNAWAY DEADLOCK"
+    ),
+    "decode: splits are weighed the other way": Mutation(
+        *DECODE,
+        in_kernel("fmha_decode_combine", swap(r"(sub\.f32 \t%f\d+), (%f\d+), (%f\d+);", r"\1, \3, \2;")),
+        "WRONG",
+    ),
+    "decode: weights of splits without a barrier": Mutation(
+        *DECODE, in_kernel("fmha_decode_combine", swap(r"bar\.sync \t0;", "")), "RACE POISON"
+    ),
 }

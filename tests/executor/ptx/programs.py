@@ -10,6 +10,8 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tools.executor.ptx import sources
 
+ALWAYS = ("attention", "ampere", "caches", "rows", "fp8", "ampere_products")
+"""Libraries whose kernels run in every test run."""
 WHOLE = ("flash", "aiter", "gemm_default", "norm_default")
 """Receipts of which --full runs every kernel, for both targets."""
 CUDASIM = ROOT / "build" / "executor-release" / "cudasim"

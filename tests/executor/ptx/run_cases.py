@@ -34,7 +34,7 @@ def further(problem: problems.Problem, expected: reference.Result) -> Any:
     return problems.subnormal_weights(problem) + problems.sums_of_bytes(problem, expected)
 
 
-SIZES = cases.drawn_sizes
+SIZES, EDGES = cases.drawn_sizes, cases.EDGES
 cases.instances = cuda_instances  # the problems are those of HIP's targets, on arrays of the other device
 cases.further = further
 for dtype in ("fp8bf16", "fp8fp32"):  # P of HIP's kernels is fp16
@@ -56,9 +56,11 @@ def main(argv: list[str]) -> int:
             continue
         begun = time.process_time()
         if key[0] == "fmha_fwd":
+            cases.EDGES = EDGES
             cases.drawn_sizes = sizes_of_fp8 if key[1].startswith("fp8") else SIZES
             outcome = cases.run(library, *key[1:], own, count, seed)
         elif key[0] == backward_cases.FAMILY:
+            cases.drawn_sizes, cases.EDGES = SIZES, (*EDGES, 257, 300)  # blocks of keys that take turns at dq
             outcome = backward_cases.run(library, key, own, count, seed)
         else:
             outcome = cache_cases.run(library, key, own, count, seed)

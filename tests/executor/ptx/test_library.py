@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.executor.ptx import executed
-from tests.executor.ptx.programs import WHOLE, Emulated
+from tests.executor.ptx.programs import ALWAYS, WHOLE, Emulated
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
 CASES = {"attention": 40, "ampere": 40, "caches": 40, "rows": 8, "fp8": 24, "ampere_products": 12, "products": 60}
@@ -36,6 +37,10 @@ def test_problems_of_the_day(
     print(f"{name}: {len(opcodes) - len(never)} of {len(opcodes)} opcodes executed; not {' '.join(never)}")
     wrong = executed.faults(name, opcodes, full and name in FULL)
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_library_of_a_day_is_held() -> None:
+    assert set(ALWAYS) <= set(yaml.safe_load(executed.HELD.read_text()))
 
 
 def test_a_kernel_without_its_ptx_is_named(emulated: Callable[..., Emulated], tmp_path: Path) -> None:

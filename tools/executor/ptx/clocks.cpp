@@ -73,7 +73,7 @@ void beside_lanes(const Warp& warp, const Instruction& in, const Races::Within& 
         what, at);
 }
 Races::Within now(Warp& warp, int lane) {
-  if (lane != ALL_LANES) warp.touching |= 1u << lane;
+  warp.touching |= lane == ALL_LANES ? ~0u : 1u << lane;
   return {warp.syncs, warp.step, u8(warp.number), u8(lane)};
 }
 

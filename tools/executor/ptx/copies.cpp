@@ -2,7 +2,8 @@
 // Asynchronous copy", "Tensors": bounding box, out-of-bound access, swizzling modes).
 //
 // A copy into shared memory happens at some moment until its mbarrier's phase ends, or until its group is waited for; for races it
-// happens from its issue on. A copy out of shared memory happens at once, and reads until its group is waited for.
+// happens from its issue on. A copy out of shared memory reads until its group is waited for, and its bytes are in global memory at some
+// moment until then: wait_group.read does not say that they are.
 #include <cstring>
 
 #include "lanes.h"
@@ -126,26 +127,18 @@ template <bool kAdds> Step store_bulk(Machine& machine, Warp& warp, const Instru
     const u8* defined = &warp.block->shared_defined[from];
     for (u32 b = 0; b < bytes; b++)
       if (!defined[b]) fault("POISON", warp, in, "shared address %u was never written", from + b);
-    u8* known = nullptr;
-    u8* bytes_to = global_bytes(warp, in, to, bytes, &known);
+    global_bytes(warp, in, to, bytes, nullptr);
     global_wrote(machine, warp, in, to, bytes, kAdds);
-    const u8* bytes_from = &warp.block->shared[from];
-    if (kAdds) {
-      for (u32 b = 0; b < bytes; b += 4) {
-        float held, more;
-        for (int i = 0; i < 4; i++)
-          if (!known[b + u32(i)])
-            fault("POISON", warp, in, "adds to global memory that nobody wrote, at %#llx",
-                  static_cast<unsigned long long>(to + b));
-        std::memcpy(&held, bytes_to + b, 4);
-        std::memcpy(&more, bytes_from + b, 4);
-        held += more;
-        std::memcpy(bytes_to + b, &held, 4);
-      }
-    } else {
-      std::memcpy(bytes_to, bytes_from, bytes);
-      std::memset(known, 1, bytes);
-    }
+    Copy copy = {};
+    copy.what = Copy::bulk_out;
+    copy.warp = warp.number;
+    copy.from = to;
+    copy.bytes = bytes;
+    copy.adds = kAdds;
+    copy.group = u32(&in - warp.block->kernel->program.data());
+    copy.phase = warp.bulk_open;
+    copy.data.assign(&warp.block->shared[from], &warp.block->shared[from] + bytes);
+    warp.block->copies.push_back(copy);
     warp.leaving.push_back({from, bytes, warp.bulk_open, false, false});
   });
   return Step::next;
@@ -156,8 +149,17 @@ Step commit_bulk(Machine&, Warp& warp, const Instruction&, u32) {
   return Step::next;
 }
 /// All but the last N groups have read, or are done.
-template <bool kRead> Step wait_bulk(Machine&, Warp& warp, const Instruction& in, u32) {
+template <bool kRead> Step wait_bulk(Machine& machine, Warp& warp, const Instruction& in, u32) {
   const u32 most = u32(in.operand[0].immediate);
+  auto& copies = warp.block->copies;
+  for (size_t k = 0; !kRead && k < copies.size();) {
+    const bool due = copies[k].what == Copy::bulk_out && copies[k].warp == warp.number &&
+                     u64(copies[k].phase) + most < warp.bulk_open;
+    if (due)
+      perform(machine, *warp.block, k);
+    else
+      k++;
+  }
   for (Leaving& one : warp.leaving) {
     if (one.group + most >= warp.bulk_open || one.group >= warp.bulk_open) continue;
     if (!one.read) note_fetched(warp, one.from, one.bytes, 2 * one.group + 1);
@@ -261,6 +263,28 @@ void perform_tensor(Machine& machine, Block& block, const Warp& warp, const Inst
         }
 }
 
+/// Bytes that leave shared memory, or are added as fp32.
+void perform_out(const Warp& warp, const Instruction& in, const Copy& copy) {
+  u8* known = nullptr;
+  u8* to = global_bytes(warp, in, copy.from, copy.bytes, &known);
+  if (!copy.adds) {
+    std::memcpy(to, copy.data.data(), copy.bytes);
+    std::memset(known, 1, copy.bytes);
+    return;
+  }
+  for (u32 b = 0; b < copy.bytes; b += 4) {
+    float held, more;
+    for (u32 i = 0; i < 4; i++)
+      if (!known[b + i])
+        fault("POISON", warp, in, "adds to global memory that nobody wrote, at %#llx",
+              static_cast<unsigned long long>(copy.from + b));
+    std::memcpy(&held, to + b, 4);
+    std::memcpy(&more, &copy.data[b], 4);
+    held += more;
+    std::memcpy(to + b, &held, 4);
+  }
+}
+
 void arrived(Block& block, const Warp& warp, const Instruction& in, const Copy& copy) {
   Mbarrier& barrier = block.mbarriers[copy.barrier];
   if (barrier.phase != copy.phase)
@@ -287,6 +311,7 @@ void perform(Machine& machine, Block& block, size_t which) {
     perform_tensor(machine, block, warp, in, copy);
     return arrived(block, warp, in, copy);
   }
+  if (copy.what == Copy::bulk_out) return perform_out(warp, in, copy);
   if (copy.bytes) {
     u8* known = nullptr;
     const u8* from = global_bytes(warp, in, copy.from, copy.bytes, &known);

@@ -82,13 +82,14 @@ struct NamedBarrier {
 
 /// A copy by the copy engine that has not happened yet.
 struct Copy {
-  enum What : u8 { tensor, bulk_in, async } what;
+  enum What : u8 { tensor, bulk_in, bulk_out, async } what;
   int warp;
   u32 to, bytes, barrier;
   u64 from, map;
   i32 at[5];
-  bool zero;
+  bool adds;
   u32 group, phase;
+  std::vector<u8> data;  // of bulk_out
 };
 
 struct Block {

@@ -276,7 +276,9 @@ void launch(Machine& machine, const Launch& launch) {
   const u64 end = machine.executed + machine.options.most;
   size_t next = 0;
   std::vector<Block*> resident;
-  const size_t room = launch.together ? count : std::max<u32>(1, launch.resident);
+  // Blocks that wait for each other meet: more than one is there.
+  const u32 least = machine.kernel->waits_for_others ? 3 : 1;
+  const size_t room = launch.together ? count : std::max<u32>(least, launch.resident);
   while (next < count || !resident.empty()) {
     while (next < count && resident.size() < room) {
       if (machine.spare.empty()) machine.spare.push_back(std::make_unique<Block>());
@@ -304,7 +306,10 @@ void launch(Machine& machine, const Launch& launch) {
       const bool copies = !copying.empty() && (can.empty() || (random && machine.random() % 4 == 0));
       if (copies) {
         Block* block = copying[random ? machine.random() % copying.size() : 0];
-        perform(machine, *block, random ? machine.random() % block->copies.size() : 0);
+        const size_t which = random ? machine.random() % block->copies.size() : 0;
+        // What leaves lingers: those who do not wait for it run on for long.
+        const bool lingers = random && block->copies[which].what == Copy::bulk_out && !can.empty();
+        if (!lingers || machine.random() % 16 == 0) perform(machine, *block, which);
       } else if (can.empty()) {
         deadlock(resident);
       } else if (random) {
