@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .norms import _recorded, _rows, _run, rms_norm
+from tilekiln.operators import _call
+
+from .calls import untouched
+from .norms import _recorded, _rows, _run, directly, parameter, rms_norm
 
 
 class _SiluAndMul(torch.autograd.Function):
@@ -23,7 +26,7 @@ class _SiluAndMul(torch.autograd.Function):
 
     @staticmethod
     def forward(gate: Tensor, up: Tensor) -> Any:
-        return _run("silu_and_mul", (gate, up))
+        return _run("silu_and_mul", (gate, up), {})
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -32,14 +35,44 @@ class _SiluAndMul(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return _run("silu_and_mul_bwd", (_rows(dy), *ctx.saved_tensors))
+        return _run("silu_and_mul_bwd", (_rows(dy), *ctx.saved_tensors), {})
+
+
+class _Halves:
+    """The same of the halves of rows that nothing watches, whose gradients are written where they belong."""
+
+    @staticmethod
+    def made(run: Any, x: Tensor) -> Any:
+        halves = x.chunk(2, -1)
+        return run("silu_and_mul", halves, {}), *halves
+
+    @staticmethod
+    def keep(ctx: Any, inputs: Any, others: Any) -> None:
+        ctx.save_for_backward(*others)
+
+    @staticmethod
+    def gradients(run: Any, ctx: Any, dy: Tensor) -> Any:
+        gate, up = ctx.saved_tensors
+        dy = _rows(dy)
+        if run is not _call:
+            return torch.cat(run("silu_and_mul_bwd", (dy, gate, up), {}), -1)
+        rows, columns = dy.shape
+        dx = torch.empty(rows, 2 * columns, dtype=dy.dtype, device=dy.device)
+        dgate, dup = dx.chunk(2, -1)
+        _call("silu_and_mul_bwd", (dy, gate, up), {"dgate": dgate, "dup": dup})
+        return dx
+
+    backward = once_differentiable(lambda ctx, dy: _Halves.gradients(_run, ctx, dy))
+
+
+_halves_directly = directly(_Halves)
 
 
 def silu_and_mul(gate: Tensor, up: Tensor) -> Tensor:
     """silu(gate) up, of tensors (..., columns) of fp32, fp16 or bf16; errors are those of `Library.silu_and_mul`."""
     rows = _rows(gate), _rows(up)
-    y: Tensor = _SiluAndMul.apply(*rows) if _recorded(gate, up) else _run("silu_and_mul", rows)
-    return y.view(gate.shape)
+    y: Tensor = _SiluAndMul.apply(*rows) if _recorded(gate, up) else _run("silu_and_mul", rows, {})
+    return y if gate.dim() == 2 else y.view(gate.shape)
 
 
 class RMSNorm(torch.nn.Module):
@@ -51,7 +84,7 @@ class RMSNorm(torch.nn.Module):
     variance_epsilon: float
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        return rms_norm(hidden_states, self.weight, self.variance_epsilon, "transformers")
+        return rms_norm(hidden_states, parameter(self, "weight"), self.variance_epsilon, "transformers")
 
 
 class SiluAndMul(torch.nn.Module):
@@ -61,5 +94,9 @@ class SiluAndMul(torch.nn.Module):
     has_backward = True
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = x.chunk(2, -1)
-        return silu_and_mul(gate, up)
+        if x.shape[-1] % 2 or not untouched(x):
+            gate, up = x.chunk(2, -1)
+            return silu_and_mul(gate, up)
+        rows = _rows(x)
+        y: Tensor = _halves_directly(rows) if _recorded(x) else _call("silu_and_mul", rows.chunk(2, -1), {})
+        return y if rows is x else y.view(*x.shape[:-1], -1)

@@ -9,6 +9,7 @@ are refused.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -23,8 +24,11 @@ Rounding = Literal["pytorch", "transformers"]
 ROUNDINGS: tuple[Rounding, ...] = ("transformers", "pytorch")  # of fp32 they are the same
 
 
+_is_grad_enabled = torch.is_grad_enabled
+
+
 def _recorded(*tensors: Tensor | None) -> bool:
-    if not torch.is_grad_enabled():
+    if not _is_grad_enabled():
         return False
     found = False
     for one in tensors:  # not any(): a generator costs a microsecond
@@ -34,11 +38,13 @@ def _recorded(*tensors: Tensor | None) -> bool:
 
 def _rows(x: Tensor) -> Tensor:
     """(rows, columns), the last dimension contiguous."""
+    if x.dim() == 2 and x.is_contiguous():
+        return x
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
     return rows if rows.stride(-1) == 1 or rows.shape[-1] < 2 else rows.contiguous()
 
 
-def _run(operator: str, tensors: tuple[Tensor | None, ...], **options: Any) -> Any:
+def _run(operator: str, tensors: tuple[Tensor | None, ...], options: dict[str, Any]) -> Any:
     """What an operator makes: straight from the facade where nothing watches, for the dispatcher takes 10 us a call."""
     if untouched(*tensors):
         return _call(operator, tensors, options)
@@ -51,26 +57,62 @@ def _first(made: Any) -> Tensor:
     return y
 
 
+def directly(function: Any) -> Callable[..., Any]:
+    """y of a Function, for tensors that nothing watches: functorch's binding of arguments takes 25 us of a call.
+
+    `made` and `gradients` of the function take what runs an operator; `keep` takes what was made past y.
+    """
+
+    class Direct(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            y, *others = function.made(_call, *inputs)
+            function.keep(ctx, inputs, others)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, *given: Any) -> Any:
+            if _is_grad_enabled():  # a gradient of this gradient, which is refused
+                return function.backward(ctx, *given)
+            return function.gradients(_call if untouched(given[0]) else _run, ctx, given[0])
+
+    Direct.__name__ = Direct.__qualname__ = function.__name__
+    apply: Callable[..., Any] = super(torch.autograd.Function, Direct).apply
+    return apply
+
+
 class _RMSNorm(torch.autograd.Function):
     """(y, inv_rms) of rows."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor, weight: Tensor, eps: float, rounding: str) -> Any:
-        made = _run("rmsnorm2d", (rows, weight), epsilon=eps, rounding=rounding, return_inv_rms=True)
+    def made(run: Any, rows: Tensor, weight: Tensor, eps: float, rounding: str) -> Any:
+        made = run("rmsnorm2d", (rows, weight), {"epsilon": eps, "rounding": rounding, "return_inv_rms": True})
         return made[0], made[-1]
+
+    @staticmethod
+    def gradients(run: Any, ctx: Any, dy: Tensor) -> Any:
+        dx, dweight = run("rmsnorm2d_bwd", (_rows(dy), *ctx.saved_tensors), {})
+        return dx, dweight, None, None
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor, eps: float, rounding: str) -> Any:
+        return _RMSNorm.made(_run, rows, weight, eps, rounding)
+
+    @staticmethod
+    def keep(ctx: Any, inputs: Any, others: Any) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1], others[0])
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*inputs[:2], output[1])
+        _RMSNorm.keep(ctx, inputs, output[1:])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy: Tensor, _: Any) -> Any:
-        dx, dweight = _run("rmsnorm2d_bwd", (_rows(dy), *ctx.saved_tensors))
-        return dx, dweight, None, None
+    def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
+        return _RMSNorm.gradients(_run, ctx, dy)
 
 
 class _LayerNorm(torch.autograd.Function):
@@ -79,21 +121,37 @@ class _LayerNorm(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Any:
-        made = _run("layernorm2d", (rows, weight, bias), epsilon=eps, return_mean=True, return_inv_std=True)
+    def made(run: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Any:
+        asked = {"epsilon": eps, "return_mean": True, "return_inv_std": True}
+        made = run("layernorm2d", (rows, weight, bias), asked)
         return made[0], made[-2], made[-1]
+
+    @staticmethod
+    def gradients(run: Any, ctx: Any, dy: Tensor) -> Any:
+        made = run("layernorm2d_bwd", (_rows(dy), *ctx.saved_tensors), {"return_dbeta": ctx.biased})
+        return made[0], made[1], made[2] if ctx.biased else None, None
+
+    @staticmethod
+    def forward(rows: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Any:
+        return _LayerNorm.made(_run, rows, weight, bias, eps)
+
+    @staticmethod
+    def keep(ctx: Any, inputs: Any, others: Any) -> None:
+        ctx.biased = inputs[2] is not None
+        ctx.save_for_backward(inputs[0], inputs[1], *others)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.mark_non_differentiable(*output[1:])
-        ctx.biased = inputs[2] is not None
-        ctx.save_for_backward(*inputs[:2], *output[1:])
+        _LayerNorm.keep(ctx, inputs, output[1:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor, *_: Any) -> Any:
-        made = _run("layernorm2d_bwd", (_rows(dy), *ctx.saved_tensors), return_dbeta=ctx.biased)
-        return *made[:2], made[2] if ctx.biased else None, None
+        return _LayerNorm.gradients(_run, ctx, dy)
+
+
+_rms_norm_directly, _layer_norm_directly = directly(_RMSNorm), directly(_LayerNorm)
 
 
 def _columns(module: Any) -> int:
@@ -116,21 +174,37 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tens
 def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorch") -> Tensor:
     """What `RMSNorm` computes, as a function."""
     rows = _rows(x)
+    direct = untouched(rows, weight)
+    y: Tensor
     if _recorded(x, weight):
-        y: Tensor = _RMSNorm.apply(rows, weight, eps, rounding)[0]
+        given = (rows, weight, eps, rounding)
+        y = _rms_norm_directly(*given) if direct else _RMSNorm.apply(*given)[0]
+    elif direct:
+        y = _call("rmsnorm2d", (rows, weight), {"epsilon": eps, "rounding": rounding})
     else:
-        y = _first(_run("rmsnorm2d", (rows, weight), epsilon=eps, rounding=rounding))
-    return y if rows is x else y.view(x.shape)
+        y = _first(torch.ops.tilekiln.rmsnorm2d(rows, weight, epsilon=eps, rounding=rounding))
+    return y if rows is x else y.view_as(x)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     """What `LayerNorm` computes, as a function."""
     rows = _rows(x)
+    direct = untouched(rows, weight, bias)
+    y: Tensor
     if _recorded(x, weight, bias):
-        y: Tensor = _LayerNorm.apply(rows, weight, bias, eps)[0]
+        given = (rows, weight, bias, eps)
+        y = _layer_norm_directly(*given) if direct else _LayerNorm.apply(*given)[0]
+    elif direct:
+        y = _call("layernorm2d", (rows, weight, bias), {"epsilon": eps})
     else:
-        y = _first(_run("layernorm2d", (rows, weight, bias), epsilon=eps))
-    return y if rows is x else y.view(x.shape)
+        y = _first(torch.ops.tilekiln.layernorm2d(rows, weight, bias, epsilon=eps))
+    return y if rows is x else y.view_as(x)
+
+
+def parameter(module: torch.nn.Module, name: str) -> Any:
+    """A parameter of a module; torch.nn.Module's own __getattr__ takes most of a microsecond for it."""
+    found = module._parameters.get(name)
+    return getattr(module, name) if found is None else found
 
 
 def _far(one: Tensor, other: Tensor) -> float:
@@ -185,7 +259,7 @@ class RMSNorm(torch.nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.offset:
             return rms_norm(x.float(), self.weight.float() + self.offset, self.eps).to(x.dtype)
-        return rms_norm(x, self.weight, self.eps, self.rounding)
+        return rms_norm(x, parameter(self, "weight"), self.eps, self.rounding)
 
     def extra_repr(self) -> str:
         offset = f", offset={self.offset}" if self.offset else ""
@@ -218,7 +292,7 @@ class LayerNorm(torch.nn.Module):
         return made
 
     def forward(self, x: Tensor) -> Tensor:
-        return layer_norm(x, self.weight, self.bias, self.eps)
+        return layer_norm(x, parameter(self, "weight"), parameter(self, "bias"), self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[0]}, eps={self.eps}, bias={self.bias is not None}"
