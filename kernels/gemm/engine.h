@@ -39,6 +39,7 @@ struct Problem {
   bool a_columns, b_columns;  // the stride that is 1 is that from row to row
   bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
   bool multiply;              // what op is: a product; else a sum
+  bool swiglu;  // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
   int m, n, k;
   int b_panels;  // b is panels of words of so many elements; 0: it is a matrix
   const void *a, *b;
@@ -49,6 +50,7 @@ struct Problem {
   const float *bias, *row_scale, *column_scale;  // null: without
   float alpha, beta;
   float clamp_min, clamp_max;  // of the activation clamp
+  float slope, per_slope;      // of swiglu, and 1 / slope
   int tile_m, tile_k;          // cache blocks, at most: rows of out, 32-bit words along k; 0: the engine's
   float out_factor;            // by which what becomes int8 or fp8 is multiplied last
 };

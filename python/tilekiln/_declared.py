@@ -318,7 +318,9 @@ class FusedMoeArguments(RunArguments, total=False):
     local_tokens: Array | None
     out: Array | None
     group: int
-    activation: Literal["silu", "gelu", "gelu_tanh", "relu"]
+    activation: Literal["silu", "gelu", "gelu_tanh", "relu", "clamped_swiglu"]
+    limit: float
+    alpha: float
 
 
 class GemmArguments(RunArguments, total=False):

@@ -18,6 +18,8 @@ class ExpertArguments(TypedDict, total=False):
     """What `experts` takes by name; `Library.fused_moe` says what each one is."""
 
     activation: str
+    limit: float
+    alpha: float
     expert_mask: Array | None
     local_tokens: Array | None
     num_threads: int
@@ -103,10 +105,7 @@ class PackedExperts:
             raise ArgumentError(
                 f"{name}: shape was {tuple(bias.shape)}, must be {shape}: (experts, rows of the weight)"
             )
-        count, length = shape[0], shape[1] // parts
-        wide = _as_fp32(bias).reshape(count * parts, length)
-        padded = _padded(wide, count * parts, -(-length // LANES) * LANES)
-        return padded.reshape(count, -1, LANES)
+        return in_panels(bias, parts)
 
     def __repr__(self) -> str:
         kind = (
@@ -115,6 +114,14 @@ class PackedExperts:
             else self.gate_up.dtype
         )
         return f"<tilekiln.PackedExperts {self.gate_up.shape[0]} of hidden={self.hidden} inter={self.inter} {kind}>"
+
+
+def in_panels(bias: Any, parts: int) -> Any:
+    """Biases (experts, columns) as fp32 (experts, panels, 64); those of each of the parts of a row begin a panel."""
+    count, length = int(bias.shape[0]), int(bias.shape[1]) // parts
+    wide = _as_fp32(bias).reshape(count * parts, length)
+    padded = _padded(wide, count * parts, -(-length // LANES) * LANES)
+    return padded.reshape(count, -1, LANES)
 
 
 def experts(

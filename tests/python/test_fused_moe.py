@@ -109,18 +109,25 @@ def biases_and_tokens(
     return {**call, "local_tokens": np.array([local], np.int32)}, {**more, "local_tokens": local}
 
 
+PLAIN = ("silu", "gelu", "gelu_tanh", "relu")
+CLAMPED = [(True, "clamped_swiglu", False), (True, "clamped_swiglu", True)]
+CHOICES = [(g, a, m) for a, g, m in itertools.product(PLAIN, (True, False), (False, True))]
 CASES = [(d, k) for d, k in itertools.product(("fp32", "fp16", "bf16"), KINDS) if d != "fp32" or k[-1] not in "48"]
 
 
 @pytest.mark.parametrize(("dtype", "kind"), CASES, ids=[f"{d}-{k}" for d, k in CASES])
 @pytest.mark.parametrize("target", TARGETS)
 def test_against_float64(library: tk.Library, target: str, dtype: str, kind: str) -> None:
-    choices = itertools.cycle(itertools.product((True, False), ("silu", "gelu", "gelu_tanh", "relu"), (False, True)))
+    first = 5 * CASES.index((dtype, kind)) % len(CHOICES)
+    choices = itertools.cycle([*CLAMPED, *CHOICES[first:], *CHOICES[:first]])
     shapes = SHAPES if kind[-1] in "48" else SHAPES + ODD
     for seed, shape in enumerate(shapes):
         gated, activation, masked = next(choices)
         p = Problem(seed, dtype, kind, gated, shape)
         call, expected = {"activation": activation, **p.call}, {"activation": activation}
+        if activation == "clamped_swiglu":
+            numbers = {"limit": 0.75, "alpha": 1.5 if seed else -2.0}
+            call, expected = call | numbers, expected | numbers
         if masked:
             every = np.zeros(2 * shape[1] + 1, np.int32)
             every[1::2] = 1

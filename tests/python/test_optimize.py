@@ -47,6 +47,25 @@ def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
 
 
+@pytest.mark.parametrize("rope", ["yarn", "llama3", "linear"])
+@torch.no_grad()
+def test_scaled_angles_are_those_of_eager(rope: str) -> None:
+    """Contexts stretched past what a model was trained on: other frequencies, and yarn's factor of cos and sin."""
+    from tilekiln.torch import optimize
+
+    words: dict[str, Any] = {"rope_type": rope, "factor": 4.0, "rope_theta": 10000.0}
+    words |= {} if rope == "linear" else {"original_max_position_embeddings": 16}
+    words |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0} if rope == "llama3" else {}
+    named = {"rope_scaling" if OLDER else "rope_parameters": words}
+    model, plain = make("Llama", max_position_embeddings=64, **named), make("Llama", max_position_embeddings=64)
+    theirs = model(prompt()).logits
+    assert (theirs - plain(prompt()).logits).abs().max() > 1e-3 * theirs.abs().max()  # the words were heard
+    tokens = model.generate(prompt(), max_new_tokens=12, do_sample=False)
+    assert became(optimize(model))["LlamaAttention"] == {JOINED}
+    assert (model(prompt()).logits - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+    assert torch.equal(model.generate(prompt(), max_new_tokens=12, do_sample=False), tokens)
+
+
 @pytest.mark.skipif(OLDER, reason="Transformers 4 of tests/clients has no Afmoe")
 def test_attention_that_gates_what_it_gives_is_left() -> None:
     """Afmoe's: its queries, keys and values are as in Llama, its output is multiplied by sigmoid(gate)."""

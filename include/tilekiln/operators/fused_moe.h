@@ -14,6 +14,8 @@ extern "C" {
  * with (experts, inter, hidden) there is no up, and nothing is multiplied. down (experts, hidden, inter). Both have the dtype of x, and of
  * their last two dimensions one stride is 1, the same for both.
  *
+ * With activation clamped_swiglu, of gpt-oss, act(g) * u is (u' + 1) g' sigmoid(alpha g'), g' = min(g, limit) and u' = u within -limit and limit.
+ *
  * Packed, which is faster from 17 rows an expert on, each expert is panels as flatmm has them: gate_up (experts, panels, words, 64, word
  * elements), those of gate, then as many of up, down (experts, panels, words, 64, word elements); what is past their ends is 0. int8 and int4 (uint8)
  * are panels as flatmm_quant has them, with gate_up_scale and down_scale (experts, panels, groups, 64), a factor a row and `group` numbers
@@ -51,19 +53,23 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* local_tokens; /* int32; or null. How many tokens count, read when the call runs; the others are 0; below 0: none */
   const tilekiln_tensor* out; /* dtype of x (tokens, hidden). The weighted sums */
   int32_t group; /* numbers along a row of a weight that share a factor */
-  int32_t activation; /* 0 (silu), 1 (gelu), 2 (gelu_tanh) or 3 (relu). What gate goes through */
+  int32_t activation; /* 0 (silu), 1 (gelu), 2 (gelu_tanh), 3 (relu) or 4 (clamped_swiglu). What gate goes through */
+  float limit; /* of clamped_swiglu: what gate, and up of either sign, is at most */
+  float alpha; /* of clamped_swiglu: what gate is multiplied by inside of the sigmoid, not 0 */
   int32_t num_threads; /* 0: TILEKILN_NUM_THREADS, else OMP_NUM_THREADS, else the cores this process may use */
   int64_t instance; /* -1: the dispatcher chooses; else this instance of the plan, which must fit the problem */
   tilekiln_stream* stream; /* null: run now, in the caller */
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_fused_moe_args;
 
-/* All fields absent, group 32, activation silu, instance -1. Then set x, topk_ids, topk_weights, gate_up, down and out. */
+/* All fields absent, group 32, activation silu, limit 7, alpha 1.702, instance -1. Then set x, topk_ids, topk_weights, gate_up, down and out. */
 static inline tilekiln_fused_moe_args tilekiln_fused_moe_defaults(void) {
   tilekiln_fused_moe_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.group = 32;
+  args.limit = 7.0f;
+  args.alpha = 1.702f;
   args.instance = -1;
   return args;
 }

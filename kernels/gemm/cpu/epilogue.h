@@ -62,6 +62,13 @@ TILEKILN_INLINE void narrow(SaturatedInt8* p, vf a) {
 struct CalledFp8 { fp8 value; };
 [[gnu::noinline]] inline void narrow(CalledFp8* p, vf a) { narrow((saturated_fp8*)p, a); }
 
+// (up + 1) gate sigmoid(slope gate), up within clamp_min and clamp_max and gate at most clamp_max.
+[[gnu::noinline]] inline vf clamped_swiglu(vf up, vf gate, const matrix::Problem& p) {
+  const vf most = broadcast(p.clamp_max), within = min(most, max(broadcast(p.clamp_min), up));
+  const vf steep = mul(min(most, gate), broadcast(p.slope));
+  return mul(add(within, broadcast(1.f)), mul(silu(steep), broadcast(p.per_slope)));
+}
+
 // Functors of chains: apply<dtype of out>(x, problem, place). One is added as a line here, and as a word in a chain below.
 // clang-format off
 #define FUNCTOR(Name) struct Name { template <class T> static TILEKILN_INLINE vf apply(vf x, [[maybe_unused]] const matrix::Problem& p, [[maybe_unused]] At at)
@@ -72,7 +79,7 @@ FUNCTOR(ColumnScale) { return p.column_scale ? mul(x, load_columns(p.column_scal
 FUNCTOR(AddC) { return p.c.data ? fma(load_extra<T>(p.c, at), broadcast(p.beta), x) : x; } };
 FUNCTOR(Bias) { return p.bias ? add(x, p.bias_of_rows ? broadcast(p.bias[at.row]) : load_columns(p.bias, at)) : x; } };
 FUNCTOR(Quantise) { return mul(x, broadcast(p.out_factor)); } };
-template <int I> FUNCTOR(With) { return !p.d[I].data ? x : p.multiply ? mul(x, load_extra<T>(p.d[I], at)) : add(x, load_extra<T>(p.d[I], at)); } };
+template <int I> FUNCTOR(With) { if (I == 0 && p.swiglu) return clamped_swiglu(x, load_extra<T>(p.d[0], at), p); return !p.d[I].data ? x : p.multiply ? mul(x, load_extra<T>(p.d[I], at)) : add(x, load_extra<T>(p.d[I], at)); } };
 #define ACTIVATION(name, expression) FUNCTOR(Activation_##name) { return expression; } };
 #include "kernels/gemm/activations.inc"
 #undef ACTIVATION

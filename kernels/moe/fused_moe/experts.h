@@ -20,7 +20,7 @@ struct Experts {
   i64 x_row, out_row;                                            // bytes
   i64 ids_row, weights_row, smooth_row, down_smooth_row;         // elements
   matrix::Dtype dtype;
-  bool gated, quantised;
+  bool gated, quantised, swiglu;
   int tokens, topk, experts, all_experts, hidden, inter;
 };
 

@@ -143,6 +143,12 @@ tilekiln_status down_factors(const Args& args, tilekiln_shape* shape) {
   return TILEKILN_OK;
 }
 
+tilekiln_status slopes(const Args& args, Call& call) {
+  const bool asked = call.signature.activation == tilekiln::fused_moe::Activation::clamped_swiglu;
+  if (asked && args.alpha == 0) return fail_argument("alpha", "was 0, must not be 0 with activation clamped_swiglu");
+  return TILEKILN_OK;
+}
+
 // Before shapes of scales are looked at.
 tilekiln_status scales(const Args& args, Call& call) {
   const Array& weight = call.in.gate_up;
@@ -166,8 +172,10 @@ tilekiln_status features(const Args& args, Call& call) {
 // Everything is checked: the problem of the steps.
 void fill(const Args& args, Call& call) {
   using matrix::Activation;
-  constexpr Activation activations[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu};
-  static_assert(static_cast<int>(tilekiln::fused_moe::Activation::relu) == 3);
+  constexpr Activation activations[] = {Activation::silu, Activation::gelu, Activation::gelu_tanh, Activation::relu,
+                                        Activation::none};  // clamped_swiglu: gate comes as it is
+  using Ours = tilekiln::fused_moe::Activation;
+  static_assert(static_cast<int>(Ours::relu) == 3 && static_cast<int>(Ours::clamped_swiglu) == 4);
   matrix::check_dtypes<tilekiln::fused_moe::Dtype>();
   const Arrays& in = call.in;
   Experts& to = call.to.problem;
@@ -219,6 +227,9 @@ void fill(const Args& args, Call& call) {
   }
   if (!to.quantised) to.gate.product.out_dtype = static_cast<matrix::OutDtype>(to.dtype);
   to.gate.product.activation = activations[static_cast<int>(call.signature.activation)];
+  to.swiglu = call.signature.activation == Ours::clamped_swiglu;
+  to.gate.product.clamp_min = -args.limit, to.gate.product.clamp_max = args.limit;
+  to.gate.product.slope = args.alpha, to.gate.product.per_slope = 1 / args.alpha;
   int64_t* const sizes = call.to.query.sizes;
   sizes[tilekiln::fused_moe::sizes::tokens] = call.M;
   sizes[tilekiln::fused_moe::sizes::topk] = call.K;
@@ -373,7 +384,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             if (p.bias != nullptr) p.bias += p.n;
                             g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
                             p.activation = matrix::Activation::none;
-                            p.multiply = true;
+                            p.multiply = !e.swiglu, p.swiglu = e.swiglu;
                             p.d[0] = {p.out, p.out_row, 1};
                             run(g, unit, scratch);
                           }));

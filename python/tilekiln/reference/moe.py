@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .gemm import LARGEST, ROUNDING, SLOPE, Float, Result, U, gemm
+from .gemm import ACTIVATIONS, LARGEST, ROUNDING, SLOPE, Float, Result, U, gemm
 from .softmax import softmax
 
 
@@ -73,6 +73,14 @@ def _int8_rows(rows: Float, error: Float) -> tuple[Float, Float]:
     return numbers * step, near * step + np.abs(numbers) * step * relative
 
 
+def _clamped_swiglu(gate: Float, error: Float, up: Result, limit: float, alpha: float) -> tuple[Float, Float, Result]:
+    """g sigmoid(alpha g), how far a kernel's may be, and what it is multiplied by, u + 1: of gpt-oss."""
+    kept = np.minimum(gate, limit)
+    h = ACTIVATIONS["silu"](alpha * kept) / alpha
+    plus = np.clip(up.out, -limit, limit) + 1
+    return h, SLOPE * error + 2.0**-20 * (np.abs(kept) + np.abs(h)), Result(plus, up.bound + U * np.abs(plus))
+
+
 def fused_moe(
     x: NDArray[Any],
     topk_ids: NDArray[np.int32],
@@ -81,6 +89,8 @@ def fused_moe(
     down: NDArray[Any],
     *,
     activation: str = "silu",
+    limit: float = 7.0,
+    alpha: float = 1.702,
     quantised: bool = False,
     smooth_scale: NDArray[np.float32] | None = None,
     down_smooth_scale: NDArray[np.float32] | None = None,
@@ -93,9 +103,10 @@ def fused_moe(
     """The weighted sums of experts (tokens, hidden) in float64, with how far a kernel may be from each.
 
     gate_up (experts, 2 inter or inter, hidden), down (experts, hidden, inter): numbers times their factors where they
-    are quantised; rows then become int8 before each product. gate_up_bias (experts, 2 inter or inter), down_bias
-    (experts, hidden). dtype: of x and out. What the bound of `gemm` says of both
-    products is carried through the multiplication of gate and up, which round to dtype where nothing is quantised.
+    are quantised; rows then become int8 before each product. limit and alpha are those of the activation
+    clamped_swiglu. gate_up_bias (experts, 2 inter or inter), down_bias (experts, hidden). dtype: of x and out. What the
+    bound of `gemm` says of both products is carried through the multiplication of gate and up, which round to dtype
+    where nothing is quantised.
     """
     tokens, hidden = x.shape
     inter = down.shape[2]
@@ -120,11 +131,14 @@ def fused_moe(
                 rows, off = _int8_rows(rows, np.abs(rows) * U)
             wide = gate_up[e].astype(np.float64)
             carried = off @ np.abs(wide).T
-            gate = gemm(rows, wide[:inter].T, bias=first_bias[e, :inter], activation=activation, dtype=between)
+            alone = "none" if activation == "clamped_swiglu" else activation
+            gate = gemm(rows, wide[:inter].T, bias=first_bias[e, :inter], activation=alone, dtype=between)
             h, h_error = gate.out, gate.bound + SLOPE * carried[:, :inter]
             if len(wide) != inter:
                 up = gemm(rows, wide[inter:].T, bias=first_bias[e, inter:], dtype="fp32")
                 up_error = up.bound + carried[:, inter:]
+                if activation == "clamped_swiglu":
+                    h, h_error, up = _clamped_swiglu(h, h_error, up, limit, alpha)
                 h, h_error = h * up.out, np.abs(h) * up_error + np.abs(up.out) * h_error + h_error * up_error
                 h_error += ROUNDING[between] * (np.abs(h) + h_error) + (2.0**-25 if between == "fp16" else 2.0**-126)
                 h = np.where(np.abs(h) >= LARGEST[between], np.copysign(np.inf, h), h)

@@ -190,13 +190,13 @@ def _kind(weights: Weights, dtype: torch.dtype) -> str:
 def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     _fit_for_inference(module)
     _quantisable(weights, module.down_proj.dtype)
+    if weights and done._activations is None:
+        raise _LeftError("multiplies quantised weights by rows of int8 alone")
     if hasattr(module, "gate_up_proj_bias"):
         return _biased_experts(done, parent, key, module, weights)
     count, hidden, inter = module.down_proj.shape
     if tuple(module.gate_up_proj.shape) != (count, 2 * inter, hidden) or len(list(module.parameters())) != 2:
         raise _LeftError("has weights in another order than gate_up (experts, 2 inter, hidden)")
-    if weights and done._activations is None:
-        raise _LeftError("multiplies quantised weights by rows of int8 alone")
     made = Experts(module, _activation(module.act_fn), weights)
     return _put_experts(done, parent, key, made, module, weights)
 
@@ -211,7 +211,7 @@ def _biased_experts(done: Optimized, parent: Any, key: str, module: Any, weights
     }  # fmt: skip
     if shapes != wanted or not all(isinstance(getattr(module, name, None), float | int) for name in ("alpha", "limit")):
         raise _LeftError("has biases, and something else than the experts of gpt-oss")
-    made = BiasedExperts(module, weights, done._activations)
+    made = BiasedExperts(module, weights)
     return _put_experts(done, parent, key, made, module, weights)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from ..operators import _call
-from ..packed_experts import PackedExperts
+from ..packed_experts import PackedExperts, in_panels
 from ..products import PackedWeight
 from ..quantised_weight import LANES, QuantisedWeight
 
@@ -230,20 +230,22 @@ class Experts(_Packed):
     """The experts of a mixture in Transformers' form: forward(hidden_states, top_k_index, top_k_weights).
 
     Weights are those of a module with gate_up_proj (experts, 2 inter, hidden) and down_proj (experts, hidden, inter),
-    packed or quantised. No gradient: a call that would record one raises an error.
+    packed or quantised. No gradient: a call that would record one raises an error. numbers: arguments of fused_moe.
     """
 
     gate_up: Tensor
     down: Tensor
     gate_up_scale: Tensor | None
     down_scale: Tensor | None
+    gate_up_bias: Tensor | None
+    down_bias: Tensor | None
 
-    def __init__(self, experts: Any, activation: str = "silu", weights: Weights = None) -> None:
+    def __init__(self, experts: Any, activation: str = "silu", weights: Weights = None, **numbers: float) -> None:
         super().__init__()
         self.num_experts, self.activation, self.weights = experts.gate_up_proj.shape[0], activation, weights
         self.hidden, self.inter = experts.down_proj.shape[1:]
-        self.dtype, self.group = experts.down_proj.dtype, 0
-        for name in ("gate_up", "down", "gate_up_scale", "down_scale"):
+        self.dtype, self.group, self.numbers = experts.down_proj.dtype, 0, numbers
+        for name in ("gate_up", "down", "gate_up_scale", "down_scale", "gate_up_bias", "down_bias"):
             self.register_buffer(name, None, persistent=False)
         self._waiting: dict[str, Tensor] = {}
         self._pack(experts.gate_up_proj.detach(), experts.down_proj.detach())
@@ -253,6 +255,10 @@ class Experts(_Packed):
         packed = PackedExperts(gate_up, down, bits=BITS[self.weights] if self.weights else None)
         self.gate_up, self.down, self.group = in_huge_pages(packed.gate_up), in_huge_pages(packed.down), packed.group
         self.gate_up_scale, self.down_scale = packed.gate_up_scale, packed.down_scale
+
+    def put_biases(self, gate_up: Tensor, down: Tensor) -> None:
+        """Add these, (experts, 2 inter) and (experts, hidden), to the products from now on."""
+        self.gate_up_bias, self.down_bias = in_panels(gate_up, 2), in_panels(down, 1)
 
     def _repack(self, dtype: torch.dtype) -> None:
         originals = None if self.weights else (self.gate_up_proj, self.down_proj)
@@ -276,7 +282,9 @@ class Experts(_Packed):
         refuse_training(self)
         rows = hidden_states.reshape(-1, self.hidden)
         scales = {"gate_up_scale": self.gate_up_scale, "down_scale": self.down_scale, "group": self.group}
-        given: dict[str, Any] = {"activation": self.activation, **(scales if self.weights else {})}
+        given: dict[str, Any] = {"activation": self.activation, **self.numbers, **(scales if self.weights else {})}
+        if self.gate_up_bias is not None:
+            given |= {"gate_up_bias": self.gate_up_bias, "down_bias": self.down_bias}
         arrays = rows, top_k_index.int(), top_k_weights.float(), self.gate_up, self.down
         call: Callable[..., Any] = torch.ops.tilekiln.fused_moe
         out: Tensor = call(*arrays, **given) if torch.compiler.is_compiling() else _call("fused_moe", arrays, given)
