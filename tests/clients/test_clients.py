@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.transformers]
 def run(overlay, build_library, binding, tmp_path):
     """run(program, lock, processes) with what the lock file brings on the path: each process must print "agrees"."""
 
-    def run(program: str, lock: str, processes: int = 1) -> None:
-        libraries = [build_library(receipt) for receipt in ("flash", "aiter")]
+    def run(program: str, lock: str, processes: int = 1, receipts: tuple[str, ...] = ("flash", "aiter")) -> None:
+        libraries = [build_library(receipt) for receipt in receipts]
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), *PLACES])),
@@ -86,6 +86,10 @@ def test_modernbert(run):
 @BOTH
 def test_transformers_over_pages(run, lock):
     run("paged_batching.py", lock)
+
+
+def test_torchao_quantises(run):
+    run("torchao_models.py", "torchao", receipts=("flash", "gemm_default", "gemm_linear", "norm_default"))
 
 
 def test_kernels_puts_our_layers_into_a_model(overlay, build_library, scons):

@@ -1,4 +1,4 @@
-"""quality: perplexity of small trained models in fp32, bf16, W8A8, W4A8, W8A16 and W4A16.
+"""quality: perplexity of small trained models in fp32, bf16, W8A8, W4A8 and W4A16.
 
 The model of examples/torch_language_model.py is trained here, in fp32, on the text that it makes, then read in each
 form of tilekiln.torch.optimize over text that it was not trained on. Perplexity is exp of the mean loss of a character;
@@ -23,7 +23,6 @@ FORMS: dict[str, tuple[str, dict[str, Any] | None]] = {
     "bf16": ("bfloat16", None),
     "bf16, Tilekiln": ("bfloat16", {}),
     "W8A8": ("bfloat16", {"weights": "int8"}),
-    "W8A16": ("bfloat16", {"weights": "int8", "activations": None}),
     "W4A8": ("bfloat16", {"weights": "int4"}),
     "W4A16": ("bfloat16", {"weights": "int4", "activations": None}),
 }

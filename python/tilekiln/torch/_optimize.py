@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .._native import ArgumentError, NoKernelError
+from . import torchao_weight
 from .biased_experts import BiasedExperts
 from .fused_layers import NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
@@ -71,11 +72,12 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
 
     Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
     memory is not doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
-    embedding; rows of activations become int8 with them, or with activations=None stay as they are (W8A16, W4A16: of
-    more exact results, slower with many rows; experts without biases are then left). RMSNorm and LayerNorm, gated SiLU
-    and, of a Transformers model, attention become Tilekiln's too, and its dynamic cache grows in place. A module is
-    replaced only if it gives on random rows what its replacement gives. In training mode weights are left, as packed
-    ones do not learn. What became of each module, and why, is in the result: print it; its `undo` gives the model back.
+    embedding; rows of activations become int8 with them, or of int4 with activations=None stay as they are (W4A16: of
+    more exact results, slower with many rows; experts are then left). Weights that torchao has quantised keep their
+    numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model, attention become
+    Tilekiln's too, and its dynamic cache grows in place. A module is replaced only if it gives on random rows what its
+    replacement gives. In training mode weights are left, as packed ones do not learn. What became of each module, and
+    why, is in the result: print it; its `undo` gives the model back.
 
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
     they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
@@ -171,8 +173,14 @@ def _emptied(done: Optimized, parameter: Any, unpack: Callable[[], Tensor], quan
 @torch.no_grad()
 def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     _fit_for_inference(module)
+    ready = torchao_weight.read(module.weight)
+    if ready is not None:
+        weights = ready.kind
     _quantisable(weights, module.weight.dtype)
-    made = Linear(module, weights, activations=done._activations)
+    if ready is not None:
+        made = Linear(module, weights, ready.weight.group, activations=ready.activations, ready=ready.weight)
+    else:
+        made = Linear(module, weights, activations=done._activations)
     rows = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(module.weight)
     ours = made(rows)
     if weights is None:

@@ -128,11 +128,13 @@ class Linear(_Packed):
         group: int | None = None,
         *,
         activations: Activations = "int8",
+        ready: QuantisedWeight | None = None,
     ) -> None:
         """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing.
 
         group: numbers of a row that share a factor, of quantised weights; None is 32 for int4, the whole row for int8.
         activations: what rows of x become before they meet quantised weights; None: they stay as they are.
+        ready: the weight of the layer, quantised already as `weights` and `group` say.
         """
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
@@ -144,14 +146,16 @@ class Linear(_Packed):
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
         self.register_buffer("padded_bias", None, persistent=False)
-        self._pack(linear.weight.detach())
+        self._pack(linear.weight.detach() if ready is None else ready)
         self.train(linear.training)
 
-    def _pack(self, weight: Tensor) -> None:
+    def _pack(self, weight: Any) -> None:
         if self.weights is None:
             self.panels = in_huge_pages(PackedWeight(weight).panels)
         else:
-            quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
+            quantised = weight
+            if not isinstance(weight, QuantisedWeight):
+                quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
             self.panels, self.scale = in_huge_pages(quantised.panels), quantised.scale
         self._pad_bias()
 
