@@ -37,6 +37,8 @@ template <class Arrays> void put_common(const Arrays& in, int64_t rows, int64_t 
 inline void put_streaming(const Array& x, Problem& to) {
   const int64_t bytes = dtype_bytes(x.dtype), row = to.columns * bytes;
   const int64_t arrays = 2 + (to.residual != nullptr ? 1 : 0) + (to.residual_out != nullptr ? 1 : 0);
+  // Measured: 1.15 to 1.25 times as fast at 16 MB, .85 at 2 MB.
+  to.fetch_ahead = to.rows * row * arrays >= kStreamingBytes / 4;
   to.streaming =
       to.rows * row * arrays >= kStreamingBytes && to.columns % 32 == 0 && whole_lines(to.y, to.y_row * bytes, row);
 }

@@ -172,6 +172,36 @@ TILEKILN_INLINE void each_row(const norm::Problem& a, long long first, long long
   }
 }
 
+// y of rows without a residual, two at a time: gamma and beta are read and widened once for both. Those of long rows come from L2
+// each time. `last - first` is even.
+template <class T, Norm kNorm> void normalise_pairs(const norm::Problem& a, long long first, long long last) {
+  for (long long m = first; m < last; m += 2) {
+    const Plain<T> one = {(const T*)a.x + m * a.x_row}, other = {one.x + a.x_row};
+    const Moments of_one = first_moments<T, kNorm, false>(one, a.columns, (T*)nullptr);
+    const Moments of_other = first_moments<T, kNorm, false>(other, a.columns, (T*)nullptr);
+    const auto first_row = statistics<T, kNorm>(a, m, one, of_one);
+    const auto second_row = statistics<T, kNorm>(a, m + 1, other, of_other);
+    T *y = (T*)a.y + m * a.y_row, *second_y = y + a.y_row;
+    const long long next = a.fetch_ahead && m + 3 < a.rows ? 2 * a.x_row : 0;
+    const auto write = [&]<bool kAtZero>() __attribute__((always_inline)) {
+      twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
+        const Two v = first_row.template of<kAtZero>(one(j, left), j, left);
+        const Two w = second_row.template of<kAtZero>(other(j, left), j, left);
+        if (next) {
+          prefetch_two(one.x + next + j);
+          prefetch_two(other.x + next + j);
+        }
+        narrow_two<T>(y + j, v, left);
+        narrow_two<T>(second_y + j, w, left);
+      });
+    };
+    if (kNorm == Norm::layer && kEvenOdd<T> && first_row.at_zero && second_row.at_zero)
+      write.template operator()<true>();
+    else
+      write.template operator()<false>();
+  }
+}
+
 // y, of the type of x.
 template <class T, Norm kNorm, bool kStreaming>
 void normalise_rows(const norm::Problem& a, long long first, long long last) {
@@ -201,6 +231,11 @@ void normalise_rows(const norm::Problem& a, long long first, long long last) {
   if constexpr (kStreaming) stream_end();
 }
 template <class T, Norm kNorm> void normalise(const norm::Problem& a, long long first, long long last) {
+  if (!a.streaming && !a.residual) {
+    const long long even = first + (last - first) / 2 * 2;
+    normalise_pairs<T, kNorm>(a, first, even);
+    first = even;
+  }
   (a.streaming ? normalise_rows<T, kNorm, true> : normalise_rows<T, kNorm, false>)(a, first, last);
 }
 
