@@ -39,8 +39,10 @@ struct Problem {
   bool a_columns, b_columns;  // the stride that is 1 is that from row to row
   bool bias_of_rows;          // bias[i], where the host has transposed the problem; else bias[j]
   bool multiply;              // what op is: a product; else a sum
-  bool swiglu;  // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
+  bool swiglu;   // op d0 is that of clamped_swiglu (kernels/gemm/cpu/epilogue.h), by clamp_min, clamp_max and slope
+  bool a_words;  // a is rows of words, lda words apart, from row a_first on: Engine::widen
   int m, n, k;
+  int a_first;
   int b_panels;  // b is panels of words of so many elements; 0: it is a matrix
   const void *a, *b;
   void* out;
@@ -118,10 +120,19 @@ struct Parts {
   bool tree;  // added by halves; else one after the other
 };
 
+// Rows of a, `from_row` elements apart, as words of what multiplies them, `to_row` bytes apart: a multiple of kWideRow, which the end
+// of a row is filled up to.
+struct Widen {
+  void (*rows)(void* to, i64 to_row, const void* from, i64 from_row, int rows, i64 k);  // null: a is read as it lies
+  int elements;                                                                         // of a word
+};
+constexpr i64 kWideRow = 64;
+
 // What one target offers. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
 // not depend on how out is cut into units. scratch: at least scratch_bytes, aligned to 64, used by one thread at a time.
 struct Engine {
   void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype
+  Widen widen[kDtypes];                                              // by Dtype; of a row-major a
   // out of the unit from parts of its sums. As `run` otherwise.
   void (*add)(const Problem&, const Unit&, const Parts&, void* scratch);
   void (*groups)(const Grouped&, const Unit&, void* scratch);

@@ -141,6 +141,55 @@ inline double work_of(const Problem& p) { return static_cast<double>(p.m) * p.n 
 inline const void* moved(const void* data, i64 bytes) { return static_cast<const char*>(data) + bytes; }
 inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + bytes; }
 
+// Rows of a that are widened before units run, so many at a time: a row-major a whose elements are not words, and that several units
+// along n would each widen again: 23 % of an fp8 product of 2048.
+struct WideRows {
+  WideRows(const Problem& p, const Engine& engine, i64 across) {
+    const Widen& widen = engine.widen[static_cast<int>(p.dtype)];
+    constexpr i64 fewest = 16, usual = i64{32} << 20, most = i64{256} << 20;  // rows, bytes
+    if (widen.rows == nullptr || p.a_columns || across < 2 || p.m < fewest || p.k == 0) return;
+    // A line more, so that rows do not lie a power of two apart.
+    const i64 row = divide_up(divide_up(p.k, widen.elements) * 4, kWideRow) * kWideRow + kWideRow;
+    const i64 some = std::min<i64>(p.m, std::max<i64>(usual / row, 960));
+    if (some * row <= most) bytes = row, rows = some;
+  }
+  i64 rows = 0, bytes = 0;  // none: a is not widened beforehand; bytes: of one
+};
+
+// A product of which a is widened beforehand.
+[[nodiscard]] inline tilekiln_status run_widened(const Run& call, const Choice& choice, const Problem& whole,
+                                                 i64 columns, const WideRows& wide) {
+  const Engine& engine = *static_cast<const Engine*>(choice.engine);
+  const auto run = engine.run[static_cast<int>(whole.dtype)];
+  const auto widen = engine.widen[static_cast<int>(whole.dtype)].rows;
+  constexpr i64 together = 16;  // rows of a unit
+  CallMemory memory;
+  TILEKILN_TRY(memory.get(call, static_cast<size_t>(wide.rows * wide.bytes)));
+  char* const words = memory.as<char>();
+  for (i64 first = 0; first < whole.m; first += wide.rows) {
+    const int rows = static_cast<int>(std::min<i64>(wide.rows, whole.m - first));
+    const void* const from = moved(whole.a, first * whole.lda * dtype_size(whole.dtype));
+    TILEKILN_TRY(launch_stage(
+        call, choice, whole, divide_up(rows, together), static_cast<double>(rows) * whole.k, 0, [&](i64 number, void*) {
+          const i64 row = number * together;
+          widen(words + row * wide.bytes, wide.bytes, moved(from, row * whole.lda * dtype_size(whole.dtype)), whole.lda,
+                static_cast<int>(std::min<i64>(together, rows - row)), whole.k);
+        }));
+    Problem p = whole;
+    p.a = words, p.lda = wide.bytes / 4, p.a_words = true, p.a_first = static_cast<int>(first);
+    Problem part = p;
+    part.m = rows;
+    const Cut cut(part, engine, call.threads, 1, columns);
+    TILEKILN_TRY(
+        launch_stage(call, choice, p, cut.units(), work_of(part), engine.scratch_bytes, [&](i64 number, void* scratch) {
+          Unit unit = cut.unit(part, number);
+          unit.m0 += static_cast<int>(first), unit.m1 += static_cast<int>(first);
+          run(p, unit, scratch);
+        }));
+  }
+  return TILEKILN_OK;
+}
+
 // One product, by the engine that was chosen.
 [[nodiscard]] inline tilekiln_status run_product(const Run& call, const Choice& choice, const Problem& whole,
                                                  const Tile& tile) {
@@ -149,6 +198,8 @@ inline void* moved(void* data, i64 bytes) { return static_cast<char*>(data) + by
   Problem p = whole;
   set_tile(tile, &p);
   const Cut cut(p, engine, call.threads, 1, tile.n);
+  const WideRows wide(p, engine, cut.across);
+  if (wide.rows > 0) return run_widened(call, choice, p, tile.n, wide);
   const auto run = engine.run[static_cast<int>(p.dtype)];
   return launch_stage(call, choice, p, cut.units(), work_of(p), engine.scratch_bytes,
                       [&](i64 number, void* scratch) { run(p, cut.unit(p, number), scratch); });

@@ -119,7 +119,12 @@ CASES = [
         "@dtype=fp8bf16 bias=alibi softcap=yes",
         "rule 'fp8_without_lse' never applies: head dims and the other rules allow nothing that it forbids",
     ),
-    (GEMM, "most: [256, 256, 128]", "most: @[256, 256]", "most was of 2 numbers, must be of 3: tile_m, tile_n, tile_k"),
+    (
+        GEMM,
+        "most: [256, 256, 1024]",
+        "most: @[256, 256]",
+        "most was of 2 numbers, must be of 3: tile_m, tile_n, tile_k",
+    ),
     (FAMILY, 'word: "_d{}"', 'word: @"_d"', "this gives two values one word; {} is the value"),
     (
         FP32_MIN,

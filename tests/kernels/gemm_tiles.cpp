@@ -19,7 +19,7 @@ constexpr Stages stages{pack_lanes_fp32<float>,
                         true,
                         true,
                         nullptr};
-constexpr int M = 480, N = 192, K = 300;
+constexpr int M = 480, N = 192, K = 1100;
 constexpr float kUntouched = 1e30f;
 
 template <size_t n> size_t reach(const float (&values)[n]) {

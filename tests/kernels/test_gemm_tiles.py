@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-TILES = {(0, 0): (240, 128), (240, 128): (240, 128), (64, 32): (60, 32), (256, 64): (240, 64), (100, 17): (96, 17),
-         (9999, 999): (240, 128)}  # fmt: skip
+TILES = {(0, 0): (120, 1024), (120, 1024): (120, 1024), (64, 32): (60, 32), (256, 64): (240, 64), (100, 17): (96, 17),
+         (9999, 9999): (240, 1024)}  # fmt: skip
 """By tile_m and tile_k (0: the engine's): the rows of sums of a tile, even parts of 480, and the words of b."""
 
 

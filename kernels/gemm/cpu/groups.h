@@ -164,9 +164,9 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
       Stretch stretch[kPieces];
       i64 from[kPieces + 1] = {k0};
       int count = 0;
-      for (i64 words = 0; count < kPieces && words < kTileWords && from[count] < p.k; ++count) {
+      for (i64 words = 0; count < kPieces && words < kPieceWords && from[count] < p.k; ++count) {
         const i64 group = from[count] / g.group;
-        const i64 end = least(least<i64>(p.k, (group + 1) * g.group), from[count] + (kTileWords - words) * W);
+        const i64 end = least(least<i64>(p.k, (group + 1) * g.group), from[count] + (kPieceWords - words) * W);
         stretch[count] = {group, int((end - from[count]) / W)};
         words += stretch[count].words, from[count + 1] = end;
       }
@@ -175,8 +175,8 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
       const char* a = (const char*)p.a + (m0 * p.lda + k0) * s.a_bytes;
       o.a_row = p.lda * s.a_bytes;
       if (s.a_rows) {
-        s.a_rows(x.a, kCopyRow * 4, a, p.lda, rows, k1 - k0);
-        a = (const char*)x.a, o.a_row = kCopyRow * 4;
+        s.a_rows(x.a, kPieceRow * 4, a, p.lda, rows, k1 - k0);
+        a = (const char*)x.a, o.a_row = kPieceRow * 4;
       }
       o.first = k0 == 0, o.stretch = stretch, o.stretches = count, o.b = (const char*)x.b;
       o.a_scale_row = g.a_scale_row, o.a_scale_step = g.a_scale_step;

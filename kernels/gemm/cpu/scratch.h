@@ -6,15 +6,18 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// fp32 and bf16 lose 1 to 7 % at 512 with other sizes and nothing at 1024: tuning is flat.
+// Sums that are taken up again and put down cost 3 % of a block of 128 words and .5 % of one of 1024, whose panel of B runs through L2 as
+// fast as from L1: 1.5 to 3 % of fp32 and bf16 from 512 on. 2048 words are as fast, 256 slower than 128.
 constexpr int kUnitColumns = 256;
-constexpr int kTileRows = 240;             // their words of A and accumulators share L2 with a panel
+constexpr int kTileRows = 120;             // their words of A and a panel share L2
 constexpr int kMostRows = 256;             // of a tile that an algorithm names, or of a product by groups
-constexpr int kTileWords = 128;            // a panel of them lies in L1
+constexpr int kTileWords = 1024;           // before sums wait for the next
 constexpr int kChunkWords = 2048;          // packed at once for all tiles of a group
-constexpr int kGroupRows = 4 * kTileRows;  // tiles whose sums wait for the next chunk
-constexpr int kPieces = 16;                // groups of k in a tile of words
+constexpr int kGroupRows = 8 * kTileRows;  // tiles whose sums wait for the next chunk
 constexpr int kCopyRow = kTileWords + 16;  // words
+constexpr int kPieces = 16;                // groups of k in a tile of words of a product by groups
+constexpr int kPieceWords = 128;           // such a tile: a panel of them lies in L1
+constexpr int kPieceRow = kPieceWords + 16;
 
 constexpr float kLeast =
     0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
@@ -22,7 +25,7 @@ constexpr float kLeast =
 struct GemmScratch {
   alignas(64) float b[kChunkWords * kUnitColumns];
   alignas(64) float sums[kGroupRows * kUnitColumns];
-  alignas(64) float a[(kTileRows + kPanel) * kCopyRow];
+  alignas(64) float a[(kMostRows + kPanel) * kCopyRow];
   alignas(64) float block[kMostBlockRows * kPanel];
   int starts[kMostRows + kRows];          // -128 times the sums of A's rows
   int group_starts[kMostRows * kPieces];  // the same of a row's stretches, with what b's elements are too much

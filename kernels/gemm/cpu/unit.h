@@ -86,10 +86,12 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           o.words = words_of(k1 - k0);
           const char* a = (const char*)x.a;
           i64 a_group = 0;  // bytes from one panel of A to the next, where A is panels
-          if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
+          if (p.a_words) {
+            a = (const char*)((const float*)p.a + (m0 - p.a_first) * p.lda + k0 / W), o.a_row = p.lda * 4, o.a_word = 4;
+          } else if (!p.a_columns && s.a_in_place && (k1 - k0) % W == 0) {
             a = (const char*)p.a + (m0 * p.lda + k0) * s.bytes, o.a_row = p.lda * s.bytes, o.a_word = 4;
           } else if (!p.a_columns) {
-            o.a_row = copy_row * 4, o.a_word = 4;
+            o.a_row = least(copy_row, (o.words + 15) / 16 * 16 + 16) * 4, o.a_word = 4;
             s.a_rows(x.a, o.a_row, (const char*)p.a + (m0 * p.lda + k0) * s.bytes, p.lda, m1 - m0, k1 - k0);
           } else if (s.a_in_place && W == 1) {
             a = (const char*)p.a + (k0 * p.lda + m0) * 4, o.a_row = 4, o.a_word = p.lda * 4;

@@ -80,6 +80,22 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #endif
 }
 
+// How rows of a become words, by storage type.
+constexpr matrix::Widen kAsItLies = {nullptr, 0};
+template <class T> constexpr matrix::Widen kToFp32 = {copy_rows_fp32<T>, 1};
+#if TILEKILN_PAIRS
+template <class T> constexpr matrix::Widen kToPairs = {copy_rows_bf16<T>, 2};
+constexpr matrix::Widen kOfBf16 = kAsItLies;
+#else
+template <class T> constexpr matrix::Widen kToPairs = kToFp32<T>;
+constexpr matrix::Widen kOfBf16 = kToFp32<bf16>;
+#endif
+#if TILEKILN_QUADS
+constexpr matrix::Widen kOfInt8 = kAsItLies;
+#else
+constexpr matrix::Widen kOfInt8 = {copy_rows_int16, 2};
+#endif
+
 // A quantised b, by groups of k; int8 with one factor a column is a product of int8 with scales.
 void quantised_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_QUADS
@@ -106,6 +122,8 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     {tilekiln::cpu::fp32_unit<float>, tilekiln::cpu::fp32_unit<tilekiln::cpu::fp16>,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::bf16>, tilekiln::cpu::int8_unit,
      tilekiln::cpu::bf16_unit<tilekiln::cpu::fp8>, tilekiln::cpu::bf16_unit<tilekiln::cpu::bf8>},
+    {tilekiln::cpu::kAsItLies, tilekiln::cpu::kToFp32<tilekiln::cpu::fp16>, tilekiln::cpu::kOfBf16,
+     tilekiln::cpu::kOfInt8, tilekiln::cpu::kToPairs<tilekiln::cpu::fp8>, tilekiln::cpu::kToPairs<tilekiln::cpu::bf8>},
     tilekiln::cpu::add_unit,
     tilekiln::cpu::quantised_unit,
     tilekiln::cpu::quantise_row,
