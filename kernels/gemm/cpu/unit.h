@@ -32,11 +32,13 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const int unit_rows = u.m1 - u.m0;
   // Tiles of like height, a multiple of the register block.
   const int most_rows = p.tile_m ? least(p.tile_m, kMostRows) : kTileRows;
-  const i64 most_words = p.tile_k ? least(p.tile_k, kTileWords) : kTileWords;
-  const int tiles = (unit_rows + most_rows - 1) / most_rows;
+  const bool lone = unit_rows <= kLoneRows && most_rows >= kTileRows;
+  const int tiles = lone ? 1 : (unit_rows + most_rows - 1) / most_rows;
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
   const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool ready = p.b_panels && (!s.b_panels || stored);
+  const i64 usual_words = tiles > 1 ? kTileWords : ready && unit_rows <= kFewRows ? kFewRowsWords : kLoneWords;
+  const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
   const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
   const bool in_place =
       s.b_in_place && !p.b_columns && !p.b_panels && unit_rows <= 2 * kRows;  // B's full panels as they lie
