@@ -49,7 +49,7 @@ TILEKILN_DEVICE void gated(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, norm::kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, kDtype};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
   norm::gated(p);

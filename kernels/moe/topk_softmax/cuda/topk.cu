@@ -1,12 +1,11 @@
 // The largest elements of softmax(x), a row a warp. The next one is the first of the largest that come behind the last one, by key and then by
 // index: rows are searched once for each, in registers up to 32 kKept logits, and nothing is stored on the way.
-// -D: THREADS, HELD (of rows.h, unused); TILEKILN_FP16, TILEKILN_FP32.
+// -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/vectors.h"
 #include "kernels/moe/topk_softmax/cuda/row.h"
-#include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::moe {
 
-using norm::Element;
 using tilekiln::moe::TopkSoftmax;
 
 constexpr int kKept = 16;  // logits of a lane
@@ -98,7 +97,7 @@ TILEKILN_DEVICE void rows(const TopkSoftmax& a) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ moe::Build topk_build = {THREADS, norm::kDtype};
+extern "C" __constant__ moe::Build topk_build = {THREADS, kDtype};
 
 extern "C" __global__ void __launch_bounds__(THREADS) topk_rows(const __grid_constant__ tilekiln::moe::TopkSoftmax p) {
   moe::rows(p);

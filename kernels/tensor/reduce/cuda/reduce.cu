@@ -2,16 +2,12 @@
 // `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. `join` takes
 // parts together. Everything in one order; sums in fp32 over kFlush additions at most, then in two
 // words of fp32 (most GPUs have little fp64).
-// -D: THREADS, HELD (of rows.h, unused); TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/norm/cuda/rows.h"
+// -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/vectors.h"
 #include "kernels/tensor/reduce/cuda/row.h"
 
 namespace tilekiln::cuda::reduce {
 
-using norm::Element;
-using norm::kWide;
-using norm::load_vector;
-using norm::widen;
 using tensor::Reduction;
 
 constexpr int kFlush = 64;
@@ -248,7 +244,7 @@ template <Reduction kDo> TILEKILN_DEVICE void join(Row p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ reduce::Build reduce_build = {THREADS, norm::kDtype};
+extern "C" __constant__ reduce::Build reduce_build = {THREADS, kDtype};
 
 #define REDUCE(name, function)                                                                    \
   extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ reduce::Row p) { \
