@@ -236,6 +236,21 @@ static int refuse_exported(const char* argument) {
   return -1;
 }
 
+/* PyTorch's imaginary part of a conjugate is a view whose numbers stand with the other sign, which no export tells. It lies in steps of
+ * two elements: an array with a step of one is none, and costs no question. */
+static inline int check_sign(PyObject* array, const tilekiln_tensor* view, const char* argument) {
+  for (int i = view->ndim - 1; i >= 0; --i)
+    if (view->stride[i] == 1) return 0;
+  if (!PyObject_HasAttrString(array, "is_neg")) return 0;
+  PyObject* said = PyObject_CallMethod(array, "is_neg", NULL);
+  if (!said) return -1;
+  const int negative = PyObject_IsTrue(said);
+  Py_DECREF(said);
+  if (negative > 0)
+    return refuse(argument, "had its negative bit set, must be numbers as they lie in memory: pass its resolve_neg()");
+  return negative;
+}
+
 /* Makes a view of any array. *held receives a reference that must live as long as the view, or null when the array itself does. */
 static inline int view_array(PyObject* array, tilekiln_tensor* view, int written, const char* argument,
                              PyObject** held) {
@@ -245,7 +260,7 @@ static inline int view_array(PyObject* array, tilekiln_tensor* view, int written
   if (api) {
     DLTensor tensor;
     if (api->tensor_from_object(array, &tensor) < 0) return refuse_exported(argument);
-    return view_dlpack(&tensor, view, argument);
+    return view_dlpack(&tensor, view, argument) < 0 ? -1 : check_sign(array, view, argument);
   }
   if (PyArray_Check(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
   *held = capsule_of(array, argument);

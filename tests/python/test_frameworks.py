@@ -167,6 +167,22 @@ def test_an_exporter_that_fails_is_named(flash):
         flash.fmha_fwd(**{**made, "k": Broken()})
 
 
+@pytest.mark.torch
+def test_negative_bits_are_refused(load):
+    """The imaginary part of a conjugate has the other sign than its memory."""
+    import torch
+
+    norm = load("norm_default")
+    numbers = torch.view_as_complex(torch.arange(24, dtype=torch.float32).reshape(3, 4, 2))
+    negated = numbers.conj().imag
+    assert negated.is_neg()
+    assert negated.stride() == (8, 2)
+    with pytest.raises(tk.ArgumentError, match=r"^x: had its negative bit set, .* pass its resolve_neg\(\)"):
+        norm.permute(negated, axes=(1, 0))
+    assert torch.equal(norm.permute(negated.resolve_neg(), axes=(1, 0)), -numbers.imag.T)
+    assert torch.equal(norm.permute(numbers.imag, axes=(1, 0)), numbers.imag.T)
+
+
 def test_new_outputs(load):
     """Shape, dtype and zeros of outputs that the call allocates."""
     flash, fp8 = load("flash"), load("fp8")
