@@ -21,6 +21,7 @@ from ..reference.tolerance import excess as attention_excess
 
 Given = Mapping[str, Any]
 WRONG = float("inf")
+TINY = 2.0**-149  # of bounds that are 0
 NO_PART = ("num_threads", "instance", "stream", "num_splits", "deterministic", "workers", "out_dtype", "y_dtype")
 """Arguments that change no answer."""
 
@@ -200,6 +201,20 @@ def _multi(given: Given, made: Given) -> float:
     return _product(made["out"], gemm_.gemm_multi_d(given["a"], given["b"], ds, **own))
 
 
+def _quantised_product(given: Given, made: Given) -> float:
+    names = ("a", "b", "bias", "alpha", "activation", "row_scale", "column_scale", "static_scale")
+    right = gemm_.gemm_quant(**_only(given, *names), dtype=given.get("out_dtype", "int8"))
+    out, scale = made["out"].astype(np.float64), made["out_scale"].astype(np.float64)
+    lost = ~np.isfinite(right.scale)
+    if (np.isnan(scale) != lost).any() or (out[lost] != 0).any():
+        return WRONG
+    shares = (
+        np.abs(scale - right.scale) / (right.error + TINY),
+        np.abs(out * scale[:, None] - right.x) / (right.bound + TINY),
+    )
+    return max(float(share[~lost].max(initial=0.0)) for share in shares)
+
+
 def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
     a, n = given["a"], len(weight)
     out = made["out"].reshape(len(a), -1)[:, :n]
@@ -307,6 +322,7 @@ ANSWERS: dict[str, Callable[[Given, Given], float]] = {
     "grouped_gemm": _grouped,
     "gemm_list": _listed,
     "gemm_multi_d": _multi,
+    "gemm_quant": _quantised_product,
     "fmha_fwd": _attention(attention_.forward),
     "fmha_fwd_splitkv": _attention(kv.splitkv),
     "fmha_fwd_pagedkv": _attention(kv.splitkv),
