@@ -144,7 +144,7 @@ class Algorithm(NamedTuple):
     needs: SizeRule  # it answers no other problems
     best: SizeRule  # it is preferred to one without, and one without to it elsewhere
     receipts: ReceiptFilter | None = None  # all
-    by_number: bool = False  # nothing chooses it: callers name the instance
+    by_number: tuple[Clause, ...] = ()  # of these signatures nothing chooses it: callers name the instance
 
     @property
     def word(self) -> str:

@@ -470,6 +470,13 @@ class Family:
     def signature(self, packed: int) -> dict[str, Value]:
         return {axis.name: axis.json(axis.code_in(packed)) for axis in self.axes}
 
+    def meets(self, packed: int, clauses: Iterable[Clause]) -> bool:
+        """Does one of the clauses allow a packed signature?"""
+        return any(
+            all(allowed >> axis.code_in(packed) & 1 for axis, allowed in zip(self.axes, clause, strict=True))
+            for clause in clauses
+        )
+
     def selection(self, packed: int) -> str:
         """A packed signature as a selection that only it meets."""
         return " ".join(f"{axis.name}={axis.values[axis.code_in(packed)]}" for axis in self.axes)

@@ -188,7 +188,8 @@ class KernelSet(Receipt):
             rest = [c for c in one.selected[0].how if c.axis not in asked]
             bases = [
                 how for how in known
-                if not how.by_number and all(c.holds(how.selectable(target.name).get(c.axis, "")) for c in rest)
+                if how.by_number != (family.everything,)
+                and all(c.holds(how.selectable(target.name).get(c.axis, "")) for c in rest)
             ]  # fmt: skip
             for how, numbers in itertools.product(bases if asked else [], itertools.product(*asked.values())):
                 said = dict(zip(asked, numbers, strict=True))

@@ -153,7 +153,7 @@ def _wrong(key: str, value: Any) -> str:
     if key == "rank":
         return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
     if key == "by_number":
-        return "" if value is True else "yes, or left out"
+        return "" if value is True or (isinstance(value, str) and value) else "yes, a selection, or left out"
     texts = value if key == "when" and isinstance(value, list) else [value]
     return "" if texts and all(isinstance(text, str) and text for text in texts) else "a text"
 
@@ -179,6 +179,11 @@ def _algorithm(
     when = [family.everything]
     if "when" in settings:
         when = family.bind_of(said_of, settings["when"], (*path, "when"), document)
+    numbered = settings.get("by_number", ())
+    if numbered:
+        everything = numbered is True
+        place = (*path, "by_number")
+        numbered = [family.everything] if everything else family.bind_of(said_of, numbered, place, document)
     rules = {}
     for key in ("needs", "best"):
         try:
@@ -195,7 +200,7 @@ def _algorithm(
         when,
         rules["needs"],
         rules["best"],
-        by_number=settings.get("by_number", False),
+        by_number=tuple(numbered),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from codegen.plan.plan import needed, sieve
-from codegen.plan.sieve import Sieve
+from codegen.plan.sieve import Leaf, Sieve
 from codegen.schema import select
 from codegen.schema.algorithms import Algorithm
 from codegen.schema.axes import Family
@@ -50,12 +50,15 @@ def reach(root: Tree, receipts: Sequence[Receipt]) -> Reached:
             leaves = sieve(root, receipt, family, target, [select.Selected(family.everything)]).leaves()
             signatures += len(leaves)
             instances += sum(leaf.algorithms.bit_count() for leaf in leaves)
-            numbered = sum(1 << at for at, how in enumerate(hows) if how.by_number)
-            by_number += sum((leaf.algorithms & numbered).bit_count() for leaf in leaves)
-            for mask in sorted({leaf.algorithms for leaf in leaves}):
+            examples: dict[tuple[int, int], int] = {}  # a signature of each set of algorithms, and of which by number
+            for leaf in leaves:
+                numbered = _numbered(family, hows, leaf)
+                by_number += numbered.bit_count()
+                examples.setdefault((leaf.algorithms, numbered), leaf.packed)
+            for (mask, numbered), packed in sorted(examples.items()):
                 here = f"receipt {receipt.name}: {family.name} on {target.name}"
-                example = family.selection(next(leaf.packed for leaf in leaves if leaf.algorithms == mask))
-                together = [how for at, how in enumerate(hows) if mask >> at & 1]
+                together = [(how, bool(numbered >> at & 1)) for at, how in enumerate(hows) if mask >> at & 1]
+                example = family.selection(packed)
                 failures |= dict.fromkeys(f"{here}: {text} ({example})" for text in _faults(family, together))
             failures |= dict.fromkeys(_unanswered(root, receipt, family, target, {leaf.packed for leaf in leaves}))
     return Reached(instances, signatures, by_number, list(failures))
@@ -92,20 +95,30 @@ def tile_cost(size: int, tile: int) -> int:
     return max(-(-size // tile) * tile, size + size // 4)
 
 
-def _faults(family: Family, together: Sequence[Algorithm]) -> Iterator[str]:
-    """What is wrong with the choice among algorithms of one signature."""
+def _numbered(family: Family, hows: Sequence[Algorithm], leaf: Leaf) -> int:
+    """Which algorithms of a signature nothing chooses, as their target says, one bit each."""
+    return sum(
+        1 << at
+        for at, how in enumerate(hows)
+        if how.by_number and leaf.algorithms >> at & 1 and family.meets(leaf.packed, how.by_number)
+    )
+
+
+def _faults(family: Family, together: Sequence[tuple[Algorithm, bool]]) -> Iterator[str]:
+    """What is wrong with the choice among algorithms of one signature, each with whether it is asked for by number."""
     taken: set[int] = set()
-    for sizes in _sizes(family, together):
-        how = choose(family, together, sizes)
+    able = [how for how, _ in together]
+    for sizes in _sizes(family, able):
+        how = choose(family, able, sizes)
         if how is None:
             said = " ".join(f"{name}={size}" for name, size in zip(family.file.sizes, sizes, strict=True))
             yield f"no algorithm takes a problem of {said}"
             break
         taken.add(how.number)
-    for how in together:
-        if how.number not in taken and not how.by_number:
+    for how, numbered in together:
+        if how.number not in taken and not numbered:
             yield f"{how.pipeline} {how.shown} is never chosen"
-        if how.number in taken and how.by_number:
+        if how.number in taken and numbered:
             yield f"{how.pipeline} {how.shown} is chosen, though its target says by_number"
 
 

@@ -59,12 +59,12 @@ def test_every_option_and_target_is_in_the_help():
         (
             ["dmeo"],
             "unknown target dmeo. Did you mean demo? The targets are default, list, install, demo, test, bench, "
-            "jax, executor, wheel, hf-kernels, report, programs, compiledb, and files under build/.",
+            "jax, torch, executor, wheel, hf-kernels, report, programs, compiledb, and files under build/.",
         ),
         (
             ["receipt"],
             "unknown target receipt. Did you mean receipt=? The targets are default, list, install, demo, test, bench, "
-            "jax, executor, wheel, hf-kernels, report, programs, compiledb, and files under build/.",
+            "jax, torch, executor, wheel, hf-kernels, report, programs, compiledb, and files under build/.",
         ),
         (
             ["target=avx2"],

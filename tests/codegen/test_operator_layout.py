@@ -14,6 +14,7 @@ RECORDED = {
     1: "f01010445d783740",
     2: "0c2a761cfd3de947",
     3: "0c2a761cfd3de947",  # packed int8
+    4: "13e9b0b68d9e739c",  # launchers
 }
 """What the structs and enums were at each TILEKILN_OPERATOR_REVISION."""
 

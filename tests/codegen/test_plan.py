@@ -150,10 +150,10 @@ def test_where_narrows_a_plan_and_an_empty_one_is_an_error() -> None:
         "receipt fp8 lists no fmha_bwd_dot_do_o; `python -m codegen explain fp8 'fmha_bwd_dot_do_o'` says why"
     )
     with pytest.raises(CodegenError) as raised:
-        resolve("moe_default", ["cuda-sm90a"])
+        resolve("fp32", ["cuda-sm90a"])
     assert str(raised.value) == (
-        "receipt moe_default lists no instance for cuda-sm90a; "
-        "`python -m codegen explain moe_default '' --target cuda-sm90a` says why"
+        "receipt fp32 lists no instance for cuda-sm90a; "
+        "`python -m codegen explain fp32 '' --target cuda-sm90a` says why"
     )
 
 

@@ -85,5 +85,5 @@ def test_by_number_is_not_said_of_what_is_chosen(copy: Copy) -> None:
     said = "qlanes 64x64 is chosen, though its target says by_number"
     assert said in failing(copy.tree(), "fp32_min")[0]
     copy.edit(GENERIC, "tile: 64x64, by_number: yes", "tile: 64x64, by_number: no")
-    with pytest.raises(CodegenError, match="'False' must be yes, or left out"):
+    with pytest.raises(CodegenError, match="'False' must be yes, a selection, or left out"):
         failing(copy.tree(), "fp32_min")

@@ -272,6 +272,7 @@ def test_what_the_target_refuses() -> None:
     root = tree()
     refusals = root.refusals(root.target("cuda-sm90a"), root.family("fmha_fwd"))
     assert [rule.says for rule in refusals] == [
+        "FNUZ formats are gfx942's: NVIDIA's GPUs multiply OCP's e4m3",
         "on a CUDA GPU q, k and v are fp16, bf16 or e4m3: its tensor cores multiply no fp32",
     ]
     backward = root.refusals(root.target("cuda-sm90a"), root.family("fmha_bwd_dq_dk_dv"))

@@ -209,7 +209,7 @@ def test_rules_of_products(gemm: Any) -> None:
         ({"layout_b": "x"}, "layout_b: was 'x', must be r or c"),
         ({"tile_m": 100}, "tile_m: was 100, must be a multiple of 64"),
         ({"tile_n": 512}, "tile_n: was 512, must be at most 256, a block of the cache"),
-        ({"tile_k": 256}, "tile_k: was 256, must be at most 128, a block of the cache"),
+        ({"tile_k": 256}, "tile_k: was 256, must be less: a's and b's blocks are 131072 bytes, and gfx942 holds 65536"),
         ({"elementwise": "Relo"}, "elementwise: was 'Relo'"),
     ):
         assert sentence in wrong(**fields)

@@ -55,8 +55,8 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tile_m: was 32, must be a multiple of 64, its waves times their tiles": (
         {"tile_m": 32}, {"tile_m": 32, "wave_m": 1}),
     "tile_m: was 320, must be at most 256, a block of the cache": ({"tile_m": 320}, {"tile_m": 256}),
-    "tile_k: was 256, must be at most 128, a block of the cache": (
-        {"tile_k": 256, "gfx_arch": "gfx950"}, {"tile_k": 128}),
+    "tile_k: was 2048, must be at most 1024, a block of the cache": (
+        {**ONE, "tile_k": 2048, "gfx_arch": "gfx950"}, {"tile_k": 128}),
     "tile_k: was 33, must be a multiple of 2 for bf16": (
         {**BF16, **ONE, "tile_k": 33},
         {**BF16, **ONE, "tile_k": 34}),

@@ -234,7 +234,7 @@ def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
         for one in [*own, *others]
     ]
     names = [small.instance_name(at) for at in numbers]
-    assert "_b48x64x128_" in names[0]
+    assert "_b48x64x1024_" in names[0]
     assert "_b192x256x32_" in names[1]
     assert len(names) == small.instance_count
     a, b = np.random.default_rng(1).standard_normal((2, 200, 200)).astype(np.float32)
@@ -262,7 +262,7 @@ def test_a_product_with_a_tile_of_its_own(store: pathlib.Path) -> None:
     for words, sentence in (
         ("gemm tile_m=257", "tile_m: was 257, must be a number from 1 to 256"),
         ("flatmm tile_n=0", "tile_n: was 0, must be a number from 1 to 256"),
-        ("gemm tile_k=x", "tile_k: was x, must be a number from 1 to 128"),
+        ("gemm tile_k=x", "tile_k: was x, must be a number from 1 to 1024"),
         ("gemm tile_m=64 dtype=fp31", "no value 'fp31'"),
         ("gemm tile_m>=64", "is one clause of axis=value"),
         ("flatmm_quant tile_m=64", "tile_m"),
