@@ -30,7 +30,7 @@ static int refuse(const char* argument, const char* format, ...) {
 static struct {
   int bf16, fp8, bf8, fp8fnuz, bf8fnuz; /* type numbers; -1: not known yet */
   PyArray_Descr *bf16_descr, *fp8_descr, *bf8_descr;
-} ml_dtypes = {-1, -1, -1, NULL, NULL, NULL};
+} ml_dtypes = {-1, -1, -1, -1, -1, NULL, NULL, NULL};
 
 static int ml_dtypes_number(PyObject* module, const char* name, PyArray_Descr** keep) {
   PyObject* type = PyObject_GetAttrString(module, name);
