@@ -1,20 +1,15 @@
 // A checked call over rows becomes the row of one launch. Included once, by the file of a pipeline, which is compiled with
-// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its
-// rows need, the others are null here.
+// -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 #include <initializer_list>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/norm/cuda/row.h"
 #include "kernels/norm/wide.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, family) TILEKILN_JOIN(tilekiln_, target, family, _blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::norm {
 namespace {
@@ -26,14 +21,7 @@ using tilekiln::norm::ArrayRows;
 using tilekiln::norm::bytes_of;
 
 const Kernel* find_kernel(int dtype) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) {
-    if (one != nullptr && build_of(*one).dtype == dtype) kernel = one;
-  }
-  return kernel;
+  return find_held([&](const Kernel& one) { return build_of(one).dtype == dtype; });
 }
 tilekiln_status fail_kernel() {
   return fail(TILEKILN_INTERNAL, "the library has a row over rows for cuda without its kernel");

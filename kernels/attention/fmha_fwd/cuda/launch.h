@@ -1,20 +1,15 @@
 // From a checked call of fmha_fwd to the rows of its kernels: what the pipelines have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library
-// holds those that its rows need, the others are null here.
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <initializer_list>
 
 #include "kernels/attention/fmha_fwd/call.h"
 #include "kernels/attention/fmha_fwd/cuda/fill.h"
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/generated/fmha_fwd.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_, pipeline)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::fmha_fwd {
 namespace {
@@ -34,12 +29,9 @@ bool is_fp8(Dtype dtype) { return dtype == Dtype::fp8bf16 || dtype == Dtype::fp8
 
 // The smallest kernel of the dtype that holds the instance's head dims; null: the library has none.
 const Kernel* find_kernel(const Choice& choice, Dtype dtype) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
   const auto instance = tilekiln::fmha_fwd::unpack(choice.row->codes, choice.row->integers);
   const Kernel* best = nullptr;
-  for (const Kernel* kernel : kernels) {
+  for (const Kernel* kernel : held) {
     if (kernel == nullptr || dtype_of(build_of(*kernel)) != dtype) continue;
     const Build& build = build_of(*kernel);
     if (build.hdim_q < static_cast<int>(instance.hdim_q) || build.hdim_v < static_cast<int>(instance.hdim_v)) continue;

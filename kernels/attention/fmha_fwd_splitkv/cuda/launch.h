@@ -1,6 +1,5 @@
 // From a checked call over a KV cache to the rows of its kernels: what the stages have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library
-// holds those that its rows need, the others are null here.
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <string.h>
 
@@ -8,14 +7,10 @@
 
 #include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fill_places.h"
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _fmha_fwd_splitkv_, pipeline)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda {
 namespace {
@@ -23,13 +18,7 @@ namespace {
 // The first kernel whose name begins so and that `fits`; null: the library has none.
 template <class Fits>
 const Kernel* find_kernel(const char* name, Fits&& fits) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  for (const Kernel* kernel : kernels) {
-    if (kernel != nullptr && strncmp(kernel->name, name, strlen(name)) == 0 && fits(*kernel)) return kernel;
-  }
-  return nullptr;
+  return find_held([&](const Kernel& one) { return strncmp(one.name, name, strlen(name)) == 0 && fits(one); });
 }
 
 [[maybe_unused]] tilekiln_status fail_kernel(const char* what) {

@@ -1,19 +1,14 @@
 // From a checked product to the rows of its kernels: what the pipelines have in common. Included once, by the file of a pipeline, which is
-// compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that
-// its rows need, the others are null here.
+// compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/gemm/gemm/cuda/row.h"
 #include "kernels/gemm/lists.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _gemm_, pipeline)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::gemm {
 namespace {
@@ -28,11 +23,8 @@ const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(
 
 // That of the layouts; else, as of a matrix of one row, which is of both layouts, any, whose loader gathers.
 const Kernel* find_kernel(const Problem& p) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
   const Kernel* other = nullptr;
-  for (const Kernel* kernel : kernels) {
+  for (const Kernel* kernel : held) {
     if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != (p.dtype == Dtype::fp16)) continue;
     const Build& build = build_of(*kernel);
     if ((build.lines_a != 0) == p.a_columns && (build.lines_b != 0) != p.b_columns) return kernel;

@@ -1,27 +1,19 @@
 // The blocks engine of moe_sorting: a checked call becomes one launch, of many tokens three. Compiled with -DTILEKILN_TARGET=<the target's name>
-// and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+// and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/moe/moe_sorting/cuda/row.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _moe_sorting_blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::moe_sorting {
 namespace {
 
 tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& a = *static_cast<const tilekiln::moe::MoeSorting*>(problem);
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) kernel = one != nullptr ? one : kernel;
+  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has moe_sorting for cuda without its kernel");
   const auto threads = static_cast<unsigned>(static_cast<const Build*>(kernel->build)->threads);
   const long long items = 1ll * a.tokens * a.topk, warps = threads / 32;

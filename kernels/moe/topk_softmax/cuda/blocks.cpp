@@ -1,16 +1,11 @@
-// The blocks engine of topk_softmax: a checked call is the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
-// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+// The blocks engine of topk_softmax: a checked call is the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/moe/topk_softmax/cuda/row.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _topk_softmax_blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::moe {
 namespace {
@@ -18,13 +13,8 @@ namespace {
 tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& a = *static_cast<const tilekiln::moe::TopkSoftmax*>(problem);
   if (a.rows == 0) return TILEKILN_OK;
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) {
-    if (one != nullptr && static_cast<const Build*>(one->build)->dtype == a.dtype) kernel = one;
-  }
+  const Kernel* const kernel =
+      find_held([&](const Kernel& one) { return static_cast<const Build*>(one.build)->dtype == a.dtype; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has topk_softmax for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads;
   const long long rows = threads / 32, blocks = (a.rows + rows - 1) / rows;

@@ -1,16 +1,11 @@
-// The blocks engine of img2col: a checked call becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
-// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+// The blocks engine of img2col: a checked call becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/tensor/img2col/cuda/row.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _img2col_blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::img2col {
 namespace {
@@ -18,11 +13,7 @@ namespace {
 tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& a = *static_cast<const tensor::Img2col*>(problem);
   if (a.patches == 0 || a.bytes == 0) return TILEKILN_OK;
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) kernel = one != nullptr ? one : kernel;
+  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has img2col for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads;
   Row row = {a, 16, 0, 1};

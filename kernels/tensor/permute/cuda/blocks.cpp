@@ -1,17 +1,12 @@
-// The blocks engine of moves: a checked move becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and
-// -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+// The blocks engine of moves: a checked move becomes the row of one launch. Compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/tensor/cuda/row.h"
 #include "kernels/tensor/vectors.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _permute_blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::move {
 namespace {
@@ -44,11 +39,7 @@ bool is_wide(const Move& m, const void* data, const long long* outer, long long 
 tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& m = *static_cast<const Move*>(problem);
   if (m.all_planes == 0) return TILEKILN_OK;
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) kernel = one != nullptr ? one : kernel;
+  const Kernel* const kernel = find_held([](const Kernel&) { return true; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a move for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads;
   Row row = {m, 1 << m.bytes, 0, 0, 0, 0, 0};

@@ -1,16 +1,12 @@
 // The blocks engine of reduce: a checked call becomes one launch, or where outputs are few two. Compiled with -DTILEKILN_TARGET=<the
-// target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a library holds those that its rows need, the others are null here.
+// target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 #include "kernels/tensor/reduce/cuda/row.h"
 
 #define TILEKILN_JOIN(a, b, c) a##b##c
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _reduce_blocks)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::reduce {
 namespace {
@@ -35,13 +31,8 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto& a = *static_cast<const Reduce*>(problem);
   const bool columns = a.way == static_cast<int>(tensor::ReduceWay::columns);
   if (a.outputs == 0 || (columns && a.length == 0)) return TILEKILN_OK;
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
-  const Kernel* kernel = nullptr;
-  for (const Kernel* one : kernels) {
-    if (one != nullptr && static_cast<const Build*>(one->build)->dtype == a.dtype) kernel = one;
-  }
+  const Kernel* const kernel =
+      find_held([&](const Kernel& one) { return static_cast<const Build*>(one.build)->dtype == a.dtype; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a reduction for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads, bytes = a.dtype == 0 ? 4 : 2;
   Row row = {a, 1, 1, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32};

@@ -402,14 +402,6 @@ extern "C" __constant__ fmha_bwd::Build fmha_bwd_build = {fmha_bwd::kHdim,
 #endif
 };
 
-extern "C" __global__ void __launch_bounds__(256) fmha_bwd_prepare(const __grid_constant__ fmha_bwd::Row p) {
-  fmha_bwd::prepare(p);
-}
-
-extern "C" __global__ void __launch_bounds__(256) fmha_bwd_convert(const __grid_constant__ fmha_bwd::Row p) {
-  fmha_bwd::convert(p);
-}
-
 extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
     fmha_bwd_hopper(const __grid_constant__ fmha_bwd::Row p) {
   extern __shared__ __align__(1024) char raw[];

@@ -1,6 +1,5 @@
 // From a checked call of fmha_bwd to the row of each stage: what the pipelines have in common. Included once, by the file of a pipeline,
-// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS=<K(name) for every kernel there is>; a
-// library holds those that its rows need, the others are null here.
+// which is compiled with -DTILEKILN_TARGET=<the target's name> and -DTILEKILN_KERNELS (held.h).
 #pragma once
 #include <string.h>
 
@@ -10,14 +9,10 @@
 #include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/plan.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
-#include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/cuda/held.h"
 
 #define TILEKILN_JOIN(a, b, c, d) a##b##c##d
 #define TILEKILN_ENGINE(target, pipeline) TILEKILN_JOIN(tilekiln_, target, _fmha_bwd_dq_dk_dv_, pipeline)
-
-#define K(name) extern "C" __attribute__((weak, visibility("hidden"))) const tilekiln::cuda::Kernel name;
-TILEKILN_KERNELS
-#undef K
 
 namespace tilekiln::cuda::fmha_bwd {
 namespace {
@@ -31,13 +26,10 @@ const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(
 
 // The smallest kernel of the dtype that holds the head dims of the main stage's instance; null: the library has none.
 const Kernel* find_kernel(const BwdKernelProblem& of) {
-#define K(name) &name,
-  static const Kernel* const kernels[] = {TILEKILN_KERNELS};
-#undef K
   const bool fp16 = of.problem.features.dtype == Dtype::fp16;
   const int hdim = of.hdim_q > of.hdim_v ? of.hdim_q : of.hdim_v;
   const Kernel* best = nullptr;
-  for (const Kernel* kernel : kernels) {
+  for (const Kernel* kernel : held) {
     if (kernel == nullptr || (build_of(*kernel).fp16 != 0) != fp16 || build_of(*kernel).hdim < hdim) continue;
     if (best == nullptr || build_of(*kernel).hdim < build_of(*best).hdim) best = kernel;
   }

@@ -149,3 +149,13 @@ TILEKILN_DEVICE void convert(const Row& p) {
 }
 
 }  // namespace tilekiln::cuda::fmha_bwd
+
+extern "C" __global__ void __launch_bounds__(256)
+    fmha_bwd_prepare(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+  tilekiln::cuda::fmha_bwd::prepare(p);
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+    fmha_bwd_convert(const __grid_constant__ tilekiln::cuda::fmha_bwd::Row p) {
+  tilekiln::cuda::fmha_bwd::convert(p);
+}
