@@ -148,6 +148,9 @@ def test_compiledb(built_tree):
     assert os.path.realpath(entry["directory"]) == os.path.realpath(built_tree.root)
     command = [*entry["arguments"], "-fsyntax-only"]
     subprocess.run(command, cwd=entry["directory"], check=True)
+    binding = next(entry for entry in entries if entry["file"] == "python/binding/binding.c")
+    command = [*binding["arguments"], "-fsyntax-only", "-Werror"]  # its warnings would greet users
+    subprocess.run(command, cwd=binding["directory"], check=True)
 
 
 def test_failed_compile(built_tree):
