@@ -64,6 +64,10 @@ def attention(
         from .torch import derivatives
 
         return derivatives.attention(q, k, v, deterministic, arguments)
+    if torch is not None and torch.autograd.forward_ad._current_level >= 0:
+        from .torch import operators
+
+        operators.check_tangents(q, k, v, *arguments.values())
     if on_missing == "raise":
         if profiler is None:
             return _run("fmha_fwd", (q, k, v), arguments, q, v, MOST_OF_FEW)

@@ -179,6 +179,23 @@ def test_subclasses_and_views_that_negate(tkt):
     compare(tkt.sdpa(negated, negated, negated), theirs(negated, negated, negated))
 
 
+@pytest.mark.parametrize("call", ["sdpa", "facade", "operator", "mask"])
+def test_tangents_are_refused(tkt, call):
+    """Kernels read values: of a tensor that forward-mode autograd follows they would lose the tangent."""
+    q = torch.randn(1, 2, 9, 32)
+    mask = torch.zeros(9, 9)
+    calls = {
+        "sdpa": lambda x: tkt.sdpa(q, x, q),
+        "mask": lambda x: tkt.sdpa(q, q, q, attn_mask=mask + x[0, 0, 0, 0]),
+        "facade": lambda x: tk.attention(q, q, x, layout="bhsd"),
+        "operator": lambda x: torch.ops.tilekiln.fmha_fwd(x, q, q, layout="bhsd")[0],
+    }
+    with torch.autograd.forward_ad.dual_level():
+        calls[call](q)  # nothing is followed
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            calls[call](torch.autograd.forward_ad.make_dual(q, torch.ones_like(q)))
+
+
 def test_five_dimensions_with_masks(tkt):
     arrays = [randn(2, 3, 2, n, 16) for n in (20, 30, 30)]
     for shape in ((20, 30), (2, 20, 30), (3, 1, 20, 30), (2, 3, 2, 20, 30), (2, 1, 1, 1, 30)):

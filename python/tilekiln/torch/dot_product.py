@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln.operators import MOST_OF_FEW, _call
@@ -37,6 +38,8 @@ def sdpa(
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
     library at hand has the kernel: `use` falls back then.
     """
+    if forward_ad._current_level >= 0:
+        operators.check_tangents(query, key, value, attn_mask)
     if attn_mask is None and not dropout_p and not torch.compiler.is_compiling():
         quick = native.attention(query, key, value, is_causal, scale, enable_gqa)
         if quick is not None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tilekiln import _outside
 from tilekiln import operators as facade
@@ -122,7 +123,7 @@ def _entry(name: str, native: Call, through_python: Call, several: bool) -> Call
 
     def entry(*values: Any, **named: Any) -> Any:
         # A mode traces the operator itself; a profiler shows it, and in it the facade's call.
-        if library is None or _modes() or _profiling():
+        if library is None or _modes() or _profiling() or forward_ad._current_level >= 0:
             return through_python(*values, **named)
         try:
             made = native(*values, **named)

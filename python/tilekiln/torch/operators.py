@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from tilekiln import _outside
 from tilekiln._shapes import Operator, Result
@@ -93,6 +94,14 @@ def zeros(table: Operator, one: Result, given: Mapping[str, Any]) -> Tensor:
     shape = [_longest(given) if place is None else given[place[0]].shape[place[1]] for place in places]
     made: Tensor = given[table.first].new_zeros(shape, dtype=DTYPES[one.dtype])
     return made
+
+
+def check_tangents(*values: Any) -> None:
+    """NotImplementedError where a tensor has a tangent (torch.autograd.forward_ad): kernels read values alone."""
+    if forward_ad._current_level >= 0:
+        for one in values:
+            if isinstance(one, Tensor) and forward_ad.unpack_dual(one).tangent is not None:
+                raise NotImplementedError("tilekiln has no forward-mode derivative of its operators, only the backward")
 
 
 def run(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[Any, ...]:
@@ -191,6 +200,7 @@ def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[
         arguments = of_the_facade(table, asked, dict(zip(past, values[count:], strict=False)))
         if out is not None:
             arguments[table.twin] = out
+        check_tangents(*values[:count])
         results = run(name, values[:count], arguments)
         written(out)
         return _complete(table, values[like], results, 1 if out_twin else 0)
