@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import ctypes
 import weakref
 from collections.abc import Callable
@@ -30,7 +31,7 @@ CODES = {
 """DLPack's codes and bits of a dtype."""
 
 
-class OnDevice:
+class OnDevice(abc.ABC):
     """A copy of an array on device 0, with its strides, gaps included; they must not be negative. Freed with it.
 
     A kind of device says its number in DLPack and how memory is taken, given back and copied.
@@ -53,21 +54,21 @@ class OnDevice:
         for index, step in enumerate(steps):
             self.exported.managed.tensor.strides[index] = step
 
+    @abc.abstractmethod
     def taken(self, size: int) -> ctypes.c_void_p:
         """Memory of `size` bytes."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def giving_back(self) -> Callable[[ctypes.c_void_p], Any]:
         """What frees memory, after the array is gone."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def to_device(self, source: ctypes.c_void_p) -> None:
         """Copies `bytes` bytes of the host to `pointer`."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def to_host(self, to: ctypes.c_void_p) -> None:
         """Copies them back, when what was enqueued has ended."""
-        raise NotImplementedError
 
     def host(self) -> np.ndarray:
         """What it holds now, with the shape and strides of the array that it was made from."""
