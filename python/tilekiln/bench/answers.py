@@ -203,7 +203,8 @@ def _multi(given: Given, made: Given) -> float:
 
 def _quantised_product(given: Given, made: Given) -> float:
     names = ("a", "b", "bias", "alpha", "activation", "row_scale", "column_scale", "static_scale")
-    right = gemm_.gemm_quant(**_only(given, *names), dtype=given.get("out_dtype", "int8"))
+    dtype = "int8" if made["out"].dtype.name == "int8" else "fp8"
+    right = gemm_.gemm_quant(**_only(given, *names), dtype=dtype)
     out, scale = made["out"].astype(np.float64), made["out_scale"].astype(np.float64)
     lost = ~np.isfinite(right.scale)
     if (np.isnan(scale) != lost).any() or (out[lost] != 0).any():
@@ -212,7 +213,7 @@ def _quantised_product(given: Given, made: Given) -> float:
         np.abs(scale - right.scale) / (right.error + TINY),
         np.abs(out * scale[:, None] - right.x) / (right.bound + TINY),
     )
-    return max(float(share[~lost].max(initial=0.0)) for share in shares)
+    return float(np.max([share[~lost].max(initial=0.0) for share in shares]))
 
 
 def _flat(operator: str, given: Given, made: Given, weight: Any) -> float:
