@@ -1,6 +1,7 @@
 /* tilekiln._binding: the one place where Python meets the C ABI. It knows no receipt, no axis and no operator: a library says what its
  * operators take (tilekiln/operator.h), reader.h reads it. The library checks the values; only what C cannot see is checked here. */
 #include "arrays.h"
+#include "backward_workspace.h"
 #include "export.h"
 #include "functions.h"
 #include "launcher.h"

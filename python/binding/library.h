@@ -19,8 +19,6 @@
   X(stream_synchronize) X(stream_wait) X(stream_query) X(stream_launch_host) X(operators) X(staging_default)          \
       X(abi_version) X(version) X(receipt) X(manifest_deflated) X(instance_count) X(instance_name) X(instance_usable) X(isa)   \
           X(num_threads) X(last_error) X(describe) X(tune)
-/* The inspection of the backward's workspace: null in a library without the operator. */
-#define TILEKILN_BACKWARD_FUNCTIONS(X) X(bwd_workspace_plan)
 
 typedef struct {
   PyObject ob_base;
@@ -28,8 +26,8 @@ typedef struct {
   PyObject* dict; /* the functions of its operators, and what Python code adds */
 #define X(name) __typeof__(&tilekiln_##name) name;
   TILEKILN_FUNCTIONS(X)
-  TILEKILN_BACKWARD_FUNCTIONS(X)
 #undef X
+  void* handle; /* of dlopen, for what a library of some operators has besides */
 } Library;
 
 static PyTypeObject* LibraryType;
@@ -107,13 +105,11 @@ static PyObject* library_new(PyTypeObject* type, PyObject* arguments, PyObject* 
     Py_DECREF(self);
     return NULL;
   }
+  self->handle = handle;
   const char* missing = NULL;
 #define X(name) \
   if (!(*(void**)&self->name = dlsym(handle, "tilekiln_" #name))) missing = #name;
   TILEKILN_FUNCTIONS(X)
-#undef X
-#define X(name) *(void**)&self->name = dlsym(handle, "tilekiln_" #name);
-  TILEKILN_BACKWARD_FUNCTIONS(X)
 #undef X
 #define ONE_VERSION "install both in one version, or build both from one tree"
   if (!self->abi_version || !self->version)

@@ -7,9 +7,6 @@
 
 namespace tilekiln::fmha {
 
-// The families of the stages, in the order they run; indices TILEKILN_BWD_...
-extern const char* const bwd_families[TILEKILN_BWD_STAGES];
-
 // Where logical workers become more than any schedule can use; operator.yaml says it of calls.
 constexpr int max_workers = 1 << 16;
 

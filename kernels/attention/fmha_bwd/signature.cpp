@@ -8,13 +8,12 @@
 #include "kernels/generated/fmha_bwd_convert_dq.h"
 #include "kernels/generated/fmha_bwd_dot_do_o.h"
 #include "kernels/generated/fmha_bwd_dq_dk_dv.h"
+#include "kernels/generated/operators/fmha_bwd.h"
 #include "kernels/runtime/backend.h"
 #include "kernels/runtime/choose.h"
 #include "kernels/runtime/library.h"
 
 namespace tilekiln::fmha {
-
-const char* const bwd_families[TILEKILN_BWD_STAGES] = {"fmha_bwd_dot_do_o", "fmha_bwd_dq_dk_dv", "fmha_bwd_convert_dq"};
 
 namespace {
 
@@ -68,7 +67,7 @@ tilekiln_status choose_bwd(int64_t instance, const Query queries[TILEKILN_BWD_ST
   Stage asked[TILEKILN_BWD_STAGES];
   Choice* choices[TILEKILN_BWD_STAGES];
   for (int i = 0; i < TILEKILN_BWD_STAGES; ++i) {
-    asked[i] = {bwd_families[order[i]], &queries[order[i]], i == 0 ? instance : -1};
+    asked[i] = {op::fmha_bwd::stages[order[i]], &queries[order[i]], i == 0 ? instance : -1};
     choices[i] = &stages[order[i]];
   }
   return choose_stages(asked, TILEKILN_BWD_STAGES, choices);

@@ -13,6 +13,7 @@ import ctypes
 import os
 import pathlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -205,25 +206,22 @@ def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: b
     arguments: dict[str, Any] = {"layout": "bhsd"}
     if is_causal:
         arguments |= {"causal": True, "mask_origin": "top_left"}
-    name, back, other = "fmha_fwd", b"", facade.FEW
-    if missed == FEW and other is not None and facade.at_hand_has(other.operator):
-        name = other.operator if operators.NAMES[q.dtype] in other.dtypes else name
+    names, back, few = ["fmha_fwd"], b"", facade.FEW
+    if missed == FEW and few is not None and facade.at_hand_has(few.operator):
+        names = [few.operator, *names] if operators.NAMES[q.dtype] in few.dtypes else names
     try:
         if missed == TRAINING:
             lse = q.new_empty(q.shape[:3], dtype=torch.float32)
             out = q.new_empty(*q.shape[:3], v.shape[3])
             back = facade._choose("fmha_bwd", (out, q, k, v, out, lse), arguments).path.encode()
             arguments["return_lse"] = True
-        try:
-            chosen = facade._choose(name, (q, k, v), arguments)
-        except NoKernelError:
-            if name == "fmha_fwd":
-                raise
-            name = "fmha_fwd"
-            chosen = facade._choose(name, (q, k, v), arguments)
     except (ArgumentError, NoKernelError, KeyError):
         return False
-    return bool(library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), back))
+    for name in names:
+        with suppress(ArgumentError, NoKernelError, KeyError):
+            chosen = facade._choose(name, (q, k, v), arguments)
+            return bool(library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), back))
+    return False
 
 
 def forget() -> None:
