@@ -30,55 +30,23 @@ int64_t tile_cost(int64_t size, int64_t tile) {
   return rows > forgiven ? rows : forgiven;
 }
 
-Dispatcher::Dispatcher(const Table& table, uint32_t family, const Limit& limit, Device device)
-    : table_(table), family_(table.families[family]), device_(device) {
+Dispatcher::Dispatcher(const Table& table, uint32_t family, const Machine& machine)
+    : table_(table), family_(table.families[family]), machine_(machine) {
   read_axes();
   for (uint32_t i = 0; i < table.target_count; ++i) {
-    Use& use = use_[table.targets[i].index];
-    use.engines = table.targets[i].engines[family];
-    use.algorithms = table.targets[i].algorithms[family];
+    const Target& target = table.targets[i];
+    engines_[target.index] = {target.engines[family], target.algorithms[family]};
   }
-  read_targets(limit);
   ask_engines();
-  fine_ = limit_known_ && unanswered_ < 0;
+  fine_ = machine_.known() && unanswered_ < 0;
   make_index();
-}
-
-void Dispatcher::read_targets(const Limit& limit) {
-  // The name of a target begins with that of its backend, so it says which devices it limits.
-  bool of_another = false;
-  for (uint32_t i = 0; i < table_.target_count; ++i) {
-    const Target& target = table_.targets[i];
-    Use& use = use_[target.index];
-    use.target = &target;
-    use.order = target.order;
-    use.same_device = (target.backend == nullptr ? Device().type : target.backend->device_type) == device_.type;
-    use.supported =
-        use.same_device && (target.backend == nullptr ? target.supported() : target.backend->has(device_, target));
-    const size_t length = strcspn(target.name, "-") + 1;
-    of_another = of_another || (!use.same_device && strncmp(target.name, limit.target, length) == 0);
-  }
-  by_name_ = *limit.target != 0 && !of_another;
-  limit_ = by_name_ ? limit.target : device_.type == Device().type ? limit.isa : "";
-  const Target* top = nullptr;
-  for (uint32_t i = 0; i < table_.target_count && *limit_ != 0; ++i) {
-    const Target& target = table_.targets[i];
-    if (strcmp(by_name_ ? target.name : target.isa, limit_) == 0 && use_[target.index].supported) top = &target;
-  }
-  limit_known_ = *limit_ == 0 || top != nullptr;
-  for (uint32_t i = 0; i < table_.target_count; ++i) {
-    const Target& target = table_.targets[i];
-    Use& use = use_[target.index];
-    use.usable = use.supported && limit_known_ && (top == nullptr || target.order <= top->order);
-    if (use.usable && (best_ == nullptr || target.order > best_->order)) best_ = &target;
-  }
 }
 
 void Dispatcher::ask_engines() {
   if (family_.answers == nullptr) return;
   for (uint32_t i = 0; i < family_.instance_count && unanswered_ < 0; ++i) {
     const Choice one = at(int64_t(family_.first_instance) + i);
-    const Backend* const backend = use_[one.row->target].target->backend;
+    const Backend* const backend = target(*one.row)->backend;
     if (backend != nullptr && !backend->takes_units) continue;  // its engines are of another type
     if (one.engine != nullptr && !family_.answers(one.engine, one.row->codes)) unanswered_ = one.instance;
   }
@@ -145,28 +113,8 @@ void Dispatcher::make_index() {
 }
 
 tilekiln_status Dispatcher::trouble() const {
-  if (limit_known_) return sound();
-  Text text(error_buffer(), error_capacity);
-  text.add("%s: was \"%s\"", limit_name(), limit_);
-  int known = 0;
-  for (uint32_t i = 0; i < table_.target_count; ++i) {
-    if (strcmp(word(table_.targets[i]), limit_) == 0) text.add(", which this machine has not");
-    known += use_[table_.targets[i].index].supported;
-  }
-  if (known == 0) {
-    text.add("; library %s holds nothing this machine can run: build it here with scons receipt=%s", table_.receipt,
-             table_.receipt);
-    return TILEKILN_INVALID_ARGUMENT;
-  }
-  text.add(", must be one that library %s holds and this machine has (", table_.receipt);
-  const char* separator = "";
-  for (uint32_t i = 0; i < table_.target_count; ++i) {
-    if (!use_[table_.targets[i].index].supported) continue;
-    text.add("%s%s", separator, word(table_.targets[i]));
-    separator = ", ";
-  }
-  text.add(") or unset");
-  return TILEKILN_INVALID_ARGUMENT;
+  TILEKILN_TRY(machine_.status());
+  return sound();
 }
 
 const Group* Dispatcher::group(uint64_t codes) const {
@@ -190,9 +138,10 @@ Refusal Dispatcher::refuse(const Query& query, const Row& row) const {
 }
 
 Refusal Dispatcher::refuse_here(const Row& row) const {
-  const Use& use = use_[row.target];
+  const Machine::Use& use = machine_.use(row);
+  const void* const* engines = engines_[row.target].list;
   if (!use.same_device) return Refusal::other_device;
-  if (use.engines == nullptr || use.engines[how(row).pipeline] == nullptr) return Refusal::not_built;
+  if (engines == nullptr || engines[how(row).pipeline] == nullptr) return Refusal::not_built;
   if (!use.supported) return Refusal::machine_lacks;
   if (!use.usable) return Refusal::isa_forbidden;
   return Refusal::chosen;
@@ -215,7 +164,7 @@ int64_t Dispatcher::waste(const Query& query, const Row& row) const {
 }
 
 Dispatcher::Entry Dispatcher::entry(const Row& of, uint32_t ref) const {
-  return {of.integers, static_cast<uint32_t>(held(of)), ref, &how(of), use_[of.target].order};
+  return {of.integers, static_cast<uint32_t>(held(of)), ref, &how(of), static_cast<uint8_t>(target(of)->order)};
 }
 
 bool Dispatcher::alike(const Entry& a, const Entry& b) const {
@@ -247,7 +196,7 @@ Refusal Dispatcher::compare(const Query& query, const Entry& a, const Entry& b) 
     const int first = preference(query, *a.how), second = preference(query, *b.how);
     if (first != second) return first > second ? Refusal::best_elsewhere : Refusal::chosen;
     // Of a device's targets the slower ones lack its instructions, which no tile makes good.
-    if (device_.type != Device().type && a.order != b.order)
+    if (machine_.device().type != Device().type && a.order != b.order)
       return a.order < b.order ? Refusal::slower_target : Refusal::chosen;
     const Fitted fit = fitted(query, *a.how), other = fitted(query, *b.how);
     if (fit.cost != other.cost) return fit.cost > other.cost ? Refusal::tile_fit : Refusal::chosen;
@@ -283,7 +232,7 @@ Choice Dispatcher::find(const Query& query) const {
   choice.row = &row_of(choice.instance);
   choice.how = best->how;
   choice.engine =
-      table_.fixed != nullptr ? table_.fixed[choice.instance] : use_[choice.row->target].engines[best->how->pipeline];
+      table_.fixed != nullptr ? table_.fixed[choice.instance] : engines_[choice.row->target].list[best->how->pipeline];
   return choice;
 }
 
@@ -303,8 +252,8 @@ Choice Dispatcher::at(int64_t instance) const {
   choice.row = &row_of(instance);
   choice.instance = instance;
   choice.how = &how(*choice.row);
-  const Use& use = use_[choice.row->target];
-  if (use.engines != nullptr) choice.engine = use.engines[choice.how->pipeline];
+  const void* const* engines = engines_[choice.row->target].list;
+  if (engines != nullptr) choice.engine = engines[choice.how->pipeline];
   if (table_.fixed != nullptr) choice.engine = table_.fixed[instance];
   return choice;
 }

@@ -1,5 +1,6 @@
 // Problem -> instance: the one place that says which instance answers a problem, and why the others do not.
 #pragma once
+#include "kernels/runtime/machine.h"
 #include "kernels/runtime/names.h"
 #include "kernels/runtime/query.h"
 #include "kernels/runtime/small_array.h"
@@ -33,24 +34,14 @@ struct Choice {
   const Algorithm* how = nullptr;  // of the row
 };
 
-// The best target allowed: the word of an environment variable.
-struct Limit {
-  const char* isa = "";  // TILEKILN_ISA: limits the CPU; "" for any
-  const char* target =
-      "";  // TILEKILN_TARGET: limits the devices of the target's backend, and is the stronger of the two
-  Limit() = default;
-  Limit(const char* of_isa, const char* of_target = "") : isa(of_isa), target(of_target) {}
-};
-
 // The choice among the instances of one family, for one table on one device. Immutable after construction: any number
 // of threads may ask at once, and asking allocates nothing.
 class Dispatcher {
  public:
   // Throws std::bad_alloc.
-  Dispatcher(const Table& table, uint32_t family, const Limit& limit, Device device = {});
+  Dispatcher(const Table& table, uint32_t family, const Machine& machine);
 
-  // OK, or that TILEKILN_ISA (TILEKILN_TARGET) names nothing that this library holds and this machine has; or what
-  // sound() says.
+  // OK, or what the machine's status or sound() says.
   [[nodiscard]] tilekiln_status status() const { return __builtin_expect(fine_, 1) ? TILEKILN_OK : trouble(); }
   // OK, or that an engine lacks what the plan lists of it.
   [[nodiscard]] tilekiln_status sound() const;
@@ -64,26 +55,15 @@ class Dispatcher {
   bool fits(const Query& query, const Choice& choice) const { return refuse(query, *choice.row) == Refusal::chosen; }
   // The refusal of a row that cannot run the problem at all; `chosen` when it can.
   Refusal refuse(const Query& query, const Row& row) const;
-  // Whether the device can be one of a row's target; whether it is; whether it is and the limit allows it.
-  bool same_device(const Row& row) const { return use_[row.target].same_device; }
-  bool machine_has(const Row& row) const { return use_[row.target].supported; }
-  bool usable(const Row& row) const { return use_[row.target].usable; }
-  // The best usable target; null when there is none.
-  const Target* best() const { return best_; }
 
   const Table& table() const { return table_; }
   const Family& family() const { return family_; }
-  Device device() const { return device_; }
-  // What limits the choice: the variable, "" for nothing, and its word.
-  const char* limit_name() const { return by_name_ ? "TILEKILN_TARGET" : "TILEKILN_ISA"; }
-  const char* limit_word() const { return limit_; }
-  // What the limiting variable calls a target.
-  const char* word(const Target& target) const { return by_name_ || *target.isa == 0 ? target.name : target.isa; }
+  const Machine& machine() const { return machine_; }
   const Row& row(uint32_t ref) const { return row_of(family_.instance_of[ref]); }
   const Row& row_of(int64_t instance) const { return tilekiln::row_of(table_, instance); }
   int64_t instance(uint32_t ref) const { return family_.instance_of[ref]; }
-  const Target* target(const Row& row) const { return use_[row.target].target; }
-  const Algorithm& how(const Row& row) const { return use_[row.target].algorithms.list[row.algorithm]; }
+  const Target* target(const Row& row) const { return machine_.use(row).target; }
+  const Algorithm& how(const Row& row) const { return engines_[row.target].algorithms.list[row.algorithm]; }
   // The group of these codes, null when the library has none.
   const Group* group(uint64_t codes) const;
   // The value of the family's integer axis `at`, counted among the integers.
@@ -96,12 +76,9 @@ class Dispatcher {
   int64_t waste(const Query& query, const Row& row) const;
 
  private:
-  struct Use {
-    const Target* target = nullptr;
-    const void* const* engines = nullptr;  // by pipeline
+  struct Engines {
+    const void* const* list = nullptr;  // by pipeline
     Algorithms algorithms = {};
-    bool same_device = false, supported = false, usable = false;
-    uint8_t order = 0;
   };
   // An integer axis in Row::integers. Its highest bit is 0 there: with it set in a row, the rows' fields are compared
   // with those of a problem by one subtraction.
@@ -139,25 +116,21 @@ class Dispatcher {
   bool alike(const Entry& a, const Entry& b) const;
   size_t first_slot(uint64_t codes) const { return (codes * 0x9e3779b97f4a7c15u) >> slot_shift_; }
   [[nodiscard]] tilekiln_status trouble() const;
-  void read_targets(const Limit& limit);
   void read_axes();
   void ask_engines();
   void make_index();
 
   const Table& table_;
   const Family& family_;
-  const Device device_;
-  const char* limit_ = "";
-  bool by_name_ = false;  // limit_ is the name of a target, not an ISA
-  const Target* best_ = nullptr;
-  bool limit_known_ = true, fine_ = true;
+  const Machine machine_;
+  bool fine_ = true;
   int64_t unanswered_ = -1;  // an instance whose engine has no function for it
   int integer_count_ = 0;
   Field fields_[max_integers] = {};
   uint64_t guards_ = 0;  // the highest bits of the integers
   uint64_t at_least_ = 0,
-           equal_ = 0;  // the guards of those that hold problems up to their value, all bits of the others
-  Use use_[256];        // by Row::target
+           equal_ = 0;    // the guards of those that hold problems up to their value, all bits of the others
+  Engines engines_[256];  // by Row::target
   // Of the instances usable here: every group's entries, least integers first, without those that another one of the
   // same integers and tile always beats; and where each group's entries lie, by codes, with open addressing.
   SmallArray<Entry, 1> entries_;

@@ -220,7 +220,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
     Near best;
     for (uint32_t ref = family.groups[g].begin; ref < family.groups[g].end; ++ref) {
       const Row& row = dispatcher.row(ref);
-      if (!dispatcher.usable(row)) continue;
+      if (!dispatcher.machine().use(row).usable) continue;
       const int64_t waste = dispatcher.waste(query, row);
       const Near candidate = {&row, dispatcher.instance(ref), differences(nullptr, dispatcher, query, row),
                               waste < 0 ? -waste : waste, dispatcher.target(row)->order};
@@ -251,7 +251,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
 void add_absence(Text& text, const Dispatcher& dispatcher, const Row& row) {
   const Target& target = *dispatcher.target(row);
   if (target.backend == nullptr || target.backend->absent == nullptr) return;
-  text.add(" (%s)", target.backend->absent(dispatcher.device(), target));
+  text.add(" (%s)", target.backend->absent(dispatcher.machine().device(), target));
 }
 
 // The instances that would answer on another machine, or with another TILEKILN_ISA. False when there is none.
@@ -263,14 +263,14 @@ bool add_unusable(Text& text, const Dispatcher& dispatcher, const Query& query) 
     const Row& row = dispatcher.row(ref);
     const Refusal refusal = dispatcher.judge(query, ref, Choice());
     if (told[row.target]) continue;
-    const char* word = dispatcher.word(*dispatcher.target(row));
+    const char* word = dispatcher.machine().word(*dispatcher.target(row));
     if (refusal == Refusal::machine_lacks) {
       text.add("\n  the library has it for %s, which this machine has not", word);
       add_absence(text, dispatcher, row);
       text.add(": ");
     } else if (refusal == Refusal::isa_forbidden) {
-      text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.limit_name(),
-               dispatcher.limit_word());
+      text.add("\n  the library has it for %s, which %s=%s forbids: ", word, dispatcher.machine().limit_name(),
+               dispatcher.machine().limit_word());
     } else {
       continue;
     }
@@ -327,12 +327,12 @@ void add_refusal(Text& text, const Dispatcher& dispatcher, const Row& row, Refus
     case Refusal::other_device: text.add("it runs on other devices than the arrays'"); break;
     case Refusal::not_built: text.add("its engine is not in this library"); break;
     case Refusal::machine_lacks:
-      text.add("this machine has not %s", dispatcher.word(*dispatcher.target(row)));
+      text.add("this machine has not %s", dispatcher.machine().word(*dispatcher.target(row)));
       add_absence(text, dispatcher, row);
       break;
     case Refusal::isa_forbidden:
-      text.add("%s=%s forbids %s", dispatcher.limit_name(), dispatcher.limit_word(),
-               dispatcher.word(*dispatcher.target(row)));
+      text.add("%s=%s forbids %s", dispatcher.machine().limit_name(), dispatcher.machine().limit_word(),
+               dispatcher.machine().word(*dispatcher.target(row)));
       break;
     case Refusal::integers_waste: text.add("another wastes less of the %s", dispatcher.family().integers.name); break;
     case Refusal::best_elsewhere:
@@ -454,14 +454,14 @@ void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query,
     differences(&text, dispatcher, query, row);
   } else if (dispatcher.refuse(query, row) == Refusal::sizes_unmet) {
     text.add("does not fit the problem, it needs %s", dispatcher.how(row).needs.text);
-  } else if (!dispatcher.same_device(row)) {
+  } else if (!dispatcher.machine().use(row).same_device) {
     text.add("runs on %s, where the arrays are not", dispatcher.target(row)->name);
-  } else if (!dispatcher.machine_has(row)) {
-    text.add("needs %s, which this machine has not", dispatcher.word(*dispatcher.target(row)));
+  } else if (!dispatcher.machine().use(row).supported) {
+    text.add("needs %s, which this machine has not", dispatcher.machine().word(*dispatcher.target(row)));
     add_absence(text, dispatcher, row);
-  } else if (!dispatcher.usable(row)) {
-    text.add("needs %s, which %s=%s forbids", dispatcher.word(*dispatcher.target(row)), dispatcher.limit_name(),
-             dispatcher.limit_word());
+  } else if (!dispatcher.machine().use(row).usable) {
+    text.add("needs %s, which %s=%s forbids", dispatcher.machine().word(*dispatcher.target(row)),
+             dispatcher.machine().limit_name(), dispatcher.machine().limit_word());
   } else {
     text.add("has no engine in this library");
   }

@@ -15,41 +15,39 @@ namespace tilekiln {
 
 namespace {
 
-std::vector<Dispatcher> make_dispatchers(Device device) {
-  std::vector<Dispatcher> made;
-  made.reserve(table.family_count);
-  const Limit limit = {environment().isa, environment().target};
-  for (uint32_t i = 0; i < table.family_count; ++i) made.emplace_back(table, i, limit, device);
-  return made;
-}
-
-// Those of one device that is not the host; a list that only grows.
+// A device, and the choice of each family on it.
 struct OfDevice {
-  Device device;
-  std::vector<Dispatcher> all;
-  OfDevice* next;
+  Machine machine;
+  std::vector<Dispatcher> families;
+  OfDevice* next;  // a list that only grows, of those that are not the host
+
+  OfDevice(Device device, OfDevice* behind)
+      : machine(table, {environment().isa, environment().target}, device), next(behind) {
+    families.reserve(table.family_count);
+    for (uint32_t i = 0; i < table.family_count; ++i) families.emplace_back(table, i, machine);
+  }
 };
 Atomic<OfDevice*> devices;
 
-const std::vector<Dispatcher>& of_device(Device device) {
+const OfDevice& of_device(Device device) {
+  if (__builtin_expect(device.type == Device().type, 1)) {
+    static const OfDevice host(Device(), nullptr);
+    return host;
+  }
   OfDevice* head = devices.load();
   for (const OfDevice* one = head; one != nullptr; one = one->next) {
-    if (one->device == device) return one->all;
+    if (one->machine.device() == device) return *one;
   }
-  auto* const made = new OfDevice{device, make_dispatchers(device), head};
+  auto* const made = new OfDevice(device, head);
   // Another thread may have been as fast: two of a device are alike, and the first found serves.
   while (!devices.replace(made->next, made)) {
   }
-  return made->all;
+  return *made;
 }
 
 }  // namespace
 
-const Dispatcher& dispatcher(uint32_t family, Device device) {
-  if (__builtin_expect(device.type != Device().type, 0)) return of_device(device)[family];
-  static const std::vector<Dispatcher> host = make_dispatchers({});
-  return host[family];
-}
+const Dispatcher& dispatcher(uint32_t family, Device device) { return of_device(device).families[family]; }
 
 namespace {
 
@@ -149,7 +147,7 @@ int32_t tilekiln_instance_usable(int64_t instance) {
   try {
     const Row& row = row_of(table, instance);
     const Device device = {device_type_of(row), 0};
-    return dispatcher(0, device).usable(row) ? 1 : 0;
+    return of_device(device).machine.use(row).usable ? 1 : 0;
   } catch (...) {
     return static_cast<void>(fail_exception()), 0;
   }
@@ -160,13 +158,13 @@ const char* tilekiln_isa(void) {
     for (uint32_t i = 0; i < table.family_count; ++i) {
       if (dispatcher(i).sound() != TILEKILN_OK) return "";
     }
-    const Dispatcher& dispatch = dispatcher(0);
-    if (dispatch.status() != TILEKILN_OK) return "";
-    if (dispatch.best() != nullptr) return dispatch.best()->isa;
+    const Machine& machine = of_device(Device()).machine;
+    if (machine.status() != TILEKILN_OK) return "";
+    if (machine.best() != nullptr) return machine.best()->isa;
     Text text(error_buffer(), error_capacity);
     text.add("library %s holds nothing this machine can run (", table.receipt);
     for (uint32_t i = 0; i < table.target_count; ++i)
-      text.add("%s%s", i == 0 ? "" : ", ", dispatch.word(table.targets[i]));
+      text.add("%s%s", i == 0 ? "" : ", ", machine.word(table.targets[i]));
     text.add("): build it here with scons receipt=%s", table.receipt);
     return "";
   } catch (...) {

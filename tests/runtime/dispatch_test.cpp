@@ -103,7 +103,7 @@ struct World {
     family.instance_count = count;
     table = {"1.0",       "small", where, targets.data(), static_cast<uint32_t>(targets.size()), &source, 1, &family, 1,
              plan.data(), count,   "",    nullptr};
-    return Dispatcher(table, 0, limit);
+    return Dispatcher(table, 0, Machine(table, limit));
   }
 };
 
@@ -346,10 +346,11 @@ void target_and_rank() {
   w.add(key(0, 128, 128, 0, 0), 2, 64, 1);
   w.add(key(0, 128, 128, 0, 0), 2, 64, 1);
   const Dispatcher d = w.make();
-  CHECK(strcmp(d.best()->isa, "avx512") == 0);      // not the machine's missing one, however high its order
-  CHECK(d.find(query(0, 64, 64)).instance == 2);    // rank 0 before rank 3
-  CHECK(d.find(query(0, 100, 100)).instance == 6);  // of equals, the first of the plan
-  CHECK(!d.usable(w.rows[1]) && !d.machine_has(w.rows[1]) && d.usable(w.rows[0]));
+  CHECK(strcmp(d.machine().best()->isa, "avx512") == 0);  // not the machine's missing one, however high its order
+  CHECK(d.find(query(0, 64, 64)).instance == 2);          // rank 0 before rank 3
+  CHECK(d.find(query(0, 100, 100)).instance == 6);        // of equals, the first of the plan
+  CHECK(!d.machine().use(w.rows[1]).usable && !d.machine().use(w.rows[1]).supported &&
+        d.machine().use(w.rows[0]).usable);
   Choice lacking = d.at(1);
   CHECK(lacking.row != nullptr && !d.fits(query(0, 64, 64), lacking));
 
@@ -371,7 +372,7 @@ void target_and_rank() {
   forced.groups.clear(), forced.plan.clear(), forced.instance_of.clear();
   World generic = forced, unknown = forced, absent = forced;
   const Dispatcher down = forced.make("avx2");
-  CHECK(down.status() == TILEKILN_OK && strcmp(down.best()->isa, "avx2") == 0);
+  CHECK(down.status() == TILEKILN_OK && strcmp(down.machine().best()->isa, "avx2") == 0);
   CHECK(down.find(query(0, 64, 64)).instance == 3);
   CHECK(down.find(query(0, 128, 128)).row == nullptr);
   CHECK(generic.make("generic").find(query(0, 64, 64)).instance == 0);
@@ -380,7 +381,7 @@ void target_and_rank() {
   CHECK_TEXT(error_text(),
              "TILEKILN_ISA: was \"avx1024\", must be one that library small holds and this machine has (generic, avx2, "
              "avx512) or unset");
-  CHECK(bad.best() == nullptr && bad.find(query(0, 64, 64)).row == nullptr);
+  CHECK(bad.machine().best() == nullptr && bad.find(query(0, 64, 64)).row == nullptr);
   const Dispatcher lacks = absent.make("next");
   CHECK(lacks.status() == TILEKILN_INVALID_ARGUMENT);
   CHECK_TEXT(error_text(),
@@ -545,7 +546,7 @@ void devices() {
     w.add(key(0, 64, 64, 0, 0), 2, 64);
     w.add(key(0, 64, 64, 0, 0), 3, 64);
     w.make();
-    return Dispatcher(w.table, 0, limit, device);
+    return Dispatcher(w.table, 0, Machine(w.table, limit, device));
   };
   constexpr Device host = {}, first = {12, 0}, third = {12, 2};
   const Query asked = query(0, 64, 64);

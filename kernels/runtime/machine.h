@@ -1,0 +1,52 @@
+// Which of a library's targets a device has and may run.
+#pragma once
+#include "kernels/runtime/query.h"
+#include "kernels/runtime/status.h"
+#include "kernels/runtime/table.h"
+
+namespace tilekiln {
+
+// The best target allowed: the word of an environment variable.
+struct Limit {
+  const char* isa = "";  // TILEKILN_ISA: limits the CPU; "" for any
+  const char* target =
+      "";  // TILEKILN_TARGET: limits the devices of the target's backend, and is the stronger of the two
+  Limit() = default;
+  Limit(const char* of_isa, const char* of_target = "") : isa(of_isa), target(of_target) {}
+};
+
+// One device as the targets of one table see it. Immutable after construction.
+class Machine {
+ public:
+  struct Use {
+    const Target* target = nullptr;
+    // Whether the device can be one of the target; whether it is; whether it is and the limit allows it.
+    bool same_device = false, supported = false, usable = false;
+  };
+
+  Machine(const Table& table, const Limit& limit, Device device = {});
+
+  // OK, or that TILEKILN_ISA (TILEKILN_TARGET) names nothing that the library holds and this machine has.
+  [[nodiscard]] tilekiln_status status() const;
+  bool known() const { return limit_known_; }
+  const Use& use(const Row& row) const { return use_[row.target]; }
+  // The best usable target; null when there is none.
+  const Target* best() const { return best_; }
+  Device device() const { return device_; }
+  // What limits the choice: the variable, "" for nothing, and its word.
+  const char* limit_name() const { return by_name_ ? "TILEKILN_TARGET" : "TILEKILN_ISA"; }
+  const char* limit_word() const { return limit_; }
+  // What the limiting variable calls a target.
+  const char* word(const Target& target) const { return by_name_ || *target.isa == 0 ? target.name : target.isa; }
+
+ private:
+  const Table& table_;
+  const Device device_;
+  const char* limit_ = "";
+  bool by_name_ = false;  // limit_ is the name of a target, not an ISA
+  bool limit_known_ = true;
+  const Target* best_ = nullptr;
+  Use use_[256];  // by Row::target
+};
+
+}  // namespace tilekiln
