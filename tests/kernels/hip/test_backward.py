@@ -12,6 +12,8 @@ from tools.executor.amdgcn.code_object import ARCHITECTURES
 
 MAIN = "family=fmha_bwd_dq_dk_dv"
 WHERE = f"{MAIN} dtype=fp16 hdim_q=64 hdim_v=64 deterministic=yes or {MAIN} dtype=bf16 hdim_q=128 hdim_v=128"
+WIDE = f"{MAIN} dtype=bf16 hdim_q=192 hdim_v=128,192 bias=none,alibi or {MAIN} dtype=fp16 hdim_q=256 hdim_v=256"
+"""Of flash: head dims whose columns all but gfx950 take in two parts."""
 
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
 
@@ -21,15 +23,20 @@ def library(build_library: Callable[..., Path]) -> Path:
     return build_library("ck_default", targets=TARGETS, where=WHERE)
 
 
+@pytest.fixture(scope="module")
+def wide(build_library: Callable[..., Path]) -> Path:
+    return build_library("flash", targets=TARGETS, where=WIDE)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_against_float64(library, architecture, pytestconfig, tmp_path):
+def test_against_float64(library, wide, architecture, pytestconfig, tmp_path):
     """dq, dk, dv, dbias, d_sink and delta of random problems; what must stay untouched does."""
-    cases = 60 if pytestconfig.option.full else 6
-    problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
-    assert [(one["family"], one["dtype"], one["hdim"]) for one in problems] == [
-        ("fmha_bwd", "fp16", "64x64"),
-        ("fmha_bwd", "bf16", "128x128"),
-    ]
+    kinds = {library: ["fp16 64x64", "bf16 128x128"], wide: ["bf16 192x128", "bf16 192x192", "fp16 256x256"]}
+    for built, cases in ((library, 6), (wide, 2)):
+        count = 10 * cases if pytestconfig.option.full else cases
+        problems = report(built, architecture, pytestconfig, tmp_path / "report.json", count)["problems"]
+        assert {one["family"] for one in problems} == {"fmha_bwd"}
+        assert sorted(f"{one['dtype']} {one['hdim']}" for one in problems) == sorted(kinds[built])
 
 
 TWICE = """

@@ -10,19 +10,24 @@
 // each key tile, which no other adds to. The last stage adds the slots up in their order.
 // Source: Dao et al., "FlashAttention-2" (2023), section 3.1.2. Emulated (functional), never run on AMD silicon.
 //
-// Compile time: TK_BF16, TK_HDIM, TK_WAVES, TK_RELOAD_K (K and V from the cache for every product: registers).
+// Where a tile of the whole head dim does not fit into LDS or dK and dV not into registers, a workgroup makes the gradients of a part of
+// the columns: S and dP it makes whole, from lines of Q, then of dO in their place, so a pair of halves costs 7 products for 5.
+//
+// Compile time: TK_BF16, TK_HDIM, TK_WAVES, TK_RELOAD_K (K and V from the cache for every product: registers), TK_PARTS of the columns.
 #include "kernels/attention/fmha_bwd/dq_dk_dv/hip/problem.h"
 #include "kernels/attention/hip/fragments.h"
 #include "kernels/attention/hip/sequences.h"
 
 namespace tilekiln::hip {
 
-constexpr int kHdim = TK_HDIM, kTileQ = 32, kTileK = TK_WAVES * kColumns, kThreads = TK_WAVES * kLanes;
+constexpr int kHdim = TK_HDIM, kPart = kHdim / TK_PARTS, kTileQ = 32, kTileK = TK_WAVES * kColumns, kThreads = TK_WAVES * kLanes;
 constexpr int kRowD = kHdim + 8, kRowQ = kTileQ + 8, kRowK = kTileK + 8;  // lines of LDS, padded against bank conflicts
 constexpr int kBlocks = kTileQ / kRows;
 constexpr float kLargest = 3.402823466e38f;
 
-static_assert(kHdim % kRows == 0 && kHdim % kDepth == 0, "the head dim of the kernel must be a multiple of the product's rows");
+static_assert(kPart % kRows == 0 && kHdim % kDepth == 0, "a part of the kernel's head dim must be a multiple of the product's rows");
+static_assert(kBlocks <= 2, "the main stage has the scores of one block of rows, or two");
+static_assert(TK_PARTS == 1 || TK_RELOAD_K, "parts of the head dim take K and V from the cache");
 static_assert(kTileK % kDepth == 0, "the key tile must be a multiple of the product's depth");
 
 /// A sequence.
@@ -54,16 +59,16 @@ template <class Element> TK_DEVICE Element* rows_of(const void* data, int b, int
 using Read = const TK_GLOBAL T;
 using Write = TK_GLOBAL T;
 
-/// kCount rows of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
-template <int kCount> struct Tile {
-  enum { kItems = kCount / 4 * (kHdim / 8), kEach = (kItems + kThreads - 1) / kThreads };
+/// kCount rows of kWide columns of an array, 16 bytes at a time, four rows by eight columns an item: to LDS as they are and transposed.
+template <int kCount, int kWide = kHdim> struct Tile {
+  enum { kItems = kCount / 4 * (kWide / 8), kEach = (kItems + kThreads - 1) / kThreads };
   U4 piece[kEach][4];
 
   TK_DEVICE void load(Tile& t, Read* from, int row_step, int rows, int hdim, int thread) {
-    const auto memory = buffer((const void*)from, rows > 0 ? ((rows - 1) * row_step + hdim) * 2 : 0);
+    const auto memory = buffer((const void*)from, rows > 0 && (kWide == kHdim || hdim > 0) ? ((rows - 1) * row_step + hdim) * 2 : 0);
 #pragma unroll
     for (int c = 0; c < kEach; c++) {
-      const int item = c * kThreads + thread, row = item / (kHdim / 8) * 4, column = item % (kHdim / 8) * 8;
+      const int item = c * kThreads + thread, row = item / (kWide / 8) * 4, column = item % (kWide / 8) * 8;
       if (kItems % kThreads != 0 && item >= kItems) continue;
 #pragma unroll
       for (int j = 0; j < 4; j++) {
@@ -73,19 +78,20 @@ template <int kCount> struct Tile {
     }
   }
 
-  /// lines: null for the transposed copy alone.
-  TK_DEVICE void store(const Tile& t, T* lines, T* transposed, int step, int thread) {
+  /// lines: null for the transposed copy alone, which has kPart columns from `first` on.
+  TK_DEVICE void store(const Tile& t, T* lines, T* transposed, int step, int thread, [[maybe_unused]] int first = 0) {
 #pragma unroll
     for (int c = 0; c < kEach; c++) {
-      const int item = c * kThreads + thread, row = item / (kHdim / 8) * 4, column = item % (kHdim / 8) * 8;
+      const int item = c * kThreads + thread, row = item / (kWide / 8) * 4, column = item % (kWide / 8) * 8;
       if (kItems % kThreads != 0 && item >= kItems) continue;
       if (lines != nullptr)
 #pragma unroll
         for (int j = 0; j < 4; j++) *(U4*)(lines + (row + j) * kRowD + column) = t.piece[c][j];
+      if (kWide != kPart && u32(column - first) >= u32(kPart)) continue;
 #pragma unroll
       for (int i = 0; i < 8; i++) {  // column + i of the four rows
         const u32 halves = i % 2 ? 0x07060302u : 0x05040100u;
-        *(U2*)(transposed + (column + i) * step + row) =
+        *(U2*)(transposed + ((kWide != kPart ? column - first : column) + i) * step + row) =
             U2{__builtin_amdgcn_perm(t.piece[c][1][i / 2], t.piece[c][0][i / 2], halves),
                __builtin_amdgcn_perm(t.piece[c][3][i / 2], t.piece[c][2][i / 2], halves)};
       }
@@ -96,6 +102,7 @@ template <int kCount> struct Tile {
 /// Of one query head and tile of queries: what the lane's key needs to know.
 struct Walk {
   int b, h, first, key, half, lane;  // first: query of the tile
+  int column;                        // the first of the part
   float slope;
 };
 
@@ -162,7 +169,7 @@ TK_DEVICE void finish(const BackwardProblem& p, const Sequence& s, const Walk& w
   } else {
     each([&](int r) TK_INLINE { x.ds[r] = x.p[r] * (x.ds[r] - delta[block + row_of(r, w.half)]); });
   }
-  if (p.dbias) {
+  if (p.dbias && w.column == 0) {
     const auto dbias = plane(p.dbias, p.dbias_batch, p.dbias_head, p.dbias_row);
     each([&](int r) TK_INLINE {
       __builtin_amdgcn_raw_buffer_store_b16(bit_cast<u16>(T(x.ds[r])), dbias, place(r, p.dbias_row), 0, 0);
@@ -199,7 +206,7 @@ TK_DEVICE float across(float value, int distance) {
 using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const BackwardBuild tilekiln_fmha_bwd_build = {kHdim, kTileQ, kTileK, kThreads,
-                                                                                      TK_BF16};
+                                                                                      TK_BF16, TK_PARTS};
 
 /// D, zeros in the shares of dq and, where a mask hides pairs, in dbias. Grid (tiles of kRowTile rows, nhead_q, batch).
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads))) void tilekiln_fmha_bwd_prepare(BackwardProblem p) {
@@ -235,34 +242,54 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kRowThreads, kRowThreads)))
     for (int key = thread; key < s.seqlen_k; key += kRowThreads) dbias[i * p.dbias_row + key] = T(0.f);
 }
 
-/// dk, dv, dbias and shares of dq. Grid (tiles of kTileK keys, nhead_k, batch).
+#if TK_PARTS > 1
+/// Rows of LDS times the lane's row of K, or of V, in memory.
+TK_DEVICE Accumulator of_lines(const T* lines, __amdgpu_buffer_rsrc_t memory, int at, int hdim, int half) {
+  Accumulator made = Accumulator(0.f);
+  int zero = 0;
+  asm volatile("" : "+s"(zero));  // keeps the loads in the loop
+#pragma unroll 1  // else the loads of all are held in registers at once
+  for (int d = 0; d < kHdim / kDepth; d++) {
+    const int column = d * kDepth + depth_of(half);
+    made = multiply_add(*(const Fragment*)(lines + column), of_memory(memory, at + zero, column, hdim), made);
+  }
+  return made;
+}
+#endif
+
+/// dk, dv, dbias and shares of dq. Grid (tiles of kTileK keys times TK_PARTS, nhead_k, batch).
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_bwd(BackwardProblem p) {
   TK_SHARED T q_lines[kTileQ * kRowD];
-  TK_SHARED T q_transposed[kHdim * kRowQ];
+  TK_SHARED T q_transposed[kPart * kRowQ];
+#if TK_PARTS > 1
+  T* const dout_lines = q_lines;
+#else
   TK_SHARED T dout_lines[kTileQ * kRowD];
-  TK_SHARED T dout_transposed[kHdim * kRowQ];
-  TK_SHARED T k_transposed[kHdim * kRowK];
+#endif
+  TK_SHARED T dout_transposed[kPart * kRowQ];
+  TK_SHARED T k_transposed[kPart * kRowK];
   TK_SHARED T ds_lines[kTileQ * kRowK];
   TK_SHARED float lse_log2[kTileQ];
   TK_SHARED float delta[kTileQ];
   TK_SHARED unsigned char random_bytes[TK_WAVES * 1024];
   const int b = __builtin_amdgcn_workgroup_id_z(), head_k = __builtin_amdgcn_workgroup_id_y();
-  const int tile_k = __builtin_amdgcn_workgroup_id_x(), first_key = tile_k * kTileK;
+  const int tile_k = int(__builtin_amdgcn_workgroup_id_x()) / TK_PARTS, first_key = tile_k * kTileK;
   const int thread = __builtin_amdgcn_workitem_id_x(), wave = __builtin_amdgcn_readfirstlane(thread / kLanes);
   const Sequence s = sequence(p, b);
   if (first_key >= s.seqlen_k) return;
   Walk w;
   w.b = b, w.half = lane() / kHalf, w.lane = lane() % kHalf;
   w.key = first_key + wave * kColumns + w.lane;
+  w.column = TK_PARTS > 1 ? int(__builtin_amdgcn_workgroup_id_x()) % TK_PARTS * kPart : 0;
 
   const int keys = s.seqlen_k - first_key < kTileK ? s.seqlen_k - first_key : kTileK;
   Read* k = rows_of<Read>(p.k, b, s.start_k, head_k, p.k_batch, p.k_head, p.k_row) + i64(first_key) * p.k_row;
   Read* v = rows_of<Read>(p.v, b, s.start_k, head_k, p.v_batch, p.v_head, p.v_row) + i64(first_key) * p.v_row;
   {
-    Tile<kTileK> t;
-    Tile<kTileK>::load(t, k, p.k_row, keys, p.hdim_q, thread);
-    Tile<kTileK>::store(t, nullptr, k_transposed, kRowK, thread);
+    Tile<kTileK, kPart> t;
+    Tile<kTileK, kPart>::load(t, k + w.column, p.k_row, keys, p.hdim_q - w.column, thread);
+    Tile<kTileK, kPart>::store(t, nullptr, k_transposed, kRowK, thread);
     publish();  // no wave comes to a barrier with a write under way
   }
   const auto k_memory = buffer((const void*)k, ((keys - 1) * p.k_row + p.hdim_q) * 2);
@@ -278,9 +305,9 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
     v_piece[d] = of_memory(v_memory, v_at, d * kDepth + depth_of(w.half), p.hdim_v);
   }
 #endif
-  Accumulator dk[kHdim / kRows], dv[kHdim / kRows];
+  Accumulator dk[kPart / kRows], dv[kPart / kRows];
 #pragma unroll
-  for (int d = 0; d < kHdim / kRows; d++) dk[d] = dv[d] = Accumulator(0.f);
+  for (int d = 0; d < kPart / kRows; d++) dk[d] = dv[d] = Accumulator(0.f);
 
   // Queries that see a key of the tile.
   int begin = 0, end = s.seqlen_q;
@@ -298,6 +325,9 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
     Read* dout = rows_of<Read>(p.dout, b, s.start_q, w.h, p.dout_batch, p.dout_head, p.dout_row);
     for (w.first = begin; w.first < end; w.first += kTileQ) {
       const int rows = s.seqlen_q - w.first < kTileQ ? s.seqlen_q - w.first : kTileQ;
+#if TK_PARTS > 1
+      Accumulator scores[kBlocks];
+#endif
       {
         const int mine = again(thread);
         float row_lse = kInfinity, row_delta = 0.f;
@@ -311,9 +341,16 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
         Tile<kTileQ>::load(tile, q + i64(w.first) * p.q_row, p.q_row, rows, p.hdim_q, mine);
 #if TK_RELOAD_K  // one after the other: registers
         __builtin_amdgcn_s_barrier();
-        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
+        Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
+#if TK_PARTS > 1
+        publish();
+#pragma unroll
+        for (int i = 0; i < kBlocks; i++)
+          scores[i] = of_lines(q_lines + (i * kRows + w.lane) * kRowD, k_memory, k_at, p.hdim_q, w.half);
+#endif
         Tile<kTileQ>::load(tile, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
-        Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine);
+        if (TK_PARTS > 1) __builtin_amdgcn_s_barrier();  // every wave has done with the lines of q
+        Tile<kTileQ>::store(tile, dout_lines, dout_transposed, kRowQ, mine, w.column);
 #else
         Tile<kTileQ> second;
         Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
@@ -328,6 +365,10 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
 #pragma unroll 1
       for (int block = 0; block < kTileQ; block += kRows) {
         Pair x;  // S and dP, then P and dS
+#if TK_PARTS > 1
+        x.p = block == 0 ? scores[0] : scores[kBlocks - 1];
+        x.ds = of_lines(dout_lines + (block + w.lane) * kRowD, v_memory, v_at, p.hdim_v, w.half);
+#else
 #if TK_RELOAD_K
         int zero = 0;
         asm volatile("" : "+s"(zero));  // keeps the loads in the loop
@@ -349,13 +390,14 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
           x.p = multiply_add(*(const Fragment*)(q_lines + at), key, x.p);
           x.ds = multiply_add(*(const Fragment*)(dout_lines + at), value, x.ds);
         }
+#endif
         finish(p, s, w, block, lse_log2, delta, bytes, x);
 #pragma unroll
         for (int part = 0; part < kRows / kDepth; part++) {
           const Fragment weights = of_accumulator<false>(x.p, part, w.half);
           const Fragment slopes = of_accumulator<false>(x.ds, part, w.half);
 #pragma unroll
-          for (int d = 0; d < kHdim / kRows; d++) {
+          for (int d = 0; d < kPart / kRows; d++) {
             const int at = (d * kRows + w.lane) * kRowQ + block;
             dv[d] = multiply_add(to_meet(dout_transposed + at, part, w.half), weights, dv[d]);
             dk[d] = multiply_add(to_meet(q_transposed + at, part, w.half), slopes, dk[d]);
@@ -372,7 +414,7 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
                               ((i64(p.features & kBwdSlots ? tile_k : 0) * p.nhead_q + w.h) * p.rows + s.row + w.first) * p.hdim_q;
       const int in_wave = again(w.lane), half = again(w.half);
 #pragma unroll 1
-      for (int task = wave; task < kBlocks * (kHdim / kColumns); task += TK_WAVES) {
+      for (int task = wave; task < kBlocks * (kPart / kColumns); task += TK_WAVES) {
         const int block = task % kBlocks, column = task / kBlocks * kColumns + in_wave;
         Accumulator dq = Accumulator(0.f);
 #pragma unroll
@@ -382,8 +424,8 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
 #pragma unroll
         for (int r = 0; r < kAccumulator; r++) {
           const int row = block * kRows + row_of(r, half);
-          if (row < rows && column < p.hdim_q)
-            __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + column, dq[r]);
+          if (row < rows && w.column + column < p.hdim_q)
+            __builtin_amdgcn_global_atomic_fadd_f32(sums + i64(row) * p.hdim_q + w.column + column, dq[r]);
         }
       }
     }
@@ -392,10 +434,10 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
   Write* to_k = rows_of<Write>(p.dk, b, s.start_k, head_k, p.dk_batch, p.dk_head, p.dk_row) + i64(w.key) * p.dk_row;
   Write* to_v = rows_of<Write>(p.dv, b, s.start_k, head_k, p.dv_batch, p.dv_head, p.dv_row) + i64(w.key) * p.dv_row;
 #pragma unroll
-  for (int d = 0; d < kHdim / kRows; d++)
+  for (int d = 0; d < kPart / kRows; d++)
 #pragma unroll
     for (int r = 0; r < kAccumulator; r++) {
-      const int column = d * kRows + row_of(r, w.half);
+      const int column = w.column + d * kRows + row_of(r, w.half);
       if (column < p.hdim_q) to_k[column] = T(dk[d][r] * p.softmax_scale);
       if (column < p.hdim_v) to_v[column] = T(dv[d][r]);
     }

@@ -50,6 +50,7 @@ struct BackwardBuild {
   int tile_q, tile_k;  // of the main stage
   int threads;         // of it; the other stages have kRowThreads
   int bf16;            // else fp16
+  int parts;           // of the columns, a workgroup of the main stage each
 };
 
 constexpr int kRowThreads = 256, kRowTile = 32;  // of the first and the last stage: threads and rows of a workgroup

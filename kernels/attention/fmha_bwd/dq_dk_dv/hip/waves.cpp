@@ -123,11 +123,11 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   const bool main = of.stage == TILEKILN_BWD_DQ_DK_DV;
   const i64 row_tiles = parts(of.seqlen_q, kRowTile), key_tiles = parts(of.seqlen_k, build.tile_k);
   TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, row_tiles));
-  TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, key_tiles));
+  TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, key_tiles * build.parts));
   BackwardProblem row = {};
   const u64 bytes = place_workspace(of, build, &row);
   if (of.workspace_bytes != nullptr) return *of.workspace_bytes = bytes, TILEKILN_OK;
-  const i64 tiles = main ? key_tiles : row_tiles, heads = main ? p.nhead_k : p.nhead_q;
+  const i64 tiles = main ? key_tiles * build.parts : row_tiles, heads = main ? p.nhead_k : p.nhead_q;
   if (tiles == 0 || heads == 0 || of.batch == 0) return TILEKILN_OK;
   fill_features(p, &row);
   fill_arrays(of, &row);
