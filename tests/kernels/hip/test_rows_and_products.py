@@ -20,6 +20,7 @@ ROWS = "family=rmsnorm2d,softmax dtype=bf16 or family=layernorm2d_rdquant,silu_a
 WHERE = {
     "norm_default": f"{ROWS} or family=rmsnorm2d_rdquant dtype=fp32 or family=permute,transpose element=bytes1,bytes4",
     "gemm_default": "family=gemm dtype=bf16 activation=none,gelu c=yes or family=batched_gemm dtype=fp16",
+    "gemm_multi_d": "dtype=bf16",
 }
 
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
@@ -34,8 +35,11 @@ def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
 def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Rows of 0 to 4,099 columns, packed or not, in place; moves bit for bit; products of every layout and epilogue."""
     for receipt, library in libraries.items():
-        problems = report(library, architecture, pytestconfig, tmp_path / "report.json", 6)["problems"]
-        assert len(problems) == {"norm_default": 9, "gemm_default": 2}[receipt]
+        cases = 16 if receipt == "gemm_multi_d" else 6  # of 256 signatures of one dtype
+        problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
+        assert len(problems) == {"norm_default": 9, "gemm_default": 2, "gemm_multi_d": 1}[receipt]
+        if receipt == "gemm_multi_d":
+            assert problems[0]["family"] == receipt
         worst = [one["worst"] for one in problems if "norm" in one["family"] or "softmax" in one["family"]]
         assert all(one > 0 for one in worst)
 
