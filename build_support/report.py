@@ -12,7 +12,7 @@ from typing import Any
 
 from codegen.tell import elf
 
-from . import console, measured
+from . import bounds, console, measured
 from .request import Build, Request
 
 GROUP = 0x200  # a section that the linker keeps once, however many objects have it
@@ -97,6 +97,7 @@ def collect(
         "objects": listed,
         "rows": rows_of(listed, instances, claim),
         "duplicates": duplicates(objects),
+        "bounds": bounds.of_objects(".", listed),
     }
 
 

@@ -14,6 +14,7 @@ import squarify
 
 from codegen.schema.sizes import shown
 
+from . import bounds
 from .report import LISTED
 
 WIDTH, TREE_HEIGHT, HEAD, LANE = 1200, 520, 20, 26
@@ -44,6 +45,9 @@ def page(data: Mapping[str, Any]) -> str:
         link=links(data),
         plain=plain([same["section"] for same in data["duplicates"]]),
         listed=LISTED,
+        plots=[bounds.plot(one) for one in data["bounds"]],
+        label=bounds.LABEL,
+        line=bounds.LINE,
     )
 
 

@@ -114,7 +114,13 @@ def test_goes_wherever_others_go(libraries, scons, tmp_path):
     [wheel] = (library.parents[1] / "wheel").glob("tilekiln_flash-*.whl")
     with zipfile.ZipFile(wheel) as packed:
         assert packed.read(f"tilekiln_flash/{library.name}") == library.read_bytes()
-    assert "hip-gfx942" in json.loads((library.parents[1] / "report/flash.json").read_text())["targets"]
+    told = json.loads((library.parents[1] / "report/flash.json").read_text())
+    assert "hip-gfx942" in told["targets"]
+    assert {one["target"]: len(one["kernels"]) for one in told["bounds"]} == {f"hip-{one}": 4 for one in ARCHITECTURES}
+    page = (library.parents[1] / "report/flash.html").read_text()
+    assert page.count("emulated (functional), never run on AMD silicon") == len(ARCHITECTURES)
+    assert page.count("when nothing overlaps, at most") == 2 * 4 * len(ARCHITECTURES)
+    assert "Composable Kernel, head dim 64: 35% to 39% (" in page
     assert (tmp_path / "prefix/lib" / library.name).read_bytes() == library.read_bytes()
     text, well = verify(tree(), str(library))
     assert well, text
