@@ -58,6 +58,7 @@ struct FwdProblem : VisibleKeys {
 // One tile of queries of one head of one sequence, everything about its sequence resolved (element offsets from the pointers above).
 struct FwdUnit {
   int batch, head, row;          // row: the first query of the tile, a multiple of the tile height
+  int next_head = -1, next_row;  // the unit of the same sequence that this thread most likely computes next; -1: none
   int seqlen_q, seqlen_k;        // logical lengths of this sequence
   i64 q_offset, k_offset, v_offset, out_offset, lse_offset, randval_offset, bias_offset, alibi_offset;
   i64 q_descale_offset, k_descale_offset, v_descale_offset;

@@ -94,7 +94,13 @@ class Run {
     }
     unit.head = static_cast<int>(number / tiles);
     const i64 tile = number % tiles;
-    unit.row = static_cast<int>((last_first ? tiles - 1 - tile : tile) * tile_q_);
+    const auto row_of = [&](i64 i) { return static_cast<int>((last_first ? tiles - 1 - i : i) * tile_q_); };
+    unit.row = row_of(tile);
+    const bool head_ends = tile + 1 == tiles;
+    if (!head_ends || unit.head + 1 < problem_.nhead_q) {
+      unit.next_head = unit.head + (head_ends ? 1 : 0);
+      unit.next_row = row_of(head_ends ? 0 : tile + 1);
+    }
     const FwdSteps& steps = call_.steps;
     unit.q_offset = place_q * steps.q;
     unit.k_offset = place_k * steps.k;

@@ -61,10 +61,11 @@ struct FetchedRows {
   i64 stride, width;  // bytes
   int count = 0;
 
-  TILEKILN_INLINE void fetch(int begin, int end) const {
+  // Write: 1 where they will be written.
+  template <int Write = 0> TILEKILN_INLINE void fetch(int begin, int end) const {
     if (end > count) end = count;
     for (int i = begin; i < end; ++i) {
-      for (i64 byte = 0; byte < width; byte += 64) __builtin_prefetch(row + i * stride + byte, 0, 2);
+      for (i64 byte = 0; byte < width; byte += 64) __builtin_prefetch(row + i * stride + byte, Write, 2);
     }
   }
 };
@@ -81,7 +82,8 @@ struct Block {
   Keys keys;
   ValueRows v;
   ValueCopy copy;
-  FetchedRows fetch_v, fetch_k;  // of this block; of the next one
+  FetchedRows fetch_v, fetch_k;    // of this block; of the next one
+  FetchedRows fetch_q, fetch_out;  // of the next tile; of this one
 };
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

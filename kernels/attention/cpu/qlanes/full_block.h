@@ -17,7 +17,9 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     score_block<Compute, N>(b.keys, 0, keys, b.q_words, w.q + j * kLanes, w.s + j * kLanes, maximum + j,
                             [&](int first, int last) __attribute__((always_inline)) {
-                              if (j == 0) b.fetch_v.fetch(first, last);
+                              if (j != 0) return;
+                              b.fetch_v.fetch(first, last);
+                              b.fetch_q.fetch(first, last);
                             });
   });
   b.copy.run();
@@ -48,7 +50,10 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   vector_groups(0, vectors, [&]<int N>(int j) __attribute__((always_inline)) {
     value_block<Compute, N>(w.s + j * kLanes, b.v, 0, words, w.o + j * kLanes, b.o_rows, started ? alpha + j : nullptr,
                             [&](int first, int last) __attribute__((always_inline)) {
-                              if (j == 0) b.fetch_k.fetch(first * kTileK / b.o_rows, last * kTileK / b.o_rows);
+                              if (j != 0) return;
+                              const int begin = first * kTileK / b.o_rows, end = last * kTileK / b.o_rows;
+                              b.fetch_k.fetch(begin, end);
+                              b.fetch_out.fetch<1>(begin, end);
                             });
   });
 }
