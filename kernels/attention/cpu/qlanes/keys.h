@@ -45,9 +45,14 @@ TILEKILN_INLINE void prefetch_rows(const char* rows, i64 stride, int count, i64 
   }
 }
 
-// Tiles of queries that read one key head.
+// Tiles of queries that read a block of one key head, about.
 template <class Problem, class Unit> TILEKILN_INLINE i64 tiles_of_head(const Problem& a, const Unit& u) {
-  return i64(u.seqlen_q + kTileQ - 1) / kTileQ * (a.nhead_q / a.nhead_k);
+  i64 tiles = i64(u.seqlen_q + kTileQ - 1) / kTileQ;
+  if (a.features.mask && a.window_left >= 0 && a.window_right >= 0) {
+    const i64 seen = (i64(a.window_left) + a.window_right) / kTileK + 1;
+    if (seen < tiles) tiles = seen;
+  }
+  return tiles * (a.nhead_q / a.nhead_k);
 }
 
 class DenseKeys {
