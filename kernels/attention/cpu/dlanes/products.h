@@ -71,6 +71,7 @@ struct HeadRows {
   int chunk;             // keys that O is loaded for
   int fetch_shift;       // log2 of the keys of one FetchRows; of several rows of a key head not 0
   FetchInto fetch_into;  // looked at where one key head has several rows
+  bool by_head;          // of several key heads: each by itself over a block, else all of them key by key
 
   TILEKILN_INLINE int fetch_keys() const { return 1 << fetch_shift; }
 };
@@ -85,6 +86,20 @@ struct FetchRows {
   TILEKILN_INLINE FetchRows from(i64 row) const { return {first + u64(row) * step, step}; }
 };
 constexpr int kFetchKeys = 16;
+
+// Calls f(first row of the head, its rows, their FetchRows, the unit as if it had that head alone) for every key head. `fetch`: by
+// head, then by kFetchKeys keys.
+template <class F>
+TILEKILN_INLINE void each_head(const char* const* rows, const FetchRows* fetch, int keys, i64 head, const HeadRows& a,
+                               F&& f) {
+  HeadRows one = a;
+  one.heads_k = 1, one.by_head = false;
+  const char* at[kMostKeys];
+  for (int h = 0; h < a.heads_k; ++h, fetch += (keys + kFetchKeys - 1) / kFetchKeys) {
+    for (int i = 0; i < keys; ++i) at[i] = rows[i] + h * head;
+    f(h * a.group, at, fetch, one);
+  }
+}
 
 template <int Bytes> TILEKILN_INLINE void fetch_lines(u64 at, FetchInto into = FetchInto::l1) {
   if (into == FetchInto::l1) {

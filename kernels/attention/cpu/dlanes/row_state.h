@@ -107,9 +107,10 @@ class RowState {
     }
     for (int i = 0; i < keys; ++i) {
       __builtin_memcpy(w_.o_before, w_.o, size * sizeof(float));
-      const FetchRows nothing{u64(v[i]), 0};
+      FetchRows nothing[kMaxStreamRows];
+      for (int h = 0; h < heads_.heads_k; ++h) nothing[h] = {u64(v[i]), 0};
       const float* const p = pairs ? (const float*)((const bf16*)w_.s + i) : w_.s + i;
-      values(w_.o, v + i, &nothing, 1, p, same, heads_);
+      values(w_.o, v + i, nothing, 1, p, same, heads_);
       for (int r = 0; r < rows_; ++r) {
         const Seen seen = seen_by(r, key, keys);
         if (i < seen.last && (i < seen.sink || i >= seen.first)) continue;
@@ -155,12 +156,13 @@ class RowState {
   // A row of Q into scratch. Rows in twos are interleaved by half registers: half a register of the first row, then half a
   // register of the second.
   void load_q(int r, const void* from) {
-    if (!twos_ || heads_.heads_k > 1 || (heads_.group % 2 && r == heads_.group - 1))
+    const int in_group = r % heads_.group;
+    if (!twos_ || (heads_.heads_k > 1 && !heads_.by_head) || (heads_.group % 2 && in_group == heads_.group - 1))
       return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
     constexpr int kHalf = kLanes / 2;
     alignas(64) float words[kMaxHdim];
     storage_.load_q(words, from, 0, 1, a_.hdim_q);
-    float* const to = w_.q + r / 2 * 2 * heads_.q_width + r % 2 * kHalf;
+    float* const to = w_.q + (r - in_group % 2) * heads_.q_width + in_group % 2 * kHalf;
     for (int i = 0; i < heads_.q_width / kHalf; ++i)
       __builtin_memcpy(to + i * kLanes, words + i * kHalf, kHalf * sizeof(float));
   }

@@ -21,6 +21,12 @@ using Scores = void (*)(float* s, const char* const* k, const FetchRows* fetch, 
 
 template <class Row>
 void scores(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q, const HeadRows& a) {
+  if (a.by_head) {
+    return each_head(k, fetch, keys, a.k_head, a,
+                     [&](int row, const char* const* rows, const FetchRows* next, const HeadRows& one) {
+                       scores<Row>(s + row * kMostKeys, rows, next, keys, q + row * a.q_width, one);
+                     });
+  }
   if (a.heads_k > 1) return (a.group == 1 ? score_heads<Row, 1, 1> : score_heads<Row, 4, 2>)(s, k, fetch, keys, q, a);
   const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, step = Row::kTwos && a.group > 1 ? kPairKeys : kLanes;
   const char* last[kLanes];  // the last keys, the very last one repeated

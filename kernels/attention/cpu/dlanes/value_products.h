@@ -65,6 +65,12 @@ template <class T, int R, int N> struct ValuePairSums {
 template <template <class, int, int> class Sums, class T, int MostRows>
 void values(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p, const float* alpha,
             const HeadRows& a) {
+  if (MostRows > 1 && a.by_head) {
+    return each_head(
+        v, fetch, keys, a.v_head, a, [&](int row, const char* const* rows, const FetchRows* next, const HeadRows& one) {
+          values<Sums, T, MostRows>(o + row * a.o_width, rows, next, keys, p + row * kMostKeys, alpha + row, one);
+        });
+  }
   constexpr int kPairBytes = 2 * kLanes * int(sizeof(T));
   const int pairs = (a.hdim_v + 2 * kLanes - 1) / (2 * kLanes);
   for (int r = 0; r < a.heads_k * a.group; ++r) {
