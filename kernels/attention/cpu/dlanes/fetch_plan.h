@@ -1,7 +1,7 @@
 // When: how many keys a block of decode has, and how far ahead of their use its rows are fetched.
 #pragma once
 
-#include "kernels/attention/cpu/dlanes/row_state.h"
+#include "kernels/attention/cpu/dlanes/row_results.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 

@@ -2,64 +2,13 @@
 // to 4 rows of P.
 #pragma once
 
-#include "kernels/attention/cpu/dlanes/products.h"
+#include "kernels/attention/cpu/dlanes/value_sums.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 // o: rows of o_width. v, fetch: as k and fetch of Scores. p: rows of kMostKeys floats, or of as many bf16 at the same distance.
 using Values = void (*)(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p,
                         const float* alpha, const HeadRows&);
-
-// P in fp32. R rows, N pairs of registers.
-template <class T, int R, int N> struct ValueSums {
-  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
-                                  i64 offset, i64 key, i64 end, const float* p) {
-    u64 next = fetch.first + u64(offset);
-    for (; key < end; ++key, next += fetch.step) {
-      const char* const row = v[key] + offset;
-      vf x[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast(p[r * kMostKeys + key]);
-      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
-        vf a, b;
-        fetch_lines<2 * kLanes* int(sizeof(T))>(next + i * 2 * kLanes * sizeof(T), into);
-        ValueRow<T>::load_two(row + i * 2 * kLanes * sizeof(T), a, b);
-        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          sum[r][2 * i] = fma(x[r], a, sum[r][2 * i]);
-          sum[r][2 * i + 1] = fma(x[r], b, sum[r][2 * i + 1]);
-        }
-      }
-    }
-  }
-};
-
-#if TILEKILN_PAIRS
-// P in bf16, two keys at a time; a last key without another is paired with 0.
-template <class T, int R, int N> struct ValuePairSums {
-  static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
-                                  i64 offset, i64 key, i64 end, const float* p) {
-    u64 next = fetch.first + u64(offset);
-    const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
-      const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
-      constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));
-      fetch_lines<kBytes>(next, into);
-      if constexpr (Both) fetch_lines<kBytes>(next + fetch.step, into);
-      vf x[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[r] = broadcast_word((const bf16*)(p + r * kMostKeys) + key);
-      TILEKILN_UNROLL(8) for (int i = 0; i < N; ++i) {
-        vf low, high;
-        interleave_lanes(load_halves(one + i * 2 * kLanes), Both ? load_halves(two + i * 2 * kLanes) : zero_halves(),
-                         low, high);
-        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-          sum[r][2 * i] = dot_pair(sum[r][2 * i], low, x[r]);
-          sum[r][2 * i + 1] = dot_pair(sum[r][2 * i + 1], high, x[r]);
-        }
-      }
-    };
-    for (; key + 1 < end; key += 2, next += 2 * fetch.step) two_keys.template operator()<true>();
-    if (key < end) two_keys.template operator()<false>();
-  }
-};
-#endif
 
 // MostRows: 1 where each key head has one row; 4 for any number of rows, taken four, two and one at a time.
 template <template <class, int, int> class Sums, class T, int MostRows>

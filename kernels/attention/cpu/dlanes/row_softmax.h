@@ -1,0 +1,41 @@
+// S of a block to P: masks, the running maximum and sum.
+#pragma once
+
+#include "kernels/attention/cpu/dlanes/row_start.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+// Which of the keys [key, key + keys) row r sees.
+inline Seen RowState::seen_by(int r, i64 key, int keys) const {
+  const auto clamp = [&](i64 x) { return int(x < 0 ? 0 : x > keys ? keys : x); };
+  const i64 row = u_.row + window_.shift + r / u_.heads;
+  return {clamp(row - window_.left - key), clamp(row + window_.right + 1 - key), clamp(window_.sink - key)};
+}
+
+inline void RowState::softmax(i64 key, int keys, bool pairs, float* alpha) {
+  const float k_scale = descales_.blocked() ? descales_.k[descales_.at(key)] : 1.f;
+  const float gain = descales_.blocked() ? descales_.v_blocks[descales_.at(key)] : 1.f;
+  hides_ = false;
+  for (int r = 0; r < rows_; ++r) {
+    const i64 row = u_.row + window_.shift + r / u_.heads;
+    Score x = score_[r];
+    x.c *= k_scale;
+    x.keys = keys;
+    x.distance = row - key;
+    x.bias = bias_[r] + storage_.bias_bytes * key;
+    const Seen seen = seen_by(r, key, keys);
+    hides_ |= seen.last < keys || seen.first > seen.sink;
+    float* s = w_.s + r * kMostKeys;
+    const vf top = stage_(s, x, seen, m_[r]);
+    alpha[r] = 1;
+    if (any_above(top, broadcast(m_[r]))) {  // seldom after the first blocks
+      const float m = __builtin_ceilf(highest(top));
+      alpha[r] = __builtin_exp2f(m_[r] - m);
+      m_[r] = m;
+    }
+    const vf sum = pairs ? probability_row<bf16>(s, keys, m_[r], gain) : probability_row<float>(s, keys, m_[r], gain);
+    store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
+  }
+}
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
