@@ -47,10 +47,11 @@ struct Operands {
   void* to;
   i64 to_row;    // elements
   bool as_bf16;  // what is stored, of pairs of bf16 alone; else sums as they are
-  // What is wanted next, asked for a line with each word: 8 lines, then as many of the next row.
+  // What is wanted next, asked for a line with each word, and another so many bytes behind it: 8 times, then as often of the next row.
   const char* ahead;
-  i64 ahead_line, ahead_row;  // bytes
-  const int* starts;          // where the sums of each row begin, without `from`: quads of int8 alone
+  i64 ahead_line, ahead_row, ahead_second;  // bytes
+  i64 own_ahead;      // bytes of the panel itself that are asked for ahead of what is multiplied, instead; 0: none
+  const int* starts;  // where the sums of each row begin, without `from`: quads of int8 alone
 };
 
 // B: what the panel holds, widened on the way where it is not words.
@@ -85,12 +86,18 @@ template <class Compute, int R, int N, class B = float> TILEKILN_INLINE void blo
     b += b_word;
   };
   i64 w = o.words;
-  if (o.ahead) {
+  if (o.own_ahead) {
+    for (; w > 0; --w) {
+      TILEKILN_UNROLL(4)
+      for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b + j * kLanes) + o.own_ahead, 0, 3);
+      word();
+    }
+  } else if (o.ahead) {
     const char* ahead = o.ahead;
     for (; w >= 8; w -= 8, ahead += o.ahead_row) {
       const char* line = ahead;
       TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
-        __builtin_prefetch(line, 0, 2);
+        __builtin_prefetch(line, 0, 3), __builtin_prefetch(line + o.ahead_second, 0, 3);
         word();
       }
     }

@@ -33,7 +33,7 @@ struct ReadyWords {
 struct Int8Panels {
   static constexpr int kWords = 1, kStep = kLaneBytes;
   template <int V> static TILEKILN_INLINE vf get(const float* p) {
-    __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+    __builtin_prefetch((const char*)p + kAheadBytes, 0, 3);
     return load_unaligned(p);
   }
 };
@@ -41,7 +41,7 @@ struct Int4Panels {
   static constexpr int kWords = 2, kStep = kLaneBytes;
   template <int V> static TILEKILN_INLINE vf get(const float* p) {
     if constexpr (V == 1) return high_nibbles(load_unaligned(p));
-    __builtin_prefetch((const char*)p + kAheadBytes, 0, 2);
+    __builtin_prefetch((const char*)p + kAheadBytes, 0, 3);
     return low_nibbles(load_unaligned(p));
   }
 };

@@ -37,7 +37,12 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
   const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool ready = p.b_panels && (!s.b_panels || stored);
-  const i64 usual_words = tiles > 1 ? kTileWords : ready && unit_rows <= kFewRows ? kFewRowsWords : kLoneWords;
+  const int block_rows = stored ? kStoredRows : kRows;
+  const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
+  const i64 usual_words = tiles > 1                        ? kTileWords
+                          : streamed                       ? kStreamWords
+                          : ready && unit_rows <= kFewRows ? kFewRowsWords
+                                                           : kLoneWords;
   const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
   const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
   const bool in_place =
@@ -104,6 +109,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               s.a_lanes(x.a + i * o.words * kPanel, from, p.lda, least(m1 - m, kPanel), k1 - k0);
             }
           }
+          const i64 all_words = o.words;
+          const int all_blocks = (m1 - m0 + block_rows - 1) / block_rows;
           for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
             const int columns = least(u.n1 - n, kPanel);
             o.b_word = kPanel;
@@ -117,57 +124,70 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             } else {
               pack(x.b, n, k0, k1), o.b = x.b;
             }
-            const int block_rows = stored ? kStoredRows : kRows;
-            int blocks = (m1 - m0 + block_rows - 1) / block_rows;
-            // What the next panel is, or is packed from, spread over the blocks of this one.
-            o.ahead = nullptr;
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
             const bool half = kHalfRows > 0 && !stored && columns <= kPanel / 2;
             const bool more = !packed && !stored && !half && m1 - m0 > kRows && next_k < chunk_end;
-            if (ready && more) {
-              o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
-              o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
-              o.ahead_row = 8 * o.ahead_line;
-            } else if (more && p.b_columns) {
-              o.ahead = (const char*)p.b + (next * p.ldb + next_k) * s.bytes;
-              o.ahead_line = 64, o.ahead_row = p.ldb * s.bytes;
-            }
-            i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
-            for (int m = m0; m < m1; --blocks) {
-              int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
-              const bool of_half = half && m1 - m >= kHalfRows;
-              if (of_half) rows = kHalfRows, blocks = 1 + (m1 - m - kHalfRows + kRows - 1) / kRows;
-              o.a = a + (m - m0) * o.a_row;
-              if (a_group) {
-                const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
-                if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
-                o.a = a + group * a_group + inside * 4;
+            const bool stream = streamed && !half;
+            const i64 stretch = stream && all_blocks > 1 ? kStretchWords : all_words;
+            const float* const panel_b = o.b;
+            i64 w = 0;
+            do {  // along k
+              o.words = least(stretch, all_words - w), o.b = panel_b + w * o.b_word;
+              const bool begins = first && w == 0, ends = last && w + o.words == all_words;
+              int blocks = all_blocks;
+              // What the next panel is, or is packed from, spread over the blocks of this one.
+              o.ahead = nullptr, o.ahead_second = 0;
+              o.own_ahead = stream && all_blocks == 1 ? kStreamAhead : 0;
+              if (stream && all_blocks > 1) {
+                o.ahead = (const char*)(o.b + kStretchWords * kPanel);
+                o.ahead_second = 64, o.ahead_line = 128, o.ahead_row = 8 * o.ahead_line;
+              } else if (!stream && ready && more) {
+                o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
+                o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
+                o.ahead_row = 8 * o.ahead_line;
+              } else if (more && p.b_columns) {
+                o.ahead = (const char*)p.b + (next * p.ldb + next_k) * s.bytes;
+                o.ahead_line = 64, o.ahead_row = p.ldb * s.bytes;
               }
-              float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
-              o.from = first ? nullptr : sums, o.from_row = kUnitColumns;
-              const bool direct = last && storable && (columns == kPanel || (of_half && columns == kPanel / 2));
-              o.starts = kFlipped && first ? x.starts + (m - m0) : nullptr;
-              o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
-              if (direct)
-                o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
-              else if (last)
-                o.to = x.block, o.to_row = kPanel;
-              if (stored)
-                s.stored(o, rows);
-              else if (of_half && rows == kHalfRows)
-                half_product<Compute>(o);
-              else if (rows == kRows)
-                block_product<Compute, kRows, kBlockVectors>(o);
-              else
-                rows_product<Compute>(o, rows);
-              if (last && !direct) finish.block(p, x.block, m, n, rows, columns);
-              if (o.ahead) {
-                ahead_rows -= o.words / 8;
-                o.ahead = ahead_rows > 0 ? o.ahead + o.words / 8 * o.ahead_row : nullptr;
+              i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
+              for (int m = m0; m < m1; --blocks) {
+                int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
+                const bool of_half = half && m1 - m >= kHalfRows;
+                if (of_half) rows = kHalfRows, blocks = 1 + (m1 - m - kHalfRows + kRows - 1) / kRows;
+                o.a = a + (m - m0) * o.a_row + w * o.a_word;
+                if (a_group) {
+                  const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
+                  if (inside + rows > kPanel) rows = kPanel - inside, ++blocks;
+                  o.a = a + group * a_group + inside * 4 + w * o.a_word;
+                }
+                float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
+                o.from = begins ? nullptr : sums, o.from_row = kUnitColumns;
+                const bool direct = ends && storable && (columns == kPanel || (of_half && columns == kPanel / 2));
+                o.starts = kFlipped && begins ? x.starts + (m - m0) : nullptr;
+                o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
+                if (direct)
+                  o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
+                else if (ends)
+                  o.to = x.block, o.to_row = kPanel;
+                if (stored)
+                  s.stored(o, rows);
+                else if (of_half && rows == kHalfRows)
+                  half_product<Compute>(o);
+                else if (rows == kRows)
+                  block_product<Compute, kRows, kBlockVectors>(o);
+                else
+                  rows_product<Compute>(o, rows);
+                if (ends && !direct) finish.block(p, x.block, m, n, rows, columns);
+                if (o.ahead) {
+                  ahead_rows -=
+                      stream ? o.words / 2 : o.words / 8;  // the lines of a stretch are asked for by two blocks
+                  o.ahead = ahead_rows > 0 ? o.ahead + o.words / 8 * o.ahead_row : nullptr;
+                }
+                m += rows;
               }
-              m += rows;
-            }
+              w += stretch;
+            } while (w < all_words);
           }
           k0 = k1;
         } while (k0 < chunk_end);
