@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 
 import ml_dtypes
 import numpy as np
 import pytest
 
-from tests.executor.ptx.small import kernel, lanes
+from tests.executor.ptx.small import HEAD, kernel, lanes
 from tools.executor.ptx.module import FaultError, Module, reads, writes
 
 NUMBERS = np.random.default_rng(15)
@@ -77,6 +78,51 @@ def test_shifts_clamp() -> None:
     assert np.array_equal(
         lanes("shr.u32", "rrr", a, by, result=U), np.where(inside, a >> np.minimum(by, 31), 0).astype(U)
     )
+
+
+def bit_string(word: int, bits: int) -> str:
+    return f"{int(word):0{bits}b}"
+
+
+@pytest.mark.parametrize("kind", [U, UL])
+def test_bits_are_counted_and_turned(kind: type) -> None:
+    a, bits, letter = words(kind), 8 * np.dtype(kind).itemsize, "r" if kind is U else "d"
+    written = [bit_string(word, bits) for word in a]
+    counts = {"popc": [one.count("1") for one in written], "clz": [len((one + "1").split("1")[0]) for one in written]}
+    for opcode, expected in counts.items():
+        made = lanes(f"{opcode}.b{bits}", f"r{letter}", a, result=U)
+        assert made.tolist() == expected, opcode
+    made = lanes(f"brev.b{bits}", letter * 2, a, result=kind)
+    assert made.tolist() == [int(one[::-1], 2) for one in written]
+
+
+def test_fields_are_extracted() -> None:
+    a, at, count = words(U), np.arange(32, dtype=U) * 5 % 37, np.arange(32, dtype=U) * 7 % 35
+    for kind in "us":
+        expected = []
+        for word, begin, length in zip(a.tolist(), at.tolist(), count.tolist(), strict=True):
+            sign = kind == "s" and length and word >> min(begin + length - 1, 31) & 1
+            held = [word >> begin + bit & 1 if begin + bit < 32 else sign for bit in range(min(length, 32))]
+            expected.append(sum(int(bit) << i for i, bit in enumerate([*held, *[sign] * (32 - len(held))])))
+        assert lanes(f"bfe.{kind}32", "rrrr", a, at, count, result=U).tolist() == expected
+
+
+def test_lanes_are_matched() -> None:
+    for kind, letter in ((U, "r"), (UL, "d")):
+        a = (NUMBERS.integers(0, 4, 32).astype(kind) << kind(8 * np.dtype(kind).itemsize - 8)).astype(kind)
+        expected = [sum(int(a[j] == a[k]) << j for j in range(32)) for k in range(32)]
+        bits = 8 * np.dtype(kind).itemsize
+        assert lanes(f"match.any.sync.b{bits}", f"r{letter}", a, result=U, tail=", -1").tolist() == expected
+        for same in (False, True):
+            a = np.full(32, 7, kind)
+            a[5] = 7 if same else 8
+            made = lanes(f"match.all.sync.b{bits}", f"r{letter}", a, result=U, tail=", -1")
+            assert made.tolist() == [0xFFFFFFFF * same] * 32
+    body = "setp.lt.u32 p1, r0, 16; @p1 bra low; bra out; low: match.all.sync.b32 r1|p2, 3, 0xffff; "
+    body += "selp.u32 r2, r1, 0, p2; mul.wide.u32 d2, r0, 4; add.s64 d2, d2, d0; st.global.u32 [d2], r2; out:"
+    made = np.zeros(16, U)
+    Module(kernel(body, 1)).launch("k", (1,), (32,), [writes(made)])
+    assert made.tolist() == [0xFFFF] * 16
 
 
 def test_bytes_are_permuted() -> None:
@@ -255,6 +301,30 @@ UNKNOWN = {
     "[r4], h1": "the modifier .multicast::cluster is unknown",
     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1]": "the mbarrier must lie in .shared::cta",
     "cvt.rn.f32.f16.sat f1, h1": "the conversion is unknown",
+    "add.f64 d1, d2, d3": "the type .f64 is unknown",
+    "fma.rn.f64 d1, d2, d3, d4": "the type is unknown here",
+    "mul.f64 d1, d2, d3": "the modifier .f64 is unknown",
+    "setp.lt.f64 p1, d1, d2": "the type .f64 is unknown",
+    "ld.global.f64 d1, [d0]": "the type .f64 is unknown",
+    "cvt.f64.f32 d1, f1": "the type .f64 is unknown",
+    "mov.f64 d1, 0d3FF0000000000000": "the constant 0d3FF0000000000000 is unknown",
+    "red.global.add.f64 [d0], d1": "the type .f64 is unknown",
+    "abs.s16 h1, h2": "the type is unknown here",
+    "abs.f16 h1, h2": "the type is unknown here",
+    "neg.f16 h1, h2": "the type is unknown here",
+    "setp.lt.f16 p1, h1, h2": "the type is unknown here",
+    "setp.eq.b8 p1, h1, h2": "the type is unknown here",
+    "shr.f16 h1, h2, 1": "the type is no integer's",
+    "add.f16 h1, h2, h3": "the type is no integer's",
+    "bfe.u64 d1, d2, r1, r2": "the modifier .u64 is unknown",
+    "match.any.sync.b16 r1, h1, -1": "the modifier .b16 is unknown",
+    "match.any.sync.b32 r1|p1, r2, -1": "it has 4 operands, must have 3",
+    "brev.u32 r1, r2": "the modifier .u32 is unknown",
+    "bfind.u32 r1, r2": "the opcode bfind is unknown",
+    "ld.global.u32 r1, [d0+x]": "the offset x is unknown",
+    "call (r1), f, (r2)": "the opcode call is unknown",
+    "mov.u32 r1, %clock": "the operand %clock is unknown",
+    "st.shared.u32 [array], 1": "the operand array is unknown",
 }
 
 
@@ -265,6 +335,48 @@ def test_what_is_unknown_is_refused_with_its_line(line: str) -> None:
     assert caught.value.kind == "DECODE"
     assert UNKNOWN[line] in str(caught.value)
     assert line in str(caught.value)
+
+
+def test_shared_variables_of_a_module_are_each_kernels_own() -> None:
+    """Outside of kernels: two that name one have it at their own place, before dynamic memory; a third has none."""
+    text = kernel(
+        "mov.u32 r1, own; mov.u32 r2, both; mov.u32 r3, more; st.shared.u32 [r2], r0; st.shared.u32 [r1+36], r0; "
+        "sub.s32 r4, r1, r2; abs.s32 r4, r4; st.global.v2.u32 [d0], {r3, r4};",
+        1,
+    )
+    first, second, third = (
+        text.removeprefix(HEAD).replace(" k(", f" {name}(").replace("k_param", f"{name}_param") for name in "abc"
+    )
+    variables = ".shared .align 8 .b8 own[40];\n.shared .align 4 .b8 both[400];\n.extern .shared .align 16 .b8 more[];\n"
+    module = Module(f"{HEAD}{variables}{first}{second}{third.replace('both', 'own')}")
+    for name, dynamic, apart in (("a", 1024 + 448, (40, 400)), ("b", 1024 + 448, (40, 400)), ("c", 1024 + 48, (0,))):
+        made = np.zeros(2, U)
+        module.launch(name, (1,), (1,), [writes(made)], shared_bytes=64)
+        assert made[0] == dynamic, name
+        assert made[1] in apart
+
+
+OUTSIDE = {
+    ".global .align 4 .b8 table[16];": "global variables are unknown here",
+    ".visible .func f() { ret; }": "the directive is unknown",
+    ".shared .align 4 .b8 tile[];": "shared memory has no size",
+    ".shared .align x .b8 tile[4];": "the number x is unknown",
+    ".const .align 1 .b8 table[2] = {1, 2, 3};": "the list is longer than the variable",
+    ".const .align 4 .u32 table[2] = {1, 2};": "constants are lists of bytes here",
+    ".tex .u64 image;": "the directive is unknown",
+}
+
+
+@pytest.mark.parametrize("line", OUTSIDE)
+def test_what_is_unknown_outside_of_kernels_is_refused_with_its_line(line: str) -> None:
+    with pytest.raises(FaultError, match=f"^DECODE: {OUTSIDE[line]}: .*{re.escape(line[-12:-1])}"):
+        Module(kernel("").replace(".visible", f"{line}\n.visible"))
+
+
+def test_shared_memory_behind_a_use_of_the_dynamic_is_refused() -> None:
+    text = kernel("mov.u32 r1, more; .shared .b8 late[16];").replace(HEAD, f"{HEAD}.extern .shared .b8 more[];\n")
+    with pytest.raises(FaultError, match=r"declared behind a use of the dynamic one: \.shared \.b8 late\[16\]"):
+        Module(text)
 
 
 def test_a_kernel_of_clusters_is_refused_with_its_line() -> None:

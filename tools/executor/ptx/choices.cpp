@@ -176,6 +176,7 @@ OPCODE("setp", {
     run = is ? compare<i32, u32> : compare<u32, u32>;
   else if (type.bytes == 2)
     run = is ? compare<i16, u32> : compare<u16, u32>;
+  if (!run || type.kind == 'h') d.refuse("the type is unknown here");
   d.end(3, 4, run);
   d.predicate(0);
   if (d.in.operands == 4) d.predicate(1);
@@ -183,6 +184,7 @@ OPCODE("setp", {
 });
 OPCODE("selp", {
   const Type type = type_of(d, d.next());
+  if (type.bytes < 2) d.refuse("the type is unknown here");
   d.end(4, type.bytes == 8 ? select<u64> : select<u32>);
   d.values(0, 3, type.bytes, type.kind == 'f');
   d.predicate(3);
@@ -194,6 +196,7 @@ OPCODE("mov", {
     d.predicate(0), d.predicate(1);
     return;
   }
+  if (type.bytes < 2) d.refuse("the type is unknown here");
   d.in.a = type.bytes;
   const bool from_list = d.in.operands > 1 && d.in.operand[1].kind == Kind::list;
   const bool to_list = d.in.operands > 1 && d.in.operand[0].kind == Kind::list;

@@ -1,4 +1,5 @@
 // PTX ISA 9.0: "Integer Arithmetic Instructions", "Logic and Shift Instructions", and prmt and bfi.
+#include <algorithm>
 #include <type_traits>
 
 #include "integers.h"
@@ -80,6 +81,22 @@ Step insert_bits(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+template <bool kSigned> Step field(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  map3<u32, u32, u32>(warp, in, lanes, [](u32 a, u32 b, u32 c) {
+    const u32 from = b & 0xff, count = c & 0xff;
+    const u32 sign = kSigned && count ? a >> std::min(from + count - 1, 31u) & 1 : 0;
+    u32 made = 0;
+    for (u32 bit = 0; bit < 32; bit++) made |= (bit < count && from + bit < 32 ? a >> (from + bit) & 1 : sign) << bit;
+    return made;
+  });
+  return Step::next;
+}
+u64 reversed(u64 a) {
+  u64 made = 0;
+  for (int bit = 0; bit < 64; bit++) made |= (a >> bit & 1) << (63 - bit);
+  return made;
+}
+
 }  // namespace
 
 namespace integers {
@@ -105,11 +122,13 @@ void div(Decode& d, const Type& type) {
 }
 
 void abs(Decode& d, const Type& type) {
+  if (type.kind != 's' || type.bytes == 2) d.refuse("the type is unknown here");
   finish(
       d, type, 2,
       type.bytes == 8 ? Handler(UNARY(i64, a < 0 ? -u64(a) : u64(a))) : Handler(UNARY(i32, a < 0 ? -u32(a) : u32(a))));
 }
 void neg(Decode& d, const Type& type) {
+  if (type.kind != 's') d.refuse("the type is unknown here");
   finish(d, type, 2,
          type.bytes == 8   ? Handler(UNARY(u64, -a))
          : type.bytes == 4 ? Handler(UNARY(u32, -a))
@@ -230,7 +249,7 @@ OPCODE("shl", {
 });
 OPCODE("shr", {
   const Type type = type_of(d, d.next());
-  if (type.kind == 'f') d.refuse("the type is no integer's");
+  if (type.kind != 'b' && type.kind != 's' && type.kind != 'u') d.refuse("the type is no integer's");
   const bool is_signed = type.kind == 's';
   d.end(3, type.bytes == 8   ? (is_signed ? shift_right<i64> : shift_right<u64>)
            : type.bytes == 4 ? (is_signed ? shift_right<i32> : shift_right<u32>)
@@ -249,13 +268,30 @@ OPCODE("bfi", {
   d.end(5, insert_bits);
   d.values(0, 5, 4);
 });
-OPCODE("popc", {
-  if (d.next() != "b32") d.refuse("the width is unknown");
-  d.end(2, [](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
-    map1<u32, u32>(warp, in, lanes, [](u32 a) { return u32(__builtin_popcount(a)); });
-    return Step::next;
-  });
-  d.values(0, 2, 4);
+/// A field of a: c bits from bit b on, behind them copies of its last (.s32) or zeros.
+OPCODE("bfe", {
+  const bool is_signed = d.one_of({"u32", "s32"}) == 1;
+  d.end(4, is_signed ? field<true> : field<false>);
+  d.values(0, 4, 4);
 });
+
+/// Of 32 or 64 bits to 32: popc and clz; brev keeps the width.
+#define BITS(name, expression32, expression64, wide)                                \
+  OPCODE(name, {                                                                    \
+    const bool is_wide = d.one_of({"b32", "b64"}) == 1;                             \
+    d.end(2, is_wide ? Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) { \
+            map1<wide, u64>(warp, in, lanes, [](u64 a) { return wide(expression64); }); \
+            return Step::next;                                                      \
+          })                                                                        \
+                     : Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) { \
+                         map1<u32, u32>(warp, in, lanes, [](u32 a) { return u32(expression32); }); \
+                         return Step::next;                                         \
+                       }));                                                         \
+    d.value(0, is_wide ? int(sizeof(wide)) : 4);                                    \
+    d.value(1, is_wide ? 8 : 4);                                                    \
+  })
+BITS("popc", __builtin_popcount(a), __builtin_popcountll(a), u32);
+BITS("clz", a ? __builtin_clz(a) : 32, a ? __builtin_clzll(a) : 64, u32);
+BITS("brev", reversed(a) >> 32, reversed(a), u64);
 
 }  // namespace ptx

@@ -48,6 +48,15 @@ std::string trimmed(const std::string& text) {
   fail("DECODE: %s: %.600s", why.c_str(), trimmed(line).c_str());
 }
 
+/// A whole number with nothing but room around it, below 2^32.
+u32 count_of(const std::string& text, const std::string& line) {
+  const std::string number = trimmed(text);
+  char* end = nullptr;
+  const u64 made = number.empty() || !std::isdigit(u8(number[0])) ? ~0ull : std::strtoull(number.c_str(), &end, 0);
+  if (made > ~0u || *end) refuse(line, "the number " + number + " is unknown");
+  return u32(made);
+}
+
 class Parser {
  public:
   Parser(Module& module, const std::string& text) : module_(module), text_(text) {}
@@ -70,6 +79,7 @@ class Parser {
   std::unordered_map<std::string, int> labels_;
   std::unordered_map<std::string, u32> parameters_, shared_;
   std::vector<std::pair<int, std::string>> jumps_;
+  bool dynamic_ = false;  // the kernel's dynamic shared memory has its place
 
   void skip() {
     for (;;) {
@@ -126,7 +136,7 @@ class Parser {
     const std::vector<std::string> parts = words(text);
     for (size_t k = 0; k < parts.size(); k++) {
       if (parts[k] == ".align" && k + 1 < parts.size()) {
-        made.alignment = u32(std::stoul(parts[++k]));
+        made.alignment = count_of(parts[++k], text);
       } else if (parts[k][0] == '.') {
         element = bytes_of(parts[k], text);
         made.alignment = std::max(made.alignment, element);
@@ -143,7 +153,7 @@ class Parser {
     if (bracket != std::string::npos) {
       const std::string count = made.name.substr(bracket + 1, made.name.find(']') - bracket - 1);
       made.open = count.empty();
-      made.bytes = count.empty() ? 0 : element * u32(std::stoul(count));
+      made.bytes = count.empty() ? 0 : element * count_of(count, text);
       made.name.resize(bracket);
     }
     return made;
@@ -172,6 +182,10 @@ class Parser {
       const Variable made = variable(until(';').substr(15));
       if (!made.open) refuse(line, "dynamic shared memory has no size");
       module_.symbols[made.name] = {SHARED, 0, 0, made.alignment, {}};
+    } else if (starts(".shared")) {
+      const Variable made = variable(until(';').substr(7));
+      if (made.open) refuse(line, "shared memory has no size");
+      module_.symbols[made.name] = {SHARED, 0, made.bytes, made.alignment, {}};
     } else {
       refuse(line, "the directive is unknown");
     }
@@ -186,13 +200,12 @@ class Parser {
                   std::vector<u8>(made.bytes)};
     if (equals != std::string::npos) {
       if (text.find(".b8") == std::string::npos) refuse(text, "constants are lists of bytes here");
+      const size_t open = text.find('{'), close = text.find('}');
+      if (open == std::string::npos || close == std::string::npos) refuse(text, "constants are lists of bytes here");
       size_t k = 0;
-      for (size_t at = text.find('{') + 1; at < text.size() && text[at] != '}';) {
-        size_t used = 0;
+      for (const std::string& byte : split(text.substr(open + 1, close - open - 1))) {
         if (k >= symbol.bytes.size()) refuse(text, "the list is longer than the variable");
-        symbol.bytes[k++] = u8(std::stoi(text.substr(at), &used));
-        at += used;
-        while (at < text.size() && (text[at] == ',' || std::isspace(u8(text[at])))) at++;
+        symbol.bytes[k++] = u8(count_of(byte, text));
       }
     }
     module_.const_bytes = symbol.offset + made.bytes;
@@ -209,6 +222,7 @@ class Parser {
     const std::string list = until(')');
     scopes_.assign(1, {});
     ranges_.clear(), labels_.clear(), parameters_.clear(), shared_.clear(), jumps_.clear();
+    dynamic_ = false;
     for (size_t from = 0; from < list.size();) {
       size_t comma = std::min(list.find(',', from), list.size());
       const std::string one = trimmed(list.substr(from, comma - from));
@@ -223,12 +237,13 @@ class Parser {
     while (skip(), at_ < text_.size() && text_[at_] != '{') {
       const std::string line = line_here();
       if (starts(".maxntid"))
-        kernel_->most_threads = u32(std::stoul(line.substr(8)));
+        kernel_->most_threads = threads_of(line.substr(8), line);
       else if (!starts(".minnctapersm"))
         refuse(line, "the directive of a kernel is unknown");
       at_ += line.size();
     }
     at_++;
+    share_module_variables();
     for (u32& offset : kernel_->special) offset = give(4).offset;
     body();
     for (const auto& [index, label] : jumps_) {
@@ -240,6 +255,36 @@ class Parser {
     finish();
     const std::string name = kernel_->name;
     module_.kernels[name] = std::move(kernel);
+  }
+
+  /// "128, 1, 1"
+  static u32 threads_of(const std::string& list, const std::string& line) {
+    u32 product = 1;
+    for (const std::string& side : split(list)) product *= count_of(side, line);
+    return product;
+  }
+
+  /// Variables of shared memory that stand outside of kernels: each kernel that names one has its own.
+  void share_module_variables() {
+    const std::string text = text_.substr(at_, std::min(text_.find(".entry", at_), text_.size()) - at_);
+    const auto inside_a_name = [&](size_t at) {
+      return at < text.size() && (std::isalnum(u8(text[at])) || std::strchr("_$", text[at]));
+    };
+    for (const auto& [name, symbol] : module_.symbols)
+      for (size_t at = 0; symbol.space == SHARED && symbol.size && (at = text.find(name, at)) != std::string::npos;) {
+        const size_t end = at + name.size();
+        if (!inside_a_name(end) && !(at && inside_a_name(at - 1))) {
+          declare_shared(name, symbol.size, symbol.alignment);
+          break;
+        }
+        at = end;
+      }
+  }
+  void declare_shared(const std::string& name, u32 bytes, u32 alignment) {
+    u32& end = kernel_->shared_bytes;
+    end = aligned(std::max(end, u32(kSharedBegin)), alignment);
+    shared_[name] = end;
+    end += bytes;
   }
 
   /// Which registers belong to wgmma, and who else touches them.
@@ -295,11 +340,10 @@ class Parser {
   void statement() {
     if (starts(".reg")) return registers(until(';'));
     if (starts(".shared")) {
+      const std::string line = line_here();
       const Variable made = variable(until(';').substr(7));
-      u32& end = kernel_->shared_bytes;
-      end = aligned(std::max(end, u32(kSharedBegin)), made.alignment);
-      shared_[made.name] = end;
-      end += made.bytes;
+      if (dynamic_) refuse(line, "shared memory is declared behind a use of the dynamic one");
+      declare_shared(made.name, made.bytes, made.alignment);
       return;
     }
     if (starts(".pragma") || starts(".loc")) {  // hints, of which none changes what a kernel computes
@@ -332,7 +376,7 @@ class Parser {
         continue;
       }
       Range range;
-      range.count = u32(std::stoul(name.substr(bracket + 1)));
+      range.count = count_of(name.substr(bracket + 1, name.find('>') - bracket - 1), text);
       range.first = give(bytes);
       for (u32 k = 1; k < range.count; k++) give(bytes);
       ranges_[name.substr(0, bracket)] = range;
@@ -348,11 +392,11 @@ class Parser {
     while (end && std::isdigit(u8(name[end - 1]))) end--;
     const auto range = ranges_.find(name.substr(0, end));
     if (range == ranges_.end() || end == name.size()) return false;
-    const u32 index = u32(std::stoul(name.substr(end)));
+    const u64 index = std::strtoull(name.c_str() + end, nullptr, 10);
     if (index >= range->second.count) return false;
     found = range->second.first;
-    found.number += index;
-    found.offset += index * (found.bytes == 0 ? 1 : found.bytes == 8 ? 256 : 128);
+    found.number += u32(index);
+    found.offset += u32(index) * (found.bytes == 0 ? 1 : found.bytes == 8 ? 256 : 128);
     return true;
   }
 
@@ -382,7 +426,10 @@ class Parser {
       if (made.kind == Kind::address && parts.size() == 1) {
         const size_t plus = parts[0].find('+');
         if (plus != std::string::npos) {
-          made.immediate = std::stoll(parts[0].substr(plus + 1));
+          const std::string by = trimmed(parts[0].substr(plus + 1));
+          char* end = nullptr;
+          made.immediate = std::strtoll(by.c_str(), &end, 0);
+          if (by.empty() || *end) refuse(in.text, "the offset " + by + " is unknown");
           parts[0].resize(plus);
         }
       }
@@ -450,6 +497,7 @@ class Parser {
   i64 kDynamic(u32 alignment) {
     u32& end = kernel_->shared_bytes;
     end = aligned(std::max(end, u32(kSharedBegin)), alignment);
+    dynamic_ = true;
     return end;
   }
 

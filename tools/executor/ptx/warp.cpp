@@ -1,4 +1,4 @@
-// PTX ISA 9.0: shfl.sync, vote.sync, redux.sync, elect.sync ("Data Movement", "Parallel Synchronization"), setmaxnreg, griddepcontrol.
+// PTX ISA 9.0: shfl.sync, vote.sync, match.sync, redux.sync ("Data Movement", "Parallel Synchronization"), setmaxnreg, griddepcontrol.
 #include "lanes.h"
 
 namespace ptx {
@@ -91,6 +91,25 @@ Step vote(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+/// The lanes whose value is this one's (any), or all of them, or none if one differs (all).
+template <class T> Step match(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  const int first = in.operands - 2;
+  const u32 members = uniform<u32>(warp, in, in.operand[first + 1], lanes, "the mask");
+  if (!together(warp, in, members, lanes)) return Step::stay;
+  must_know(warp, in, in.operand[first], lanes, "the value");
+  const T* a = source<T>(warp, in.operand[first]);
+  u32 made[32], same = ~0u;
+  each_lane(lanes, [&](int k) {
+    made[k] = 0;
+    each_lane(lanes, [&](int j) { made[k] |= u32(a[j] == a[k]) << j; });
+    if (made[k] != lanes) same = 0;
+  });
+  each_lane(lanes, [&](int k) { target<u32>(warp, in.operand[0])[k] = in.a == ANY ? made[k] : same & lanes; });
+  mark(warp, in.operand[0], lanes, ~0u);
+  if (first == 2) set_truth(warp, in.operand[1], lanes, same, ~0u);
+  return Step::next;
+}
+
 /// The budget of a warp's registers; all warps' together are held to what the block began with.
 Step set_registers(Machine&, Warp& warp, const Instruction& in, u32) {
   const u32 count = u32(in.operand[0].immediate);
@@ -140,6 +159,16 @@ OPCODE("vote", {
   else
     d.predicate(0);
   d.predicate(1), d.value(2, 4);
+});
+OPCODE("match", {
+  d.in.a = d.one_of({"all", "any"});
+  if (!d.take("sync")) d.refuse("it must be .sync");
+  const bool wide = d.one_of({"b32", "b64"}) == 1;
+  d.end(3, d.in.a == ALL ? 4 : 3, wide ? match<u64> : match<u32>);
+  const int first = d.in.operands - 2;
+  d.value(0, 4);
+  if (first == 2) d.predicate(1);
+  d.value(first, wide ? 8 : 4), d.value(first + 1, 4);
 });
 OPCODE("setmaxnreg", {
   d.one_of({"inc", "dec"});
