@@ -40,6 +40,7 @@ class Job:
     log: str = ""  # the directory of measured.jsonl
     need: float = 0  # bytes of memory it is expected to take
     shared: str = ""  # of what variants share: the signature for its stamp (build_support.shared)
+    beside: str = ""  # ending of a further file that the commands may leave beside OUT; nothing depends on it
     verbose: bool = field(default=False)
     taken: bool | None = field(
         default=None
@@ -153,12 +154,15 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
             return Done(1, over)
         if job.wrong is not None and (why := job.wrong(new)):
             return Done(1, why)
+        if job.beside:
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{new}{job.beside}", f"{target}{job.beside}")
         os.replace(new, target)
         finished(job, target)
     except OSError as error:
         return Done(1, f"{error}\n")
     finally:
-        for path in (new, f"{new}{SCRATCH}", response):
+        for path in (new, f"{new}{SCRATCH}", *([f"{new}{job.beside}"] if job.beside else []), response):
             with contextlib.suppress(OSError):
                 os.remove(path)
     if job.commands:

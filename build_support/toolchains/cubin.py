@@ -1,9 +1,12 @@
-"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE -- FLAG... --run LAUNCHER... NVCC: an object of a kernel's cubin.
+"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... --run LAUNCHER... NVCC: an object of a kernel.
 
-The object defines SYMBOL, a tilekiln::cuda::Kernel (kernels/backends/cuda/kernel.h): the name, the cubin, and the
+The object defines SYMBOL, a tilekiln::cuda::Kernel (kernels/backends/cuda/kernel.h): the name, the image, and the
 constant by which the cubin says what the host must know of it (`..._build`), which is read here and so needs no device.
-What a kernel needs is held to the limits of its TARGET. PLACE is where the constant has its shared_bytes, as a number
-among its integers; -1: it has none.
+The image is the compiler's fatbin, of machine code and PTX, or where newer chips cannot run a chip's code (sm_90a) the
+cubin alone; the fatbin then stays beside the object (OBJECT.fatbin), for the executor of PTX.
+
+What a kernel needs is held to LIMITS, "registers=255,..."; TARGET's file is read only to refuse: that costs a fifth of
+a second. PLACE is where the constant has its shared_bytes, as a number among its integers; -1: it has none.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SERIALISED = re.compile(r"C75\d\d[^\n]*")
@@ -36,6 +39,11 @@ def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None
         cubin.unlink()
         raise CubinError(serialised.group(0))
     return said
+
+
+def of_one_chip(command: Sequence[str]) -> bool:
+    """Whether the command compiles for features that no other chip has, sm_90a's: newer ones run no PTX of them."""
+    return any(re.match(r"-gencode=.*,code=\[sm_\d+a,", word) for word in command)
 
 
 def machine_code(image: bytes) -> bytes:
@@ -97,8 +105,15 @@ def needs(said: str, build: bytes, place: int) -> dict[str, int]:
     return {"registers": max(map(int, lines)), "shared_bytes": max(fixed, 0) + asked}
 
 
-def check_needs(target: str, name: str, needed: dict[str, int]) -> None:
-    """CubinError for a kernel that needs more than its target gives."""
+def numbers(limits: str) -> dict[str, int]:
+    """Of "registers=255,shared_bytes=232448"."""
+    return {name: int(most) for name, _, most in (limit.partition("=") for limit in limits.split(",") if limit)}
+
+
+def check_needs(target: str, name: str, needed: dict[str, int], limits: Mapping[str, int] | None = None) -> None:
+    """CubinError for a kernel that needs more than its target gives: than `limits`, where they are at hand."""
+    if limits is not None and all(need <= limits[name] for name, need in needed.items()):
+        return
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from codegen.schema.errors import CodegenError
     from codegen.schema.targets import check_limits
@@ -136,13 +151,17 @@ def assembly(name: str, symbol: str, cubin: Path, build: bytes) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    path, name, symbol, target, place = argv[:5]
+    path, name, symbol, target, place, limits = argv[:6]
     run = argv.index("--run")
-    cubin = Path(f"{path}.scratch")
+    flags, cubin = argv[7:run], Path(f"{path}.scratch")
     try:
-        said = compile_cubin([*argv[run + 1 :], *argv[6:run]], cubin)
-        build = constant(machine_code(cubin.read_bytes()), "_build")
-        check_needs(target, name, needs(said, build, int(place)))
+        said = compile_cubin([*argv[run + 1 :], *flags], cubin)
+        code = machine_code(cubin.read_bytes())
+        build = constant(code, "_build")
+        check_needs(target, name, needs(said, build, int(place)), numbers(limits))
+        if of_one_chip(flags):
+            cubin.replace(f"{path}.fatbin")
+            cubin.write_bytes(code)
         text = assembly(name, symbol, cubin, build)
         done = subprocess.run(["as", "-o", path, "-"], input=text, text=True, capture_output=True, check=False)
         if done.returncode != 0:

@@ -70,11 +70,9 @@ def wgmma_header(top: str = ".") -> str:
 def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str]) -> list[str]:
     """What nvcc is told, up to -o. No path of the machine is among it, so none gets into the cubin."""
     virtual, target = arch.replace("sm", "compute"), f"-DTILEKILN_TARGET=cuda_{arch.replace('_', '')}"
-    # Of a chip with features of its own one cubin, else a fatbin with PTX for newer ones.
-    code = f"-gencode=arch={virtual},code={arch if arch.endswith('a') else f'[{arch},{virtual}]'}"
-    kind = "-cubin" if arch.endswith("a") else "-fatbin"
-    # -c means nothing more, but compiler caches look for it.
-    words = ["-std=c++20", "-O3", "-c", kind, code, "-Xptxas=-v", *(f"-I{path}" for path in include), target]
+    # A fatbin of the cubin and its PTX. -c means nothing more, but compiler caches look for it.
+    code = f"-gencode=arch={virtual},code=[{arch},{virtual}]"
+    words = ["-std=c++20", "-O3", "-c", "-fatbin", code, "-Xptxas=-v", *(f"-I{path}" for path in include), target]
     return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], source]
 
 
@@ -134,7 +132,7 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     include = [graph.at(path) for path in (*(graph.include if fixed else HEADERS), folder)]
     defines = {**kernel.file.define, **({"TILEKILN_CODES": engine.codes} if fixed else {})}
     compiler = flags(graph.at(engine.source), tree().target(engine.target).arch, kernel.dtype, defines, include)
-    limits = " ".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
+    limits = ",".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
     fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
     job = Job(
@@ -148,17 +146,20 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
                 engine.symbol,
                 engine.target,
                 place_of,
+                limits,
                 "--",
                 *compiler,
             ]
         ],
-        identity=f"nvcc {TOOLKIT} {limits}",
+        identity=f"nvcc {TOOLKIT}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor nvcc's is in a signature
         unsigned=["--run", *graph.request.launcher, str(nvcc)],
         need=NEED,
+        beside=".fatbin",
     )
     node = graph.step(f"{place}/{engine.target}/{name}.o", job, (engine.source,), scan=True)
+    graph.env.Clean(node, graph.node_path(f"{place}/{engine.target}/{name}.o{job.beside}"))
     graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
     return node
 

@@ -109,10 +109,13 @@ def render_wgmma(out: Path) -> None:
 
 def compile_one(build: Build, nvcc: Path, out: Path) -> dict[str, Any]:
     """Compiles one; returns what ptxas says of it. Fails on any wgmma that waits."""
-    from build_support.toolchains.cubin import CubinError, compile_cubin
+    from build_support.toolchains.cubin import CubinError, compile_cubin, machine_code, of_one_chip
 
+    command, made = build.command(nvcc, out)[:-2], build.cubin(out)
     try:
-        said = compile_cubin(build.command(nvcc, out)[:-2], build.cubin(out), ROOT)
+        said = compile_cubin(command, made, ROOT)
+        if of_one_chip(command):
+            made.write_bytes(machine_code(made.read_bytes()))
     except CubinError as error:
         raise GpuError(f"{build.name}: {error}") from None
     registers = [int(count) for count in re.findall(r"Used (\d+) registers", said)]

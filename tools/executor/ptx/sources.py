@@ -1,8 +1,9 @@
 """python tools/executor/ptx/sources.py LIBRARY... --out DIR [--only NAME...]: the PTX of the kernels of libraries.
 
-A library holds cubins alone. The emulated driver (tools/executor/cudasim) looks for their PTX in the folder that
-TILEKILN_CUDASIM_PTX names, as <hash of the cubin>.ptx; this writes them, by nvcc, from the sources of this tree. What
-is there already stays. A cubin is named by the library itself (kernels/backends/cuda/kernel.h).
+The emulated driver (tools/executor/cudasim) looks for the PTX of an image in the folder that TILEKILN_CUDASIM_PTX
+names, as <hash of the image>.ptx; this writes them. What is there already stays. A fatbin holds its PTX. Of a cubin the
+compiler's fatbin lies beside the object that has it, in the folder of the library's build; where it does not, nvcc
+makes the PTX again from the sources of this tree. An image is named by the library (kernels/backends/cuda/kernel.h).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from build_support.toolchains.cubin import machine_code  # noqa: E402
 from tools.gpu import builds  # noqa: E402
 
 RELATIVE, EM_CUDA, FATBIN = 8, 190, 0xBA55ED50
@@ -101,22 +103,52 @@ def command(build: builds.Build, nvcc: Path, scratch: Path, out: Path) -> list[s
     return [*kept, f"-arch={build.arch.replace('sm', 'compute')}", "-w", "-ptx", "-o", str(out)]
 
 
-def write(name: str, cubin: bytes, nvcc: Path, scratch: Path, out: Path, generated: Path) -> Path:
-    """The PTX of one kernel, under the hash of its cubin. `generated`: sources that one of fixed features needs."""
-    path = out / f"{hashed(cubin)}.ptx"
-    if path.exists():
-        return path
+def fatbin(name: str, image: bytes, place: Path) -> bytes:
+    """The compiler's fatbin of an image, which it is or which lies in the build folder `place`; b"" for none."""
+    if struct.unpack_from("<I", image)[0] == FATBIN:
+        return image
+    for path in place.glob(f"obj/engine/*/{name}.o.fatbin"):
+        made = path.read_bytes()
+        if machine_code(made) == image:
+            return made
+    return b""
+
+
+def extracted(fatbin: bytes, scratch: Path) -> str:
+    """The one PTX text of a fatbin."""
+    with tempfile.TemporaryDirectory(dir=scratch) as place:
+        Path(place, "of.fatbin").write_bytes(fatbin)
+        command = [builds.tool("cuobjdump"), "-xptx", "all", "of.fatbin"]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        found = [path.read_text() for path in Path(place).glob("*.ptx")]
+    if len(found) != 1:
+        raise SourcesError(f"cuobjdump found {len(found)} PTX texts in a fatbin, must be 1\n{done.stdout}{done.stderr}")
+    return found[0]
+
+
+def compiled(name: str, nvcc: Path, scratch: Path, place: Path) -> str:
+    """By nvcc, of the sources of this tree and, for a kernel of fixed features, of the build folder `place`."""
     of, _, codes = name.partition("-")[2].partition("-")
     (build,) = [one for one in builds.builds() if one.name == f"{name.partition('-')[0]}-{of}"]
     made = scratch / f"{name}.ptx"
     words = command(build, nvcc, scratch, made)
     if codes:
-        words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{generated}"]
+        words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{place / 'gen'}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SourcesError(f"{name}: nvcc failed\n{done.stdout}{done.stderr}")
+    return made.read_text()
+
+
+def write(name: str, image: bytes, nvcc: Path, scratch: Path, out: Path, place: Path) -> Path:
+    """The PTX of one kernel, under the hash of its image; `place` is the build folder of its library."""
+    path = out / f"{hashed(image)}.ptx"
+    if path.exists():
+        return path
+    held = fatbin(name, image, place)
+    text = extracted(held, scratch) if held else compiled(name, nvcc, scratch, place)
     draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(f"// {name}\n{made.read_text()}")
+    draft.write_text(f"// {name}\n{text}")
     draft.replace(path)  # whole, or not there
     return path
 
@@ -124,11 +156,11 @@ def write(name: str, cubin: bytes, nvcc: Path, scratch: Path, out: Path, generat
 def write_all(libraries: list[Path], out: Path, only: list[str] | None = None, jobs: int = 0) -> dict[str, Path]:
     """The PTX of every kernel of libraries, or of those whose names begin with one of `only`, by name."""
     held: dict[str, bytes] = {}
-    generated: dict[str, Path] = {}
+    places: dict[str, Path] = {}
     for library in libraries:
         own = kernels(library)
         held |= own
-        generated |= dict.fromkeys(own, library.resolve().parents[1] / "gen")
+        places |= dict.fromkeys(own, library.resolve().parents[1])
     chosen = {name: image for name, image in held.items() if not only or name.startswith(tuple(only))}
     if not chosen:
         raise SourcesError(f"{' '.join(map(str, libraries))}: hold no such kernel, but {' '.join(held) or 'none'}")
@@ -141,7 +173,7 @@ def write_all(libraries: list[Path], out: Path, only: list[str] | None = None, j
         scratch = Path(place)
         builds.render_wgmma(scratch)
         done = {
-            name: pool.submit(write, name, image, nvcc, scratch, out, generated[name]) for name, image in chosen.items()
+            name: pool.submit(write, name, image, nvcc, scratch, out, places[name]) for name, image in chosen.items()
         }
         return {name: one.result() for name, one in done.items()}
 
