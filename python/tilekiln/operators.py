@@ -184,6 +184,18 @@ def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) 
     return _run(operator, arrays, arguments, arrays[one], arrays[other], few)
 
 
+def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
+    """Of torch.compile: PyTorch's operator, whose result it knows by its shapes. The choice is made when it runs."""
+    import torch
+
+    import tilekiln.torch  # noqa: F401  # defines torch.ops.tilekiln
+
+    return getattr(torch.ops.tilekiln, operator)(*arrays, **arguments)
+
+
+_call._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what it follows in place of a function
+
+
 def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any, few: int) -> Any:
     """q, v: of the arrays, those whose head dims the look has."""
     look: tuple[Any, ...] | None

@@ -99,6 +99,24 @@ def test_linear_and_matmul() -> None:
 
 
 @pytest.mark.usefixtures("at_hand")
+def test_compiled() -> None:
+    """torch.compile(fullgraph) follows matmul and linear to PyTorch's operators; gradients, too."""
+    torch = pytest.importorskip("torch")
+    x, weight, bias = torch.randn(2, 5, 33), torch.randn(70, 33), torch.randn(70)
+
+    def layer(x: Any, weight: Any) -> Any:
+        made = tk.linear(x, weight, bias, activation="silu") + tk.linear(x, weight)
+        return made[0] - tk.matmul(x[1], weight.T)
+
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, weight), layer(x, weight))
+    weight.requires_grad_()
+    (found,) = torch.autograd.grad(compiled(x, weight).square().sum(), weight)
+    (right,) = torch.autograd.grad(layer(x, weight).square().sum(), weight)
+    torch.testing.assert_close(found, right)
+
+
+@pytest.mark.usefixtures("at_hand")
 def test_torch() -> None:
     torch = pytest.importorskip("torch")
     layer = torch.nn.Linear(33, 70).bfloat16()
