@@ -32,6 +32,18 @@ INIT = FIRST + "@p0 mbarrier.init.shared::cta.b64 [tile], {};\n@p0 fence.mbarrie
 WAIT = "again{0}: mbarrier.try_wait.parity.shared::cta.b64 p1, [tile], {0}; @p1 bra done{0}; bra again{0}; done{0}:\n"
 COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [r6], [d1], {}, [tile];\n"
 EXPECT = "mbarrier.arrive.expect_tx.shared::cta.b64 _, [tile], {};\n"
+# Block 0 writes the words of its threads and passes a turn on in word 0 of d1; block 1 waits for it and reads them.
+TURN = (
+    EACH + FIRST + "mov.u32 r5, %ctaid.x; setp.ne.u32 p3, r5, 0; ld.acquire.gpu.global.u32 r6, [d1+4]; "
+    "@p3 bra later; {1} {2} @p0 red.release.gpu.global.add.u32 [d1], 1; ret;\n"
+    "later: @!p0 bra come; poll: ld.{0}.gpu.global.u32 r6, [d1]; setp.eq.u32 p2, r6, 0; @p2 bra poll;\n"
+    "come: bar.sync 0; ld.global.u32 r6, [d9];"
+)
+COPIED_OUT = (
+    "st.shared.u32 [r3], r0; fence.proxy.async.shared::cta; bar.sync 0; "
+    "@p0 cp.async.bulk.global.shared::cta.bulk_group [d0], [tile], 256; @p0 cp.async.bulk.commit_group; "
+    "@p0 cp.async.bulk.wait_group{} 0;"
+)
 # A product of zeros: a of 64 rows, b of 8 columns, no swizzle.
 GIVEN_BACK = (
     INIT.format(1) + LOADED + "setp.lt.u32 p2, r0, 32; @!p2 bra second; ld.shared.u32 r6, [r3+128]; {}"
@@ -158,16 +170,45 @@ FAULTS: dict[str, Faulty] = {
     ),
     "two blocks write one word": Faulty(
         "RACE",
-        "writes global address .*, which another block wrote in this launch",
+        "writes global address .* that warp . of block . wrote in this launch, and the kernel acquires nothing",
         EACH + "st.global.u32 [d9], r0;",
         EACH + "mov.u32 r5, %ctaid.x; setp.eq.u32 p0, r5, 0; @p0 st.global.u32 [d9], r0;",
         blocks=2,
     ),
     "a block reads what another writes": Faulty(
         "RACE",
-        "reads global address .*, which block . wrote",
+        "reads global address .* that warp . of block . wrote in this launch, and the kernel acquires nothing",
         EACH + "mov.u32 r5, %ctaid.x; setp.eq.u32 p0, r5, 0; @p0 st.global.u32 [d9], r0; ld.global.u32 r6, [d9];",
         EACH + "mov.u32 r5, %ctaid.x; setp.eq.u32 p0, r5, 0; @p0 st.global.u32 [d9], r0; @p0 ld.global.u32 r6, [d9];",
+        blocks=2,
+    ),
+    "a warp reads global memory that another wrote": Faulty(
+        "RACE",
+        "reads global address .* that warp . of this block wrote in this launch, with nothing between",
+        EACH + "st.global.u32 [d9], r0; xor.b32 r6, r0, 32; mul.wide.u32 d8, r6, 4; add.s64 d9, d0, d8; "
+        "ld.global.u32 r6, [d9];",
+        EACH + "st.global.u32 [d9], r0; xor.b32 r6, r0, 32; mul.wide.u32 d8, r6, 4; add.s64 d9, d0, d8; bar.sync 0; "
+        "ld.global.u32 r6, [d9];",
+    ),
+    "a turn is passed on that no block acquires": Faulty(
+        "RACE",
+        "reads global address .* that warp . of block 0 wrote in this launch, with nothing between",
+        TURN.format("relaxed", "st.global.u32 [d9], r0; ", "bar.sync 0; "),
+        TURN.format("acquire", "st.global.u32 [d9], r0; ", "bar.sync 0; "),
+        blocks=2,
+    ),
+    "a turn is passed on before all warps have come": Faulty(
+        "RACE",
+        "reads global address .* that warp . of block 0 wrote in this launch, with nothing between",
+        TURN.format("acquire", "st.global.u32 [d9], r0; ", ""),
+        TURN.format("acquire", "st.global.u32 [d9], r0; ", "bar.sync 0; "),
+        blocks=2,
+    ),
+    "a turn is passed on while a bulk copy is under way": Faulty(
+        "RACE",
+        "(reads|writes) global address .* that warp 0 of block 0 wrote in this launch: that copy is not waited for",
+        TURN.format("acquire", COPIED_OUT.format(".read"), "bar.sync 0; "),
+        TURN.format("acquire", COPIED_OUT.format(""), "bar.sync 0; "),
         blocks=2,
     ),
     "a bulk copy overwrites what is read": Faulty(

@@ -347,7 +347,9 @@ def test_shared_variables_of_a_module_are_each_kernels_own() -> None:
     first, second, third = (
         text.removeprefix(HEAD).replace(" k(", f" {name}(").replace("k_param", f"{name}_param") for name in "abc"
     )
-    variables = ".shared .align 8 .b8 own[40];\n.shared .align 4 .b8 both[400];\n.extern .shared .align 16 .b8 more[];\n"
+    variables = (
+        ".shared .align 8 .b8 own[40];\n.shared .align 4 .b8 both[400];\n.extern .shared .align 16 .b8 more[];\n"
+    )
     module = Module(f"{HEAD}{variables}{first}{second}{third.replace('both', 'own')}")
     for name, dynamic, apart in (("a", 1024 + 448, (40, 400)), ("b", 1024 + 448, (40, 400)), ("c", 1024 + 48, (0,))):
         made = np.zeros(2, U)

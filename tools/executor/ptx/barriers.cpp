@@ -8,7 +8,7 @@ namespace {
 void release(Warp& warp, Clock& seen, Clock& proxied) {
   seen.join(warp.seen);
   proxied.join(warp.proxied);
-  warp.seen.at[warp.number]++;
+  warp.seen.at[warp.number]++, warp.seen.at[FETCHES + warp.number]++;
 }
 void acquire(Warp& warp, const Clock& seen, const Clock& proxied) {
   warp.seen.join(seen);
@@ -110,7 +110,7 @@ template <bool kExpects> Step arrive_phase(Machine&, Warp& warp, const Instructi
     Mbarrier& barrier = mbarrier_at(warp, in, address_of(warp, in, in.operand[1], k));
     arrive(warp, in, barrier, kExpects ? i64(source<u32>(warp, in.operand[2])[k]) : 0, seen);
   });
-  warp.seen.at[warp.number]++;
+  warp.seen.at[warp.number]++, warp.seen.at[FETCHES + warp.number]++;
   return Step::next;
 }
 

@@ -6,6 +6,26 @@
 
 namespace ptx {
 
+void Clock::join_blocks(const std::shared_ptr<const Blocks>& more) {
+  const auto holds = [](const Blocks& all, const Blocks& some) {
+    return std::all_of(some.begin(), some.end(), [&](const auto& one) {
+      const auto found = all.find(one.first);
+      return found != all.end() && std::equal(one.second.begin(), one.second.end(), found->second.begin(),
+                                              [](u32 a, u32 b) { return a <= b; });
+    });
+  };
+  if (!blocks || holds(*more, *blocks)) {
+    blocks = more;
+  } else if (!holds(*blocks, *more)) {
+    const auto both = std::make_shared<Blocks>(*blocks);
+    for (const auto& [block, epochs] : *more) {
+      auto& held = (*both)[block];
+      for (size_t k = 0; k < epochs.size(); k++) held[k] = std::max(held[k], epochs[k]);
+    }
+    blocks = both;
+  }
+}
+
 namespace {
 
 struct Span { size_t first, last; };
@@ -50,7 +70,7 @@ void behind_fetches(const Warp& warp, const Instruction& in, const Races& races,
     const u32* fetched = &races.fetched[c * size_t(races.warps)];
     for (int k = 0; k < races.warps; k++) {
       const bool flying = fetched[k] & IN_FLIGHT;
-      if (!flying && (k == warp.number || fetched[k] <= warp.seen.at[k])) continue;
+      if (!flying && (k == warp.number || fetched[k] <= warp.seen.at[FETCHES + k])) continue;
       Warp& other = *warp.block->warps[size_t(k)];
       const std::string why = "RACE: warp " + std::to_string(warp.number) + " overwrites shared address " +
                               std::to_string(c * 16) + " by " + in.text.substr(0, 80) + ", which a product of warp " +
@@ -127,7 +147,7 @@ void note_fetched(Warp& warp, u32 address, u32 bytes, u32 tag) {
   if (!races.on) return;
   for (size_t c = address / 16; c <= (address + bytes - 1) / 16; c++) {
     u32& held = races.fetched[c * size_t(races.warps) + size_t(warp.number)];
-    if (held == (IN_FLIGHT | tag)) held = warp.seen.at[warp.number];
+    if (held == (IN_FLIGHT | tag)) held = warp.seen.at[FETCHES + warp.number];
   }
 }
 

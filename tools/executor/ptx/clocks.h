@@ -2,9 +2,13 @@
 //
 // PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only
 // behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known. Within a warp a lane
-// knows of the others' accesses behind bar.warp.sync, a barrier or the end of a phase alone.
+// knows of the others' accesses behind bar.warp.sync, a barrier or the end of a phase alone; of what products and bulk copies read,
+// which is an agent of its own for each warp (FETCHES), behind the wait for their group, which each lane executes.
 #pragma once
 #include <algorithm>
+#include <array>
+#include <map>
+#include <memory>
 #include <vector>
 
 #include "formats.h"
@@ -13,13 +17,24 @@ namespace ptx {
 
 using namespace executor;
 
-enum : int { MOST_WARPS = 32, MOST_MBARRIERS = 64, AGENTS = MOST_WARPS + MOST_MBARRIERS };
+enum : int {
+  MOST_WARPS = 32,
+  MOST_MBARRIERS = 64,
+  FETCHES = MOST_WARPS + MOST_MBARRIERS,
+  AGENTS = FETCHES + MOST_WARPS
+};
+
+/// What is known of the warps of other blocks, by the blocks' numbers: through global memory alone.
+using Blocks = std::map<u32, std::array<u32, MOST_WARPS>>;
 
 struct Clock {
   u32 at[AGENTS] = {};
+  std::shared_ptr<const Blocks> blocks;  // none: nothing
   void join(const Clock& other) {
     for (int k = 0; k < AGENTS; k++) at[k] = std::max(at[k], other.at[k]);
+    if (other.blocks && other.blocks != blocks) join_blocks(other.blocks);
   }
+  void join_blocks(const std::shared_ptr<const Blocks>& more);
 };
 
 enum : int { ALL_LANES = 32 };  // an access of the warp as one

@@ -87,7 +87,7 @@ template <int kRank> Step load_tensor(Machine& machine, Warp& warp, const Instru
   return Step::next;
 }
 
-Step load_bulk(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+Step load_bulk(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   know(warp, in, lanes);
   each_lane(lanes, [&](int k) {
     Copy copy = {};
@@ -103,6 +103,7 @@ Step load_bulk(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
     Mbarrier& barrier = mbarrier_at(warp, in, copy.barrier);
     expect_room(warp, in, copy.to, copy.bytes, barrier);
     global_bytes(warp, in, copy.from, copy.bytes, nullptr);
+    global_reads(machine, warp, in, copy.from, copy.bytes);
     copy.phase = barrier.phase;
     copy.group = u32(&in - warp.block->kernel->program.data());
     std::memset(&warp.block->shared_defined[copy.to], 0, copy.bytes);
@@ -128,7 +129,7 @@ template <bool kAdds> Step store_bulk(Machine& machine, Warp& warp, const Instru
     for (u32 b = 0; b < bytes; b++)
       if (!defined[b]) fault("POISON", warp, in, "shared address %u was never written", from + b);
     global_bytes(warp, in, to, bytes, nullptr);
-    global_wrote(machine, warp, in, to, bytes, kAdds);
+    global_wrote(machine, warp, in, to, bytes, kAdds, false);
     Copy copy = {};
     copy.what = Copy::bulk_out;
     copy.warp = warp.number;
@@ -139,7 +140,7 @@ template <bool kAdds> Step store_bulk(Machine& machine, Warp& warp, const Instru
     copy.phase = warp.bulk_open;
     copy.data.assign(&warp.block->shared[from], &warp.block->shared[from] + bytes);
     warp.block->copies.push_back(copy);
-    warp.leaving.push_back({from, bytes, warp.bulk_open, false, false});
+    warp.leaving.push_back({to, from, bytes, warp.bulk_open, false, false});
   });
   return Step::next;
 }
@@ -164,7 +165,7 @@ template <bool kRead> Step wait_bulk(Machine& machine, Warp& warp, const Instruc
     if (one.group + most >= warp.bulk_open || one.group >= warp.bulk_open) continue;
     if (!one.read) note_fetched(warp, one.from, one.bytes, 2 * one.group + 1);
     one.read = true;
-    if (!kRead) one.done = true;
+    if (!kRead && !one.done) global_done(machine, warp, one.to, one.bytes), one.done = true;
   }
   while (!warp.leaving.empty() && warp.leaving.front().done) warp.leaving.pop_front();
   return Step::next;
@@ -187,6 +188,7 @@ Step copy_async(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) 
     check_shared(warp, in, copy.to, bytes);
     note_write(warp, in, copy.to, bytes, k);
     if (copy.bytes) global_bytes(warp, in, copy.from, copy.bytes, nullptr);
+    global_reads(machine, warp, in, copy.from, copy.bytes);
     copy.barrier = bytes;  // with its zeros
     copy.group = warp.copies_open;
     std::memset(&warp.block->shared_defined[copy.to], 0, bytes);

@@ -32,6 +32,7 @@ struct Product {
 
 /// A bulk copy out of shared memory that a wait_group waits for.
 struct Leaving {
+  u64 to;
   u32 from, bytes, group;
   bool read, done;
 };
@@ -107,6 +108,18 @@ struct Block {
   int left = 0;  // warps
 };
 
+/// Who wrote two bytes of global memory in this launch last.
+struct Written {
+  u32 who;    // block * 64 + warp + 1, and whether by an atomic operation; 0: nobody
+  u32 epoch;  // of the warp
+};
+enum : u32 { BY_ATOMIC = 0x80000000u, NOT_DONE = ~0u };  // NOT_DONE: a bulk copy that nobody has waited for
+
+struct GlobalWrites {
+  std::map<u64, std::vector<Written>> by_allocation;
+  std::unordered_map<u64, Clock> released;  // by address: what those knew who released there
+};
+
 struct Options {
   u64 seed = 1;            // 0: warps run one after the other as far as barriers let them
   u64 most = 400'000'000;  // warp instructions of a launch: more is a loop without end
@@ -119,7 +132,7 @@ struct Machine {
   u64 random_state = 1, executed = 0;
   u32 grid[3] = {}, threads[3] = {};
   std::vector<u8> parameters;
-  std::map<u64, std::vector<u32>> writers;  // by allocation: who wrote two bytes, in this launch
+  GlobalWrites global;
   std::vector<std::unique_ptr<Block>> spare;
   Kernel* kernel = nullptr;
 
@@ -147,8 +160,14 @@ enum : u64 { kSharedWindow = 1ull << 60, kParamWindow = 1ull << 61, kConstWindow
 
 /// Bytes of global memory that may be read or written. OOB otherwise.
 u8* global_bytes(const Warp&, const Instruction&, u64 address, u32 bytes, u8** defined);
-/// Notes who wrote: RACE where another block did in this launch.
-void global_wrote(Machine&, const Warp&, const Instruction&, u64 address, u32 bytes, bool atomic);
+/// Each throws RACE where another block, or another warp with nothing between, wrote in this launch (global.cpp).
+void global_reads(Machine&, const Warp&, const Instruction&, u64 address, u32 bytes);
+void global_wrote(Machine&, const Warp&, const Instruction&, u64 address, u32 bytes, bool atomic, bool done = true);
+/// A bulk copy's writes are done.
+void global_done(Machine&, const Warp&, u64 address, u32 bytes);
+/// Order between blocks: what this warp knows, for those who acquire at the address.
+void global_releases(Machine&, Warp&, u64 address);
+void global_acquires(Machine&, Warp&, u64 address);
 
 /// Completes what is due of an mbarrier whose counts changed.
 void settle(Block&, Mbarrier&);

@@ -24,48 +24,6 @@ u8* global_bytes(const Warp& warp, const Instruction& in, u64 address, u32 bytes
 
 namespace {
 
-/// Who wrote two bytes: block and warp, or an atomic operation.
-enum : u32 { ATOMIC = ~0u };
-u32 writer_of(const Warp& warp) { return warp.block->number * 64 + u32(warp.number) + 1; }
-
-std::vector<u32>& writers(Machine& machine, u64 address) {
-  std::vector<u32>& all = machine.writers[address >> 36];
-  if (all.empty()) all.resize(allocations()[(address >> 36) - 1].bytes.size() / 2 + 2);
-  return all;
-}
-
-void global_reads(Machine& machine, const Warp& warp, const Instruction& in, u64 address, u32 bytes) {
-  if (!machine.options.races || machine.kernel->waits_for_others) return;
-  const auto found = machine.writers.find(address >> 36);
-  if (found == machine.writers.end()) return;
-  const u64 at = address & ((1ull << 36) - 1);
-  for (u64 k = at / 2; k <= (at + bytes - 1) / 2; k++) {
-    const u32 who = found->second[k];
-    if (who && who != ATOMIC && (who - 1) / 64 != warp.block->number)
-      fault("RACE", warp, in, "reads global address %#llx, which block %u wrote in this launch",
-            static_cast<unsigned long long>(address), (who - 1) / 64);
-  }
-}
-
-}  // namespace
-
-void global_wrote(Machine& machine, const Warp& warp, const Instruction& in, u64 address, u32 bytes, bool atomic) {
-  if (!machine.options.races || machine.kernel->waits_for_others) return;
-  std::vector<u32>& all = writers(machine, address);
-  const u64 at = address & ((1ull << 36) - 1);
-  for (u64 k = at / 2; k <= (at + bytes - 1) / 2; k++) {
-    u32& who = all[k];
-    const bool other = who && (who == ATOMIC || (who - 1) / 64 != warp.block->number);
-    const bool partial = bytes == 1;
-    if (other && !(who == ATOMIC && atomic) && !partial)
-      fault("RACE", warp, in, "writes global address %#llx, which %s wrote in this launch",
-            static_cast<unsigned long long>(address), who == ATOMIC ? "an atomic operation" : "another block");
-    who = atomic ? u32(ATOMIC) : writer_of(warp);
-  }
-}
-
-namespace {
-
 struct Place {
   u8* bytes;
   u8* defined;  // null: all are
@@ -115,9 +73,11 @@ Place place(Machine& machine, Warp& warp, const Instruction& in, u64 address, u3
       Place made;
       made.bytes = global_bytes(warp, in, address, bytes, &made.defined);
       if (writes)
-        global_wrote(machine, warp, in, address, bytes, false);
+        global_wrote(machine, warp, in, address, bytes, in.order != 0);
       else
         global_reads(machine, warp, in, address, bytes);
+      if (in.order & RELEASES) global_releases(machine, warp, address);
+      if (in.order & ACQUIRES) global_acquires(machine, warp, address);
       return made;
     }
   }
@@ -203,6 +163,8 @@ Step atomic(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
         fault("POISON", warp, in, "combines with memory that nobody wrote, at %#llx",
               static_cast<unsigned long long>(address));
     global_wrote(machine, warp, in, address, whole, true);
+    if (in.order & RELEASES) global_releases(machine, warp, address);
+    if (in.order & ACQUIRES) global_acquires(machine, warp, address);
     for (int p = 0; p < in.parts; p++) {
       const u32 value = source<u32>(warp, part(in, first + 1, p))[k];
       u32 old, now;
@@ -227,13 +189,15 @@ Step atomic(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-/// Order and scope of an access. Everything is seen at once here; a kernel that acquires waits for other blocks.
+/// Order and scope of an access. What is written is seen at once here; who may look is by clocks (global.cpp).
 void order(Decode& d, bool atomic) {
-  const bool acquires = d.take("acquire") || d.take("acq_rel");
-  const bool orders = acquires || d.take("relaxed") || d.take("release") || (!atomic && d.take("volatile"));
+  const bool both = d.take("acq_rel"), acquires = both || d.take("acquire");
+  const bool releases = both || (!acquires && d.take("release"));
+  const bool orders = acquires || releases || d.take("relaxed") || (!atomic && d.take("volatile"));
   if (d.take("gpu") || d.take("sys") || d.take("cta")) {
     if (!orders && !atomic) d.refuse("a scope stands without an order");
   }
+  d.in.order = u8((orders || atomic ? STRONG : 0) | (acquires ? ACQUIRES : 0) | (releases ? RELEASES : 0));
   if (acquires) d.kernel.waits_for_others = true;
 }
 

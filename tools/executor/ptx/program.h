@@ -50,10 +50,12 @@ struct Instruction {
   int target = -1;               // of a branch
   int bytes = 0, parts = 1;      // of an access: of one element, and how many
   int space = 0;                 // of an access
+  u8 order = 0;                  // of an access to global memory: Order
   int a = 0, b = 0, c = 0;       // what an opcode's decoder notes for its handler
   u64 executed = 0;
 };
 
+enum Order : u8 { STRONG = 1, ACQUIRES = 2, RELEASES = 4 };
 enum Space : int { GENERIC, GLOBAL, SHARED, PARAM, CONST };
 
 struct Symbol {

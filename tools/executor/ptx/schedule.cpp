@@ -50,7 +50,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
   warp.leaving.clear();
   warp.group_open = 1, warp.groups_done = 0, warp.bulk_open = 1, warp.bulk_uncommitted = 0, warp.copies_open = 1;
   warp.seen = {}, warp.proxied = {};
-  warp.seen.at[number] = 1;
+  warp.seen.at[number] = warp.seen.at[FETCHES + number] = 1;
   warp.registers_held = 0;
   warp.syncs = 1, warp.step = 0, warp.touching = 0, warp.met_at = 0;
   const auto fill = [&](Special which, u32 value) {
@@ -264,7 +264,7 @@ void launch(Machine& machine, const Launch& launch) {
          machine.kernel->shared_bytes - kSharedBegin + launch.shared_bytes);
   for (int axis = 0; axis < 3; axis++)
     machine.grid[axis] = launch.grid[axis], machine.threads[axis] = launch.threads[axis];
-  machine.writers.clear();
+  machine.global = {};
   machine.random_state = machine.options.seed * 0x9e3779b97f4a7c15ull + 1;
   for (int k = 0; k < 8; k++) machine.random();
   const bool random = machine.options.seed != 0;

@@ -162,6 +162,21 @@ template <class Body> void each_sum(const Product& product, Body body) {
   for (int k = 0; k < sums.count; k++) body(product.in->items[size_t(sums.first + k)]);
 }
 
+/// Sums that are begun anew and nobody has used: what they were made of may go without a word.
+void discard(Warp& warp, u32 number) {
+  Races& races = warp.block->races;
+  for (const Product& product : warp.unused) {
+    bool own = false;
+    each_sum(product, [&](const Operand& sum) { own |= sum.number == number; });
+    if (own)
+      each_read(warp, product, [&](u32 at, int, int) {
+        u32& held = races.fetched[at / 16 * size_t(races.warps) + size_t(warp.number)];
+        if (!(held & IN_FLIGHT)) held = 0;
+      });
+  }
+  claim(warp, number);
+}
+
 Step issue(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   if (warp.block->warps.size() < size_t(warp.number / 4 * 4 + 4))
     fault("PRODUCT", warp, in, "its warpgroup has fewer than four warps");
@@ -183,7 +198,7 @@ Step issue(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   if (in.b & 1)
     for (int k = 0; k < 4; k++) use(in.items[size_t(in.operand[1].first + k)], warp.inputs);
   if (!product.add && warp.unclaimed[in.items[size_t(sums.first)].number])
-    claim(warp, in.items[size_t(sums.first)].number);
+    discard(warp, in.items[size_t(sums.first)].number);
   begin_reads(warp, product);
   warp.products.push_back(product);
   if (machine.random() & 1) run_products(machine, warp, warp.group_open, false);
