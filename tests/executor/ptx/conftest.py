@@ -47,7 +47,7 @@ def emulated(
     }
     for target, prefix in ((hopper, ""), (ampere, "ampere_")):
         of |= {prefix + receipt: (receipt, target, "", target) for receipt in WHOLE}
-    of["fp8_whole"] = ("fp8", hopper, "", hopper)
+    of["fp8_whole"] = ("ck_default", hopper, "family=fmha_fwd dtype=fp8bf16,fp8fp32", hopper)  # d64 and d256, too
 
     def make(name: str) -> Emulated:
         if name not in ALWAYS and not pytestconfig.option.full:

@@ -32,9 +32,22 @@ def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
 
 
 def product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
-    m, n, k = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
+    sizes = draw.choice(LINES), draw.choice(LINES), draw.choice(STEPS)
     if draw.random() < 0.3:  # whose steps several blocks share
-        m, n, k = draw.choice((1, 16, 64, 70, 128)), draw.choice((64, 100, 200, 257)), draw.choice((1000, 1032))
+        sizes = draw.choice((1, 16, 64, 70, 128)), draw.choice((64, 100, 200, 257)), draw.choice((1000, 1032))
+    return product_of(sizes, library, draw, numbers, dtype)
+
+
+def wide_product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+    """As many columns as the three processors have in their widest tiles."""
+    sizes = draw.choice((100, 128)), draw.choice((700, 768)), draw.choice((16, 65))
+    return product_of(sizes, library, draw, numbers, dtype)
+
+
+def product_of(
+    sizes: tuple[int, int, int], library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str
+) -> str:
+    m, n, k = sizes
     plain = draw.random() < 0.3  # many libraries have no more
     kind, to = DTYPES[dtype], dtype if plain else draw.choice((dtype, dtype, "fp32"))
     made = DTYPES[to]
@@ -216,7 +229,8 @@ def checks(library: tk.Library) -> dict[str, Any]:
         for one in library.instances()
         if one.name.endswith(TARGET)
     }
-    return {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
+    found = {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
+    return found | {f"wide_gemm:{dtype}": wide_product for family, dtype in sorted(held) if family == "gemm"}
 
 
 def results(library: tk.Library, name: str, seed: int) -> dict[str, np.ndarray]:

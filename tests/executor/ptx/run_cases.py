@@ -36,6 +36,7 @@ def further(problem: problems.Problem, expected: reference.Result) -> Any:
 
 SIZES, EDGES = cases.drawn_sizes, cases.EDGES
 cases.instances = cuda_instances  # the problems are those of HIP's targets, on arrays of the other device
+cases.target_here = lambda _: TARGET
 cases.further = further
 for dtype in ("fp8bf16", "fp8fp32"):  # P of HIP's kernels is fp16
     cases.TOLERANCE[dtype] = dataclasses.replace(
@@ -48,6 +49,8 @@ for module in (cases, backward_cases, cache_cases):
 def main(argv: list[str]) -> int:
     library, count, seed = tk.load(argv[0]), int(argv[1]), int(argv[2])
     every = {("fmha_fwd", *key): own for key, own in cases.signatures(library).items()}
+    held = {str(one.signature) for one in cuda_instances(library, "fmha_fwd")}
+    assert sum(map(len, every.values())) == len(held), "not every signature of the forward is drawn"
     every |= backward_cases.signatures(library) | cache_cases.signatures(library)
     wrong = 0
     for key, own in every.items():
