@@ -88,7 +88,11 @@ void global_releases(Machine& machine, Warp& warp, u64 address) {
 
 void global_acquires(Machine& machine, Warp& warp, u64 address) {
   const auto found = machine.global.released.find(address);
-  if (found != machine.global.released.end()) warp.seen.join_blocks(found->second.blocks);
+  if (found == machine.global.released.end()) return;
+  warp.seen.join_blocks(found->second.blocks);
+  const auto own = warp.seen.blocks->find(warp.block->number);
+  for (size_t k = 0; own != warp.seen.blocks->end() && k < own->second.size(); k++)
+    warp.seen.at[k] = std::max(warp.seen.at[k], own->second[k]);
 }
 
 }  // namespace ptx
