@@ -144,6 +144,8 @@ FLOATS = {
     "mul.f32": np.multiply,
     "max.f32": np.fmax,
     "min.f32": np.fmin,
+    "max.NaN.f32": np.maximum,
+    "min.NaN.f32": np.minimum,
     "div.rn.f32": np.divide,
     "copysign.f32": lambda a, b: np.copysign(b, a),
 }

@@ -99,7 +99,7 @@ CUDA_API int cuDeviceGetAttribute(int* value, int attribute, int device) {
     case multiprocessors: return *value = processors(), success;
     case major: return *value = digits[0] - '0', success;
     case minor: return *value = digits[1] - '0', success;
-    case shared_bytes: return *value = 232448, success;
+    case shared_bytes: return *value = digits[0] == '9' ? 232448 : 166912, success;
     case cooperative: return *value = 1, success;
     default: return invalid_value;
   }

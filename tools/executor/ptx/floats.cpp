@@ -49,8 +49,19 @@ void floats(Decode& d, int operands, Handler run) {
   })
 BOTH("add", integers::add, a + b);
 BOTH("sub", integers::sub, a - b);
-BOTH("max", integers::most, canonical(larger(a, b)));
-BOTH("min", integers::least, canonical(smaller(a, b)));
+#define EXTREME(name, integer, function)                      \
+  OPCODE(name, {                                              \
+    const bool keeps_nan = d.take("NaN");                     \
+    const Type type = type_of(d, d.next());                   \
+    if (type.kind == 'f' && type.bytes == 4) {                \
+      floats(d, 3, keeps_nan ? FLOAT2(canonical(a != a || b != b ? a + b : function(a, b))) : FLOAT2(canonical(function(a, b)))); \
+    } else {                                                  \
+      if (keeps_nan) d.refuse("an integer is never NaN");     \
+      integer(d, type);                                       \
+    }                                                         \
+  })
+EXTREME("max", integers::most, larger);
+EXTREME("min", integers::least, smaller);
 
 OPCODE("mul", {
   if (d.take("rn")) {
