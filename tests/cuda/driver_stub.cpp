@@ -70,7 +70,11 @@ EXPORT int cuGetErrorString(int, const char** text) { return *text = "as the stu
 EXPORT int cuDeviceGetCount(int* count) { return *count = stub_devices, 0; }
 EXPORT int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, 0; }
 EXPORT int cuDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == 16 ? 132 : attribute == 75 ? stub_major : attribute == 76 ? stub_minor : 0;
+  *value = attribute == 16   ? 132
+           : attribute == 75 ? stub_major
+           : attribute == 76 ? stub_minor
+           : attribute == 97 ? 232448
+                             : 0;
   return 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(Opaque* context, int) { return *context = &stub_devices, 0; }

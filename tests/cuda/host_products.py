@@ -108,10 +108,15 @@ def ampere(library: tk.Library) -> None:
 
 
 def rows(library: tk.Library) -> None:
-    """A warp a short row, a block a long one; nothing for no rows."""
-    for count, columns, grid, threads in ((1000, 64, 250, 128), (7, 4096, 7, 128), (3, 40000, 3, 1024)):
+    """A warp a short row, a block a long one, a block a processor for the longest; nothing for no rows."""
+    for count, columns, name, grid, threads in (
+        (1000, 64, "rows", 250, 128),
+        (7, 4096, "rows", 7, 128),
+        (200, 40000, "rows_staged", 132, 512),
+        (3, 40001, "rows", 3, 1024),
+    ):
         library.softmax(Device(count, columns), y=Device(count, columns))
-        assert (last(), number("grid").value, number("threads").value) == ("rows", grid, threads)
+        assert (last(), number("grid").value, number("threads").value) == (name, grid, threads)
     launches = number("launches").value
     library.softmax(Device(0, 64), y=Device(0, 64))
     assert number("launches").value == launches

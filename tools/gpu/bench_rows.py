@@ -1,4 +1,4 @@
-"""Norms and moves of a library beside a copy on the device: TB/s of what must be read and written, and the share."""
+"""Norms, their gradients, reductions and moves of a library beside a copy on the device: TB/s of what must be read and written, and the share."""
 
 from __future__ import annotations
 
@@ -81,6 +81,56 @@ def of_moves(library: tk.Library, rounds: int) -> None:
         )
 
 
+def of_gradients(library: tk.Library, shape: tuple[int, int], dtype: Any, rounds: int) -> None:
+    """Gradients of norms, and reductions, of the same arrays."""
+    dy, x, dx = (torch.randn(shape, device="cuda").to(dtype) for _ in range(3))
+    gamma, dgamma, dbeta = (torch.randn(shape[1], device="cuda").to(dtype) for _ in range(3))
+    mean = x.float().mean(1)
+    deviation, root = x.float().std(1, correction=0).reciprocal(), x.float().square().mean(1).rsqrt()
+    of_rows_, of_columns, of_all = (torch.empty(size, device="cuda", dtype=dtype) for size in (shape[0], shape[1], ()))
+    size = x.numel() * x.element_size()
+    print(f"{dtype} {shape[0]} x {shape[1]}", flush=True)
+    reduce = partial(library.reduce, x)
+    measure(
+        {
+            "torch copy": (partial(dx.copy_, x), 2 * size),
+            "rmsnorm2d_bwd": (partial(library.rmsnorm2d_bwd, dy, x, gamma, root, dx=dx, dgamma=dgamma), 3 * size),
+            "layernorm2d_bwd": (
+                partial(library.layernorm2d_bwd, dy, x, gamma, mean, deviation, dx=dx, dgamma=dgamma, dbeta=dbeta),
+                3 * size,
+            ),
+            "sums of rows": (partial(reduce, axes=[1], operation="sum", y=of_rows_), size),
+            "torch sums of rows": (partial(torch.sum, x, 1), size),
+            "sums of columns": (partial(reduce, axes=[0], operation="sum", y=of_columns), size),
+            "torch sums of columns": (partial(torch.sum, x, 0), size),
+            "maximum of all": (partial(reduce, axes=[0, 1], operation="max", y=of_all), size),
+            "torch maximum of all": (partial(torch.amax, x), size),
+        },
+        rounds,
+    )
+
+
+def of_patches(library: tk.Library, rounds: int) -> None:
+    for channels, side in ((256, 56), (64, 112), (8, 224)):
+        x = torch.randn(16, side, side, channels, device="cuda").to(torch.bfloat16)
+        given: dict[str, Any] = {"filter": (3, 3), "padding": (1, 1)}
+        y = library.img2col(x, **given)
+        size = (x.numel() + y.numel()) * x.element_size()
+        print(f"img2col 3 x 3 of {tuple(x.shape)}", flush=True)
+        whole = torch.empty(size // 4, device="cuda", dtype=torch.int16)
+        other = torch.empty_like(whole)
+        measure(
+            {
+                "torch copy": (partial(other.copy_, whole), 2 * whole.numel() * 2),
+                "img2col": (partial(library.img2col, x, **given, y=y), size),
+            },
+            rounds,
+        )
+
+
+GRADIENTS = ((16384, 1024), (16384, 4096), (8192, 8192))
+
+
 def run(library: tk.Library, rounds: int) -> None:
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
     for shape in SHAPES:
@@ -88,3 +138,7 @@ def run(library: tk.Library, rounds: int) -> None:
     for dtype in (torch.float16, torch.float32):
         of_rows(library, SHAPES[2], dtype, rounds)
     of_moves(library, rounds)
+    for dtype in (torch.bfloat16, torch.float32):
+        for shape in GRADIENTS:
+            of_gradients(library, shape, dtype, rounds)
+    of_patches(library, rounds)

@@ -19,7 +19,7 @@ from tools.gpu.tally import Tally
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 TORCH: dict[str, Any] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1024, 1032, 4096, 4099, 8192, 20011, 40000)
+COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1024, 1032, 4096, 4099, 8192, 20011, 40000, 65536)
 QUANTISED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 AS_BYTES = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 ELEMENTS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -9,7 +9,8 @@ namespace tilekiln::cuda {
 namespace {
 
 constexpr int most_devices = 64;
-constexpr int attribute_multiprocessors = 16, attribute_major = 75, attribute_minor = 76;  // CUdevice_attribute
+constexpr int attribute_multiprocessors = 16, attribute_major = 75, attribute_minor = 76,
+              attribute_shared_bytes = 97;  // CUdevice_attribute
 
 Driver find_driver() {
   static char trouble[256];
@@ -62,7 +63,8 @@ const DeviceFacts* facts(int device) {
     return cuda.cuDeviceGetAttribute(value, which, fact.number) == 0;
   };
   if (cuda.cuDeviceGet(&fact.number, device) != 0 || !attribute(attribute_major, &fact.major) ||
-      !attribute(attribute_minor, &fact.minor) || !attribute(attribute_multiprocessors, &fact.multiprocessors))
+      !attribute(attribute_minor, &fact.minor) || !attribute(attribute_multiprocessors, &fact.multiprocessors) ||
+      !attribute(attribute_shared_bytes, &fact.shared_bytes))
     return nullptr;
   known[device] = fact;
   __atomic_store_n(&asked[device], true, __ATOMIC_RELEASE);

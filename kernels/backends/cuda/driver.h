@@ -63,7 +63,7 @@ struct Driver {
 const Driver& driver();
 
 // What is known of one device.
-struct DeviceFacts { int number, major, minor, multiprocessors; };
+struct DeviceFacts { int number, major, minor, multiprocessors, shared_bytes; };  // shared_bytes: of a block, at most
 // Null: there is no such device; driver().trouble may say why.
 const DeviceFacts* facts(int device);
 

@@ -17,6 +17,29 @@ template <int kPending> TILEKILN_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// The same, of a number that is known at run time; beyond 13 it waits for 13.
+TILEKILN_DEVICE void copy_async_wait(int pending) {
+  switch (pending) {
+#define TILEKILN_WAIT(n) \
+  case n: return copy_async_wait<n>();
+    TILEKILN_WAIT(0)
+    TILEKILN_WAIT(1)
+    TILEKILN_WAIT(2)
+    TILEKILN_WAIT(3)
+    TILEKILN_WAIT(4)
+    TILEKILN_WAIT(5)
+    TILEKILN_WAIT(6)
+    TILEKILN_WAIT(7)
+    TILEKILN_WAIT(8)
+    TILEKILN_WAIT(9)
+    TILEKILN_WAIT(10)
+    TILEKILN_WAIT(11)
+    TILEKILN_WAIT(12)
+    default: return copy_async_wait<13>();
+#undef TILEKILN_WAIT
+  }
+}
+
 // Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
 TILEKILN_DEVICE void load_matrices(uint32_t (&word)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -75,4 +75,17 @@ TILEKILN_DEVICE void store_vector(void* to, uint4 vector, int bytes, bool wide) 
   }
 }
 
+// Vectors of shared memory by address.
+TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+TILEKILN_DEVICE uint4 load_shared(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
 }  // namespace tilekiln::cuda

@@ -2,10 +2,12 @@
 //   dx = inverse (g - mean(g) - z mean(g z))      (rmsnorm2d: z = x inverse, no mean(g))
 //   dgamma = sum of dy z over rows, dbeta = sum of dy
 //
-// A block has rows block, block + grid, ..: each of its threads the same columns of all of them, whose sums over rows stay in registers
-// until the last row; columns beyond those held add to the block's part in memory. `join` adds the parts in one order.
-// -D: HELD, NORM (1 layer, 2 rms); TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/norm/backward_engine.h"
+// A block is teams of threads that have a row each at a time, every thread the same columns of all of them: their sums over rows stay in
+// registers until the last row, the teams' are added in shared memory, and the blocks' by `join`, each in one order. Columns beyond those
+// held add to the block's part in memory. The next rows are on their way to shared memory, each vector to the thread that asked for it.
+// -D: HELD (vectors of 16-bit elements; twice as many of fp32), STAGES (rows of a team on their way at most), NORM (1 layer, 2 rms);
+// TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/mma.h"
 #include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::norm {
@@ -13,161 +15,203 @@ namespace tilekiln::cuda::norm {
 using Problem = tilekiln::norm::Backward;
 
 constexpr bool kLayer = NORM == 1;
+constexpr int kThreads = kBackwardThreads;
+constexpr int kVectors = HELD * int(sizeof(Element)) / 2;  // of a row that a thread holds
 
 struct Pair { float gz, g; };
 
 TILEKILN_DEVICE Pair added(Pair a, Pair b) { return {a.gz + b.gz, a.g + b.g}; }
 
-// Over the block, in one order. `shared`: 32 pairs that the row before the last one has used.
-TILEKILN_DEVICE Pair sum_of(Pair v, Pair* shared) {
+// Over a team, in one order. `shared`: a pair a warp, that the row before the last one has used.
+TILEKILN_DEVICE Pair sum_of(Pair v, int team, int lanes, Pair* shared) {
   const auto in_warp = [&](int width) {
 #pragma unroll
     for (int i = 16; i > 0; i /= 2) {
-      if (i < width) v = added(v, {__shfl_xor_sync(~0u, v.gz, i), __shfl_xor_sync(~0u, v.g, i)});
+      if (i < width) v = added(v, {__shfl_xor_sync(~0u, v.gz, i), kLayer ? __shfl_xor_sync(~0u, v.g, i) : 0.f});
     }
   };
   in_warp(32);
-  const int warps = blockDim.x / 32;
+  const int warps = lanes / 32;
   if (warps == 1) return v;
   if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = shared[threadIdx.x & (warps - 1)];  // a power of two
+  named_sync(1 + team, lanes);
+  v = shared[team * warps + (threadIdx.x & (warps - 1))];  // a power of two
   in_warp(warps);
   return v;
 }
 
-TILEKILN_DEVICE void derive(const Row<Problem>& p) {
-  __shared__ Pair shared[2][32];
+TILEKILN_DEVICE void derive(const BackwardRow& p) {
+  extern __shared__ __align__(16) char ring[];
+  __shared__ Pair shared[2][kThreads / 32];
   const Problem& a = p.problem;
   const bool wide = p.wide;
-  const int step = blockDim.x * kWide, mine = threadIdx.x * kWide;
+  const int lanes = p.lanes, teams = kThreads / lanes, team = threadIdx.x / lanes, lane = threadIdx.x & (lanes - 1);
+  const int step = lanes * kWide, mine = lane * kWide;
   const float by = 1.f / float(a.columns);
   float* const dgamma = a.sums + 2 * (long long)blockIdx.x * a.columns;
   float* const dbeta = dgamma + a.columns;
   const auto bytes = [&](int j) { return (a.columns - j) * int(sizeof(Element)); };
-  const auto gamma_at = [&](int j, float (&gamma)[kWide]) {
-    widen(load_vector(static_cast<const Element*>(a.gamma) + j, bytes(j), wide), gamma);
-  };
-  float of_gamma[kHeld][kWide] = {}, of_beta[kHeld][kWide] = {};
-  int turn = 0;
-  uint4 dys[kHeld], xs[kHeld];
-  const auto ask = [&](long long m) {
-    if (m >= a.rows) return;
-    const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
-    const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
+  const Element* const gamma = static_cast<const Element*>(a.gamma);
+  uint4 gammas[kVectors];
+  float of_gamma[kVectors][kWide] = {}, of_beta[kVectors][kWide] = {};
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int j = mine + i * step;
-      if (j < a.columns) dys[i] = load_vector(dy + j, bytes(j), wide), xs[i] = load_vector(x + j, bytes(j), wide);
+  for (int i = 0; i < kVectors; ++i) {
+    const int j = mine + i * step;
+    if (j < a.columns) gammas[i] = load_vector(gamma + j, bytes(j), wide);
+  }
+  const long long stride = (long long)gridDim.x * teams, begin = (long long)blockIdx.x * teams + team;
+  constexpr uint32_t kArray = kVectors * kThreads * 16, kStage = 2 * kArray;
+  const uint32_t slots = shared_address(ring) + threadIdx.x * 16;
+  const auto ask = [&](long long m, int stage) {
+    if (m < a.rows) {
+      const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
+      const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
+      const uint32_t to = slots + stage * kStage;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        const int j = mine + i * step;
+        if (j >= a.columns) break;
+        const uint32_t slot = to + i * kThreads * 16;
+        if (wide) {
+          const int length = min(bytes(j), 16);
+          copy_async_bytes(slot, dy + j, length), copy_async_bytes(slot + kArray, x + j, length);
+        } else {
+          store_shared(slot, load_vector(dy + j, bytes(j), false));
+          store_shared(slot + kArray, load_vector(x + j, bytes(j), false));
+        }
+      }
     }
+    copy_async_commit();
   };
-  ask(blockIdx.x);
-  for (long long m = blockIdx.x; m < a.rows; m += gridDim.x, turn ^= 1) {
+  const int stages = p.stages;
+  for (int s = 0; s < stages; ++s) ask(begin + s * stride, s);
+  int turn = 0, stage = 0;
+  float inverse = 0, mean = 0;
+  if (begin < a.rows) inverse = a.inverse[begin], mean = kLayer ? a.mean[begin] : 0.f;
+  for (long long m = begin; m < a.rows; m += stride, turn ^= 1) {
     const Element* const dy = static_cast<const Element*>(a.dy) + m * a.dy_row;
     const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
     Element* const dx = static_cast<Element*>(a.dx) + m * a.dx_row;
-    const float inverse = a.inverse[m], mean = kLayer ? a.mean[m] : 0.f;
-    // d, and z where there is a column.
-    const auto widened = [&](uint4 of_dy, uint4 of_x, int j, float (&d)[kWide], float (&z)[kWide]) {
-      widen(of_dy, d), widen(of_x, z);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) z[e] = e * int(sizeof(Element)) < bytes(j) ? (z[e] - mean) * inverse : 0.f;
-    };
+    float next_inverse = 0, next_mean = 0;
+    if (m + stride < a.rows) next_inverse = a.inverse[m + stride], next_mean = kLayer ? a.mean[m + stride] : 0.f;
     Pair sum = {0, 0};
-    const auto take = [&](int j, const float (&d)[kWide], const float (&z)[kWide]) {
-      float gamma[kWide];
-      gamma_at(j, gamma);
+    // g and z of a vector, 0 where there is no column; d is dy.
+    const auto take = [&](uint4 of_dy, uint4 of_x, uint4 of_gamma_, int j, float (&d)[kWide], float (&g)[kWide],
+                          float (&z)[kWide]) {
+      float w[kWide];
+      widen(of_dy, d), widen(of_x, z), widen(of_gamma_, w);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        const float g = d[e] * gamma[e];
-        sum.gz = fmaf(g, z[e], sum.gz), sum.g += kLayer ? g : 0.f;
+      for (int e = 0; e < kWide; ++e) z[e] = (kLayer ? z[e] - mean : z[e]) * inverse, g[e] = d[e] * w[e];
+      if (bytes(j) < 16) {
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) {
+          if (e * int(sizeof(Element)) >= bytes(j)) z[e] = 0;
+        }
       }
-    };
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+      for (int e = 0; e < kWide; ++e) sum.gz = fmaf(g[e], z[e], sum.gz), sum.g += kLayer ? g[e] : 0.f;
+    };
+    const auto finish = [&](const float (&g)[kWide], const float (&z)[kWide], Pair means, int j) {
+      float v[kWide];
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) v[e] = inverse * fmaf(z[e], -means.gz, kLayer ? g[e] - means.g : g[e]);
+      store_vector(dx + j, narrow(v), bytes(j), wide);
+    };
+    copy_async_wait(stages - 1);
+    float g[kVectors][kWide], z[kVectors][kWide];
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
       const int j = mine + i * step;
       if (j >= a.columns) break;
-      float d[kWide], z[kWide];
-      widened(dys[i], xs[i], j, d, z);
-      take(j, d, z);
+      const uint32_t slot = slots + stage * kStage + i * kThreads * 16;
+      float d[kWide];
+      take(load_shared(slot), load_shared(slot + kArray), gammas[i], j, d, g[i], z[i]);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
-        of_gamma[i][e] = fmaf(d[e], z[e], of_gamma[i][e]);
+        of_gamma[i][e] = fmaf(d[e], z[i][e], of_gamma[i][e]);
         if (kLayer) of_beta[i][e] += d[e];
       }
     }
-    for (int j = mine + kHeld * step; j < a.columns; j += step) {
-      float d[kWide], z[kWide];
-      widened(load_vector(dy + j, bytes(j), wide), load_vector(x + j, bytes(j), wide), j, d, z);
-      take(j, d, z);
+    ask(m + stages * stride, stage);  // its vectors are in registers
+    stage = stage + 1 == stages ? 0 : stage + 1;
+    const auto beyond = [&](int j, float (&d)[kWide], float (&g)[kWide], float (&z)[kWide]) {
+      take(load_vector(dy + j, bytes(j), wide), load_vector(x + j, bytes(j), wide),
+           load_vector(gamma + j, bytes(j), wide), j, d, g, z);
+    };
+    for (int j = mine + kVectors * step; j < a.columns; j += step) {
+      float d[kWide], g[kWide], z[kWide];
+      beyond(j, d, g, z);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) {
         if (e * int(sizeof(Element)) >= bytes(j)) continue;
-        const bool first = m == blockIdx.x;
-        dgamma[j + e] = fmaf(d[e], z[e], first ? 0.f : dgamma[j + e]);
-        if (kLayer) dbeta[j + e] = d[e] + (first ? 0.f : dbeta[j + e]);
+        dgamma[j + e] = fmaf(d[e], z[e], m == begin ? 0.f : dgamma[j + e]);
+        if (kLayer) dbeta[j + e] = d[e] + (m == begin ? 0.f : dbeta[j + e]);
       }
     }
-    uint4 these[kHeld], those[kHeld];
+    sum = sum_of(sum, team, lanes, shared[turn]);
+    const Pair means = {sum.gz * by, sum.g * by};
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) these[i] = dys[i], those[i] = xs[i];
-    ask(m + gridDim.x);  // under the wait for the sums
-    sum = sum_of(sum, shared[turn]);
-    const float mean_gz = sum.gz * by, mean_g = sum.g * by;
-    const auto finish = [&](uint4 of_dy, uint4 of_x, int j) {
-      float d[kWide], z[kWide], gamma[kWide];
-      widened(of_dy, of_x, j, d, z);
-      gamma_at(j, gamma);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        const float g = d[e] * gamma[e];
-        d[e] = inverse * ((kLayer ? g - mean_g : g) - z[e] * mean_gz);
-      }
-      store_vector(dx + j, narrow(d), bytes(j), wide);
-    };
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    for (int i = 0; i < kVectors; ++i) {
       const int j = mine + i * step;
-      if (j < a.columns) finish(these[i], those[i], j);
+      if (j >= a.columns) break;
+      finish(g[i], z[i], means, j);
     }
-    for (int j = mine + kHeld * step; j < a.columns; j += step)
-      finish(load_vector(dy + j, bytes(j), wide), load_vector(x + j, bytes(j), wide), j);
+    for (int j = mine + kVectors * step; j < a.columns; j += step) {
+      float d[kWide], g[kWide], z[kWide];
+      beyond(j, d, g, z), finish(g, z, means, j);
+    }
+    inverse = next_inverse, mean = next_mean;
   }
+  copy_async_wait<0>();
+  __syncthreads();  // the ring becomes sums of columns: (teams, step * kVectors), dgamma before dbeta
+  float* const sums = reinterpret_cast<float*>(ring);
+  constexpr int kSums = kThreads * kVectors * kWide;
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
-    const int j = mine + i * step;
+  for (int i = 0; i < kVectors; ++i) {
 #pragma unroll
     for (int e = 0; e < kWide; ++e) {
-      if (j + e >= a.columns) continue;
-      dgamma[j + e] = of_gamma[i][e];
-      if (kLayer) dbeta[j + e] = of_beta[i][e];
+      const int at = team * step * kVectors + mine + i * step + e;
+      sums[at] = of_gamma[i][e];
+      if (kLayer) sums[kSums + at] = of_beta[i][e];
     }
+  }
+  __syncthreads();
+  for (int j = threadIdx.x; j < min(a.columns, step * kVectors); j += kThreads) {
+    float one = 0, other = 0;
+    for (int t = 0; t < teams; ++t) {
+      one += sums[t * step * kVectors + j];
+      if (kLayer) other += sums[kSums + t * step * kVectors + j];
+    }
+    dgamma[j] = one;
+    if (kLayer) dbeta[j] = other;
   }
 }
 
-// dgamma, and of block y = 1 dbeta, of 32 columns: 32 threads of each add every 32nd part, then these sums by halves.
-TILEKILN_DEVICE void join(const Row<Problem>& p) {
-  __shared__ float shared[32][33];
+// dgamma, and of block y = 1 dbeta, of 32 columns: 16 threads of each add every 16th part, then these sums by halves.
+TILEKILN_DEVICE void join(const BackwardRow& p) {
+  constexpr int kLanes = kThreads / 32;
+  __shared__ float shared[kLanes][33];
   const Problem& a = p.problem;
-  const int lane = threadIdx.x & 31, of = threadIdx.x >> 5, j = blockIdx.x * 32 + lane;
-  Element* const to = static_cast<Element*>(blockIdx.y == 0 ? a.dgamma : a.dbeta);
-  const float* const from = a.sums + (blockIdx.y == 0 ? 0 : a.columns) + j;
+  const int column = blockIdx.x * 32 + (threadIdx.x & 31);
+  const float* const from = a.sums + (blockIdx.y == 0 ? 0 : a.columns) + column;
   float sum = 0;
-  if (j < a.columns) {
-#pragma unroll 4
-    for (long long part = of; part < a.parts; part += 32) sum += from[2 * part * a.columns];
+  if (column < a.columns) {
+#pragma unroll 8
+    for (int part = threadIdx.x / 32; part < int(a.parts); part += kLanes)
+      sum += __ldcg(from + 2 * (long long)part * a.columns);
   }
-  shared[of][lane] = sum;
+  shared[threadIdx.x / 32][threadIdx.x & 31] = sum;
   __syncthreads();
-  sum = shared[lane][of];  // of column `of`
+  const int lane = threadIdx.x & (kLanes - 1), mine = threadIdx.x / kLanes, to = blockIdx.x * 32 + mine;
+  sum = shared[lane][mine];
 #pragma unroll
-  for (int i = 16; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-  const int column = blockIdx.x * 32 + of;
-  if (lane != 0 || column >= a.columns) return;
+  for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
+  if (lane != 0 || to >= a.columns) return;
+  Element* const y = static_cast<Element*>(blockIdx.y == 0 ? a.dgamma : a.dbeta) + to;
 #ifdef TILEKILN_FP32
-  to[column] = sum;
+  *y = sum;
 #else
-  to[column] = Element(pack(sum, 0.f));
+  *y = Element(pack(sum, 0.f));
 #endif
 }
 
@@ -175,11 +219,11 @@ TILEKILN_DEVICE void join(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
 
-extern "C" __global__ void __launch_bounds__(512) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows(const __grid_constant__ norm::BackwardRow p) {
   norm::derive(p);
 }
-extern "C" __global__ void __launch_bounds__(1024) rows_joined(const __grid_constant__ norm::Row<norm::Problem> p) {
+extern "C" __global__ void __launch_bounds__(norm::kThreads) rows_joined(const __grid_constant__ norm::BackwardRow p) {
   norm::join(p);
 }

@@ -1,5 +1,5 @@
 // Rows of silu(gate) up. With s = sigmoid(gate): y = gate s up; silu(-infinity) is 0.
-// -D: HELD; TILEKILN_FP16, TILEKILN_FP32.
+// -D: HELD, STAGES (0); TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/norm/cuda/rows.h"
 
 namespace tilekiln::cuda::norm {
@@ -49,7 +49,7 @@ TILEKILN_DEVICE void gated(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
   norm::gated(p);

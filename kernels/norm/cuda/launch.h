@@ -36,13 +36,30 @@ unsigned lanes_of(int dtype, int columns, int held, unsigned most = 1024) {
   return lanes;
 }
 
+// Stages of so many bytes of shared memory that a block has, at most those of the build.
+int stages_of(const Site& site, const Build& build, int bytes) {
+  constexpr int own = 1024;  // of a block beside them
+  return std::clamp((facts(site.device.id)->shared_bytes - own) / bytes, 1, build.stages);
+}
+
 template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
                                                      std::initializer_list<ArrayRows> arrays) {
   if (p.rows == 0) return TILEKILN_OK;
   const Kernel* const kernel = find_kernel(p.dtype);
   if (kernel == nullptr) return fail_kernel();
-  const unsigned lanes = lanes_of(p.dtype, p.columns, build_of(*kernel).held);
-  Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0};
+  const Build& build = build_of(*kernel);
+  const unsigned lanes = lanes_of(p.dtype, p.columns, build.held);
+  Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
+  const long long bytes = static_cast<long long>(p.columns) * bytes_of(p.dtype);
+  // Rows that registers of `rows` do not hold are read again from memory, but by this.
+  if (build.stages > 0 && row.wide != 0 && bytes % 16 == 0 && bytes > 16ll * lanes * build.held) {
+    row.stages = stages_of(site, build, 16 * kStagedThreads);
+    const long long a_thread = (bytes / 16 - 1) / kStagedThreads + 1;
+    const auto blocks = static_cast<unsigned>(std::min<long long>(p.rows, facts(site.device.id)->multiprocessors));
+    const auto shared = static_cast<unsigned>(row.stages * 16 * kStagedThreads);
+    if (a_thread <= std::min(kStagedVectors, row.stages))
+      return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &row, false});
+  }
   const unsigned threads = row.warps != 0 ? 128 : lanes;
   const long long blocks = row.warps != 0 ? (p.rows + 3) / 4 : p.rows;
   const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));

@@ -1,8 +1,8 @@
 // Rows normalised, and quantised: rmsnorm2d, layernorm2d, smoothquant and the two norms that quantise.
 //
 // Statistics are of the row as it is held, so deviations are from the mean itself. Everything is fp32, in one order.
-// -D: HELD, NORM (0 none, 1 layer, 2 rms), QUANTISED; TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/norm/cuda/rows.h"
+// -D: HELD, STAGES, NORM (0 none, 1 layer, 2 rms), QUANTISED; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/norm/cuda/staged.h"
 
 namespace tilekiln::cuda::norm {
 
@@ -59,17 +59,84 @@ TILEKILN_DEVICE void store_bytes(void* to, const uint32_t (&words)[kWide / 4], i
   }
 }
 
-TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
+// What is 0 everywhere, or no number, has bytes of 0 and a scale of 0, or NaN.
+struct Scale {
+  float by, scale;
+  bool some;
+};
+TILEKILN_DEVICE Scale scale_of(float most, bool fp8) {
+  const float largest = fp8 ? 448.f : 127.f;
+  const bool finite = most < kInfinity, some = finite && most >= kLeast;
+  return {some ? largest / most : 0.f, some ? most / largest : finite ? 0.f : __uint_as_float(0x7fc00000u), some};
+}
+
+// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
+template <class Held> TILEKILN_DEVICE void quantise_at_once(const Problem& a, const Team& team, long long m, bool wide,
+                                                            Held& row, bool& written, float (&shared)[2][32]) {
+  const auto scaled = [&](uint4 vector, int j, int bytes, float (&v)[kWide]) {
+    widen(vector, v);
+    if constexpr (NORM == 2) {
+      float gamma[kWide];
+      widen(load_vector(static_cast<const Element*>(a.gamma) + j, bytes, wide), gamma);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) v[i] *= gamma[i];
+    }
+    if (a.smooth_scale == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) v[i] *= i * int(sizeof(Element)) < bytes ? a.smooth_scale[j + i] : 0.f;
+  };
+  float squares = 0, most = 0;
+  row.each([&](uint4 vector, int j, int bytes) {
+    float v[kWide];
+    if constexpr (NORM == 2) {
+      widen(vector, v);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) squares = fmaf(v[i], v[i], squares);
+    }
+    scaled(vector, j, bytes, v);
+#pragma unroll
+    for (int i = 0; i < kWide; ++i) most = larger_or_nan(most, fabsf(v[i]));
+  });
+  written = true;
+  join_both(team, squares, most, shared, [](float one, float other) { return one + other; }, larger_or_nan);
+  const float inverse = NORM == 2 ? 1 / sqrtf(squares / float(a.columns) + a.epsilon) : 1.f;
+  const Scale to = scale_of(most * inverse, a.y_dtype != 0);
+  const float by = to.by * inverse;
+  if (team.lane == 0) {
+    a.y_scale[m] = to.scale;
+    if (NORM == 2 && a.inverse) a.inverse[m] = inverse;
+  }
+  uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
+  row.each([&](uint4 vector, int j, int bytes) {
+    uint32_t words[kWide / 4] = {};
+    if (to.some) {
+      float v[kWide];
+      scaled(vector, j, bytes, v);
+#pragma unroll
+      for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, by, a.y_dtype != 0);
+    }
+    store_bytes(y + j, words, bytes / int(sizeof(Element)));
+  });
+}
+
+template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
   __shared__ float shared[3][32];
+#if QUANTISED
+  __shared__ float both[2][32];
+#endif
   const Problem& a = p.problem;
-  const Team team = team_of(p.warps);
-  const bool wide = p.wide;
+  const Team team = team_of(!kStaged && p.warps);
+  const bool wide = kStaged || p.wide;
+  Staged staged;
+  if constexpr (kStaged) stage(staged, team, a.x, a.x_row, a.rows, a.columns, p.stages);
   for (long long m = team.row; m < a.rows; m += team.step) {
     const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
-    const Element* const residual = a.residual ? static_cast<const Element*>(a.residual) + m * a.residual_row : nullptr;
-    Element* const stored = a.residual_out ? static_cast<Element*>(a.residual_out) + m * a.residual_out_row : nullptr;
+    const Element* const residual =
+        !kStaged && a.residual ? static_cast<const Element*>(a.residual) + m * a.residual_row : nullptr;
+    Element* const stored =
+        !kStaged && a.residual_out ? static_cast<Element*>(a.residual_out) + m * a.residual_out_row : nullptr;
     const auto added = [&](int j) {
-      const int bytes = (a.columns - j) * int(sizeof(Element));
+      const int bytes = kStaged ? 16 : (a.columns - j) * int(sizeof(Element));
       uint4 vector = load_vector(x + j, bytes, wide);
       if (residual == nullptr) return vector;
       float v[kWide], r[kWide];
@@ -80,7 +147,8 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
     };
     const auto first = [&](int j) {
       const uint4 vector = added(j);
-      if (stored != nullptr) store_vector(stored + j, vector, (a.columns - j) * int(sizeof(Element)), wide);
+      if (stored != nullptr)
+        store_vector(stored + j, vector, kStaged ? 16 : (a.columns - j) * int(sizeof(Element)), wide);
       return vector;
     };
     // Of columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
@@ -89,7 +157,21 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       if (stored == nullptr) return added(j);
       return written ? load_vector(stored + j, (a.columns - j) * int(sizeof(Element)), wide) : first(j);
     };
-    auto row = held(team, a.columns, first, again);
+    auto&& row = [&]() -> decltype(auto) {
+      if constexpr (kStaged) {
+        staged.begin();
+        return (staged);
+      } else {
+        return held(team, a.columns, first, again);
+      }
+    }();
+#if QUANTISED
+    if (NORM == 0 || (NORM == 2 && a.rounding == 0 && a.unquantised == nullptr)) {
+      quantise_at_once(a, team, m, wide, row, written, both);
+      if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
+      continue;
+    }
+#endif
     float mean = 0, inverse = 1;
     if constexpr (NORM == 1) {
       float sum = 0;
@@ -164,17 +246,15 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
     written = true;
     top = joined(team, top, reinterpret_cast<unsigned*>(shared[2]),
                  [](unsigned one, unsigned other) { return max(one, other); });
-    const float most = __uint_as_float(top), largest = a.y_dtype ? 448.f : 127.f;
-    const bool finite = top < 0x7f800000u, some = finite && most >= kLeast;
-    const float by = some ? largest / most : 0.f;
-    if (team.lane == 0) a.y_scale[m] = some ? most / largest : finite ? 0.f : __uint_as_float(0x7fc00000u);
+    const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
+    if (team.lane == 0) a.y_scale[m] = to.scale;
     row.each([&](uint4 vector, int j, int bytes) {
       uint32_t words[kWide / 4] = {};
-      if (some) {
+      if (to.some) {
         float v[kWide];
         normalised(vector, j, bytes, v), smooth(j, bytes, v);
 #pragma unroll
-        for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, by, a.y_dtype != 0);
+        for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, to.by, a.y_dtype != 0);
       }
       store_bytes(y + j, words, bytes / int(sizeof(Element)));
     });
@@ -187,8 +267,14 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
-  norm::normalise(p);
+  norm::normalise<false>(p);
 }
+#if NORM == 0
+extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
+    rows_staged(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::normalise<true>(p);
+}
+#endif

@@ -1,6 +1,7 @@
 // The rows of CUDA's kernels over rows of arrays: a checked problem, and how its rows may be read. What one build is made for.
 #pragma once
 
+#include "kernels/norm/backward_engine.h"
 #include "kernels/norm/engine.h"
 #include "kernels/norm/gated.h"
 #include "kernels/norm/softmax/engine.h"
@@ -9,14 +10,28 @@ namespace tilekiln::cuda::norm {
 
 template <class Problem> struct Row {
   Problem problem;
-  int wide;   // every row of every array begins at 16 bytes
-  int warps;  // a row a warp; else a row a block
+  int wide;    // every row of every array begins at 16 bytes
+  int warps;   // a row a warp; else a row a block
+  int stages;  // vectors of a thread in shared memory
 };
+
+constexpr int kStagedThreads = 512,
+              kStagedVectors = 16;  // of a block that has a long row, and of a thread of it at most
+
+// The row of the derivatives of norms.
+struct BackwardRow {
+  tilekiln::norm::Backward problem;
+  int wide;    // as above
+  int lanes;   // threads that share a row
+  int stages;  // rows of a team on their way
+};
+constexpr int kBackwardThreads = 512;  // of a block
 
 // What the host must know of a build; the cubin holds one as `rows_build`.
 struct Build {
-  int held;   // vectors of 16 bytes that a thread holds
-  int dtype;  // by value of the axis
+  int held;    // vectors of 16 bytes that a thread holds
+  int stages;  // vectors, or rows, of a thread on their way to shared memory at most
+  int dtype;   // by value of the axis
 };
 
 }  // namespace tilekiln::cuda::norm

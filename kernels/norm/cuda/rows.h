@@ -39,6 +39,22 @@ template <class Value, class Combine> TILEKILN_DEVICE Value joined(const Team& t
   }
   return v;
 }
+// Two of them at once.
+template <class Combine, class Other> TILEKILN_DEVICE void join_both(const Team& team, float& v, float& w,
+                                                                     float (&shared)[2][32], Combine&& combine,
+                                                                     Other&& other) {
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) v = combine(v, __shfl_xor_sync(~0u, v, i)), w = other(w, __shfl_xor_sync(~0u, w, i));
+  if (team.warp) return;
+  if ((threadIdx.x & 31) == 0) shared[0][threadIdx.x / 32] = v, shared[1][threadIdx.x / 32] = w;
+  __syncthreads();
+  const int at = threadIdx.x & 31 & (blockDim.x / 32 - 1);  // warps are a power of two
+  v = shared[0][at], w = shared[1][at];
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) {
+    if (i < int(blockDim.x / 32)) v = combine(v, __shfl_xor_sync(~0u, v, i)), w = other(w, __shfl_xor_sync(~0u, w, i));
+  }
+}
 TILEKILN_DEVICE float sum_of(const Team& team, float v, float* shared) {
   return joined(team, v, shared, [](float a, float b) { return a + b; });
 }

@@ -1,21 +1,32 @@
 // Rows of softmax. A NaN may be lost in the maximum, not in the sum; +infinity, or -infinity alone, makes the difference NaN.
-// -D: HELD; TILEKILN_FP16, TILEKILN_FP32.
-#include "kernels/norm/cuda/rows.h"
+// -D: HELD, STAGES; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/norm/cuda/staged.h"
 
 namespace tilekiln::cuda::norm {
 
 using Problem = tilekiln::norm::SoftmaxProblem;
 
-TILEKILN_DEVICE void softmax(const Row<Problem>& p) {
+template <bool kStaged> TILEKILN_DEVICE void softmax(const Row<Problem>& p) {
   __shared__ float shared[2][32];
   const Problem& a = p.problem;
-  const Team team = team_of(p.warps);
-  const bool wide = p.wide;
+  const Team team = team_of(!kStaged && p.warps);
+  const bool wide = kStaged || p.wide;
+  Staged staged;
+  if constexpr (kStaged) stage(staged, team, a.x, a.x_row, a.rows, a.columns, p.stages);
   for (long long m = team.row; m < a.rows; m += team.step) {
     const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
     Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
-    const auto load = [&](int j) { return load_vector(x + j, (a.columns - j) * int(sizeof(Element)), wide); };
-    auto row = held<kHeld>(team, a.columns, load, load);
+    const auto load = [&](int j) {
+      return load_vector(x + j, kStaged ? 16 : (a.columns - j) * int(sizeof(Element)), wide);
+    };
+    auto&& row = [&]() -> decltype(auto) {
+      if constexpr (kStaged) {
+        staged.begin();
+        return (staged);
+      } else {
+        return held<kHeld>(team, a.columns, load, load);
+      }
+    }();
     float most = -kInfinity;
     row.each([&](uint4 vector, int, int bytes) {
       float v[kWide];
@@ -50,8 +61,12 @@ TILEKILN_DEVICE void softmax(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
-  norm::softmax(p);
+  norm::softmax<false>(p);
+}
+extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
+    rows_staged(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::softmax<true>(p);
 }

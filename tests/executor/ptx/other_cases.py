@@ -17,6 +17,7 @@ DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dty
 QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
+LONG = 33_032  # rows that registers do not hold
 
 
 def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
@@ -115,7 +116,7 @@ def several(library: tk.Library, draw: random.Random, numbers: np.random.Generat
 
 
 def matrix(draw: random.Random, numbers: np.random.Generator, kind: Any, scale: float = 1.0) -> np.ndarray:
-    shape = draw.choice((1, 3, 7)), draw.choice(COLUMNS)
+    shape = draw.choice((1, 3, 7)), LONG if draw.random() < 0.3 else draw.choice(COLUMNS)
     return (numbers.standard_normal(shape, np.float32) * scale).astype(kind)
 
 

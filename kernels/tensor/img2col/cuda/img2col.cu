@@ -1,33 +1,61 @@
-// Patches of images: threads share a row of a group's matrix, whose bytes they write one after the other. Pixels that several patches hold come from
-// the caches.
+// Patches of images: neighbours among threads write neighbours in a group's matrix, some moves each at once. Pixels that several patches
+// hold come from the caches.
 // -D: THREADS.
 #include "kernels/backends/cuda/ptx.h"
 #include "kernels/tensor/img2col/cuda/row.h"
 
 namespace tilekiln::cuda::img2col {
 
-template <class E> TILEKILN_DEVICE void patches(const Row& p) {
+// a / d, and the rest.
+template <bool kFew> TILEKILN_DEVICE long long divided(long long a, const Divisor& d, long long by, int& rest) {
+  long long quotient = a;
+  if (by != 1) quotient = kFew ? __umulhi(uint32_t(a), d.multiplier) >> d.shift : a / by;
+  rest = int(a - quotient * by);
+  return quotient;
+}
+
+template <class E, bool kFew> TILEKILN_DEVICE void patches(const Row& p) {
+  constexpr int kMoves = kFew ? kAtOnce : 1;  // of very many the code is what counts
   const tensor::Img2col& a = p.images;
-  const int lane = threadIdx.x & (p.lanes - 1), teams = THREADS / p.lanes;
-  const uint32_t vectors = p.vectors, along = uint32_t(a.filter_width) * vectors,
-                 all = uint32_t(a.filter_height) * along;
-  const long long rows = a.patches * a.groups, each = (long long)a.out_height * a.out_width;
-  for (long long row = (long long)blockIdx.x * teams + threadIdx.x / p.lanes; row < rows;
-       row += (long long)gridDim.x * teams) {
-    const long long group = row / a.patches, patch = row - group * a.patches, image = patch / each;
-    const int at = int(patch - image * each), i = at / a.out_width, j = at - i * a.out_width;
-    const int y0 = i * a.stride[0] - a.padding[0], x0 = j * a.stride[1] - a.padding[1];
-    const char* const from = a.x + image * a.x_image + group * a.bytes;
-    E* const to = reinterpret_cast<E*>(a.y + group * a.y_group + patch * a.y_row);
-    for (uint32_t e = lane; e < all; e += p.lanes) {
-      const uint32_t fy = e / along, rest = e - fy * along, fx = rest / vectors, c = rest - fx * vectors;
-      const long long y = y0 + (long long)fy * a.dilation[0], x = x0 + (long long)fx * a.dilation[1];
-      E value = {};
+  const int vectors = p.vectors.by, along = p.along.by, all = p.all.by;
+  const long long moves = a.patches * a.groups * all, many = (long long)gridDim.x * THREADS * kMoves;
+  for (long long first = (long long)blockIdx.x * THREADS * kMoves + threadIdx.x; first < moves; first += many) {
+    E value[kMoves];
+    E* to[kMoves];
+#pragma unroll
+    for (int n = 0; n < kMoves; ++n) {
+      const long long move = first + n * THREADS;
+      if (move >= moves) continue;
+      int e, rest, c, at, i, j;
+      const long long row = divided<kFew>(move, p.all, all, e);
+      long long group = 0, patch = row;
+      if (a.groups != 1) {
+        if constexpr (kFew) {
+          group = divided<true>(row, p.patches, a.patches, at), patch = at;
+        } else {
+          group = row / a.patches, patch = row - group * a.patches;
+        }
+      }
+      const long long image = divided<kFew>(patch, p.of_image, (long long)a.out_height * a.out_width, at);
+      i = int(divided<true>(at, p.out_width, a.out_width, j));
+      const int fy = int(divided<true>(e, p.along, along, rest)), fx = int(divided<true>(rest, p.vectors, vectors, c));
+      const long long y = i * (long long)a.stride[0] - a.padding[0] + fy * (long long)a.dilation[0],
+                      x = j * (long long)a.stride[1] - a.padding[1] + fx * (long long)a.dilation[1];
+      value[n] = {};
+      to[n] = reinterpret_cast<E*>(a.y + group * a.y_group + patch * a.y_row) + e;
       if (y >= 0 && y < a.height && x >= 0 && x < a.width)
-        value = reinterpret_cast<const E*>(from + y * a.x_row + x * a.x_pixel)[c];
-      to[e] = value;
+        value[n] =
+            reinterpret_cast<const E*>(a.x + image * a.x_image + group * a.bytes + y * a.x_row + x * a.x_pixel)[c];
+    }
+#pragma unroll
+    for (int n = 0; n < kMoves; ++n) {
+      if (first + n * THREADS < moves) *to[n] = value[n];
     }
   }
+}
+template <class E> TILEKILN_DEVICE void patches(const Row& p) {
+  if (p.few) return patches<E, true>(p);
+  patches<E, false>(p);
 }
 
 }  // namespace tilekiln::cuda::img2col

@@ -37,19 +37,20 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const int threads = static_cast<const Build*>(kernel->build)->threads, bytes = a.dtype == 0 ? 4 : 2;
   Row row = {a, 1, 1, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32};
   for (const long long length : a.reduced) row.all_reduced *= length;
+  const bool lines = !columns && row.wide != 0 && row.all_reduced == 1;
   const long long width = 16 / bytes;
   // Teams, and what each has to take: vectors of a row, or rows of columns by eight warps.
   const long long each = columns ? divide_up(row.all_reduced, threads / 32)
                                  : row.all_reduced * divide_up(a.length, row.wide != 0 ? width : 1);
-  constexpr long long
-      many = 1024,
-      few =
-          32;  // vectors of a row that busy a block; outputs of a processor, which warps take faster where they are more
-  if (!columns && each >= many && a.outputs < few * facts(site.device.id)->multiprocessors) row.lanes = threads;
+  if (!columns && each >= 4 * threads) row.lanes = threads;  // four loads of each thread are under way
   const long long teams = columns ? a.outputs * divide_up(a.length, 32 * width) : a.outputs;
   const long long a_block = columns ? 1 : threads / row.lanes;
-  constexpr long long of_a_processor = 8, least = 8;  // blocks; loads of a thread
-  const long long wanted = of_a_processor * facts(site.device.id)->multiprocessors * a_block;
+  constexpr long long least = 8;  // loads of a thread
+  const long long wanted = 1ll *
+                           (columns ? kColumnBlocks
+                            : lines ? kLineBlocks
+                                    : kRowBlocks) *
+                           facts(site.device.id)->multiprocessors * a_block;
   const long long most = std::max<long long>(1, each / (least * (columns ? 1 : row.lanes)));
   row.parts = std::clamp<long long>(wanted / teams, 1, most);
   LaunchMemory memory;
@@ -61,15 +62,19 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const auto grid = [](long long blocks) { return static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX)); };
   const auto count = static_cast<unsigned>(threads);
   TILEKILN_TRY(launch(site, {kernel,
-                             columns ? "reduce_columns" : "reduce_rows",
+                             columns ? "reduce_columns"
+                             : lines ? "reduce_lines"
+                                     : "reduce_rows",
                              {grid(divide_up(teams * row.parts, a_block)), 1, 1},
                              count,
                              0,
                              &row,
                              false}));
   if (row.parts == 1) return TILEKILN_OK;
-  constexpr long long many_values = 2048;
-  row.lanes = values < many_values ? threads : 8;
+  // Threads that add the parts of a value: neighbours read neighbouring values, and every processor has a block.
+  row.lanes = 8;
+  while (row.lanes < threads && values * row.lanes < 1ll * facts(site.device.id)->multiprocessors * threads)
+    row.lanes *= 2;
   const unsigned blocks = grid(divide_up(values, threads / row.lanes));
   return launch(site, {kernel, "reduce_joined", {blocks, 1, 1}, count, 0, &row, false});
 }

@@ -17,11 +17,10 @@ template <Reduction kDo> struct Taking {
   static constexpr bool kSums = kDo == Reduction::sum || kDo == Reduction::mean;
   static constexpr float kNothing = kDo == Reduction::max ? -kInfinity : kDo == Reduction::min ? kInfinity : 0.f;
   // A NaN stays.
-  template <class T> static __device__ __forceinline__ T taken(T a, T b) {
+  static __device__ __forceinline__ float taken(float a, float b) {
     if constexpr (kSums) return a + b;
-    if (a != a) return a;
-    if constexpr (kDo == Reduction::max) return b <= a ? a : b;
-    return b >= a ? a : b;
+    if constexpr (kDo == Reduction::max) return larger_or_nan(a, b);
+    return smaller_or_nan(a, b);
   }
   static __device__ __forceinline__ Two taken(Two a, Two b) {
     if constexpr (!kSums) return {taken(a.high, b.high), 0.f};
@@ -75,6 +74,79 @@ TILEKILN_DEVICE void put(const Row& p, long long output_y, long long output, lon
 #else
   *to = Element(pack(result, 0.f));
 #endif
+}
+
+// Over `lanes` threads, 32 or those of the block, in one order. `shared`: a word a warp.
+template <Reduction kDo> TILEKILN_DEVICE Two over_team(Two all, int lanes, Two* shared) {
+  using Take = Taking<kDo>;
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2)
+    all = Take::taken(all, Two{__shfl_xor_sync(~0u, all.high, i), __shfl_xor_sync(~0u, all.low, i)});
+  if (lanes == 32) return all;
+  if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = all;
+  __syncthreads();
+  all = shared[0];
+#pragma unroll
+  for (int i = 1; i < kWarps; ++i) all = Take::taken(all, shared[i]);
+  __syncthreads();
+  return all;
+}
+
+// Rows that lie at 16 bytes, each an output or its parts: as `rows`, with few registers.
+template <Reduction kDo> TILEKILN_DEVICE void lines(const Row& p) {
+  using Take = Taking<kDo>;
+  __shared__ Two shared[kWarps];
+  const tensor::Reduce& a = p.reduce;
+  const int lanes = p.lanes, teams = THREADS / lanes, lane = threadIdx.x & (lanes - 1), team = threadIdx.x / lanes;
+  const long long vectors = divided(a.length + kWide - 1, kWide), all_teams = a.outputs * p.parts;
+  for (long long first = (long long)blockIdx.x * teams; first < all_teams; first += (long long)gridDim.x * teams) {
+    const long long number = first + team;
+    if (number >= all_teams && lanes == 32) break;
+    const long long output = p.parts == 1 ? number : divided(number, p.parts), part = number - output * p.parts;
+    const long long begin = p.parts == 1 ? 0 : divided(part * vectors, p.parts);
+    const long long end = p.parts == 1 ? vectors : divided((part + 1) * vectors, p.parts);
+    long long start, output_y;
+    find_output(a, output, start, output_y);
+    const uint4* from = reinterpret_cast<const uint4*>(static_cast<const Element*>(a.x) + start) + begin + lane;
+    const int rest = int(a.length - (vectors - 1) * kWide);  // elements of the row's last vector
+    Two all = {Take::kNothing, 0.f};
+    float some = Take::kNothing;
+    int count = 0;
+    const auto take = [&](uint4 vector, int left) {
+      float v[kWide];
+      widen(vector, v);
+      if (left < kWide) {
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) v[e] = e < left ? v[e] : Take::kNothing;
+      }
+#pragma unroll
+      for (int step = 1; step < kWide; step *= 2) {
+#pragma unroll
+        for (int e = 0; e < kWide; e += 2 * step) v[e] = Take::taken(v[e], v[e + step]);
+      }
+      some = Take::taken(some, v[0]);
+    };
+    constexpr int kAtOnce = 4;
+    long long left = end - begin - lane;  // vectors from here on, whole ones but perhaps the row's last
+    if (end == vectors && rest < kWide) --left;
+    const auto flush = [&] { all = Take::taken(all, Two{some, 0.f}), some = Take::kNothing, count = 0; };
+    for (; left > (kAtOnce - 1) * lanes; left -= kAtOnce * lanes, from += kAtOnce * lanes) {
+      uint4 vector[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) vector[i] = from[i * lanes];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) take(vector[i], kWide);
+      if ((count += kAtOnce) >= kFlush / 2) flush();
+    }
+    for (; left > 0; left -= lanes, from += lanes) take(*from, kWide);
+    if (end == vectors && rest < kWide && lane == 0) {
+      const Element* const last = static_cast<const Element*>(a.x) + start + (vectors - 1) * kWide;
+      take(load_vector(last, rest * int(sizeof(Element)), true), rest);
+    }
+    flush();
+    all = over_team<kDo>(all, lanes, shared);
+    if (lane == 0) put(p, output_y, output, 0, part, all);
+  }
 }
 
 template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
@@ -142,28 +214,22 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
         if (++count == kFlush / 2) flush();
       }
     }
-    all = Take::taken(all, Two{some, 0.f});
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2)
-      all = Take::taken(all, {__shfl_xor_sync(~0u, all.high, i), __shfl_xor_sync(~0u, all.low, i)});
-    if (lanes > 32) {
-      if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = all;
-      __syncthreads();
-      all = shared[0];
-#pragma unroll
-      for (int i = 1; i < kWarps; ++i) all = Take::taken(all, shared[i]);
-      __syncthreads();
-    }
+    all = over_team<kDo>(Take::taken(all, Two{some, 0.f}), lanes, shared);
     if (lane == 0) put(p, output_y, output, 0, part, all);
   }
 }
 
+template <int kCount> struct Many { static constexpr int value = kCount; };
+
 template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
   using Take = Taking<kDo>;
-  __shared__ Two shared[kWarps][32 * kWide];
+  __shared__ Two shared[kWarps][kWide][32];  // of a thread what its registers gave up, of its lane's columns
   const tensor::Reduce& a = p.reduce;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = 32 * kWide;
   const long long across = (a.length + width - 1) / width, all_blocks = a.outputs * across * p.parts;
+  bool plain = true;  // reduced is one dimension
+#pragma unroll
+  for (int i = 1; i < tensor::kReduced; ++i) plain = plain && a.reduced[i] == 1;
   for (long long number = blockIdx.x; number < all_blocks; number += gridDim.x) {
     const long long block = divided(number, p.parts), part = number - block * p.parts;
     const long long output = divided(block, across), from = (block - output * across) * width, j = from + lane * kWide;
@@ -173,37 +239,49 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
     const Element* const x = static_cast<const Element*>(a.x) + start + j;
     const int left = int(max(min(a.length - j, (long long)kWide), 0ll)), bytes = left * int(sizeof(Element));
     float some[kWide];
-    Two all[kWide];
 #pragma unroll
-    for (int i = 0; i < kWide; ++i) some[i] = Take::kNothing, all[i] = {Take::kNothing, 0.f};
-    constexpr int kAtOnce = 4;
+    for (int e = 0; e < kWide; ++e) some[e] = Take::kNothing, shared[warp][e][lane] = {Take::kNothing, 0.f};
+    const auto flush = [&] {
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        Two& all = shared[warp][e][lane];
+        all = Take::taken(all, Two{some[e], 0.f}), some[e] = Take::kNothing;
+      }
+    };
+    const auto take = [&](uint4 vector) {
+      float v[kWide];
+      widen(vector, v);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) some[e] = Take::taken(some[e], v[e]);
+    };
     int count = 0;
-    for (long long r = first + warp; r < last && left > 0; r += kAtOnce * kWarps) {
-      uint4 vector[kAtOnce];
+    long long r = first + warp;
+    if (plain && p.wide && left == kWide) {
+      const long long step = a.reduced_x[0] * kWarps;
+      const Element* at = x + r * a.reduced_x[0];
+      const auto all_of = [&](auto many) {  // rows, so many at once
+        constexpr int kAtOnce = many.value;
+        for (; r + (kAtOnce - 1) * kWarps < last; r += kAtOnce * kWarps) {
+          uint4 vector[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (r + i * kWarps < last) vector[i] = load_vector(x + find_reduced(a, r + i * kWarps), bytes, p.wide);
-      }
+          for (int i = 0; i < kAtOnce; ++i, at += step) vector[i] = *reinterpret_cast<const uint4*>(at);
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (r + i * kWarps >= last) continue;
-        float v[kWide];
-        widen(vector[i], v);
-#pragma unroll
-        for (int e = 0; e < kWide; ++e) some[e] = Take::taken(some[e], v[e]);
-      }
-      if ((count += kAtOnce) < kFlush) continue;
-      count = 0;
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) all[e] = Take::taken(all[e], Two{some[e], 0.f}), some[e] = Take::kNothing;
+          for (int i = 0; i < kAtOnce; ++i) take(vector[i]);
+          if ((count += kAtOnce) >= kFlush) flush(), count = 0;
+        }
+      };
+      all_of(Many<8>{}), all_of(Many<3>{});
     }
-#pragma unroll
-    for (int e = 0; e < kWide; ++e) shared[warp][lane * kWide + e] = Take::taken(all[e], Two{some[e], 0.f});
+    for (; r < last && left > 0; r += kWarps) {
+      take(load_vector(x + find_reduced(a, r), bytes, p.wide));
+      if (++count >= kFlush) flush(), count = 0;
+    }
+    flush();
     __syncthreads();
     for (int i = threadIdx.x; i < width && from + i < a.length; i += THREADS) {
-      Two v = shared[0][i];
+      Two v = shared[0][i % kWide][i / kWide];
 #pragma unroll
-      for (int w = 1; w < kWarps; ++w) v = Take::taken(v, shared[w][i]);
+      for (int w = 1; w < kWarps; ++w) v = Take::taken(v, shared[w][i % kWide][i / kWide]);
       put(p, output_y, output, from + i, part, v);
     }
     __syncthreads();
@@ -246,14 +324,15 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ reduce::Build reduce_build = {THREADS, kDtype};
 
-#define REDUCE(name, function)                                                                    \
-  extern "C" __global__ void __launch_bounds__(THREADS) name(const __grid_constant__ reduce::Row p) { \
+#define REDUCE(name, function, blocks)                                                            \
+  extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ reduce::Row p) { \
     switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                    \
       case tilekiln::tensor::Reduction::max: return function<tilekiln::tensor::Reduction::max>(p);  \
       case tilekiln::tensor::Reduction::min: return function<tilekiln::tensor::Reduction::min>(p);  \
       default: return function<tilekiln::tensor::Reduction::sum>(p);                              \
     }                                                                                             \
   }
-REDUCE(reduce_rows, reduce::rows)
-REDUCE(reduce_columns, reduce::columns)
-REDUCE(reduce_joined, reduce::join)
+REDUCE(reduce_rows, reduce::rows, 1)
+REDUCE(reduce_lines, reduce::lines, reduce::kLineBlocks)
+REDUCE(reduce_columns, reduce::columns, reduce::kColumnBlocks)
+REDUCE(reduce_joined, reduce::join, 1)

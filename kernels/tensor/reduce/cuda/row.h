@@ -18,6 +18,9 @@ struct Row {
   int lanes;              // threads of a team of rows, 32 or those of a block; or that add the parts of a value
 };
 
+// Blocks that a processor has at once.
+constexpr int kLineBlocks = 6, kColumnBlocks = 3, kRowBlocks = 2;
+
 // What the host must know of a build; the cubin holds one as `reduce_build`.
 struct Build {
   int threads;
