@@ -1,4 +1,4 @@
-"""Norms, their gradients, reductions and moves of a library beside a copy on the device: TB/s of what must be read and written, and the share."""
+"""Norms, gradients, reductions and moves beside a copy on the device: TB/s of what is read and written, its share."""
 
 from __future__ import annotations
 
