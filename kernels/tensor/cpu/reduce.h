@@ -101,16 +101,18 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
   narrow_some((T*)a.y + at.y, broadcast(result), 1);
 }
 
-// Rows that are taken together into what a column has so far, one after the other.
-constexpr int kTogether = 4;
+// Rows that are taken together into what a column has so far, one after the other: 1.1 to 1.4 times as fast as four. Rows whole pages
+// apart lie in the same lines of L1, which has room for twelve.
+constexpr int kTogether = 8;
 
 template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, long long number) {
   const long long across = (a.length + a.column_block - 1) / a.column_block, first = number % across * a.column_block;
   const Output at = output(a, number / across);
   const T* x = (const T*)a.x + at.x + first;
   const int count = a.length - first < a.column_block ? int(a.length - first) : a.column_block;
-  alignas(64) float so_far[tensor::kColumns], bad[kSums(kDo) ? 1 : tensor::kColumns];
-  alignas(64) double sums[kSums(kDo) ? tensor::kColumns : 1];
+  constexpr int kColumns = tensor::kColumnBytes / sizeof(T);
+  alignas(64) float so_far[kColumns], bad[kSums(kDo) ? 1 : kColumns];
+  alignas(64) double sums[kSums(kDo) ? kColumns : 1];
   const int whole = (count + kTwo - 1) / kTwo * kTwo;
   for (int i = 0; i < whole; ++i) {
     so_far[i] = nothing<kDo>();
@@ -124,11 +126,11 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
       for (int i = 0; i < whole; ++i) sums[i] += double(so_far[i]), so_far[i] = 0;
   };
   const auto add_rows = [&](const T* const* rows, int many) __attribute__((always_inline)) {
-    for (int j = 0; j < count; j += kTwo) {
+    const auto add_at = [&](int j, int left) __attribute__((always_inline)) {
       Two all = {load(so_far + j), load(so_far + j + kLanes)}, wrong = both_of(zero());
       if constexpr (!kSums(kDo)) wrong = {load(bad + j), load(bad + j + kLanes)};
-      TILEKILN_UNROLL(4) for (int r = 0; r < many; ++r) {
-        const Two v = widen_two<T>(rows[r] + j, count - j);
+      TILEKILN_UNROLL(8) for (int r = 0; r < many; ++r) {
+        const Two v = widen_two<T>(rows[r] + j, left);
         all = {taken<kDo>(all.a, v.a), taken<kDo>(all.b, v.b)};
         if constexpr (!kSums(kDo)) wrong = max_magnitude(wrong, v);
       }
@@ -138,7 +140,10 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
         store(bad + j, wrong.a);
         store(bad + j + kLanes, wrong.b);
       }
-    }
+    };
+    int j = 0;
+    for (; j <= count - kTwo; j += kTwo) add_at(j, kTwo);
+    if (j < count) add_at(j, count - j);
   };
   bool any = true;
   for (int i = 0; i < tensor::kReduced; ++i) any = any && a.reduced[i] > 0;

@@ -17,7 +17,7 @@ struct Reduce {
   long long reduced[kReduced], reduced_x[kReduced];     // but for the lanes' own
   long long length, step;                               // of rows: the lanes' own; of columns: of those of x
   long long column_y;                                   // of columns: the step in y
-  int column_block;                                     // of columns: how many a unit takes, at most kColumns
+  int column_block;                                     // of columns: how many a unit takes, at most kColumnBytes of x
   long long outputs;                                    // of kept
   int way;                                              // ReduceWay
   int operation, dtype, y_dtype;                        // by value of the axes
@@ -26,9 +26,9 @@ struct Reduce {
 
 enum class ReduceWay : int { rows, columns };
 
-// rows[dtype] computes units [first, last): of rows an output each, of columns a block of those of an output. Blocks of 1,024 columns
-// of 1,024 rows are read at 54 GB/s, of 64 at 19: the rows of narrow ones begin in as many pages.
-constexpr int kColumns = 1024;
+// rows[dtype] computes units [first, last): of rows an output each, of columns a block of those of an output, at most a page wide.
+// Blocks of 1,024 columns of 1,024 rows are read at 54 GB/s, of 64 at 19: the rows of narrow ones begin in as many pages.
+constexpr int kColumnBytes = 4096;
 struct ReduceEngine { void (*rows[3])(const Reduce&, long long first, long long last); };
 
 }  // namespace tilekiln::tensor

@@ -85,8 +85,9 @@ tilekiln_status launch(StageCall<tensor::Reduce>& call) {
   if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, reduce);
   const bool rows = reduce.way == static_cast<int>(tensor::ReduceWay::rows);
   // Wide blocks of columns, of whole lines, as long as each thread has one.
+  const int64_t most = tensor::kColumnBytes / (reduce.dtype == 0 ? 4 : 2);
   const int64_t share = tensor::blocks(reduce.outputs * reduce.length, std::max(1, call.threads));
-  reduce.column_block = static_cast<int>(std::clamp<int64_t>(tensor::blocks(share, 64) * 64, 64, tensor::kColumns));
+  reduce.column_block = static_cast<int>(std::clamp<int64_t>(tensor::blocks(share, 64) * 64, 64, most));
   const int64_t units = reduce.outputs * (rows ? 1 : tensor::blocks(reduce.length, reduce.column_block));
   double work = 4.0 * static_cast<double>(reduce.outputs) * static_cast<double>(reduce.length);
   for (const long long length : reduce.reduced) work *= static_cast<double>(length);
