@@ -20,6 +20,7 @@ struct Problem {
   // Of rows that are quantised: y is int8 or fp8, by value of the axis y_dtype.
   int y_dtype;
   bool y_streaming;           // y of int8 goes around the caches, where its rows are whole
+  bool sum_streaming;         // so does residual_out, in whole lines
   float* y_scale;             // of rows
   const float* smooth_scale;  // of columns; of (experts, columns) with topk_ids
   void* unquantised;

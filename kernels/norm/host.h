@@ -49,20 +49,24 @@ template <class Signature, class Arrays> void put_quantised(const Arrays& in, co
   put(in.smooth_scale, to.smooth_scale);
   to.dtype = static_cast<int>(signature.dtype);
   to.y_dtype = static_cast<int>(signature.y_dtype);
-  // Measured: 1.2 to 1.5 times as fast from 8 MB on; with a residual, whose rows come too, as fast.
-  const int64_t bytes = to.rows * to.columns * dtype_bytes(in.x.dtype);
-  to.streaming = to.residual == nullptr && bytes >= kStreamingBytes / 4;
-  // Measured: 1.2 to 1.5 times as fast from 16 MB on, 0.9 at 8 MB.
-  to.y_streaming = to.streaming && bytes >= kStreamingBytes / 2;
+  const int64_t element = dtype_bytes(in.x.dtype), bytes = to.rows * to.columns * element;
+  const int64_t moved = bytes * (1 + (to.residual != nullptr ? 1 : 0) + (to.residual_out != nullptr ? 1 : 0));
+  to.fetch_ahead = moved >= kStreamingBytes / 4;
+  to.y_streaming = moved >= kStreamingBytes / 2;
+  // A residual that is overwritten lies in the cache when its sum is there.
+  to.sum_streaming = to.y_streaming && to.residual_out != to.residual && to.columns % 32 == 0 &&
+                     whole_lines(to.residual_out, to.residual_out_row * element, to.columns * element);
 }
 
-// The rows of a call, a unit those of 16,384 elements together, or one longer row. `cost`: of an element, in multiply-adds.
+// The rows of a call, a unit those of 16,384 elements together, four of up to 8,192 where there are many (engines may take as many at
+// a time), or one longer row. `cost`: of an element, in multiply-adds.
 template <class Engine = norm::Engine, class Problem>
 [[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call, double cost = 16) {
   const Problem& problem = call.problem;
   if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, problem);
   const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
-  const int64_t many = std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
+  const bool four = problem.columns > 4096 && problem.columns <= 8192 && problem.rows >= 16;
+  const int64_t many = four ? 4 : std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
   const double work = cost * static_cast<double>(problem.rows) * problem.columns;
   return launch_stage(call, call.choice, problem, units, work, 0, [&](int64_t unit, void*) {
     rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));

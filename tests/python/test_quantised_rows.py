@@ -125,6 +125,71 @@ def test_special_rows(lib: tk.Library, to: str) -> None:
         assert (np.abs(y[5:].astype(np.float32)).max(axis=1) == quantised.LARGEST[TO[to].name]).all()
 
 
+@pytest.mark.parametrize("to", TO)
+def test_a_special_row_leaves_its_neighbours_alone(lib: tk.Library, to: str) -> None:
+    """Rows of 16 bits are taken two at a time; rows of rmsnorm2d are measured before 1 / rms is known."""
+    x, gamma, residual = draw(7, 70, DTYPES["bf16"], "rows", "row", "rows")
+    usual = [0, 2, 6]
+    x[1, 3], x[3, 69], x[4], residual[4], x[5], residual[5] = np.nan, -np.inf, 0, 0, 1e-24, 0
+    smooth = np.abs(draw(7, 70, DTYPES["fp32"], "row")[0]) * np.float32(1e-3)
+    for number in instances(lib, "smoothquant", dtype="bf16", y_dtype=to):
+        y, scale = lib.smoothquant(x, smooth, y_dtype=to, instance=number)
+        assert (
+            quantised.excess(
+                y[[*usual, 4, 5]],
+                scale[[*usual, 4, 5]],
+                (v := x.astype(float) * smooth)[[*usual, 4, 5]],
+                np.abs(v)[[*usual, 4, 5]] * rows.FP32,
+            )
+            <= 1
+        )
+        assert np.isnan(scale[[1, 3]]).all()
+        assert (y[[1, 3]].astype(float) == 0).all()
+    v, error = normalised("rmsnorm2d_rdquant", x, gamma, None, residual)
+    total = rows.with_residual(x, residual)
+    for number in instances(
+        lib,
+        "rmsnorm2d_rdquant",
+        dtype="bf16",
+        y_dtype=to,
+        add="add_store",
+        smooth="no",
+        unquantised="no",
+        rounding="pytorch",
+    ):
+        over = residual.copy()
+        y, scale = lib.rmsnorm2d_rdquant(
+            x, gamma, y_dtype=to, residual=over, residual_out=over, epsilon=0, instance=number
+        )[:2]
+        assert np.array_equal(over.view(np.int16), total.view(np.int16))
+        assert quantised.excess(y[usual], scale[usual], v[usual], error[usual]) <= 1
+        assert np.isnan(scale[[1, 3]]).all()
+        assert (y[[1, 3]].astype(float) == 0).all()
+
+
+@pytest.mark.parametrize("factor", [2.0**-90, 2.0**110])
+def test_rows_whose_gamma_is_far_from_1(lib: tk.Library, factor: float) -> None:
+    """v gamma is outside of what is measured before 1 / rms: 2^-140 and 2^120 here."""
+    x, gamma = draw(3, 70, DTYPES["fp32"], "rows", "row")
+    x *= np.float32(2.0**-50 if factor < 1 else 2.0**10)
+    gamma *= np.float32(factor)
+    y_right = rmsnorm2d.rmsnorm2d(x, gamma, None, epsilon=0).y
+    error = (70 / 8 + 6) * rows.FP32 * np.abs(y_right)
+    for number in instances(
+        lib,
+        "rmsnorm2d_rdquant",
+        dtype="fp32",
+        y_dtype="int8",
+        add="none",
+        smooth="no",
+        unquantised="no",
+        rounding="pytorch",
+    ):
+        y, scale = lib.rmsnorm2d_rdquant(x, gamma, epsilon=0, instance=number)
+        assert (scale > 0).all()
+        assert quantised.excess(y, scale, y_right, error) <= 1
+
+
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_nothing_outside_the_arrays_is_touched(lib: tk.Library, where: str) -> None:
     for columns in (1, 7, 33, 130):
@@ -184,3 +249,22 @@ def test_rows_from_memory_have_the_bits_of_rows_in_caches(lib: tk.Library, to: s
         for first in (0, rows_ // 7 * 7 - 7):
             assert np.array_equal(y[first : first + 7].view(np.uint8), few.view(np.uint8))
             assert np.array_equal(scale[first : first + 7], few_scale)
+
+
+@pytest.mark.parametrize("columns", [1024, 1021])
+def test_sums_from_memory_have_the_bits_of_sums_in_caches(lib: tk.Library, columns: int) -> None:
+    """18 MB of x, residual and residual_out, which goes around the caches where its rows are whole."""
+    rows_ = (6 << 20) // (2 * columns) // 7 * 7
+    few = draw(7, columns, DTYPES["bf16"], "rows", "rows")
+    (gamma,) = draw(7, columns, DTYPES["bf16"], "row")
+    x, residual = (np.tile(one, (rows_ // 7, 1)) for one in few)
+    own = {"smooth": "no", "unquantised": "no", "rounding": "pytorch", "add": "add_store"}
+    for number in instances(lib, "rmsnorm2d_rdquant", dtype="bf16", y_dtype="int8", **own):
+        more = {"return_residual": True, "instance": number}
+        alone = lib.rmsnorm2d_rdquant(few[0], gamma, residual=few[1], **more)
+        memory = np.zeros(rows_ * columns + 32, DTYPES["bf16"])  # whole lines: numpy's own arrays begin anywhere
+        at = -memory.ctypes.data % 64 // 2
+        total = memory[at : at + rows_ * columns].reshape(rows_, columns)
+        together = lib.rmsnorm2d_rdquant(x, gamma, residual=residual, residual_out=total, instance=number)
+        for one, all_ in zip(alone, (*together[:2], total), strict=True):
+            assert (all_.view(np.uint8).reshape(rows_ // 7, -1) == one.view(np.uint8).reshape(-1)).all()

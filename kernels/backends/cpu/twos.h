@@ -126,7 +126,7 @@ TILEKILN_INLINE void stream_end() {
 template <int kSums = 2, class F> TILEKILN_INLINE void twos(int columns, F&& f) {
   int j = 0;
   for (; j <= columns - kSums * kTwo; j += kSums * kTwo) {
-    TILEKILN_UNROLL(4) for (int i = 0; i < kSums; ++i) f(j + i * kTwo, i, kTwo);
+    TILEKILN_UNROLL(8) for (int i = 0; i < kSums; ++i) f(j + i * kTwo, i, kTwo);
   }
   for (; j < columns; j += kTwo) f(j, 0, columns - j);
 }

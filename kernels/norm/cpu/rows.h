@@ -46,22 +46,36 @@ template <class T> struct Added {
 // rms_rounded: x / rms is rounded to the type of x before it meets gamma. none: elements as they are.
 enum class Norm { none, layer, rms, rms_rounded };
 
+// gamma and beta of the same columns.
+struct Factors { Two gamma, beta; };
+template <class T, Norm kNorm>
+TILEKILN_INLINE Factors factors_at(const T* gamma, const T* beta, int j, int left) {
+  Factors of = {both_of(zero()), both_of(zero())};
+  if constexpr (kNorm != Norm::none) of.gamma = widen_two<T>(gamma + j, left);
+  if (kNorm == Norm::layer && beta) of.beta = widen_two<T>(beta + j, left);
+  return of;
+}
+// layer: (v - mean) inverse + shift. kAtZero: mean is 0, and need not be taken off.
+template <class T, Norm kNorm, bool kAtZero>
+TILEKILN_INLINE Two normalised(Two v, vf mean, vf inverse, vf shift, const Factors& by) {
+  if constexpr (kNorm == Norm::none)
+    return v;
+  else if constexpr (kNorm == Norm::layer)
+    return fma(fma(kAtZero ? v : sub(v, mean), inverse, shift), by.gamma, by.beta);
+  else if constexpr (kNorm == Norm::rms)
+    return mul(mul(v, inverse), by.gamma);
+  else
+    return mul(rounded<T>(mul(v, inverse)), by.gamma);
+}
+
 // A row's elements, normalised.
 template <class T, Norm kNorm> struct Normalised {
   const T *gamma, *beta;
-  vf mean, inverse, shift;  // layer: (v - mean) inverse + shift
-  bool at_zero = false;     // mean is 0, and need not be taken off
+  vf mean, inverse, shift;
+  bool at_zero = false;
 
   template <bool kAtZero = false> TILEKILN_INLINE Two of(Two v, int j, int left) const {
-    if constexpr (kNorm == Norm::none) return v;
-    const Two factor = widen_two<T>(gamma + j, left);
-    if constexpr (kNorm == Norm::layer)
-      return fma(fma(kAtZero ? v : sub(v, mean), inverse, shift), factor,
-                 beta ? widen_two<T>(beta + j, left) : both_of(zero()));
-    else if constexpr (kNorm == Norm::rms)
-      return mul(mul(v, inverse), factor);
-    else
-      return mul(rounded<T>(mul(v, inverse)), factor);
+    return normalised<T, kNorm, kAtZero>(v, mean, inverse, shift, factors_at<T, kNorm>(gamma, beta, j, left));
   }
   TILEKILN_INLINE Two operator()(Two v, int j, int left) const { return of(v, j, left); }
 };
@@ -100,10 +114,12 @@ template <Norm kNorm, bool kStore, class From>
 TILEKILN_INLINE bool moments_of_pairs(const From& from, int columns, bf16* stored, Moments& of) {
   Sums sum, squares;
   const vf ones = words({_mm512_set1_epi16(0x3f80)});
-  twos<kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
+  twos<2 * kSums>(columns, [&](int j, int i, int left) __attribute__((always_inline)) {
     const vh v = from.halves(j, left);
-    if constexpr (kNorm == Norm::layer) sum.of[i].a = dot_pair(sum.of[i].a, words(v), ones);
-    squares.of[i].a = dot_pair(squares.of[i].a, words(v), words(v));
+    const auto half = [i](Sums& sums)
+                          __attribute__((always_inline)) -> vf& { return i % 2 ? sums.of[i / 2].b : sums.of[i / 2].a; };
+    if constexpr (kNorm == Norm::layer) half(sum) = dot_pair(half(sum), words(v), ones);
+    half(squares) = dot_pair(half(squares), words(v), words(v));
     if constexpr (kStore) store_halves(stored + j, v, left);
   });
   of = {0, kNorm == Norm::layer ? sum.total() : 0, squares.total()};
@@ -172,30 +188,38 @@ TILEKILN_INLINE void each_row(const norm::Problem& a, long long first, long long
   }
 }
 
-// y of rows without a residual, two at a time: gamma and beta are read and widened once for both. Those of long rows come from L2
-// each time. `last - first` is even.
-template <class T, Norm kNorm> void normalise_pairs(const norm::Problem& a, long long first, long long last) {
-  for (long long m = first; m < last; m += 2) {
-    const Plain<T> one = {(const T*)a.x + m * a.x_row}, other = {one.x + a.x_row};
-    const Moments of_one = first_moments<T, kNorm, false>(one, a.columns, (T*)nullptr);
-    const Moments of_other = first_moments<T, kNorm, false>(other, a.columns, (T*)nullptr);
-    const auto first_row = statistics<T, kNorm>(a, m, one, of_one);
-    const auto second_row = statistics<T, kNorm>(a, m + 1, other, of_other);
-    T *y = (T*)a.y + m * a.y_row, *second_y = y + a.y_row;
-    const long long next = a.fetch_ahead && m + 3 < a.rows ? 2 * a.x_row : 0;
+// y of rows without a residual, kRows at a time: gamma and beta are read and widened once for all of them. Those of long rows come
+// from L2 each time. `last - first` is a multiple of kRows.
+template <class T, Norm kNorm, int kRows>
+void normalise_together(const norm::Problem& a, long long first, long long last) {
+  for (long long m = first; m < last; m += kRows) {
+    const T* x[kRows];
+    T* y[kRows];
+    vf mean[kRows], inverse[kRows], shift[kRows];
+    bool at_zero = true;
+    TILEKILN_UNROLL(4) for (int r = 0; r < kRows; ++r) {
+      x[r] = (const T*)a.x + (m + r) * a.x_row;
+      y[r] = (T*)a.y + (m + r) * a.y_row;
+      const Plain<T> row = {x[r]};
+      const auto found =
+          statistics<T, kNorm>(a, m + r, row, first_moments<T, kNorm, false>(row, a.columns, (T*)nullptr));
+      mean[r] = found.mean, inverse[r] = found.inverse, shift[r] = found.shift;
+      at_zero = at_zero && found.at_zero;
+    }
+    const long long next = a.fetch_ahead && m + 2 * kRows <= a.rows ? kRows * a.x_row : 0;
     const auto write = [&]<bool kAtZero>() __attribute__((always_inline)) {
+      const T *gamma = (const T*)a.gamma, *beta = (const T*)a.beta;
       twos(a.columns, [&](int j, int, int left) __attribute__((always_inline)) {
-        const Two v = first_row.template of<kAtZero>(one(j, left), j, left);
-        const Two w = second_row.template of<kAtZero>(other(j, left), j, left);
-        if (next) {
-          prefetch_two(one.x + next + j);
-          prefetch_two(other.x + next + j);
+        const Factors factors = factors_at<T, kNorm>(gamma, beta, j, left);
+        TILEKILN_UNROLL(4) for (int r = 0; r < kRows; ++r) {
+          const Two v =
+              normalised<T, kNorm, kAtZero>(widen_two<T>(x[r] + j, left), mean[r], inverse[r], shift[r], factors);
+          if (next) prefetch_two(x[r] + next + j);
+          narrow_two<T>(y[r] + j, v, left);
         }
-        narrow_two<T>(y + j, v, left);
-        narrow_two<T>(second_y + j, w, left);
       });
     };
-    if (kNorm == Norm::layer && kEvenOdd<T> && first_row.at_zero && second_row.at_zero)
+    if (kNorm == Norm::layer && kEvenOdd<T> && at_zero)
       write.template operator()<true>();
     else
       write.template operator()<false>();
@@ -232,8 +256,15 @@ void normalise_rows(const norm::Problem& a, long long first, long long last) {
 }
 template <class T, Norm kNorm> void normalise(const norm::Problem& a, long long first, long long last) {
   if (!a.streaming && !a.residual) {
+    // Four rows of layernorm2d: 1.02 to 1.2 times as fast as two, unless the next ones are to lie in L1 beside them; of rmsnorm2d no
+    // faster.
+    if (kNorm == Norm::layer && !a.fetch_ahead) {
+      const long long whole = first + (last - first) / 4 * 4;
+      normalise_together<T, kNorm, 4>(a, first, whole);
+      first = whole;
+    }
     const long long even = first + (last - first) / 2 * 2;
-    normalise_pairs<T, kNorm>(a, first, even);
+    normalise_together<T, kNorm, 2>(a, first, even);
     first = even;
   }
   (a.streaming ? normalise_rows<T, kNorm, true> : normalise_rows<T, kNorm, false>)(a, first, last);

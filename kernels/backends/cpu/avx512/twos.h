@@ -26,6 +26,8 @@ TILEKILN_INLINE void store_halves(bf16* p, vh a, int left) {
   if (left >= 32) return _mm512_storeu_si512(p, a.v);
   _mm512_mask_storeu_epi16(p, (1u << left) - 1, a.v);
 }
+// All of them, around the caches, to the beginning of a cache line.
+TILEKILN_INLINE void stream_halves(bf16* p, vh a) { _mm512_stream_si512((__m512i*)p, a.v); }
 #endif
 // As they are after having been stored.
 TILEKILN_INLINE void round_even_odd(vf& even, vf& odd) { even_odd(bf16_words(even, odd), even, odd); }

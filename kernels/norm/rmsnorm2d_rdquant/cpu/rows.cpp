@@ -1,12 +1,12 @@
 // The rows engine of rmsnorm2d_rdquant for one target.
-#include "kernels/norm/cpu/quantise.h"
+#include "kernels/norm/cpu/quantise_rms.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 namespace {
 
 // By the axis rounding: pytorch, transformers. To round fp32 to fp32 changes nothing.
 template <class T> void rows(const norm::Problem& a, long long first, long long last) {
-  (a.rounding ? quantise<T, Norm::rms_rounded> : quantise<T, Norm::rms>)(a, first, last);
+  (a.rounding ? quantise<T, Norm::rms_rounded> : quantise_rms<T>)(a, first, last);
 }
 
 }  // namespace
@@ -16,6 +16,6 @@ template <class T> void rows(const norm::Problem& a, long long first, long long 
 #define TILEKILN_ENGINE(target) TILEKILN_JOIN(tilekiln_, target, _rmsnorm2d_rdquant_rows)
 
 // By dtype: fp32, fp16, bf16.
-extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
-    {tilekiln::cpu::quantise<float, tilekiln::cpu::Norm::rms>, tilekiln::cpu::rows<tilekiln::cpu::fp16>,
-     tilekiln::cpu::rows<tilekiln::cpu::bf16>}};
+extern "C" const tilekiln::norm::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {{tilekiln::cpu::quantise_rms<float>,
+                                                                             tilekiln::cpu::rows<tilekiln::cpu::fp16>,
+                                                                             tilekiln::cpu::rows<tilekiln::cpu::bf16>}};
