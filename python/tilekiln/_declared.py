@@ -318,6 +318,7 @@ class FusedMoeArguments(RunArguments, total=False):
     local_tokens: Array | None
     out: Array | None
     group: int
+    quantise_x: bool
     activation: Literal["silu", "gelu", "gelu_tanh", "relu", "clamped_swiglu"]
     limit: float
     alpha: float

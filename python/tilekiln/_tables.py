@@ -177,7 +177,7 @@ OPERATORS: dict[str, Operator] = {
         results=(
             Result(name='out', shapes={'plain': ((('x', 0), ('x', 1)), (('x', 0), ('x', 1))), 'packed': ((('x', 0), ('x', 1)), (('x', 0), ('x', 1)))}, dtype_of='x'),
         ),
-        schema="(Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? gate_up_scale=None, Tensor? down_scale=None, Tensor? smooth_scale=None, Tensor? down_smooth_scale=None, Tensor? expert_mask=None, Tensor? gate_up_bias=None, Tensor? down_bias=None, Tensor? local_tokens=None, SymInt group=32, str activation='silu', float limit=7.0, float alpha=1.702, SymInt num_threads=0, str? instance=None) -> Tensor",
+        schema="(Tensor x, Tensor topk_ids, Tensor topk_weights, Tensor gate_up, Tensor down, Tensor? gate_up_scale=None, Tensor? down_scale=None, Tensor? smooth_scale=None, Tensor? down_smooth_scale=None, Tensor? expert_mask=None, Tensor? gate_up_bias=None, Tensor? down_bias=None, Tensor? local_tokens=None, SymInt group=32, bool quantise_x=True, str activation='silu', float limit=7.0, float alpha=1.702, SymInt num_threads=0, str? instance=None) -> Tensor",
         optional=(), written={}, exchange=('', ''), pairs={}, states={}, twin='out', contiguous=(), backward='', backward_flags=(), receipt='moe_default', main=0, looks=(0, 0), independent=None, instead=None,
     ),
     'gemm': Operator(

@@ -20,6 +20,7 @@ class ExpertArguments(TypedDict, total=False):
     activation: str
     limit: float
     alpha: float
+    quantise_x: bool
     expert_mask: Array | None
     local_tokens: Array | None
     num_threads: int

@@ -20,7 +20,7 @@ F32 = np.float32
 SHAPES = [(1, 3, 2, 72, 40), (5, 4, 4, 64, 136), (20, 3, 1, 8, 64), (9, 1, 1, 136, 8), (50, 2, 2, 72, 72),
           (0, 3, 2, 8, 8), (3, 0, 2, 8, 8), (2, 2, 1, 0, 8), (2, 2, 1, 8, 0)]  # fmt: skip
 ODD = [(5, 3, 2, 71, 33), (3, 2, 2, 1, 1), (20, 2, 2, 129, 65)]
-KINDS = ["row", "column", "packed", "int8", "int4", "smooth8", "smooth4"]
+KINDS = ["row", "column", "packed", "int8", "int4", "smooth8", "smooth4", "rows4"]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class Problem:
         gate_up = draw(random, experts * rows, hidden, dtype, False).reshape(experts, rows, hidden)
         down = draw(random, experts * hidden, inter, dtype, False).reshape(experts, hidden, inter)
         self.call: dict[str, Any] = {}
-        self.expected: dict[str, Any] = {"quantised": kind[-1] in "48", "dtype": dtype}
+        self.expected: dict[str, Any] = {"quantised": kind[-1] in "48" and kind != "rows4", "dtype": dtype}
         if kind in ("row", "column"):
             turn = kind == "column"
             self.gate_up = gate_up.transpose(0, 2, 1).copy().transpose(0, 2, 1) if turn else gate_up
@@ -63,6 +63,8 @@ class Problem:
         if bits:
             self.call |= {"gate_up_scale": packed.gate_up_scale, "down_scale": packed.down_scale, **smooth}
             self.call["group"] = packed.group
+            if kind == "rows4":
+                self.call["quantise_x"] = False
             self.expected |= smooth
             self.matrices = quantised(packed, rows, inter), quantised(packed, hidden, inter, of_down=True)
 
@@ -284,6 +286,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
      "down: was column-major, must be as gate_up"),
     ({"gate_up": np.zeros((2, 128, 64), np.int8), "down": np.zeros((2, 64, 64), np.int8)},
      "gate_up: had 3 dimensions, must have 5: weights of int8 and int4 are packed"),
+    ({**INT8, "quantise_x": False}, "quantise_x: was no, must be yes with weights of int8"),
     ({**INT8, "group": 48}, "group: was 48, must be a multiple of 32"),
     ({**INT8, "group": 64}, "gate_up_scale: shape was (2, 2, 2, 64), must be (2, 2, 1, 64)"),
     ({**INT8, "smooth_scale": np.ones((2, 64), F32)}, "down_smooth_scale: was null, must be given: smooth_scale and"),

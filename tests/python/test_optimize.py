@@ -229,6 +229,23 @@ def test_quantised_weights_are_saved_and_loaded(weights: str, name: str, tmp_pat
         fresh.load_state_dict(state | {key: one[..., :1] for key, one in state.items() if key.endswith(".panels")})
 
 
+@pytest.mark.parametrize("name", ["Qwen3Moe", "GptOss"])
+@torch.no_grad()
+def test_experts_of_int4_with_rows_as_they_are(name: str) -> None:
+    from tilekiln.torch import optimize
+
+    model, other = make(name).to(torch.bfloat16), make(name).to(torch.bfloat16)
+    theirs = model(prompt()).logits.float()
+    done = optimize(model, weights="int4", activations=None)
+    assert became(done)[f"{name}Experts"] == {"packed int4"}
+    optimize(other, weights="int4")
+    ours, int8_rows = (one(prompt()).logits.float() for one in (model, other))
+    assert not torch.equal(ours, int8_rows)
+    assert 0 < (ours - theirs).norm() / theirs.norm() < 0.3
+    left = optimize(make(name).to(torch.bfloat16), weights="int8", activations=None)
+    assert "multiplies int8 weights by rows of int8 alone" in {one.why for one in left.changes}
+
+
 @torch.no_grad()
 def test_16_bits_are_no_further_from_fp32_than_pytorch() -> None:
     from tilekiln.torch import optimize

@@ -20,8 +20,8 @@ extern "C" {
  * elements), those of gate, then as many of up, down (experts, panels, words, 64, word elements); what is past their ends is 0. int8 and int4 (uint8)
  * are panels as flatmm_quant has them, with gate_up_scale and down_scale (experts, panels, groups, 64), a factor a row and `group` numbers
  * along it; hidden and inter are then multiples of 8. Rows of x, and between the products of fp32, become int8, max |.| / 127 being
- * the factor of a row; with smooth_scale (experts, hidden) and down_smooth_scale (experts, inter), which come together, each is multiplied by that of
- * its
+ * the factor of a row, unless quantise_x is no, with int4: rows, and those between, are then multiplied in the dtype of x; with smooth_scale
+ * (experts, hidden) and down_smooth_scale (experts, inter), which come together, each is multiplied by that of its
  * expert before. In Python `tilekiln.PackedExperts` packs and quantises, and `tilekiln.experts` takes it.
  *
  * An id outside of 0 to experts - 1 is no expert's; a token without one is 0. With expert_mask ids count all experts, and gate_up and
@@ -53,6 +53,7 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_tensor* local_tokens; /* int32; or null. How many tokens count, read when the call runs; the others are 0; below 0: none */
   const tilekiln_tensor* out; /* dtype of x (tokens, hidden). The weighted sums */
   int32_t group; /* numbers along a row of a weight that share a factor */
+  int32_t quantise_x; /* 0 or 1. With quantised weights rows become int8 before each product; no, of int4: they stay as they are */
   int32_t activation; /* 0 (silu), 1 (gelu), 2 (gelu_tanh), 3 (relu) or 4 (clamped_swiglu). What gate goes through */
   float limit; /* of clamped_swiglu: what gate, and up of either sign, is at most */
   float alpha; /* of clamped_swiglu: what gate is multiplied by inside of the sigmoid, not 0 */
@@ -62,12 +63,14 @@ typedef struct tilekiln_fused_moe_args {
   const tilekiln_executor* executor; /* null: the library's own pool */
 } tilekiln_fused_moe_args;
 
-/* All fields absent, group 32, activation silu, limit 7, alpha 1.702, instance -1. Then set x, topk_ids, topk_weights, gate_up, down and out. */
+/* All fields absent, group 32, quantise_x yes, activation silu, limit 7, alpha 1.702, instance -1. Then set x, topk_ids, topk_weights, gate_up, down
+ * and out. */
 static inline tilekiln_fused_moe_args tilekiln_fused_moe_defaults(void) {
   tilekiln_fused_moe_args args;
   memset(&args, 0, sizeof(args));
   args.size = sizeof(args);
   args.group = 32;
+  args.quantise_x = 1;
   args.limit = 7.0f;
   args.alpha = 1.702f;
   args.instance = -1;

@@ -20,7 +20,9 @@ struct Experts {
   i64 x_row, out_row;                                            // bytes
   i64 ids_row, weights_row, smooth_row, down_smooth_row;         // elements
   matrix::Dtype dtype;
-  bool gated, quantised, swiglu;
+  bool gated, swiglu;
+  bool quantised;  // weights are
+  bool int8_rows;  // so are rows, before each product
   int tokens, topk, experts, all_experts, hidden, inter;
 };
 

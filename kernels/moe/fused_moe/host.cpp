@@ -67,6 +67,10 @@ tilekiln_status check_scales(const Args& args, const Call& call) {
     return fail_argument("group", "was %d, must be a multiple of 32", static_cast<int>(args.group));
   if (call.H % least_k != 0)
     return fail_argument("x", "hidden was %lld, must be a multiple of 8 with weights of int8 and int4", shown(call.H));
+  const bool int8 = call.signature.weights == Weights::int8;
+  if (args.quantise_x == 0 && (int8 || in.smooth_scale.given()))
+    return fail_argument("quantise_x", "was no, must be yes with %s",
+                         int8 ? "weights of int8" : "smooth_scale, of rows that become int8");
   TILEKILN_TRY(matrix::check_contiguous_from(in.gate_up_scale, 1));
   return matrix::check_contiguous_from(in.down_scale, 1);
 }
@@ -185,6 +189,7 @@ void fill(const Args& args, Call& call) {
   to.dtype = static_cast<matrix::Dtype>(call.signature.dtype);
   to.gated = call.signature.gated;
   to.quantised = call.signature.weights != Weights::same;
+  to.int8_rows = to.quantised && args.quantise_x != 0;
   to.tokens = static_cast<int>(call.M), to.topk = static_cast<int>(call.K);
   to.experts = static_cast<int>(call.E), to.hidden = static_cast<int>(call.H);
   to.all_experts = in.expert_mask.given() ? static_cast<int>(in.expert_mask.shape[0]) : 0;
@@ -218,14 +223,14 @@ void fill(const Args& args, Call& call) {
     to.up_scale = call.P / 2 * bytes_from(in.gate_up_scale, 1);
   }
   for (Grouped* product : {&to.gate, &to.down}) {
-    product->a_dtype = matrix::Dtype::int8;
+    product->a_dtype = to.int8_rows ? matrix::Dtype::int8 : to.dtype;
     product->weights = call.signature.weights == Weights::int4 ? matrix::Weights::int4 : matrix::Weights::int8;
     product->group = args.group;
     product->product.dtype = to.quantised ? matrix::Dtype::fp32 : to.dtype;
     product->product.alpha = 1;
     product->product.out_dtype = matrix::OutDtype::fp32;
   }
-  if (!to.quantised) to.gate.product.out_dtype = static_cast<matrix::OutDtype>(to.dtype);
+  if (!to.int8_rows) to.gate.product.out_dtype = static_cast<matrix::OutDtype>(to.dtype);
   to.gate.product.activation = activations[static_cast<int>(call.signature.activation)];
   to.swiglu = call.signature.activation == Ours::clamped_swiglu;
   to.gate.product.clamp_min = -args.limit, to.gate.product.clamp_max = args.limit;
@@ -272,12 +277,12 @@ struct Work {
              (call.down.product.n + 63) / 64 * 64) {}
   Work(moe::Parts parts, const Experts& call, i64 rows, i64 columns, i64 sum_columns)
       : rows(rows),
-        between_row(columns * (call.quantised ? 4 : matrix::dtype_size(call.dtype))),
+        between_row(columns * (call.int8_rows ? 4 : matrix::dtype_size(call.dtype))),
         sums_row(sum_columns),
         lists(parts, call),
-        x(parts, call.quantised ? rows : 0, call.hidden),
-        h(parts, call.quantised ? rows : 0, call.inter),
-        copied(parts.take<char>(call.quantised ? 0 : rows * call.hidden * matrix::dtype_size(call.dtype))),
+        x(parts, call.int8_rows ? rows : 0, call.hidden),
+        h(parts, call.int8_rows ? rows : 0, call.inter),
+        copied(parts.take<char>(call.int8_rows ? 0 : rows * call.hidden * matrix::dtype_size(call.dtype))),
         between(parts.take<char>(rows * between_row)),
         sums(parts.take<float>(rows * sum_columns)),
         bytes(parts.bytes()) {}
@@ -344,7 +349,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
   TILEKILN_TRY(each_row(call, work.rows, e.hidden, [&](i64 row) {
     if (row >= lists.rows(e)) return;
     const char* from = e.x + lists.tokens[row] * e.x_row;
-    if (!e.quantised) return void(std::memcpy(work.copied + row * x_bytes, from, static_cast<size_t>(x_bytes)));
+    if (!e.int8_rows) return void(std::memcpy(work.copied + row * x_bytes, from, static_cast<size_t>(x_bytes)));
     const float* smooth = e.smooth_scale;
     if (smooth != nullptr) smooth += lists.expert_of_row(e, static_cast<int>(row)) * e.smooth_row;
     engine.rows(work.x.row(row, from, e.dtype, smooth), 0);
@@ -359,8 +364,8 @@ tilekiln_status launch(StageCall<Experts>& call) {
     g.product.b = moved(g.product.b, expert * b_step);
     g.product.lda = g.product.k;
     g.product.a = moved(rows, first * row_bytes);
-    if (e.quantised) {
-      g.b_scale = static_cast<const float*>(moved(g.b_scale, expert * scale_step));
+    if (e.quantised) g.b_scale = static_cast<const float*>(moved(g.b_scale, expert * scale_step));
+    if (e.int8_rows) {
       g.product.a = a.numbers + first * a.columns;
       g.product.row_scale = a.scale + first;
       g.a_sums = a.sums + first * a.blocks;
@@ -388,7 +393,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             p.d[0] = {p.out, p.out_row, 1};
                             run(g, unit, scratch);
                           }));
-  if (e.quantised) {
+  if (e.int8_rows) {
     TILEKILN_TRY(each_row(call, work.rows, e.inter, [&](i64 row) {
       if (row >= lists.rows(e)) return;
       const float* smooth = e.down_smooth_scale;
@@ -400,7 +405,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                           [&](int expert, int m, const matrix::Unit& unit, void* scratch) {
                             Grouped g = of_expert(e.down, expert, m, e.down_step, e.down_scale_step, work.h,
                                                   work.between, work.between_row, e.down_bias, e.down_bias_row);
-                            if (!e.quantised) g.product.lda = work.between_row / size;
+                            if (!e.int8_rows) g.product.lda = work.between_row / size;
                             g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
                             g.product.out_row = work.sums_row;
                             run(g, unit, scratch);

@@ -73,7 +73,7 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
     Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
     memory is not doubled. weights="int8" or "int4" quantises them, where the model is fp16 or bf16, but for the output
     embedding; rows of activations become int8 with them, or of int4 with activations=None stay as they are (W4A16: of
-    more exact results, slower with many rows; experts are then left). Weights that torchao has quantised keep their
+    more exact results, slower with many rows). Weights that torchao has quantised keep their
     numbers, whatever is said here. RMSNorm and LayerNorm, gated SiLU and, of a Transformers model, attention become
     Tilekiln's too, and its dynamic cache grows in place. A module is replaced only if it gives on random rows what its
     replacement gives. In training mode weights are left, as packed ones do not learn. What became of each module, and
@@ -198,14 +198,14 @@ def _kind(weights: Weights, dtype: torch.dtype) -> str:
 def _experts(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
     _fit_for_inference(module)
     _quantisable(weights, module.down_proj.dtype)
-    if weights and done._activations is None:
-        raise _LeftError("multiplies quantised weights by rows of int8 alone")
+    if weights == "int8" and done._activations is None:
+        raise _LeftError("multiplies int8 weights by rows of int8 alone")
     if hasattr(module, "gate_up_proj_bias"):
         return _biased_experts(done, parent, key, module, weights)
     count, hidden, inter = module.down_proj.shape
     if tuple(module.gate_up_proj.shape) != (count, 2 * inter, hidden) or len(list(module.parameters())) != 2:
         raise _LeftError("has weights in another order than gate_up (experts, 2 inter, hidden)")
-    made = Experts(module, _activation(module.act_fn), weights)
+    made = Experts(module, _activation(module.act_fn), weights, done._activations)
     return _put_experts(done, parent, key, made, module, weights)
 
 
@@ -219,7 +219,7 @@ def _biased_experts(done: Optimized, parent: Any, key: str, module: Any, weights
     }  # fmt: skip
     if shapes != wanted or not all(isinstance(getattr(module, name, None), float | int) for name in ("alpha", "limit")):
         raise _LeftError("has biases, and something else than the experts of gpt-oss")
-    made = BiasedExperts(module, weights)
+    made = BiasedExperts(module, weights, done._activations)
     return _put_experts(done, parent, key, made, module, weights)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .packed import Experts, Weights, refuse_training
+from .packed import Activations, Experts, Weights, refuse_training
 
 
 class BiasedExperts(torch.nn.Module):
@@ -24,7 +24,7 @@ class BiasedExperts(torch.nn.Module):
     gate_up_proj_bias: Tensor
     down_proj_bias: Tensor
 
-    def __init__(self, experts: Any, weights: Weights = None) -> None:
+    def __init__(self, experts: Any, weights: Weights = None, activations: Activations = "int8") -> None:
         super().__init__()
         self.num_experts, self.inter, self.hidden = experts.down_proj.shape
         self.alpha, self.limit, self.weights = float(experts.alpha), float(experts.limit), weights
@@ -35,7 +35,7 @@ class BiasedExperts(torch.nn.Module):
             down_proj=experts.down_proj.detach().transpose(1, 2).contiguous(),
             training=experts.training,
         )
-        self.experts = Experts(rows, "clamped_swiglu", weights, limit=self.limit, alpha=self.alpha)
+        self.experts = Experts(rows, "clamped_swiglu", weights, activations, limit=self.limit, alpha=self.alpha)
         _put_biases(self)
         self.train(experts.training)
         self.register_state_dict_post_hook(_originals)

@@ -234,7 +234,8 @@ class Experts(_Packed):
     """The experts of a mixture in Transformers' form: forward(hidden_states, top_k_index, top_k_weights).
 
     Weights are those of a module with gate_up_proj (experts, 2 inter, hidden) and down_proj (experts, hidden, inter),
-    packed or quantised. No gradient: a call that would record one raises an error. numbers: arguments of fused_moe.
+    packed or quantised. No gradient: a call that would record one raises an error. activations: what rows become before
+    they meet int4 weights; None: they stay as they are. numbers: arguments of fused_moe.
     """
 
     gate_up: Tensor
@@ -244,8 +245,16 @@ class Experts(_Packed):
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
 
-    def __init__(self, experts: Any, activation: str = "silu", weights: Weights = None, **numbers: float) -> None:
+    def __init__(
+        self,
+        experts: Any,
+        activation: str = "silu",
+        weights: Weights = None,
+        activations: Activations = "int8",
+        **numbers: float,
+    ) -> None:
         super().__init__()
+        self.activations = activations
         self.num_experts, self.activation, self.weights = experts.gate_up_proj.shape[0], activation, weights
         self.hidden, self.inter = experts.down_proj.shape[1:]
         self.dtype, self.group, self.numbers = experts.down_proj.dtype, 0, numbers
@@ -285,7 +294,8 @@ class Experts(_Packed):
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         refuse_training(self)
         rows = hidden_states.reshape(-1, self.hidden)
-        scales = {"gate_up_scale": self.gate_up_scale, "down_scale": self.down_scale, "group": self.group}
+        scales: dict[str, Any] = {"gate_up_scale": self.gate_up_scale, "down_scale": self.down_scale, "group": self.group}
+        scales["quantise_x"] = self.activations is not None
         given: dict[str, Any] = {"activation": self.activation, **self.numbers, **(scales if self.weights else {})}
         if self.gate_up_bias is not None:
             given |= {"gate_up_bias": self.gate_up_bias, "down_bias": self.down_bias}
@@ -296,7 +306,8 @@ class Experts(_Packed):
 
     def extra_repr(self) -> str:
         kind = self.weights or str(self.dtype).removeprefix("torch.")
-        return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, {self.activation}, {kind}"
+        rows = ", rows as they are" if self.weights and self.activations is None else ""
+        return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, {self.activation}, {kind}{rows}"
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ("gate_up_proj", "down_proj")
