@@ -294,7 +294,11 @@ class Experts(_Packed):
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         refuse_training(self)
         rows = hidden_states.reshape(-1, self.hidden)
-        scales: dict[str, Any] = {"gate_up_scale": self.gate_up_scale, "down_scale": self.down_scale, "group": self.group}
+        scales: dict[str, Any] = {
+            "gate_up_scale": self.gate_up_scale,
+            "down_scale": self.down_scale,
+            "group": self.group,
+        }
         scales["quantise_x"] = self.activations is not None
         given: dict[str, Any] = {"activation": self.activation, **self.numbers, **(scales if self.weights else {})}
         if self.gate_up_bias is not None:
