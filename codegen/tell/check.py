@@ -35,16 +35,18 @@ def check(root: Tree) -> str:
             if tables := root.tile_tables(backend, family):
                 tile_tables.check(tables)
     _check_tables(root)
-    total = 0
+    total, listed = 0, set[str]()
     for receipt in sorted(receipts, key=lambda receipt: receipt.base is not None):  # a fault shows where it stands
         plan = resolve(receipt.name, ["all"], root=root)
         names |= {instance.name for instance in plan.instances}
         total += len(plan.instances)
+        listed |= receipt.clauses.keys()
         for name, clauses in receipt.clauses.items():
             _check_clauses(receipt, root.families[name], clauses)
     for family in root.families.values():
         _check_files(root, family)
     for operator in root.own_operators.values():
+        check_places(root, operator, listed)
         check_proof(root, operator)
     written.check(root)
     rules = sum(len(family.rules) for family in root.families.values())
@@ -175,6 +177,23 @@ def _check_files(root: Tree, family: Family) -> None:
     for file, path in named:
         if not os.path.isfile(root.places.at(file)):
             raise family.document.error(path, f"{file} is missing")
+
+
+def check_places(root: Tree, operator: Operator, listed: set[str]) -> None:
+    """Host code of an operator is there, a target answers its main stage, and a receipt lists it."""
+    host = f"{operator.room}/host.cpp"
+    if not os.path.isfile(root.places.at(host)):
+        raise operator.document.error(("operator",), f"{host} is missing: `fill` and `launch` stand there")
+    family = root.families[operator.file.stages[operator.main]]
+    if not any(root.algorithms(target, family) for target in root.targets.values()):
+        message = (
+            f"no target has a pipeline of {family.name}: name one under `algorithms:` of a file of kernels/targets, "
+            "such as cpu-generic.yaml"
+        )
+        raise family.document.error(("family",), message)
+    if family.name not in listed:
+        message = f"no receipt has {family.name}: name it under `families:` of one, such as receipts/norm_default.yaml"
+        raise family.document.error(("family",), message)
 
 
 def check_proof(root: Tree, operator: Operator) -> None:

@@ -13,7 +13,7 @@ from codegen.emit.operators import render, written
 from codegen.schema import operator_types as types
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
-from codegen.tell.check import check, check_proof
+from codegen.tell.check import check, check_places, check_proof
 from tests.codegen.conftest import Copy
 from tests.codegen.test_yaml_errors import WORDS
 
@@ -235,6 +235,25 @@ def test_check_demands_what_proves_an_operator(copy: Copy, missing: str, what: s
     said = rf"^kernels/norm/softmax/operator\.yaml:1:\d+: the {what} of softmax, {re.escape(missing)}, must be there: "
     with pytest.raises(CodegenError, match=said):
         check_proof(root, softmax)
+
+
+def test_check_demands_what_makes_an_operator_run(copy: Copy) -> None:
+    root = copy.tree()
+    softmax = root.operators["softmax"]
+    check_places(root, softmax, {"softmax"})
+    with pytest.raises(
+        CodegenError, match=r"family\.yaml:\d+:9: no receipt has softmax: name it under `families:` of one"
+    ):
+        check_places(root, softmax, set())
+    for target in (copy.path / "kernels/targets").glob("*.yaml"):
+        target.write_text(re.sub(r"^  softmax:\n    .*\n", "", target.read_text(), flags=re.M))
+    root = copy.tree()
+    with pytest.raises(CodegenError, match=r"family\.yaml:\d+:9: no target has a pipeline of softmax: name one under"):
+        check_places(root, root.operators["softmax"], {"softmax"})
+    (copy.path / "kernels/norm/softmax/host.cpp").unlink()
+    said = r"operator\.yaml:1:\d+: kernels/norm/softmax/host\.cpp is missing: `fill` and `launch` stand there"
+    with pytest.raises(CodegenError, match=said):
+        check_places(root, root.operators["softmax"], {"softmax"})
 
 
 def test_check_demands_that_the_tests_name_the_operator(copy: Copy) -> None:

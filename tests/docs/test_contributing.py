@@ -297,6 +297,17 @@ def test_an_operator(scratch: Scratch) -> None:
     assert made == {name: (scratch.root / name).read_bytes() for name in made}
 
 
+def test_no_list_by_hand_names_the_worked_operator() -> None:
+    """Beside what the page names, what is generated, and tests of what softmax is an example of."""
+    generated = {"python/tilekiln/_declared.py", "python/tilekiln/_tables.py", "python/tilekiln/bench/_declared.py"}
+    said = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "python").rglob("*.py")
+        if re.search(r"['\"]softmax['\"]", file.read_text())
+    }
+    assert said - generated == set()
+
+
 def test_a_target(scratch: Scratch) -> None:
     name = scratch.add_target()
     scratch.codegen("check")

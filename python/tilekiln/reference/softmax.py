@@ -10,6 +10,8 @@ two products are rounded. With out, the unit roundoff of the dtype, and tiny, wh
     |y - reference| <= (out + (n / 16 + 3 |d| + 3 mean + 12) u) reference + tiny
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,3 +40,8 @@ def excess(y: NDArray[np.generic], x: NDArray[np.generic]) -> float:
         units = x.shape[1] / 16 + 3 * far + 3 * (right * far).sum(axis=1, keepdims=True) + 12
     bound = (out + units[good] * FP32) * right[good] + tiny
     return float((np.abs(got[good] - right[good]) / bound).max(initial=0.0))
+
+
+def answer(given: Mapping[str, NDArray[np.generic]], made: Mapping[str, NDArray[np.generic]]) -> float:
+    """`excess` of the arguments of a call and its results by name, as `tilekiln bench` and `tilekiln replay` ask."""
+    return excess(made["y"], given["x"])
