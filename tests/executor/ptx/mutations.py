@@ -188,6 +188,17 @@ MUTATIONS: dict[str, Mutation] = {
     "the turn at dq is never passed on": Mutation(
         *BACKWARD, swap(r"red\.release\.gpu\.global\.add\.u32 \[%rd\d+\], 1;", ""), "TRAP RUNAWAY DEADLOCK"
     ),
+    "a turn at dq is not waited for": Mutation(
+        *BACKWARD,
+        swap(r"(?s)(ld\.acquire\.gpu\.global\.u32 (%r\d+),.{0,300}?setp\.ne\.s32 \t%p\d+, )\2, %r\d+;", r"\1\2, \2;"),
+        "RACE",
+    ),
+    "a turn at dq is passed on while its sums are under way": Mutation(
+        *BACKWARD, swap(r"cp\.async\.bulk\.wait_group 0;", "cp.async.bulk.wait_group.read 0;"), "RACE"
+    ),
+    "a turn at dq is seen and not acquired": Mutation(
+        *BACKWARD, swap(r"ld\.acquire\.gpu", "ld.relaxed.gpu"), "RACE TRAP"
+    ),
     "decode: splits are weighed the other way": Mutation(
         *DECODE,
         in_kernel("fmha_decode_combine", swap(r"(sub\.f32 \t%f\d+), (%f\d+), (%f\d+);", r"\1, \3, \2;")),
