@@ -98,21 +98,25 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
 
     SourceFileScanner.add_scanner(".hip", CScanner)
     target = tree().target(engine.target)
-    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.symbol == engine.symbol)
-    compiler = flags(graph.at(engine.source), target.flags, kernel.dtype, kernel.file.define, [graph.at(".")])
+    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.name == engine.kernel)
+    fixed = engine.codes >= 0
+    name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name
+    include = list(graph.include) if fixed else [graph.at(".")]  # the generated header of a family unpacks a signature
+    defines = {**kernel.file.define, **({"TILEKILN_CODES": engine.codes} if fixed else {})}
+    compiler = flags(graph.at(engine.source), target.flags, kernel.dtype, defines, include)
     lds = str(target.limits["lds_bytes"])
     limits = " ".join(f"{name}={most}" for name, most in target.limits.items())
     job = Job(
         "compile",
-        f"{kernel.name} for {engine.target}",
-        [[graph.at(f"{HERE}/code_object.py"), OUT, kernel.name, engine.symbol, engine.target, lds, "--", *compiler]],
+        f"{name} for {engine.target}",
+        [[graph.at(f"{HERE}/code_object.py"), OUT, name, engine.symbol, engine.target, lds, "--", *compiler]],
         identity=f"clang {LLVM} {limits}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor clang's is in a signature
         unsigned=["--run", *graph.request.launcher, find_clang()],
         need=NEED,
     )
-    node = graph.step(f"{place}/{engine.target}/{kernel.name}.o", job, (engine.source,), scan=True)
+    node = graph.step(f"{place}/{engine.target}/{name}.o", job, (engine.source,), scan=True)
     for script in ("code_object.py", "cubin.py"):
         graph.env.Depends(node, graph.env.File(graph.node_path(f"{HERE}/{script}")))
     return node

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,6 +105,30 @@ families:
 """
 
 
+HIP = CUDA.replace("fixed_cuda", "fixed_hip").replace("CUDA", "HIP").replace("dtype=bf16", "dtype=fp16")
+
+
+def killed_and_resumed(tree: Any, receipt: str, target: str, objects: str) -> Path:
+    """The library of a receipt of four kernels, whose build was killed when the first of them was there."""
+    options = [f"receipt={receipt}", f"target={target}", "mode=release", "-j2"]
+    command = [sys.executable, "-m", "SCons", "-Q", *options]
+    build = subprocess.Popen(command, cwd=tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
+    made, deadline = tree.root / f"build/{target}-release", time.monotonic() + 600
+    place = f"obj/engine/{target}/{objects}-*.o"
+    done: dict[Path, int] = {}
+    while not done:
+        assert time.monotonic() < deadline
+        assert build.poll() is None
+        time.sleep(0.05)
+        done = {path: path.stat().st_mtime_ns for path in made.glob(place)}
+    os.killpg(build.pid, signal.SIGKILL)
+    build.wait(30)
+    again = [label for label in tree.built(*options).actions("compile") if label.startswith(f"{objects}-")]
+    assert len(again) + len(done) == len([*made.glob(place)]) == 4
+    assert {path: path.stat().st_mtime_ns for path in done} == done
+    return made / f"lib/libtilekiln_{receipt}.so"
+
+
 def test_those_of_cuda_killed_and_resumed(
     built_tree, scons, binding: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -114,29 +139,28 @@ def test_those_of_cuda_killed_and_resumed(
     if not pytestconfig.option.full:
         pytest.skip("--full runs it")
     (built_tree.root / "receipts/fixed_cuda.yaml").write_text(CUDA)
-    options = ["receipt=fixed_cuda", "target=cuda-sm90a", "mode=release", "-j2"]
-    command = [sys.executable, "-m", "SCons", "-Q", *options]
-    build = subprocess.Popen(command, cwd=built_tree.root, stdout=subprocess.DEVNULL, start_new_session=True)
-    place, deadline = "obj/engine/cuda-sm90a/fmha_fwd_d64-bf16-*.o", time.monotonic() + 600
-    done: dict[Path, int] = {}
-    while not done:
-        assert time.monotonic() < deadline
-        assert build.poll() is None
-        time.sleep(0.05)
-        done = {path: path.stat().st_mtime_ns for path in built_tree.root.glob(f"build/cuda-sm90a-release/{place}")}
-    os.killpg(build.pid, signal.SIGKILL)
-    build.wait(30)
-    made = built_tree.root / "build/cuda-sm90a-release"
-    said = built_tree.built(*options)
-    again = [label for label in said.actions("compile") if label.startswith("fmha_fwd_d64-bf16-")]
-    assert len(again) + len(done) == len([*made.glob(place)]) == 4
-    assert {path: path.stat().st_mtime_ns for path in done} == done
+    made = killed_and_resumed(built_tree, "fixed_cuda", "cuda-sm90a", "fmha_fwd_d64-bf16")
     scons("receipt=fp32_min", *(f"build/executor-release/{name}" for name in LIBRARIES))
-    library = Emulated(made / "lib/libtilekiln_fixed_cuda.so", tmp_path)
+    library = Emulated(made, tmp_path)
     assert len(library.texts) == 4
     ran, code = library.run(8, 3)
     assert code == 0, ran
     assert "8 problems, 0 wrong" in ran
+
+
+def test_those_of_hip_killed_and_resumed(built_tree, scons, binding: Path, pytestconfig: pytest.Config) -> None:
+    """And each against float64, in the executor: emulated (functional), never run on AMD silicon."""
+    from tests.executor.conftest import LIBRARIES
+    from tests.kernels.hip.test_library import run
+
+    if not pytestconfig.option.full:
+        pytest.skip("--full runs it")
+    (built_tree.root / "receipts/fixed_hip.yaml").write_text(HIP)
+    made = killed_and_resumed(built_tree, "fixed_hip", "hip-gfx942", "fmha_fwd_gfx942_d64-fp16")
+    scons("receipt=fp32_min", *(f"build/executor-release/{name}" for name in LIBRARIES))
+    ran, code = run(["tools/hip", "report", "--library", str(made), "--cases", "8", "--seed", "3"])
+    assert code == 0, ran
+    assert "signatures: 4 executed of 4; 0 problems wrong" in ran
 
 
 def test_what_has_no_such_kernels_is_refused(tree) -> None:

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "kernels/backends/hip/kernel.h"
+#include "kernels/runtime/names.h"
 
 namespace tilekiln {
 namespace hip {
@@ -53,6 +54,10 @@ Loaded* load(int device, const Kernel* kernel) {
 
 // One of the kernels of a target that the library holds.
 const Kernel* any_kernel(const Target& target) {
+  for (uint32_t instance = 0; table.fixed != nullptr && instance < table.instance_count; ++instance) {
+    if (row_of(table, instance).target == target.index)
+      return static_cast<const Engine*>(table.fixed[instance])->any();
+  }
   for (uint32_t family = 0; target.engines != nullptr && family < table.family_count; ++family) {
     for (uint32_t pipeline = 0; pipeline < table.families[family].pipeline_count; ++pipeline) {
       const auto* const engine = static_cast<const Engine*>(target.engines[family][pipeline]);
@@ -92,7 +97,8 @@ tilekiln_status end(int device, NativeStream stream, const char* what) {
 tilekiln_status run_stage(Device device, NativeStream stream, const Launch& launch) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  return static_cast<const Engine*>(launch.choice->engine)->launch({device, stream, launch.choice}, launch.problem);
+  const auto* const engine = static_cast<const Engine*>(launch.choice->engine);
+  return (engine->of != nullptr ? engine->of : engine)->launch({device, stream, launch.choice}, launch.problem);
 }
 
 tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory) {

@@ -29,10 +29,16 @@ struct Site {
 
 // What targets of this backend offer for one pipeline. `launch` checks what only the device demands, fills the kernel's problem and
 // launches it; `any` is one of the kernels that the library holds, null for none: a device that loads it runs the target.
+// A kernel of fixed features has one of its own: {null, the kernel, its pipeline's, the kernel}.
 struct Engine {
   tilekiln_status (*launch)(const Site& site, const void* problem);
   const Kernel* (*any)();
+  const Engine* of = nullptr;
+  const Kernel* kernel = nullptr;  // null: `launch` finds one that takes the problem
 };
+
+// What the chosen instance's engine names.
+inline const Engine& engine_of(const Site& site) { return *static_cast<const Engine*>(site.choice->engine); }
 
 // Enqueues it; loads the kernel first, when it is new.
 [[nodiscard]] tilekiln_status launch(const Site& site, const KernelLaunch& launch);

@@ -172,5 +172,5 @@ def run(
     blocks = -(-seqlen_q // build.tile_q)
     if blocks and batch and nhead_q:
         threads = build.waves * wave_size(build.architecture)
-        code.launch("tilekiln_fmha_fwd", (blocks, nhead_q, batch), (threads,), fields, seed=seed, **options)
+        code.launch("tilekiln_fmha_fwd_waves", (blocks, nhead_q, batch), (threads,), fields, seed=seed, **options)
     return made

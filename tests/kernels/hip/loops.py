@@ -88,7 +88,7 @@ def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, 
             *i32(0, 0, 0, 1, 1),
             *[NULL] * 2,
         ]
-        code.launch("tilekiln_fmha_fwd", (1, 1, 1), (waves * lanes,), fields, seed=0, races=False)
+        code.launch("tilekiln_fmha_fwd_waves", (1, 1, 1), (waves * lanes,), fields, seed=0, races=False)
 
     return mix(code, waves, launch)
 

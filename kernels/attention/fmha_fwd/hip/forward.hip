@@ -15,7 +15,8 @@
 //
 // P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no instruction does it.
 //
-// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE.
+// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE,
+// and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
 #include "kernels/backends/hip/vocabulary.h"
 #ifndef TK_CACHE
 #define TK_CACHE 0
@@ -26,6 +27,9 @@
 #include "kernels/attention/hip/places.h"
 #endif
 #include "kernels/attention/fmha_fwd/hip/problem.h"
+#ifdef TILEKILN_CODES
+#include "kernels/generated/fmha_fwd.h"
+#endif
 
 namespace tilekiln::hip {
 
@@ -42,6 +46,18 @@ using Out = float;
 using Out = __bf16;
 #else
 using Out = T;
+#endif
+/// What a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether sinks are logits
+/// and how P is rounded, it asks.
+#ifdef TILEKILN_CODES
+constexpr tilekiln::fmha_fwd::Signature kKnown = tilekiln::fmha_fwd::unpack(TILEKILN_CODES);
+constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWindow : 0) | (kKnown.softcap ? kSoftcap : 0) |
+                         (kKnown.bias == tilekiln::fmha_fwd::Bias::alibi ? kAlibi : 0) |
+                         (kKnown.bias == tilekiln::fmha_fwd::Bias::elementwise ? kBias : 0) | (kKnown.lse ? kLse : 0);
+constexpr int kAsked = kTopLeft | kRoundEven | kRoundUp | (kKnown.sink ? kSink : 0);
+TK_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKnownOn; }
+#else
+TK_DEVICE int features_of(const Problem& p) { return p.features; }
 #endif
 constexpr int kSize = sizeof(Element);  // bytes
 constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
@@ -125,7 +141,7 @@ struct Tiles {
 
 TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
   Tiles t = {0, w.seqlen_k, 0, w.seqlen_k / kTileK * kTileK, 0};
-  if (!(p.features & kWindow)) return t;
+  if (!(features_of(p) & kWindow)) return t;
   if (p.window_right >= 0) {  // the last query of the block sees furthest, the first one least
     const int seen = w.last_query + 1 + shift + p.window_right, all_see = w.first_query + shift + p.window_right + 1;
     t.end = seen < t.end ? seen : t.end;
@@ -326,19 +342,19 @@ struct Scores {
 TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query, int n, int shift, float slope,
                              bool masked, Scores& x) {
   x.scale = p.scale_log2;
-  if (p.features & kSoftcap) {  // s = cap tanh(scale q k / cap)
+  if (features_of(p) & kSoftcap) {  // s = cap tanh(scale q k / cap)
     each_score([&](int block, int r) TK_INLINE {
       x.s[block][r] = p.softcap * tanh(x.s[block][r] * p.scale_over_softcap);
     });
     x.scale = kLog2e;
   }
   const float unit = kLog2e * reciprocal(x.scale);  // what 1 of a natural score is
-  if (p.features & kAlibi)
+  if (features_of(p) & kAlibi)
     each_score([&](int block, int r) TK_INLINE {
       const int key = n + block * kRows + row_of(r, query.half);
       x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
     });
-  if (p.features & kBias) {
+  if (features_of(p) & kBias) {
     const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
                               i64(w.start_q + w.first_query) * p.bias_row;
     const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
@@ -352,7 +368,7 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
   }
   if (!masked) return;
   int first = 0, last = w.seqlen_k - 1, sinks = 0;
-  if (p.features & kWindow) {
+  if (features_of(p) & kWindow) {
     sinks = p.sink_keys;
     const int right = query.row + shift + p.window_right;
     if (p.window_right >= 0) last = right < last ? right : last;
@@ -420,7 +436,7 @@ extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_
                                                                                      TK_DROPOUT, TK_FP8, TK_FNUZ};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
-void tilekiln_fmha_fwd(Problem p) {
+void tilekiln_fmha_fwd_waves(Problem p) {
   TK_SHARED Score shared_k[kTileK * kRowK];
   TK_SHARED T shared_v[kHdimV * kRowV];
 #if TK_DROPOUT
@@ -450,8 +466,8 @@ void tilekiln_fmha_fwd(Problem p) {
     q[d] = q_of_memory(q_rows, q_row, d * kScoreDepth + score_depth_of(query.half), p.hdim_q);
 #endif
 
-  const int shift = p.features & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
-  const float slope = p.features & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
+  const int shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
+  const float slope = features_of(p) & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
 #if TK_FP8
   const Scales scales = Scales::of(p, w, query);
 #endif
@@ -504,8 +520,8 @@ void tilekiln_fmha_fwd(Problem p) {
     drop(p, w, query, n, shared_bytes + wave * 1024, x);
 #endif
     if constexpr (kRoundsByHand) {
-      if (p.features & kRoundEven) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_even(x.s[block][r]); });
-      if (p.features & kRoundUp) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_up(x.s[block][r]); });
+      if (features_of(p) & kRoundEven) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_even(x.s[block][r]); });
+      if (features_of(p) & kRoundUp) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = round_up(x.s[block][r]); });
     }
 #pragma unroll
     for (int block = 0; block < kTileK / kRows; block++)
@@ -547,7 +563,7 @@ void tilekiln_fmha_fwd(Problem p) {
 
   float sum = query.sum + other_half(query.sum);
   float kept = 1.f;
-  if (p.features & kSink && w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
+  if (features_of(p) & kSink && w.split == 0) {  // a key of its own, without a value; the only one of a row that sees none
     const float sink = p.sink[w.head + query.head] * kLog2e, most = max(query.maximum, sink);
     if (most > -kInfinity) {
       kept = exp2(query.maximum - most);
@@ -581,7 +597,7 @@ void tilekiln_fmha_fwd(Problem p) {
       const int column = d * kRows + row_of(r, query.half);
       if (column < p.hdim_v) out[column] = Out(query.out[d][r] * inverse);
     }
-  if (p.features & kLse && query.half == 0)
+  if (features_of(p) & kLse && query.half == 0)
     p.lse[w.batch * p.lse_batch + (w.head + query.head) * p.lse_head + w.start_q + query.row] =
         sum > 0.f ? (query.maximum + log2(sum)) * kLn2 : -kInfinity;
 }

@@ -88,8 +88,11 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   const auto instance = tilekiln::fmha_fwd::unpack(site.choice->row->codes, site.choice->row->integers);
   const Dtype dtype = p.features.dtype;
   const Format format = format_of(dtype);
-  const Kernel* const kernel = find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q),
-                                            static_cast<i64>(instance.hdim_v), format, p.features.dropout);
+  const Kernel* const fixed = engine_of(site).kernel;
+  const Kernel* const kernel =
+      fixed != nullptr ? fixed
+                       : find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q),
+                                      static_cast<i64>(instance.hdim_v), format, p.features.dropout);
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   const auto& build = build_as<ForwardBuild>(*kernel);
   const i64 blocks = (i64(of.seqlen_q) + build.tile_q - 1) / build.tile_q;
@@ -109,7 +112,7 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   row.min_seqlen_q = p.features.skip_min_seqlen_q ? of.min_seqlen_q : 0;
   return launch(site,
                 {kernel,
-                 "tilekiln_fmha_fwd",
+                 "tilekiln_fmha_fwd_waves",
                  {static_cast<unsigned>(blocks), static_cast<unsigned>(p.nhead_q), static_cast<unsigned>(of.batch)},
                  static_cast<unsigned>(build.threads),
                  &row,

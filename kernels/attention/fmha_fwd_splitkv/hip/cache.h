@@ -90,7 +90,7 @@ i64 pool_bytes(i64 pages, i64 page, i64 last) {
   TILEKILN_TRY(check_blocks(row.nhead_q, i64(of.batch) * row.splits, blocks));
   if (row.nhead_q == 0 || row.hdim_v == 0) return TILEKILN_OK;
   return launch(site, {&kernel,
-                       "tilekiln_fmha_fwd",
+                       "tilekiln_fmha_fwd_waves",
                        {static_cast<unsigned>(blocks), static_cast<unsigned>(row.nhead_q / row.pack),
                         static_cast<unsigned>(of.batch * row.splits)},
                        static_cast<unsigned>(build.threads),
