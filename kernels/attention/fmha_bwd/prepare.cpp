@@ -186,8 +186,9 @@ tilekiln_status BwdLauncher::prepare_async(const tilekiln_tensor* workspace, con
   }
   TILEKILN_TRY(allocate_staging(allocator, 2 * up16(starts_bytes) + host_bytes, &staging));
   if (backend.is_pinned != nullptr && !backend.is_pinned(run.device, staging.get()))
-    return fail_argument("allocator",
-                         "gave memory that the device cannot copy from by itself, must be pinned (cuMemHostAlloc)");
+    return fail_argument(
+        "allocator",
+        "gave memory that the device cannot copy from by itself, must be pinned (cuMemHostAlloc, hipHostMalloc)");
   char* const staged_q = static_cast<char*>(staging.get());
   char* const staged_k = staged_q + up16(starts_bytes);
   char* const staged_host = staged_k + up16(starts_bytes);

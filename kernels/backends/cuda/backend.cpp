@@ -5,12 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
-#include <vector>
 
 #include "kernels/backends/cuda/kernel.h"
+#include "kernels/backends/stream_errors.h"
 
 namespace tilekiln {
 namespace cuda {
@@ -160,41 +159,10 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
   return end(device.id, direction == Direction::to_host ? nullptr : stream, native(stream), "a copy");
 }
 
-// What host functions of a stream had to say, until somebody waits for the stream.
-struct StreamError {
-  int device;
-  Opaque stream;
-  tilekiln_status status;
-  char text[512];
-};
-struct StreamErrors {
-  std::mutex mutex;
-  std::vector<StreamError> all;
-};
 // Never destroyed: streams may still run while the process exits.
 StreamErrors& stream_errors() {
   static StreamErrors* const errors = new StreamErrors;
   return *errors;
-}
-
-void keep_error(int device, Opaque stream, tilekiln_status status) {
-  StreamErrors& errors = stream_errors();
-  const std::lock_guard lock(errors.mutex);
-  StreamError error = {device, stream, status, ""};
-  snprintf(error.text, sizeof(error.text), "%s", error_text());
-  errors.all.push_back(error);
-}
-
-// The first that was kept of a stream; none are kept then.
-tilekiln_status kept_error(int device, Opaque stream) {
-  StreamErrors& errors = stream_errors();
-  const std::lock_guard lock(errors.mutex);
-  const auto own = [&](const StreamError& one) { return one.device == device && one.stream == stream; };
-  const auto first = std::find_if(errors.all.begin(), errors.all.end(), own);
-  if (first == errors.all.end()) return TILEKILN_OK;
-  const tilekiln_status status = fail(first->status, "%s", first->text);
-  errors.all.erase(std::remove_if(errors.all.begin(), errors.all.end(), own), errors.all.end());
-  return status;
 }
 
 struct HostStep {
@@ -207,7 +175,7 @@ struct HostStep {
 void run_step(void* context) {
   HostStep* const step = static_cast<HostStep*>(context);
   const tilekiln_status status = step->function(step->context);
-  if (status != TILEKILN_OK) keep_error(step->device, step->stream, status);
+  if (status != TILEKILN_OK) stream_errors().keep(step->device, step->stream, status);
   delete step;
 }
 
@@ -231,7 +199,7 @@ tilekiln_status wait(Device device, NativeStream stream) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
   TILEKILN_TRY(check(driver().cuStreamSynchronize(native(stream)), device.id, "waiting for a stream"));
-  return kept_error(device.id, native(stream));
+  return stream_errors().first(device.id, native(stream));
 }
 
 // `context` is the device's number.

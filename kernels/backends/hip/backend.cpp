@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "kernels/backends/hip/kernel.h"
+#include "kernels/backends/stream_errors.h"
 #include "kernels/runtime/names.h"
 
 namespace tilekiln {
@@ -55,8 +56,7 @@ Loaded* load(int device, const Kernel* kernel) {
 // One of the kernels of a target that the library holds.
 const Kernel* any_kernel(const Target& target) {
   for (uint32_t instance = 0; table.fixed != nullptr && instance < table.instance_count; ++instance) {
-    if (row_of(table, instance).target == target.index)
-      return static_cast<const Engine*>(table.fixed[instance])->any();
+    if (row_of(table, instance).target == target.index) return static_cast<const Engine*>(table.fixed[instance])->any();
   }
   for (uint32_t family = 0; target.engines != nullptr && family < table.family_count; ++family) {
     for (uint32_t pipeline = 0; pipeline < table.families[family].pipeline_count; ++pipeline) {
@@ -141,7 +141,7 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
   const Runtime& hip = runtime();
-  constexpr int host_to_device = 1, device_to_host = 2, on_device = 3;  // hipMemcpyKind
+  constexpr int host_to_device = 1, device_to_host = 2, on_device = 3, by_address = 4;  // hipMemcpyKind
   int kind = on_device;
   if (direction != Direction::on_device) {
     kind = direction == Direction::to_host ? device_to_host : host_to_device;
@@ -149,8 +149,12 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
     bool yes = false;
     TILEKILN_TRY(captured(device, stream, &yes));
     if (yes)
-      return fail_argument("stream", "was being captured into a graph, must not be by a call that reads on the host");
+      return fail_argument("stream", "was being captured into a graph, must not be by %s",
+                           direction == Direction::staged ? "steps over memory of the host that run once"
+                                                          : "a call that reads on the host");
   }
+  if (direction == Direction::staged)
+    return check(hip.hipMemcpyAsync(to, from, bytes, by_address, native(stream)), device.id, "a copy");
   // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
   if (stream == nullptr && direction == Direction::to_host)
     TILEKILN_TRY(check(hip.hipDeviceSynchronize(), device.id, "waiting for what is to be read on the host"));
@@ -168,13 +172,23 @@ int processors(Device device) {
   return count > 0 ? count : 1;
 }
 
+// Never destroyed: streams may still run while the process exits.
+StreamErrors& stream_errors() {
+  static StreamErrors* const errors = new StreamErrors;
+  return *errors;
+}
+
 struct HostStep {
   tilekiln_status (*function)(void*);
   void* context;
+  int device;
+  Opaque stream;
 };
+// In a thread of the runtime, which may hold its locks: nothing here may call it.
 void run_step(void* context) {
   HostStep* const step = static_cast<HostStep*>(context);
-  static_cast<void>(step->function(step->context));
+  const tilekiln_status status = step->function(step->context);
+  if (status != TILEKILN_OK) stream_errors().keep(step->device, step->stream, status);
   delete step;
 }
 
@@ -182,7 +196,12 @@ tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*funct
   if (stream == nullptr) return function(context);
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  auto* const step = new HostStep{function, context};
+  bool yes = false;
+  TILEKILN_TRY(captured(device, stream, &yes));
+  if (yes)
+    return fail_argument("stream", "was being captured into a graph, must not be by %s",
+                         "steps over memory of the host that run once");
+  auto* const step = new HostStep{function, context, device.id, native(stream)};
   const tilekiln_status status =
       check(runtime().hipLaunchHostFunc(native(stream), run_step, step), device.id, "a function of the host");
   if (status != TILEKILN_OK) delete step;
@@ -192,7 +211,33 @@ tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*funct
 tilekiln_status wait(Device device, NativeStream stream) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
-  return check(runtime().hipStreamSynchronize(native(stream)), device.id, "waiting for a stream");
+  TILEKILN_TRY(check(runtime().hipStreamSynchronize(native(stream)), device.id, "waiting for a stream"));
+  return stream_errors().first(device.id, native(stream));
+}
+
+// `context` is the device's number.
+void* allocate_pinned(void* context, size_t bytes) {
+  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
+  void* memory = nullptr;
+  constexpr unsigned portable = 1;  // hipHostMallocPortable
+  if (entered.status() != TILEKILN_OK || runtime().hipHostMalloc(&memory, bytes, portable) != 0) return nullptr;
+  return memory;
+}
+void release_pinned(void* context, void* memory, size_t) {
+  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
+  static_cast<void>(runtime().hipHostFree(memory));  // fails only where the process ends, and the memory with it
+}
+tilekiln_staging_allocator staging(Device device) {
+  return {sizeof(tilekiln_staging_allocator), allocate_pinned, release_pinned,
+          reinterpret_cast<void*>(static_cast<intptr_t>(device.id))};
+}
+bool is_pinned(Device device, const void* memory) {
+  const Entered entered(device.id);
+  unsigned flags = 0;
+  if (entered.status() != TILEKILN_OK) return false;
+  if (runtime().hipHostGetFlags(&flags, const_cast<void*>(memory)) == 0) return true;
+  runtime().hipGetLastError();
+  return false;
 }
 
 tilekiln_status query(Device device, NativeStream stream, bool* idle) {
@@ -251,6 +296,8 @@ const Backend hip_backend = {"hip",
                              hip::query,
                              hip::captured,
                              hip::absent,
-                             hip::processors};
+                             hip::processors,
+                             hip::staging,
+                             hip::is_pinned};
 
 }  // namespace tilekiln

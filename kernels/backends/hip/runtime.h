@@ -27,6 +27,9 @@ using Opaque = void*;  // modules, functions, streams
   X(hipLaunchHostFunc, (Opaque stream, void (*function)(void*), void* context))                                  \
   X(hipMalloc, (void** memory, size_t bytes))                                                                    \
   X(hipFree, (void* memory))                                                                                     \
+  X(hipHostMalloc, (void** memory, size_t bytes, unsigned flags))                                                \
+  X(hipHostFree, (void* memory))                                                                                 \
+  X(hipHostGetFlags, (unsigned* flags, void* memory))                                                            \
   X(hipMallocAsync, (void** memory, size_t bytes, Opaque stream))                                                \
   X(hipFreeAsync, (void* memory, Opaque stream))                                                                 \
   X(hipMemsetAsync, (void* to, int byte, size_t bytes, Opaque stream))                                           \

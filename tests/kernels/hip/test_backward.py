@@ -63,3 +63,60 @@ print("same" if bits[0] == bits[1] == bits[2] else "other")
 def test_deterministic_is_the_same_bits(library):
     said, code = run(["-c", TWICE, str(library)], "gfx942")
     assert (said.strip(), code) == ("same", 0)
+
+
+WORKSPACE = """
+import ctypes, sys
+import numpy as np
+import tilekiln as tk
+from tests.python import gradients, problems
+from tools.hip import backward_cases
+from tools.hip.device import ROCM, DeviceArray, ask
+library = tk.Library(sys.argv[1])
+signature = {"dtype": "fp16", "hdim_q": 64, "hdim_v": 64, "mode": "group", "mask": "none", "bias": "none",
+             "dbias": False, "dropout": "none", "softcap": False, "sink": False, "deterministic": True}
+problem = gradients.make(signature, problems.Sizes((70, 0, 33), (90, 7, 140), 4, 2, 64, 64), 1)
+inputs = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
+starts = [inputs.pop("cu_seqlens_q"), inputs.pop("cu_seqlens_k")]
+def outputs():
+    return {name: DeviceArray(array) for name, array in problem.outputs().items()}
+def checked(made):
+    error = backward_cases.gradient_error(problem, {name: array.host() for name, array in made.items()})
+    assert error <= 1, error
+packed, most = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), starts)), {"max_seqlen_q": 70, "max_seqlen_k": 140}
+made = outputs()
+size = library.fmha_bwd_workspace_size(**inputs, **packed, **most, **made, deterministic=True)
+room = lambda size: DeviceArray(np.full(size, 255, np.uint8))
+library.fmha_bwd(**inputs, **packed, **most, **made, deterministic=True, workspace=room(size))
+checked(made)
+try:
+    library.fmha_bwd(**inputs, **packed, **most, **outputs(), deterministic=True, workspace=room(size - 16))
+except tk.ArgumentError as error:
+    print(error)
+launcher = tk.BackwardLauncher(library=library, dtype="fp16", hdim_q=64, hdim_v=64, nhead_q=4, nhead_k=2, batch=3,
+                               seqlen_q=103, seqlen_k=140, max_seqlen_q=70, mode="group", deterministic=True,
+                               device=(ROCM, 0))
+native = ctypes.c_void_p()
+ask("hipStreamCreate", ctypes.byref(native))
+stream = tk.Stream(device=(ROCM, 0), native=native.value)
+workspace, made = room(launcher.workspace_size), outputs()
+launcher.prepare(workspace, *starts, stream=stream)
+there = {"workspace": workspace, "stream": stream, "deterministic": True}
+launcher.run(**inputs, **dict(zip(("seqstart_q", "seqstart_k"), starts)), **made, **there)
+stream.synchronize()
+checked(made)
+launcher.prepare(workspace, DeviceArray(np.array([0, 90, 80, 103], np.int32)), starts[1], stream=stream)
+try:
+    stream.synchronize()
+except tk.ArgumentError as error:
+    print(error)
+"""
+
+
+def test_one_workspace_of_ones_own_prepared_in_stream_order(library):
+    """Of any contents and of the size it says; prepared from starts that the host has not seen."""
+    said, code = run(["-c", WORKSPACE, str(library)], "gfx942")
+    assert code == 0, said
+    lines = said.splitlines()
+    assert lines[0].startswith("workspace: had "), said
+    assert lines[1].startswith("seqstart_q: "), said

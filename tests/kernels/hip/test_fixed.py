@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("executor"
 
 NAMES = (
     "fmha_fwd_fp16_d64x64_batch_nmask_nbias_lse_ndropout_nsoftcap_nskip_nsink_nqscale_waves_b128x64_hip_gfx942",
-    "fmha_fwd_fp16_d64x64_group_window_alibi_lse_ndropout_softcap_nskip_nsink_nqscale_waves_b128x64_hip_gfx942",
+    "fmha_fwd_fp16_d64x64_group_window_alibi_lse_ndropout_nsoftcap_nskip_nsink_nqscale_waves_b128x64_hip_gfx942",
     "fmha_fwd_fp16_d64x64_group_window_nbias_lse_ndropout_nsoftcap_nskip_sink_nqscale_waves_b128x64_hip_gfx942",
 )
 

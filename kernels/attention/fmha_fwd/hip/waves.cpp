@@ -89,10 +89,10 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   const Dtype dtype = p.features.dtype;
   const Format format = format_of(dtype);
   const Kernel* const fixed = engine_of(site).kernel;
-  const Kernel* const kernel =
-      fixed != nullptr ? fixed
-                       : find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q),
-                                      static_cast<i64>(instance.hdim_v), format, p.features.dropout);
+  const Kernel* const kernel = fixed != nullptr
+                                   ? fixed
+                                   : find_forward("fmha_fwd_", static_cast<i64>(instance.hdim_q),
+                                                  static_cast<i64>(instance.hdim_v), format, p.features.dropout);
   if (kernel == nullptr) return fail_kernel("fmha_fwd");
   const auto& build = build_as<ForwardBuild>(*kernel);
   const i64 blocks = (i64(of.seqlen_q) + build.tile_q - 1) / build.tile_q;

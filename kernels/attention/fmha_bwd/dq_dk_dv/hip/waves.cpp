@@ -61,7 +61,8 @@ u64 place_workspace(const BwdKernelProblem& of, const BackwardBuild& build, Back
   const u64 rows = static_cast<u64>(p.nhead_q) * static_cast<u64>(row->rows), delta = (rows * 4 + 127) / 128 * 128;
   row->delta = reinterpret_cast<float*>(of.workspace);
   row->dq_acc = reinterpret_cast<float*>(of.workspace + delta);
-  return delta + static_cast<u64>(row->slots) * rows * static_cast<u64>(p.hdim_q) * 4;
+  const int hdim = p.hdim_q != 0 ? p.hdim_q : of.hdim_q;  // a launcher's bound is of the instance's
+  return delta + static_cast<u64>(row->slots) * rows * static_cast<u64>(hdim) * 4;
 }
 
 void fill_features(const BwdProblem& p, BackwardProblem* to) {
