@@ -234,11 +234,16 @@ def checks(library: tk.Library) -> dict[str, Any]:
     return found | {f"wide_gemm:{dtype}": wide_product for family, dtype in sorted(held) if family == "gemm"}
 
 
-def results(library: tk.Library, name: str, seed: int) -> dict[str, np.ndarray]:
-    """What one check of the day made: its output, seen on its way to the comparison."""
+def seen(library: tk.Library, name: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """What one check of the day put on the device, and what it made: its output, on its way to the comparison."""
+    put: dict[str, np.ndarray] = {}
     kept: dict[str, np.ndarray] = {}
 
     class Kept(DeviceArray):
+        def __init__(self, array: np.ndarray) -> None:
+            put[f"array{len(put)}"] = array.copy()
+            super().__init__(array)
+
         def host(self) -> np.ndarray:
             kept[f"result{len(kept)}"] = made = super().host()
             return made
@@ -254,4 +259,4 @@ def results(library: tk.Library, name: str, seed: int) -> dict[str, np.ndarray]:
         raise tk.NoKernelError(name)
     if fault:
         raise AssertionError(f"{name}: {fault}")
-    return kept
+    return put, kept
