@@ -29,7 +29,7 @@ def swap(pattern: str, to: str, nth: int = -1, least: int = 1) -> Callable[[str]
 
 def not_rescaled(text: str) -> str:
     """Sums that a factor multiplies one after the other stay as they are: the first such run of 16 and more."""
-    products = list(re.finditer(r"mul\.f32 \t(%f\d+), (%f\d+), (%f\d+);", text))
+    products = list(re.finditer(r"mul\.f32 (%f\d+), (%f\d+), (%f\d+);", text))
     runs: dict[str, list[re.Match[str]]] = {}
     for match in products:
         runs.setdefault(match[3], []).append(match)
@@ -37,14 +37,14 @@ def not_rescaled(text: str) -> str:
     assert chosen
     for match in reversed(products):
         if id(match) in chosen:
-            text = text[: match.start()] + f"mov.f32 \t{match[1]}, {match[2]};" + text[match.end() :]
+            text = text[: match.start()] + f"mov.f32 {match[1]}, {match[2]};" + text[match.end() :]
     return text
 
 
 def edge(text: str) -> str:
     """Comparisons of columns with the mask's edge: by one."""
     return re.sub(
-        r"(setp\.(?:lt|gt|le|ge)\.s32 \t%p\d+, %r\d+, )(\d+);",
+        r"(setp\.(?:lt|gt|le|ge)\.s32 %p\d+, %r\d+, )(\d+);",
         lambda match: f"{match[1]}{int(match[2]) + 1};" if int(match[2]) >= 8 else match[0],
         text,
     )
@@ -57,7 +57,7 @@ def one_more(text: str) -> str:
 
 def without_barrier(text: str) -> str:
     """The barriers behind waits for groups of copies."""
-    return swap(r"(cp\.async\.wait_group \d+;[^;]*?)bar\.sync \t0;", r"\1")(text)
+    return swap(r"(cp\.async\.wait_group \d+;[^;]*?)bar\.sync 0;", r"\1")(text)
 
 
 def in_kernel(name: str, change: Callable[[str], str]) -> Callable[[str], str]:
@@ -115,7 +115,7 @@ MUTATIONS: dict[str, Mutation] = {
     "barriers are not fenced after their beginning": Mutation(
         *FORWARD, swap(r"fence\.mbarrier_init\.release\.cluster;", ""), "PROXY"
     ),
-    "no barrier behind the beginning of mbarriers": Mutation(*FORWARD, swap(r"bar\.sync \t0;", "", 0), "RACE MBARRIER"),
+    "no barrier behind the beginning of mbarriers": Mutation(*FORWARD, swap(r"bar\.sync 0;", "", 0), "RACE MBARRIER"),
     "no wgmma.fence": Mutation(*FORWARD, swap(r"wgmma\.fence\.sync\.aligned;", ""), "FENCE"),
     "no wait for a product": Mutation(*FORWARD, swap(r"wgmma\.wait_group\.sync\.aligned \d;", "", 1), "PRODUCT RACE"),
     "a wait for one product less": Mutation(
@@ -146,7 +146,7 @@ MUTATIONS: dict[str, Mutation] = {
     "copies of keys are waited for one too late": Mutation(*DECODE, one_more, "POISON"),
     "v is not transposed": Mutation(*DECODE, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),
     "k is not advanced in a stage": Mutation(
-        *GEMM, swap(r"add\.s32 \t(%r\d+), (%r\d+), 32;", r"mov.b32 \t\1, \2;"), "WRONG"
+        *GEMM, swap(r"add\.s32 (%r\d+), (%r\d+), 32;", r"mov.b32 \1, \2;"), "WRONG"
     ),
     "ampere: copies are waited for one too late": Mutation(*AMPERE, one_more, "POISON"),
     "ampere: no barrier behind the wait for copies": Mutation(*AMPERE, without_barrier, "RACE POISON"),
@@ -168,29 +168,29 @@ MUTATIONS: dict[str, Mutation] = {
         *FP8, swap(r"(cvt\.rn\.satfinite\.e4m3x2\.f32 \w+), (%f\d+), (%f\d+);", r"\1, \3, \2;"), "WRONG"
     ),
     "fp8: scales of blocks are 1": Mutation(
-        *FP8, swap(r"ld(?:\.global(?:\.nc)?)?\.f32 \t(%f\d+), \[%rd\d+\];", r"mov.f32 \t\1, 0f3F800000;"), "WRONG"
+        *FP8, swap(r"ld(?:\.global(?:\.nc)?)?\.f32 (%f\d+), \[%rd\d+\];", r"mov.f32 \1, 0f3F800000;"), "WRONG"
     ),
     "fp8: a wait for a phase is missing": Mutation(*FP8, swap(WAIT, "", 6), "RACE POISON"),
     "fp8: a wait for one product less": Mutation(
         *FP8, swap(r"wgmma\.wait_group\.sync\.aligned 0;", "wgmma.wait_group.sync.aligned 1;", 1), "PRODUCT RACE"
     ),
     "ampere products: copies are waited for one too late": Mutation(*GEMM_AMPERE, one_more, "POISON RACE"),
-    "ampere products: no barrier": Mutation(*GEMM_AMPERE, swap(r"bar\.sync \t0;", ""), "RACE"),
+    "ampere products: no barrier": Mutation(*GEMM_AMPERE, swap(r"bar\.sync 0;", ""), "RACE"),
     "ampere products: rows of a change places": Mutation(
         *GEMM_AMPERE, swap(r"(mma\.sync[^{]*\{[^}]*\}, )\{(%r\d+), (%r\d+)", r"\1{\3, \2"), "WRONG"
     ),
     "ampere products: k is not advanced": Mutation(
-        *GEMM_AMPERE, swap(r"add\.s32 \t(%r\d+), (%r\d+), (?:16|32);", r"mov.b32 \t\1, \2;"), "WRONG"
+        *GEMM_AMPERE, swap(r"add\.s32 (%r\d+), (%r\d+), (?:16|32);", r"mov.b32 \1, \2;"), "WRONG"
     ),
-    "rows: no barrier between warps' maxima": Mutation(*ROWS, swap(r"bar\.sync \t0;", "", 0), "RACE POISON"),
+    "rows: no barrier between warps' maxima": Mutation(*ROWS, swap(r"bar\.sync 0;", "", 0), "RACE POISON"),
     "rows: a warp's sum is of one lane pair": Mutation(*ROWS, ONE_PAIR, "WRONG"),
-    "decode: the last barrier is missing": Mutation(*DECODE, swap(r"bar\.sync \t0;", "", -2), "RACE"),
+    "decode: the last barrier is missing": Mutation(*DECODE, swap(r"bar\.sync 0;", "", -2), "RACE"),
     "the turn at dq is never passed on": Mutation(
         *BACKWARD, swap(r"red\.release\.gpu\.global\.add\.u32 \[%rd\d+\], 1;", ""), "TRAP RUNAWAY DEADLOCK"
     ),
     "a turn at dq is not waited for": Mutation(
         *BACKWARD,
-        swap(r"(?s)(ld\.acquire\.gpu\.global\.u32 (%r\d+),.{0,300}?setp\.ne\.s32 \t%p\d+, )\2, %r\d+;", r"\1\2, \2;"),
+        swap(r"(?s)(ld\.acquire\.gpu\.global\.u32 (%r\d+),.{0,300}?setp\.ne\.s32 %p\d+, )\2, %r\d+;", r"\1\2, \2;"),
         "RACE",
     ),
     "a turn at dq is passed on while its sums are under way": Mutation(
@@ -201,10 +201,10 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "decode: splits are weighed the other way": Mutation(
         *DECODE,
-        in_kernel("fmha_decode_combine", swap(r"(sub\.f32 \t%f\d+), (%f\d+), (%f\d+);", r"\1, \3, \2;")),
+        in_kernel("fmha_decode_combine", swap(r"(sub\.f32 %f\d+), (%f\d+), (%f\d+);", r"\1, \3, \2;")),
         "WRONG",
     ),
     "decode: weights of splits without a barrier": Mutation(
-        *DECODE, in_kernel("fmha_decode_combine", swap(r"bar\.sync \t0;", "")), "RACE POISON"
+        *DECODE, in_kernel("fmha_decode_combine", swap(r"bar\.sync 0;", "")), "RACE POISON"
     ),
 }
