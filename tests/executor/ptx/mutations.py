@@ -12,6 +12,7 @@ class Mutation(NamedTuple):
     problems: str  # of run_cases.py
     change: Callable[[str], str]
     sees: str  # kinds of faults that may see it, or WRONG
+    cases: int = 12  # problems a seed: more where few meet the place
 
 
 def swap(pattern: str, to: str, nth: int = -1, least: int = 1) -> Callable[[str], str]:
@@ -198,6 +199,9 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "a turn at dq is seen and not acquired": Mutation(
         *BACKWARD, swap(r"ld\.acquire\.gpu", "ld.relaxed.gpu"), "RACE TRAP"
+    ),
+    "parts of a shared tile are not acquired": Mutation(
+        *GEMM, swap(r"atom\.acq_rel\.gpu\.global\.inc", "atom.release.gpu.global.inc"), "RACE", 60
     ),
     "decode: splits are weighed the other way": Mutation(
         *DECODE,

@@ -41,7 +41,7 @@ def outcome(emulated: Emulated, name: str, folder: Path) -> str:
     assert changed != text, name
     (folder / path.name).write_text(changed)
     for seed in (1, 2, 3):
-        said, code = emulated.run(12, seed, mutation.problems, folder=folder)
+        said, code = emulated.run(mutation.cases, seed, mutation.problems, folder=folder)
         fault = re.search(r"^cudasim: ([A-Z]+)", said, re.M)
         if fault:
             return fault[1]
