@@ -6,6 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tilekiln import reference
+from tilekiln.reference import quantised
 
 from tests.python.every_isa import HEADS, OPERATORS, arrays, backward_on_every_isa, compare, run
 
@@ -123,3 +124,12 @@ def test_results_that_flush(libraries):
         options = {"dropout_p": p, "rng": (7, 8)}
         expected = reference.forward(q, k, v, **options)
         compare(ml_dtypes.bfloat16, expected, run(libraries["flash"], "fmha_fwd", q, k, v, **options))
+
+
+def test_a_number_that_is_none_is_no_quantised_row() -> None:
+    v = np.array([[1.0, 2.0]])
+    q = np.array([[np.nan, 448]], ml_dtypes.float8_e4m3fn)
+    scale = quantised.scales(v, q.dtype.name).astype(np.float32)
+    assert not quantised.excess(q, scale, v, np.zeros_like(v)) <= 1
+    q[0, 0] = 224
+    assert quantised.excess(q, scale, v, np.zeros_like(v)) <= 1

@@ -44,4 +44,4 @@ def excess(
         step = np.maximum(step, 2.0**-4 * np.abs(v))
     bound = step * (1 + 2.0**-12) + 2 * error + 4 * rows.FP32 * np.abs(v)
     distance = np.abs(q.astype(np.float64) * made[..., None] - v)[right != 0]
-    return float(max(of_scale, (distance / bound[right != 0]).max(initial=0.0)))
+    return float(np.max([of_scale, (distance / bound[right != 0]).max(initial=0.0)]))  # NaN where either is
