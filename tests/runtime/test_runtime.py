@@ -35,7 +35,16 @@ def passes(program: Path, *arguments: str, **environment: str) -> None:
 @pytest.mark.parametrize("mode", ["release", "sanitize"])
 @pytest.mark.parametrize(
     "name",
-    ["runtime_dispatch", "runtime_kept", "runtime_overlap", "runtime_schedule", "kv_splits", "kv_calls", "kv_plan"],
+    [
+        "runtime_dispatch",
+        "runtime_kept",
+        "runtime_overlap",
+        "runtime_pool",
+        "runtime_schedule",
+        "kv_splits",
+        "kv_calls",
+        "kv_plan",
+    ],
 )
 def test_inside(build_program: Build, name: str, mode: str) -> None:
     passes(build_program(name, mode=mode))
@@ -100,7 +109,7 @@ def test_libraries_come_and_go(build_program: Build, build_library: Build) -> No
 
 
 @pytest.mark.instrumented("thread")
-@pytest.mark.parametrize("name", ["runtime_kept", "runtime_schedule", "kv_calls"])
+@pytest.mark.parametrize("name", ["runtime_kept", "runtime_pool", "runtime_schedule", "kv_calls"])
 def test_without_races(build_program: Build, name: str) -> None:
     passes(build_program(name, mode="thread"))
 
