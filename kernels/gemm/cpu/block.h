@@ -46,16 +46,31 @@ struct Operands {
   i64 from_row;
   void* to;
   i64 to_row;    // elements
+  i64 to_bytes;  // of an element of out that is stored to, whose lines are asked for beforehand: 1 to 2 %; 0: none
   bool as_bf16;  // what is stored, of pairs of bf16 alone; else sums as they are
   // What is wanted next, asked for a line with each word, and another so many bytes behind it: 8 times, then as often of the next row.
   const char* ahead;
   i64 ahead_line, ahead_row, ahead_second;  // bytes
   i64 own_ahead;      // bytes of the panel itself that are asked for ahead of what is multiplied, instead; 0: none
   const int* starts;  // where the sums of each row begin, without `from`: quads of int8 alone
+  const void* fresh;  // rows of a row-major B that become the panel: Fresh
+  i64 fresh_row;      // elements
 };
 
-// B: what the panel holds, widened on the way where it is not words.
-template <class Compute, int R, int N, class B = float> TILEKILN_INLINE void block_product(const Operands& o) {
+// A panel of T, widened on the way where it is not words.
+template <class T> struct Ready {
+  TILEKILN_INLINE explicit Ready(const Operands& o) : b((const T*)o.b), step(o.b_word) {}
+  template <int N> TILEKILN_INLINE void next(vf (&x)[N]) {
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = widen(b + j * kLanes);
+    b += step;
+  }
+  static constexpr bool kReady = true;
+  const T* b;
+  i64 step;
+};
+
+template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLINE void block_product(
+    const Operands& o) {
   vf sum[R][N];
   TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   if constexpr (Compute::kWord == 4) {
@@ -70,42 +85,50 @@ template <class Compute, int R, int N, class B = float> TILEKILN_INLINE void blo
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = load(o.from + r * o.from_row + j * kLanes);
     }
   }
+  if (o.to_bytes) {
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      const char* const line = (const char*)o.to + r * o.to_row * o.to_bytes;
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) __builtin_prefetch(line + j * kLanes * o.to_bytes, 1, 3);
+    }
+  }
   constexpr int kGroup = 3;  // rows addressed from one pointer: it, it + row, it + 2 row are single operands
   const char* a[(R + kGroup - 1) / kGroup];
   TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
-  const i64 row = o.a_row, a_word = o.a_word, b_word = o.b_word;
-  const B* b = (const B*)o.b;
+  const i64 row = o.a_row, a_word = o.a_word;
+  Words b(o);
   const auto word = [&]() __attribute__((always_inline)) {
     vf x[N];
-    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = widen(b + j * kLanes);
+    b.next(x);
     TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
       const vf y = broadcast_word(a[r / kGroup] + r % kGroup * row);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
     }
     TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
-    b += b_word;
   };
   i64 w = o.words;
-  if (o.own_ahead) {
-    for (; w > 0; --w) {
-      TILEKILN_UNROLL(4)
-      for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b + j * kLanes) + o.own_ahead, 0, 3);
-      word();
-    }
-  } else if (o.ahead) {
-    const char* ahead = o.ahead;
-    for (; w >= 8; w -= 8, ahead += o.ahead_row) {
-      const char* line = ahead;
-      TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
-        __builtin_prefetch(line, 0, 3), __builtin_prefetch(line + o.ahead_second, 0, 3);
+  if constexpr (Words::kReady) {
+    if (o.own_ahead) {
+      for (; w > 0; --w) {
+        TILEKILN_UNROLL(4)
+        for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b.b + j * kLanes) + o.own_ahead, 0, 3);
         word();
+      }
+    } else if (o.ahead) {
+      const char* ahead = o.ahead;
+      for (; w >= 8; w -= 8, ahead += o.ahead_row) {
+        const char* line = ahead;
+        TILEKILN_UNROLL(1) for (int i = 0; i < 8; ++i, line += o.ahead_line) {
+          __builtin_prefetch(line, 0, 3), __builtin_prefetch(line + o.ahead_second, 0, 3);
+          word();
+        }
       }
     }
   }
   TILEKILN_UNROLL(4) for (; w > 0; --w) word();
+  const i64 to_row = o.to_row;
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
-    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
-      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + r * o.to_row + j * kLanes, sum[r][j]);
+    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r, to += to_row) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + j * kLanes, sum[r][j]);
     }
   };
 #if TILEKILN_PAIRS
@@ -136,10 +159,10 @@ template <class Compute> void rows_product(const Operands& o, int rows) {
 constexpr int kStoredRows = 4;
 template <class Compute, class T> void stored_product(const Operands& o, int rows) {
   switch (rows) {
-    case 1: return block_product<Compute, 1, kBlockVectors, T>(o);
-    case 2: return block_product<Compute, 2, kBlockVectors, T>(o);
-    case 3: return block_product<Compute, 3, kBlockVectors, T>(o);
-    default: return block_product<Compute, 4, kBlockVectors, T>(o);
+    case 1: return block_product<Compute, 1, kBlockVectors, Ready<T>>(o);
+    case 2: return block_product<Compute, 2, kBlockVectors, Ready<T>>(o);
+    case 3: return block_product<Compute, 3, kBlockVectors, Ready<T>>(o);
+    default: return block_product<Compute, 4, kBlockVectors, Ready<T>>(o);
   }
 }
 

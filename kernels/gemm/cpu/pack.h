@@ -15,6 +15,30 @@ using PackPanel = void (*)(float* to, const void* from, i64 stride, int lanes, i
 // Rows of A, K contiguous; to_row in bytes.
 using CopyRows = void (*)(void* to, i64 to_row, const void* from, i64 stride, int rows, i64 elements);
 
+// Words of a panel that are made as they are multiplied, from rows of a row-major B, and kept: the first block of rows that meets a
+// panel packs it, and nothing is read or written twice.
+template <class Make> struct Fresh {
+  static constexpr bool kReady = false;
+  static constexpr int kSoon = 16 / Make::kWord * Make::kWord;  // rows of B
+  using T = typename Make::T;
+  TILEKILN_INLINE explicit Fresh(const Operands& o) : from((const T*)o.fresh), row(o.fresh_row), to((float*)o.b) {}
+  template <int N> TILEKILN_INLINE void next(vf (&x)[N]) {
+    TILEKILN_UNROLL(4) for (int i = 0; i < Make::kWord; ++i) {
+      const char* soon = (const char*)(from + (kSoon + i) * row);
+      TILEKILN_UNROLL(4) for (int j = 0; j < kPanel * (int)sizeof(T); j += 64) __builtin_prefetch(soon + j, 0, 3);
+    }
+    Make::word(to, from, row);
+    TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(to + j * kLanes);
+    from += Make::kWord * row, to += kPanel;
+  }
+  const T* from;
+  i64 row;
+  float* to;
+};
+template <class Compute, class Make> void fresh_product(const Operands& o) {
+  block_product<Compute, kRows, kBlockVectors, Fresh<Make>>(o);
+}
+
 TILEKILN_INLINE int at_most(i64 n, int most) { return n < most ? (int)n : most; }
 
 // ---- fp32 words ------------------------------------------------------------------------------------------------------
@@ -37,6 +61,14 @@ template <class T> void copy_rows_fp32(void* to, i64 to_row, const void* from, i
     for (i64 k = 0; k < elements; k += kLanes) store(q + k, widen_some(p + k, at_most(elements - k, kLanes)));
   }
 }
+// A word of every lane.
+struct MakeFp32 {
+  using T = float;
+  static constexpr int kWord = 1;
+  static TILEKILN_INLINE void word(float* to, const float* p, i64) {
+    TILEKILN_UNROLL(8) for (int j = 0; j < kPanel; j += kLanes) store(to + j, widen(p + j));
+  }
+};
 // A register of words of one row, of which `elements` exist.
 struct Fp32Words {
   static constexpr int kWord = 1;
@@ -108,6 +140,15 @@ template <class T> void copy_rows_bf16(void* to, i64 to_row, const void* from, i
     for (i64 k = 0; k < elements; k += 32) store_halves(q + k, load_halves(p + k, at_most(elements - k, 32)));
   }
 }
+struct MakeBf16 {
+  using T = bf16;
+  static constexpr int kWord = 2;
+  static TILEKILN_INLINE void word(float* to, const bf16* p, i64 stride) {
+    TILEKILN_UNROLL(4)
+    for (int j = 0; j < kPanel; j += 2 * kLanes)
+      interleave((bf16*)(to + j), load_halves(p + j), load_halves(p + stride + j));
+  }
+};
 struct Bf16Words {
   static constexpr int kWord = 2;
   template <class T> static TILEKILN_INLINE vf get(const T* p, int elements) { return words(load_halves(p, elements)); }
@@ -141,6 +182,15 @@ inline void copy_rows_int8(void* to, i64 to_row, const void* from, i64 stride, i
     for (i64 k = 0; k < elements; k += 64) store((float*)(q + k), load_bytes(p + k, elements - k));
   }
 }
+struct MakeInt8 {
+  using T = int8;
+  static constexpr int kWord = 4;
+  static TILEKILN_INLINE void word(float* to, const int8* p, i64 stride) {
+    vf rows[4];
+    TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) rows[i] = flip_signs(load_unaligned((const float*)(p + i * stride)));
+    interleave_bytes(to, rows);
+  }
+};
 struct Int8Words {
   static constexpr int kWord = 4;
   static TILEKILN_INLINE vf get(const int8* p, int elements) { return quad_bytes<true>(p, elements); }

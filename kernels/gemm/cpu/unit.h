@@ -16,6 +16,7 @@ struct Stages {
   bool b_in_place;                                      // B's rows are words
   PackPanel b_panels;                                   // B that is panels; null: they are those of words
   void (*stored)(const Operands&, int rows) = nullptr;  // a few rows times such panels as they lie
+  void (*fresh)(const Operands&) = nullptr;             // kRows rows times a panel that it packs from a row-major B
 };
 
 // Not copied for each of the storage types that call it.
@@ -44,9 +45,10 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                           : ready && unit_rows <= kFewRows ? kFewRowsWords
                                                            : kLoneWords;
   const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
-  const bool packed = tiles > 1 && !ready;  // B of a chunk once, for all tiles
-  const bool in_place =
-      s.b_in_place && !p.b_columns && !p.b_panels && unit_rows <= 2 * kRows;  // B's full panels as they lie
+  // B's full panels as they lie: for few rows, or where all of B is near.
+  const bool in_place = s.b_in_place && !p.b_columns && !p.b_panels &&
+                        (unit_rows <= 2 * kRows || i64(p.k) * p.ldb * s.bytes <= kNearBytes);
+  const bool packed = tiles > 1 && !ready && !in_place;  // B of a chunk once, for all tiles
   // Where column n from k on lies in panels, in words.
   const auto in_panels = [&](int n, i64 k) {
     const int word = p.b_panels;
@@ -72,8 +74,13 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
     do {
       const i64 chunk_end = least<i64>(p.k, chunk + kChunkWords * W);
       const i64 panel = words_of(chunk_end - chunk) * kPanel;
+      // Whether whole panels are packed by the first block of rows that meets them: it is a whole one.
+      const int top = least(g1 - g0, tile_rows);
+      const bool made = s.fresh && !p.b_columns && !p.b_panels && top > (kRows - 1) * ((top + kRows - 1) / kRows) &&
+                        (chunk_end - chunk) % W == 0;
       if (packed) {
-        for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) pack(x.b + i * panel, n, chunk, chunk_end);
+        for (int i = made ? (u.n1 - u.n0) / kPanel : 0; u.n0 + i * kPanel < u.n1; ++i)
+          pack(x.b + i * panel, u.n0 + i * kPanel, chunk, chunk_end);
       }
       for (int m0 = g0; m0 < g1; m0 += tile_rows) {
         const int m1 = least(g1, m0 + tile_rows), kept = waiting ? m0 - g0 : 0;
@@ -114,13 +121,18 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
           for (int n = u.n0, i = 0; n < u.n1; n += kPanel, ++i) {
             const int columns = least(u.n1 - n, kPanel);
             o.b_word = kPanel;
+            const bool lies = in_place && columns == kPanel;
+            const bool fresh = made && !lies && columns == kPanel && (m0 == g0 || !packed);
+            if (fresh) o.fresh = (const char*)p.b + (k0 * p.ldb + n) * s.bytes, o.fresh_row = p.ldb;
             if (ready) {
               o.b = (const float*)((const char*)p.b + in_panels(n, k0) * p.b_panels * s.bytes);
               o.b_word = matrix::kPanelLanes;
             } else if (packed) {
               o.b = x.b + i * panel + (k0 - chunk) / W * kPanel;
-            } else if (in_place && columns == kPanel) {
+            } else if (lies) {
               o.b = (const float*)p.b + k0 * p.ldb + n, o.b_word = p.ldb;
+            } else if (fresh) {
+              o.b = x.b;
             } else {
               pack(x.b, n, k0, k1), o.b = x.b;
             }
@@ -166,12 +178,15 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 const bool direct = ends && storable && (columns == kPanel || (of_half && columns == kPanel / 2));
                 o.starts = kFlipped && begins ? x.starts + (m - m0) : nullptr;
                 o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
+                o.to_bytes = !direct ? 0 : as_bf16 ? 2 : 4;
                 if (direct)
                   o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
                 else if (ends)
                   o.to = x.block, o.to_row = kPanel;
                 if (stored)
                   s.stored(o, rows);
+                else if (fresh && m == m0)
+                  s.fresh(o);
                 else if (of_half && rows == kHalfRows)
                   half_product<Compute>(o);
                 else if (rows == kRows)

@@ -45,14 +45,6 @@ TILEKILN_INLINE vf high_nibbles(vf a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_srli_epi16(_mm512_castps_si512(a.v), 4), _mm512_set1_epi8(15)))};
 }
 
-// The sum of n bytes.
-TILEKILN_INLINE int total_bytes(const signed char* p, long long n) {
-  __m512i sum = _mm512_setzero_si512();
-  for (long long i = 0; i < n; i += 64)
-    sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), _mm512_maskz_loadu_epi8(first_bytes(n - i), p + i));
-  return _mm512_reduce_add_epi32(sum);
-}
-
 // 16 registers -> lane i is the sum over the int32 lanes of r[i], modulo 2^32. Clobbers r.
 TILEKILN_INLINE vf int32_totals(vf* r) {
   __m512i x[16];
@@ -67,6 +59,18 @@ TILEKILN_INLINE vf int32_totals(vf* r) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   };
   return {_mm512_castsi512_ps(halves(halves(x[0], x[1]), halves(x[2], x[3])))};
+}
+
+// Lane i is the sum of n bytes from p + i row on; rows from `rows` on are the last again.
+TILEKILN_INLINE vf byte_totals(const signed char* p, long long row, int rows, long long n) {
+  vf sum[16];
+  const signed char* from[16];
+  for (int i = 0; i < 16; ++i) sum[i] = zero(), from[i] = p + (i < rows ? i : rows - 1) * row;
+  const vf ones = {_mm512_castsi512_ps(_mm512_set1_epi8(1))};
+  for (long long k = 0; k < n; k += 64) {
+    for (int i = 0; i < 16; ++i) sum[i] = dot_quad(sum[i], ones, load_bytes(from[i] + k, n - k));
+  }
+  return int32_totals(sum);
 }
 
 // Four rows of 64 bytes -> 64 words of one byte of each, in order.

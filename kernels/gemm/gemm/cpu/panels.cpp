@@ -27,7 +27,7 @@ constexpr Stages kFp32Words{
     copy_rows_fp32<T>,  pack_lanes_fp32<T>,
     sizeof(T),          kInPlace,
     kInPlace,           kInPlace ? nullptr : std::is_same_v<T, core::bf16> ? unpack_pairs<T> : pack_lanes_fp32<T>,
-    kStored<T>};
+    kStored<T>,         kInPlace ? fresh_product<ComputeFp32, MakeFp32> : nullptr};
 template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(float) && is_dots(p))
@@ -44,7 +44,9 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
                                  sizeof(T),
                                  sizeof(T) == sizeof(bf16),
                                  false,
-                                 nullptr};
+                                 nullptr,
+                                 nullptr,
+                                 std::is_same_v<T, bf16> ? fresh_product<ComputeBf16, MakeBf16> : nullptr};
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(bf16) && is_dots(p)) return run_dots<ComputeBf16>(sizeof(bf16), p, u, *(GemmScratch*)scratch);
 #endif
@@ -62,7 +64,9 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  sizeof(int8),
                                  true,
                                  false,
-                                 nullptr};
+                                 nullptr,
+                                 nullptr,
+                                 fresh_product<ComputeInt8, MakeInt8>};
 #if TILEKILN_DOTS
   if (is_dots(p)) return run_dots<ComputeInt8>(sizeof(int8), p, u, *(GemmScratch*)scratch);
 #endif
