@@ -105,6 +105,31 @@ def test_any_operator(native: Any, python: Callable[..., int]) -> None:
     assert torch.equal(operator(*packed, **given)[0], operator.default(*packed, **given)[0])
 
 
+def test_a_call_spelled_in_any_way_is_the_same_call(native: Any, python: Callable[..., int]) -> None:
+    q, k, v = (torch.randn(1, 9, 2, 32) for _ in "qkv")
+    operator = torch.ops.tilekiln.fmha_fwd
+    slopes = torch.rand(2)
+    ways = (
+        lambda: operator(q, k, v, None, slopes, softmax_scale=0.5, window_left=3),
+        lambda: operator(q, k, v, window_left=3, softmax_scale=0.5, alibi_slopes=slopes),
+        lambda: operator(v=v, alibi_slopes=slopes, k=k, window_left=3, q=q, softmax_scale=0.5, sink=None),
+        lambda: operator.default(q, k, v=v, alibi_slopes=slopes, window_left=3, softmax_scale=0.5, return_lse=True),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "library", None)
+        expected = ways[0]()
+    for way in ways:
+        way()
+        assert python(way) == 0
+        for one, its in zip(way(), expected, strict=True):
+            assert torch.equal(one, its)
+    assert operator(q, k, v, return_lse=False)[1].numel() == 0
+    with pytest.raises(RuntimeError, match="softmax_skale"):
+        operator(q, k, v, softmax_skale=0.5)
+    with pytest.raises(RuntimeError, match="q"):
+        operator(q, k, v, q=q)
+
+
 def test_what_is_not_plain_goes_through_python(native: Any, python: Callable[..., int]) -> None:
     q = torch.randn(1, 8, 2, 32)
     operator = torch.ops.tilekiln.fmha_fwd

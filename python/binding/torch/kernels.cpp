@@ -13,8 +13,10 @@
 namespace tilekiln::torch {
 namespace {
 
-enum { kOperators = 96 };
-std::vector<std::unique_ptr<Operator>> operators;
+enum { kOperators = 256 };
+/* Those that are there are never moved or freed: calls read them while another is defined. */
+std::array<std::unique_ptr<Operator>, kOperators> operators;
+int operator_count;
 
 /* ---- what lies on the stack -------------------------------------------------------------------------------------------- */
 
@@ -40,7 +42,7 @@ T read(StableIValue value) {
   return result;
 }
 
-void drop(const Operator& operator_, StableIValue* stack) {
+__attribute__((noinline)) void drop(const Operator& operator_, StableIValue* stack) {
   for (size_t i = 0; i < operator_.arguments.size(); ++i) {
     const Argument& argument = operator_.arguments[i];
     if (!is_there(argument, stack[i])) continue;
@@ -51,46 +53,22 @@ void drop(const Operator& operator_, StableIValue* stack) {
   }
 }
 
-/* ---- is a call plain? --------------------------------------------------------------------------------------------------- */
+/* ---- does autograd watch? --------------------------------------------------------------------------------------------------- */
 
 bool is_watched(AtenTensorHandle tensor) {
   return !shim.requires_grad || shim.requires_grad(*reinterpret_cast<void* const*>(tensor));
 }
 
-/* Does nothing stand between these tensors and a kernel: no mode, no transform, no lazy conjugate? The dispatcher says so, by the
- * kernel of `plain` that it takes. */
-bool are_plain(const AtenTensorHandle* tensors, int count) {
-  for (int from = 0; from < count; from += 3) {
-    StableIValue stack[3];
-    for (int i = 0; i < 3; ++i) {
-      AtenTensorHandle one = nullptr;
-      shim.aoti_torch_new_tensor_handle(tensors[from + i < count ? from + i : from], &one);
-      stack[i] = reinterpret_cast<StableIValue>(one);
-    }
-    if (shim.torch_call_dispatcher("tilekiln_native::plain", "", stack, kConventions) || !read<bool>(stack[0]))
-      return false;
-  }
-  return true;
-}
-
-template <bool answer>
-void plain(StableIValue* stack, uint64_t, uint64_t) {
-  for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
-  stack[0] = answer;
-}
-
-bool is_plain(const Operator& operator_, const StableIValue* stack) {
-  AtenTensorHandle tensors[kMaxArguments];
-  int count = 0;
+/* Would autograd record the call? */
+bool is_recorded(const Operator& operator_, const StableIValue* stack) {
+  if (!shim.aoti_torch_grad_mode_is_enabled()) return false;
   for (size_t i = 0; i < operator_.arguments.size(); ++i) {
     const Argument& argument = operator_.arguments[i];
-    if ((argument.kind == 'T' || argument.kind == 'R') && is_there(argument, stack[i]))
-      tensors[count++] = tensor_of(inside(argument, stack[i]));
+    if ((argument.kind == 'T' || argument.kind == 'R') && is_there(argument, stack[i]) &&
+        is_watched(tensor_of(inside(argument, stack[i]))))
+      return true;
   }
-  if (shim.aoti_torch_grad_mode_is_enabled())
-    for (int i = 0; i < count; ++i)
-      if (is_watched(tensors[i])) return false;
-  return count && are_plain(tensors, count);
+  return false;
 }
 
 /* ---- a call of any operator --------------------------------------------------------------------------------------------- */
@@ -179,11 +157,11 @@ void leave(uint64_t count, StableIValue* stack) {
   for (uint64_t r = 0; r < count; ++r) stack[r] = undefined();
 }
 
-void call(int number, StableIValue* stack, uint64_t results, bool is_known_plain) {
+__attribute__((noinline)) void call(int number, StableIValue* stack, uint64_t results) {
   const Operator& operator_ = *operators[size_t(number)];
   StableIValue made[kMaxResults];
   missed = Look{};
-  const bool answered = (is_known_plain || is_plain(operator_, stack)) && answer(operator_, number, stack, made);
+  const bool answered = !is_recorded(operator_, stack) && answer(operator_, number, stack, made);
   drop(operator_, stack);
   if (answered)
     std::memcpy(stack, made, sizeof(made[0]) * results);
@@ -192,12 +170,8 @@ void call(int number, StableIValue* stack, uint64_t results, bool is_known_plain
 }
 
 template <int number>
-void under_autograd(StableIValue* stack, uint64_t, uint64_t results) {
-  call(number, stack, results, true);
-}
-template <int number>
-void with_autograd(StableIValue* stack, uint64_t, uint64_t results) {
-  call(number, stack, results, false);
+void kernel(StableIValue* stack, uint64_t, uint64_t results) {
+  call(number, stack, results);
 }
 template <int number>
 void elsewhere(StableIValue* stack, uint64_t, uint64_t results) {
@@ -207,18 +181,18 @@ void elsewhere(StableIValue* stack, uint64_t, uint64_t results) {
 }
 
 using Boxed = void (*)(StableIValue*, uint64_t, uint64_t);
-struct Kernels { Boxed under, with, elsewhere; };
+struct Kernels { Boxed kernel, elsewhere; };
 
 template <int... number>
 constexpr std::array<Kernels, sizeof...(number)> all_kernels(std::integer_sequence<int, number...>) {
-  return {Kernels{under_autograd<number>, with_autograd<number>, elsewhere<number>}...};
+  return {Kernels{kernel<number>, elsewhere<number>}...};
 }
 constexpr std::array<Kernels, kOperators> kernels = all_kernels(std::make_integer_sequence<int, kOperators>{});
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
 
 /* sdpa(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor */
-void sdpa(StableIValue* stack, bool is_known_plain) {
+void sdpa(StableIValue* stack, uint64_t, uint64_t) {
   const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   double scale = 0;
   if (stack[4]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[4]));
@@ -226,18 +200,15 @@ void sdpa(StableIValue* stack, bool is_known_plain) {
   Attention given;
   AtenTensorHandle out = nullptr;
   bool watched = false;
-  if (!is_known_plain && shim.aoti_torch_grad_mode_is_enabled())
+  if (shim.aoti_torch_grad_mode_is_enabled())
     for (AtenTensorHandle one : tensors) watched = watched || is_watched(one);
-  if (!watched && (is_known_plain || are_plain(tensors, 3)) &&
-      given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[5])))
+  if (!watched && given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[5])))
     attend(given, kForward, read<bool>(stack[3]), stack[4] ? &scale : nullptr, &out, nullptr);
   for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
   if (stack[4]) drop_optional(stack[4]);
   stack[0] = out ? reinterpret_cast<StableIValue>(out) : undefined();
 }
 
-void sdpa_under_autograd(StableIValue* stack, uint64_t, uint64_t) { sdpa(stack, true); }
-void sdpa_with_autograd(StableIValue* stack, uint64_t, uint64_t) { sdpa(stack, false); }
 void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
   for (int i = 0; i < 3; ++i) shim.aoti_torch_delete_tensor_object(tensor_of(stack[i]));
   if (stack[4]) drop_optional(stack[4]);
@@ -247,15 +218,17 @@ void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
 
 /* aten::_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, dropout_p, is_causal, return_debug_mask, scale?)
  * -> (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask) */
+template <bool cast>
 void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
   const AtenTensorHandle tensors[] = {tensor_of(stack[0]), tensor_of(stack[1]), tensor_of(stack[2])};
   double scale = 0;
   if (stack[7]) scale = read<double>(*reinterpret_cast<StableIValue*>(stack[7]));
-  const bool ours = !stack[3] && read<double>(stack[4]) == 0;
+  const bool ours = !cast && !stack[3] && read<double>(stack[4]) == 0;
   Attention given;
   AtenTensorHandle out = nullptr, lse = nullptr;
   missed = Look{};
-  if (ours && given.read(tensors[0], tensors[1], tensors[2], true)) {
+  /* There is no mask to return: what asks for one says that heads may be grouped. */
+  if (ours && given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[6]))) {
     if (served_backward.find(given.look(kBackward, read<bool>(stack[5]))))
       attend(given, kTraining, read<bool>(stack[5]), stack[7] ? &scale : nullptr, &out, &lse);
     else
@@ -305,7 +278,7 @@ bool implement(const char* space, const char* key, const char* name, Boxed kerne
          !shim.torch_library_impl(library, name, kernel, kConventions);
 }
 
-/* Keys of the dispatcher at which something stands before kernels. */
+/* Keys of the dispatcher at which something stands before kernels. Python lets AutogradCPU fall through to what is below it. */
 constexpr const char* const kWatching[] = {"Python",
                                            "Functionalize",
                                            "FuncTorchDynamicLayerFrontMode",
@@ -319,9 +292,8 @@ constexpr const char* const kWatching[] = {"Python",
                                            "CompositeExplicitAutograd"};
 
 bool implement_all(const char* name, const Kernels& kernels) {
-  bool good = implement("tilekiln_native", "CPU", name, kernels.under) &&
-              implement("tilekiln_native", "Autograd", name, kernels.elsewhere) &&
-              implement("tilekiln_native", "AutogradCPU", name, kernels.with);
+  bool good = implement("tilekiln_native", "CPU", name, kernels.kernel) &&
+              implement("tilekiln_native", "Autograd", name, kernels.elsewhere);
   for (const char* key : kWatching) good = good && implement("tilekiln_native", key, name, kernels.elsewhere);
   return good;
 }
@@ -382,21 +354,22 @@ extern "C" {
 __attribute__((visibility("default"))) const char* tilekiln_torch_start() {
   if (const char* missing = resolve()) return missing;
   number_dtypes();
-  bool good = true;
-  for (const char* key : kWatching) good = good && implement("tilekiln_native", key, "plain", plain<false>);
-  good = good && implement("tilekiln_native", "CPU", "plain", plain<true>) &&
-         implement_all("sdpa", {sdpa_under_autograd, sdpa_with_autograd, sdpa_elsewhere}) &&
-         implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward) &&
-         implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward);
+  const bool good =
+      implement_all("sdpa", {sdpa, sdpa_elsewhere}) &&
+      implement("tilekiln_native", "AutocastCPU", "sdpa", sdpa_elsewhere) &&
+      implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward<false>) &&
+      implement("aten", "AutocastCPU", "_scaled_dot_product_fused_attention_overrideable", recorded_forward<true>) &&
+      implement("aten", "CPU", "_scaled_dot_product_fused_attention_overrideable_backward", recorded_backward);
   return good ? nullptr : "a place for the kernels";
 }
 
-/* Registers tilekiln_native::<name>, whose schema is there. arguments: "kind[?][!]name[.part]", as in "T?bias" (! : contiguous in its
+/* Registers tilekiln_native::<spelled>, whose schema is there, as a form of operator `name`. arguments: "kind[?][!]name[.part]", as in "T?bias" (! : contiguous in its
  * last dimension), in the order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the arrays that steer the choice of a library.
  * Returns its number, or -1. */
-__attribute__((visibility("default"))) int tilekiln_torch_define(const char* name, const char* arguments,
-                                                                 const char* results, int look, int other_look) {
-  if (operators.size() == kOperators) return -1;
+__attribute__((visibility("default"))) int tilekiln_torch_define(const char* name, const char* spelled,
+                                                                 const char* arguments, const char* results, int look,
+                                                                 int other_look) {
+  if (operator_count == kOperators) return -1;
   auto made = std::make_unique<Operator>();
   made->name = name;
   made->looks[0] = look;
@@ -416,9 +389,9 @@ __attribute__((visibility("default"))) int tilekiln_torch_define(const char* nam
     made->results.push_back({parts[0], dtype_named(parts[1]), parts[2]});
   }
   if (made->arguments.size() > kMaxArguments || made->results.size() > kMaxResults) return -1;
-  const int number = int(operators.size());
-  operators.push_back(std::move(made));
-  return implement_all(name, kernels[size_t(number)]) ? number : -1;
+  const int number = operator_count++;
+  operators[size_t(number)] = std::move(made);
+  return implement_all(spelled, kernels[size_t(number)]) ? number : -1;
 }
 
 /* few: up to `most` queries over at least `fewest` keys are fmha_fwd_splitkv's. */

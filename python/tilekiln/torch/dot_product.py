@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln.operators import MOST_OF_FEW, _call
 
 from . import calls, derivatives, native, operators
+from .calls import TYPES
+
+_records: Callable[[], bool] = torch.is_grad_enabled
+_profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 
 
 def sdpa(
@@ -38,12 +43,43 @@ def sdpa(
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
     library at hand has the kernel: `use` falls back then.
     """
+    if (
+        attn_mask is None
+        and not dropout_p
+        and (
+            type(query) is type(key) is type(value) is Tensor
+            or (type(query) in TYPES and type(key) in TYPES and type(value) in TYPES)
+        )
+        and query.is_cpu
+        and forward_ad._current_level < 0
+        and not _profiling()
+    ):
+        recorded = _records() and (query.requires_grad or key.requires_grad or value.requires_grad)
+        kernel = native.recorded if recorded else native.attention
+        try:
+            made: Tensor | None = kernel(query, key, value, is_causal, scale, enable_gqa)
+            if made is None:
+                made = native.again(kernel, query, key, value, is_causal, scale, enable_gqa)
+            if made is not None:
+                return made
+        except (RuntimeError, TypeError, IndexError, AttributeError):
+            pass  # said below
+    return _sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _sdpa(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """`sdpa` by way of Python."""
     if forward_ad._current_level >= 0:
         operators.check_tangents(query, key, value, attn_mask)
-    if attn_mask is None and not dropout_p and not torch.compiler.is_compiling():
-        quick = native.attention(query, key, value, is_causal, scale, enable_gqa)
-        if quick is not None:
-            return quick
     try:
         if (
             attn_mask is None
@@ -70,6 +106,9 @@ def sdpa(
     except (ArgumentError, AttributeError, TypeError):
         pass  # said below in torch's words, or made right
     return _general(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+sdpa._torchdynamo_inline = _sdpa  # type: ignore[attr-defined]  # what is traced in place of it
 
 
 def _general(

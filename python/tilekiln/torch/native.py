@@ -1,7 +1,8 @@
 """Calls of `torch.ops.tilekiln.*` and `sdpa` whose kernels are not Python: on PyTorch's stable ABI, if built.
 
-Each operator has a twin `torch.ops.tilekiln_native.<name>` of the same schema in C++ (python/binding/torch), which does
-what is plain (tensors of the CPU that nothing wraps or watches, a look that Python has served once) and answers
+Each operator has twins in C++ (python/binding/torch), `torch.ops.tilekiln_native.<name>_<n>_<named>`, one for each set
+of arguments that is called, which take those by position: PyTorch takes 2 us longer to fill in thirty defaults by name.
+They do what is plain (tensors of the CPU that nothing wraps or watches, a look that Python has served once) and answer
 everything else with None. A call tries that and goes on to the operator itself, which traces, records, maps and has the
 words of every error. Attention that autograd records is PyTorch's `_scaled_dot_product_fused_attention_overrideable`,
 which is there for backends to override: its derivative is C++ too. Without the library everything goes through Python.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,9 +24,10 @@ from torch.autograd import forward_ad
 from tilekiln import _outside
 from tilekiln import operators as facade
 from tilekiln._native import TREE, ArgumentError, NoKernelError
+from tilekiln._shapes import Operator
 from tilekiln._tables import OPERATORS
 
-from . import calls, operators
+from . import operators
 
 NAME = "libtilekiln_torch.so"
 NEVER, FEW, TRAINING = -1, -3, -4
@@ -35,13 +37,23 @@ library: ctypes.CDLL | None = None
 why_not = ""
 """Why `library` is None."""
 
-_LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "SymInt": "i", "str": "s"}
+_MOST_TWINS = 16
+"""An operator's; calls with other sets of arguments go through Python."""
+_defined: set[str] = set()
+
+Call = Callable[..., Any]
+_LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "str": "s"}
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_records, _autocast = torch.is_grad_enabled, torch.is_autocast_enabled
 _deterministic: Callable[[], bool] = torch._C._get_deterministic_algorithms
-_forward: Callable[..., Any] = None  # type: ignore[assignment]
+_functorch: Callable[[], Any] = torch._C._functorch.peek_interpreter_stack
+_tracing: Callable[[], Any] = torch._C._get_tracing_state
 _recorded: Callable[..., Any] = None  # type: ignore[assignment]
+
+
+def attention(*_: Any) -> Tensor | None:
+    """sdpa without mask and dropout of tensors of the CPU, none of a subclass; None where Python does it."""
+    return None
 
 
 def _find() -> pathlib.Path | None:
@@ -52,7 +64,7 @@ def _find() -> pathlib.Path | None:
 
 def _start() -> str:
     """Loads the library; says why not, or nothing."""
-    global library, _forward, _recorded
+    global library, attention, _recorded
     if os.environ.get("TILEKILN_TORCH_NATIVE", "yes").lower() in ("no", "0", "off", "false"):
         return "TILEKILN_TORCH_NATIVE says no"
     path = _find()
@@ -60,17 +72,16 @@ def _start() -> str:
         return f"{NAME} is not built: tools/dev --with torch scons torch"
     loaded = ctypes.CDLL(str(path))
     loaded.tilekiln_torch_start.restype = ctypes.c_char_p
-    torch.library.define("tilekiln_native::plain", "(Tensor a, Tensor b, Tensor c) -> bool")
     schema = "(Tensor q, Tensor k, Tensor v, bool causal, float? scale, bool grouped) -> Tensor"
     torch.library.define("tilekiln_native::sdpa", schema)
     missing = loaded.tilekiln_torch_start()
     if missing is not None:
         return f"PyTorch {torch.__version__} lacks {missing.decode()}"
-    _scope.impl("plain", torch.library.fallthrough_kernel, "Autograd")
+    _scope.impl("sdpa", torch.library.fallthrough_kernel, "AutogradCPU")
     if facade.FEW is not None:
         loaded.tilekiln_torch_few(ctypes.c_int64(facade.FEW.most), ctypes.c_int64(facade._FEWEST))
     library = loaded
-    _forward = torch.ops.tilekiln_native.sdpa.default._op
+    attention = torch.ops.tilekiln_native.sdpa.default._op
     _recorded = torch.ops.aten._scaled_dot_product_fused_attention_overrideable.default._op
     facade.forgetters.append(forget)
     for name in OPERATORS:
@@ -79,16 +90,21 @@ def _start() -> str:
     return ""
 
 
-def _said(name: str, schema: Any) -> str | None:
-    """The operator's arguments as kernels.cpp reads them; None where it has one of another kind."""
-    table = OPERATORS[name]
+def _kind(argument: Any) -> str:
+    """Its type as schemas spell it; a symbolic integer is a plain one here."""
+    text = str(argument.type)
+    inner = text.removeprefix("Optional[").removesuffix("]")
+    return ("int" if inner == "SymInt" else inner) + "?" * (inner != text)
+
+
+def _said(table: Operator, arguments: Sequence[Any]) -> str | None:
+    """Arguments as kernels.cpp reads them; None where one is of another kind."""
     pairs = {field: (pair, i) for pair, fields in table.pairs.items() for i, (field, _) in enumerate(fields)}
     states = {state: argument for argument, state in table.states.items()}
     words = []
-    for one in schema.arguments:
-        text = str(one.type)
-        optional = text.startswith("Optional[")
-        letter = _LETTERS.get(text.removeprefix("Optional[").removesuffix("]"))
+    for one in arguments:
+        kind, optional = _kind(one).removesuffix("?"), _kind(one).endswith("?")
+        letter = _LETTERS.get(kind)
         if letter is None or one.alias_info is not None:
             return None
         letter = "R" if one.name in states else letter
@@ -99,35 +115,69 @@ def _said(name: str, schema: Any) -> str | None:
 
 
 def define(name: str) -> None:
-    """An operator of PyTorch tries its native twin first."""
+    """An operator of PyTorch tries its native twins first."""
     table, packet = OPERATORS[name], getattr(torch.ops.tilekiln, name)
-    said = _said(name, packet.default._schema)
-    if library is None or said is None or table.written:
+    schema = packet.default._schema
+    if library is None or table.written or _said(table, schema.arguments) is None:
         return
-    results = [f"{'' if one.torch_alone else one.name}:{one.dtype}:{one.asked_by}" for one in table.results]
-    torch.library.define(f"tilekiln_native::{name}", table.schema)
-    number = library.tilekiln_torch_define(name.encode(), said.encode(), ",".join(results).encode(), *table.looks)
-    if number < 0:
-        return
-    native = getattr(torch.ops.tilekiln_native, name).default._op
-    several = len(table.results) > 1
+    twins: dict[tuple[Any, ...], Call | None] = {}
     for one in (packet, packet.default):
-        one._op = _entry(name, native, one._op, several)
+        one._op = _entry(name, schema, one._op, twins)
 
 
-Call = Callable[..., Any]
+def _twin(name: str, schema: Any, count: int, named: Sequence[str]) -> Call | None:
+    """The twin of calls with `count` arguments by position and these by name; None where it cannot be."""
+    assert library is not None
+    table = OPERATORS[name]
+    of = {one.name: one for one in schema.arguments}
+    given = [*list(of)[:count], *named]
+    if count > len(of) or len({*given}) < len(given) or not {*given} <= {*of}:
+        return None
+    # A flag that is on unless said otherwise is an argument that nobody gives.
+    on = [one.name for one in schema.arguments if one.default_value is True and one.name not in given]
+    taken = [of[argument] for argument in (*given, *on)]
+    said = _said(table, taken)
+    results = [f"{'' if one.torch_alone else one.name}:{one.dtype}:{one.asked_by}" for one in table.results]
+    if said is None or not {table.arrays[look] for look in table.looks} <= {*given}:
+        return None
+    arrays = [one.name for one, word in zip(taken, said.split(","), strict=True) if word[0] == "T"]
+    looks = [arrays.index(table.arrays[look]) for look in table.looks]
+    spelled = "_".join((name, str(count), *named))
+    if spelled not in _defined:
+        _defined.add(spelled)
+        kinds = [f"{_kind(one)} {one.name}{'=True' * (one.name in on)}" for one in taken]
+        made = table.schema.partition(" -> ")[2]
+        torch.library.define(f"tilekiln_native::{spelled}", f"({', '.join(kinds)}) -> {made}")
+        number = library.tilekiln_torch_define(
+            name.encode(), spelled.encode(), said.encode(), ",".join(results).encode(), *looks
+        )
+        if number < 0:
+            return None
+        _scope.impl(spelled, torch.library.fallthrough_kernel, "AutogradCPU")
+    twin: Call = getattr(torch.ops.tilekiln_native, spelled).default._op
+    return twin
 
 
-def _entry(name: str, native: Call, through_python: Call, several: bool) -> Call:
-    """A call of an operator."""
+def _entry(name: str, schema: Any, through_python: Call, twins: dict[tuple[Any, ...], Call | None]) -> Call:
+    """A call of an operator. twins: by the number of arguments by position and the names of the others."""
     defaults = dict(operators.ARGUMENTS[name])
+    several = len(OPERATORS[name].results) > 1
 
     def entry(*values: Any, **named: Any) -> Any:
         # A mode traces the operator itself; a profiler shows it, and in it the facade's call.
-        if library is None or _modes() or _profiling() or forward_ad._current_level >= 0:
+        if _modes() or _profiling() or forward_ad._current_level >= 0 or library is None:
+            return through_python(*values, **named)
+        look = (len(values), *named)
+        try:
+            twin = twins[look]
+        except KeyError:
+            twin = _twin(name, schema, len(values), [*named]) if len(twins) < _MOST_TWINS else None
+            if len(twins) < _MOST_TWINS:
+                twins[look] = twin
+        if twin is None:
             return through_python(*values, **named)
         try:
-            made = native(*values, **named)
+            made = twin(*values, *named.values())
         except (RuntimeError, TypeError):  # said by the operator itself
             return through_python(*values, **named)
         if (made[0] if several else made) is not None:
@@ -136,7 +186,7 @@ def _entry(name: str, native: Call, through_python: Call, several: bool) -> Call
         made = through_python(*values, **named)
         if new:
             given = {**dict(zip(defaults, values, strict=False)), **named}
-            native_missed(name, defaults, given, native, values, named)
+            native_missed(name, defaults, given, twin, (*values, *named.values()))
         return made
 
     return entry
@@ -146,11 +196,10 @@ def native_missed(
     name: str,
     defaults: Mapping[str, Any],
     given: Mapping[str, Any],
-    native: Call,
+    twin: Call,
     values: tuple[Any, ...],
-    named: Mapping[str, Any],
 ) -> None:
-    """Which library serves such a call is taught to the native twin."""
+    """Which library serves such a call is taught to the twin that they are the arguments of."""
     assert library is not None
     table = OPERATORS[name]
     arrays = tuple(given.get(array) for array in table.arrays)
@@ -163,40 +212,28 @@ def native_missed(
         chosen = facade._choose(name, arrays, arguments)
     except (ArgumentError, NoKernelError):
         return
-    native(*values, **named)  # what is missed now is this call
+    twin(*values)  # what is missed now is this call
     if library.tilekiln_torch_missed() != NEVER:
         library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), b"")
 
 
-def attention(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, enable_gqa: bool
+def recorded(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool) -> Any:
+    """Such a call that autograd records."""
+    # From here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
+    if library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
+        return None
+    return _recorded(query, key, value, None, 0.0, is_causal, grouped, scale=scale)[0]
+
+
+def again(
+    call: Call, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
 ) -> Tensor | None:
-    """sdpa without mask and dropout, nothing being compiled; None where Python does it."""
-    if (
-        library is None
-        or type(query) not in calls.TYPES
-        or type(key) not in calls.TYPES
-        or type(value) not in calls.TYPES
-        or not query.is_cpu
-        or _autocast("cpu")
-        or _profiling()
-    ):
+    """Such a call that `attention` or `recorded` did not do, once Python has said which library serves it."""
+    missed = NEVER if library is None else library.tilekiln_torch_missed()
+    if missed == NEVER or not _taught(missed, query, key, value, is_causal):
         return None
-    try:
-        if _records() and (query.requires_grad or key.requires_grad or value.requires_grad):
-            if not (enable_gqa or query.size(1) == key.size(1)) or _deterministic() or not calls.no_mode():
-                return None
-            made = _recorded(query, key, value, None, 0.0, is_causal, False, scale=scale)[0]
-        else:
-            made = _forward(query, key, value, is_causal, scale, enable_gqa)
-    except (RuntimeError, TypeError, IndexError, AttributeError):
-        return None
-    if made is None:
-        missed = library.tilekiln_torch_missed()
-        if missed != NEVER and _taught(missed, query, key, value, is_causal):
-            return attention(query, key, value, is_causal, scale, enable_gqa)
-    result: Tensor | None = made
-    return result
+    made: Tensor | None = call(query, key, value, is_causal, scale, grouped)
+    return made
 
 
 def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> bool:
