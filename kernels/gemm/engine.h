@@ -45,6 +45,7 @@ struct Problem {
   int a_first;
   int b_panels;  // b is panels of words of so many elements; 0: it is a matrix
   const void *a, *b;
+  const void* after;  // panels that are read after the unit, and asked for while it ends; null: those of b that follow
   void* out;
   i64 lda, ldb;  // the stride that is not 1
   i64 out_row;

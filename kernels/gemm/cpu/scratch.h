@@ -16,8 +16,7 @@ constexpr int kTileWords = 1024;  // before sums wait for the next
 // many words. bf16 of 128 rows with a column-major B: 83 % of the peak, 67 % in two tiles.
 constexpr int kLoneRows = 240;
 constexpr int kLoneWords = 128;
-constexpr int kFewRows = 66;  // of packed panels: 64 rows of bf16 gain 2 % over 128 words
-constexpr int kFewRowsWords = 512;
+constexpr int kReadyWords = 512;  // of packed panels: 64 rows of bf16 gain 2 % over 128 words, 128 rows 8, 200 rows 4
 // Packed panels that memory gives slower than so few rows are multiplied: all blocks of rows take a stretch of a panel out of L1 and
 // share the lines of the next between them, so that memory never waits for arithmetic. 8 rows take 0.7 of the time that they take by
 // 512 words, 16 of bf16 0.85. One block asks so many bytes ahead of itself; one row is left to the processor's own prefetching.

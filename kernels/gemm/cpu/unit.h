@@ -40,10 +40,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const bool ready = p.b_panels && (!s.b_panels || stored);
   const int block_rows = stored ? kStoredRows : kRows;
   const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
-  const i64 usual_words = tiles > 1                        ? kTileWords
-                          : streamed                       ? kStreamWords
-                          : ready && unit_rows <= kFewRows ? kFewRowsWords
-                                                           : kLoneWords;
+  const i64 usual_words = tiles > 1 ? kTileWords : streamed ? kStreamWords : ready ? kReadyWords : kLoneWords;
   const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
   // B's full panels as they lie: for few rows, or where all of B is near.
   const bool in_place = s.b_in_place && !p.b_columns && !p.b_panels &&
@@ -55,6 +52,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
     return (n / matrix::kPanelLanes * ((i64(p.k) + word - 1) / word) + k / word) * matrix::kPanelLanes +
            n % matrix::kPanelLanes;
   };
+  const auto panel_at = [&](int n, i64 k) { return (const void*)((const float*)p.b + in_panels(n, k)); };  // of words
   const auto pack = [&](float* to, int n, i64 k0, i64 k1) {
     const int lanes = least(u.n1 - n, kPanel);
     const char* b = (const char*)p.b;
@@ -139,7 +137,12 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
             const bool half = kHalfRows > 0 && !stored && columns <= kPanel / 2;
-            const bool more = !packed && !stored && !half && m1 - m0 > kRows && next_k < chunk_end;
+            const bool ends_unit = ready && next == u.n0 && k1 == p.k && m1 == u.m1;
+            const void* const after = !ends_unit   ? nullptr
+                                      : p.after    ? p.after
+                                      : u.n1 < p.n ? panel_at(u.n1, 0)
+                                                   : nullptr;
+            const bool more = !packed && !stored && !half && m1 - m0 > kRows && (next_k < chunk_end || after);
             const bool stream = streamed && !half;
             const i64 stretch = stream && all_blocks > 1 ? kStretchWords : all_words;
             const float* const panel_b = o.b;
@@ -155,7 +158,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 o.ahead = (const char*)(o.b + kStretchWords * kPanel);
                 o.ahead_second = 64, o.ahead_line = 128, o.ahead_row = 8 * o.ahead_line;
               } else if (!stream && ready && more) {
-                o.ahead = (const char*)((const float*)p.b + in_panels(next, next_k));
+                o.ahead = (const char*)(after ? after : panel_at(next, next_k));
                 o.ahead_line = blocks < 4 ? 64 : (kPanel * 4 / blocks + 15) / 16 * 16;
                 o.ahead_row = 8 * o.ahead_line;
               } else if (more && p.b_columns) {

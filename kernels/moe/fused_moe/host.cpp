@@ -295,6 +295,12 @@ struct Work {
   i64 bytes;
 };
 
+// The panel of b, panels of words, that column n begins; null where b is a matrix.
+const void* panel_of(const Problem& p, const void* b, i64 n) {
+  if (p.b_panels == 0) return nullptr;
+  return moved(b, n / kPanelLanes * matrix::divide_up(p.k, p.b_panels) * kPanelLanes * 4);
+}
+
 // Blocks of rows of a step that costs `work` each.
 template <class OfRow>
 tilekiln_status each_row(const StageCall<Experts>& call, i64 rows, double work, OfRow&& of_row) {
@@ -372,6 +378,13 @@ tilekiln_status launch(StageCall<Experts>& call) {
     }
     return g;
   };
+  // Panels of words that a thread reads after those of a unit, if it takes units in turn: b of `g`, or of the next expert.
+  const auto after = [&](const Grouped& first, i64 step, const Grouped& g, int expert, const matrix::Unit& unit) {
+    const Problem& p = g.product;
+    if (unit.n1 < p.n) return panel_of(p, p.b, unit.n1);
+    if (unit.m1 < p.m) return panel_of(p, p.b, 0);
+    return expert + 1 < e.experts ? panel_of(p, moved(first.product.b, (expert + 1) * step), 0) : nullptr;
+  };
   const auto run = [&](const Grouped& g, const matrix::Unit& unit, void* scratch) {
     if (e.quantised) return engine.groups(g, unit, scratch);
     engine.run[static_cast<int>(g.product.dtype)](g.product, unit, scratch);
@@ -383,8 +396,11 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             Problem& p = g.product;
                             p.out = work.between + lists.firsts[expert] * work.between_row;
                             p.out_row = p.n;
+                            const void* const next = after(e.gate, e.gate_step, g, expert, unit);
+                            p.after = e.gated ? panel_of(p, moved(p.b, e.up_offset), unit.n0) : next;
                             run(g, unit, scratch);
                             if (!e.gated) return;
+                            p.after = next;
                             p.b = moved(p.b, e.up_offset);
                             if (p.bias != nullptr) p.bias += p.n;
                             g.b_scale = static_cast<const float*>(moved(g.b_scale, e.up_scale));
@@ -408,6 +424,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
                             if (!e.int8_rows) g.product.lda = work.between_row / size;
                             g.product.out = work.sums + lists.firsts[expert] * work.sums_row;
                             g.product.out_row = work.sums_row;
+                            g.product.after = after(e.down, e.down_step, g, expert, unit);
                             run(g, unit, scratch);
                           }));
   return each_row(call, e.tokens, static_cast<double>(e.topk) * e.hidden, [&](i64 token) {
