@@ -16,6 +16,7 @@ template <class Compute> constexpr bool kIntegerSums = std::is_same_v<Compute, C
 
 constexpr int kUnpackedRows = 24;  // so many are worth int4 unpacked to L1
 constexpr int kGroupsAhead = 16;   // whose factors are wanted soon
+constexpr i64 kAheadOfOne = 8192;  // bytes of a panel, where one block of rows reads it
 
 // A stretch along k within one group.
 struct Stretch {
@@ -32,17 +33,12 @@ struct ReadyWords {
 // Packed int8 and int4 as they lie, which is unsigned: no L1 between.
 struct Int8Panels {
   static constexpr int kWords = 1, kStep = kLaneBytes;
-  template <int V> static TILEKILN_INLINE vf get(const float* p) {
-    __builtin_prefetch((const char*)p + kAheadBytes, 0, 3);
-    return load_unaligned(p);
-  }
+  template <int V> static TILEKILN_INLINE vf get(const float* p) { return load_unaligned(p); }
 };
 struct Int4Panels {
   static constexpr int kWords = 2, kStep = kLaneBytes;
   template <int V> static TILEKILN_INLINE vf get(const float* p) {
-    if constexpr (V == 1) return high_nibbles(load_unaligned(p));
-    __builtin_prefetch((const char*)p + kAheadBytes, 0, 3);
-    return low_nibbles(load_unaligned(p));
+    return V == 1 ? high_nibbles(load_unaligned(p)) : low_nibbles(load_unaligned(p));
   }
 };
 #endif
@@ -53,9 +49,14 @@ struct GroupBlock {
   const char* b;
   float* sums;  // kPanel floats a row
   bool first;
-  const Stretch* stretch;
+  const Stretch* stretch;  // null: whole groups of `words`, of which the last may have fewer
   int stretches;
-  const int* starts;  // where integer sums begin, kPieces a row; null: 0
+  int words, last_words;
+  const int* starts;  // where integer sums begin, one a stretch; null: 0
+  i64 starts_row;     // elements
+  // Of panels as they lie: bytes further on are asked for, in one stretch of `turns`, from the `turn`-th on.
+  i64 ahead;
+  int turn, turns;
   const float* b_scale;
   const float* a_scale;  // null: without
   i64 a_scale_row, a_scale_step;
@@ -70,10 +71,14 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
   const char* a[R];
   TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] = o.a + r * o.a_row;
   const char* b = o.b;
+  constexpr bool kAsItLies = !std::is_same_v<Words, ReadyWords>;
+  int turn = o.turn;
   for (int i = 0; i < o.stretches; ++i) {
     vf s[R][N];
+    i64 ahead = 0;
+    if (kAsItLies && turn-- == 0) ahead = o.ahead, turn = o.turns - 1;
     TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-      const vf start = o.starts ? broadcast_word(o.starts + r * kPieces + i) : zero();
+      const vf start = o.starts ? broadcast_word(o.starts + r * o.starts_row + i) : zero();
       TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = start;
     }
     // A word after the other, read again for the next of its vector: with two sets of accumulators no more registers are left than
@@ -90,15 +95,18 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
       of_word(std::integral_constant<int, 0>());
       if constexpr (Words::kWords == 2) of_word(std::integral_constant<int, 1>());
       TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 4 * Words::kWords;
+      if constexpr (kAsItLies) {
+        TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) __builtin_prefetch(b + ahead + j * kLanes * 4, 0, 3);
+      }
       b += Words::kStep;
     };
-    int w = o.stretch[i].words;
+    int w = o.stretch ? o.stretch[i].words : i + 1 < o.stretches ? o.words : o.last_words;
     if constexpr (Words::kWords == 1) {
       TILEKILN_UNROLL(4) for (; w > 0; --w) step();
     } else {
       TILEKILN_UNROLL(2) for (; w > 0; w -= Words::kWords) step();  // 4 is not faster
     }
-    const i64 group = o.stretch[i].group;
+    const i64 group = o.stretch ? o.stretch[i].group : i;
     TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
       const float* of_group = o.b_scale + group * matrix::kPanelLanes + j * kLanes;
       const vf scale = load_unaligned(of_group);
@@ -149,9 +157,64 @@ inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const 
   }
 }
 
+// The same of whole groups.
+inline void start_groups(int* starts, const matrix::Grouped& g, int m, int groups, int offset) {
+  const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed, each = g.group / matrix::kSummed;
+  const int* const sums = g.a_sums + m * blocks;
+  for (int i = 0; i < groups; ++i) {
+    int total = 0;
+    for (i64 block = i * each; block < least<i64>(blocks, (i + 1) * each); ++block) total += sums[block];
+    starts[i] = -offset * total;
+  }
+}
+
+// A few rows by words as they lie: panel after panel, each from one end to the other, as memory gives it best. All blocks of rows take
+// a piece out of L1 and ask for parts of the next, so that memory never waits for arithmetic. Sums are those of run_groups.
+template <class Compute, class Words>
+void run_panels(const GroupStages& s, const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
+  const matrix::Problem& p = g.product;
+  const Finish finish = finish_of(p);
+  constexpr int W = Compute::kWord;
+  const int groups = (p.k + g.group - 1) / g.group, rows = u.m1 - u.m0;
+  const int blocks = (rows + kScaledRows - 1) / kScaledRows, together = blocks > 1 ? kPieceWords * W / g.group : groups;
+  const i64 group_bytes = i64(g.group) / s.b_elements * s.b_bytes;
+  GroupBlock o = {};
+  o.a_row = p.lda, o.a_scale_row = g.a_scale_row, o.a_scale_step = g.a_scale_step;
+  o.words = g.group / W, o.starts_row = groups;
+  o.turns = blocks, o.ahead = blocks > 1 ? together * group_bytes : kAheadOfOne;
+  for (int r = 0; r < rows; ++r) start_groups(x.group_starts + r * groups, g, u.m0 + r, groups, s.offset);
+  for (int n = u.n0; n < u.n1; n += kPanel) {
+    const i64 panel = n / matrix::kPanelLanes, lane = n % matrix::kPanelLanes;
+    const char* b =
+        (const char*)p.b + panel * p.k / s.b_elements * s.b_bytes + lane * (s.b_bytes / matrix::kPanelLanes);
+    const float* const b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
+    for (int i = 0; i < groups; i += together) {
+      o.first = i == 0, o.stretches = least(groups - i, together);
+      o.last_words = least(p.k - (i + o.stretches - 1) * g.group, g.group) / W;
+      o.b = b + i * group_bytes, o.b_scale = b_scale + i * matrix::kPanelLanes;
+      for (int m = 0, left = blocks; m < rows; --left) {
+        const int many = (rows - m + left - 1) / left;  // 4 = 2 + 2
+        o.a = (const char*)p.a + (u.m0 + m) * p.lda + i64(i) * g.group, o.sums = x.sums + m * kPanel;
+        if (g.a_scale) o.a_scale = g.a_scale + (u.m0 + m) * g.a_scale_row + i * g.a_scale_step;
+        o.starts = x.group_starts + m * groups + i, o.turn = blocks - left;
+        group_rows<Compute, Words>(o, many);
+        m += many;
+      }
+    }
+    finish.block(p, x.sums, u.m0, n, rows, kPanel);
+  }
+}
+
 template <class Compute, class Words = ReadyWords>
 void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
   const matrix::Problem& p = g.product;
+  if constexpr (!std::is_same_v<Words, ReadyWords>) {
+    constexpr int piece = kPieceWords * Compute::kWord;
+    const bool ends_with_groups = g.group <= piece && piece % g.group == 0 && piece / g.group <= kPieces;
+    const i64 starts = i64(u.m1 - u.m0) * (p.k / g.group + 1);
+    if (u.m1 - u.m0 < kUnpackedRows && ends_with_groups && p.k > 0 && starts <= kGroupStarts)
+      return run_panels<Compute, Words>(s, g, u, x);
+  }
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   const int groups = (p.k + g.group - 1) / g.group;
@@ -200,7 +263,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
               for (int r = 0; r < many; ++r)
                 start_stretches(x.group_starts + (m + r) * kPieces, g, m0 + m + r, from, count, s.offset);
             }
-            o.starts = x.group_starts + m * kPieces;
+            o.starts = x.group_starts + m * kPieces, o.starts_row = kPieces;
           }
           group_rows<Compute, Words>(o, many);
           m += many;

@@ -33,6 +33,8 @@ constexpr int kCopyRow = kTileWords + 16;  // words
 constexpr int kPieces = 16;                // groups of k in a tile of words of a product by groups
 constexpr int kPieceWords = 128;           // such a tile: a panel of them lies in L1
 constexpr int kPieceRow = kPieceWords + 16;
+constexpr int kGroupStarts = 16384;
+static_assert(kGroupStarts >= kMostRows * kPieces);
 
 constexpr float kLeast =
     0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
@@ -42,8 +44,8 @@ struct GemmScratch {
   alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kMostRows + kPanel) * kCopyRow];
   alignas(64) float block[kMostBlockRows * kPanel];
-  int starts[kMostRows + kRows];          // -128 times the sums of A's rows
-  int group_starts[kMostRows * kPieces];  // the same of a row's stretches, with what b's elements are too much
+  int starts[kMostRows + kRows];   // -128 times the sums of A's rows
+  int group_starts[kGroupStarts];  // the same of a row's stretches, with what b's elements are too much
 };
 
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
