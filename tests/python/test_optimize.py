@@ -21,22 +21,25 @@ SIZES: dict[str, Any] = {
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 PACKED = {"attention": "attention 'tilekiln'", "cache": "grows in place", "Linear": "packed float32"}
 JOINED, ROTARY = "one product, rotary in place", "rotary"
+STEP = "one pass for a token"
 GATED = "one product, silu_and_mul"
 GELU = "gelu_tanh in the product of gate"
+WHOLE = {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED, "DecoderLayer": STEP}
+MIXTURE = {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}
 NARROW = {"head_dim": 16, "intermediate_size": 96}  # less than a panel: projections stay apart
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     # What a model's configuration says besides, and what must become of its modules.
-    "Llama": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Llama": ({}, WHOLE),
     "Mistral": (NARROW | {"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": "silu_and_mul", "Attention": ROTARY}),
-    "Qwen2": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
-    "Qwen3": ({}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
+    "Qwen2": ({}, WHOLE),
+    "Qwen3": ({}, WHOLE),
     "Gemma2": ({"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": GELU, "Attention": JOINED}),
     "Gemma3": ({"_name": "Gemma3ForCausalLM", "_config": "Gemma3TextConfig", "sliding_window": 8},
                {"RMSNorm": "RMSNorm", "MLP": GELU, "Attention": JOINED}),
-    "Phi3": ({"partial_rotary_factor": 0.5}, {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED}),
-    "Mixtral": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
-    "Qwen3Moe": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
-    "GptOss": (EXPERTS, {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}),
+    "Phi3": ({"partial_rotary_factor": 0.5}, WHOLE),
+    "Mixtral": (EXPERTS, MIXTURE | {"DecoderLayer": STEP}),
+    "Qwen3Moe": (EXPERTS, MIXTURE | {"DecoderLayer": STEP}),
+    "GptOss": (EXPERTS, MIXTURE),
 }  # fmt: skip
 
 
@@ -89,7 +92,7 @@ def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> N
         theirs = model(prompt()).logits
         done = optimize(model)
         left = {one.module: one.why for one in done.changes if one.name and not one.became}
-        assert left.keys() == {"Linear", "LlamaAttention", "LlamaMLP", "LlamaRMSNorm"}
+        assert left.keys() == {"Linear", "LlamaAttention", "LlamaMLP", "LlamaRMSNorm", "LlamaDecoderLayer"}
         assert "has the operator rmsnorm2d" in left["LlamaRMSNorm"]
         assert torch.allclose(model(prompt()).logits, theirs, atol=1e-4)
 
@@ -181,6 +184,56 @@ def test_fused_layers_see_what_happens_to_their_parts(name: str) -> None:
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("name", ["Llama", "Qwen3", "Phi3", "Mixtral"])
+@torch.no_grad()
+def test_a_step_sees_what_happens_to_the_parts_of_its_layer(name: str) -> None:
+    """Hooks, exchanged parts, hidden states that are asked for, padding and eager attention, in steps of one token."""
+    from tilekiln.torch import optimize
+
+    model, theirs = make(name), make(name)
+    optimize(model)
+    layer, its = model.model.layers[1], theirs.model.layers[1]
+    mask = torch.ones_like(prompt())
+    mask[0, :4] = 0
+
+    def steps(one: Any, padded: bool = False, **asked: Any) -> Any:
+        given = {"attention_mask": mask} if padded else {}
+        cache = one(prompt(), use_cache=True, **given).past_key_values
+        further = {"attention_mask": torch.nn.functional.pad(mask, (0, 1), value=1)} if padded else {}
+        return one(prompt()[:, :1], past_key_values=cache, **further, **asked)
+
+    def agree(**asked: Any) -> None:
+        torch.testing.assert_close(steps(model, **asked).logits, steps(theirs, **asked).logits, atol=1e-4, rtol=1e-4)
+
+    agree(), agree(padded=True)
+    parts = [getattr(layer, part) for part in ("input_layernorm", "post_attention_layernorm", "self_attn", "mlp")]
+    parts += [layer.self_attn.o_proj, *([] if name == "Mixtral" else [layer.mlp.down_proj])]
+    for part in parts:
+        seen: list[Any] = []
+        handle = part.register_forward_hook(lambda _, x, y, seen=seen: seen.append(y))
+        agree()
+        handle.remove()
+        assert len(seen) == 2, part  # the prompt and the step
+    if not OLDER:
+        ours, wanted = (steps(one, output_hidden_states=True).hidden_states for one in (model, theirs))
+        assert len(ours) == len(wanted)
+        for one, other in zip(ours, wanted, strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+    model, theirs = make(name), make(name)
+    optimize(model)
+    layer, its = model.model.layers[1], theirs.model.layers[1]
+    for path in ("input_layernorm", "post_attention_layernorm", "self_attn.o_proj", "mlp"):
+        owner, _, key = path.rpartition(".")
+        other = copy.deepcopy(its.get_submodule(path))
+        for parameter in other.parameters():
+            parameter.mul_(1.5)
+        for one in (layer, its):
+            setattr(one.get_submodule(owner), key, other)
+        agree()
+    model.set_attn_implementation("eager")
+    agree()
+
+
 def test_memory_is_not_doubled() -> None:
     from tilekiln.torch import optimize
 

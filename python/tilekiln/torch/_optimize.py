@@ -14,6 +14,7 @@ from torch import Tensor
 from .._native import ArgumentError, NoKernelError
 from . import torchao_weight
 from .biased_experts import BiasedExperts
+from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
 from .packed import Activations, Experts, Linear, Weights
@@ -96,7 +97,7 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
         _caches(model, done)
         embedding = getattr(model, "get_output_embeddings", lambda: None)()
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
-        for kinds in (KINDS, COMPOSED):
+        for kinds in (KINDS, COMPOSED, LAYERS):
             for name, parent, key, module in list(_places(model)):
                 shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
                 _replace(done, kinds, name, parent, key, module, None if module is embedding else weights, shared)
@@ -285,6 +286,16 @@ def _fused_attention(done: Optimized, parent: Any, key: str, module: Any, weight
     return fuse_attention(module)
 
 
+@torch.no_grad()
+def _layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights) -> str:
+    """A decoder layer of Transformers, whose parts are done."""
+    _no_cuda(module)
+    if module.training:
+        raise _LeftError("is in training mode: layer by layer")
+    done._undo.append(lambda: give_back(module))
+    return fuse_layer(module)
+
+
 def _attention(model: Any, done: Optimized) -> None:
     """Of a Transformers model: by its own word for it."""
     if not hasattr(model, "set_attn_implementation"):
@@ -354,3 +365,5 @@ COMPOSED: Kinds = {
     "attention": (_is_attention, _fused_attention),
 }
 """The same of modules made of those, when those are done."""
+LAYERS: Kinds = {"layer": (lambda module: all(hasattr(module, name) for name in PARTS), _layer)}
+"""Those made of both."""

@@ -21,6 +21,8 @@ class GrowingLayer(DynamicLayer):
     """
 
     _rooms: tuple[Tensor, Tensor] | None = None
+    _given: tuple[Tensor, Tensor] | None = None
+    """What the last update gave: still keys and values, if nothing else has changed the cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         new = key_states, value_states
@@ -32,34 +34,37 @@ class GrowingLayer(DynamicLayer):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         old: tuple[Any, Any] = (self.keys, self.values)
-        length = self.get_seq_length()
+        given, rooms = self._given, self._rooms
+        ours = given is not None and old[0] is given[0] and old[1] is given[1]
+        length = old[0].shape[-2] if ours else self.get_seq_length()
         end = length + key_states.shape[-2]
-        if self._rooms is None or not all(map(_fits, self._rooms, old, new, (end, end))):
+        fits = rooms is not None and all(map(_has_room, rooms, new, (end, end)))
+        if rooms is None or not fits or not (ours or all(map(_begins, rooms, old))):
             room = end + max(LEAST, end // 4)
-            self._rooms = _room(key_states, room), _room(value_states, room)
+            self._rooms = rooms = _room(key_states, room), _room(value_states, room)
             if length:
-                for place, one in zip(self._rooms, old, strict=True):
+                for place, one in zip(rooms, old, strict=True):
                     place[..., :length, :] = one
-        for place, one in zip(self._rooms, new, strict=True):
-            place[..., length:end, :] = one
-        self.keys, self.values = (place[..., :end, :] for place in self._rooms)
-        return self.keys, self.values
+        for place, one in zip(rooms, new, strict=True):
+            place.narrow(-2, length, end - length).copy_(one)
+        self._given = given = rooms[0].narrow(-2, 0, end), rooms[1].narrow(-2, 0, end)
+        self.keys, self.values = given
+        return given
 
 
 def _room(like: Tensor, tokens: int) -> Tensor:
     return like.new_empty(*like.shape[:-2], tokens, like.shape[-1])
 
 
-def _fits(room: Tensor, old: Tensor, new: Tensor, end: int) -> bool:
-    """Are the tokens there the beginning of this room, with space up to `end`?"""
-    return (
-        end <= room.shape[-2]
-        and room.shape[:-2] == new.shape[:-2]
-        and room.dtype == new.dtype
-        and room.device == new.device
-        and old.data_ptr() == room.data_ptr()
-        and old.stride() == room.stride()
-    )
+def _begins(room: Tensor, old: Tensor) -> bool:
+    """Are the tokens there the beginning of this room?"""
+    return old.data_ptr() == room.data_ptr() and old.stride() == room.stride()
+
+
+def _has_room(room: Tensor, new: Tensor, end: int) -> bool:
+    """Does it have space up to `end`, for tokens such as these?"""
+    shape = room.shape
+    return end <= shape[-2] and shape[:-2] == new.shape[:-2] and room.dtype == new.dtype and room.device == new.device
 
 
 def grow_in_place(cache: Any) -> None:

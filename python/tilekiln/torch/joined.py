@@ -43,8 +43,7 @@ class Joined:
                 continue
             tensors = [getattr(one, part) for one in layers]
             whole = torch.cat(tensors)
-            if part == "panels":
-                whole = in_huge_pages(whole)
+            whole = in_huge_pages(whole)
             for one, view in zip(layers, whole.split([len(tensor) for tensor in tensors]), strict=True):
                 setattr(one, part, view)
             setattr(self, part, whole)

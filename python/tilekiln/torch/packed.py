@@ -156,7 +156,7 @@ class Linear(_Packed):
             quantised = weight
             if not isinstance(weight, QuantisedWeight):
                 quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
-            self.panels, self.scale = in_huge_pages(quantised.panels), quantised.scale
+            self.panels, self.scale = in_huge_pages(quantised.panels), in_huge_pages(quantised.scale)
         self._pad_bias()
 
     def _pad_bias(self) -> None:
@@ -198,7 +198,7 @@ class Linear(_Packed):
         else:
             out = _call(operator, arrays, {"bias": self.padded_bias, **quantised})
         columns: Tensor = out.view(rows.shape[0], self.panels.shape[0] * LANES)
-        return columns[:, : self.out_features]
+        return columns if columns.shape[1] == self.out_features else columns[:, : self.out_features]
 
     def forward(self, x: Tensor) -> Tensor:
         refuse_training(self)

@@ -1,0 +1,196 @@
+"""The decoder layers of Transformers as few calls, for steps of one token: their time is Python's between kernels.
+
+A layer keeps its class, its parts and their names; its `forward` is `layer_forward`. What that does not do, it leaves
+to the forward of its class: prompts, masks, training, recorded gradients, torch.compile, other attention, parts that
+were exchanged or got hooks since.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
+
+from .._native import NoKernelError
+from ..operators import _call
+from . import calls
+from .fused_layers import FUSED, agree, attention_forward, gated_forward, give_back
+from .norms import RMSNorm
+from .packed import Linear
+
+NORMS = ("input_layernorm", "post_attention_layernorm")
+PARTS = (*NORMS, "self_attn", "mlp")
+KNOWN = frozenset(
+    ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings", "cache_position")
+)
+"""What a layer is told by name and this knows; others must be None."""
+SAID = frozenset(("dropout", "scaling", "sliding_window"))
+"""What attention is told that a step of one token needs nothing else for, without dropout and window."""
+
+
+class Layer(NamedTuple):
+    """The parts of a decoder layer, as they were when it was fused."""
+
+    parts: tuple[Any, ...]
+    """Of PARTS."""
+    out: Linear
+    """The output projection of attention."""
+    down: Linear | None
+    """The last layer of a gated feed-forward module that is one product before; None: any module."""
+    scaling: float | None
+    norms: tuple[dict[str, Any], dict[str, Any]]
+    """What rmsnorm2d is told."""
+
+
+def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
+    """Norm, projections, rotary, cache, attention, sum and norm, feed-forward: one token of each sequence."""
+    fused: Layer = self.__dict__[FUSED]
+    angles, cache = named.get("position_embeddings"), named.get("past_key_values")
+    if (
+        args
+        or angles is None
+        or hidden_states.shape[1] != 1
+        or named.get("attention_mask") is not None
+        or not _as_it_was(self, fused, hidden_states)
+        or any(named[word] is not None for word in named if word not in KNOWN)
+    ):
+        return type(self).forward(self, hidden_states, *args, **named)
+    first, second, attention, mlp = fused.parts
+    batch, _, hidden = hidden_states.shape
+    x = hidden_states.reshape(batch, hidden)
+    its = attention.__dict__[FUSED]
+    of_q, of_k = its.heads
+    rows = _call("rmsnorm2d", (x, first._parameters["weight"]), fused.norms[0])
+    qkv = its.joined.product(rows).view(batch, 1, -1, attention.head_dim)
+    q, k, v = qkv[:, :, :of_q], qkv[:, :, of_q : of_q + of_k], qkv[:, :, of_q + of_k :]
+    cos, sin, positions = _halves(angles, x.dtype, its.doubled)
+    if "q_norm" in attention._modules:
+        q, k = (_call("rotary", (one, cos, sin), positions) for one in (attention.q_norm(q), attention.k_norm(k)))
+    else:
+        both = qkv[:, :, : of_q + of_k]
+        _call("rotary", (both, cos, sin), {"y": both, **positions})
+    if cache is not None:
+        k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), attention.layer_idx)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    try:
+        attended = _call("fmha_fwd_splitkv", (q, k, v), {"softmax_scale": fused.scaling})
+    except NoKernelError:  # of a dtype that the model was cast to since
+        attended = calls.forward(q, k, v, softmax_scale=fused.scaling, return_lse=False)[0]
+    made = fused.out.product(attended.reshape(batch, -1))
+    rows, summed = _call("rmsnorm2d", (made, second._parameters["weight"]), {"residual": x, **fused.norms[1]})
+    if fused.down is None:
+        made = mlp(rows.view(batch, 1, hidden)).view(batch, hidden)
+    else:
+        product = mlp.__dict__[FUSED].joined.product(rows)
+        half = product.shape[1] // 2
+        gate = product[:, :half]
+        _call("silu_and_mul", (gate, product[:, half:]), {"y": gate})
+        made = fused.down.product(gate)
+    return summed.add_(made).view(batch, 1, hidden)
+
+
+def _as_it_was(self: Any, fused: Layer, x: Tensor) -> bool:
+    """Is the layer made of what it was made of, and is nothing between it and its kernels?"""
+    if self.training or (torch.is_grad_enabled() and x.requires_grad) or _has_any_global_hook():
+        return False
+    own = self._modules
+    first, second, attention, mlp = fused.parts
+    for name, one in zip(PARTS, fused.parts, strict=True):
+        if own[name] is not one or one._forward_hooks or one._forward_pre_hooks:
+            return False
+    inner, out = attention.__dict__, fused.out
+    joined = inner[FUSED].joined if FUSED in inner else None
+    if (
+        joined is None
+        or "forward" in first.__dict__
+        or "forward" in second.__dict__
+        or inner["forward"].__func__ is not attention_forward
+        or attention._modules["o_proj"] is not out
+        or out._forward_hooks
+        or out._forward_pre_hooks
+        or "forward" in out.__dict__
+        or attention.config._attn_implementation != "tilekiln"
+        or not joined.ready(attention)
+        or not calls.untouched(x)
+    ):
+        return False
+    down = fused.down
+    if down is None:
+        return True
+    inner = mlp.__dict__
+    return (
+        FUSED in inner
+        and inner["forward"].__func__ is gated_forward
+        and mlp._modules["down_proj"] is down
+        and not down._forward_hooks
+        and not down._forward_pre_hooks
+        and "forward" not in down.__dict__
+        and inner[FUSED].joined.ready(mlp)
+    )
+
+
+_last: tuple[Any, ...] = (None, None, None)
+
+
+def _halves(angles: tuple[Tensor, Tensor], dtype: torch.dtype, doubled: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """cos and sin (tokens, rotary_dim / 2) as rotary takes them, and what it is told of positions.
+
+    Layers of one model have the same angles one after another: what was made for the layer before is taken again.
+    """
+    global _last
+    cos, sin = angles
+    known, look, halves = _last
+    if known is not None and known() is cos and look == (dtype, doubled):
+        made: tuple[Tensor, Tensor, dict[str, Any]] = halves
+        return made
+    half = cos.shape[-1] // 2 if doubled else cos.shape[-1]
+    if cos.dtype not in (dtype, torch.float32):
+        cos, sin = cos.to(dtype), sin.to(dtype)
+    told: dict[str, Any] = {}
+    if len(cos) > 1:
+        told["positions"] = torch.arange(len(cos), dtype=torch.int32).view(-1, 1)
+    made = cos[..., :half].flatten(0, 1), sin[..., :half].flatten(0, 1), told
+    _last = weakref.ref(angles[0]), (dtype, doubled), made
+    return made
+
+
+def fuse_layer(module: Any) -> str:
+    """Give a decoder layer `layer_forward`; what it is now. ValueError says why not, and then nothing is changed."""
+    if "forward" in module.__dict__:
+        raise ValueError("has a forward of its own")
+    first, second, attention, mlp = (getattr(module, name) for name in PARTS)
+    its = attention.__dict__.get(FUSED)
+    if its is None or its.joined is None or type(attention.o_proj) is not Linear:
+        raise ValueError("has attention of several products")
+    said = its.said
+    if its.parameters or not said.keys() <= SAID or said.get("dropout") or said.get("sliding_window") is not None:
+        raise ValueError("has attention with a window, a soft cap or sinks")
+    if any(type(one) is not RMSNorm or one.offset for one in (first, second)):
+        raise ValueError("has other norms than RMSNorm")
+    gated = mlp.__dict__.get(FUSED)
+    down = mlp.down_proj if gated is not None and gated.activation == "silu" and gated.joined is not None else None
+    told: Any = [{"epsilon": one.eps, "rounding": one.rounding} for one in (first, second)]
+    told[1]["return_residual"] = True
+    hidden = len(first.weight)
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 1, hidden, generator=random).to(first.weight)
+    angle = torch.randn(1, 1, attention.head_dim // 2, generator=random)
+    angle = torch.cat([angle, angle], -1) if its.doubled else angle
+    given = {"attention_mask": None, "position_embeddings": (angle.cos().to(x.dtype), angle.sin().to(x.dtype))}
+    with torch.no_grad():
+        theirs = type(module).forward(module, x, **given)
+        if type(theirs) is not Tensor:
+            raise ValueError("gives something else than rows")
+        parts = first, second, attention, mlp
+        module.__dict__[FUSED] = Layer(parts, attention.o_proj, down, said.get("scaling"), tuple(told))
+        try:
+            agree(theirs, layer_forward(module, x, **given))
+        except BaseException:
+            give_back(module)
+            raise
+    module.forward = types.MethodType(layer_forward, module)
+    return "one pass for a token"
