@@ -124,7 +124,8 @@ struct KvKernelProblem {
   // With splits, of query i and head h of sequence b: [(b seqlen_q + i) nhead_q + h][num_splits][hdim_v], normalised, and base-2
   // logarithms of the sums.
   float *part_out, *part_lse;
-  i64 cache_bytes;  // as size_cache_bytes; 0: of a family that has no such size
+  i64 cache_bytes;         // as size_cache_bytes; 0: of a family that has no such size
+  const float* out_scale;  // of an fp8 out, in the memory of its device; null: 1. problem.out_scale is not read
 };
 
 struct AppendKernelProblem {

@@ -170,7 +170,8 @@ int splits_of_kernels(const KvCall& call) {
 
 tilekiln_status run_kernels(KvCall& call) {
   KvKernelProblem problem = {call.problem,  call.steps, {},      call.batch, call.seqlen_q,
-                             call.seqlen_k, 1,          nullptr, nullptr,    call.query.sizes[size_cache_bytes]};
+                             call.seqlen_k, 1,          nullptr, nullptr,    call.query.sizes[size_cache_bytes],
+                             call.out_scale};
   if (call.batch == 0 || call.seqlen_q == 0) return TILEKILN_OK;
   CallMemory places, parts;
   if (call.unread) {

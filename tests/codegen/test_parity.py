@@ -8,7 +8,7 @@ from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import tree
 
-RECEIPTS = ("flash", "ck_default", "fp32", "fp8", "gemm_default", "gemm_multi_d", "norm_default")
+RECEIPTS = ("flash", "ck_default", "fp32", "fp8", "aiter", "gemm_default", "gemm_multi_d", "norm_default")
 TARGETS = (
     "cpu-generic",
     "cuda-sm80",

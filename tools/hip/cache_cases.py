@@ -51,6 +51,8 @@ def append(library: tk.Library, problem: kv_problems.Problem) -> float:
     for name in kv_problems.WRITTEN:
         if given[name].host().tobytes() != expected[name].tobytes():
             return np.inf
+    if not kv_problems.attends(problem):
+        return 0.0
     result = problem_of(problem, attend=True)["result"]
     made = problem.outputs(result)
     given, out = on_device(fresh(problem)), DeviceArray(made["out"])
@@ -93,11 +95,37 @@ def one(library: tk.Library, problem: kv_problems.Problem, unread: bool) -> floa
     return error_of(problem, expected, {name: array.host() for name, array in made.items()})
 
 
+def target_here(library: tk.Library) -> str:
+    """The word of the target that answers on this GPU, such as gfx942; "" where none answers any signature."""
+    tried = set()
+    for family in FAMILIES:
+        for one in cases.instances(library, family):
+            s = dict(one.signature)
+            if (family, s["dtype"]) in tried:
+                continue
+            tried.add((family, s["dtype"]))
+            problem = kv_problems.make(family, s, kv_problems.Sizes(), 1)
+            made = {}
+            if family != "fmha_fwd_appendkv":
+                made = {name: DeviceArray(array) for name, array in problem.outputs(problem.reference()).items()}
+                made.pop("randval", None)
+            try:
+                number = getattr(library, f"{family}_find")(**on_device(problem.inputs), **problem.only_facade, **made)
+            except tk.NoKernelError:
+                continue
+            first = number[0] if isinstance(number, tuple) else number  # of split-KV with its second stage
+            return library.instance_name(first).rpartition("_hip_")[2]
+    return ""
+
+
 def signatures(library: tk.Library) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
-    """Of its instances over caches for HIP targets, by family, dtype and head dims; each once."""
+    """Of its instances over caches for the HIP target of this GPU, or for all where none answers; each once."""
     found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    here = target_here(library)
     for family in FAMILIES:
         for instance in cases.instances(library, family):
+            if not instance.name.endswith(here):
+                continue
             s = dict(instance.signature)
             own = found.setdefault((family, str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
             if s not in own:

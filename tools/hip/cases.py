@@ -18,6 +18,7 @@ EDGES = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 150)
 TOLERANCE = {
     "fp16": dataclasses.replace(reference.TOLERANCE["fp16"], weight=2.0**-11 + 2.0**-20),
     "bf16": dataclasses.replace(reference.TOLERANCE["bf16"], weight=2.0**-7 + 2.0**-12),
+    "fp8": reference.TOLERANCE["fp8"],
     # P of 8-bit inputs is fp16
     **{
         dtype: dataclasses.replace(reference.TOLERANCE[dtype], tiny=reference.TOLERANCE["fp16"].tiny)

@@ -75,15 +75,16 @@ PLAIN = {"bias": "none", "softcap": False, "lse": True, "dropout": False, "qscal
 PLAIN |= {"skip_min_seqlen_q": False, "kv_dtype": "same", "page_size": 16, "layout": "linear", "lookup": "vllm"}
 
 
-def matrix(family: str, signatures: list[dict[str, Any]]) -> list[tuple[Case, dict[str, Any]]]:
+def matrix(family: str, dtype: str, signatures: list[dict[str, Any]]) -> list[tuple[Case, dict[str, Any]]]:
     """The whole, with the signature of each."""
-    cache, found = family in kv_problems.FAMILIES, []
+    cache, fp8, found = family in kv_problems.FAMILIES, dtype.startswith("fp8"), []
     sequences = SEQUENCES[:2] if cache else SEQUENCES  # caches know no padding of queries
     paged = (False, True) if family == "fmha_fwd_splitkv" else (family == "fmha_fwd_pagedkv",)
     for one in itertools.product(LENGTHS, LENGTHS, MASKS, sequences, paged):
         case = Case(*one)
         wanted = {**PLAIN, "dropout": "none" if family == BACKWARD else False, **case.signature()}
-        wanted["lse"] = family != "fmha_fwd_pagedkv"  # it has none
+        wanted["lse"] = family != "fmha_fwd_pagedkv" and dtype != "fp8bf16"  # they have none
+        wanted["qscale"] = "pertensor" if fp8 else "none"
         fits = [s for s in signatures if all(s[name] == value for name, value in wanted.items() if name in s)]
         if fits:
             found.append((case, fits[-1]))
@@ -137,7 +138,7 @@ def main(words: list[str]) -> int:
         raise SystemExit("the HIP runtime here is not the one over the executor: LD_LIBRARY_PATH (docs/how-to/hip.md)")
     library = tk.Library(asked.library)
     tile, signatures = of_library(library, asked.family, asked.dtype)
-    whole = matrix(asked.family, signatures)
+    whole = matrix(asked.family, asked.dtype, signatures)
     here, numbers = os.environ["TILEKILN_HIPSIM_ARCH"], list(range(len(whole)))
     if asked.sample is not None:
         of_all = [{**vars(case), "architecture": one} for one in ARCHITECTURES for case, _ in whole]

@@ -39,10 +39,34 @@ TK_DEVICE Fragment to_meet(const T* row, [[maybe_unused]] int part, [[maybe_unus
 }
 
 #if TK_FP8
-using Element = unsigned char;  // of q, k and v in memory: e4m3, e4m3fnuz or e5m2fnuz
+using Element = unsigned char;  // of q in memory: e4m3, e4m3fnuz or e5m2fnuz
+#else
+using Element = T;
+#endif
+#if TK_FP8 || TK_KV_FP8
+using KeyElement = unsigned char;  // of k and v in memory
 using Eight = U2;
 
-#if TK_NATIVE_FP8
+#if TK_KV_FP8  // bf16 holds them all
+constexpr float kOfWidened = 1.f;
+TK_DEVICE u32 upper_halves(float low, float high) {
+  return __builtin_amdgcn_perm(bit_cast<u32>(high), bit_cast<u32>(low), 0x07060302u);
+}
+#if TK_CONVERTS_FP8
+TK_DEVICE U2 widen_four(u32 bytes) {
+  const Float2 low = __builtin_amdgcn_cvt_pk_f32_fp8(bytes, false), high = __builtin_amdgcn_cvt_pk_f32_fp8(bytes, true);
+  return U2{upper_halves(low[0], low[1]), upper_halves(high[0], high[1])};
+}
+#else
+/// bf16 holds e4m3 times 2^-120 under other exponents: the same bits, four places lower. A NaN would be 480: all its bits are set.
+TK_DEVICE u32 widen_two(u32 in_high_bytes) {
+  const u32 bits = (in_high_bytes & 0x80008000u) | (in_high_bytes >> 4 & 0x07f007f0u);
+  const u32 nan = ((in_high_bytes & 0x7f007f00u) + 0x01000100u) >> 15 & 0x00010001u;
+  const float low = bit_cast<float>(bits << 16) * 0x1p120f, high = bit_cast<float>(bits & 0xffff0000u) * 0x1p120f;
+  return upper_halves(low, high) | ((nan << 15) - nan);
+}
+#endif
+#elif TK_NATIVE_FP8
 constexpr float kOfWidened = 1.f;
 TK_DEVICE u32 widen_two(u32 bytes, bool upper) {
 #if TK_FNUZ == 2
@@ -66,6 +90,8 @@ TK_DEVICE u32 widen_two(u32 in_high_bytes) {
   asm("v_pk_fma_f16 %0, %1, 0, %1" : "=v"(made) : "v"(scaled));  // the compiler would take it for a copy
   return bit_cast<u32>(made);
 }
+#endif
+#if !TK_CONVERTS_FP8
 TK_DEVICE U2 widen_four(u32 bytes) {
   return U2{widen_two(__builtin_amdgcn_perm(0, bytes, 0x010c000cu)),
             widen_two(__builtin_amdgcn_perm(0, bytes, 0x030c020cu))};
@@ -79,7 +105,7 @@ TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
   return __builtin_amdgcn_raw_buffer_load_b64(from, at, 0, 0);
 }
 #else
-using Element = T;
+using KeyElement = T;
 using Eight = U4;
 constexpr float kOfWidened = 1.f;
 TK_DEVICE U4 widen(U4 eight) { return eight; }
@@ -87,6 +113,15 @@ TK_DEVICE Eight load_eight(__amdgpu_buffer_rsrc_t from, int at) {
   return __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
 }
 #endif
+
+/// Eight elements of q, or of what else has its dtype, as T.
+TK_DEVICE U4 eight_of_memory(__amdgpu_buffer_rsrc_t from, int at) {
+#if TK_FP8
+  return widen(load_eight(from, at));
+#else
+  return __builtin_amdgcn_raw_buffer_load_b128(from, at, 0, 0);
+#endif
+}
 
 /// kFragment columns of one row in memory from `column` on, 0 past the head dim and past the buffer.
 TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int column, int hdim) {
@@ -104,7 +139,7 @@ TK_DEVICE Fragment of_memory(__amdgpu_buffer_rsrc_t rows, int row_bytes, int col
   U4 eights[kFragment / 8];  // head dims are multiples of 8
 #pragma unroll
   for (int i = 0; i < kFragment / 8; i++) {
-    eights[i] = widen(load_eight(rows, column + 8 * i < hdim ? row_bytes + (column + 8 * i) * size : 0x7fffffff));
+    eights[i] = eight_of_memory(rows, column + 8 * i < hdim ? row_bytes + (column + 8 * i) * size : 0x7fffffff);
   }
   __builtin_memcpy(&made, eights, sizeof made);
 #endif

@@ -15,18 +15,22 @@
 #ifndef TK_FP8
 #define TK_FP8 0
 #endif
+#ifndef TK_KV_FP8
+#define TK_KV_FP8 0  // k and v of a cache are of 8 bits, q is not
+#endif
 #ifndef TK_FNUZ
 #define TK_FNUZ 0  // 1: e4m3fnuz, 2: e5m2fnuz; 0: OCP's e4m3
 #endif
 // Whether the architecture converts and multiplies the format. FNUZ's are gfx942's, which has no OCP ones.
-#if TK_FP8 && ((defined(__gfx942__) && TK_FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !TK_FNUZ))
-#define TK_NATIVE_FP8 1
+#if (defined(__gfx942__) && TK_FNUZ) || ((defined(__gfx950__) || defined(__GFX12__)) && !TK_FNUZ)
+#define TK_CONVERTS_FP8 1
 #else
-#define TK_NATIVE_FP8 0
+#define TK_CONVERTS_FP8 0
 #if TK_FNUZ
 #error "FNUZ formats are gfx942's"
 #endif
 #endif
+#define TK_NATIVE_FP8 (TK_FP8 && TK_CONVERTS_FP8)
 
 namespace tilekiln::hip {
 
@@ -52,6 +56,10 @@ using Float8 = float __attribute__((ext_vector_type(8)));
 using Float16 = float __attribute__((ext_vector_type(16)));
 using U2 = u32 __attribute__((ext_vector_type(2)));
 using U4 = u32 __attribute__((ext_vector_type(4)));
+
+template <bool first, class A, class B> struct Chosen { using Type = A; };
+template <class A, class B> struct Chosen<false, A, B> { using Type = B; };
+template <bool first, class A, class B> using Choose = typename Chosen<first, A, B>::Type;
 
 template <class To, class From> TK_DEVICE To bit_cast(From from) { return __builtin_bit_cast(To, from); }
 
@@ -200,6 +208,16 @@ TK_DEVICE float round_up(float a) { return bit_cast<float>(bit_cast<u32>(a) + 0x
 template <bool kCut> TK_DEVICE u32 pack(float a, float b) {
   if constexpr (kCut && kRoundsByHand) return __builtin_amdgcn_perm(bit_cast<u32>(b), bit_cast<u32>(a), 0x07060302u);
   return bit_cast<u32>(T2{T(a), T(b)});
+}
+
+/// e4m3 of a number, rounded to nearest even and saturated. Not every architecture has an instruction for it, and gfx942's is of another e4m3.
+TK_DEVICE u32 as_fp8(float x) {
+  const float size = __builtin_fabsf(x);
+  const u32 bits = bit_cast<u32>(size), rounded = (bits + 0x7ffffu + (bits >> 20 & 1)) - (120u << 23);
+  const u32 normal = size >= 448.f ? 0x7eu : rounded >> 20;
+  const u32 tiny = u32(int(__builtin_rintf(size * 512.f)));  // steps of 2^-9
+  const u32 number = size < 0x1p-6f ? tiny : normal;
+  return (size != size ? 0x7fu : number) | (bit_cast<u32>(x) >> 24 & 0x80u);
 }
 
 /// core::philox of kernels/backends/philox.h on the device: Philox-4x32 with 7 rounds.

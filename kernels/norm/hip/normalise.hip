@@ -12,14 +12,6 @@ namespace {
 
 constexpr float kLeast = 0x1p-100f;  // what is less everywhere counts as 0: its scale would leave fp32's normal numbers
 
-// e4m3 of a number of at most 448, rounded to nearest even. Not every architecture has an instruction for it, and gfx942's is of another e4m3.
-TK_DEVICE u32 as_fp8(float x) {
-  const u32 bits = bit_cast<u32>(x), size = bits & 0x7fffffffu;
-  const u32 rounded = size + 0x7ffffu + (size >> 20 & 1u);
-  const u32 normal = (rounded >> 20) - (120u << 3), tiny = u32(__builtin_rintf(bit_cast<float>(size) * 512.f));
-  const u32 code = size < 0x3c800000u ? tiny : normal < 0x7eu ? normal : 0x7eu;  // below 2^-6: steps of 2^-9
-  return code | (bits >> 24 & 0x80u);
-}
 TK_DEVICE u32 as_byte(float x, bool fp8) { return fp8 ? as_fp8(x) : u32(int(__builtin_rintf(x))) & 0xffu; }
 
 }  // namespace

@@ -65,11 +65,14 @@ def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, 
     """Of a tile of keys in one page, without masks."""
     lanes = wave_size(code.architecture)
     rows, hdim_q, hdim_v = waves * lanes // 2, define["TK_HDIM_Q"], define["TK_HDIM_V"]
+    scaled = "TK_FP8" in define or "TK_KV_FP8" in define
+    kept, asked = np.uint8 if scaled else np.uint16, np.uint8 if "TK_FP8" in define else np.uint16
+    vector = 16 if scaled else 8
 
     def launch(steps: int) -> None:
         keys = steps * define["TK_TILE_K"]
-        q, k = np.zeros((rows, hdim_q), np.uint16), np.zeros((keys, hdim_q), np.uint16)
-        v, out = np.zeros((keys, hdim_v), np.uint16), np.zeros((rows, hdim_v), np.uint16)
+        q, k = np.zeros((rows, hdim_q), asked), np.zeros((keys, hdim_q), kept)
+        v, out = np.zeros((keys, hdim_v), kept), np.zeros((rows, hdim_v), np.uint16)
         fields = [
             *(reads(array) for array in (q, k, v)),
             writes(out),
@@ -84,10 +87,12 @@ def cache(code: CodeObject, define: Mapping[str, int], waves: int) -> dict[str, 
             *[NULL] * 11,
             *i64(0, 0),
             *i32(1, 0, 0, 0, keys, 0, -1, 0, rows, keys),
-            *i64(8, 8),
+            *i64(vector, vector),
             *i32(0, 0, 0, 1, 1),
             *[NULL] * 2,
         ]
+        if scaled:  # scales of 1
+            fields += [*[NULL] * 6, *i64(0, 0), *i32(0), *f32(1)]
         code.launch("tilekiln_fmha_fwd_waves", (1, 1, 1), (waves * lanes,), fields, seed=0, races=False)
 
     return mix(code, waves, launch)

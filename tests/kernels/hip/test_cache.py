@@ -14,7 +14,9 @@ from tests.kernels.hip.test_library import TARGETS, report, run
 from tools.executor.amdgcn.code_object import ARCHITECTURES
 
 FAMILIES = ("fmha_fwd_splitkv", "fmha_fwd_pagedkv", "fmha_fwd_appendkv", "fmha_batch_prefill")
-WHERE = f"family={','.join(FAMILIES)} dtype=bf16 hdim_q=128 hdim_v=128"
+WHERE = f"family={','.join(FAMILIES)} dtype=bf16,fp8,fp8bf16 hdim_q=128 hdim_v=128"
+OF_8_BITS = "family=fmha_batch_prefill kv_dtype=fp8 hdim_q=128 bias=none dropout=no lookup=vllm"
+"""Of flash: caches of e4m3 under a bf16 q."""
 
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]
 
@@ -29,7 +31,19 @@ def test_against_float64(library, architecture, pytestconfig, tmp_path):
     """Random problems: pages of many sizes, packed heads, splits, masks, biases, dropout; appends bit for bit."""
     cases = 120 if pytestconfig.option.full else 10
     problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
-    assert [one["family"] for one in problems] == list(FAMILIES)
+    assert [one["family"] for one in problems if one["dtype"] == "bf16"] == list(FAMILIES)
+    fp8 = [one["family"] for one in problems if one["dtype"] == "fp8"]
+    assert fp8 == [*FAMILIES[:3]]
+    assert [one["family"] for one in problems if one["dtype"] == "fp8bf16"] == ["fmha_batch_prefill"]
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_caches_of_8_bits_under_bf16(build_library, architecture, pytestconfig, tmp_path):
+    """Scales of a tensor, and of a page and head; both layouts of pages."""
+    library = build_library("flash", targets=TARGETS, where=OF_8_BITS)
+    cases = 120 if pytestconfig.option.full else 8
+    [problems] = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
+    assert (problems["family"], problems["dtype"]) == ("fmha_batch_prefill", "bf16")
 
 
 EVERY_INSTANCE = """

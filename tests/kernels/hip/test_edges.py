@@ -32,6 +32,9 @@ MATRICES = {  # by library: family, dtype, cases of all, by lengths, masks, sequ
     ("caches", "fmha_fwd_splitkv", "bf16"): 600,
     ("caches", "fmha_fwd_pagedkv", "bf16"): 300,
     ("caches", "fmha_batch_prefill", "bf16"): 150,
+    ("caches", "fmha_fwd_splitkv", "fp8"): 250,  # without pages, without columns of a sink
+    ("caches", "fmha_fwd_pagedkv", "fp8"): 250,
+    ("caches", "fmha_batch_prefill", "fp8bf16"): 125,
 }
 
 pytestmark = [pytest.mark.xdist_group("hip"), pytest.mark.usefixtures("binding", "executor")]

@@ -10,12 +10,12 @@
 // With TK_CACHE the keys lie in a KV cache, paged or not, a tile's rows may be pairs of a query and one of the heads that share a key
 // head, and a workgroup may have a part of the keys (the splits of decode).
 //
-// With TK_FP8 q, k and v are of 8 bits, which fp16 holds exactly. Where the architecture multiplies the format (TK_NATIVE_FP8), q and k
+// With TK_FP8 q, k and v are of 8 bits, which fp16 holds exactly; with TK_KV_FP8 k and v of a cache alone, which bf16 holds. Where the architecture multiplies the format (TK_NATIVE_FP8), q and k
 // meet as they are; else they are widened on their way to LDS and registers, as v always is: P is fp16.
 //
 // P becomes 16 bits by cutting (CK's default), or to even, or with halves up (kRoundEven, kRoundUp), where no instruction does it.
 //
-// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, 2: out is fp32), TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE,
+// Compile time: TK_BF16, TK_FP8 (0, 1: out is bf16, of a cache also e4m3, 2: out is fp32), TK_KV_FP8, TK_FNUZ, TK_HDIM_Q, TK_HDIM_V, TK_TILE_K, TK_WAVES, TK_RELOAD_Q, TK_DROPOUT, TK_CACHE,
 // and of a kernel of fixed features TILEKILN_CODES, its signature, packed.
 #include "kernels/backends/hip/vocabulary.h"
 #ifndef TK_CACHE
@@ -33,7 +33,10 @@
 
 namespace tilekiln::hip {
 
-#if TK_CACHE
+#define TK_SCALED (TK_FP8 || TK_KV_FP8)  // k and v have scales
+#if TK_CACHE && TK_SCALED
+using Problem = ScaledCacheProblem;
+#elif TK_CACHE
 using Problem = CacheProblem;
 #elif TK_FP8
 using Problem = ScaledProblem;
@@ -59,7 +62,8 @@ TK_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKn
 #else
 TK_DEVICE int features_of(const Problem& p) { return p.features; }
 #endif
-constexpr int kSize = sizeof(Element);  // bytes
+constexpr int kSize = sizeof(Element), kKeySize = sizeof(KeyElement);  // bytes
+constexpr int kVector = 16 / kKeySize;                                 // elements that lie side by side in vectorized pages
 constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
 constexpr int kTileQ = TK_WAVES * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
@@ -71,7 +75,8 @@ static_assert(kTileK * kHdimQ % (8 * kThreads) == 0, "every thread must load as 
 
 /// The sequence and head of this workgroup.
 struct Work {
-  const TK_GLOBAL Element *q, *k, *v;
+  const TK_GLOBAL Element* q;
+  const TK_GLOBAL KeyElement *k, *v;
   TK_GLOBAL Out* out;
   int batch, head, start_q, seqlen_q, seqlen_k;  // start_q: of a packed sequence
   int first;                                     // query of the block; with pack: pair of a query and a head
@@ -79,6 +84,7 @@ struct Work {
   int first_query, last_query;                   // of the block
 #if TK_CACHE
   fmha::Keys keys;
+  i64 out_at;  // elements before out
 #endif
 };
 
@@ -97,10 +103,12 @@ TK_DEVICE Work work(const Problem& p) {
   w.rows = queries.count * p.pack;
   w.seqlen_k = w.keys.count;
   const int key_head = w.head / p.heads_per_key_head;
-  w.q = (const TK_GLOBAL T*)p.q + (p.at.seqstart_q ? i64(w.start_q) * p.q_row : w.batch * p.q_batch) + w.head * p.q_head;
-  w.out = (TK_GLOBAL T*)p.out + (p.at.seqstart_q ? i64(w.start_q) * p.out_row : w.batch * p.out_batch) + w.head * p.out_head;
-  w.k = (const TK_GLOBAL T*)p.k + key_head * p.k_head;
-  w.v = (const TK_GLOBAL T*)p.v + key_head * p.v_head;
+  w.q = (const TK_GLOBAL Element*)p.q + (p.at.seqstart_q ? i64(w.start_q) * p.q_row : w.batch * p.q_batch) +
+        w.head * p.q_head;
+  w.out_at = (p.at.seqstart_q ? i64(w.start_q) * p.out_row : w.batch * p.out_batch) + w.head * p.out_head;
+  w.out = (TK_GLOBAL Out*)p.out + w.out_at;
+  w.k = (const TK_GLOBAL KeyElement*)p.k + key_head * p.k_head;
+  w.v = (const TK_GLOBAL KeyElement*)p.v + key_head * p.v_head;
   return w;
 }
 #else
@@ -126,8 +134,8 @@ TK_DEVICE Work work(const Problem& p) {
   w.rows = w.seqlen_q;
   const int key_head = w.head / p.heads_per_key_head;
   w.q = (const TK_GLOBAL Element*)p.q + q + w.head * p.q_head;
-  w.k = (const TK_GLOBAL Element*)p.k + k + key_head * p.k_head;
-  w.v = (const TK_GLOBAL Element*)p.v + v + key_head * p.v_head;
+  w.k = (const TK_GLOBAL KeyElement*)p.k + k + key_head * p.k_head;
+  w.v = (const TK_GLOBAL KeyElement*)p.v + v + key_head * p.v_head;
   w.out = (TK_GLOBAL Out*)p.out + out + w.head * p.out_head;
   return w;
 }
@@ -161,7 +169,7 @@ TK_DEVICE Tiles tiles(const Problem& p, const Work& w, int shift) {
 struct Mover {
   enum { kPiecesK = kTileK * kHdimQ / 8 / kThreads, kItemsV = kTileK / 4 * (kHdimV / 8) };
   enum { kPiecesV = (kItemsV + kThreads - 1) / kThreads };
-  const TK_GLOBAL Element *from_k, *from_v;
+  const TK_GLOBAL KeyElement *from_k, *from_v;
   int thread, seqlen_k, row_k, row_v, hdim_q, hdim_v;
   Eight k[kPiecesK], v[kPiecesV][4];
 
@@ -171,16 +179,18 @@ struct Mover {
   i64 chunk_k, chunk_v;
   bool one_page;  // a tile never lies in two
 
-  /// 16 bytes of a row of K or V, or 8 of vectorized V: `at` elements from the head's first one. Where offsets of the pool fit a
-  /// buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
-  template <class Piece> TK_DEVICE Piece piece(const TK_GLOBAL T* from, int bytes, i64 at, bool inside) {
+  /// Eight elements of a row of K or V, or four of vectorized V: `at` elements from the head's first one. Where offsets of the pool
+  /// fit a buffer's, by one buffer that ends with the pool; else by 64-bit addresses.
+  template <class Piece> TK_DEVICE Piece piece(const TK_GLOBAL KeyElement* from, int bytes, i64 at, bool inside) {
     if (bytes != 0) {
       const auto pool = buffer((const void*)from, bytes);
-      const int offset = inside ? int(at) * 2 : 0x7fffffff;
+      const int offset = inside ? int(at) * kKeySize : 0x7fffffff;
       if constexpr (sizeof(Piece) == 16)
         return __builtin_amdgcn_raw_buffer_load_b128(pool, offset, 0, 0);
-      else
+      else if constexpr (sizeof(Piece) == 8)
         return __builtin_amdgcn_raw_buffer_load_b64(pool, offset, 0, 0);
+      else
+        return __builtin_amdgcn_raw_buffer_load_b32(pool, offset, 0, 0);
     }
     Piece found = Piece(0);
     if (inside) found = *(const TK_GLOBAL Piece*)(from + at);
@@ -193,14 +203,15 @@ struct Mover {
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
     const fmha::Page first = fmha::find_page(p.at, *m.keys, m.keys->first + n);
     const int number = __builtin_amdgcn_readfirstlane(first.number), key = __builtin_amdgcn_readfirstlane(first.key);
-    const TK_GLOBAL T *from_k = m.from_k, *from_v = m.from_v;
+    const TK_GLOBAL KeyElement *from_k = m.from_k, *from_v = m.from_v;
     int bytes_k = p.k_bytes, bytes_v = p.v_bytes;
     if (m.one_page) {
       from_k += number * p.k_batch + i64(key) * p.k_row;
-      from_v += number * p.v_batch + (p.vectorized ? (key / 8) * p.v_chunk : i64(key) * p.v_row);
-      bytes_k = ((rows - 1) * int(p.k_row) + (m.hdim_q / 8 - 1) * int(m.chunk_k) + 8) * 2;
-      bytes_v = (p.vectorized ? (rows - 1) / 8 * int(p.v_chunk) + m.hdim_v * 8
-                              : (rows - 1) * int(p.v_row) + m.hdim_v) * 2;
+      from_v += number * p.v_batch + (p.vectorized ? (key / kVector) * p.v_chunk : i64(key) * p.v_row);
+      const int last = m.hdim_q - 8;
+      bytes_k = ((rows - 1) * int(p.k_row) + last / kVector * int(m.chunk_k) + last % kVector + 8) * kKeySize;
+      bytes_v = (p.vectorized ? (rows - 1) / kVector * int(p.v_chunk) + m.hdim_v * kVector
+                              : (rows - 1) * int(p.v_row) + m.hdim_v) * kKeySize;
     }
     const auto place = [&](int row) TK_INLINE {  // of a row that is inside
       return m.one_page ? fmha::Page{0, row} : fmha::find_page(p.at, *m.keys, m.keys->first + n + row);
@@ -210,8 +221,9 @@ struct Mover {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
       const bool inside = row < rows && column < m.hdim_q;
       const fmha::Page page = place(inside ? row : 0);
-      const i64 at = page.number * p.k_batch + i64(page.key) * p.k_row + column / 8 * m.chunk_k;
-      m.k[c] = piece<U4>(from_k, bytes_k, at, inside);
+      const i64 at =
+          page.number * p.k_batch + i64(page.key) * p.k_row + column / kVector * m.chunk_k + column % kVector;
+      m.k[c] = piece<Eight>(from_k, bytes_k, at, inside);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
@@ -220,7 +232,12 @@ struct Mover {
       if (p.vectorized) {  // as it is wanted: four keys of a column next to each other
         const bool inside = row < rows && column < m.hdim_v;
         const fmha::Page page = place(inside ? row : 0);
-        const i64 at = page.number * p.v_batch + page.key / 8 * p.v_chunk + column * 8 + page.key % 8;
+        const i64 at = page.number * p.v_batch + page.key / kVector * p.v_chunk + column * kVector + page.key % kVector;
+#if TK_SCALED
+        const u32 keep = row + 4 <= rows ? ~0u : (1u << ((rows - row) * 8 & 31)) - 1;
+#pragma unroll
+        for (int i = 0; i < 8; i++) m.v[c][i / 2][i % 2] = piece<u32>(from_v, bytes_v, at + i * kVector, inside) & keep;
+#else
         const u32 keep0 = row + 1 < rows ? ~0u : 0xffffu, keep1 = row + 3 < rows ? ~0u : row + 2 < rows ? 0xffffu : 0u;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -228,13 +245,14 @@ struct Mover {
           m.v[c][i / 2][i % 2 * 2] = four[0] & keep0;
           m.v[c][i / 2][i % 2 * 2 + 1] = four[1] & keep1;
         }
+#endif
         continue;
       }
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const bool inside = row + j < rows && column < m.hdim_v;
         const fmha::Page page = place(inside ? row + j : 0);
-        m.v[c][j] = piece<U4>(from_v, bytes_v, page.number * p.v_batch + i64(page.key) * p.v_row + column, inside);
+        m.v[c][j] = piece<Eight>(from_v, bytes_v, page.number * p.v_batch + i64(page.key) * p.v_row + column, inside);
       }
     }
   }
@@ -247,12 +265,12 @@ struct Mover {
     return load_cache(m, n);
 #endif
     const int rows = m.seqlen_k - n < kTileK ? m.seqlen_k - n : kTileK;
-    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kSize);
-    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kSize);
+    const auto rows_k = buffer((const void*)(m.from_k + i64(n) * m.row_k), ((rows - 1) * m.row_k + m.hdim_q) * kKeySize);
+    const auto rows_v = buffer((const void*)(m.from_v + i64(n) * m.row_v), ((rows - 1) * m.row_v + m.hdim_v) * kKeySize);
 #pragma unroll
     for (int c = 0; c < kPiecesK; c++) {
       const int item = c * kThreads + m.thread, row = item / (kHdimQ / 8), column = item % (kHdimQ / 8) * 8;
-      m.k[c] = load_eight(rows_k, column < m.hdim_q ? (row * m.row_k + column) * kSize : 0x7fffffff);
+      m.k[c] = load_eight(rows_k, column < m.hdim_q ? (row * m.row_k + column) * kKeySize : 0x7fffffff);
     }
 #pragma unroll
     for (int c = 0; c < kPiecesV; c++) {
@@ -260,7 +278,7 @@ struct Mover {
       if (kItemsV % kThreads != 0 && item >= kItemsV) continue;
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        m.v[c][j] = load_eight(rows_v, column < m.hdim_v ? ((row + j) * m.row_v + column) * kSize : 0x7fffffff);
+        m.v[c][j] = load_eight(rows_v, column < m.hdim_v ? ((row + j) * m.row_v + column) * kKeySize : 0x7fffffff);
       }
     }
   }
@@ -299,12 +317,38 @@ struct Query {
   int head;             // beyond the block's
   Accumulator out[kHdimV / kRows];
   float maximum, sum;
-  float unit;  // out is a multiple of it: with TK_FP8 the scale of the last V
+  float unit;  // out is a multiple of it: with TK_SCALED the scale of the last V
 };
 
-#if TK_FP8
-/// What undoes the quantisation of q, k and v: one number each, or one for 2^shift rows of a head. Nothing here branches between a
-/// product and its first use: clang 22 counts too few wait states where branches meet.
+// What undoes the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few wait
+// states where branches meet.
+#if TK_CACHE && TK_SCALED
+/// One number each, or of k and v one for a page and key head.
+struct Scales {
+  const TK_GLOBAL float *k, *v;
+  i64 step;  // from page to page; 0: one number
+  float q;
+
+  TK_DEVICE Scales of(const Problem& p, const Work& w, const Query&) {
+    const auto* one = (const TK_GLOBAL float*)((const TK_GLOBAL char*)__builtin_amdgcn_kernarg_segment_ptr() +
+                                               sizeof(Problem) - sizeof p.one);
+    const i64 head = w.head / p.heads_per_key_head * p.page_scale_head;
+    const auto first = [&](const float* of_pages, const float* number) TK_INLINE {
+      if (of_pages != nullptr) return (const TK_GLOBAL float*)of_pages + head;
+      return number != nullptr ? (const TK_GLOBAL float*)number : one;
+    };
+    return {first(p.k_page_scale, p.k_descale), first(p.v_page_scale, p.v_descale),
+            p.k_page_scale ? p.page_scale_page : 0,
+            *first(nullptr, p.q_descale) * (kOfWidened * kOfWidened)};
+  }
+  /// Of the tile that begins with key n: where pages have scales, no tile lies in two.
+  TK_DEVICE i64 at(const Scales& s, const Problem& p, const Work& w, int n) {
+    if (s.step == 0) return 0;
+    return __builtin_amdgcn_readfirstlane(fmha::find_page(p.at, w.keys, w.keys.first + n).number) * s.step;
+  }
+};
+#elif TK_FP8
+/// One number each, or one for 2^shift rows of a head.
 struct Scales {
   const TK_GLOBAL float *k, *v;
   float q;
@@ -323,6 +367,7 @@ struct Scales {
             first(p.v_descale, key_head * p.v_descale_head, p.v_descale_batch, p.scale_start_k),
             q[(query.row < last ? query.row : last) >> p.scale_shift] * (kOfWidened * kOfWidened), p.scale_shift};
   }
+  TK_DEVICE int at(const Scales& s, const Problem&, const Work&, int n) { return n >> s.shift; }
 };
 #endif
 
@@ -355,15 +400,18 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
       x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
     });
   if (features_of(p) & kBias) {
-    const TK_GLOBAL T* plane = (const TK_GLOBAL T*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
+    using Bias = Choose<TK_CACHE && TK_FP8, float, T>;  // of an fp8 cache
+    const TK_GLOBAL Bias* plane = (const TK_GLOBAL Bias*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
                               i64(w.start_q + w.first_query) * p.bias_row;
     const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
-    const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * 2);
+    const auto rows = buffer((const void*)plane, ((queries - 1) * p.bias_row + w.seqlen_k) * int(sizeof(Bias)));
     const int row = (query.row - w.first_query) * p.bias_row;
     each_score([&](int block, int r) TK_INLINE {
       const int key = n + block * kRows + row_of(r, query.half);
-      const u16 bits = __builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0);
-      x.s[block][r] += unit * float(bit_cast<T>(bits));
+      if constexpr (sizeof(Bias) == 4)
+        x.s[block][r] += unit * bit_cast<float>(__builtin_amdgcn_raw_buffer_load_b32(rows, (row + key) * 4, 0, 0));
+      else
+        x.s[block][r] += unit * float(bit_cast<Bias>(__builtin_amdgcn_raw_buffer_load_b16(rows, (row + key) * 2, 0, 0)));
     });
   }
   if (!masked) return;
@@ -433,7 +481,7 @@ using namespace tilekiln::hip;
 
 extern "C" __attribute__((constant, used)) const ForwardBuild tilekiln_fmha_fwd_build = {kHdimQ, kHdimV,   kTileQ,
                                                                                      kTileK, kThreads, TK_BF16,
-                                                                                     TK_DROPOUT, TK_FP8, TK_FNUZ};
+                                                                                     TK_DROPOUT, TK_KV_FP8 ? 3 : TK_FP8, TK_FNUZ};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kThreads, kThreads), amdgpu_waves_per_eu(1, 2)))
 void tilekiln_fmha_fwd_waves(Problem p) {
@@ -468,7 +516,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
 
   const int shift = features_of(p) & kTopLeft ? 0 : w.seqlen_k - w.seqlen_q;  // row i's diagonal is key i + shift
   const float slope = features_of(p) & kAlibi ? ((const TK_GLOBAL float*)p.alibi_slopes)[w.batch * p.alibi_batch + w.head + query.head] : 0.f;
-#if TK_FP8
+#if TK_SCALED
   const Scales scales = Scales::of(p, w, query);
 #endif
   Mover mover;
@@ -484,8 +532,9 @@ void tilekiln_fmha_fwd_waves(Problem p) {
   const auto tile = [&](int n, bool masked) TK_INLINE {
     Scores x;
     float in_units = 1.f;
-#if TK_FP8
-    const float scale = scales.q * scales.k[n >> scales.shift], of_v = scales.v[n >> scales.shift];
+#if TK_SCALED
+    const auto scaled_at = Scales::at(scales, p, w, n);
+    const float scale = scales.q * scales.k[scaled_at], of_v = scales.v[scaled_at];
     if (of_v != 0.f) in_units = query.unit / of_v, query.unit = of_v;
 #endif
 #if TK_RELOAD_Q  // Q comes from the cache again for every tile: RDNA has not the registers for it from head dim 160 on
@@ -508,12 +557,12 @@ void tilekiln_fmha_fwd_waves(Problem p) {
         x.s[block] = multiply_scores(*(const ScoreFragment*)at, q_piece, x.s[block]);
       }
     }
-#if TK_FP8
+#if TK_SCALED
     each_score([&](int block, int r) TK_INLINE { x.s[block][r] *= scale; });
 #endif
     finish_scores(p, w, query, n, shift, slope, masked, x);
     softmax(x, query, in_units);
-#if TK_FP8
+#if TK_SCALED
     if (of_v == 0.f) each_score([&](int block, int r) TK_INLINE { x.s[block][r] = 0.f; });
 #endif
 #if TK_DROPOUT
@@ -572,7 +621,7 @@ void tilekiln_fmha_fwd_waves(Problem p) {
     }
   }
   if (!inside) return;
-  if (TK_FP8) kept *= query.unit * kOfWidened;
+  if (TK_SCALED) kept *= query.unit * kOfWidened;
   const float inverse = sum > 0.f ? kept * (TK_DROPOUT ? p.keep_scale : 1.f) * reciprocal(sum) : 0.f;  // a row without keys: 0
 #if TK_CACHE
   if (p.splits > 1) {
@@ -586,6 +635,20 @@ void tilekiln_fmha_fwd_waves(Problem p) {
         if (column < p.hdim_v) to[column] = query.out[d][r] * inverse;
       }
     if (query.half == 0) ((TK_GLOBAL float*)p.part_lse)[part] = sum > 0.f ? query.maximum + log2(sum) : -kInfinity;
+    return;
+  }
+#endif
+#if TK_CACHE && TK_FP8
+  if (p.out_fp8) {
+    const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
+    TK_GLOBAL unsigned char* out = (TK_GLOBAL unsigned char*)p.out + w.out_at + i64(query.row) * p.out_row + query.head * p.out_head;
+#pragma unroll
+    for (int d = 0; d < kHdimV / kRows; d++)
+#pragma unroll
+      for (int r = 0; r < kAccumulator; r++) {
+        const int column = d * kRows + row_of(r, query.half);
+        if (column < p.hdim_v) out[column] = static_cast<unsigned char>(as_fp8(query.out[d][r] * factor));
+      }
     return;
   }
 #endif

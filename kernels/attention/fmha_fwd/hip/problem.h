@@ -85,6 +85,16 @@ struct CacheProblem : ForwardProblem {
   float* part_lse;  // [(b seqlen_q + i) nhead_q + h][splits], base 2; -inf for a part without keys
 };
 
+/// Of one whose keys and values are of 8 bits. Scales are one number each, or of k and v one for a page and key head.
+struct ScaledCacheProblem : CacheProblem {
+  const float *q_descale, *k_descale, *v_descale;  // null: 1
+  const float *k_page_scale, *v_page_scale;        // [page page_scale_page + key head page_scale_head]; null: none
+  const float* out_scale;                          // of an out of e4m3; null: 1
+  long long page_scale_page, page_scale_head;
+  int out_fp8;  // out is e4m3, saturated; else bf16
+  float one;    // 1; the last field
+};
+
 /// Of the kernel that puts splits together.
 struct CombineProblem {
   const float *part_out, *part_lse;
@@ -93,6 +103,7 @@ struct CombineProblem {
   CachePlaces at;
   long long out_batch, out_head, out_row, lse_batch, lse_head;
   int nhead_q, hdim_v, splits;
+  const float* out_scale;  // of an out of e4m3; null: 1
 };
 
 /// What the host must know of a code object, which holds one as `tilekiln_fmha_fwd_build`.
@@ -102,13 +113,14 @@ struct ForwardBuild {
   int threads;
   int bf16;     // else fp16
   int dropout;  // always; else never
-  int fp8;      // 0: no; 1: out is bf16; 2: out is fp32
+  int fp8;      // 0: no; 1: out is bf16, of a cache also e4m3; 2: out is fp32; 3: k and v of a cache alone
   int fnuz;     // of fp8: 0: e4m3; 1: e4m3fnuz; 2: e5m2fnuz
 };
 
 struct CombineBuild {
   int threads;
-  int bf16;
+  int bf16;  // of out; else fp16
+  int fp8;   // e4m3
 };
 
 }  // namespace tilekiln::hip

@@ -4,7 +4,7 @@
 
 namespace tilekiln::hip {
 
-/// Strides are in elements of 16 bits; k_page and v_page step from page to page, or from row to row of a contiguous cache.
+/// Strides are in elements; k_page and v_page step from page to page, or from row to row of a contiguous cache.
 struct AppendProblem {
   void* q;  // rotated in place; or null
   void *k, *v;
@@ -26,6 +26,7 @@ struct AppendProblem {
 struct AppendBuild {
   int threads;
   int bf16;  // else fp16
+  int fp8;   // neither: bytes
 };
 
 }  // namespace tilekiln::hip

@@ -29,9 +29,10 @@ void fill_arrays(const AppendKernelProblem& of, AppendProblem* to) {
 tilekiln_status launch_append(const Site& site, const void* problem) {
   const auto& of = *static_cast<const AppendKernelProblem*>(problem);
   const fmha::AppendProblem& p = of.problem;
-  const bool bf16 = p.dtype == fmha::KvDtype::bf16;
-  const Kernel* const kernel =
-      find_kernel("fmha_append_", [&](const Kernel& one) { return (build_as<AppendBuild>(one).bf16 != 0) == bf16; });
+  const Kernel* const kernel = find_kernel("fmha_append_", [&](const Kernel& one) {
+    const auto& build = build_as<AppendBuild>(one);
+    return (build.bf16 != 0) == (p.dtype == fmha::KvDtype::bf16) && (build.fp8 != 0) == (p.dtype == fmha::KvDtype::fp8);
+  });
   if (kernel == nullptr) return fail_kernel("fmha_append");
   const int tokens = of.seqlen_q > of.seqlen_new ? of.seqlen_q : of.seqlen_new;
   TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, 0));

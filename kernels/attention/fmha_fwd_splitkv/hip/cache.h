@@ -34,15 +34,18 @@ void fill_cache_places(const KvKernelProblem& of, CachePlaces* at) {
   return check_scores(p);
 }
 
-// The bytes from a head's first element to the end of a pool of so many pages; 0: not known, or more than a buffer's offsets reach.
-i64 pool_bytes(i64 pages, i64 page, i64 last) {
-  if (pages <= 0 || page > most_bytes / 2 / pages) return 0;
-  const i64 bytes = 2 * ((pages - 1) * page + last);
+i64 key_bytes(const KvProblem& p) { return p.dtype == fmha::KvDtype::fp16 || p.dtype == fmha::KvDtype::bf16 ? 2 : 1; }
+
+// The bytes from a head's first element of `size` to the end of a pool of so many pages; 0: not known, or more than a buffer's offsets
+// reach.
+i64 pool_bytes(i64 size, i64 pages, i64 page, i64 last) {
+  if (pages <= 0 || page > most_bytes / size / pages) return 0;
+  const i64 bytes = size * ((pages - 1) * page + last);
   return bytes <= most_bytes ? bytes : 0;
 }
 
 // `near`: the instance loads by the offsets of one buffer.
-[[maybe_unused]] void fill_cache(const KvKernelProblem& of, bool near, CacheProblem* to) {
+[[maybe_unused]] void fill_cache(const KvKernelProblem& of, bool near, ScaledCacheProblem* to) {
   const KvProblem& p = of.problem;
   const fmha::KvPages& pages = p.pages;
   const bool group = p.features.group, paged = pages.page_size != 0;
@@ -60,15 +63,16 @@ i64 pool_bytes(i64 pages, i64 page, i64 last) {
   to->k_batch = paged ? pages.k_page : step(of.steps.k), to->k_head = p.k_head;
   to->v_batch = paged ? pages.v_page : step(of.steps.v), to->v_head = p.v_head;
   to->vectorized = paged && pages.layout == fmha::KvLayout::vectorized;
-  to->k_row = static_cast<int>(to->vectorized ? 8 : p.k_row), to->k_chunk = to->vectorized ? pages.k_chunk : 8;
-  to->v_row = static_cast<int>(to->vectorized ? 8 : p.v_row), to->v_chunk = to->vectorized ? pages.v_chunk : 8;
+  const i64 size = key_bytes(p), vec = 16 / size;
+  to->k_row = static_cast<int>(to->vectorized ? vec : p.k_row), to->k_chunk = to->vectorized ? pages.k_chunk : vec;
+  to->v_row = static_cast<int>(to->vectorized ? vec : p.v_row), to->v_chunk = to->vectorized ? pages.v_chunk : vec;
   if (near && paged && pages.k_page > 0) {
-    const i64 count = of.cache_bytes / 2 / pages.k_page, last_k = p.hdim_q / 8 - 1, last_v = pages.page_size / 8 - 1;
-    to->k_bytes = static_cast<int>(
-        pool_bytes(count, pages.k_page, (pages.page_size - 1) * i64(to->k_row) + last_k * to->k_chunk + 8));
+    const i64 count = of.cache_bytes / size / pages.k_page, last = p.hdim_q - 8, last_v = pages.page_size / vec - 1;
+    to->k_bytes = static_cast<int>(pool_bytes(
+        size, count, pages.k_page, (pages.page_size - 1) * i64(to->k_row) + last / vec * to->k_chunk + last % vec + 8));
     to->v_bytes = static_cast<int>(pool_bytes(
-        count, pages.v_page,
-        to->vectorized ? last_v * to->v_chunk + 8 * i64(p.hdim_v) : (pages.page_size - 1) * i64(to->v_row) + p.hdim_v));
+        size, count, pages.v_page,
+        to->vectorized ? last_v * to->v_chunk + vec * p.hdim_v : (pages.page_size - 1) * i64(to->v_row) + p.hdim_v));
   }
   to->seqlen_q = of.seqlen_q, to->seqlen_k = of.seqlen_k;
   to->hdim_q = p.hdim_q, to->hdim_v = p.hdim_v;
@@ -77,14 +81,30 @@ i64 pool_bytes(i64 pages, i64 page, i64 last) {
   to->pack = 1;
   to->splits = of.num_splits;
   to->part_out = of.part_out, to->part_lse = of.part_lse;
+  to->q_descale = p.q_descale, to->k_descale = p.k_descale, to->v_descale = p.v_descale;
+  to->k_page_scale = p.k_page_scale, to->v_page_scale = p.v_page_scale;
+  to->page_scale_page = p.page_scale_page, to->page_scale_head = p.page_scale_head;
+  to->out_scale = of.out_scale;
+  to->out_fp8 = p.dtype == fmha::KvDtype::fp8 ? 1 : 0;
+  to->one = 1;
+}
+
+Format format_of(fmha::KvDtype dtype) {
+  switch (dtype) {
+    case fmha::KvDtype::bf16: return {true, 0, 0};
+    case fmha::KvDtype::bf16_fp8: return {true, 3, 0};
+    case fmha::KvDtype::fp8:
+    case fmha::KvDtype::fp8bf16: return {false, 1, 0};
+    default: return {false, 0, 0};
+  }
 }
 
 [[maybe_unused]] const Kernel* find_cache(const KvProblem& p) {
-  return find_forward("fmha_cache_", p.hdim_q, p.hdim_v, {p.dtype == fmha::KvDtype::bf16, 0, 0}, p.features.dropout);
+  return find_forward("fmha_cache_", p.hdim_q, p.hdim_v, format_of(p.dtype), p.features.dropout);
 }
 
 [[maybe_unused]] tilekiln_status launch_cache(const Site& site, const KvKernelProblem& of, const Kernel& kernel,
-                                              const CacheProblem& row) {
+                                              const ScaledCacheProblem& row) {
   const auto& build = build_as<ForwardBuild>(kernel);
   const i64 rows = i64(of.seqlen_q) * row.pack, blocks = (rows + build.tile_q - 1) / build.tile_q;
   TILEKILN_TRY(check_blocks(row.nhead_q, i64(of.batch) * row.splits, blocks));
@@ -94,8 +114,8 @@ i64 pool_bytes(i64 pages, i64 page, i64 last) {
                        {static_cast<unsigned>(blocks), static_cast<unsigned>(row.nhead_q / row.pack),
                         static_cast<unsigned>(of.batch * row.splits)},
                        static_cast<unsigned>(build.threads),
-                       &row,
-                       sizeof(row)});
+                       &row,  // what other kernels take is its beginning
+                       build.fp8 != 0 ? sizeof(ScaledCacheProblem) : sizeof(CacheProblem)});
 }
 
 }  // namespace

@@ -7,9 +7,10 @@ namespace {
 tilekiln_status launch_combine(const Site& site, const void* problem) {
   const auto& of = *static_cast<const KvKernelProblem*>(problem);
   const KvProblem& p = of.problem;
-  const bool bf16 = p.dtype == fmha::KvDtype::bf16;
-  const Kernel* const kernel =
-      find_kernel("fmha_combine_", [&](const Kernel& one) { return (build_as<CombineBuild>(one).bf16 != 0) == bf16; });
+  const Kernel* const kernel = find_kernel("fmha_combine_", [&](const Kernel& one) {
+    const auto& build = build_as<CombineBuild>(one);
+    return (build.bf16 != 0) == (p.dtype == fmha::KvDtype::bf16) && (build.fp8 != 0) == (p.dtype == fmha::KvDtype::fp8);
+  });
   if (kernel == nullptr) return fail_kernel("fmha_combine");
   TILEKILN_TRY(check_blocks(p.nhead_q, of.batch, 0));
   CombineProblem row = {};
@@ -17,6 +18,7 @@ tilekiln_status launch_combine(const Site& site, const void* problem) {
   row.part_out = of.part_out, row.part_lse = of.part_lse;
   row.out = p.out, row.out_batch = of.steps.out, row.out_head = p.out_head, row.out_row = p.out_row;
   row.lse = p.lse, row.lse_batch = of.steps.lse, row.lse_head = p.lse_head;
+  row.out_scale = of.out_scale;
   row.nhead_q = p.nhead_q, row.hdim_v = p.hdim_v, row.splits = of.num_splits;
   return launch(
       site, {kernel,

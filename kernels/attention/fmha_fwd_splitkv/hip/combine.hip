@@ -3,14 +3,14 @@
 //     m = max_s lse_s,  w_s = 2^(lse_s - m),  O = sum_s w_s O_s / sum_s w_s,  LSE = ln 2 (m + log2 sum_s w_s);  m = -inf: O = 0
 //
 // A workgroup is a query and a head, a wave of it. Source: Dao et al., "Flash-Decoding for long-context inference" (2023).
-// Emulated (functional), never run on AMD silicon. Compile time: TK_BF16.
+// Emulated (functional), never run on AMD silicon. Compile time: TK_BF16, TK_FP8 (out is e4m3).
 #include "kernels/attention/hip/places.h"
 #include "kernels/attention/fmha_fwd/hip/problem.h"
 
 using namespace tilekiln;
 using namespace tilekiln::hip;
 
-extern "C" __attribute__((constant, used)) const CombineBuild tilekiln_fmha_combine_build = {kLanes, TK_BF16};
+extern "C" __attribute__((constant, used)) const CombineBuild tilekiln_fmha_combine_build = {kLanes, TK_BF16, TK_FP8};
 
 TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kLanes, kLanes))) void tilekiln_fmha_combine(CombineProblem p) {
   const int row = __builtin_amdgcn_workgroup_id_x(), head = __builtin_amdgcn_workgroup_id_y();
@@ -25,12 +25,22 @@ TK_KERNEL __attribute__((amdgpu_flat_work_group_size(kLanes, kLanes))) void tile
   for (int s = 0; s < p.splits; s++) sum += exp2(lse[s] - base);
   const float inverse = sum > 0.f ? reciprocal(sum) : 0.f;
   const i64 at = i64(queries.start) + row;
-  TK_GLOBAL T* out = (TK_GLOBAL T*)p.out + (p.at.seqstart_q ? 0 : b * p.out_batch) + head * p.out_head + at * p.out_row;
+#if TK_FP8
+  using Out = unsigned char;
+  const float factor = inverse * (p.out_scale ? *(const TK_GLOBAL float*)p.out_scale : 1.f);
+#else
+  using Out = T;
+#endif
+  TK_GLOBAL Out* out = (TK_GLOBAL Out*)p.out + (p.at.seqstart_q ? 0 : b * p.out_batch) + head * p.out_head + at * p.out_row;
   for (int column = lane(); column < p.hdim_v; column += kLanes) {
     const TK_GLOBAL float* part = (const TK_GLOBAL float*)p.part_out + first * p.hdim_v + column;
     float o = 0.f;
     for (int s = 0; s < p.splits; s++) o += exp2(lse[s] - base) * part[i64(s) * p.hdim_v];
+#if TK_FP8
+    out[column] = static_cast<Out>(as_fp8(o * factor));
+#else
     out[column] = T(o * inverse);
+#endif
   }
   if (p.lse && lane() == 0)
     ((TK_GLOBAL float*)p.lse)[(p.at.seqstart_q ? 0 : b * p.lse_batch) + head * p.lse_head + at] =

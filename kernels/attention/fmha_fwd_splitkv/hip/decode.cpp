@@ -19,7 +19,7 @@ tilekiln_status launch_decode(const Site& site, const void* problem) {
   TILEKILN_TRY(check_cache(of));
   const Kernel* const kernel = find_cache(of.problem);
   if (kernel == nullptr) return fail_kernel("fmha_cache");
-  CacheProblem row = {};
+  ScaledCacheProblem row = {};
   fill_cache(of, false, &row);
   row.pack = pack_of(of);
   return launch_cache(site, of, *kernel, row);

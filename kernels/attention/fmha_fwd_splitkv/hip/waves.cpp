@@ -16,7 +16,7 @@ tilekiln_status launch_waves(const Site& site, const void* problem) {
   TILEKILN_TRY(check_cache(of));
   const Kernel* const kernel = find_cache(of.problem);
   if (kernel == nullptr) return fail_kernel("fmha_cache");
-  CacheProblem row = {};
+  ScaledCacheProblem row = {};
   fill_cache(of, loads_near(of, *site.choice), &row);
   return launch_cache(site, of, *kernel, row);
 }
