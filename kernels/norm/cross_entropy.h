@@ -6,6 +6,7 @@ namespace tilekiln::norm {
 
 // One call, after every check. Strides are in elements; a row is contiguous. What is absent is null.
 struct CrossEntropy {
+  static constexpr bool launches_kernels = true;
   const void *logits, *labels;
   const float *given_lse, *dloss;  // of rows; dloss: backward
   float *loss, *lse;               // of rows

@@ -1,4 +1,4 @@
-"""Random problems of norms' derivatives, reductions, patches, routing and sorting, for any device: against float64.
+"""Random problems of derivatives, losses, turned heads, reductions, patches and routing, against float64.
 
 `put` makes a device's array of a NumPy array, `back` the other way round; each check says what is wrong, or "".
 """
@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
-from tilekiln.reference import moe, moves, norm_backward, reduce, rows
+from tilekiln.reference import cross_entropy, gated, moe, moves, norm_backward, reduce, rotary, rows
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
@@ -148,7 +148,116 @@ def sorting(device: Device, library: tk.Library, draw: random.Random, numbers: n
     return "" if sound else f"{ids.shape} {experts} experts, unit {unit} {how} {sorted(more)}"
 
 
+def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
+    """The same, its rows packed, further apart, or further apart at an odd address."""
+    room, start = draw.choice(((0, 0), (0, 0), (16, 8), (3, 1)))
+    flat = np.zeros(int(np.prod(array.shape[:-1])) * (array.shape[-1] + room) + start, array.dtype)
+    spread = flat[start:].reshape(*array.shape[:-1], array.shape[-1] + room)[..., : array.shape[-1]]
+    spread[...] = array
+    return spread
+
+
+def gate_gradients(
+    device: Device, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str
+) -> str:
+    m, n = draw.choice((0, 1, 3, 17, 20 * device.size)), draw.choice((*COLUMNS, *((20011,) * (device.size > 1))))
+    dy, gate, up = (
+        placed(draw, (by * numbers.standard_normal((m, n), np.float32)).astype(DTYPES[dtype]))
+        for by in (1, draw.choice((1, 20)), 1)
+    )
+    results = [placed(draw, np.full((m, n), np.nan, dy.dtype)) for _ in range(2)]
+    d, g, u = (device.put(one) for one in (dy, gate, up))
+    dgate, dup = (device.put(one) for one in results)
+    if draw.random() < 0.3:
+        dgate, dup = g, u
+        results = [gate, up]
+    library.silu_and_mul_bwd(d, g, u, dgate=dgate, dup=dup)
+    worst = gated.gradient_excess(device.back(dgate, results[0]), device.back(dup, results[1]), dy, gate, up)
+    return "" if worst <= 1 else f"{(m, n)} {dy.strides} {gate.strides}: {worst}"
+
+
+def turned_heads(
+    device: Device, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str
+) -> str:
+    shape = (
+        draw.choice((0, 1, 2)),
+        draw.choice((1, 7, 30)),
+        draw.choice((1, 3, 8)),
+        draw.choice((1, 2, 16, 64, 67, 128)),
+    )
+    half, table = draw.choice((0, 0, 4, 8)) or max(1, shape[3] // 2), draw.choice((dtype, "fp32"))
+    if 2 * half > shape[3]:
+        half = max(1, shape[3] // 2)
+    if 2 * half > shape[3]:  # a head of one element has no pair
+        shape = (*shape[:3], 2)
+    given: dict[str, Any] = {"interleaved": draw.random() < 0.5, "conjugate": draw.random() < 0.5}
+    given["start"] = draw.choice((0, 0, 5))
+    positions = None
+    if draw.random() < 0.5:  # some of them are outside of the tables
+        kind = draw.choice((np.int32, np.int64))
+        positions = numbers.integers(-8, 60, shape[:2]).astype(kind)
+    angles = numbers.standard_normal((40, half))
+    cos, sin = (placed(draw, f(angles).astype(DTYPES[table])) for f in (np.cos, np.sin))
+    x = placed(draw, numbers.standard_normal(shape, np.float32).astype(DTYPES[dtype]))
+    y = placed(draw, np.full(shape, np.nan, x.dtype))
+    right = rotary.rotary(x, cos, sin, positions, **given)
+    more = {} if positions is None else {"positions": device.put(positions)}
+    on_device = device.put(x)
+    made = device.put(y)
+    if draw.random() < 0.3:
+        made, y = on_device, x
+    library.rotary(on_device, device.put(cos), device.put(sin), **given, **more, y=made)
+    worst = rows.excess(device.back(made, y), *right)
+    return "" if worst <= 1 else f"{shape} {x.strides} half {half} of {table} {given} {sorted(more)}: {worst}"
+
+
+def losses(
+    backward: bool, device: Device, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str
+) -> str:
+    m, n = (
+        draw.choice((0, 1, 3, 17, 20 * device.size)),
+        draw.choice((*COLUMNS, 20011, *((128256,) * (device.size > 1)))),
+    )
+    logits = placed(draw, (draw.choice((1, 4, 30)) * numbers.standard_normal((m, n), np.float32)).astype(DTYPES[dtype]))
+    labels = numbers.integers(0, n, m).astype(draw.choice((np.int32, np.int64)))
+    labels[2::3], labels[3::4] = -100, n + 5
+    given: dict[str, Any] = draw.choice(
+        (
+            {},
+            {"label_smoothing": 0.1},
+            {"logit_scale": -0.7, "label_smoothing": 0.2, "lse_square_scale": 1e-2, "total_classes": n + 50000},
+            {"first_class": 2, "logit_scale": 0.5},
+        )
+    )
+    right = cross_entropy.cross_entropy(logits, labels, **given)
+    if backward:
+        dloss, lse = numbers.standard_normal(m, np.float32), right.lse.astype(np.float32)
+        dlogits = placed(draw, np.full((m, n), np.nan, logits.dtype))
+        x, made = device.put(logits), device.put(dlogits)
+        if draw.random() < 0.3:
+            made, dlogits = x, logits
+        library.cross_entropy_bwd(
+            device.put(dloss), x, device.put(labels), device.put(lse), **given, dlogits=made
+        )  # fmt: skip
+        worst = cross_entropy.gradient_excess(device.back(made, dlogits), dloss, logits, labels, lse, **given)
+        return "" if worst <= 1 else f"{(m, n)} {logits.strides} {given}: {worst}"
+    results = {name: np.full(m, np.nan, np.float32) for name in ("loss", "lse")}
+    to = {name: device.put(one) for name, one in results.items()}
+    more = {}
+    if draw.random() < 0.2:
+        known = right.lse.astype(np.float32)
+        more["precomputed_lse"] = device.put(known)
+        right = cross_entropy.cross_entropy(logits, labels, known, **given)
+    library.cross_entropy(device.put(logits), device.put(labels), **given, **more, **to)
+    worst = cross_entropy.excess([device.back(to[name], one) for name, one in results.items()], right)
+    return "" if worst <= 1 else f"{(m, n)} {logits.strides} {given} {sorted(more)}: {worst}"
+
+
 CHECKS: dict[str, Callable[..., str]] = {
+    "silu_and_mul_bwd": gate_gradients,
+    "rotary": turned_heads,
+    "cross_entropy": lambda *of: losses(False, *of),
+    "cross_entropy_bwd": lambda *of: losses(True, *of),
     "rmsnorm2d_bwd": lambda *of: norm_gradients(False, *of),
     "layernorm2d_bwd": lambda *of: norm_gradients(True, *of),
     "reduce": reductions,

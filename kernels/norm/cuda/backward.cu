@@ -219,7 +219,7 @@ TILEKILN_DEVICE void join(const BackwardRow& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 512};
 
 extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows(const __grid_constant__ norm::BackwardRow p) {
   norm::derive(p);

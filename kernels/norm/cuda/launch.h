@@ -28,7 +28,7 @@ tilekiln_status fail_kernel() {
 }
 
 // Threads that share a row of which each holds so many vectors.
-unsigned lanes_of(int dtype, int columns, int held, unsigned most = 1024) {
+unsigned lanes_of(int dtype, int columns, int held, unsigned most) {
   const int wide = dtype == 0 ? 4 : 8;
   const long long vectors = (static_cast<long long>(columns) + wide - 1) / wide;
   unsigned lanes = 32;
@@ -48,7 +48,7 @@ template <class Problem> tilekiln_status launch_rows(const Site& site, const Pro
   const Kernel* const kernel = find_kernel(p.dtype);
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
-  const unsigned lanes = lanes_of(p.dtype, p.columns, build.held);
+  const unsigned lanes = lanes_of(p.dtype, p.columns, build.held, build.lanes);
   Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
   const long long bytes = static_cast<long long>(p.columns) * bytes_of(p.dtype);
   // Rows that registers of `rows` do not hold are read again from memory, but by this.

@@ -267,7 +267,7 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
   norm::normalise<false>(p);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/norm/backward_engine.h"
+#include "kernels/norm/cross_entropy.h"
 #include "kernels/norm/engine.h"
 #include "kernels/norm/gated.h"
 #include "kernels/norm/softmax/engine.h"
@@ -29,9 +30,10 @@ constexpr int kBackwardThreads = 512;  // of a block
 
 // What the host must know of a build; the cubin holds one as `rows_build`.
 struct Build {
-  int held;    // vectors of 16 bytes that a thread holds
-  int stages;  // vectors, or rows, of a thread on their way to shared memory at most
-  int dtype;   // by value of the axis
+  int held;        // vectors of 16 bytes that a thread holds
+  int stages;      // vectors, or rows, of a thread on their way to shared memory at most
+  int dtype;       // by value of the axis
+  unsigned lanes;  // threads that share a row of `rows` at most
 };
 
 }  // namespace tilekiln::cuda::norm

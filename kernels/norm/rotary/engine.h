@@ -5,6 +5,7 @@ namespace tilekiln::norm {
 
 // One call, after every check. Strides are in elements, of sequences, tokens and heads; a head is contiguous. What is absent is null.
 struct Rotary {
+  static constexpr bool launches_kernels = true;
   const void *x, *cos, *sin, *positions;
   void* y;  // may be x
   long long x_batch, x_token, x_head, y_batch, y_token, y_head, cos_row, sin_row, positions_row;

@@ -39,6 +39,7 @@ void fill(const Args& args, Call& call) {
 
 tilekiln_status launch(StageCall<norm::Rotary>& call) {
   const norm::Rotary& to = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
   const int64_t row = std::max<int64_t>(1, int64_t(to.heads) * to.columns);
   const int64_t many = std::max<int64_t>(1, 16384 / row), units = (to.rows + many - 1) / many;
   const auto rows = static_cast<const norm::RotaryEngine*>(call.choice.engine)->rows[to.dtype];

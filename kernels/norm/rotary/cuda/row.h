@@ -1,0 +1,21 @@
+// The row of CUDA's rotary: the one argument of its kernel, and what one build of it is made for.
+#pragma once
+
+#include "kernels/norm/rotary/engine.h"
+
+namespace tilekiln::cuda::rotary {
+
+struct Row {
+  tilekiln::norm::Rotary problem;
+  int wide;   // heads, and rows of the tables, begin at 16 bytes, and so do pairs and what lies behind them
+  int units;  // of a head: a vector of pairs, or a pair
+  int rest;   // vectors or elements of a head that are copied
+};
+
+// What the host must know of a build; the cubin holds one as `rotary_build`.
+struct Build {
+  int threads;  // of a block at most
+  int dtype;    // by value of the axis
+};
+
+}  // namespace tilekiln::cuda::rotary

@@ -1,0 +1,22 @@
+// The blocks engine of silu_and_mul_bwd.
+#include "kernels/norm/cuda/launch.h"
+
+namespace tilekiln::cuda::norm {
+namespace {
+
+tilekiln_status launch_gradients(const Site& site, const void* problem) {
+  const auto& p = *static_cast<const tilekiln::norm::Gated*>(problem);
+  const int bytes = bytes_of(p.dtype);
+  return launch_rows(site, p,
+                     {{p.dy, p.dy_row, bytes},
+                      {p.gate, p.gate_row, bytes},
+                      {p.up, p.up_row, bytes},
+                      {p.dgate, p.dgate_row, bytes},
+                      {p.dup, p.dup_row, bytes}});
+}
+
+}  // namespace
+}  // namespace tilekiln::cuda::norm
+
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
+                                                        _silu_and_mul_bwd) = {tilekiln::cuda::norm::launch_gradients};
