@@ -1,4 +1,4 @@
-// What host functions of a device's streams had to say, until somebody waits for the stream.
+// Functions of the host on a device's streams, and what they had to say, until somebody waits for the stream.
 #pragma once
 #include <stdio.h>
 
@@ -21,6 +21,17 @@ class StreamErrors {
     all_.push_back(error);
   }
 
+  // A function of the host in its turn on a stream, by `enqueue(run, step)`, the backend's: should it fail, who waits for the stream learns
+  // it. It runs in a thread of the driver, which may hold its locks: it may not call it.
+  template <class Enqueue>
+  tilekiln_status run_later(int device, void* stream, tilekiln_status (*function)(void*), void* context,
+                            Enqueue&& enqueue) {
+    auto* const step = new Step{this, function, context, device, stream};
+    const tilekiln_status status = enqueue(run, step);
+    if (status != TILEKILN_OK) delete step;
+    return status;
+  }
+
   // The first that was kept of a stream; none are kept then.
   tilekiln_status first(int device, void* stream) {
     const std::lock_guard lock(mutex_);
@@ -33,6 +44,20 @@ class StreamErrors {
   }
 
  private:
+  struct Step {
+    StreamErrors* errors;
+    tilekiln_status (*function)(void*);
+    void* context;
+    int device;
+    void* stream;
+  };
+  static void run(void* of) {
+    Step* const step = static_cast<Step*>(of);
+    const tilekiln_status status = step->function(step->context);
+    if (status != TILEKILN_OK) step->errors->keep(step->device, step->stream, status);
+    delete step;
+  }
+
   struct Error {
     int device;
     void* stream;

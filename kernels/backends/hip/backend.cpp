@@ -178,20 +178,6 @@ StreamErrors& stream_errors() {
   return *errors;
 }
 
-struct HostStep {
-  tilekiln_status (*function)(void*);
-  void* context;
-  int device;
-  Opaque stream;
-};
-// In a thread of the runtime, which may hold its locks: nothing here may call it.
-void run_step(void* context) {
-  HostStep* const step = static_cast<HostStep*>(context);
-  const tilekiln_status status = step->function(step->context);
-  if (status != TILEKILN_OK) stream_errors().keep(step->device, step->stream, status);
-  delete step;
-}
-
 tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*function)(void*), void* context) {
   if (stream == nullptr) return function(context);
   const Entered entered(device.id);
@@ -201,11 +187,9 @@ tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*funct
   if (yes)
     return fail_argument("stream", "was being captured into a graph, must not be by %s",
                          "steps over memory of the host that run once");
-  auto* const step = new HostStep{function, context, device.id, native(stream)};
-  const tilekiln_status status =
-      check(runtime().hipLaunchHostFunc(native(stream), run_step, step), device.id, "a function of the host");
-  if (status != TILEKILN_OK) delete step;
-  return status;
+  return stream_errors().run_later(device.id, native(stream), function, context, [&](void (*run)(void*), void* step) {
+    return check(runtime().hipLaunchHostFunc(native(stream), run, step), device.id, "a function of the host");
+  });
 }
 
 tilekiln_status wait(Device device, NativeStream stream) {
