@@ -1,6 +1,6 @@
 // The pool of threads: complete calls from many threads and from within each other, helpers off their caller's core, and never
 // outside the cores they were given.
-#include "kernels/backends/cpu/pool.h"
+#include "kernels/backends/cpu/parallel.h"
 
 #include <sched.h>
 #include <unistd.h>
@@ -11,8 +11,11 @@
 #include <vector>
 
 #include "check.h"
+#include "kernels/runtime/backend.h"
 
 using namespace tilekiln;
+
+const Backend tilekiln::cpu_backend = {};  // units run without one
 
 namespace {
 
@@ -60,6 +63,27 @@ void calls_within_calls() {
       },
       &outer);
   CHECK(outer.done == 20 * 30);
+}
+
+// Every unit of a call once, however many threads: with scratch in order, without it each thread begins with its own.
+void units_run_once() {
+  for (const int threads : {1, 2, 3, 16, 40}) {
+    for (const int64_t units : {0, 1, 2, 3, 5, 17, 64, 1000, 12345}) {
+      for (const uint64_t scratch : {0, 64}) {
+        Run run = {};
+        run.threads = threads;
+        std::vector<std::atomic<int>> ran(units);
+        const auto range = [&](int64_t first, int64_t last, void* memory) {
+          if (scratch > 0) *static_cast<int64_t*>(memory) = 1;
+          for (; first < last; ++first) ++ran[first];
+        };
+        CHECK(run_ranges(run, units, 1e12, scratch, range) == TILEKILN_OK);
+        bool once = true;
+        for (const auto& count : ran) once = once && count == 1;
+        CHECK(once);
+      }
+    }
+  }
 }
 
 // Where the threads of a call were, and what they may use.
@@ -140,6 +164,7 @@ void helpers_stay_where_they_may() {
 int main() {
   helpers_leave_their_callers_core();
   helpers_stay_where_they_may();
+  units_run_once();
   calls_are_complete();
   calls_within_calls();
   return check_result();

@@ -14,6 +14,15 @@ namespace tilekiln {
 // 50 to 300 thousand million of them a second.
 constexpr double work_per_thread = 4e6;
 
+// Stretches of units that threads begin with.
+constexpr int kStretches = 16;
+
+// An address of this thread's own.
+inline const void* this_thread() {
+  static thread_local char mark;
+  return &mark;
+}
+
 // The threads that `units` pieces of `work` multiply-adds together are worth.
 inline int useful_threads(const Run& run, int64_t units, double work) {
   const int64_t useful = std::min<int64_t>(units, 1 + static_cast<int64_t>(std::min(work / work_per_thread, 1e6)));
@@ -41,6 +50,8 @@ void run_in_threads(const Run& run, int workers, Work&& work) {
 // multiply-adds are worth. The lowest numbers begin first. OUT_OF_MEMORY, before any range, when this thread has no
 // scratch; another thread without leaves its share to the rest. The first 8 bytes of scratch are 0 when a thread begins with the
 // call: engines that keep something from unit to unit know by them that nothing is of this call.
+// Units without scratch move memory: there each thread begins with a stretch of its own and helps the others after it, so that the
+// lines it fetches ahead are its own, and those of the next call lie in its caches.
 template <class Range>
 [[nodiscard]] tilekiln_status run_ranges(const Run& run, int64_t units, double work, uint64_t scratch_bytes,
                                          Range&& range) {
@@ -60,17 +71,33 @@ template <class Range>
   }
   // Many small units: claim several at once, but never so many that one claim could keep the others waiting.
   const int64_t claim = std::clamp<int64_t>(units / (workers * int64_t(64)), 1, 16);
+  const int stretches = scratch_bytes == 0 ? std::min(workers, kStretches) : 1;
+  const auto begin_of = [&](int stretch) {
+    return units / stretches * stretch + units % stretches * stretch / stretches;
+  };
   // Not std::atomic: its header costs each unit that includes this 0.16 s of compile time.
-  alignas(64) int64_t next = 0;
+  struct alignas(64) Next { int64_t number; } next[kStretches];
+  for (int i = 0; i < stretches; ++i) next[i].number = begin_of(i);
+  int helpers = 0;
+  const void* const caller = this_thread();
   run_in_threads(run, workers, [&] {
-    if (__atomic_load_n(&next, __ATOMIC_RELAXED) >= units) return;
-    void* const scratch = thread_scratch(scratch_bytes);
-    if (scratch == nullptr) return;
-    begin(scratch);
-    for (;;) {
-      const int64_t first = __atomic_fetch_add(&next, claim, __ATOMIC_RELAXED);
-      if (first >= units) return;
-      range(first, std::min(first + claim, units), scratch);
+    const int arrived = this_thread() == caller ? 0 : __atomic_add_fetch(&helpers, 1, __ATOMIC_RELAXED);
+    void* scratch = nullptr;
+    for (int i = 0; i < stretches; ++i) {
+      const int stretch = (arrived + i) % stretches;
+      const int64_t end = begin_of(stretch + 1);
+      int64_t& number = next[stretch].number;
+      if (__atomic_load_n(&number, __ATOMIC_RELAXED) >= end) continue;
+      if (scratch == nullptr) {
+        scratch = thread_scratch(scratch_bytes);
+        if (scratch == nullptr) return;
+        begin(scratch);
+      }
+      for (;;) {
+        const int64_t first = __atomic_fetch_add(&number, claim, __ATOMIC_RELAXED);
+        if (first >= end) break;
+        range(first, std::min(first + claim, end), scratch);
+      }
     }
   });
   return TILEKILN_OK;
