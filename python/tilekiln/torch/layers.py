@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from tilekiln.operators import _call
 
 from .calls import untouched
-from .norms import _recorded, _rows, _run, directly, parameter, rms_norm
+from .norms import _is_grad_enabled, _recorded, _rows, _run, directly, parameter, rms_norm
 
 
 class _SiluAndMul(torch.autograd.Function):
@@ -94,9 +94,12 @@ class SiluAndMul(torch.nn.Module):
     has_backward = True
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[-1] % 2 or not untouched(x):
+        if not untouched(x):
             gate, up = x.chunk(2, -1)
             return silu_and_mul(gate, up)
-        rows = _rows(x)
-        y: Tensor = _halves_directly(rows) if _recorded(x) else _call("silu_and_mul", rows.chunk(2, -1), {})
+        rows = x if x.dim() == 2 and x.is_contiguous() else _rows(x)
+        if x.requires_grad and _is_grad_enabled():
+            y: Tensor = _halves_directly(rows)
+        else:  # nothing watches the halves, so they need not know whose they are: a quarter of a microsecond less
+            y = _call("silu_and_mul", rows.unsafe_chunk(2, -1), {})
         return y if rows is x else y.view(*x.shape[:-1], -1)
