@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tilekiln import reference
-from tilekiln.reference import quantised
+from tilekiln.reference import quantised, rows
 
 from tests.python.every_isa import HEADS, OPERATORS, arrays, backward_on_every_isa, compare, run
 
@@ -133,3 +133,12 @@ def test_a_number_that_is_none_is_no_quantised_row() -> None:
     assert not quantised.excess(q, scale, v, np.zeros_like(v)) <= 1
     q[0, 0] = 224
     assert quantised.excess(q, scale, v, np.zeros_like(v)) <= 1
+
+
+def test_another_infinity_is_another_number() -> None:
+    right, error = np.array([[np.inf, -np.inf, np.nan, 1.0]]), np.zeros((1, 4))
+    assert rows.excess(right.astype(np.float32), right, error) <= 1
+    for at, wrong in ((0, -np.inf), (0, np.nan), (1, np.inf), (1, np.nan), (2, np.inf), (3, np.inf)):
+        y = right.astype(np.float32)
+        y[0, at] = wrong
+        assert not rows.excess(y, right, error) <= 1

@@ -24,12 +24,13 @@ def with_residual(x: NDArray[np.generic], residual: NDArray[np.generic] | None) 
 def excess(y: NDArray[np.generic], reference: NDArray[np.float64], error: NDArray[np.float64], out: float = 1) -> float:
     """The largest |y - reference| / (out roundoffs of y's dtype |reference| + error + tiny); at most 1 is right.
 
-    error, shape of y: what arithmetic in fp32 may lose. Infinite where one is finite and the other is not.
+    error, shape of y: what arithmetic in fp32 may lose. Infinite where the reference is NaN or infinite and y is not
+    the same, and where y alone is.
     """
     roundoff, tiny = OUT[y.dtype.name]
     got = y.astype(np.float64)
-    if not (np.isfinite(got) == np.isfinite(reference)).all():
-        return float("inf")
     good = np.isfinite(reference)
+    if not (np.isfinite(got) == good).all() or not np.array_equal(got[~good], reference[~good], equal_nan=True):
+        return float("inf")
     bound = out * roundoff * np.abs(reference[good]) + error[good] + tiny
     return float((np.abs(got[good] - reference[good]) / bound).max(initial=0.0))
