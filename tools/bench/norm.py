@@ -13,6 +13,7 @@ import argparse
 import ctypes
 import functools
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable
@@ -235,7 +236,22 @@ def _keep_pages() -> None:
         libc.mallopt(parameter, value)
 
 
-def _row(case: Case, compiled: bool, repeat: int, bar: Bar) -> str:
+class Measured(NamedTuple):
+    """Of one case: ours, seconds and GB/s; a copy's GB/s; and by name what is asked of it and reached."""
+
+    seconds: float
+    rate: float
+    copy: float
+    peers: dict[str, float]  # GB/s
+    reached: dict[str, float]  # a peer's time over ours; copy: the share of a copy's rate
+    asked: dict[str, float]
+
+    def short(self) -> list[str]:
+        return [name for name, least in self.asked.items() if self.reached[name] < least]
+
+
+def measure(case: Case, compiled: bool, repeat: int, bar: Bar) -> Measured:
+    """On one core."""
     x = case.tensors[0]
     to = torch.empty_like(x)
     calls: dict[str, Call] = {"ours": case.ours, "copy": lambda: to.copy_(x)}
@@ -245,6 +261,7 @@ def _row(case: Case, compiled: bool, repeat: int, bar: Bar) -> str:
         fused = torch.compile(case.peer, dynamic=False)
         calls["compile"] = lambda: fused(*case.tensors)
     moved = sum(one.numel() * one.element_size() for one in (*case.tensors, *case.results))
+    copied = 2 * x.numel() * x.element_size()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     with torch.no_grad():
         for call in calls.values():
@@ -252,30 +269,32 @@ def _row(case: Case, compiled: bool, repeat: int, bar: Bar) -> str:
         for _ in range(repeat):
             for name, call in calls.items():
                 samples[name].append(_once(call, time.thread_time, 0.01))
-    rates = {name: moved / statistics.median(all_) / 1e9 for name, all_ in samples.items() if name != "copy"}
-    copy = 2 * x.numel() * x.element_size() / statistics.median(samples["copy"]) / 1e9
+    spent = {name: statistics.median(all_) for name, all_ in samples.items()}
 
     def times(name: str) -> float:
         return statistics.median(b / a for a, b in zip(samples["ours"], samples[name], strict=True))
 
-    # Both move their own bytes: the share of a copy's rate.
-    share = statistics.median(
-        (moved / a) / (2 * x.numel() * x.element_size() / b)
-        for a, b in zip(samples["ours"], samples["copy"], strict=True)
-    )
-    spent = statistics.median(samples["ours"]) * 1e6
-    text = f"{rates['ours']:6.1f} GB/s, {spent:9.1f} us; copy {copy:6.1f} ({share:4.2f})"
-    reached = {}
-    for name in ("eager", "compile"):
-        if name in rates:
-            reached[name] = times(name)
-            text += f"; {name} {rates[name]:5.1f} ({reached[name]:5.2f}x)"
-    row_alone = x.dim() < 2 or x.shape[0] == 1
-    if not row_alone and 2 * x.numel() * x.element_size() <= IN_CACHES:
-        reached["copy"] = share
-    asked = {name: least for name, least in bar._asdict().items() if least and name in reached}
-    short = [f"{least:g} {name}" for name, least in asked.items() if reached[name] < least]
-    if asked:
+    # Both move their own bytes.
+    reached = {
+        "copy": times("copy") * moved / copied,
+        **{name: times(name) for name in ("eager", "compile") if name in spent},
+    }
+    many_rows = x.dim() > 1 and x.shape[0] > 1
+    met = {name: least for name, least in bar._asdict().items() if least and name in reached}
+    if not many_rows or copied > IN_CACHES:
+        met.pop("copy", None)
+    rates = {name: moved / one / 1e9 for name, one in spent.items()}
+    peers = {name: rates[name] for name in ("eager", "compile") if name in rates}
+    return Measured(spent["ours"], rates["ours"], copied / spent["copy"] / 1e9, peers, reached, met)
+
+
+def _row(case: Case, compiled: bool, repeat: int, bar: Bar) -> str:
+    of = measure(case, compiled, repeat, bar)
+    text = f"{of.rate:6.1f} GB/s, {of.seconds * 1e6:9.1f} us; copy {of.copy:6.1f} ({of.reached['copy']:4.2f})"
+    for name, rate in of.peers.items():
+        text += f"; {name} {rate:5.1f} ({of.reached[name]:5.2f}x)"
+    if of.asked:
+        short = [f"{of.asked[name]:g} {name}" for name in of.short()]
         text += f"; SHORT of {', '.join(short)}" if short else "; met"
     return text
 
@@ -284,7 +303,7 @@ def line(make: Callable[[int], Case], threads: int, compiled: bool, repeat: int,
     """What is said of a case that make(threads) makes."""
     if threads == 1:
         return _row(make(1), compiled, repeat, bar)
-    return _scaling(make(1), make(threads), repeat)
+    return _scaled(make(1), make(threads), repeat)
 
 
 def start(threads: int) -> tk.Library:
@@ -298,24 +317,34 @@ def start(threads: int) -> tk.Library:
     return library
 
 
-def _scaling(one: Case, more: Case, repeat: int) -> str:
-    ratios, spans = [], []
+def scaling(one: Case, more: Case, repeat: int) -> tuple[list[float], float]:
+    """By round: the wall time of one thread over that of several; and the seconds of one.
+
+    Rounds in which another process took a core of ours are left out, unless they are the most of four times `repeat`.
+    """
+    rounds: list[tuple[float, float]] = []
+    undisturbed: list[tuple[float, float]] = []
     for call in (one.ours, more.ours):
         call()
-    for _ in range(repeat):
-        first = _once(one.ours, time.perf_counter, 0.01)
-        spans.append(first)
-        ratios.append(first / _once(more.ours, time.perf_counter, 0.01))
-    moved = sum(array.numel() * array.element_size() for array in (*one.tensors, *one.results))
-    reached = (
-        ""
-        if moved > IN_CACHES
-        else "; met"
-        if statistics.median(ratios) >= TWO_THREADS
-        else f"; SHORT of {TWO_THREADS}"
-    )
-    spent = f"{statistics.median(spans) * 1e6:9.1f} us in one"
-    return f"{statistics.median(ratios):4.2f}x, best {max(ratios):4.2f}x; {spent}{reached}"
+    while len(undisturbed) < repeat and len(rounds) < 4 * repeat:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        spent = _once(one.ours, time.perf_counter, 0.01)
+        rounds.append((spent / _once(more.ours, time.perf_counter, 0.01), spent))
+        if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - before <= 1:
+            undisturbed.append(rounds[-1])
+    ratios, spans = zip(*(undisturbed if 2 * len(undisturbed) >= repeat else rounds), strict=True)
+    return list(ratios), statistics.median(spans)
+
+
+def in_caches(case: Case) -> bool:
+    return sum(array.numel() * array.element_size() for array in (*case.tensors, *case.results)) <= IN_CACHES
+
+
+def _scaled(one: Case, more: Case, repeat: int) -> str:
+    ratios, spent = scaling(one, more, repeat)
+    met = statistics.median(ratios) >= TWO_THREADS
+    reached = f"; {'met' if met else f'SHORT of {TWO_THREADS}'}" if in_caches(one) else ""
+    return f"{statistics.median(ratios):4.2f}x, best {max(ratios):4.2f}x; {spent * 1e6:9.1f} us in one{reached}"
 
 
 def main(argv: list[str]) -> int:
