@@ -99,21 +99,7 @@ TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
                : "r"(from)
                : "memory");
 }
-// Shared to global memory: a plain store, and an fp32 add.
-TILEKILN_DEVICE void bulk_store(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
-               : "memory");
-}
-TILEKILN_DEVICE void bulk_add(float* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-               "r"(bytes)
-               : "memory");
-}
-TILEKILN_DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-TILEKILN_DEVICE void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-TILEKILN_DEVICE void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // What ordinary stores wrote is seen by wgmma and by the copy engine.
-TILEKILN_DEVICE void async_proxy_fence() { asm volatile("fence.proxy.async;" ::: "memory"); }
 TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128 bytes.

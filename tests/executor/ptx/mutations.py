@@ -195,7 +195,7 @@ MUTATIONS: dict[str, Mutation] = {
         "RACE",
     ),
     "a turn at dq is passed on while its sums are under way": Mutation(
-        *BACKWARD, swap(r"cp\.async\.bulk\.wait_group 0;", "cp.async.bulk.wait_group.read 0;"), "RACE"
+        *BACKWARD, swap(WAIT + r"(?=\s*red\.release\.gpu)", ""), "RACE"
     ),
     "a turn at dq is seen and not acquired": Mutation(
         *BACKWARD, swap(r"ld\.acquire\.gpu", "ld.relaxed.gpu"), "RACE TRAP"

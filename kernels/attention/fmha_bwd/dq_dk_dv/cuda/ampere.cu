@@ -114,7 +114,7 @@ TILEKILN_DEVICE void walk(const AmpereRow& a, Shared& s, const Walk& order, cons
     uint32_t weight[kQueryRows / 16][4];
     Scores<kExtras, kQueryRows, 16> scores(p, t, order.group, g, m, t.tile * kKeys + own_key, 0, lane, weight);
     scores.draw();
-    scores.weigh(score, s.lse);
+    scores.weigh(score, s.lse, [] {});
 
 #pragma unroll
     for (int i = 0; i < kQueryRows / 2; ++i) score[i] = 0.f;
@@ -142,7 +142,8 @@ TILEKILN_DEVICE void walk(const AmpereRow& a, Shared& s, const Walk& order, cons
     uint32_t ds[kQueryRows / 16][4];
 #pragma unroll
     for (int i = 0; i < kQueryRows / 16; ++i) {
-      scores.differentiate(i, score, s.delta, dbias, true, ds[i]);
+      const float2 delta[2] = {scores.delta_of(s.delta, 2 * i), scores.delta_of(s.delta, 2 * i + 1)};
+      scores.differentiate(i, score, delta, dbias, ds[i]);
 #pragma unroll
       for (int u = 0; u < 4; ++u)
         *reinterpret_cast<uint32_t*>(reinterpret_cast<char*>(s.ds) +

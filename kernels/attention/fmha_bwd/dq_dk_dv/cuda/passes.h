@@ -6,11 +6,10 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 constexpr int kHdim = HDIM;
-// Above 128 the two warpgroups have the same 64 keys, and each one half of the columns of dq, dk and dv.
 constexpr bool kWide = kHdim > 128;
 constexpr int kKeys = kWide ? 64 : 128, kQueryRows = kWide ? 64 : 8192 / kHdim;
 constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
-// Of dQ: blocks of 64 x 64, by rows (64) or columns (128, 256). A warpgroup makes the one of its number, or of 256 two after another.
+// Of dQ: blocks of 64 x 64, by rows (64) or columns (128, 256).
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
 // Four column groups of one row, packed and transposed, to `to` + column.
@@ -24,6 +23,18 @@ template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int h
       word[i] = pack(a[(d + i) * 4 + 2 * half] * scale, a[(d + i) * 4 + 2 * half + 1] * scale);
     const uint4 line = quad_transpose(lane, word[0], word[1], word[2], word[3]);
     if (inside && d * 8 + (lane & 3) * 8 < hdim) *reinterpret_cast<uint4*>(to + d * 8 + (lane & 3) * 8) = line;
+  }
+}
+
+// Rows of dK or dV: the keys of the 16 of a warp, from `own` on in the tile, that the sequence has.
+template <int N> TILEKILN_DEVICE void store_keys(const Row& p, const Turn& t, int own, int lane, uint16_t* to,
+                                                 int64_t batch, int64_t head, int64_t row, int hdim,
+                                                 const float (&sums)[N], float scale) {
+  const int b = t.head / p.nhead_k, h = t.head - b * p.nhead_k, start = start_k(p, b);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = t.tile * kKeys + own + (lane >> 2) + 8 * half;
+    store_row(to + b * batch + h * head + (start + key) * row, key < t.of.seqlen_k, hdim, lane, sums, half, scale);
   }
 }
 

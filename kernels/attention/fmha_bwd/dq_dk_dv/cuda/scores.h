@@ -12,6 +12,17 @@ namespace tilekiln::cuda::fmha_bwd {
 // The copies of the loop: kGeneral asks for a soft cap, alibi, bias and dropout; kPlain for alibi.
 enum Extras : int { kPlain, kCapped, kDropped, kGeneral };
 
+// Calls `walk` with the extras of a call.
+template <class Walk> TILEKILN_DEVICE void walk(const Row& p, const Walk& walk) {
+  switch (p.features & (kSoftcap | kAlibi | kBias | kDropout)) {
+    case 0:
+    case kAlibi: walk(Constant<kPlain>{}); break;
+    case kSoftcap: walk(Constant<kCapped>{}); break;
+    case kDropout: walk(Constant<kDropped>{}); break;
+    default: walk(Constant<kGeneral>{});
+  }
+}
+
 // kRows: of a query tile. kOwnKeys: keys from first_key on whose masks are asked for together.
 template <int kExtras, int kRows, int kOwnKeys> struct Scores {
   static constexpr bool kDrops = kExtras == kDropped || kExtras == kGeneral;
@@ -53,8 +64,10 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
     }
   }
 
-  // `lse_rows`: of the tile, in shared memory.
-  __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows) {
+  // `lse_rows`: of the tile, in shared memory. `settle` is called before the first word of the weights is written: products that still read
+  // what lies in their registers end there.
+  template <class Settle>
+  __device__ __forceinline__ void weigh(float (&score)[kRows / 2], const float* lse_rows, const Settle& settle) {
     const int low = m * kRows + t.of.shift, high = low + kRows - 1;  // the diagonal of these rows
     const float2* lse = reinterpret_cast<const float2*>(lse_rows + c2);
     // Row column j is seen iff begin <= column <= end, by half.
@@ -92,6 +105,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
               score[j] = 0.f;
         }
       }
+      settle();
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i)
 #pragma unroll
@@ -120,6 +134,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
       }
       const bool capped = kExtras == kCapped || p.features & kSoftcap;
       const int begin[2] = {seen_from(0), seen_from(1)}, end[2] = {seen_until(0), seen_until(1)};
+      settle();
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i)
 #pragma unroll
@@ -154,11 +169,22 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
            key;
   }
 
-  // dS^T of rows 16 i + 0..15 from dP^T, and dbias if `writes`. `delta_rows`: of the tile, in shared memory; `to_dbias`: of dbias().
-  __device__ __forceinline__ void differentiate(int i, float (&score)[kRows / 2], const float* delta_rows,
-                                                uint16_t* to_dbias, bool writes, uint32_t (&word)[4]) const {
-    const float2* delta = reinterpret_cast<const float2*>(delta_rows + c2);
-    const float2 d[2] = {delta[2 * i * 4], delta[(2 * i + 1) * 4]};
+  // P^T before dropout, times the soft cap's slope: what dS^T is made of, of rows 16 i + 0..15.
+  __device__ __forceinline__ uint32_t (&undropped(int i))[4] {
+    if constexpr (kExtras == kPlain)
+      return weight[i];
+    else
+      return share[i];
+  }
+
+  // Of rows 8 j + 0..7 of the tile, in shared memory.
+  __device__ __forceinline__ float2 delta_of(const float* delta_rows, int j) const {
+    return reinterpret_cast<const float2*>(delta_rows + c2)[j * 4];
+  }
+
+  // dS^T of rows 16 i + 0..15 from dP^T and their delta, and dbias. `to_dbias`: of dbias().
+  __device__ __forceinline__ void differentiate(int i, float (&score)[kRows / 2], const float2 (&d)[2],
+                                                uint16_t* to_dbias, uint32_t (&word)[4]) const {
 #pragma unroll
     for (int u = 0; u < 4; ++u) {
       float low_p, high_p;
@@ -170,7 +196,7 @@ template <int kExtras, int kRows, int kOwnKeys> struct Scores {
       word[u] = pack(low_p * (score[8 * i + 2 * u] - d[u / 2].x), high_p * (score[8 * i + 2 * u + 1] - d[u / 2].y));
       if (kExtras == kGeneral) {
         const int at = row + (2 * i + u / 2) * 8;
-        const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k && writes;
+        const bool inside = p.dbias && key + u % 2 * 8 < t.of.seqlen_k;
         store_if(inside && at < t.of.seqlen_q, to_dbias + (2 * i + u / 2) * 8 * p.dbias_row + u % 2 * 8, word[u]);
         store_if(inside && at + 1 < t.of.seqlen_q, to_dbias + ((2 * i + u / 2) * 8 + 1) * p.dbias_row + u % 2 * 8,
                  word[u] >> 16);
