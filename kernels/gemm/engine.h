@@ -142,6 +142,9 @@ struct Engine {
   void (*combine)(const Combined&);
   u64 scratch_bytes;
   int most_columns;  // of a unit
+  // Of a unit of a product that is computed as that of the transposes, whatever its tile: the wider, the better.
+  bool (*turned)(const Problem&);  // null: none is
+  int turned_columns;
 };
 
 }  // namespace tilekiln::matrix

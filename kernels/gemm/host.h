@@ -118,6 +118,10 @@ struct Cut {
   // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
   Cut(const Problem& p, const Engine& engine, int threads, i64 products, i64 most = 0)
       : columns(most == 0 ? engine.most_columns : std::min<i64>(most, engine.most_columns)) {
+    if (engine.turned && engine.turned(p)) {
+      const i64 share = threads > 1 ? divide_up(p.n, 4 * i64(threads)) : p.n;
+      columns = std::clamp<i64>(divide_up(share, kPanelLanes) * kPanelLanes, columns, engine.turned_columns);
+    }
     across = divide_up(p.n, columns);
     // Four units a thread, so that none waits long for the last.
     const i64 wanted = threads > 1 ? divide_up(4 * i64(threads), std::max<i64>(1, across * products)) : 1;

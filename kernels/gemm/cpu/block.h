@@ -34,7 +34,8 @@ constexpr int kRows = kLanes == 16 ? 6 : block_rows(kBlockVectors);
 constexpr int kPanel = kBlockVectors * kLanes;  // columns of B that lie together
 // Half a panel, which is all that narrow products have, takes more rows: 16 accumulators.
 constexpr int kHalfRows = kLanes == 16 ? 8 : 0;
-constexpr int kMostBlockRows = kHalfRows > kRows ? kHalfRows : kRows;
+constexpr int kQuarterRows = kLanes == 16 ? 12 : 0;  // a quarter of a panel
+constexpr int kMostBlockRows = kQuarterRows > kRows ? kQuarterRows : kRows;
 
 struct Operands {
   const char* a;
@@ -52,6 +53,7 @@ struct Operands {
   const char* ahead;
   i64 ahead_line, ahead_row, ahead_second;  // bytes
   i64 own_ahead;      // bytes of the panel itself that are asked for ahead of what is multiplied, instead; 0: none
+  i64 a_ahead;        // bytes from rows of A to those that are wanted next, asked for (L2) as these are read; 0: none
   const int* starts;  // where the sums of each row begin, without `from`: quads of int8 alone
   const void* fresh;  // rows of a row-major B that become the panel: Fresh
   i64 fresh_row;      // elements
@@ -72,38 +74,38 @@ template <class T> struct Ready {
 template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLINE void block_product(
     const Operands& o) {
   vf sum[R][N];
-  TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
   if constexpr (Compute::kWord == 4) {
     if (o.starts) {
-      TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+      TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
         TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = broadcast_word(o.starts + r);
       }
     }
   }
   if (o.from) {
-    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = load(o.from + r * o.from_row + j * kLanes);
     }
   }
   if (o.to_bytes) {
-    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       const char* const line = (const char*)o.to + r * o.to_row * o.to_bytes;
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) __builtin_prefetch(line + j * kLanes * o.to_bytes, 1, 3);
     }
   }
   constexpr int kGroup = 3;  // rows addressed from one pointer: it, it + row, it + 2 row are single operands
   const char* a[(R + kGroup - 1) / kGroup];
-  TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
+  TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] = o.a + g * kGroup * o.a_row;
   const i64 row = o.a_row, a_word = o.a_word;
   Words b(o);
   const auto word = [&]() __attribute__((always_inline)) {
     vf x[N];
     b.next(x);
-    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       const vf y = broadcast_word(a[r / kGroup] + r % kGroup * row);
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
     }
-    TILEKILN_UNROLL(8) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
+    TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
   };
   i64 w = o.words;
   if constexpr (Words::kReady) {
@@ -112,6 +114,12 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
         TILEKILN_UNROLL(4)
         for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b.b + j * kLanes) + o.own_ahead, 0, 3);
         word();
+      }
+    } else if (R >= kRows && o.a_ahead) {
+      for (; w >= 16; w -= 16) {  // a line of each row
+        TILEKILN_UNROLL(16)
+        for (int r = 0; r < R; ++r) __builtin_prefetch(a[r / kGroup] + r % kGroup * row + o.a_ahead, 0, 2);
+        TILEKILN_UNROLL(4) for (int i = 0; i < 16; ++i) word();
       }
     } else if (o.ahead) {
       const char* ahead = o.ahead;
@@ -127,7 +135,7 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
   TILEKILN_UNROLL(4) for (; w > 0; --w) word();
   const i64 to_row = o.to_row;
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
-    TILEKILN_UNROLL(8) for (int r = 0; r < R; ++r, to += to_row) {
+    TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r, to += to_row) {
       TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) store_vector(to + j * kLanes, sum[r][j]);
     }
   };
@@ -166,9 +174,12 @@ template <class Compute, class T> void stored_product(const Operands& o, int row
   }
 }
 
-// kHalfRows rows times half a panel.
+// kHalfRows rows times half a panel, kQuarterRows rows times a quarter.
 template <class Compute> void half_product(const Operands& o) {
   if constexpr (kHalfRows > 0) block_product<Compute, kHalfRows, kBlockVectors / 2>(o);
+}
+template <class Compute> void quarter_product(const Operands& o) {
+  if constexpr (kQuarterRows > 0) block_product<Compute, kQuarterRows, kBlockVectors / 4>(o);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

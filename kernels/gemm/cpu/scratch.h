@@ -36,6 +36,9 @@ constexpr int kPieceRow = kPieceWords + 16;
 constexpr int kGroupStarts = 16384;
 static_assert(kGroupStarts >= kMostRows * kPieces);
 
+// Of a unit of a product that is turned (turned.h): A is packed for each. 0: none is, by targets with narrow panels.
+constexpr int kTurnedColumns = kLanes == 16 ? 1024 : 0;
+
 constexpr float kLeast =
     0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
 
@@ -44,6 +47,8 @@ struct GemmScratch {
   alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kMostRows + kPanel) * kCopyRow];
   alignas(64) float block[kMostBlockRows * kPanel];
+  alignas(64) float turned[(kTurnedColumns + kLanes) * kPanel];  // rows of B by rows of A
+  alignas(64) float turned_block[kLanes * kPanel];
   int starts[kMostRows + kRows];   // -128 times the sums of A's rows
   int group_starts[kGroupStarts];  // the same of a row's stretches, with what b's elements are too much
 };

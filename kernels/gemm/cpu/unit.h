@@ -137,6 +137,9 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
             const int next = n + kPanel < u.n1 ? n + kPanel : u.n0;
             const i64 next_k = n + kPanel < u.n1 ? k0 : k1;
             const bool half = kHalfRows > 0 && !stored && columns <= kPanel / 2;
+            // Columns and rows of blocks of a panel that is half missing, or more.
+            const bool quarter = half && columns <= kPanel / 4;
+            const int narrow = quarter ? kPanel / 4 : kPanel / 2, narrow_rows = quarter ? kQuarterRows : kHalfRows;
             const bool ends_unit = ready && next == u.n0 && k1 == p.k && m1 == u.m1;
             const void* const after = !ends_unit   ? nullptr
                                       : p.after    ? p.after
@@ -168,8 +171,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               i64 ahead_rows = ready ? o.words : least(u.n1 - next, kPanel);
               for (int m = m0; m < m1; --blocks) {
                 int rows = (m1 - m + blocks - 1) / blocks;  // 16 = 6 + 5 + 5
-                const bool of_half = half && m1 - m >= kHalfRows;
-                if (of_half) rows = kHalfRows, blocks = 1 + (m1 - m - kHalfRows + kRows - 1) / kRows;
+                const bool of_half = half && m1 - m >= narrow_rows;
+                if (of_half) rows = narrow_rows, blocks = 1 + (m1 - m - narrow_rows + kRows - 1) / kRows;
                 o.a = a + (m - m0) * o.a_row + w * o.a_word;
                 if (a_group) {
                   const int group = (m - m0) / kPanel, inside = (m - m0) % kPanel;
@@ -178,9 +181,10 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 }
                 float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
                 o.from = begins ? nullptr : sums, o.from_row = kUnitColumns;
-                const bool direct = ends && storable && (columns == kPanel || (of_half && columns == kPanel / 2));
+                const bool direct = ends && storable && (columns == kPanel || (of_half && columns == narrow));
                 o.starts = kFlipped && begins ? x.starts + (m - m0) : nullptr;
                 o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
+                o.a_ahead = n == u.n0 && !o.ahead && !a_group && o.a_word == 4 ? rows * o.a_row : 0;
                 o.to_bytes = !direct ? 0 : as_bf16 ? 2 : 4;
                 if (direct)
                   o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
@@ -190,8 +194,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                   s.stored(o, rows);
                 else if (fresh && m == m0)
                   s.fresh(o);
-                else if (of_half && rows == kHalfRows)
-                  half_product<Compute>(o);
+                else if (of_half && rows == narrow_rows)
+                  quarter ? quarter_product<Compute>(o) : half_product<Compute>(o);
                 else if (rows == kRows)
                   block_product<Compute, kRows, kBlockVectors>(o);
                 else

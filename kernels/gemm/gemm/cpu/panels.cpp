@@ -4,7 +4,7 @@
 
 #include "kernels/gemm/cpu/groups.h"
 #include "kernels/gemm/cpu/parts.h"
-#include "kernels/gemm/cpu/unit.h"
+#include "kernels/gemm/cpu/turned.h"
 
 // fp16 is widened by one instruction.
 #if defined(__AVX512F__) || defined(__F16C__)
@@ -29,6 +29,9 @@ constexpr Stages kFp32Words{
     kInPlace,           kInPlace ? nullptr : std::is_same_v<T, core::bf16> ? unpack_pairs<T> : pack_lanes_fp32<T>,
     kStored<T>,         kInPlace ? fresh_product<ComputeFp32, MakeFp32> : nullptr};
 template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
+  if constexpr (sizeof(T) == sizeof(float) && kTurnedColumns > 0) {
+    if (is_turned(p)) return run_turned<ComputeFp32>(kFp32Words<T, true>, p, u, *(GemmScratch*)scratch);
+  }
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(float) && is_dots(p))
     return run_dots<ComputeFp32>(sizeof(float), p, u, *(GemmScratch*)scratch);
@@ -47,6 +50,9 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
                                  nullptr,
                                  nullptr,
                                  std::is_same_v<T, bf16> ? fresh_product<ComputeBf16, MakeBf16> : nullptr};
+  if constexpr (sizeof(T) == sizeof(bf16)) {
+    if (is_turned(p)) return run_turned<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
+  }
 #if TILEKILN_DOTS
   if (sizeof(T) == sizeof(bf16) && is_dots(p)) return run_dots<ComputeBf16>(sizeof(bf16), p, u, *(GemmScratch*)scratch);
 #endif
@@ -134,4 +140,6 @@ extern "C" const tilekiln::matrix::Engine TILEKILN_ENGINE(TILEKILN_TARGET) = {
     tilekiln::cpu::quantise_out,
     tilekiln::cpu::combine,
     sizeof(tilekiln::cpu::GemmScratch),
-    tilekiln::cpu::kUnitColumns};
+    tilekiln::cpu::kUnitColumns,
+    tilekiln::cpu::is_turned,
+    tilekiln::cpu::kTurnedColumns};
