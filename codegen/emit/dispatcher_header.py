@@ -87,7 +87,7 @@ def _quoted(value: str | bool | None) -> str:
     return '""' if value is None else f'"{value}"'
 
 
-RULES_HEAD = """// What builders of problems ask for, refuse and make of what they were told.
+RULES_HEAD = """// Rules of the builders of problems: fields they demand, combinations they refuse, fields they derive.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
 #include "tilekiln/dispatcher/problem.hpp"
@@ -142,7 +142,7 @@ def _word(word: str) -> str:
 
 
 def _rules(name: str, builder: Builder, sizes: frozenset[str], names: _Names) -> Iterator[str]:
-    yield f"\n// What a {name} must be told, and what does not go together.\n"
+    yield f"\n// Throws std::invalid_argument for a field that {name} lacks, or for fields that do not go together.\n"
     yield f"inline void check_{name}(const Problem& p) {{\n"
     for one in builder.requires:
         field = names.field(one.field)
@@ -158,7 +158,7 @@ def _rules(name: str, builder: Builder, sizes: frozenset[str], names: _Names) ->
         yield f'  if ({_all(rule.when, names)}) refuse("{rule.field}", {was}, "{rule.must}");\n'
     yield "}\n"
     if builder.becomes:
-        yield f"\n// What becomes of it.\ninline void finish_{name}(Problem& p) {{\n"
+        yield f"\n// Sets the fields that follow from those given.\ninline void finish_{name}(Problem& p) {{\n"
     for change in builder.becomes:
         yield f"  if ({_all(change.when, names)}) {{\n"
         yield from (f"    p.set({names.field(to)}, p[{names.field(of)}]);\n" for to, of in change.copy.items())

@@ -10,7 +10,7 @@ extern "C" {
 
 enum { TILEKILN_MAX_FORMS = 4, TILEKILN_MAX_POSITIONAL = 8, TILEKILN_MAX_STAGES = 3, TILEKILN_MAX_CHOICES = 6, TILEKILN_NOWHERE = 255 };
 
-/* What an argument is. Arrays come first in the list of an operator, those given by position before the others. */
+/* Kinds of arguments. Arrays come first in the list of an operator, those given by position before the others. */
 typedef enum tilekiln_kind {
   TILEKILN_ARRAY,      /* const tilekiln_tensor*, read */
   TILEKILN_RESULT,     /* const tilekiln_tensor*, written; a binding makes one that is not given */
@@ -40,7 +40,7 @@ typedef struct tilekiln_argument {
   int32_t least;            /* INT, LONG, PAIR_INT */
 } tilekiln_argument;
 
-/* Where a length stands: array << 4 | dimension. */
+/* The place of a length among the arguments: array << 4 | dimension. */
 typedef uint16_t tilekiln_place;
 
 /* The dtypes that a result may have where dtype_of has the dtype `when`. 0: none. */
@@ -79,7 +79,7 @@ typedef struct tilekiln_number {
 
 struct tilekiln_staging_allocator;
 
-/* What makes launchers: each is of one problem, and its workspace is prepared apart from its runs. `launcher` is what create made. */
+/* The functions of launchers. `create` makes one, of one problem; its workspace is prepared apart from its runs. */
 typedef struct tilekiln_launchers {
   const tilekiln_argument* problem; /* what it must know before there is any data: INT, LONG, FLAG, WORD, DTYPE_WORD and PAIR_INT */
   const void* defaults;             /* the struct of the problem, all absent */

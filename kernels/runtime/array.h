@@ -1,4 +1,4 @@
-// What every array argument must satisfy, whatever the family: named, placed, typed, shaped, addressable.
+// Array arguments, and the checks that are the same for every family: addresses, dtype, shape, strides, overlaps.
 #pragma once
 #include "kernels/runtime/status.h"
 

@@ -11,9 +11,9 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   T load() const { return __atomic_load_n(&value_, __ATOMIC_ACQUIRE); }
   void store(T value) { __atomic_store_n(&value_, value, __ATOMIC_RELEASE); }
-  // What was there before.
+  // Adds `more`; returns the value from before.
   T add(T more) { return __atomic_fetch_add(&value_, more, __ATOMIC_ACQ_REL); }
-  // Where `expected` stands, `wanted` takes its place; else `expected` becomes what stands there.
+  // Compare and exchange: true if `expected` stood here and `wanted` now does; else `expected` becomes what stands here.
   bool replace(T& expected, T wanted) {
     return __atomic_compare_exchange_n(&value_, &expected, wanted, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
   }

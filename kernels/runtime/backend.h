@@ -76,7 +76,7 @@ struct Backend {
 
 extern const Backend cpu_backend;
 
-// That of the library's targets whose devices are of this type; null: it has none. The CPU's is always there.
+// The backend of the library's targets for devices of this type; null: it has none. The CPU's is always there.
 const Backend* backend_of(int32_t device_type);
 // "cpu", "cuda:1", "of DLPack type 99". Writes to `buffer`, and returns it.
 const char* device_text(Device device, char* buffer, size_t capacity);

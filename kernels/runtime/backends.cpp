@@ -6,7 +6,7 @@
 namespace tilekiln {
 namespace {
 
-// What DLPack's numbers stand for; null for those that nobody has met.
+// The name of a DLPack device type; null for those that no target or framework here has.
 const char* type_name(int32_t type) {
   switch (type) {
     case 2:

@@ -1,4 +1,4 @@
-// What the generated checks of arguments (generated/operators/*.h) call, whatever the operator.
+// Functions that the generated checks of arguments (generated/operators/*.h) of every operator call.
 #pragma once
 #include <initializer_list>
 

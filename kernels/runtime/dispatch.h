@@ -47,7 +47,7 @@ class Dispatcher {
   [[nodiscard]] tilekiln_status sound() const;
   // The best instance for a problem; {} when there is none.
   Choice find(const Query& query) const;
-  // What find would do with one of the family (index into Family::instance_of) for this problem.
+  // Why find, which made this choice, passed over an instance of the family (index into Family::instance_of).
   Refusal judge(const Query& query, uint32_t ref, const Choice& choice) const;
   // The instance of that number, whatever the problem; the row is null when it is of another family.
   Choice at(int64_t instance) const;
@@ -71,8 +71,8 @@ class Dispatcher {
     return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
   }
   int integer_count() const { return integer_count_; }
-  // What a row holds beyond a problem, summed over the axes that hold problems up to their value; negative where it is
-  // too small.
+  // How far a row's values exceed a problem's, summed over the axes that hold problems up to their value; negative
+  // where the row is too small.
   int64_t waste(const Query& query, const Row& row) const;
 
  private:
@@ -87,8 +87,8 @@ class Dispatcher {
     bool equal;
     int64_t most;  // what a problem's value is cut to; no row has it
   };
-  // What the choice looks at, close together: the rows of one group lie in as many units as it has integers and
-  // targets, and reading them there cost 150 ns a lookup.
+  // The fields by which an instance is chosen, close together: the rows of one group lie in as many units as it has
+  // integers and targets, and reading them there cost 150 ns a lookup.
   struct Entry {
     uint64_t integers;
     uint32_t held;  // the sum over the axes that hold problems up to their value
@@ -109,7 +109,7 @@ class Dispatcher {
   Refusal compare(const Query& query, const Entry& a, const Entry& b) const;
   // 0: made for these sizes; 1: for any; 2: for others.
   static int preference(const Query& query, const Algorithm& how);
-  // What the tile of an algorithm costs, and the tile: the larger is better where the costs are equal.
+  // The cost of an algorithm's tile for a problem, and its size: of equal costs the larger tile is better.
   struct Fitted { double cost, tile; };
   Fitted fitted(const Query& query, const Algorithm& how) const;
   // Whether two entries of equal integers differ for no problem but in their target and rank.

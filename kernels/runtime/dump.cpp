@@ -218,7 +218,7 @@ void write_call(Text& text, const char* name, const tilekiln_operator& table, co
              1e-6 * static_cast<double>(asked.dump_bytes));
     return;
   }
-  // What a stream has to do before may make an input.
+  // Earlier work of the stream may still be making an input: it is waited for.
   uint64_t mark = 0;
   int32_t passed = 0;
   tilekiln_stream* const stream = stream_of(table, args);

@@ -91,7 +91,7 @@ class Entry {
     }
   }
 
-  // What `ask` says of a call that has its instances.
+  // Writes the number that `ask` gives of a call whose arguments are checked and whose instances are chosen.
   template <class Number>
   tilekiln_status number(const Args* args, const char* name, Number* to,
                          tilekiln_status (*ask)(const Call&, Number*)) const {

@@ -1,4 +1,4 @@
-// What the environment says, read once, at the first call that needs it.
+// The environment variables that the library obeys, read once, at the first call that needs one.
 #pragma once
 #include "kernels/runtime/status.h"
 
@@ -7,7 +7,7 @@ namespace tilekiln {
 // The most threads one call may use: a bound on what a typing error can start.
 constexpr int max_threads = 1024;
 
-// What is told besides a line a call: refusals in full, or the threads of each stage.
+// How much is logged: nothing; a line a call; beside it refusals in full; beside it the threads of each stage.
 enum class LogLevel : int8_t { off, calls, refusals, stages };
 
 struct Environment {

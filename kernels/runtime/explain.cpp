@@ -33,7 +33,7 @@ void add_value(Text& text, const Axis& axis, uint64_t code) {
   }
 }
 
-// What `values` has of the integer axes: of a problem, or of an instance.
+// A signature as axis=value pairs. `values` holds the integer axes, of a problem or of an instance; `codes` the others.
 void add_selection(Text& text, const Family& family, uint64_t codes, const int64_t* values) {
   for (uint32_t i = 0; i < family.axis_count; ++i) {
     const Axis& axis = family.axes[i];
@@ -291,7 +291,7 @@ void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
   }
 }
 
-// What the library's targets refuse by rules of their own. True when each of them does: another build of it is no help.
+// The targets' own rules that forbid the problem. True when every target has one, so that no other build helps.
 bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
   const Table& table = dispatcher.table();
   const Family& family = dispatcher.family();
@@ -307,7 +307,7 @@ bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& 
   return every;
 }
 
-// What tells tiles apart: the sizes that they cover.
+// The sizes that an algorithm's tile covers, by which tiles are compared.
 void add_fitted(Text& text, const Family& family) {
   for (uint32_t i = 0; i < family.fit_count; ++i)
     text.add("%s%s", i == 0 ? "" : " and ", family.sizes[family.fits[i].size]);

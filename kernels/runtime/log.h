@@ -1,4 +1,4 @@
-// Where the library tells what it does, for who asks by environment variables.
+// The library's log of what it does, which TILEKILN_LOG and its relatives ask for.
 #pragma once
 #include <time.h>
 
@@ -10,7 +10,7 @@ namespace tilekiln {
 
 // This thread's number as the system counts them.
 long thread_number();
-// What a line begins with: the local time of day, the process, a thread.
+// Adds the head of a line: the local time of day, the process, a thread.
 void add_log_head(Text& text, const timespec& at, long thread);
 // Adds lines to TILEKILN_LOG_FILE, or to stderr where it names none. `text` ends with a newline, and is written at once, so
 // that lines of several threads and processes do not mix.

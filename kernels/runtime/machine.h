@@ -1,4 +1,4 @@
-// Which of a library's targets a device has and may run.
+// The targets of a library that a device has and may run.
 #pragma once
 #include "kernels/runtime/query.h"
 #include "kernels/runtime/status.h"
@@ -33,10 +33,10 @@ class Machine {
   // The best usable target; null when there is none.
   const Target* best() const { return best_; }
   Device device() const { return device_; }
-  // What limits the choice: the variable, "" for nothing, and its word.
+  // The variable that limits the choice, and its word; the word is "" where nothing limits it.
   const char* limit_name() const { return by_name_ ? "TILEKILN_TARGET" : "TILEKILN_ISA"; }
   const char* limit_word() const { return limit_; }
-  // What the limiting variable calls a target.
+  // A target's name in the words of that variable: TILEKILN_TARGET names targets, TILEKILN_ISA their ISAs.
   const char* word(const Target& target) const { return by_name_ || *target.isa == 0 ? target.name : target.isa; }
 
  private:

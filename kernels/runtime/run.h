@@ -1,4 +1,4 @@
-// Where a call runs: on which device, and in which threads of the host.
+// The place of a call's work: its device and stream, and the threads of the host.
 #pragma once
 #include "kernels/runtime/query.h"
 #include "tilekiln/tilekiln.h"

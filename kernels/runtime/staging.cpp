@@ -108,7 +108,7 @@ void release_plain(void*, void* memory, size_t) { free(memory); }
 constexpr tilekiln_staging_allocator plain = {sizeof(tilekiln_staging_allocator), allocate_plain, release_plain,
                                               nullptr};
 
-// That of the process; made anew in a forked child, where the thread does not exist.
+// The releaser of this process; made anew in a forked child, where the parent's thread does not exist.
 PinnedHostReleaser& pinned_host_releaser() {
   watch_forks();
   OfProcess* known = of_process.load(std::memory_order_acquire);

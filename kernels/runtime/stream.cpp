@@ -18,7 +18,8 @@ namespace {
 
 constexpr uint64_t live = 0x6d61657274736b74;  // a stream starts with it until it is destroyed
 
-// What a fork leaves behind in the child is not even destroyed: its locks may be held by threads that do not exist there.
+// Tasks of one stream and the thread that runs them. A forked child leaves its parent's queue as it is, not even
+// destroyed: its locks may be held by threads that do not exist there.
 struct Queue {
   const uint32_t forks = fork_count();
   std::mutex mutex;

@@ -21,7 +21,7 @@ void enqueue(tilekiln_stream& stream, StreamTask* task);
 // Whether the steps of `run`, whose device is known, may go to a stream that was checked; where they go one by one, run->native
 // says it.
 [[nodiscard]] tilekiln_status check_stream_of(const tilekiln_stream& stream, Run* run);
-// What the backend of a call knows the stream by: the wrapped one, or the host's queue itself.
+// The stream as the backend of a call takes it: the wrapped one, or the host's queue itself.
 void* native_of(tilekiln_stream& stream);
 
 }  // namespace tilekiln

@@ -1,4 +1,4 @@
-// What the generator writes for one library, and the runtime reads: the plan as tables. Everything is constant data.
+// The plan of one library as tables, which the generator writes and the runtime reads. Everything is constant data.
 #pragma once
 #include <stdint.h>
 

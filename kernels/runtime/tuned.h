@@ -17,7 +17,7 @@ extern std::atomic<const TunedCalls*> tuned_calls;
 // of it, where there is nothing or the caller has chosen otherwise.
 bool take_tuned(const char* name, const void* args, void* own, size_t bytes);
 
-// What identifies a call: everything of it that decides how long it takes, but the values in arrays and of floats.
+// A call's digest: a hash of everything that decides how long it takes, but the values in arrays and of floats.
 uint64_t call_digest(const tilekiln_operator& of, const void* args);
 
 }  // namespace tilekiln

@@ -18,7 +18,7 @@ class Call {
   const std::string& operator_name() const { return operator_name_; }
   const void* args() const { return args_; }
   size_t bytes() const { return bytes_; }
-  // What was measured for it: for arguments that the struct leaves at 0.
+  // Measured values for arguments that the struct leaves at 0.
   const Settings& settings() const { return settings_; }
   Call told(Settings settings) const {
     Call other = *this;

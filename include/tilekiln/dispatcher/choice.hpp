@@ -1,9 +1,9 @@
-// What steers the choice between kernels that all answer a problem.
+// The order of preference among kernels that all answer a problem.
 //
 // The score of a kernel, lower first: what its capacity wastes (head dims beyond the problem's), its priority in the registry, the
 // declared fit (made for these sizes; the tile whose rows cover the problem with the least waste, a quarter of the problem forgiven; the
 // taller of two that fit alike), the speed of its target, its rank. It is the order of the libraries' own choice
-// (include/tilekiln/runtime/dispatch.h), with priority, which only registries have.
+// (kernels/runtime/dispatch.h), with priority, which only registries have.
 #pragma once
 #include "tilekiln/dispatcher/errors.hpp"
 #include "tilekiln/dispatcher/key.hpp"

@@ -46,7 +46,7 @@ inline std::string_view without_prefix(std::string_view name) {
 
 namespace ck {
 
-// What a word sets, of a table. Throws std::invalid_argument for one that is not there.
+// The entry of a word in a table. Throws std::invalid_argument for a word that is not there.
 template <size_t count>
 const tables::Word& said(const char* name, std::string_view word, const tables::Word (&table)[count]) {
   detail::Words words;
@@ -105,7 +105,7 @@ inline std::string target(std::string_view name) {
   return (name.substr(0, 3) == "gfx" ? "ck-" : "") + std::string(name);
 }
 
-// What an algorithm's word is called among the axes of a family; "" where the family's plan knows nothing of it.
+// The axis of a family that an algorithm's word names; "" for a word that the family's plan has no axis for.
 inline std::string axis(const std::string& family, const std::string& word) {
   const auto find = [&word](const auto& pairs) -> std::string {
     for (const auto& [from, to] : pairs)

@@ -1,4 +1,4 @@
-// What a program declares of a kernel: its signature and its algorithm, setter by setter, in CK's words or in those of the axes.
+// A program's declaration of a kernel: its signature and algorithm, setter by setter, in CK's words or the axes'.
 //
 // A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch, row-major); dtype,
 // head dims and others that are never off must be named. `any` names every value. An algorithm that names nothing is any.
@@ -73,7 +73,7 @@ class Signature {
   const std::string& fault() const { return fault_; }
 
  private:
-  // What yes of a word means for the axis dropout of the backward's families; of others, `elsewhere`.
+  // The value of the axis dropout for yes of a word, in the backward's families; in others, `elsewhere`.
   Value backward_dropout(std::string_view word, Value elsewhere) const {
     for (const auto& [name, value] : tables::backward_dropout)
       if (name == word && ck::is_backward(family_)) return Value(value);
@@ -120,7 +120,7 @@ class Algorithm {
   Algorithm& wave_m1(int64_t waves) { return put("wave_m1", waves); }
   Algorithm& wave_n1(int64_t waves) { return put("wave_n1", waves); }
   Algorithm& wave_k1(int64_t waves) { return put("wave_k1", waves); }
-  // What one wave multiplies at once: 3, 6 or 9 numbers.
+  // Rows, columns and depth that one wave multiplies at once, of 1, 2 or 3 products: 3, 6 or 9 numbers.
   Algorithm& warp(const std::vector<int64_t>& sizes) { return shape("warp_", sizes); }
   Algorithm& warp_m0(int64_t size) { return put("warp_m0", size); }
   Algorithm& warp_n0(int64_t size) { return put("warp_n0", size); }
@@ -129,7 +129,7 @@ class Algorithm {
   Algorithm& warp_n1(int64_t size) { return put("warp_n1", size); }
   Algorithm& warp_k1(int64_t size) { return put("warp_k1", size); }
   Algorithm& pipeline(std::string_view name) { return set("pipeline", name); }
-  // Which sizes may be ragged: seqlen_q, seqlen_k, hdim_q, hdim_v.
+  // Whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile.
   Algorithm& padding(bool s, bool sk, bool d, bool dv) {
     return set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv);
   }

@@ -18,7 +18,7 @@ class Dispatcher {
   explicit Dispatcher(Registry& registry = Registry::instance(), std::string target = "")
       : registry_(registry), target_(std::move(target)) {}
 
-  // What an operator's stages are. Those of every library that is added are known.
+  // Sets the stages of an operator. add_library sets those of its library.
   Dispatcher& add_operator(const std::string& name, Stages stages) {
     operators_[name] = std::move(stages);
     return *this;

@@ -1,4 +1,4 @@
-// What the dispatcher throws.
+// Errors of the dispatcher.
 #pragma once
 #include <stdexcept>
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace tilekiln::dispatcher {
 
-// What a field of a problem is to the choice.
+// The part that a field of a problem plays in the choice of a kernel.
 enum class Role : uint8_t {
   signature,  // what kernels are made for; one that a kernel does not know refuses the problem, unless it is off or as usual
   detail,  // compared where a kernel says it, else for the kernel to read at run time
@@ -26,7 +26,7 @@ class Field {
   uint8_t number() const { return number_; }
   const std::string& name() const { return table().names.text(number_); }
   Role role() const { return table().roles[number_]; }
-  // What every kernel does that does not speak of the field: mode=batch, v_layout=row.
+  // The value that a kernel takes when its signature does not name the field: mode=batch, v_layout=row.
   Value usual() const { return table().usual[number_]; }
   friend bool operator==(Field a, Field b) { return a.number_ == b.number_; }
   friend bool operator!=(Field a, Field b) { return a.number_ != b.number_; }

@@ -202,7 +202,7 @@ inline std::vector<std::shared_ptr<const Instance>> KernelSet::of(const Library:
   std::vector<char> taken(all.size());
   std::set<std::string> stages;
   for (const Declaration& one : declarations_) {
-    // What is for another machine is for another library.
+    // A declaration for a target that this library lacks is another library's, and counts as met.
     bool met = one.target != "any" && std::none_of(all.begin(), all.end(), [&](const auto& instance) {
                  return instance->key().target == one.target;
                });

@@ -9,7 +9,7 @@ namespace tilekiln::dispatcher {
 
 struct Key {
   std::string family;
-  // What it says nothing of, it does not know; an axis without a value it answers with any.
+  // The kernel does not know an axis that is not here, and answers any value of one that is here without a value.
   Values signature;
   Values algorithm;  // pipeline, tiles, pads, ...: what callers cannot see
   std::string target;

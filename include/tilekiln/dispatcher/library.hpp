@@ -82,9 +82,9 @@ class Library : public std::enable_shared_from_this<Library> {
     }
     check(of.run(args.data()));
   }
-  // What its calls take from now on where they leave it open (tilekiln_tune). Throws CallError.
+  // Sets what later calls of the library take where they leave it open (tilekiln_tune). Throws CallError.
   void tune(const std::vector<tilekiln_tuned>& choices) const { check(tune_(choices.data(), choices.size())); }
-  // What its receipt pins for this machine, unless TILEKILN_TUNED=no.
+  // The choices that its receipt pins for this machine; none with TILEKILN_TUNED=no.
   const MeasuredTable& pinned() const { return pinned_; }
   // The instance of each stage that the library itself would choose. -1: a stage that the call does not need.
   std::vector<int64_t> find(const Call& call) const {
@@ -327,7 +327,7 @@ inline Problem Library::problem(const Call& call) const {
       const size_t at = word.find('=');
       if (at == std::string::npos) continue;
       const Field field(word.substr(0, at));
-      // What a stage has always, another stage says whether the call asks for it.
+      // A value that every kernel of a stage has says nothing of the call: another stage tells whether it asks for it.
       const auto always = always_.find(family);
       if (always != always_.end() && always->second.has(field) && ordered.size() > 1) continue;
       result.set(field, Value(word.substr(at + 1)));

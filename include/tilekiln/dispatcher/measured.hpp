@@ -1,4 +1,4 @@
-// What was measured to be the fastest for problems on a machine (`tilekiln tune`).
+// Tables of the kernels that were measured to be the fastest for problems on a machine (`tilekiln tune`).
 #pragma once
 #include <map>
 
@@ -7,7 +7,7 @@
 
 namespace tilekiln::dispatcher {
 
-// What a call is told besides its instance, by the names of arguments: num_splits, num_threads.
+// Values for a call besides its instance, by the names of arguments: num_splits, num_threads.
 using Settings = std::map<std::string, int64_t>;
 
 // A kernel that was the fastest: its id, and with which settings.

@@ -74,7 +74,7 @@ class Problem {
       if (name != "operator" && name != "family") text += " " + name + "=" + value.text();
     return text;
   }
-  // What is set, by name.
+  // The fields that are set, by name.
   std::map<std::string, Value> named() const {
     std::map<std::string, Value> result;
     for (uint32_t i = 0; i < count_; ++i)

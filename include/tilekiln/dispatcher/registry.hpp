@@ -127,7 +127,7 @@ class Registry {
     return true;
   }
 
-  // What the choice looks at: as it is now, however the registry changes later.
+  // The index by which kernels are chosen: a snapshot, however the registry changes later.
   std::shared_ptr<const Index> index() const {
     if (auto made = std::atomic_load(&index_)) return made;
     const std::lock_guard lock(mutex_);

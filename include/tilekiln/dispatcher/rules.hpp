@@ -1,4 +1,4 @@
-// What builders of problems ask for, refuse and make of what they were told.
+// Rules of the builders of problems: fields they demand, combinations they refuse, fields they derive.
 // Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; change that.
 #pragma once
 #include "tilekiln/dispatcher/problem.hpp"
@@ -43,7 +43,7 @@ inline const Value word_none("none");
 inline const Value word_same("same");
 inline const Value word_store("store");
 
-// What a ProblemBuilder must be told, and what does not go together.
+// Throws std::invalid_argument for a field that ProblemBuilder lacks, or for fields that do not go together.
 inline void check_ProblemBuilder(const Problem& p) {
   if (p[field_dtype].empty()) refuse("data_type", "not given", "a dtype such as bf16");
   if (p.number(field_hdim_q) <= 0) refuse("hdim_q", "not given", "at least 1");
@@ -59,7 +59,7 @@ inline void check_ProblemBuilder(const Problem& p) {
   if (p[field_store_randval].yes() && p[field_dropout].off()) refuse("store_randval", told(p[field_store_randval], "no"), "no without dropout");
 }
 
-// What becomes of it.
+// Sets the fields that follow from those given.
 inline void finish_ProblemBuilder(Problem& p) {
   if (p[field_operator] == word_fmha_bwd) {
     p.set(field_lse, Value());
@@ -88,7 +88,7 @@ inline void finish_ProblemBuilder(Problem& p) {
   }
 }
 
-// What a GemmSetters must be told, and what does not go together.
+// Throws std::invalid_argument for a field that GemmSetters lacks, or for fields that do not go together.
 inline void check_GemmSetters(const Problem& p) {
   if (p.number(field_m) <= 0) refuse("m", "not given", "at least 1");
   if (p.number(field_n) <= 0) refuse("n", "not given", "at least 1");

@@ -1,4 +1,4 @@
-"""What steers the choice between kernels that all answer a problem.
+"""The order of preference among kernels that all answer a problem.
 
 The score of a kernel, lower first: what its capacity wastes (head dims beyond the problem's), its priority in the
 registry, the declared fit (made for these sizes; the tile whose rows cover the problem with the least waste, a quarter

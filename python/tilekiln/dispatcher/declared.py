@@ -1,4 +1,4 @@
-"""What a program declares of a kernel: its signature and algorithm, setter by setter, in CK's words or the axes'.
+"""A program's declaration of a kernel: its signature and algorithm, setter by setter, in CK's words or the axes'.
 
 A signature names what callers can see. An axis that it does not name is off (no, none) or as usual (mode=batch,
 row-major); dtype, head dims and others that are never off must be named. "any", "*" and -1 name every value. An
@@ -213,7 +213,7 @@ class Algorithm:
         return self._shape("wave", numbers)
 
     def warp(self, *numbers: int) -> Self:
-        """What one wave multiplies at once: 3, 6 or 9 numbers."""
+        """Rows, columns and depth that one wave multiplies at once, of 1, 2 or 3 products: 3, 6 or 9 numbers."""
         return self._shape("warp", numbers)
 
     def _shape(self, kind: str, numbers: tuple[int, ...]) -> Self:
@@ -228,7 +228,7 @@ class Algorithm:
         return self.set("pipeline", name)
 
     def padding(self, s: bool, sk: bool, d: bool, dv: bool) -> Self:
-        """Which sizes may be ragged: seqlen_q, seqlen_k, hdim_q, hdim_v."""
+        """Whether seqlen_q, seqlen_k, hdim_q and hdim_v may be ragged: no multiples of the tile."""
         return self.set("pad_s", s).set("pad_sk", sk).set("pad_d", d).set("pad_dv", dv)
 
     def trload(self, wanted: bool = True) -> Self:

@@ -86,7 +86,7 @@ class Dispatcher:
         self._measured: Mapping[str, Sequence[str | Measured]] = {}
 
     def add_operator(self, name: str, stages: Stages) -> Self:
-        """What an operator's stages are. Those of every library that is added are known."""
+        """Sets the stages of an operator. add_library sets those of its library."""
         self._operators[name] = stages
         return self
 

@@ -147,7 +147,7 @@ def described(library: Library, call: Call) -> tuple[Problem, str]:
             problem.set(asked_by, True)
         for word in words:
             field, _, value = word.partition("=")
-            # What a stage has always, another stage says whether the call asks for it.
+            # A value that every kernel of a stage has says nothing of the call: another stage tells whether it asks.
             if len(lines) == 1 or field not in always.get(family, ()):
                 problem.set(field, value)
     return problem, last.removeprefix("call ")

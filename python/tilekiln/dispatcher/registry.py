@@ -142,7 +142,7 @@ class Registry:
         return True
 
     def index(self) -> Index:
-        """What the choice looks at: as it is now, however the registry changes later."""
+        """The index by which kernels are chosen: a snapshot, however the registry changes later."""
         made = self._index
         if made is None:
             with self._lock:
