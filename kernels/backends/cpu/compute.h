@@ -1,4 +1,4 @@
-// What the micro-kernels multiply. A word is 32 bits along the contraction: one fp32, or two bf16.
+// The operand formats of the micro-kernels. A word is 32 bits along the contraction: one fp32, or two bf16.
 #pragma once
 
 #include "kernels/backends/cpu/exp2.h"

@@ -11,7 +11,7 @@ constexpr size_t most_kept = size_t(64) << 20, huge_page = size_t(2) << 20;
 
 enum State { empty, full, busy };
 
-// Whoever makes it busy owns the block. No lock that a fork could leave closed.
+// A place for one kept block, owned by the thread that makes it busy. There is no lock that a fork could leave closed.
 struct Slot {
   Atomic<int> state = empty;
   KeptBlock block;

@@ -10,8 +10,8 @@
 
 namespace tilekiln {
 
-// What a further thread must have to do before it is woken, in multiply-adds. Waking costs 10 to 50 us; a core does
-// 50 to 300 thousand million of them a second.
+// The least work, in multiply-adds, for which a further thread is woken. Waking costs 10 to 50 us; a core does 50 to
+// 300 thousand million multiply-adds a second.
 constexpr double work_per_thread = 4e6;
 
 // Stretches of units that threads begin with.

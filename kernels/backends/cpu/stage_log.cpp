@@ -21,7 +21,7 @@ double microseconds(const timespec& from, const timespec& to) {
   return 1e6 * static_cast<double>(to.tv_sec - from.tv_sec) + 1e-3 * static_cast<double>(to.tv_nsec - from.tv_nsec);
 }
 
-// What one thread ran.
+// The share of one thread in a stage: the units it ran, and the time from its first to its last.
 struct Part {
   long thread;
   timespec begin, end;

@@ -62,7 +62,7 @@ struct Driver {
 // Looked for once in a process.
 const Driver& driver();
 
-// What is known of one device.
+// One device's number, compute capability, multiprocessors and shared memory.
 struct DeviceFacts { int number, major, minor, multiprocessors, shared_bytes; };  // shared_bytes: of a block, at most
 // Null: there is no such device; driver().trouble may say why.
 const DeviceFacts* facts(int device);

@@ -21,22 +21,22 @@ struct KernelLaunch {
   bool together;    // its blocks wait for each other: all are resident at once, or it does not begin
 };
 
-// Where a stage runs.
+// The device and stream that a stage runs on, and the instance chosen for it.
 struct Site {
   Device device;
   NativeStream stream;
   const Choice* choice;
 };
 
-// What targets of this backend offer for one pipeline: checks what only the device demands, fills the row, launches it.
-// A kernel of fixed features has one of its own: {null, its pipeline's, the kernel}.
+// The engine of one pipeline on this backend. `launch` checks what only the device demands, fills the row, launches it.
+// A kernel of fixed features has an Engine of its own: {null, its pipeline's, the kernel}.
 struct Engine {
   tilekiln_status (*launch)(const Site& site, const void* problem);
   const Engine* of = nullptr;
   const Kernel* kernel = nullptr;  // null: `launch` finds one that takes the problem
 };
 
-// What the chosen instance's engine names.
+// The engine of the chosen instance.
 inline const Engine& engine_of(const Site& site) { return *static_cast<const Engine*>(site.choice->engine); }
 
 // Enqueues it; loads the kernel first, when it is new.

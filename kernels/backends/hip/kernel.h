@@ -20,16 +20,16 @@ struct KernelLaunch {
   size_t problem_bytes;
 };
 
-// Where a stage runs.
+// The device and stream that a stage runs on, and the instance chosen for it.
 struct Site {
   Device device;
   NativeStream stream;
   const Choice* choice;
 };
 
-// What targets of this backend offer for one pipeline. `launch` checks what only the device demands, fills the kernel's problem and
+// The engine of one pipeline on this backend. `launch` checks what only the device demands, fills the kernel's problem and
 // launches it; `any` is one of the kernels that the library holds, null for none: a device that loads it runs the target.
-// A kernel of fixed features has one of its own: {null, the kernel, its pipeline's, the kernel}.
+// A kernel of fixed features has an Engine of its own: {null, the kernel, its pipeline's, the kernel}.
 struct Engine {
   tilekiln_status (*launch)(const Site& site, const void* problem);
   const Kernel* (*any)();
@@ -37,7 +37,7 @@ struct Engine {
   const Kernel* kernel = nullptr;  // null: `launch` finds one that takes the problem
 };
 
-// What the chosen instance's engine names.
+// The engine of the chosen instance.
 inline const Engine& engine_of(const Site& site) { return *static_cast<const Engine*>(site.choice->engine); }
 
 // Enqueues it; loads the kernel first, when it is new.

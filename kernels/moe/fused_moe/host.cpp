@@ -96,7 +96,7 @@ tilekiln_status check_packed(const Args& args, Call& call) {
   return call.signature.weights == Weights::same ? TILEKILN_OK : check_scales(args, call);
 }
 
-// What lies beside panels of a matrix of n columns, k rows, for every expert.
+// Sets the packed weight of n columns and k rows, in panels for each expert, and its scales.
 void fill_packed(const Array& b, const Array& scale, i64 n, i64 k, Grouped* to) {
   to->product.n = static_cast<int>(n);
   to->product.k = static_cast<int>(k);
@@ -270,7 +270,7 @@ struct Quantised {
   int* sums;
 };
 
-// What lies in the memory of a call.
+// The parts of a call's workspace, and its size in bytes.
 struct Work {
   Work(char* memory, const Experts& call)
       : Work(moe::Parts(memory), call, i64{call.tokens} * call.topk, call.gate.product.n,

@@ -1,5 +1,5 @@
-// Which rows belong to which expert, found in one pass over the ids of a call. Rows are numbered expert after expert, within one by
-// token, and slots of a token by what is summed first.
+// The rows of each expert, sorted by the ids of a call. Rows are numbered expert after expert, within an expert by token and slot;
+// those of a token are summed in that order.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -6,7 +6,7 @@ namespace tilekiln::op::batched_transpose {
 
 namespace {
 
-// Where dimension d of y comes from: of matrices, of images with channels first, and last.
+// The dimension of x that becomes dimension d of y: of matrices, of images with channels first, and last.
 const int* order(const Args& args, int ndim) {
   static constexpr int matrices[] = {0, 2, 1}, first[] = {0, 2, 3, 1}, last[] = {0, 3, 1, 2};
   return ndim == 3 ? matrices : args.layout == 0 ? first : last;

@@ -6,7 +6,7 @@ namespace tilekiln::op::permute {
 
 namespace {
 
-// Where dimension d of y comes from.
+// Sets from[d], the dimension of x that becomes dimension d of y; without axes, they are reversed.
 tilekiln_status order(const Args& args, int ndim, int* from) {
   for (int i = 0; i < ndim; ++i) from[i] = ndim - 1 - i;
   if (args.axes.count == 0) return TILEKILN_OK;
