@@ -1,4 +1,4 @@
-// What the receipt pytorch has: 16-bit, elementwise bias, neither soft cap nor scales.
+// Problems that the receipt pytorch answers: 16-bit, elementwise bias, neither soft cap nor scales.
 #include "receipts.hpp"
 
 using namespace example;

@@ -1,4 +1,4 @@
-// What the receipt flash has: no bias or alibi, soft cap, split-KV.
+// Problems that the receipt flash answers: no bias or alibi, soft cap, split-KV.
 #include "receipts.hpp"
 
 using namespace example;

@@ -1,4 +1,4 @@
-// What the receipts of aiter have: by mode, with fp8.
+// Problems that the receipts of aiter answer: by mode, with fp8.
 #include "receipts.hpp"
 
 using namespace example;

@@ -1,4 +1,4 @@
-// What the receipts for fp32 and for fp8 have.
+// Problems that the receipts for fp32 and for fp8 answer.
 #include "receipts.hpp"
 
 using namespace example;

@@ -1,4 +1,4 @@
-// Which features have a kernel here, as a table of plans.
+// A table of features: whether a kernel here has each.
 #include "example.hpp"
 
 using namespace example;

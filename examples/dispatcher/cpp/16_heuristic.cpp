@@ -23,7 +23,7 @@ int main(int count, char** words) {
     return problem.number("seqlen_q") <= 16 ? by_pipeline["dlanes"] : by_pipeline["qlanes"];
   });
   choose("heuristic");
-  // What a heuristic names and does not answer is passed over.
+  // An id that the heuristic names and that answers nothing is passed over.
   session.dispatcher.set_heuristic([](const Problem&) { return std::vector<std::string>{"no such kernel"}; });
   choose("no such kernel");
   return 0;

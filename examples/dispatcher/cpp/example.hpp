@@ -1,4 +1,4 @@
-// What the examples share: their command line, arrays, and attention in double precision to compare with.
+// Shared parts of the examples: their command line, arrays, and attention in double precision to compare with.
 #pragma once
 #include <array>
 #include <cmath>
@@ -142,7 +142,7 @@ class Array {
   std::vector<unsigned char> bytes_;
 };
 
-// What attention is asked for besides its arrays.
+// The options of an attention problem: mask, soft cap, bias and sinks.
 struct Asked {
   int64_t left = -1, right = -1;  // the window; causal: right 0
   bool top_left = false;

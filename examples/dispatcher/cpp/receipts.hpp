@@ -1,4 +1,4 @@
-// What a receipt has, as a table of problems: of the examples about receipts.
+// A table of problems and whether a receipt answers each: for the examples about receipts.
 #pragma once
 #include "example.hpp"
 
