@@ -31,7 +31,7 @@ def library(graph: Graph, source: str, name: str, package: str, headers: Sequenc
         except FileNotFoundError:  # of a version from before them
             return None
     tools, variant = graph.request.toolchain, graph.request.variant
-    # Where the package lies is this machine's; what its headers say is in the identity.
+    # The package's place differs between machines and is unsigned; the contents of its headers are in the identity.
     place = f"-isystem{include}"
     path = f"{variant.python_directory}/{name}"
     compile_ = tools.compile(graph.at(source), "rows", [graph.at("include")])[:-2]

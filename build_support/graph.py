@@ -70,7 +70,7 @@ class Graph:
         )
         place = self.env.Dir(self.node_path(request.variant.directory)).abspath
         self.env["JOURNAL"] = self.journal = journal.Journal(place, not request.dry)
-        # What jobs took when they were last made.
+        # CPU time and memory of each job when it was last made.
         self.known = measured.read(place)
         self.compiled: list[dict[str, object]] = []  # entries of compile_commands.json
         self.made: list[Any] = []  # every node that a job makes

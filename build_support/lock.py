@@ -53,7 +53,7 @@ def _locked(directory: str) -> int:
             owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
             console.block(f"waiting: another build is at work in {directory} (process {owner})")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Whoever had it may have removed the directory (-c) meanwhile.
+        # The build that held the lock may have removed the directory (-c) meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor

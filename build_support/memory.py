@@ -25,7 +25,7 @@ UNMEASURED = {
     "runtime": {"release": 0.15e9, "debug": 0.15e9, "sanitize": 0.25e9, "thread": 0.25e9},
     "rows": {"release": 0.05e9, "debug": 0.05e9, "sanitize": 0.1e9, "thread": 0.1e9},
 }
-# What compilers, assemblers and linkers say when memory ends before the kernel steps in.
+# Messages of compilers, assemblers and linkers that run out of memory before the kernel steps in.
 _SAID = re.compile(
     # A line of its own, not one of the source that an error shows.
     rb"^(?! )[^|\n]*(?:out of memory|memory exhausted|Cannot allocate memory|terminate called .*std::bad_alloc"

@@ -214,7 +214,7 @@ def binding(graph: Graph) -> Any:
         f'-DTILEKILN_VERSION="{tree(graph.env.Dir(graph.node_path(".")).abspath).version}"',
     ]
     command += [f"-I{graph.at('include')}", *map(graph.at, written)]
-    # Where Python and NumPy lie is this machine's; what they are is in the identity.
+    # The places of Python and NumPy differ between machines; their versions are in the identity.
     places = [f"-I{sysconfig.get_paths()['include']}", f"-I{numpy_include}"]
     identity = f"{tools.identity}\n{sys.version}\n{numpy_identity}"
     graph.compiled.append({"file": graph.at(written[0]), "output": graph.at(target), "arguments": [*command, *places]})

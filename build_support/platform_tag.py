@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable
 
 SYSTEM_LIBRARIES = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libdl.so.2", "libpthread.so.0")
-# What a distribution with glibc 2.N has at least, after manylinux (PEP 600): N, GLIBCXX_3.4.x, CXXABI_1.3.x, GCC_x.
+# The least versions beside glibc 2.N in distributions, by manylinux (PEP 600): N, GLIBCXX_3.4.x, CXXABI_1.3.x, GCC_x.
 COMPANIONS = (
     (5, 8, 1, 4),
     (12, 13, 3, 4),

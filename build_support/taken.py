@@ -19,7 +19,7 @@ from .request import Request
 if TYPE_CHECKING:
     from .install import Place
 
-# What copies and removes is imported where it is asked for: a build does not wait for it.
+# Modules that copy and remove files are imported by the functions that need them: a build does not wait for them.
 
 
 def answer(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry: bool) -> int | None:

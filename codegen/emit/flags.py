@@ -17,12 +17,12 @@ ENGINE = ["-fno-math-errno", "-ffp-contract=fast"]
 SOUND_CLANG = 19
 OLD_CLANG_ENGINE = ["-mllvm", "-disable-vector-combine"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
-# What a host may have turned on for all its files and ours cannot bear: link-time code is no object that objcopy
-# could hide symbols of, and kernels count on infinities. Its warnings are for its own code.
+# These undo flags that a host sets for all its files and ours cannot bear: objcopy could hide no symbols of link-time
+# code, which is no object, and kernels count on infinities. The host's warnings are for its own code.
 AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
 
 EXPORTS = "kernels/runtime/exports.map"
-# Where sources find headers, from the root: public ones, and "kernels/..." beside the sources.
+# Include directories, from the root: of public headers, and of "kernels/..." beside the sources.
 HEADERS = ["include", "."]
 
 

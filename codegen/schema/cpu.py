@@ -15,7 +15,7 @@ LEVELS: dict[str, tuple[str, ...]] = {
         *("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
     ),
 }
-# Where /proc/cpuinfo spells a feature differently; the levels also hold features that only it names.
+# Features that /proc/cpuinfo spells differently, then those of the levels that it names and cpuid's words do not.
 _CPUINFO = {
     "sse4.2": "sse4_2",
     "bmi": "bmi1",

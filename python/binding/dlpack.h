@@ -42,8 +42,8 @@ typedef struct DLManagedTensorVersioned {
   DLTensor dl_tensor;
 } DLManagedTensorVersioned;
 
-/* What a type offers as the capsule "dlpack_exchange_api" in its attribute __dlpack_c_exchange_api__. Functions that
- * return int return 0, or -1 with a Python exception set (the allocator: with SetError called). */
+/* The table of functions that a type offers as the capsule "dlpack_exchange_api" in its attribute __dlpack_c_exchange_api__.
+* Functions that return int return 0, or -1 with a Python exception set (the allocator: with SetError called). */
 typedef struct DLPackExchangeAPI {
   DLPackVersion version;
   struct DLPackExchangeAPI* previous; /* an older major version, or null */

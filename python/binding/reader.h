@@ -11,7 +11,7 @@
 
 enum { MAX_ARGUMENTS = 64, MAX_ARRAYS = 32, MAX_POINTERS = 4, MAX_ARGS = 640 };
 
-/* What calling an operator's function does. */
+/* The work of an operator's function: a run of the call, or a question about it. */
 typedef enum { DO_RUN, DO_FIND, DO_WHY, DO_DESCRIBE, DO_NUMBER } Doing;
 
 /* One function of one operator: what its PyCFunction is bound to. */
@@ -139,7 +139,7 @@ static inline int read_scalar(OperatorCall* call, const tilekiln_argument* argum
 
 /* ---- results: which are asked for ------------------------------------------------------------------------------------ */
 
-/* Which results are returned. An array argument may be True, which asks for a new one, or False. */
+/* Reads which results the call returns. An array argument may be True, which asks for a new one, or False. */
 static inline int read_asks(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
   uint32_t needing = 0; /* bit r: result r is asked for, and needs another argument or another result */
@@ -242,7 +242,7 @@ static inline int find_form(OperatorCall* call) {
   return 0;
 }
 
-/* What a result may be where the array that it follows has a dtype; null: that dtype. */
+/* The dtypes that a result may have when the array that it follows is of dtype `like`; null: that dtype alone. */
 static inline const int32_t* result_choices(const tilekiln_result* result, int32_t like) {
   for (const tilekiln_choice* choice = result->choices; choice->when; ++choice)
     if (choice->when == like) return choice->dtypes;
@@ -294,7 +294,7 @@ static inline int32_t result_dtype(OperatorCall* call, const tilekiln_result* re
   return choices ? choices[0] : like;
 }
 
-/* Where a length stands is known, but not that the array there is given and has that many dimensions. */
+/* The length at a place; -1 where the array is not given or has too few dimensions. */
 static inline int64_t length_at(const OperatorCall* call, tilekiln_place place) {
   const int array = place >> 4, index = place & 15;
   return (call->present >> array & 1) && index < call->tensor[array].ndim ? call->tensor[array].shape[index] : -1;

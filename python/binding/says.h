@@ -1,4 +1,4 @@
-/* What help() says of the functions beside each operator's own, whose page the library brings. */
+/* Docstrings of the functions beside each operator's own, whose docstring the library brings. */
 #ifndef TILEKILN_BINDING_SAYS_H
 #define TILEKILN_BINDING_SAYS_H
 

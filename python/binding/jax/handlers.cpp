@@ -51,7 +51,7 @@ bool resolve(void* handle, const char* name, Function& function) {
 
 /* ---- operands ------------------------------------------------------------------------------------------------------- */
 
-/* What went wrong, as a sentence; XLA makes an exception of it. */
+/* An error with its sentence; XLA makes an exception of it. */
 struct Failure { ffi::Error error; };
 
 [[noreturn]] void fail(std::string sentence) { throw Failure{ffi::Error::InvalidArgument(std::move(sentence))}; }

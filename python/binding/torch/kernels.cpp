@@ -420,7 +420,7 @@ __attribute__((visibility("default"))) int tilekiln_torch_teach(const char* name
   return put(served, attention, look, path);
 }
 
-/* Which library serves what is asked anew. */
+/* Forgets which libraries serve which looks: Python is asked anew. */
 __attribute__((visibility("default"))) void tilekiln_torch_forget() { served.forget(); }
 
 /* Is it known whether autograd watches a tensor? */

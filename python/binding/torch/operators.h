@@ -194,7 +194,7 @@ struct Call {
     return true;
   }
 
-  /* What has no field asks for a result, or is for the derivative alone. */
+  /* A flag without a field of its own asks for a result, or is for the derivative alone. */
   bool take_flag(int i, bool value) {
     if (i < 0) return true;
     said |= uint64_t(1) << i;
@@ -248,7 +248,7 @@ struct Call {
     return false;
   }
 
-  /* Which results the call makes; false where Python must say why not. */
+  /* Finds the results that are asked for; false where one needs an argument that is not given: Python says so. */
   bool find_asked() {
     for (int r = 0; r < table->result_count; ++r) {
       const tilekiln_result& one = table->results[r];

@@ -1,4 +1,4 @@
-/* Which library serves which look of a call: what Python chose, once. Reading takes no lock; what is replaced is not freed. */
+/* The library for each look of a call, as Python chose it once. Reading takes no lock; replaced entries are not freed. */
 #ifndef TILEKILN_TORCH_SERVED_H
 #define TILEKILN_TORCH_SERVED_H
 
@@ -6,7 +6,7 @@
 
 namespace tilekiln::torch {
 
-/* What the choice of a library goes by. */
+/* The look of a call: the properties by which its library is chosen. */
 struct Look {
   int64_t operator_ = -1, given = 0, dtype = 0, ndim = 0, last = 0, other_last = 0;
   bool operator==(const Look& o) const {
@@ -52,7 +52,7 @@ inline Served served;
 /* Backward passes come after their forward, when libraries may have been forgotten. */
 inline Served served_backward;
 
-/* What the last call of this thread lacked, which Python may teach. */
+/* The look of this thread's last call that no library served; Python may choose one and put it. */
 inline thread_local Look missed;
 
 }  // namespace tilekiln::torch

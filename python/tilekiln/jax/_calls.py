@@ -34,7 +34,7 @@ def attention(options: Options, return_lse: bool, arrays: Arrays) -> tuple[Any, 
 
 def _forward(options: Options, return_lse: bool, arrays: Arrays) -> tuple[tuple[Any, Any], Any]:
     plain = {name: array.value for name, array in arrays.items()}
-    # Which gradients are wanted is kept in the shape of the tree, where it stays a plain value.
+    # The names of the gradients wanted, as keys of a dict: the structure of a pytree stays a plain value under tracing.
     wanted = {name: () for name, array in arrays.items() if array.perturbed}
     out, lse = attention(options, True, plain)
     return (out, lse if return_lse else None), (plain, out, lse, wanted)

@@ -83,7 +83,7 @@ def cross_entropy(
 def excess(made: Any, right: Losses) -> float:
     """made: (loss, lse). The largest error over its bound; at most 1 is right."""
     loss, lse = made
-    # What lies near infinity may be on either side of it: logits are far from there.
+    # Values near the overflow of fp32 could round to either side of it; the logits tested are far from there.
     return max(rows.excess(loss, right.loss, right.loss_error), rows.excess(lse, right.lse, right.lse_error))
 
 

@@ -262,7 +262,7 @@ def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: b
 
 
 def forget() -> None:
-    """Which library serves what is asked anew."""
+    """Forgets which libraries serve which looks: they are chosen anew."""
     if library is not None:
         library.tilekiln_torch_forget()
 

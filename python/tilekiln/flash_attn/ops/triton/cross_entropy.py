@@ -101,7 +101,7 @@ class CrossEntropyLoss(torch.autograd.Function):
         here = used & (place >= 0) & (place < classes)
         place = place.where(here, 0).long()
         lse = torch.empty(rows) if precomputed_lse is None or not given else precomputed_lse.float()
-        # What the sum over processes makes the loss less its lse and z_loss.
+        # This process's part of the loss without lse and z_loss: the sum over processes is the whole of it.
         part = (-(1 - smoothing) * logit_scale * logits.gather(1, place[:, None])[:, 0].float()).where(here, 0)
         for some in _slices(logits) if not given or smoothing else ():
             scaled = logits[some].float() * logit_scale
