@@ -1,4 +1,4 @@
-// What the dispatcher in C++ costs, over a library that it is given: thread time, the least of 20 rounds.
+// The cost of the dispatcher in C++ over a library that it is given: thread time, the least of 20 rounds.
 #include <time.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// What the seam costs a launch: units that do next to nothing, through the CPU's backend and called directly, in turn.
+// The cost of the backend's seam for a launch: units that do next to nothing, by the CPU's backend and directly, in turn.
 // Prints the nanoseconds of thread CPU time of both. tools/bench/launch.py builds it and shows the result.
 #include <stdio.h>
 #include <time.h>

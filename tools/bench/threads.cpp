@@ -1,4 +1,4 @@
-// What a second thread costs and brings: the same calls on one thread and on two, in turn. Prints shape, the processor time of the
+// Cost and gain of a second thread: the same calls on one thread and on two, in turn. Prints shape, the processor time of the
 // process on two threads over that on one, and that of one thread over the busiest of the two, which is what the wall clock shows
 // when the machine has nothing else to do. tools/bench/threads.py builds it and shows the result.
 #include <dirent.h>

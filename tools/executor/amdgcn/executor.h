@@ -35,7 +35,7 @@ AMDGCN_API void amdgcn_unload(amdgcn_machine*);
 AMDGCN_API uint64_t amdgcn_block(amdgcn_machine*, void* memory, uint64_t bytes, int defined, int read_only,
                                  const char* name);
 AMDGCN_API void amdgcn_clear(amdgcn_machine*);
-/// Which bytes of the block at an address count as written, one byte each: for memory that outlives a launch.
+/// The bytes of the block at an address that count as written, a byte for each: for memory that outlives a launch.
 AMDGCN_API void amdgcn_set_defined(amdgcn_machine*, uint64_t address, const uint8_t* defined);
 AMDGCN_API void amdgcn_get_defined(const amdgcn_machine*, uint64_t address, uint8_t* defined);
 

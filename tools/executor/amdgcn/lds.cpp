@@ -41,7 +41,7 @@ Lanes addresses(Wave& wave, const Instruction& in, int operand) {
   return copy;
 }
 
-/// Where an access of an instruction begins: `pair` -1 for a single one, else 0 or 1 of two of `stride` elements.
+/// The address at which an access begins: `pair` is -1 for a single one, else 0 or 1 of two of `stride` elements.
 u32 place(const Instruction& in, u32 address, int bytes, int pair, int stride) {
   return address + u32(pair < 0 ? in.offset : (pair ? in.offset1 : in.offset0) * bytes * stride);
 }

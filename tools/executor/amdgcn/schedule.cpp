@@ -43,7 +43,7 @@ void forget(Machine& machine, Wave& wave) {
   wave.scc = wave.scc_defined = false;
 }
 
-/// What the hardware puts into registers before the first instruction: thread numbers in v0, user SGPRs in the order of
+/// Fills registers as the hardware does before the first instruction: thread numbers in v0, user SGPRs in the order of
 /// the kernel descriptor, then the number of the workgroup (gfx12: in trap registers).
 void start_registers(Machine& machine, Wave& wave, const Dispatch& d, const u32 group[3]) {
   const u32 threads = d.threads[0] * d.threads[1] * d.threads[2];

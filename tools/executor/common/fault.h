@@ -1,4 +1,4 @@
-// What ends a load or a launch: a sentence whose first word is its kind.
+// A fault, which ends a load or a launch: a sentence whose first word is its kind.
 #pragma once
 #include <stdexcept>
 

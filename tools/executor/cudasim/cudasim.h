@@ -28,7 +28,7 @@ enum Error : int {
 
 /// Of everything here: one call at a time.
 std::mutex& gate();
-/// What all answer once a kernel has failed, else success.
+/// The error that every function of the driver returns once a kernel has failed; success before.
 int failed_before();
 int fail_for_good();
 /// TILEKILN_CUDASIM_PROCESSORS: of the device, 3 by default, so that persistent kernels take several tiles.

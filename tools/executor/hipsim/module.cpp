@@ -29,7 +29,7 @@ constexpr Architecture kArchitectures[] = {
     {"gfx1100", 0x1100, 0x41}, {"gfx1201", 0x1201, 0x4e},
 };
 
-/// What this device is: TILEKILN_HIPSIM_ARCH, gfx942 without it; nullptr for a name that is none.
+/// The architecture of this device: TILEKILN_HIPSIM_ARCH, gfx942 without it; nullptr for a name that is none.
 const Architecture* architecture() {
   const char* wanted = std::getenv("TILEKILN_HIPSIM_ARCH");
   for (const Architecture& one : kArchitectures)
@@ -65,7 +65,7 @@ template <class T> T at(const std::string& elf, uint64_t offset) {
   return value;
 }
 
-/// What llvm-objdump 22 says of a code object; "" with a sentence on stderr where it cannot be run.
+/// The output of llvm-objdump 22 for a code object; "" with a sentence on stderr where it cannot be run.
 std::string disassembled(const std::string& elf, const char* name) {
   char path[] = "/tmp/hipsim-XXXXXX";
   const int file = mkstemp(path);

@@ -140,7 +140,7 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-/// What this warp knows of is known to the async proxy, too.
+/// Makes all that this warp has seen known to the async proxy, too.
 Step proxy_fence(Machine&, Warp& warp, const Instruction&, u32) {
   warp.proxied.join(warp.seen);
   warp.seen.at[warp.number]++;

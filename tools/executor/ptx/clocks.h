@@ -1,4 +1,4 @@
-// Who has seen what: vector clocks of warps and mbarriers, and the last accesses of every granule of shared memory.
+// Causality order: vector clocks of warps and mbarriers, and the last accesses of every granule of shared memory.
 //
 // PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only
 // behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known. Within a warp a lane
@@ -24,7 +24,7 @@ enum : int {
   AGENTS = FETCHES + MOST_WARPS
 };
 
-/// What is known of the warps of other blocks, by the blocks' numbers: through global memory alone.
+/// Clocks of the warps of other blocks, by the blocks' numbers, as far as global memory has made them known.
 using Blocks = std::map<u32, std::array<u32, MOST_WARPS>>;
 
 struct Clock {

@@ -1,4 +1,4 @@
-// What a decoder asks of one instruction: its modifiers in their order, and what its operands are.
+// Decoding of one instruction: its modifiers in their order, and the kinds and types of its operands.
 // PTX ISA 9.0: "Instruction Operands", "Type Information for Instructions and Operands".
 #include <algorithm>
 #include <map>

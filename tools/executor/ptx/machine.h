@@ -108,7 +108,7 @@ struct Block {
   int left = 0;  // warps
 };
 
-/// Who wrote two bytes of global memory in this launch last.
+/// The last write of this launch to two bytes of global memory.
 struct Written {
   u32 who;    // block * 64 + warp + 1, and whether by an atomic operation; 0: nobody
   u32 epoch;  // of the warp

@@ -287,7 +287,7 @@ class Parser {
     end += bytes;
   }
 
-  /// Which registers belong to wgmma, and who else touches them.
+  /// Finds the registers of wgmma's sums, and marks the other instructions that touch them.
   void finish() {
     auto& is = kernel_->is_product;
     is.assign(kernel_->registers, 0);
@@ -493,7 +493,7 @@ class Parser {
     return made;
   }
   static u64 kParamOffset(u32 offset) { return (1ull << 61) + offset; }
-  /// Where dynamic shared memory begins: behind what the kernel declares.
+  /// The address at which dynamic shared memory begins, behind the arrays that the kernel declares.
   i64 kDynamic(u32 alignment) {
     u32& end = kernel_->shared_bytes;
     end = aligned(std::max(end, u32(kSharedBegin)), alignment);

@@ -109,7 +109,7 @@ struct Module {
 /// Reads PTX. Throws Fault "DECODE: ..." for all that is unknown, quoting the line.
 void parse(Module&, const char* text);
 
-/// What a decoder has of one instruction: takes its modifiers one by one and says what its operands are.
+/// A decoder's view of one instruction: it takes the modifiers one by one and says of what type the operands are.
 class Decode {
  public:
   Decode(Module& module, Kernel& kernel, Instruction& in, std::vector<std::string> words)

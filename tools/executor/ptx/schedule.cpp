@@ -307,7 +307,7 @@ void launch(Machine& machine, const Launch& launch) {
       if (copies) {
         Block* block = copying[random ? machine.random() % copying.size() : 0];
         const size_t which = random ? machine.random() % block->copies.size() : 0;
-        // What leaves lingers: those who do not wait for it run on for long.
+        // A copy out of shared memory lingers, so that warps which do not wait for it run on for long.
         const bool lingers = random && block->copies[which].what == Copy::bulk_out && !can.empty();
         if (!lingers || machine.random() % 16 == 0) perform(machine, *block, which);
       } else if (can.empty()) {

@@ -1,4 +1,4 @@
-// What cuTensorMapEncodeTiled of the emulated driver writes into a CUtensorMap, and tensor copies read: our own encoding.
+// Our own encoding of a CUtensorMap: the emulated driver's cuTensorMapEncodeTiled writes it, and tensor copies read it.
 #pragma once
 #include "formats.h"
 

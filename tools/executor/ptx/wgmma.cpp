@@ -22,7 +22,7 @@ Descriptor described(const Warp& warp, const Instruction& in, u64 bits) {
   return {u32(bits & 0x3fff) << 4, u32(bits >> 16 & 0x3fff) << 4, u32(bits >> 32 & 0x3fff) << 4, int(bits >> 62)};
 }
 
-/// Where 16 bytes of an operand lie: of row `r` (of M or N) from k on, or, of a transposed one, of k from row `r` on.
+/// The address of 16 bytes of an operand: of row `r` (of M or N) from k on, or, of a transposed one, of k from row `r` on.
 u32 chunk(const Descriptor& d, bool transposed, int r, int k, int bytes) {
   static const int spans[] = {16, 128, 64, 32};
   const u32 span = u32(spans[d.swizzle]), per = 16 / u32(bytes);  // elements of a chunk
@@ -141,7 +141,8 @@ template <class Body> void each_read(const Warp& warp, const Product& product, B
   each_chunk(warp, in, product.b, in.b >> 2 & 1, 0, in.a, note);
 }
 
-/// What a product reads too early is no fault by itself: kernels issue products of whatever lies there and never look at the sums.
+/// Begins the reads of shared memory of a product. To read too early taints its sums and is no fault by itself: kernels issue
+/// products of whatever lies there and never look at the sums.
 void begin_reads(Warp& warp, Product& product) {
   each_read(warp, product, [&](u32 at, int, int) {
     check_shared(warp, *product.in, at, 16);
