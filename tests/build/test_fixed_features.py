@@ -79,7 +79,7 @@ def test_built_in_parallel_killed_and_resumed(built_tree, script, binding: Path,
     build.wait(30)
     done = {path: path.stat().st_mtime_ns for path in place.glob("obj/engine/*/fmha_fwd_qlanes_*.o")}
     assert len(done) == 2
-    # What was finished stays; the rest is made, several at a time.
+    # Finished objects stay; the rest is made, several at a time.
     said = built_tree.built(*options)
     assert len([label for label in said.actions("compile") if label.startswith("fixed/")]) == 2
     assert {path: path.stat().st_mtime_ns for path in done} == done

@@ -28,8 +28,8 @@ def loaded(pattern: str) -> list[dict[str, Any]]:
     return [yaml.safe_load(path.read_text()) for path in sorted(ROOT.glob(pattern))]
 
 
-# What there is, read here without codegen: receipts by number, those without one last; targets by
-# device and order; families.
+# The tree's receipts, targets and families, read here without codegen: receipts by number, those without one last;
+# targets by device and order.
 NUMBERED = sorted((file["number"], file["receipt"]) for file in loaded("receipts/*.yaml") if "number" in file)
 UNNUMBERED = [file["receipt"] for file in loaded("receipts/*.yaml") if "number" not in file]
 NUMBERS = [str(number) for number, _ in NUMBERED]

@@ -169,7 +169,7 @@ def test_families_share_engines() -> None:
         assert sorted(symbols) == ENGINES
 
 
-# What a GPU would be: 32-bit offsets, key tiles of 128.
+# A target with the limits of a GPU: 32-bit offsets, key tiles of 128.
 LIMITED = """
 target: cpu-limited
 about: A target to test with.

@@ -20,7 +20,7 @@ from tests.codegen.test_yaml_errors import WORDS
 FWD, AREA = "kernels/attention/fmha_fwd/operator.yaml", "kernels/attention/arguments.yaml"
 GEMM = "kernels/gemm/gemm/operator.yaml"
 
-# What stands there, what a person makes of it (@ is where the error must point), the message.
+# The file, a text in it, the wrong text put in its place (the error must point at @), the message.
 CASES = [
     (
         FWD,

@@ -31,7 +31,7 @@ FLASH, AITER, AITER_BATCH, FP32, FP32_MIN, FP8 = (f"receipts/{name}.yaml" for na
 
 HDIMS = AXES["hdim_q"]
 
-# What stands there, what a person makes of it (@ is where the error must point), the message.
+# The file, a text in it, the wrong text put in its place (the error must point at @), the message.
 CASES = [
     (
         FLASH,

@@ -160,7 +160,7 @@ void which_is_chosen() {
   CHECK_TEXT(chosen(registry, attention(64, 64, 128).build()).c_str(), "narrow, tall tile");
   CHECK_TEXT(chosen(registry, attention(64, 64, 130).build()).c_str(), "narrow, short tile");
   CHECK_TEXT(chosen(registry, attention(64, 64, 1000).build()).c_str(), "narrow, tall tile");
-  // What is made for sizes comes first there, and last elsewhere.
+  // A kernel that is best for some sizes comes first for those, and last for others.
   Choice decode = holding_head_dims();
   decode.best = SizeRule("seqlen_q>=1 seqlen_q<=8");
   put(64, 16, "decode", Priority::normal, decode);

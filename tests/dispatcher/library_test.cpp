@@ -178,7 +178,7 @@ void there_and_back(const Registry& registry, const Library::Pointer& library) {
   CHECK(back.to_json() == json);
   const Problem problem = ProblemBuilder().data_type("bf16").dims(60, 60, 1, 70, 90).nheads(4, 2).build();
   const Entry* const entry = back.index()->select(problem);
-  // What the library holds is the library's again: it can be launched.
+  // An entry read back from JSON is linked to the library's kernel of that id: it can be launched.
   CHECK(entry != nullptr && entry->instance->launches_whole_call());
 }
 

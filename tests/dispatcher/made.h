@@ -3,7 +3,7 @@
 #include "check.h"
 #include "tilekiln/dispatcher.hpp"
 
-// What a statement throws, as text; "" where it does not.
+// The text of the Error that a statement throws; "" when it throws none.
 template <class Error, class Statement>
 std::string thrown(const Statement& statement) {
   try {

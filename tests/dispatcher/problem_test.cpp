@@ -160,7 +160,7 @@ void every_field_of_a_key_is_in_its_id() {
   changed([](Key& other) { other.receipt = "flash"; });
   for (const auto& [field, value] : key.signature) changed([&](Key& other) { other.signature.set(field, 77); });
   for (const auto& [field, value] : key.algorithm) changed([&](Key& other) { other.algorithm.set(field, 77); });
-  // What moves from one half to the other is another key, too.
+  // A field that moves from the algorithm to the signature makes another key, too.
   changed([](Key& other) { other.signature.set("pipeline", "qr"); });
   CHECK(changes > 20);
   CHECK(key.id().compare(0, 20, "fmha_fwd-bf16-64x64-") == 0);

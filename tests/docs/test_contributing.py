@@ -254,7 +254,7 @@ def test_an_operator(scratch: Scratch) -> None:
         scratch.codegen("docs", "--write", "docs/reference")
 
     assert re.search(r"^softmax_", scratch.codegen("list", "norm_default"), re.M)
-    # What it has on a GPU came later, and is no part of the page's walk.
+    # The operator's files for GPUs came later, and are no part of the page's walk.
     backends = ("cuda", "hip")
     on_gpu = [
         *(

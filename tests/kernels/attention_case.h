@@ -1,4 +1,4 @@
-// What the problems of the engine tests of the forward and of the backward share: sizes, layouts, sequences.
+// Shared parts of the problems in the engine tests of the forward and of the backward: sizes, layouts, sequences.
 #pragma once
 
 #include <random>

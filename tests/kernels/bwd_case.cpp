@@ -189,7 +189,7 @@ class Comparison {
   void add(double value, double expected, double size, Kind kind) {
     const double error = value - expected;
     if (!(std::abs(error) < INFINITY)) ++broken_;
-    // What no relative tolerance covers: half of fp16's smallest subnormal, P flushed to 0 far below the row's maximum.
+    // Absolute errors are allowed besides: half of fp16's smallest subnormal; P flushed to 0 far below the row's maximum.
     const double beyond = std::max(0., std::abs(error) - (kind == Kind::fp16 ? 0x1p-25 : 1e-30));
     if (size > 0)
       worst_ = std::max(worst_, beyond / size);
@@ -253,7 +253,7 @@ fmha::BwdProblem problem_of(const BwdCase& t, Dtype dtype, const Arrays& a) {
   return p;
 }
 
-// Where it is marked which tiles of dq_acc hold a sum: [head][split][tile].
+// The marks of the tiles of dq_acc that hold a sum: [head][split][tile].
 unsigned char* begun_of(const BwdCase& t, const Arrays& a, int head, int split) {
   return static_cast<unsigned char*>(a.begun.data()) + (i64(head) * t.nsplits + split) * (t.seqlen_q / 64 + 1);
 }

@@ -30,7 +30,7 @@ Kind output_kind(Dtype dtype) {
 constexpr int kRowPad = 3;  // poisoned elements between rows of out
 constexpr int kScaleBlock = 128;
 
-// What no relative tolerance covers: half of fp16's smallest subnormal; elsewhere P far below the row's maximum may be flushed to 0.
+// Error allowed besides the relative one: half of fp16's smallest subnormal; elsewhere P far below the row's maximum may be flushed to 0.
 double absolute_error(Kind out) { return out == Kind::fp16 ? 0x1p-25 : 1e-30; }
 
 struct Arrays {

@@ -30,14 +30,14 @@ Kinds kinds_of(KvDtype dtype) {
 
 constexpr int kRowPad = 3;  // poisoned elements between rows of out
 
-// What no relative tolerance covers: half of the smallest subnormal of a narrow type.
+// Error allowed besides the relative one: half of the smallest subnormal of a narrow type.
 double absolute_error(Kind out) { return out == Kind::fp16 ? 0x1p-25 : out == Kind::fp8 ? 0x1p-10 : 1e-30; }
 
 float lowest_of(Kind kind) {
   return kind == Kind::fp16 ? -65504.f : kind == Kind::bf16 ? -0x1.fep127f : -0x1.fffffep127f;
 }
 
-// Where things lie. The arithmetic is the border's, written down once more without its code.
+// The place of an element in a cache of each layout. The arithmetic is the border's, written down once more without its code.
 struct Place {
   Cache cache;
   int page_size, heads, capacity, width, vec;

@@ -1,5 +1,5 @@
-// What the engine tests of the forward and of the backward share: sweeps over lengths, mask edges, scales and dropout, and
-// the command line.
+// Shared parts of the engine tests of the forward and of the backward: sweeps over lengths, mask edges, scales and
+// dropout, and the command line.
 //
 //   PROGRAM [TARGET [DTYPE [quick|few [FIRST]]]]   one target (cpu_avx2) or any, one dtype (bf16), a fifth or a 29th of the cases
 // Exit code 77: the target asked for is not linked in, or this machine cannot run it.

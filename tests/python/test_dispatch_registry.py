@@ -211,7 +211,7 @@ def test_plans_of_stages() -> None:
     # A field that is needed only when a problem asks for it.
     when = dispatcher(*made).add_operator("fmha_bwd", Stages(families, families[1], {families[2]: "deterministic"}))
     assert len(when.plan(problem).stages) == 2
-    # What no stage knows is refused by its name.
+    # A field that no stage knows is refused by its name.
     unknown = three.plan(problem.copy().set("qscale", "pertensor"))
     assert (unknown.is_valid, "qscale" in unknown.reason) == (False, True)
     # An empty registry gives a plan without stages.

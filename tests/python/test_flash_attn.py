@@ -86,7 +86,7 @@ def test_signature(interface, name):
     written = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in parameters]
     assert ", ".join(written) == SIGNATURES[name]
     assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    # What ring-flash-attn fills in its calls by; it does not look behind a decorator.
+    # ring-flash-attn fills in its calls by getfullargspec, which does not look behind a decorator.
     assert inspect.getfullargspec(getattr(interface, name)).args == [p.name for p in parameters]
 
 

@@ -125,7 +125,7 @@ def test_matrix(face, case):
     def keys_of(cache: torch.Tensor, b: int) -> torch.Tensor:
         return cache[table[b]].flatten(0, 1)
 
-    # What the cache must hold after, and attention over it.
+    # The cache as it must be after the call, and attention over it.
     after = k_cache.clone(), v_cache.clone()
     expected = []
     for b in range(batch):

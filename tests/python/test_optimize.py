@@ -28,7 +28,7 @@ WHOLE = {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED, "DecoderLayer"
 MIXTURE = {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}
 NARROW = {"head_dim": 16, "intermediate_size": 96}  # less than a panel: projections stay apart
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    # What a model's configuration says besides, and what must become of its modules.
+    # Entries of a model's configuration besides SIZES, and the form that each of its modules must take.
     "Llama": ({}, WHOLE),
     "Mistral": (NARROW | {"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": "silu_and_mul", "Attention": ROTARY}),
     "Qwen2": ({}, WHOLE),

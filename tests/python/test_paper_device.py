@@ -231,7 +231,7 @@ def test_lengths_that_stay_on_the_device(flash: tk.Library) -> None:
         flash.fmha_fwd(*arrays, out=result, stream=stream, **device, **longest)
         gate.set()
     assert np.array_equal(out, result.seen)
-    # What is wrong with them is told when they are read.
+    # Wrong values in them are told when they are read.
     write(ints(0, 60, 50))
     said = r"^cu_seqlens_q: must not decrease, but entry 2 is 50 after 60$"
     with pytest.raises(tk.ArgumentError, match=said):

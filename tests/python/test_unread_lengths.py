@@ -150,7 +150,7 @@ def test_they_are_read_when_the_stream_has_come_to_the_call(name: str, flash: tk
     for name, array in expected.items():
         assert np.array_equal(array.view(np.uint8), results[name].seen.view(np.uint8)), name
         assert np.any(array != case.results[name])
-    # What is wrong with them is told when they are read, before anything is written.
+    # Wrong values in them are told when they are read, before anything is written.
     wrong, says, said = case.wrong
     index[wrong].seen.reshape(-1)[...] = says
     before = {name: paper.seen.copy() for name, paper in results.items()}

@@ -98,7 +98,7 @@ struct Case {
 #define CASE(text, ...) {__LINE__, [](World& w) { __VA_ARGS__; }, text}
 
 const Case cases[] = {
-    // What must be given, and what it must look like.
+    // Arguments that must be given, and their form.
     CASE("args: size was 0, must be 264, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", w.args.size = 0),
     CASE("args: size was 265, must be 264, sizeof(tilekiln_fmha_fwd_args) of ABI 2: start from tilekiln_fmha_fwd_defaults()", ++w.args.size),
     CASE("q: was null, must be given", w.args.q = nullptr),
@@ -268,7 +268,7 @@ const Case cases[] = {
     CASE("alibi_slopes: batch was 3, must be 2, the number of sequences", w.group(); w.args.alibi_slopes = &w.slopes;
          w.slopes = tensor(w.memory[4].data(), TILEKILN_FP32, {3, Hq})),
 
-    // Where to run.
+    // The executor and the stream.
     CASE("executor: size was 0, must be 32, sizeof(tilekiln_executor)", w.args.executor = &w.executor; w.executor.size = 0),
     CASE("executor: parallel_for was null, must be a function", w.args.executor = &w.executor; w.executor.parallel_for = nullptr),
     CASE("executor: max_workers was 0, must be 1 or more", w.args.executor = &w.executor; w.executor.max_workers = 0),
@@ -299,7 +299,7 @@ void run_cases() {
   }
 }
 
-// What looks strange and is right.
+// Calls that look strange and are right.
 void run_good() {
   World w;
   CHECK(tilekiln_fmha_fwd(&w.args) == TILEKILN_OK);

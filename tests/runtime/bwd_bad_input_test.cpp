@@ -1,4 +1,4 @@
-// What fmha_bwd says of wrong arguments, word for word, and that it then has written nothing; the inspection of
+// The errors of fmha_bwd for wrong arguments, word for word, after which nothing is written; the inspection of
 // workspaces.
 #include <functional>
 

@@ -108,7 +108,7 @@ std::vector<std::unique_ptr<BwdProblem>>& problems() {
   if (!made.empty()) return made;
   std::vector<BwdSizes> all = all_cases();
 #if defined(__SANITIZE_THREAD__)
-  // Who runs what does not depend on masks and biases: every fourth case races like the others, in minutes less.
+  // Masks and biases do not change which thread runs which unit: every fourth case races like the others, in minutes less.
   std::vector<BwdSizes> fourth;
   for (size_t i = 0; i < all.size(); i += 4) fourth.push_back(all[i]);
   all = fourth;

@@ -71,8 +71,8 @@ BwdWorkspaceShape group_shape(const GroupVector& v) {
   return shape;
 }
 
-// What a schedule does, worker by worker, against what it must do: each (batch, head, chunk) once, no slot of two
-// workers, no slot at or past nsplits.
+// The jobs of a schedule, worker by worker. Each (batch, head, chunk) must come once, no slot be of two workers or at
+// or past nsplits.
 struct Walked {
   std::map<std::tuple<int, int, int>, int> jobs;   // (batch, head, chunk) -> times
   std::map<std::tuple<int, int, int>, int> owner;  // (batch, head, slot) -> worker

@@ -174,7 +174,7 @@ void tile_fit() {
   CHECK(e.find(query(0, 64, 64, 0, 0, 64)).instance == 0);
 }
 
-// What a target with 32-bit offsets says: this algorithm needs a cache within reach, or pages of a key tile or more.
+// The needs of an algorithm with 32-bit offsets: a cache within reach, or pages of a key tile or more.
 const SizeRange in_reach[] = {{1, INT64_MIN, INT32_MAX}}, whole_pages[] = {{2, 64, INT64_MAX}};
 const SizeClause small_cache[] = {{in_reach, 1}, {whole_pages, 1}};
 const SizeRule small = {"cache_bytes<=2147483647 or page_tokens>=64", small_cache, 2};
@@ -216,7 +216,7 @@ void needs() {
   CHECK_HOLDS(brief(text), "\n  nearest: row_0 needs cache_bytes<=2147483647 or page_tokens>=64\n");
 }
 
-// What an algorithm is best for comes before how its tile fits, and elsewhere those that are for any size do.
+// For the sizes that an algorithm is best for, it comes first, however its tile fits; elsewhere algorithms for any size do.
 void best_sizes() {
   const SizeRange one_to_8[] = {{0, 1, 8}};
   const SizeClause clause[] = {{one_to_8, 1}};

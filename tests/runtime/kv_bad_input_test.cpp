@@ -271,7 +271,7 @@ void run_cases(const Case (&cases)[count], Member member, tilekiln_status (*call
   }
 }
 
-// What looks strange and is right.
+// Calls that look strange and are right.
 void run_good() {
   {  // Entries past the end of a sequence are not read; nor is the row that cache_batch_idx leaves out.
     World w;

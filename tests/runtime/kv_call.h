@@ -1,4 +1,4 @@
-// What the tests of calls over a KV cache share: how a call is run, numbers, and attention of one row by a loop.
+// Shared parts of the tests of calls over a KV cache: how a call is run, numbers, and attention of one row by a loop.
 #pragma once
 #include <math.h>
 

@@ -52,7 +52,7 @@ void ranges() {
   }
 }
 
-// What a target with 32-bit offsets asks: a difference of addresses, so strictly beyond 2^31 - 1 bytes is too far.
+// The reach of 32-bit offsets is a difference of addresses: only strictly beyond 2^31 - 1 bytes is too far.
 void bytes() {
   constexpr int64_t page = 16 * 8 * 128;  // elements
   CHECK(bytes_between(65535, page, 2) == INT32_MAX - 32767 && bytes_between(65536, page, 2) == int64_t(1) << 31);
