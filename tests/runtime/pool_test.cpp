@@ -86,7 +86,7 @@ void units_run_once() {
   }
 }
 
-// Where the threads of a call were, and what they may use.
+// The cores that the threads of a call ran on, and those that its helper may use.
 struct Places {
   pid_t caller = gettid();
   int caller_core = -1;
