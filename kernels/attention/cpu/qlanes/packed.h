@@ -93,7 +93,7 @@ struct HeadBlocks {
     b.fetch_v = {v, v_row * bytes, bytes * hdim_v, keys};
     // A product of V reads a block as often as it has groups of 4 dims. So keys without a place are copied for the tile where their
     // rows would push one another out of L1 (fp32, D = 64, 16 heads: 1.04 in place of 1.14); K is read once.
-    const bool collide = packed.packs_v() && v_row * bytes % kPage == 0;
+    const bool collide = v_row * bytes % kPage == 0;
     if (v_to || load_v || collide) {
       float* const to = v_to ? v_to : b.scratch.v;
       if (v_to && packed.has_v(key, keys))
