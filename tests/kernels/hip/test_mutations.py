@@ -33,8 +33,8 @@ MUTATIONS = {
         "((w.seqlen_q - w.first_query - 1) * p.q_row + p.hdim_q + (w.pack - 1) * int(p.q_head)) * kSize",
         "0x7ffffff0",
     ),
-    "keys past the end are loaded": ("((rows - 1) * m.row_k + m.hdim_q) * kSize", "0x7ffffff0"),
-    "values past the end are loaded": ("((rows - 1) * m.row_v + m.hdim_v) * kSize", "0x7ffffff0"),
+    "keys past the end are loaded": ("((rows - 1) * m.row_k + m.hdim_q) * kKeySize", "0x7ffffff0"),
+    "values past the end are loaded": ("((rows - 1) * m.row_v + m.hdim_v) * kKeySize", "0x7ffffff0"),
     "the last key is off by one": ("last = w.seqlen_k - 1, sinks", "last = w.seqlen_k, sinks"),
     "the diagonal is off by one": ("query.row + shift + p.window_right;", "query.row + shift + p.window_right + 1;"),
     "tiles without a mask begin too early": (
