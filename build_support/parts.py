@@ -67,12 +67,15 @@ class Engines:
         self._objects: dict[tuple[str, str], Any] = {}  # by target and source, or symbol of a kernel
         self._joined: dict[str, Any] = {}  # by path
         self._targets = {name: tree().target(name) for name in {engine.target for engine in self._engines}}
+        of_target = {  # instances by target, whose name theirs end with
+            target.name: [
+                name for source in made.sources for name in source.instances if name.endswith(f"_{target.word}")
+            ]
+            for target in self._targets.values()
+        }
         for engine in self._engines:
             target = self._targets[engine.target]
-            suffix = f"_{target.word}"  # names end with their target
-            names = list(engine.instances) or [
-                name for source in made.sources for name in source.instances if name.endswith(suffix)
-            ]
+            names = list(engine.instances) or of_target[target.name]
             if engine.kernel:
                 self._objects[target.name, engine.symbol] = toolchains.KERNELS[
                     target.backend_.toolchain
