@@ -78,7 +78,7 @@ struct BwdUnit {
 // Elements from one place of a sequence to the next.
 struct BwdSteps { i64 q, k, v, out, dout, lse, dq, dk, dv, dbias, randval, bias, alibi; };
 
-// What a kernel of a device is handed in place of units, the same for each stage.
+// The whole call, which a kernel of a device takes in place of units; the same for each stage.
 struct BwdKernelProblem {
   BwdProblem problem;
   BwdSteps steps;
@@ -94,7 +94,7 @@ struct BwdKernelProblem {
   u64* workspace_bytes;           // not null: nothing is launched, and the bytes of workspace that all stages need are put there
 };
 
-// What one target offers: kernels/attention/fmha_bwd/dq_dk_dv/cpu/qlanes.cpp holds all three stages of a target.
+// The engine of one target: kernels/attention/fmha_bwd/dq_dk_dv/cpu/qlanes.cpp holds all three stages of a target.
 struct BwdEngine {
   // D into problem.delta. Also returns -sum exp(sink - LSE) D over the rows (0 without a sink): this unit's share of d_sink.
   float (*dot_do_o[kDtypes])(const BwdProblem&, const BwdRows&);

@@ -1,4 +1,4 @@
-// What attention calls of every direction have in common on their way from arguments to units.
+// Common parts of attention calls of every direction, on their way from arguments to units.
 #pragma once
 #include "kernels/attention/fwd_engine.h"
 #include "kernels/runtime/array.h"
@@ -33,7 +33,7 @@ struct Sequence {
   i64 first_unit;
 };
 
-// Where the main stage of every operator has these in its Query; static_asserts compare them with the generated headers.
+// Indices in the Query of every operator's main stage; static_asserts compare them with the generated headers.
 constexpr int want_hdim_q = 0, want_hdim_v = 1, size_seqlen_q = 0;
 
 // Block scales of group mode: the blocks there are in q_descale and k_descale.

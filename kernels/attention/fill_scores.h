@@ -5,7 +5,7 @@
 
 namespace tilekiln::fmha {
 
-// Where the random bytes come from and what kept weights are multiplied by; true: there is dropout.
+// Sets the seed and offset of the random bytes and the factor of kept weights; true: there is dropout.
 template <class Problem, class Row>
 bool fill_dropout(const Problem& p, Row* row) {
   if (!p.features.dropout) return false;

@@ -36,7 +36,7 @@ struct KvSequence {
   i64 first_unit, first_combine;
 };
 
-// Where fmha_batch_prefill has these in its Query; the other families have no use for them.
+// Indices in the Query of fmha_batch_prefill; the other families have no use for them.
 constexpr int size_cache_bytes = 1, size_page_tokens = 2;
 
 // The bytes that a base address must reach for `pages` pages, `step` elements from one to the next; INT64_MAX when they
@@ -95,7 +95,7 @@ struct AppendCall : AttentionCall {   // seqlen_q: of q; the sequences are all a
   KvCall attention;  // over the grown cache
 };
 
-// Where the queries and keys of a call are, in the memory of its device, for kernels that find them by themselves; null: as said. Of
+// Places of the queries and keys of a call, in the memory of its device, for kernels that find them by themselves; null: as said. Of
 // numbers that the host has not looked at, a kernel makes something that stays within the arrays.
 struct KvDevicePlaces {
   const int *seqstart_q, *seqlen_q,
@@ -114,7 +114,7 @@ struct KvDevicePlaces {
   bool first_is_start;                     // seqlen_k counts from first_key
 };
 
-// What a kernel of a device is handed in place of units: of the main stage, and of the one that puts its splits together.
+// The whole call, which a kernel of a device takes in place of units: of the main stage, and of the one that combines its splits.
 struct KvKernelProblem {
   KvProblem problem;
   KvSteps steps;
@@ -136,7 +136,7 @@ struct AppendKernelProblem {
   i64 positions;  // that have a row of cos and sin
 };
 
-// What is not known until the stream comes to a call: its scales must be numbers.
+// Checks values that are known only when the stream comes to a call: its scales must be numbers.
 [[nodiscard]] tilekiln_status check_kv_scales(const KvCall& call);
 
 // The longest sequences that a call says: 0 and 0, or of q and of the keys that are attended to.
@@ -154,7 +154,7 @@ struct Longest { int q, k; };
 // Of unread calls whose turn has come: read the arrays, for engines of the host.
 [[nodiscard]] tilekiln_status read_keys(KvCall* call);
 [[nodiscard]] tilekiln_status read_places(AppendCall* call);
-// What an unread call is chosen by: every sequence as long as the longest.
+// Gives an unread call the lengths that it is chosen by: every sequence as long as the longest.
 void set_longest(Longest longest, KvCall* call);
 
 // The instances (see runtime/entry.h): both stages of a call of two, or an error that says which is missing.

@@ -16,7 +16,7 @@ constexpr int kDtypes = 7;
 enum class Bias : unsigned char { none, elementwise, alibi };
 enum class Qscale : unsigned char { none, pertensor, blockscale };
 
-// What an instance was built to do. A feature that is false here is neither read nor paid for.
+// Features that an instance was built with. A feature that is false here is neither read nor paid for.
 struct FwdFeatures {
   Dtype dtype;
   Bias bias;
@@ -67,7 +67,7 @@ struct FwdUnit {
 // Elements from one place of a sequence to the next: its batch index in batch mode, its start in group mode.
 struct FwdSteps { i64 q, k, v, out, lse, randval, bias, alibi, q_descale, k_descale, v_descale; };
 
-// Where the sequences of a call are, in the memory of its device, for kernels that find them by themselves. All null: every one has the
+// Places of the sequences of a call, in the memory of its device, for kernels that find them by themselves. All null: every one has the
 // longest lengths. Of numbers that the host has not looked at, a kernel makes something that stays within the arrays.
 struct DeviceLengths {
   const int *seqstart_q, *seqstart_k;    // (batch + 1), group mode: the first row of each sequence; null: cu_seqlens says it
@@ -77,7 +77,7 @@ struct DeviceLengths {
   const int *scale_start_q, *scale_start_k;  // (batch), group mode with block scales: the first block of each sequence
 };
 
-// What a kernel of a device is handed in place of units.
+// The whole call, which a kernel of a device takes in place of units.
 struct FwdKernelProblem {
   FwdProblem problem;
   FwdSteps steps;
@@ -86,7 +86,7 @@ struct FwdKernelProblem {
   int min_seqlen_q;               // sequences with at most so many queries are left untouched; 0: none
 };
 
-// What one target offers for one pipeline. `tile` never reads or writes outside the rows and keys of the unit;
+// The engine of one target for one pipeline. `tile` never reads or writes outside the rows and keys of the unit;
 // scratch is at least scratch_bytes, aligned to 64, used by one thread at a time; its first 8 bytes are 0 when a call begins in
 // a thread, then what the last unit of the call left there; all else is arbitrary.
 struct FwdEngine {

@@ -29,7 +29,7 @@ enum class KvLayout : unsigned char {
   vectorized,  // vec = 16 bytes. K: [pages, nhead_k, hdim_q / vec, page_size, vec]; V: [pages, nhead_k, page_size / vec, hdim_v, vec]
 };
 
-// Where a cache keeps its keys. Key j of a unit has place p = unit.first_key + j.
+// The layout of a cache. Key j of a unit has place p = unit.first_key + j, and lies at
 //   no pages   k + unit.k_offset + head_k * k_head + p * k_row
 //   linear     k + table[unit.pages_offset + p / page_size] * k_page + head_k * k_head + (p % page_size) * k_row
 //   vectorized k + table[...] * k_page + head_k * k_head + (the rest as the layout says, for hdim_q and hdim_v of this call's cache)
@@ -115,7 +115,7 @@ struct AppendUnit {
   i64 pages_offset, first_key;
 };
 
-// What one target offers for one pipeline. Null where the pipeline or the dtype has no such function.
+// The engine of one target for one pipeline. Null where the pipeline or the dtype has no such function.
 struct KvEngine {
   void (*tile[kKvDtypes])(const KvProblem&, const KvUnit&, void* scratch);  // out in its dtype, lse where features.lse
   void (*split[kKvDtypes])(const KvProblem&, const KvUnit&,

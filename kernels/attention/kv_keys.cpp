@@ -10,7 +10,7 @@ namespace {
 
 using ll = long long;
 
-// Where the keys of a sequence end in its cache, and where the first of them is.
+// The keys of a sequence in its cache: the place of the first, and the end.
 struct Extent { i64 first, end; };
 
 tilekiln_status check_count(const Array& array, i64 i, i64 length, i64 room, const char* room_name) {
@@ -89,7 +89,7 @@ class Keys {
     return s.seqlen_k == 0 ? 0 : (s.first_key + s.seqlen_k + cache_.page_size - 1) / cache_.page_size;
   }
 
-  // Which arrays go together.
+  // Checks which arrays are given together.
   tilekiln_status which() const {
     const Array &seqlen = arrays_.seqlen_k, &cu = arrays_.cu_seqlens_k, &start = arrays_.seqstart_k;
     for (const Array* array : {&arrays_.cache_batch_idx, &arrays_.cache_leftpad}) {

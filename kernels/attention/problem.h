@@ -4,7 +4,7 @@
 
 namespace tilekiln::fmha {
 
-// Where the dimensions of q, k, v, out and their gradients lie, by the dimensions of one of them.
+// The positions of the dimensions in q, k, v, out and their gradients, by the number of dimensions of one of them.
 struct RowLayout {
   bool group;  // no batch: sequences lie one after another
   int seq, head;
@@ -36,7 +36,7 @@ float scale_of(const Args& args, int64_t hdim_q) {
   return args.softmax_scale != nullptr ? *args.softmax_scale : 1 / __builtin_sqrtf(static_cast<float>(hdim_q));
 }
 
-// What is added to the scores, and the logits of sinks.
+// Sets the biases that are added to the scores, and the logits of sinks.
 template <class Arrays, class Problem, class Steps>
 void fill_biases(const Arrays& in, const RowLayout& layout, Problem& problem, Steps& steps) {
   if (in.bias.given()) {

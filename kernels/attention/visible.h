@@ -1,5 +1,5 @@
-// Which keys a row may see, on the host: from the arguments of a call to its problem, and counted for the order and the cost of units.
-// What the engines do with it is in window.h.
+// The keys that a row may see, on the host: from the arguments of a call to its problem, and counted for the order and the cost of
+// units. The engines' part is window.h.
 #pragma once
 #include "kernels/attention/call.h"
 

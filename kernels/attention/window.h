@@ -1,4 +1,4 @@
-// Which keys a row may see. No ISA here; compiled into each target's namespace all the same (see core/target.h).
+// The keys that a row may see. No ISA here; compiled into each target's namespace all the same (see kernels/backends/target.h).
 #pragma once
 
 #include "kernels/attention/fwd_engine.h"

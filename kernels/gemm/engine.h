@@ -58,7 +58,7 @@ struct Problem {
   float out_factor;            // by which what becomes int8 or fp8 is multiplied last
 };
 
-// What a packed b that is quantised holds. int4: two in a byte, 8 added to each; int8: 128 added.
+// The format of a quantised packed b. int4: two in a byte, 8 added to each; int8: 128 added.
 enum class Weights : unsigned char { int4, int8, fp8 };
 
 // A product with a quantised b, whose sums of each group of k are multiplied by factors: b_scale[panel][group][lane], and
@@ -129,7 +129,7 @@ struct Widen {
 };
 constexpr i64 kWideRow = 64;
 
-// What one target offers. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
+// The engine of one target. `run` reads and writes nothing outside the rows and columns of the unit; an element's bits do
 // not depend on how out is cut into units. scratch: at least scratch_bytes, aligned to 64, used by one thread at a time.
 struct Engine {
   void (*run[kDtypes])(const Problem&, const Unit&, void* scratch);  // by Dtype

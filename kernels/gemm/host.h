@@ -1,4 +1,4 @@
-// What the operators of matrix products do alike: layouts, the problem of the engines, and its units.
+// Host code that the operators of matrix products share: layouts, the problem of the engines, and its units.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -29,7 +29,7 @@ constexpr void check_names() {
 #undef ACTIVATION
 }
 
-// What clamp leaves is an interval.
+// Checks that the bounds of clamp are in order.
 template <class Args> tilekiln_status check_clamp(const Args& args) {
   if (args.clamp_min <= args.clamp_max) return TILEKILN_OK;
   return fail_argument("clamp_min", "was %g, must be at most %g, which is clamp_max",
@@ -46,7 +46,7 @@ struct Matrix {
         column(array.stride[array.ndim - 1]) {}
   [[nodiscard]] bool may_be_row() const { return column == 1 || columns <= 1 || rows == 0; }
   [[nodiscard]] bool may_be_column() const { return row == 1 || rows <= 1 || columns == 0; }
-  // What b counts as: where it may be either, as of one column, the layout that a linear layer has.
+  // Whether b counts as row-major. One that may be either, as of one column, has the layout of a linear layer.
   [[nodiscard]] bool is_row_b() const { return may_be_row() && !may_be_column(); }
   [[nodiscard]] Matrix transposed() const {
     Matrix other = *this;
@@ -86,7 +86,7 @@ inline bool fill_operands(const Matrix& a, const Matrix& b, const Matrix& out, P
   return transposed;
 }
 
-// What a call asks of the activation.
+// Sets the activation of a call and its bounds.
 template <class Args, class Signature> void fill_activation(const Args& args, const Signature& signature, Problem* p) {
   p->activation = static_cast<Activation>(signature.activation);
   p->clamp_min = args.clamp_min;

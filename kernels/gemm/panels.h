@@ -1,4 +1,4 @@
-// What the operators with a packed b check of arrays that are panels.
+// Checks of arrays that are panels, for the operators with a packed b.
 #pragma once
 #include "kernels/gemm/host.h"
 
@@ -22,7 +22,7 @@ inline tilekiln_status check_contiguous_from(const Array& array, int first) {
   return TILEKILN_OK;
 }
 
-// What products with a packed b have alike: n is that of whole panels, and out has as many columns.
+// Fills the problem of a product with a packed b: n is that of whole panels, and out has as many columns.
 template <class Call> void fill_panels(const Call& call, float beta, Problem* p) {
   p->m = static_cast<int>(call.M);
   p->n = static_cast<int>(call.P * kPanelLanes);

@@ -1,4 +1,4 @@
-// What the host sides of the norms' derivatives share.
+// Host code that the norms' derivatives share.
 #pragma once
 #include "kernels/norm/backward_engine.h"
 #include "kernels/norm/host.h"

@@ -1,4 +1,4 @@
-// What the host sides of cross_entropy and its gradient share.
+// Host code that cross_entropy and its gradient share.
 #pragma once
 #include "kernels/norm/cross_entropy.h"
 #include "kernels/norm/host.h"

@@ -1,4 +1,4 @@
-// What the host sides of operators over rows share.
+// Host code that the operators over rows share.
 #pragma once
 #include <algorithm>
 
@@ -43,7 +43,7 @@ inline void put_streaming(const Array& x, Problem& to) {
       to.rows * row * arrays >= kStreamingBytes && to.columns % 32 == 0 && whole_lines(to.y, to.y_row * bytes, row);
 }
 
-// What a row is quantised with and to.
+// Sets the scales that a row is quantised with, and the dtypes.
 template <class Signature, class Arrays> void put_quantised(const Arrays& in, const Signature& signature, Problem& to) {
   put(in.y_scale, to.y_scale);
   put(in.smooth_scale, to.smooth_scale);

@@ -92,7 +92,7 @@ TILEKILN_API tilekiln_status tilekiln_fmha_bwd_why(const tilekiln_fmha_bwd_args*
 /* The bytes of workspace that fmha_bwd needs for the same arguments. Checks them alike and runs nothing. */
 TILEKILN_API tilekiln_status tilekiln_fmha_bwd_workspace_size(const tilekiln_fmha_bwd_args* args, uint64_t* workspace_size);
 
-/* What a launcher must know before there is any data. */
+/* The problem of a launcher, which it must know before there is any data. */
 typedef struct tilekiln_fmha_bwd_problem {
   size_t size; /* sizeof(tilekiln_fmha_bwd_problem): set by tilekiln_fmha_bwd_problem_defaults */
   int32_t dtype; /* TILEKILN_FP32, TILEKILN_FP16 or TILEKILN_BF16 */

@@ -6,7 +6,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// Where the rows of K lie: `count` of them, `stride` bytes apart; or, in runs of `run_keys`, a multiple of 4, at the addresses
+// The rows of K: `count` of them, `stride` bytes apart; or, in runs of `run_keys`, a multiple of 4, at the addresses
 // `runs`.
 struct Keys {
   const char* base;
@@ -24,7 +24,7 @@ struct Keys {
   }
 };
 
-// Where the rows of V lie, in words; runs as those of K.
+// The rows of V, in words; runs as those of K.
 struct ValueRows {
   const float* base;
   i64 stride;

@@ -1,4 +1,4 @@
-// Where the rows of a cache lie: in one array, or in pages that a table names (fmha/kv_engine.h says how). Addressing is 64-bit.
+// Addresses of a cache's rows: in one array, or in pages that a table names (kernels/attention/kv_engine.h says how), in 64 bits.
 #pragma once
 
 #include "kernels/attention/cpu/tile.h"

@@ -21,7 +21,7 @@ inline void subtract_maximum(float* s, int j0, int j1, int begin, int end, const
   }
 }
 
-// What a new maximum m' does to the state: alpha = 2^(c m - c m'), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
+// Changes the state for a new maximum m': alpha = 2^(c m - c m'), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
 TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c, bool far) {
   const vf cm = mul(maximum, c);
   alpha = exp2<5>(far ? mul(sub(m, maximum), c) : sub(mul(m, c), cm));

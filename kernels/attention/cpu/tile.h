@@ -24,7 +24,7 @@ constexpr int round_up(int x, int step) { return (x + step - 1) / step * step; }
 
 constexpr int kPackedFloats = 1 << 21, kMostPacked = 512;  // 8 MB of packed blocks, and their most
 
-// Which blocks of which key head are packed (qlanes/packed.h). The first word of scratch is 0 when a call begins in a thread
+// A key head and its blocks that are packed (qlanes/packed.h). The first word of scratch is 0 when a call begins in a thread
 // (run_ranges), so that none of an earlier call is taken for one of this.
 struct PackedHead {
   const char *k, *v;

@@ -1,4 +1,4 @@
-// Where a row of q, k, v or dout lies in its tensor map, for host and kernels.
+// Coordinates of a row of q, k, v or dout in its tensor map, for host and kernels.
 #pragma once
 
 namespace tilekiln::cuda {

@@ -5,7 +5,7 @@
 
 namespace tilekiln::cuda {
 
-// Where piece `piece` of 8 elements of row `row` lies in a swizzled tile of rows of kHdim elements, in bytes.
+// The offset of piece `piece` of 8 elements of row `row` in a swizzled tile of rows of kHdim elements, in bytes.
 template <int kHdim> TILEKILN_DEVICE uint32_t place(int row, int piece) {
   return row * kHdim * 2 + ((piece ^ (row & 7)) << 4);
 }
@@ -23,7 +23,7 @@ TILEKILN_DEVICE void each_piece(Function&& f) {
   }
 }
 
-// Which rows of a tile there are: [begin, end), and those below `sinks`. The others are zeros, and so are columns from `hdim` on.
+// The rows of a tile that exist: [begin, end), and those below `sinks`. The others are zeros, and so are columns from `hdim` on.
 struct Rows { int begin, end, sinks; };
 
 // Rows of `row_step` elements from `data` on.

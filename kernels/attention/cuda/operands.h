@@ -26,7 +26,7 @@ struct Operand {
   int bytes = 2;  // of an element
 };
 
-// What the copy engine cannot follow, and 16-byte accesses neither.
+// Refuses an operand whose address or strides neither the copy engine nor 16-byte accesses can follow.
 tilekiln_status check_operand(const Operand& operand);
 
 // Its map (coordinates.h). `dtype`: TILEKILN_FP16 and so on. `other`: any address of the device, for an array without rows.

@@ -1,4 +1,4 @@
-// Where sequences are (kernels/attention/places.h), on CUDA.
+// Places of sequences (kernels/attention/places.h), on CUDA.
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"

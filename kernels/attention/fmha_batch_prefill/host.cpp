@@ -1,4 +1,4 @@
-// What fmha_batch_prefill's operator.yaml cannot say of its arguments, and the plain data that engines take.
+// Checks of fmha_batch_prefill's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_batch_prefill.h"
 
 #include <initializer_list>

@@ -51,7 +51,7 @@ tilekiln_status BwdBuffers::get(BwdCall& call, BwdUnits& units) {
     TILEKILN_TRY(take(call, locks_, static_cast<u64>(marks), true));
     locks = locks_.as<unsigned char>();
   }
-  // What a launcher has prepared is clear. Else a tile of dq_acc is stored before it is added to.
+  // Memory that a launcher has prepared is clear. Else a tile of dq_acc is stored before it is added to.
   if (call.memory != BwdMemory::prepared) {
     TILEKILN_TRY(take(call, begun_, static_cast<u64>(marks), true));
     begun = begun_.as<unsigned char>();

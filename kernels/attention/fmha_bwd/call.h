@@ -7,14 +7,14 @@
 
 namespace tilekiln::fmha {
 
-// Where logical workers become more than any schedule can use; operator.yaml says it of calls.
+// The most logical workers: no schedule can use more. operator.yaml sets this bound for calls.
 constexpr int max_workers = 1 << 16;
 
 constexpr Dtype dtype_of(int32_t dtype) {
   return dtype == TILEKILN_FP32 ? Dtype::fp32 : dtype == TILEKILN_FP16 ? Dtype::fp16 : Dtype::bf16;
 }
 
-// Where a call gets its workspace from.
+// The origin of a call's workspace.
 enum class BwdMemory : unsigned char {
   own,       // made for the call
   given,     // the caller's, prepared by the call
@@ -49,7 +49,7 @@ struct BwdCall : AttentionCall {
 // Whether an array can be a workspace: not its size.
 [[nodiscard]] tilekiln_status check_workspace(const Array& workspace);
 
-// What a launcher and a call have in common: everything the signatures of the stages follow from.
+// Traits that a launcher and a call both have: everything the signatures of the stages follow from.
 struct BwdTraits {
   BwdFeatures features;
   int hdim_q, hdim_v;

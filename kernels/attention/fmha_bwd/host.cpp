@@ -1,4 +1,4 @@
-// What fmha_bwd's operator.yaml cannot say of its arguments, and the plain data that engines take.
+// Checks of fmha_bwd's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_bwd.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 namespace tilekiln::op::fmha_bwd {
 namespace {
 
-// What can be said of the index arrays before they may be read.
+// Checks of the index arrays that need none of their contents, which may not be read yet.
 tilekiln_status check_index_shapes(Call& call) {
   if (call.form == Form::group) {
     const Array& starts = call.in.seqstart_q.given() ? call.in.seqstart_q : call.in.cu_seqlens_q;

@@ -1,4 +1,4 @@
-// What a launcher knows of its problem, and its runs.
+// A launcher's plan of its problem, and its runs.
 #include <stddef.h>
 #include <string.h>
 

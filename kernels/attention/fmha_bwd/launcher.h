@@ -11,7 +11,7 @@ namespace tilekiln::fmha {
 
 class BwdLauncher {
  public:
-  // What follows from the problem; work in a stream keeps it when the launcher is gone.
+  // Everything that follows from the problem; work in a stream keeps it when the launcher is gone.
   struct Plan {
     BwdTraits traits;
     BwdWorkspaceShape shape;

@@ -108,7 +108,7 @@ void pack_starts(const Plan& plan, const int32_t* q, const int32_t* k, void* hos
   memcpy(static_cast<char*>(host) + bytes, k, bytes);
 }
 
-// Where kernels prepare nothing themselves, and a run needs no memory that is zero: the starts alone, checked by the host.
+// Packs the starts alone, checked by the host: for kernels that prepare nothing themselves, and runs that need no zeroed memory.
 struct StartsStep {
   std::shared_ptr<const Plan> plan;
   std::shared_ptr<void> staging;

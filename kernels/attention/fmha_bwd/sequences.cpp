@@ -8,7 +8,7 @@
 namespace tilekiln::fmha {
 namespace {
 
-// What a unit costs beyond its pairs, in pairs: for each key, reading k and v and writing dk and dv; for each query,
+// The cost of a unit beyond its pairs, in pairs: for each key, reading k and v and writing dk and dv; for each query,
 // reading q and dout in two forms and adding to dq.
 constexpr double pairs_per_key = 32, pairs_per_query = 8;
 

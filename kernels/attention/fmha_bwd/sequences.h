@@ -27,14 +27,14 @@ void make_sequences(const BwdCall& call, int tile_q, int step, std::vector<BwdSe
 // The (query, key) pairs of keys [key, key_end) that a mask leaves.
 i64 visible_pairs(const BwdProblem& problem, i64 seqlen_q, i64 seqlen_k, i64 key, i64 key_end);
 
-// What each thread gets when the next piece, the largest first, always goes to the one that is free first.
+// The work of each thread when the next piece, the largest first, always goes to the one that is free first.
 std::vector<double> claimed(std::vector<double> pieces, int threads);
 
 // Keys of a unit: those of a chunk, or of a half or a quarter of one where few units would leave threads idle. costs(keys):
 // what all units of so many keys cost.
 int keys_per_unit(int chunk, int threads, const std::function<std::vector<double>(int)>& costs);
 
-// What the stages of a call on the host are cut into. Indices are those of `sequences`.
+// The units of the stages of a call on the host. Indices are those of `sequences`.
 struct BwdUnits {
   struct Rows { int sequence, head, row; };  // of the first and the last stage: up to rows_per_unit rows
   struct Keys {
@@ -46,7 +46,7 @@ struct BwdUnits {
 
   int rows_per_unit() const;
   int row_end(const Rows& unit) const;
-  // What keys [key, key + keys) of a sequence cost for one query head.
+  // The cost of keys [key, key + keys) of a sequence for one query head.
   double cost_of(const BwdSequence& sequence, int key, int keys) const;
   int chunks_of(const BwdSequence& sequence) const { return (sequence.seqlen_k + shape.tile_k - 1) / shape.tile_k; }
   // The keys of all sequences, times query heads: the rows of dk of each query head apart.

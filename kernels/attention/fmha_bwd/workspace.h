@@ -15,7 +15,7 @@
 
 namespace tilekiln::fmha {
 
-// What decides the layout. `workers` are logical: they stand for compute units and belong to the problem.
+// The numbers that decide the layout. `workers` are logical: they stand for compute units and belong to the problem.
 struct BwdWorkspaceShape {
   bool group = false, deterministic = false;
   bool direct = false;  // the main stage writes dq itself: no workspace
@@ -28,7 +28,7 @@ struct BwdWorkspaceShape {
   bool batch_schedule() const { return !group && deterministic && !direct; }
 };
 
-// Where a worker starts: the work [w_lo, w_hi), counted in rows of chunks along (batch, head, chunk).
+// The share of a worker and its start: the work [w_lo, w_hi), counted in rows of chunks along (batch, head, chunk).
 struct alignas(16) CuState { int32_t w_lo, w_hi, ibatch, isplit, head_start, c_start, unused[2]; };
 static_assert(sizeof(CuState) == 32);
 

@@ -121,7 +121,7 @@ tilekiln_status read_side(const Side& side, bool group, i64 batch, bool blocksca
   return TILEKILN_OK;
 }
 
-// Which index arrays go together.
+// Checks which index arrays are given together.
 tilekiln_status check_given(const Side& side, bool group, bool blockscale) {
   if (side.seqlen.given() && side.cu_seqlens.given()) {
     return fail_argument(side.seqlen.name, "was given with %s, must be alone: both say the logical lengths",

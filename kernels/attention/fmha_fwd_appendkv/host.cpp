@@ -1,4 +1,4 @@
-// What fmha_fwd_appendkv's operator.yaml cannot say of its arguments, and the plain data that engines take. The arguments of
+// Checks of fmha_fwd_appendkv's arguments that operator.yaml cannot express, and the plain data that engines take. The arguments of
 // its attention are checked as split-KV's, over the grown cache.
 #include "kernels/generated/operators/fmha_fwd_appendkv.h"
 
@@ -58,7 +58,7 @@ tilekiln_status rotary(const Args& args, Call& call) {
   return TILEKILN_OK;
 }
 
-// Where the new keys go, and that every position in use has a row of cos and sin.
+// Finds the places of the new keys, and checks that every position in use has a row of cos and sin.
 tilekiln_status places(const Args& args, Call& call) {
   const Arrays& in = call.in;
   fmha::AppendCall& to = call.to;

@@ -1,4 +1,4 @@
-// Where the new keys of an append go.
+// The places of an append's new keys.
 #include <algorithm>
 #include <vector>
 
@@ -6,7 +6,7 @@
 
 namespace tilekiln::fmha {
 
-// What a sequence writes must be its own, or the result would depend on the order of the threads.
+// Each sequence must write places of its own alone, or the result would depend on the order of the threads.
 tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& cache, int most, AppendCall* call) {
   using ll = long long;
   const Array &lengths = arrays.seqlen_k, &rows = arrays.cache_batch_idx, &table = arrays.block_table;

@@ -1,4 +1,4 @@
-// What fmha_fwd_pagedkv's operator.yaml cannot say of its arguments, and the plain data that engines take.
+// Checks of fmha_fwd_pagedkv's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_fwd_pagedkv.h"
 
 #include "kernels/attention/kv_cache.h"

@@ -1,4 +1,4 @@
-// What fmha_fwd_splitkv's operator.yaml cannot say of its arguments, and the plain data that engines take.
+// Checks of fmha_fwd_splitkv's arguments that operator.yaml cannot express, and the plain data that engines take.
 #include "kernels/generated/operators/fmha_fwd_splitkv.h"
 
 #include "kernels/attention/kv_cache.h"

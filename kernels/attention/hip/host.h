@@ -1,4 +1,4 @@
-// What the host functions of attention on HIP share: what a lane's loads demand, and how scores are made.
+// Common parts of the host functions of attention on HIP: the demands of a lane's loads, and how scores are made.
 #pragma once
 #include <initializer_list>
 
@@ -55,7 +55,7 @@ struct Format {
                        row, most_row);
 }
 
-// What no kernel of HIP does with scores.
+// Refuses scores that no kernel of HIP computes.
 [[maybe_unused]] tilekiln_status check_scores(const fmha::FwdProblem& p) {
   if (p.features.bias == fmha::Bias::elementwise && (p.bias_row < 0 || p.bias_row > most_row))
     return fail_argument("bias",

@@ -1,4 +1,4 @@
-// Where sequences are (kernels/attention/places.h), on AMD GPUs.
+// Places of sequences (kernels/attention/places.h), on AMD GPUs.
 #pragma once
 #include "kernels/backends/hip/vocabulary.h"
 

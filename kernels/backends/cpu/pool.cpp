@@ -68,7 +68,7 @@ void leave_core([[maybe_unused]] int core) {
   others = allowed;
   CPU_CLR(core, &others);
   if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
-  // Whoever has set it meanwhile is right.
+  // An affinity that somebody else has set meanwhile stays.
   if (sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &others)) return;
   sched_setaffinity(0, sizeof(allowed), &allowed);
 #endif

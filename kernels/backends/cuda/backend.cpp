@@ -150,7 +150,7 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
     return check(
         cuda.cuMemcpyAsync(reinterpret_cast<Pointer>(to), reinterpret_cast<Pointer>(from), bytes, native(stream)),
         device.id, "a copy");
-  // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
+  // Memory that the host reads now may be the work of any stream, also of those that do not wait for the default one.
   if (stream == nullptr && direction == Direction::to_host)
     TILEKILN_TRY(check(cuda.cuCtxSynchronize(), device.id, "waiting for what is to be read on the host"));
   TILEKILN_TRY(

@@ -99,7 +99,7 @@ TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
                : "r"(from)
                : "memory");
 }
-// What ordinary stores wrote is seen by wgmma and by the copy engine.
+// Makes this thread's ordinary stores to shared memory visible to wgmma and to the copy engine.
 TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // wgmma: the products themselves are in wgmma.h. A descriptor of a tile whose rows are 128 bytes, swizzled by 128 bytes.

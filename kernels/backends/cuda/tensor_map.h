@@ -1,4 +1,4 @@
-// What the tensor copy engine is told of an array: the CUtensorMap of cuda.h, opaque, made by cuTensorMapEncodeTiled.
+// The description of an array for the tensor copy engine: the CUtensorMap of cuda.h, opaque, made by cuTensorMapEncodeTiled.
 #pragma once
 
 #include <stdint.h>

@@ -155,7 +155,7 @@ tilekiln_status copy(Device device, NativeStream stream, void* to, const void* f
   }
   if (direction == Direction::staged)
     return check(hip.hipMemcpyAsync(to, from, bytes, by_address, native(stream)), device.id, "a copy");
-  // What the host reads now may be the work of any stream, also of those that do not wait for the default one.
+  // Memory that the host reads now may be the work of any stream, also of those that do not wait for the default one.
   if (stream == nullptr && direction == Direction::to_host)
     TILEKILN_TRY(check(hip.hipDeviceSynchronize(), device.id, "waiting for what is to be read on the host"));
   TILEKILN_TRY(check(hip.hipMemcpyAsync(to, from, bytes, kind, native(stream)), device.id, "a copy"));

@@ -1,5 +1,5 @@
-// What differs between AMD's architectures, under one set of names: matrix products of 16-bit operands, the layout of
-// their registers, the other half of a wave, buffers with a range check. Compiled by clang with no header of ROCm's.
+// Operations that differ between AMD's architectures, under one set of names: matrix products of 16-bit operands, the
+// layout of their registers, the other half of a wave, buffers with a range check. Compiled by clang, without ROCm's headers.
 //
 // An accumulator holds a kRows x kColumns block of a product; a lane holds part of one of its columns. Lanes l and
 // l + kHalf share a column: half h of lane is 0 or 1.
@@ -127,8 +127,8 @@ TK_DEVICE int row_of(int r, int half) {
 #endif
 }
 
-/// Where in kDepth a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and B share
-/// gives the same product.
+/// The place in kDepth at which a lane's fragment begins, when it is loaded in one piece. Any order of the depth that A and
+/// B share gives the same product.
 TK_DEVICE int depth_of([[maybe_unused]] int half) {
 #if defined(__GFX11__)
   return 0;

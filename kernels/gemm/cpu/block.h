@@ -49,7 +49,7 @@ struct Operands {
   i64 to_row;    // elements
   i64 to_bytes;  // of an element of out that is stored to, whose lines are asked for beforehand: 1 to 2 %; 0: none
   bool as_bf16;  // what is stored, of pairs of bf16 alone; else sums as they are
-  // What is wanted next, asked for a line with each word, and another so many bytes behind it: 8 times, then as often of the next row.
+  // Memory wanted next, prefetched a line with each word, and another so many bytes behind it: 8 times, then as often of the next row.
   const char* ahead;
   i64 ahead_line, ahead_row, ahead_second;  // bytes
   i64 own_ahead;      // bytes of the panel itself that are asked for ahead of what is multiplied, instead; 0: none

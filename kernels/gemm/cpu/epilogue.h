@@ -1,4 +1,4 @@
-// What happens to a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
+// The epilogue of a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
 #pragma once
 
 #include "kernels/backends/cpu/saturate.h"
@@ -34,7 +34,7 @@ TILEKILN_INLINE vf gelu(vf x) {
   return sub(max(zero(), x), mul(mul(size, broadcast(0.5f)), tail));
 }
 
-// Where a vector lies in out, and how many of its lanes exist.
+// The place of a vector in out, and how many of its lanes exist.
 struct At {
   i64 row;
   int column, left;
@@ -116,7 +116,7 @@ inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, in
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// What becomes of the sums, step by step. as_they_are: they are out, but for their rounding to the dtype of out.
+// The steps from sums to out. as_they_are: they are out, but for their rounding to the dtype of out.
 struct Finish {
   Epilogue before, activation;  // in place, or null
   Epilogue last;
@@ -141,7 +141,7 @@ template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, bo
     return {alone ? nullptr : change<T, BeforeActivation>, activation_of(p), finish<T, Activation_none>, false};
   return {nullptr, nullptr, alone ? finish<T, Activation_none> : finish<T, BeforeActivation>, alone};
 }
-// What becomes int8 or fp8: last, in a pass of its own over L1.
+// The steps to an out of int8 or fp8: quantisation comes last, in a pass of its own over L1.
 template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem& p) {
   const bool changed = p.activation != matrix::Activation::none;
   return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false};

@@ -24,7 +24,7 @@ struct Stretch {
   int words;
 };
 
-// Where words come from: `kWords` that follow each other along k lie in one vector; get<v>: the v-th of them.
+// A source of words: `kWords` that follow each other along k lie in one vector; get<v>: the v-th of them.
 struct ReadyWords {
   static constexpr int kWords = 1, kStep = kPanel * 4;  // bytes from one vector's words to the next
   template <int V> static TILEKILN_INLINE vf get(const float* p) { return load(p); }

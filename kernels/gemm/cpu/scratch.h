@@ -1,4 +1,4 @@
-// What a unit of gemm works in, and how large its parts are.
+// The scratch memory of a unit of gemm: its parts and their sizes.
 #pragma once
 
 #include "kernels/gemm/cpu/pack.h"

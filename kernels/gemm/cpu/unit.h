@@ -46,7 +46,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const bool in_place = s.b_in_place && !p.b_columns && !p.b_panels &&
                         (unit_rows <= 2 * kRows || i64(p.k) * p.ldb * s.bytes <= kNearBytes);
   const bool packed = tiles > 1 && !ready && !in_place;  // B of a chunk once, for all tiles
-  // Where column n from k on lies in panels, in words.
+  // The offset of column n from k on in panels, in words.
   const auto in_panels = [&](int n, i64 k) {
     const int word = p.b_panels;
     return (n / matrix::kPanelLanes * ((i64(p.k) + word - 1) / word) + k / word) * matrix::kPanelLanes +
@@ -154,7 +154,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
               o.words = least(stretch, all_words - w), o.b = panel_b + w * o.b_word;
               const bool begins = first && w == 0, ends = last && w + o.words == all_words;
               int blocks = all_blocks;
-              // What the next panel is, or is packed from, spread over the blocks of this one.
+              // The next panel, or the rows it is packed from, is prefetched, spread over the blocks of this one.
               o.ahead = nullptr, o.ahead_second = 0;
               o.own_ahead = stream && all_blocks == 1 ? kStreamAhead : 0;
               if (stream && all_blocks > 1) {

@@ -20,7 +20,7 @@ struct Sums {
   }
 };
 
-// What is normalised: a row, or the sum of two as it is stored.
+// The input of a norm: a row, or the sum of two as it is stored.
 template <class T> struct Plain {
   const T* x;
   TILEKILN_INLINE Two operator()(int j, int left) const { return widen_two<T>(x + j, left); }
@@ -140,7 +140,7 @@ TILEKILN_INLINE Moments first_moments(const From& from, int columns, T* stored) 
   return moments<T, kNorm == Norm::layer, kStore>(from, columns, near_centre<kNorm>(from, columns), stored);
 }
 
-// What normalises a row of these moments. Where m is a mean as fp32 has it, or another number near it,
+// The normalisation of a row of these moments. Where m is a mean as fp32 has it, or another number near it,
 //   mean = m + c, variance = mean((v - m)^2) - c^2    with c = mean(v - m)
 // and y is that of (v - m) - c, so that rows far from 0 keep their digits. Where c^2 is large beside the variance, as behind
 // elements that are unlike the rest, moments are taken again, about the mean.

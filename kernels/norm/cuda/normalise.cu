@@ -59,7 +59,7 @@ TILEKILN_DEVICE void store_bytes(void* to, const uint32_t (&words)[kWide / 4], i
   }
 }
 
-// What is 0 everywhere, or no number, has bytes of 0 and a scale of 0, or NaN.
+// The scale of a quantised row. A row that is 0 everywhere, or has a NaN, gets bytes of 0 and a scale of 0, or NaN.
 struct Scale {
   float by, scale;
   bool some;

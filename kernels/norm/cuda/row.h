@@ -28,7 +28,7 @@ struct BackwardRow {
 };
 constexpr int kBackwardThreads = 512;  // of a block
 
-// What the host must know of a build; the cubin holds one as `rows_build`.
+// Constants of a build that the host must know; the cubin holds one as `rows_build`.
 struct Build {
   int held;        // vectors of 16 bytes that a thread holds
   int stages;      // vectors, or rows, of a thread on their way to shared memory at most

@@ -24,7 +24,7 @@ TILEKILN_DEVICE Team team_of(bool warps) {
   return {false, int(threadIdx.x), int(blockDim.x), blockIdx.x, gridDim.x};
 }
 
-// What all threads of a team make of their values, in one order; every thread has it. `shared`: 32 words that no other call of a row uses.
+// The values of all threads of a team combined in one order, in every thread. `shared`: 32 words that no other call of a row uses.
 template <class Value, class Combine> TILEKILN_DEVICE Value joined(const Team& team, Value v, Value* shared,
                                                                    Combine&& combine) {
 #pragma unroll

@@ -14,7 +14,7 @@ template <class Problem> struct Row {
   int blocks;
 };
 
-// What the host must know of a code object, which holds one as `tilekiln_rows_build`.
+// Constants of a code object that the host must know; it holds one as `tilekiln_rows_build`.
 struct Build {
   int held;   // vectors of 16 bytes that a thread holds
   int dtype;  // by value of the axis

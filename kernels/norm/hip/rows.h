@@ -58,7 +58,7 @@ template <class Problem> TK_DEVICE Team team_of(const Row<Problem>& p) {
 
 TK_DEVICE u32 of_lane(u32 value, int from) { return u32(__builtin_amdgcn_ds_bpermute(from << 2, int(value))); }
 
-// What all threads of a team make of their values, in one order; every thread has it. `shared`: 32 words that no other call of a row uses.
+// The values of all threads of a team combined in one order, in every thread. `shared`: 32 words that no other call of a row uses.
 template <class Value, class Combine> TK_DEVICE Value joined(const Team& team, Value v, Value* shared,
                                                              Combine combine) {
   const auto join = [&](int count) TK_INLINE {  // of the values of `count` lanes

@@ -7,7 +7,7 @@ namespace tilekiln::cuda::move {
 
 struct Place { long long x, y; };
 
-// Where plane `number` begins.
+// The places in x and y at which plane `number` begins.
 TILEKILN_DEVICE Place plane_at(const tensor::Move& a, unsigned long long number) {
   Place at = {0, 0};
 #pragma unroll 1

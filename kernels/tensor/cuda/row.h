@@ -14,7 +14,7 @@ struct Row {
   long long tiles_r, tiles_c;
 };
 
-// What the host must know of a build; the cubin holds one as `move_build`.
+// Constants of a build that the host must know; the cubin holds one as `move_build`.
 struct Build { int threads; };
 
 }  // namespace tilekiln::cuda::move

@@ -9,7 +9,7 @@ using Byte = unsigned char;
 
 struct Place { i64 x, y; };
 
-// Where plane `number` begins.
+// The places in x and y at which plane `number` begins.
 TK_DEVICE Place plane_at(const tensor::Move& a, i64 number) {
   Place at = {0, 0};
 #pragma unroll 1

@@ -16,7 +16,7 @@ struct Row {
 
 constexpr int kSide = 64;  // elements of a tile that is turned
 
-// What the host must know of a code object, which holds one as `tilekiln_move_build`.
+// Constants of a code object that the host must know; it holds one as `tilekiln_move_build`.
 struct Build { int threads; };
 
 }  // namespace tilekiln::hip::move

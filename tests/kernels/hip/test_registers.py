@@ -28,7 +28,7 @@ from tools.executor.amdgcn.code_object import ARCHITECTURES, CodeObject, llvm_to
 
 RECORD = ROOT / "kernels" / "backends" / "hip" / "registers.yaml"
 HEAD = """\
-# What the kernels of HIP targets but the forward's (kernels/attention/fmha_fwd/hip/gate.yaml) take of a processor, the
+# Resources of the kernels of HIP targets but the forward's (kernels/attention/fmha_fwd/hip/gate.yaml), the
 # most of an object's kernels; of main loops cycles of one wave and bounds on the share of the matrix peak
 # (tools/executor/amdgcn/gate.py), too: for 32 along k of a product, a tile of keys in one page of a cache, 32 queries
 # of the backward, where parts of the columns count their scores again. Emulated (functional), never run on AMD silicon.

@@ -1,4 +1,4 @@
-// What the two products with lanes along the head dim share: how rows of K and V become registers, and the rows of a unit.
+// Common parts of the two products with lanes along the head dim: how rows of K and V become registers, the rows of a unit.
 #pragma once
 
 #include "kernels/attention/cpu/tile.h"
@@ -59,7 +59,7 @@ template <> inline constexpr bool kValuePairs<core::fp16> = false;
 template <class T> constexpr bool kValuePairs = false;
 #endif
 
-// Where what is fetched waits until it is used.
+// The cache that prefetched rows wait in until they are used.
 enum class FetchInto : unsigned char { l1, l2, nothing };
 
 // The rows of a unit: `group` of each key head. Row r reads key head r / group.

@@ -5,7 +5,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// What V of a key holds does not reach rows that do not see it: their P is
+// V of a key must not reach rows that do not see it: their P is
 // 0, but 0 times NaN is not. Should O be no number afterwards, it is put back and the keys come one at a time.
 inline void RowState::add_values(Values values, const char* const* v, const FetchRows* fetch, i64 key, int keys,
                                  bool pairs, const float* alpha) {

@@ -5,7 +5,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// Which of the keys [key, key + keys) row r sees.
+// The keys of [key, key + keys) that row r sees.
 inline Seen RowState::seen_by(int r, i64 key, int keys) const {
   const auto clamp = [&](i64 x) { return int(x < 0 ? 0 : x > keys ? keys : x); };
   const i64 row = u_.row + window_.shift + r / u_.heads;

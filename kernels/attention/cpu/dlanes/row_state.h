@@ -36,7 +36,7 @@ class RowState {
   void finish(ValueOrder order) const;
 
  private:
-  // Which of the keys [key, key + keys) row r sees.
+  // The keys of [key, key + keys) that row r sees.
   Seen seen_by(int r, i64 key, int keys) const;
   void start_with(int r, float sink);
   void load_q(int r, const void* from);

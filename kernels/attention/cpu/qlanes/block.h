@@ -8,7 +8,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// What depends on the storage type.
+// Functions and sizes that depend on the storage type.
 struct Storage {
   LoadQ load_q;
   LoadRows load_k, load_v;  // null: K (V) is broadcast from where it lies
@@ -18,7 +18,7 @@ struct Storage {
   int q_bytes, kv_bytes, out_bytes, bias_bytes;  // of an element
 };
 
-// What a tile carries from block to block, beside O in scratch.
+// The state that a tile carries from block to block, beside O in scratch.
 struct State {
   vf m[kVectors], l[kVectors];  // running maximum and sum of each query
   bool

@@ -110,7 +110,7 @@ class CacheKeys {
     }
   }
 
-  // Where each page of the block begins.
+  // The address at which each page of the block begins.
   const char* const* runs_of(const CacheRows& rows, const char** runs, i64 key, int keys) const {
     for (int i = 0, page = 0; i < keys; i += a_.pages.page_size) runs[page++] = rows.at(key + i);
     fetch_rows_from(rows, key + keys);

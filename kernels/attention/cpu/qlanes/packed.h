@@ -27,7 +27,7 @@ class Packed {
     __builtin_memset(head_.v_blocks, 0, sizeof(i64) * places_);
   }
 
-  // Where the block of `keys` keys from `key` lies, or is to lie; null: in no place, as those before it have taken all.
+  // The place of the block of keys that begins at `key`, packed or to be packed; null: blocks before it have taken all places.
   TILEKILN_INLINE float* k(i64 key) const { return k_words_ && key < places_ * i64(kTileK) ? room(key) : nullptr; }
   TILEKILN_INLINE float* v(i64 key) const {
     return packs_v() && key < places_ * i64(kTileK) ? room(key) + k_words_ : nullptr;

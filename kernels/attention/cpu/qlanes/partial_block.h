@@ -21,7 +21,7 @@ struct Edges {
   static TILEKILN_INLINE int lane(i64 i) { return int(i < 0 ? 0 : i > kLanes ? kLanes : i); }
 };
 
-// What one vector of queries sees: some lane the keys [begin, end), all lanes [all_begin, all_end), where no mask is needed.
+// Keys that one vector of queries sees: some lane [begin, end), all lanes [all_begin, all_end), where no mask is needed.
 // rounded_end is end rounded up to a group of keys.
 struct Range {
   int begin, end, rounded_end, all_begin, all_end;

@@ -25,7 +25,7 @@ using fmha::BwdUnit;
 
 using StoreRows = void (*)(void* to, i64 stride, const float* from, i64 from_stride, float factor, int rows, int width);
 
-// What depends on the storage type.
+// Functions and sizes that depend on the storage type.
 struct BwdStorage {
   LoadQ load_transposed;  // rows to words along the head dim, transposed
   LoadRows load_rows;     // rows in words along the head dim

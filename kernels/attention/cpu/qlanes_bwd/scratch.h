@@ -1,4 +1,4 @@
-// What one thread needs to differentiate one chunk of keys.
+// The memory in which one thread differentiates one chunk of keys.
 #pragma once
 
 #include "kernels/attention/bwd_engine.h"

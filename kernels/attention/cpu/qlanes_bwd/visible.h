@@ -1,4 +1,4 @@
-// Which part of a 64 x 64 block is computed: keys in groups of 4, queries in vectors.
+// The part of a 64 x 64 block that is computed: keys in groups of 4, queries in vectors.
 #pragma once
 
 #include "kernels/attention/cpu/qlanes/partial_block.h"

@@ -1,4 +1,4 @@
-// What launches of the ampere kernels have in common, over arrays and over KV caches.
+// Common parts of launches of the ampere kernels, over arrays and over KV caches.
 #pragma once
 
 #include "kernels/attention/cuda/operands.h"

@@ -1,4 +1,4 @@
-// What the rows of all calls of the forward's kernels have in common, over arrays and over KV caches.
+// Common fields of the rows of all calls of the forward's kernels, over arrays and over KV caches.
 #pragma once
 
 #include "kernels/attention/cuda/operands.h"

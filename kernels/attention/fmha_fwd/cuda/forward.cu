@@ -24,7 +24,7 @@ constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV 
 constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
 constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
 constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
-// Where O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
+// If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
 constexpr bool kRescaleEarly = kHdimV > 128;
 using Order = Tiles<kQueryRows, kKeys>;
 

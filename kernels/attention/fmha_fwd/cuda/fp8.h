@@ -1,4 +1,4 @@
-// What the forward does besides where q, k and v are e4m3.
+// The forward's further steps when q, k and v are e4m3.
 //
 // wgmma of 8 bits wants both operands along the keys in O += P v, and v lies along the head dim. So three warps of the loader's
 // warpgroup turn each tile of v over in shared memory, in the order in which the lanes hold P:

@@ -92,7 +92,7 @@ struct alignas(128) Row {
   int q_scales, k_scales;
 };
 
-// What the host must know of a build; the cubin holds one as `fmha_fwd_build`.
+// Constants of a build that the host must know; the cubin holds one as `fmha_fwd_build`.
 struct Build {
   int hdim_q, hdim_v;  // the largest it takes, of any multiples of 8
   int query_rows;      // of a tile

@@ -1,4 +1,4 @@
-// Which tile is which: the order in which query blocks are dealt out, and the keys that a block sees.
+// The tiles of the forward: the order in which query blocks are dealt out, and the keys that a block sees.
 #pragma once
 
 #include "kernels/attention/cuda/places.h"
@@ -10,7 +10,7 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
-// What a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
+// The features that a launch asks for. A kernel of fixed features (TILEKILN_CODES: its signature, packed) knows what a signature says.
 #ifdef TILEKILN_CODES
 constexpr fmha::FwdFeatures kKnown = fmha::features_of(tilekiln::fmha_fwd::unpack(TILEKILN_CODES));
 TILEKILN_DEVICE int features_of(const Row& p) {

@@ -50,8 +50,8 @@ using Out = __bf16;
 #else
 using Out = T;
 #endif
-/// What a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether sinks are logits
-/// and how P is rounded, it asks.
+/// The features that a launch asks for. A kernel of fixed features knows what its signature says; the origin of the diagonal, whether
+/// sinks are logits and how P is rounded, it asks.
 #ifdef TILEKILN_CODES
 constexpr tilekiln::fmha_fwd::Signature kKnown = tilekiln::fmha_fwd::unpack(TILEKILN_CODES);
 constexpr int kKnownOn = (kKnown.mask == tilekiln::fmha_fwd::Mask::window ? kWindow : 0) | (kKnown.softcap ? kSoftcap : 0) |
@@ -320,8 +320,8 @@ struct Query {
   float unit;  // out is a multiple of it: with TK_SCALED the scale of the last V
 };
 
-// What undoes the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few wait
-// states where branches meet.
+// Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few
+// wait states where branches meet.
 #if TK_CACHE && TK_SCALED
 /// One number each, or of k and v one for a page and key head.
 struct Scales {

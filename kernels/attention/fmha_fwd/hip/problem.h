@@ -1,4 +1,4 @@
-// What a forward kernel of a HIP target is given, by value, and what one says of itself: plain data, the same on the host.
+// The argument of a forward kernel of a HIP target, by value, and a code object's constants: plain data, the same on the host.
 #pragma once
 
 namespace tilekiln::hip {
@@ -57,7 +57,7 @@ struct ScaledProblem : ForwardProblem {
   float one;        // 1; the last field
 };
 
-/// Where the sequences of a cache are: the fields that kernels/attention/places.h reads.
+/// Places of the sequences of a cache: the fields that kernels/attention/places.h reads.
 struct CachePlaces {
   const int *seqstart_q, *seqlen_q,
       *cu_seqlens_q;                       // (batch), first rows; lengths; (batch + 1), whose differences are lengths
@@ -106,7 +106,7 @@ struct CombineProblem {
   const float* out_scale;  // of an out of e4m3; null: 1
 };
 
-/// What the host must know of a code object, which holds one as `tilekiln_fmha_fwd_build`.
+/// Constants of a code object that the host must know; it holds one as `tilekiln_fmha_fwd_build`.
 struct ForwardBuild {
   int hdim_q, hdim_v;  // the largest it takes
   int tile_q, tile_k;

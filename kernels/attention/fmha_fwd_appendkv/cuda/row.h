@@ -54,7 +54,7 @@ struct Row {
   int q_advances;  // query i is at position seqlen_k + i, else at seqlen_k
 };
 
-// What the host must know of a build; the cubin holds one as `fmha_append_build`.
+// Constants of a build that the host must know; the cubin holds one as `fmha_append_build`.
 struct Build {
   int threads;
   int fp16;  // else bf16

@@ -1,4 +1,4 @@
-// What the append kernel of a HIP target is given, by value, and what one says of itself.
+// The argument of the append kernel of a HIP target, by value, and a code object's constants.
 #pragma once
 #include "kernels/attention/fmha_fwd/hip/problem.h"
 

@@ -24,7 +24,7 @@ constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
 constexpr int kMostSplits = 128;
 
-// What a tile of rows sees of its sequence: keys [first, last) and those below `sinks`; and the chunks that hold them, in a row.
+// The keys of its sequence that a tile of rows sees, [first, last) and those below `sinks`, and the chunks that hold them, in a row.
 struct Seen {
   int first, last, sinks;
   int sink_chunks, first_chunk, chunks;
@@ -50,7 +50,7 @@ TILEKILN_DEVICE Seen find_seen(const Row& p, int first_row, int last_row, int sh
   return s;
 }
 
-// Where piece `piece` of row `row` lies in a swizzled tile of rows of kHdim elements.
+// The offset of piece `piece` of row `row` in a swizzled tile of rows of kHdim elements, in bytes.
 TILEKILN_DEVICE uint32_t place(int row, int piece) { return row * kHdim * 2 + ((piece ^ (row & 7)) << 4); }
 // Vectorized chunks lie as in the cache, so that lanes next to each other write next to each other: K as [piece][key], V as [group of
 // eight keys][head dim], 16 bytes each.
@@ -129,10 +129,10 @@ template <bool kVectorized> struct Loader {
   }
 };
 
-// What one warp has of its 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
+// The sums of one warp's 16 rows: lane (i, c) = (lane / 4, lane % 4) holds rows i and i + 8.
 struct Sums { float out[kHdim / 8][4], maximum[2], sum[2]; };
 
-// What the general kernels know of the two rows of a lane.
+// One of the two rows of a lane, as the general kernels mask and bias it.
 struct Line {
   int position, first, end;  // its query plus shift; keys [first, end) are seen, and those below sink_keys
   float slope;
@@ -210,7 +210,7 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
   for (int d = 0; d < kHdim / 8; ++d)
 #pragma unroll
     for (int j = 0; j < 4; ++j) s.out[d][j] *= correction[j >> 1];
-  // What lies in vectorized V behind the last key may be NaN, which no weight of zero undoes.
+  // Vectorized V behind the last key may hold NaN, which no weight of zero undoes: it is replaced by zeros.
   const int c2 = (lane & 3) * 2;
   const auto kept = [&](int key) { return (key < left ? 0xffffu : 0u) | (key + 1 < left ? 0xffff0000u : 0u); };
   const uint32_t keep[2] = {kept(c2), kept(8 + c2)};

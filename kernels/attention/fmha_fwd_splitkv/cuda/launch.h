@@ -25,7 +25,7 @@ const Kernel* find_kernel(const char* name, Fits&& fits) {
   return fail(TILEKILN_INTERNAL, "the library has a row over a KV cache for cuda without its kernel, %s", what);
 }
 
-// What accesses of `multiple` elements cannot follow.
+// Refuses an array that accesses of `multiple` elements cannot follow.
 [[maybe_unused]] tilekiln_status check_steps(const char* name, const void* data, int multiple,
                                              std::initializer_list<i64> steps) {
   if (reinterpret_cast<uintptr_t>(data) % (static_cast<uintptr_t>(multiple) * 2) != 0)

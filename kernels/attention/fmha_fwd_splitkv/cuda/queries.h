@@ -36,7 +36,7 @@ i64 v_step(const KvKernelProblem& of) {
   return of.problem.pages.page_size != 0 ? of.problem.pages.v_page : of.problem.features.group ? 0 : of.steps.v;
 }
 
-// What 16-byte accesses cannot follow.
+// Launches the decode kernel for arrays that 16-byte accesses cannot follow; it has no dropout.
 tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
   const Engine* const decode = &TILEKILN_ENGINE(TILEKILN_TARGET, decode);
   if (!of.problem.features.dropout && decode != nullptr) return decode->launch(site, &of);
@@ -53,7 +53,7 @@ tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* r
   return fill_tiles(of, 2, build, row);
 }
 
-// Where results go and what else scores need; the steps from one sequence to the next as the kernel counts them.
+// Sets the places of results and the other inputs of scores; the steps from one sequence to the next as the kernel counts them.
 void fill_results(const KvKernelProblem& of, i64 out_batch, i64 out_row, i64 lse_batch, i64 bias_batch, Row* row) {
   const KvProblem& p = of.problem;
   row->out = static_cast<uint16_t*>(p.out);

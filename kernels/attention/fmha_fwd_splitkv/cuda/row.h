@@ -71,7 +71,7 @@ struct Row {
   int sink_keys;    // and keys below it
 };
 
-// What the host must know of a build; the cubin holds one as `fmha_decode_build`.
+// Constants of a build that the host must know; the cubin holds one as `fmha_decode_build`.
 struct Build {
   int hdim;  // the largest that it takes, of q and v
   int rows;  // of a tile: pairs of a query and a query head that shares the key head

@@ -24,7 +24,7 @@ TILEKILN_DEVICE Tile tile_of(const Row& p, int number) {
   return {(group * p.group + rest - n * rows) * kRows, n * kColumns, batch};
 }
 
-// Where 16 bytes of an operand's tile lie. Contiguous along k: 128 lines of 64 bytes; else kSteps steps of 256.
+// The offset of 16 bytes in an operand's tile. Contiguous along k: 128 lines of 64 bytes; else kSteps steps of 256.
 template <bool kLines> TILEKILN_DEVICE uint32_t place(int row, int piece) {
   if constexpr (kLines) return row * 256 + ((piece ^ (row & 7)) << 4);
   return row * 64 + ((piece ^ (row >> 1 & 3)) << 4);

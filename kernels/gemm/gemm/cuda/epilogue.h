@@ -1,4 +1,4 @@
-// What becomes of the sums of a tile: scales, bias and matrices; the activation; rounding and stores.
+// The epilogue of a tile's sums: scales, bias and matrices; the activation; rounding and stores.
 //
 // Two ways. `combine_inside` and `store_inside` are of tiles that lie inside out with everything aligned: passes over all sums at once,
 // whose loads and stores are in flight together. `combine` and `store`, of the rest, take 16 sums after each other and look at every

@@ -21,7 +21,7 @@ using matrix::Problem;
 
 const Build& build_of(const Kernel& kernel) { return *static_cast<const Build*>(kernel.build); }
 
-// That of the layouts; else, as of a matrix of one row, which is of both layouts, any, whose loader gathers.
+// The kernel of the operands' layouts; without one, as of a matrix of one row, which is of both layouts, any: its loader gathers.
 const Kernel* find_kernel(const Problem& p) {
   const Kernel* other = nullptr;
   for (const Kernel* kernel : held) {

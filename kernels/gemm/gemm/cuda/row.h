@@ -31,7 +31,7 @@ struct Extra {
   int multiply;
 };
 
-// Where elements of an operand that is gathered lie: [batch b + line l + step s], of row l of a or column l of b, and s along k.
+// An operand that is gathered. Element [batch b + line l + step s] is of row l of a or column l of b, and s along k.
 struct Gathered {
   const uint16_t* data;
   int64_t batch, line, step;
@@ -72,7 +72,7 @@ struct Form {
 constexpr Form kForms[] = {
     {"gemm_hopper", 256, 4}, {"gemm_hopper_192", 192, 5}, {"gemm_hopper_128", 128, 6}, {"gemm_hopper_64", 64, 8}};
 
-// What the host must know of a build; the cubin holds one as `gemm_build`.
+// Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
   int rows, columns;  // of a tile, of the largest where there are several
   int steps;          // elements along k of a stage

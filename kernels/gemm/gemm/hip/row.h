@@ -21,7 +21,7 @@ struct Extra {
   int multiply;
 };
 
-// Where elements of an operand lie: [batch b + line l + step s], of row l of a or column l of b, and s along k.
+// An operand. Element [batch b + line l + step s] is of row l of a or column l of b, and s along k.
 struct Operand {
   const void* data;
   long long batch, line, step;
@@ -41,7 +41,7 @@ struct Row {
   int features;
 };
 
-// What the host must know of a code object, which holds one as `tilekiln_gemm_build`.
+// Constants of a code object that the host must know; it holds one as `tilekiln_gemm_build`.
 struct Build {
   int rows, columns;  // of a tile
   int threads;

@@ -13,7 +13,7 @@ struct Row {
       *heres;  // (experts): where an expert's tokens begin, -1 where there is no room or it is elsewhere; its number here
 };
 
-// What the host must know of a build; the cubin holds one as `sorting_build`.
+// Constants of a build that the host must know; the cubin holds one as `sorting_build`.
 struct Build { int threads; };
 
 }  // namespace tilekiln::cuda::moe_sorting

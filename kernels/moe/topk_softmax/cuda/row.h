@@ -5,7 +5,7 @@
 
 namespace tilekiln::cuda::moe {
 
-// What the host must know of a build; the cubin holds one as `topk_build`.
+// Constants of a build that the host must know; the cubin holds one as `topk_build`.
 struct Build {
   int threads;
   int dtype;  // by value of the axis

@@ -12,7 +12,7 @@ struct Row {
   int rest;   // vectors or elements of a head that are copied
 };
 
-// What the host must know of a build; the cubin holds one as `rotary_build`.
+// Constants of a build that the host must know; the cubin holds one as `rotary_build`.
 struct Build {
   int threads;  // of a block at most
   int dtype;    // by value of the axis

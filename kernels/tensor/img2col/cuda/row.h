@@ -28,7 +28,7 @@ struct Row {
 
 constexpr int kAtOnce = 4;  // moves of a thread under way
 
-// What the host must know of a build; the cubin holds one as `img2col_build`.
+// Constants of a build that the host must know; the cubin holds one as `img2col_build`.
 struct Build { int threads; };
 
 }  // namespace tilekiln::cuda::img2col

@@ -34,7 +34,7 @@ template <Reduction kDo> struct Taking {
 TILEKILN_DEVICE long long divided(long long a, long long b) {
   return (a | b) >> 32 ? a / b : uint32_t(a) / uint32_t(b);
 }
-// Where the elements of an output begin, and the output's place.
+// Sets the place in x of an output's first element, and the output's place in y.
 TILEKILN_DEVICE void find_output(const tensor::Reduce& a, long long number, long long& x, long long& y) {
   x = y = 0;
   for (int i = tensor::kKept - 1; i >= 0 && number > 0; --i) {

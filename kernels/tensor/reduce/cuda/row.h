@@ -21,7 +21,7 @@ struct Row {
 // Blocks that a processor has at once.
 constexpr int kLineBlocks = 6, kColumnBlocks = 3, kRowBlocks = 2;
 
-// What the host must know of a build; the cubin holds one as `reduce_build`.
+// Constants of a build that the host must know; the cubin holds one as `reduce_build`.
 struct Build {
   int threads;
   int dtype;  // by value of the axis

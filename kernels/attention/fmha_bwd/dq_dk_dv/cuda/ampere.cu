@@ -21,7 +21,7 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-// Who says that a turn has ended; thread 0 awaits the next one. Apart they cost d128 4 % less on an H100, and d64 nothing either way.
+// The thread that says that a turn has ended; thread 0 awaits the next one. Apart they cost d128 4 % less on an H100, and d64 the same.
 constexpr int kCloser = kHdim == 64 ? 0 : kThreads - 32;
 static_assert(kKeys == 16 * kWarps && kBlocks == 2, "a warp has 16 keys and a quarter of a block of dq");
 
@@ -38,7 +38,7 @@ static_assert(sizeof(Shared::q) >= sizeof(uint16_t) * kKeys * kHdim, "v passes t
 
 using Walk = Order<kQueryRows, kKeys, true>;
 
-// Where a turn's rows lie.
+// The addresses of a turn's rows.
 struct Sequence {
   const uint16_t* q;  // of the first query head of the group
   const uint16_t* dout;

@@ -1,4 +1,4 @@
-// What the loader and the writers of the Hopper backward do, and the shared memory between them and the warpgroups that compute.
+// The loader and the writers of the Hopper backward, and the shared memory between them and the warpgroups that compute.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/passes.h"

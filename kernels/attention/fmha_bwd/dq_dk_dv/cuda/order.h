@@ -1,4 +1,4 @@
-// Who works on which key tile when, and in which order the tiles' shares of dQ are added: the same order in every run.
+// The schedule of key tiles over workers, and the order in which the tiles' shares of dQ are added: the same in every run.
 //
 // Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles, or under
 // a causal mask the pairs {i, key_tiles - 1 - i}, all of one length. Worker j of a team owns the `passes` lists from j passes on;

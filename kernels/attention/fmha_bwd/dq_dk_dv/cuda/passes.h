@@ -1,4 +1,4 @@
-// What runs before and after the backward's main kernel: `prepare` and `convert`, and the tile that all three share.
+// The passes before and after the backward's main kernel, `prepare` and `convert`, and the tile that all three share.
 #pragma once
 
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/order.h"

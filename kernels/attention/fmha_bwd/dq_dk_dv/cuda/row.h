@@ -78,7 +78,7 @@ struct alignas(128) Row {
   int team, passes, units, team_units, lists, slots, turn;  // the order of the adds: order.h
 };
 
-// What the host must know of a build; the cubin holds one as `fmha_bwd_build`.
+// Constants of a build that the host must know; the cubin holds one as `fmha_bwd_build`.
 struct Build {
   int hdim;        // the largest of q and of v that it takes, of any multiples of 8
   int query_rows;  // of a tile: rows of one tensor copy of q or dout

@@ -190,8 +190,8 @@ TK_DEVICE void draw(const BackwardProblem& p, const Walk& w, unsigned char* byte
   publish_to_wave();
 }
 
-/// What the compiler takes for another number in every turn of a loop: addresses made of it are worked out again, not kept in registers
-/// through the loop, where there are too few.
+/// Makes the compiler take a value for another number in every turn of a loop: addresses made of it are worked out again, not kept
+/// in registers through the loop, where there are too few.
 TK_DEVICE int again(int value) {
   asm volatile("" : "+v"(value));
   return value;

@@ -1,4 +1,4 @@
-// What the backward kernels of a HIP target are given, by value, the same for each stage, and what a code object says of itself.
+// The argument of the backward kernels of a HIP target, by value, the same for each stage, and a code object's constants.
 #pragma once
 
 namespace tilekiln::hip {
