@@ -193,6 +193,7 @@ MUTATIONS: dict[str, Mutation] = {
         *BACKWARD,
         swap(r"(?s)(ld\.acquire\.gpu\.global\.u32 (%r\d+),.{0,300}?setp\.ne\.s32 %p\d+, )\2, %r\d+;", r"\1\2, \2;"),
         "RACE",
+        60,
     ),
     "a turn at dq is passed on while its sums are under way": Mutation(
         *BACKWARD, swap(WAIT + r"(?=\s*red\.release\.gpu)", ""), "RACE"
