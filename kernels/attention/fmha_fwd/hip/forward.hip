@@ -63,7 +63,7 @@ TK_DEVICE int features_of(const Problem& p) { return (p.features & kAsked) | kKn
 TK_DEVICE int features_of(const Problem& p) { return p.features; }
 #endif
 constexpr int kSize = sizeof(Element), kKeySize = sizeof(KeyElement);  // bytes
-constexpr int kVector = 16 / kKeySize;                                 // elements that lie side by side in vectorized pages
+[[maybe_unused]] constexpr int kVector = 16 / kKeySize;  // elements that lie side by side in vectorized pages
 constexpr int kHdimQ = TK_HDIM_Q, kHdimV = TK_HDIM_V, kTileK = TK_TILE_K, kThreads = TK_WAVES * kLanes;
 constexpr int kTileQ = TK_WAVES * kColumns;
 constexpr int kRowK = kHdimQ + 8, kRowV = kTileK + 8;  // rows of LDS, padded against bank conflicts
