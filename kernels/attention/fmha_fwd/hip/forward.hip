@@ -400,7 +400,7 @@ TK_DEVICE void finish_scores(const Problem& p, const Work& w, const Query& query
       x.s[block][r] -= slope * unit * __builtin_fabsf(float(query.row + shift - key));
     });
   if (features_of(p) & kBias) {
-    using Bias = Choose<TK_CACHE && TK_FP8, float, T>;  // of an fp8 cache
+    using Bias = Choose<TK_CACHE && TK_FP8 != 0, float, T>;  // of an fp8 cache
     const TK_GLOBAL Bias* plane = (const TK_GLOBAL Bias*)p.bias + w.batch * p.bias_batch + w.head * p.bias_head +
                               i64(w.start_q + w.first_query) * p.bias_row;
     const int queries = w.seqlen_q - w.first_query < kTileQ ? w.seqlen_q - w.first_query : kTileQ;
