@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -40,6 +41,8 @@ why_not = ""
 _MOST_TWINS = 16
 """An operator's; calls with other sets of arguments go through Python."""
 _defined: set[str] = set()
+_defining = threading.Lock()
+"""Held while a twin is made: another thread's first call of the same look must not meet half of one."""
 
 Call = Callable[..., Any]
 _LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "str": "s"}
@@ -171,9 +174,10 @@ def _entry(name: str, schema: Any, through_python: Call, twins: dict[tuple[Any, 
         try:
             twin = twins[look]
         except KeyError:
-            twin = _twin(name, schema, len(values), [*named]) if len(twins) < _MOST_TWINS else None
-            if len(twins) < _MOST_TWINS:
-                twins[look] = twin
+            with _defining:
+                if look not in twins and len(twins) < _MOST_TWINS:
+                    twins[look] = _twin(name, schema, len(values), [*named])
+                twin = twins.get(look)
         if twin is None:
             return through_python(*values, **named)
         try:
