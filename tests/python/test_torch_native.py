@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import os
+import pathlib
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -182,3 +188,67 @@ def test_errors_are_those_of_python(native: Any) -> None:
         torch.ops.tilekiln.fmha_fwd(q, q)
     with pytest.raises(RuntimeError, match="same dtype"):
         tk.torch.sdpa(q, q.double(), q)
+
+
+def at_once() -> None:
+    """A program: eight threads make the first call of each set of arguments; then come more sets than twins."""
+    import threading
+
+    from tilekiln.torch import native
+
+    assert native.library is not None, native.why_not
+    values = {"causal": True, "return_lse": True, "num_threads": 1, "window_left": 3, "window_right": 2}
+    looks = [dict(one) for n in range(6) for one in itertools.permutations(values.items(), n)]
+    q, errors, operator = torch.randn(1, 9, 2, 32), [], torch.ops.tilekiln.fmha_fwd
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    for named in looks[:16]:
+        gate = threading.Barrier(8)
+
+        def call(gate: Any = gate, named: Any = named) -> None:
+            gate.wait()
+            try:
+                operator(q, q, q, **named)
+            except Exception as error:
+                errors.append(repr(error))
+
+        threads = [threading.Thread(target=call) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    sys.setswitchinterval(interval)
+    twins = [len(native._defined)]
+    operator(q, q, q, **looks[20])
+    twins.append(len(native._defined))
+    native._MOST_TWINS = 1000
+    results = {}
+    for named in looks * 2:
+        result = operator(q, q, q, **named)[0]
+        assert torch.equal(result, results.setdefault(tuple(sorted(named)), result)), named
+    made = sum(native._defined.values())
+    assert made < len(native._defined) == len(looks), (made, len(looks))
+    print(json.dumps({"errors": errors, "twins": twins, "made": made}))
+
+
+@pytest.fixture(scope="module")
+def alone(flash: tk.Library, torch_kernels: object) -> Any:
+    """Results of at_once in a process of its own: twins are for the life of a process."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join((str(root / "python"), str(root))),
+        "TILEKILN_LIBRARY_PATH": str(pathlib.Path(flash.path).parent),
+    }
+    command = [sys.executable, "-c", f"import runpy; runpy.run_path({__file__!r})['at_once']()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_first_calls_of_eight_threads(alone: Any) -> None:
+    assert alone["errors"] == []  # without the lock 13 to 39 of 128 calls
+
+
+def test_calls_past_the_last_twin_go_through_python(alone: Any) -> None:
+    assert alone["twins"] == [16, 16]  # of one operator
+    assert 200 < alone["made"] <= 256  # of all

@@ -40,7 +40,8 @@ why_not = ""
 
 _MOST_TWINS = 16
 """An operator's; calls with other sets of arguments go through Python."""
-_defined: set[str] = set()
+_defined: dict[str, bool] = {}
+"""Names of twins; False: no kernel was left for it (256 in all, kernels.cpp), so calls go through Python."""
 _defining = threading.Lock()
 """Held while a twin is made: another thread's first call of the same look must not meet half of one."""
 
@@ -147,16 +148,17 @@ def _twin(name: str, schema: Any, count: int, named: Sequence[str]) -> Call | No
     looks = [arrays.index(table.arrays[look]) for look in table.looks]
     spelled = "_".join((name, str(count), *named))
     if spelled not in _defined:
-        _defined.add(spelled)
         kinds = [f"{_kind(one)} {one.name}{'=True' * (one.name in on)}" for one in taken]
         made = table.schema.partition(" -> ")[2]
         torch.library.define(f"tilekiln_native::{spelled}", f"({', '.join(kinds)}) -> {made}")
         number = library.tilekiln_torch_define(
             name.encode(), spelled.encode(), said.encode(), ",".join(results).encode(), *looks
         )
-        if number < 0:
-            return None
-        _scope.impl(spelled, torch.library.fallthrough_kernel, "AutogradCPU")
+        _defined[spelled] = number >= 0
+        if _defined[spelled]:
+            _scope.impl(spelled, torch.library.fallthrough_kernel, "AutogradCPU")
+    if not _defined[spelled]:
+        return None
     twin: Call = getattr(torch.ops.tilekiln_native, spelled).default._op
     return twin
 
