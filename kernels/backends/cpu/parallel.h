@@ -36,7 +36,7 @@ void run_in_threads(const Run& run, int workers, Work&& work) {
   using Callee = std::remove_reference_t<Work>;
   const auto once = [](void* self) { (*static_cast<Callee*>(self))(); };
   if (!run.lent) {
-    run_with_helpers(workers - 1, once, &work);
+    run_with_helpers(workers > 1 && has_one_core() ? 0 : workers - 1, once, &work);
     return;
   }
   run.executor.parallel_for(

@@ -1,9 +1,6 @@
 #include "kernels/backends/cpu/pool.h"
 
 #include <pthread.h>
-#if defined(__linux__)
-#include <sched.h>
-#endif
 
 #include <atomic>
 #include <chrono>
@@ -12,6 +9,7 @@
 #include <new>
 #include <thread>
 
+#include "kernels/backends/cpu/cores.h"
 #include "kernels/runtime/environment.h"
 #include "kernels/runtime/forks.h"
 
@@ -28,6 +26,13 @@ constexpr std::chrono::microseconds kWakeTime{50}, kMoment{4};
 constexpr std::chrono::microseconds kDense{100};
 // Moving to another core takes 25 us: not more often than this.
 constexpr std::chrono::microseconds kBetweenMoves{1000};
+// Where somebody else wants a helper's core too, the helper gives it up between jobs after this long, before the system takes it in
+// the middle of one and lets the caller wait for a turn of the other.
+constexpr std::chrono::microseconds kTurn{500};
+// The cores of a caller are not asked for more often than this.
+constexpr std::chrono::microseconds kBetweenReads{1000};
+// A helper whose core was taken expects that again for so long.
+constexpr std::chrono::milliseconds kContested{100};
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -50,29 +55,46 @@ template <class Ready> bool spin(Clock::duration longest, Ready&& ready) {
   return ready();
 }
 
-// The core on which this thread runs; -1 where the system does not tell.
-int this_core() {
-#if defined(__linux__)
-  return sched_getcpu();
-#else
-  return -1;
-#endif
+// The cores of this thread, asked for again after a millisecond: the question takes .2 us.
+const Cores& my_cores() {
+  static thread_local Cores cores;
+  static thread_local Clock::time_point read = {};
+  const Clock::time_point now = Clock::now();
+  if (now - read >= kBetweenReads) cores.read(), read = now;
+  return cores;
 }
 
-// Moves this thread from `core` to another of those it may run on, and leaves it that choice as it was. The system places a
-// thread that wakes on the core of its waker more often than one would wish: two threads of a call then take turns.
-void leave_core([[maybe_unused]] int core) {
-#if defined(__linux__)
-  cpu_set_t allowed, others, now;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return;
-  others = allowed;
-  CPU_CLR(core, &others);
-  if (CPU_COUNT(&others) == 0 || sched_setaffinity(0, sizeof(others), &others) != 0) return;
-  // An affinity that somebody else has set meanwhile stays.
-  if (sched_getaffinity(0, sizeof(now), &now) != 0 || !CPU_EQUAL(&now, &others)) return;
-  sched_setaffinity(0, sizeof(allowed), &allowed);
-#endif
-}
+// What a helper knows of the others who want its core.
+class Turns {
+ public:
+  // After a job.
+  void look() {
+    const Clock::time_point now = Clock::now();
+    if (now - looked_ < kTurn) return;
+    looked_ = now;
+    const long taken = times_taken();
+    if (taken != taken_) contested_ = now + kContested;
+    taken_ = taken;
+  }
+  // Before a job: whether to give the core up first.
+  bool over() const {
+    const Clock::time_point now = Clock::now();
+    return now < contested_ && now - began_ >= kTurn;
+  }
+  void give_up() {
+    const Clock::time_point before = Clock::now();
+    std::this_thread::yield();
+    began_ = Clock::now();
+    if (began_ - before > kMoment) contested_ = began_ + kContested;
+    taken_ = times_taken();
+  }
+  bool contested() const { return Clock::now() < contested_; }
+  void slept() { began_ = Clock::now(); }
+
+ private:
+  Clock::time_point looked_ = {}, began_ = {}, contested_ = {};
+  long taken_ = 0;
+};
 
 // The lock, which others hold for tens of nanoseconds: worth a wait without sleep.
 std::unique_lock<std::mutex> hold(std::mutex& mutex) {
@@ -89,6 +111,7 @@ std::unique_lock<std::mutex> hold(std::mutex& mutex) {
 struct Job {
   void (*work)(void*);
   void* context;
+  Cores cores;                       // those of the caller, which its helpers use
   int core;                          // where the caller was
   int wanted;                        // helpers that may still join; under the pool's lock
   std::atomic<int> active = 0;       // helpers at work; changed under the lock, so that the caller may sleep on it
@@ -99,7 +122,7 @@ struct Job {
 class Pool {
  public:
   void run(int helpers, void (*work)(void*), void* context) {
-    Job job = {work, context, this_core(), helpers};
+    Job job = {work, context, my_cores(), this_core(), helpers};
     open(job, helpers);
     work(context);
     close(job);
@@ -161,13 +184,29 @@ class Pool {
   [[noreturn]] void serve() {
     Clock::duration patience = kMoment;
     Clock::time_point moved = {};
+    Turns turns;
+    Cores cores;  // of the caller that was helped last
+    cores.read();
     std::unique_lock lock(mutex_);
     for (;;) {
       Job* job = claim();
       if (job == nullptr) {
         const Clock::time_point since = Clock::now();
-        wait(lock, patience);
-        patience = Clock::now() - since < kDense ? kWakeTime : kMoment;
+        if (wait(lock, patience)) turns.slept();
+        patience = Clock::now() - since < kDense && !turns.contested() ? kWakeTime : kMoment;
+        continue;
+      }
+      if (!(job->cores == cores)) {
+        cores = job->cores;
+        lock.unlock();
+        cores.use();
+        lock = hold(mutex_);
+        continue;
+      }
+      if (turns.over()) {
+        lock.unlock();
+        turns.give_up();
+        lock = hold(mutex_);
         continue;
       }
       const bool beside = this_core() == job->core && job->core >= 0;
@@ -187,19 +226,23 @@ class Pool {
       lock = hold(mutex_);
       // The job may be gone as soon as its last helper has left: touch nothing of it after this.
       if (job->active.fetch_sub(1, std::memory_order_release) == 1) done_.notify_all();
+      lock.unlock();
+      turns.look();
+      lock = hold(mutex_);
     }
   }
 
-  // Until there may be a job, for `patience` without sleep.
-  void wait(std::unique_lock<std::mutex>& lock, Clock::duration patience) {
+  // Until there may be a job, for `patience` without sleep. Tells whether it slept.
+  bool wait(std::unique_lock<std::mutex>& lock, Clock::duration patience) {
     const uint32_t seen = posted_.load(std::memory_order_relaxed);
     lock.unlock();
     const bool more = spin(patience, [&] { return posted_.load(std::memory_order_relaxed) != seen; });
     lock = hold(mutex_);
-    if (more || claim() != nullptr) return;
+    if (more || claim() != nullptr) return false;
     ++asleep_;
     wake_.wait(lock, [&] { return claim() != nullptr; });
     --asleep_;
+    return true;
   }
 
   std::mutex mutex_;
@@ -226,6 +269,8 @@ void watch() {
 }
 
 }  // namespace
+
+bool has_one_core() noexcept { return my_cores().single(); }
 
 void run_with_helpers(int helpers, void (*work)(void*), void* context) noexcept {
   if (helpers <= 0) return work(context);

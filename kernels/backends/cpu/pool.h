@@ -2,6 +2,10 @@
 //
 // Threads are detached and sleep when there is nothing to do; the library is never unloaded (it is linked with -z nodelete), so
 // nothing has to be joined at exit. A forked child starts afresh: it has no pool thread until it needs one.
+//
+// Helpers use the cores that their caller may use (sched_setaffinity, taskset), as that was within the last millisecond. Where another
+// process wants a helper's core too, the helper gives it up between calls rather than have it taken within one, while the
+// caller waits.
 #pragma once
 #include <stdint.h>
 
@@ -11,5 +15,8 @@ namespace tilekiln {
 // and every helper's call that began have ended. Helpers are a hope: work must be complete when this thread's call ends even
 // if none comes (claim from a shared counter). So it cannot deadlock, however deep it is nested.
 void run_with_helpers(int helpers, void (*work)(void* context), void* context) noexcept;
+
+// Whether this thread may use one core only: a helper would take turns with it.
+bool has_one_core() noexcept;
 
 }  // namespace tilekiln
