@@ -49,6 +49,9 @@ inline Plan plan_of(const PlanShape& of) {
   if (lists == 0 || of.heads == 0) return best;
   const bool far = of.paired && of.hdim == 128 && tiles >= 128;
   const int64_t gap = far ? 4 : 2;
+  // What a worker takes from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
+  // whoever has just turned round.
+  const int turn = !of.paired ? 0 : of.hdim > 128 ? 4 : 2;
   int64_t most_team = of.workers;
   if (!of.masked && steps / gap < most_team) most_team = steps / gap > 1 ? steps / gap : 1;
   int64_t passes = 1;
@@ -70,7 +73,7 @@ inline Plan plan_of(const PlanShape& of) {
             static_cast<int>(team_units),
             static_cast<int>(lists),
             static_cast<int>(slots),
-            far ? 2 : 0,
+            turn,
             static_cast<int>(teams * team)};
   }
   return best;
