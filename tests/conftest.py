@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+# NumPy's matrix products are small here, and a second thread of each waits for the next in a loop.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import filelock
 import pytest
 

@@ -1,5 +1,8 @@
 // From the text of llvm-objdump 22 to instructions. What is unknown is an error that quotes the line.
+#include <algorithm>
 #include <cstdlib>
+#include <mutex>
+#include <set>
 
 #include "machine.h"
 
@@ -88,8 +91,17 @@ bool number(const std::string& text, Operand& o) {
   return !*end;
 }
 
+/// One string for all that are equal, kept until the process ends: there are as many as operands have spellings.
+const char* kept(const std::string& text) {
+  static std::set<std::string> all;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  return all.insert(text).first->c_str();
+}
+
 bool read_operand(const std::string& written, Operand& o) {
-  std::string text = o.text = written;
+  std::string text = written;
+  o.text = kept(written);
   if (text.empty()) return false;
   if (begins(text, "sext(")) o.sign_extend = true, text = text.substr(5, text.size() - 6);
   if (begins(text, "neg(")) o.negate = true, text = text.substr(4, text.size() - 5);
@@ -269,6 +281,7 @@ void read_body(Instruction& in, const std::string& body) {
   if (found == mnemonics().end())
     fail("DECODE: unknown mnemonic %s at %llx: %s", name.c_str(), (unsigned long long)in.address, body.c_str());
   in.run = found->second;
+  in.is_cmpx = begins(name, "v_cmpx");
   if (read_special(in, rest) || rest.empty()) return;
   for (const std::string& part : split(rest, ',')) {
     const Words words = split(trimmed(part), ' ');
@@ -289,7 +302,7 @@ void run_pair(Machine& machine, Wave& wave, const Instruction& in) {
   u32 old[64], result[64];
   const u64 old_defined = wave.vgpr_defined[to];
   std::memcpy(old, wave.vgpr[to], sizeof old);
-  mnemonics().at(in.mnemonic)(machine, wave, in);
+  in.first(machine, wave, in);
   const u64 result_defined = wave.vgpr_defined[to];
   std::memcpy(result, wave.vgpr[to], sizeof result);
   std::memcpy(wave.vgpr[to], old, sizeof old);
@@ -334,12 +347,20 @@ void decode(Machine& machine, const char* disassembly) {
       in.second = second.get();
       machine.seconds.push_back(std::move(second));
       in.text = body;
+      in.first = in.run;
       in.run = run_pair;
     }
     if (in.mnemonic == "ds_swizzle_b32") in.offset = int(first_word & 0xffff);  // printed as a symbol
     machine.at[in.address] = int(machine.program.size());
     machine.program.push_back(std::move(in));
   }
+  for (const Instruction& in : machine.program)
+    for (const Instruction* one : {&in, in.second})
+      for (int k = 0; one && k < one->operands; k++)
+        if (const Operand& o = one->operand[k]; o.kind == Kind::vgpr) {
+          int& used = machine.registers_used[o.index >= AGPR];
+          used = std::max(used, o.index % AGPR + o.count);
+        }
   for (Instruction& in : machine.program)
     if (in.mnemonic == "s_branch" || begins(in.mnemonic, "s_cbranch")) {
       const auto found = machine.at.find(in.address + 4 + 4 * u64(in.immediate));

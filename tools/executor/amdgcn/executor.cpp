@@ -34,6 +34,11 @@ int granule_shift(const Machine& machine) {
   return shift;
 }
 
+u64 add_block(Machine* machine, void* memory, u64 bytes, u8* defined, int read_only, const char* name) {
+  machine->blocks.push_back({static_cast<u8*>(memory), bytes, defined, {}, read_only != 0, name});
+  return u64(machine->blocks.size()) << SLOT_SHIFT;
+}
+
 }  // namespace
 
 amdgcn_machine* amdgcn_load(int architecture, const char* disassembly, char* error, size_t capacity) {
@@ -53,27 +58,20 @@ void amdgcn_unload(amdgcn_machine* machine) { delete machine; }
 
 uint64_t amdgcn_block(amdgcn_machine* machine, void* memory, uint64_t bytes, int defined, int read_only,
                       const char* name) {
-  Block block;
-  block.bytes = static_cast<u8*>(memory);
-  block.size = bytes;
-  block.defined.assign(bytes, u8(defined != 0));
-  block.writer.assign(bytes, 0);
-  block.read_only = read_only != 0;
-  block.name = name;
-  machine->blocks.push_back(std::move(block));
-  return u64(machine->blocks.size()) << SLOT_SHIFT;
+  machine->own_defined.emplace_back(bytes, u8(defined != 0));
+  machine->names.emplace_back(name);
+  return add_block(machine, memory, bytes, machine->own_defined.back().data(), read_only,
+                   machine->names.back().c_str());
 }
 
-void amdgcn_clear(amdgcn_machine* machine) { machine->blocks.clear(); }
-
-void amdgcn_set_defined(amdgcn_machine* machine, uint64_t address, const uint8_t* defined) {
-  Block& block = machine->blocks[(address >> SLOT_SHIFT) - 1];
-  block.defined.assign(defined, defined + block.size);
+uint64_t amdgcn_known_block(amdgcn_machine* machine, void* memory, uint64_t bytes, uint8_t* defined, const char* name) {
+  return add_block(machine, memory, bytes, defined, 0, name);
 }
 
-void amdgcn_get_defined(const amdgcn_machine* machine, uint64_t address, uint8_t* defined) {
-  const Block& block = machine->blocks[(address >> SLOT_SHIFT) - 1];
-  std::copy(block.defined.begin(), block.defined.end(), defined);
+void amdgcn_clear(amdgcn_machine* machine) {
+  machine->blocks.clear();
+  machine->own_defined.clear();
+  machine->names.clear();
 }
 
 int amdgcn_launch(amdgcn_machine* machine, const amdgcn_dispatch* d, const amdgcn_options* options, char* error,

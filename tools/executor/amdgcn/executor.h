@@ -35,9 +35,10 @@ AMDGCN_API void amdgcn_unload(amdgcn_machine*);
 AMDGCN_API uint64_t amdgcn_block(amdgcn_machine*, void* memory, uint64_t bytes, int defined, int read_only,
                                  const char* name);
 AMDGCN_API void amdgcn_clear(amdgcn_machine*);
-/// The bytes of the block at an address that count as written, a byte for each: for memory that outlives a launch.
-AMDGCN_API void amdgcn_set_defined(amdgcn_machine*, uint64_t address, const uint8_t* defined);
-AMDGCN_API void amdgcn_get_defined(const amdgcn_machine*, uint64_t address, uint8_t* defined);
+/// A block of memory that outlives a launch: `defined` has a byte for each of its bytes, whether it counts as written, and
+/// is kept up to date. All three live until amdgcn_clear.
+AMDGCN_API uint64_t amdgcn_known_block(amdgcn_machine*, void* memory, uint64_t bytes, uint8_t* defined,
+                                       const char* name);
 
 AMDGCN_API int amdgcn_launch(amdgcn_machine*, const amdgcn_dispatch*, const amdgcn_options*, char* error,
                              size_t capacity);

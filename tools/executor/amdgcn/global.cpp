@@ -15,7 +15,7 @@ Block& block_of(Machine& machine, const Wave& wave, const Instruction& in, u64 a
   const bool known = slot > 0 && slot <= machine.blocks.size();
   if (known && offset + u64(bytes) <= machine.blocks[slot - 1].size) return machine.blocks[slot - 1];
   fault("OOB", wave, in, "lane %d address %llx, %d bytes, outside (buffer %s, %lld past its end)", lane,
-        (unsigned long long)address, bytes, known ? machine.blocks[slot - 1].name.c_str() : "?",
+        (unsigned long long)address, bytes, known ? machine.blocks[slot - 1].name : "?",
         known ? (long long)(offset - machine.blocks[slot - 1].size) : 0LL);
 }
 
@@ -25,12 +25,12 @@ u32 read_global(Machine& machine, const Wave& wave, const Instruction& in, u64 a
   const Block& block = block_of(machine, wave, in, address, bytes, at, lane);
   u32 value = 0;
   std::memcpy(&value, block.bytes + at, size_t(bytes));
-  for (int i = 0; i < bytes; i++) defined &= bool(block.defined[at + u64(i)]);
-  if (machine.options.races && !block.read_only)
+  defined &= all_marked(block.defined + at, bytes);
+  if (machine.options.races && !block.writer.empty())
     for (u64 byte = at; byte < at + u64(bytes); byte++) {
       const u32 writer = block.writer[byte];
       if (writer && writer != wave.global_number && writer != ATOMIC_WRITER)
-        fault("RACE", wave, in, "%s+%llu read, written by another wave in this launch", block.name.c_str(),
+        fault("RACE", wave, in, "%s+%llu read, written by another wave in this launch", block.name,
               (unsigned long long)at);
     }
   return value;
@@ -40,15 +40,15 @@ void write_global(Machine& machine, const Wave& wave, const Instruction& in, u64
                   int lane) {
   u64 at;
   Block& block = block_of(machine, wave, in, address, bytes, at, lane);
-  if (block.read_only) fault("OOB", wave, in, "store to the read-only buffer %s", block.name.c_str());
+  if (block.read_only) fault("OOB", wave, in, "store to the read-only buffer %s", block.name);
   std::memcpy(block.bytes + at, &value, size_t(bytes));
   std::memset(&block.defined[at], 1, size_t(bytes));
   if (!machine.options.races) return;
-  for (u64 byte = at; byte < at + u64(bytes); byte++) {
-    if (block.writer[byte] && block.writer[byte] != wave.global_number)
-      fault("RACE", wave, in, "%s+%llu written by two waves", block.name.c_str(), (unsigned long long)at);
-    block.writer[byte] = wave.global_number;
-  }
+  if (!block.writer.empty())
+    for (u64 byte = at; byte < at + u64(bytes); byte++)
+      if (block.writer[byte] && block.writer[byte] != wave.global_number)
+        fault("RACE", wave, in, "%s+%llu written by two waves", block.name, (unsigned long long)at);
+  block.note_writer(at, u64(bytes), wave.global_number);
 }
 
 /// Addresses of global and flat instructions: a vector of them, or a scalar base and 32-bit offsets.
@@ -85,12 +85,13 @@ void load(Machine& machine, Wave& wave, const Instruction& in, int bytes, Extend
   const Addresses at = addresses(wave, in, 1, flat ? -1 : 2);
   const int to = vector_index(wave, in), count = words(bytes);
   for (int i = 0; i < count; i++) before_load_vgpr(wave, in, to + i, flat ? kBothQueues : int(LOADS));
+  Loaded loaded(wave, to, count, extend);
   each_active(wave, [&](int lane) {
     for (int i = 0; i < count; i++) {
       bool defined = true;
       const u32 value =
           read_global(machine, wave, in, at.x[lane] + u64(4 * i), std::min(4, bytes - 4 * i), defined, lane);
-      put_loaded(wave, to + i, lane, value, extend, defined);
+      loaded.put(i, lane, value, defined);
     }
   });
   issue(wave, LOADS, flat ? Access::flat : Access::load, false, to, count);
@@ -137,7 +138,7 @@ template <class Combine> void atomic(Machine& machine, Wave& wave, const Instruc
       if (!block.defined[offset + i]) fault("POISON", wave, in, "atomic on undefined memory");
     const u32 value = combine(old, wave.vgpr[from][lane]);
     std::memcpy(block.bytes + offset, &value, 4);
-    for (u64 byte = offset; byte < offset + 4; byte++) block.writer[byte] = ATOMIC_WRITER;
+    block.note_writer(offset, 4, ATOMIC_WRITER);
     if (returns) put_loaded(wave, in.operand[0].index, lane, old, Extend::none, true);
   });
   if (returns)

@@ -28,7 +28,7 @@ struct Operand {
   bool is_literal = false;  // written in hexadecimal: 64-bit integer operands extend it with zeros
   u32 bits = 0;
   double value = 0;
-  std::string text;
+  const char* text = "";  // as written; lives as long as the program
 };
 
 struct Machine;
@@ -63,6 +63,8 @@ struct Instruction {
   int target = -1;                      // of a branch: an index of the program, or -1 outside it
   int vmcnt = -1, lgkmcnt = -1;         // of s_waitcnt
   const Instruction* second = nullptr;  // of a VOPD pair
+  Handler first = nullptr;              // of its other half
+  bool is_cmpx = false;
 
   bool selects(int source, bool high) const {
     return high ? op_sel_hi >> source & 1 : has_op_sel && (op_sel >> source & 1);

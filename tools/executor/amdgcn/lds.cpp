@@ -12,22 +12,31 @@ void check(Machine& machine, const Wave& wave, const Instruction& in, u32 addres
   if (u64(address) + u64(bytes) > lds.size)
     fault("OOB", wave, in, "LDS address %u + %d of %u", address, bytes, lds.size);
   if (!machine.options.races) return;
-  for (u32 g = address >> lds.granule_shift; g <= (address + u32(bytes) - 1) >> lds.granule_shift; g++) {
-    const u32 written = lds.write_clock[g];
-    if (written && lds.writer[g] != wave.number && wave.waits < written && !(is_atomic && lds.atomic[g]))
+  const u8 own = u8(wave.number);
+  const u32 now = wave.signals + 1;
+  const Granule* const end = &lds.granules[(address + u32(bytes) - 1) >> lds.granule_shift];
+  for (Granule* g = &lds.granules[address >> lds.granule_shift]; g <= end; g++) {
+    if (__builtin_expect(wave.waits < g->written && g->writer != own && !(is_atomic && g->atomic), 0))
       fault("RACE", wave, in, "LDS %u %s, written by wave %d with no barrier between", address,
-            writes ? "written" : "read", lds.writer[g]);
-    u32* reads = &lds.read_clock[size_t(g) * MOST_WAVES];
+            writes ? "written" : "read", g->writer);
     if (!writes) {
-      reads[wave.number] = wave.signals + 1;
+      if (g->reader == own || g->read == 0) {
+        g->read = now, g->reader = own;
+      } else if (now >= g->read) {
+        g->read_by_others = g->read, g->other_reader = g->reader;
+        g->read = now, g->reader = own;
+      } else if (now > g->read_by_others) {
+        g->read_by_others = now, g->other_reader = own;
+      }
       continue;
     }
-    for (int other = 0; other < machine.waves_of_group; other++)
-      if (other != wave.number && reads[other] && wave.waits < reads[other])
-        fault("RACE", wave, in, "LDS %u written, read by wave %d with no barrier between", address, other);
-    lds.write_clock[g] = wave.signals + 1;
-    lds.writer[g] = u8(wave.number);
-    lds.atomic[g] = is_atomic;
+    const bool mine = g->reader == own;
+    if (__builtin_expect(wave.waits < (mine ? g->read_by_others : g->read), 0))
+      fault("RACE", wave, in, "LDS %u written, read by wave %d with no barrier between", address,
+            mine ? g->other_reader : g->reader);
+    g->written = now;
+    g->writer = own;
+    g->atomic = is_atomic;
   }
 }
 
@@ -50,6 +59,7 @@ void read(Machine& machine, Wave& wave, const Instruction& in, int bytes, Extend
   const Lanes at = addresses(wave, in, 1);
   const int to = vector_index(wave, in), count = words(bytes), accesses = stride ? 2 : 1;
   for (int i = 0; i < count * accesses; i++) before_load_vgpr(wave, in, to + i, LDS_QUEUE);
+  Loaded loaded(wave, to, count * accesses, extend);
   each_active(wave, [&](int lane) {
     for (int access = 0; access < accesses; access++) {
       const u32 address = place(in, at.x[lane], bytes, stride ? access : -1, stride);
@@ -58,10 +68,8 @@ void read(Machine& machine, Wave& wave, const Instruction& in, int bytes, Extend
         const u32 from = address + u32(4 * i);
         const int size = std::min(4, bytes - 4 * i);
         u32 value = 0;
-        bool defined = true;
         std::memcpy(&value, &machine.lds.bytes[from], size_t(size));
-        for (u32 k = 0; k < u32(size); k++) defined &= bool(machine.lds.defined[from + k]);
-        put_loaded(wave, to + access * count + i, lane, value, extend, defined);
+        loaded.put(access * count + i, lane, value, all_marked(&machine.lds.defined[from], size));
       }
     }
   });

@@ -60,10 +60,15 @@ struct Wave {
 struct Block {
   u8* bytes = nullptr;
   u64 size = 0;
-  std::vector<u8> defined;
-  std::vector<u32> writer;  // by byte: the wave that wrote it in this launch
+  u8* defined = nullptr;    // a byte for each
+  std::vector<u32> writer;  // by byte: the wave that wrote it in this launch; empty until one does
   bool read_only = false;
-  std::string name;
+  const char* name = "";
+
+  void note_writer(u64 at, u64 count, u32 wave) {
+    if (writer.empty()) writer.assign(size, 0);
+    for (u64 byte = at; byte < at + count; byte++) writer[byte] = wave;
+  }
 };
 enum : u32 { ATOMIC_WRITER = ~0u };
 enum : int { SLOT_SHIFT = 36 };
@@ -76,13 +81,21 @@ struct Options {
   bool races = true;
 };
 
-/// LDS, with the vector clocks of its granules.
+/// When some bytes of LDS were accessed, as signals of the wave + 1: the last write, the last read, and the last read by
+/// another wave than that one.
+struct Granule {
+  u32 written = 0, read = 0, read_by_others = 0;
+  u8 writer = 0, reader = 0, other_reader = 0;
+  bool atomic = false;
+};
+
+/// LDS, with the clocks of its granules.
 struct Lds {
   std::vector<u8> bytes, defined;
   u32 size = 0;
   int granule_shift = 2;
-  std::vector<u32> write_clock, read_clock;  // signals of the wave + 1; reads by granule and wave
-  std::vector<u8> writer, atomic;
+  std::vector<Granule> granules;
+  u32 clock = 0;  // at which waves of a workgroup begin: all that earlier ones did lies before it
 };
 
 enum : int { MOST_WAVES = 16 };
@@ -95,7 +108,10 @@ struct Machine {
   std::vector<Instruction> program;
   std::vector<std::unique_ptr<Instruction>> seconds;
   std::unordered_map<u64, int> at;  // by address
+  int registers_used[2] = {1, 0};   // vector ones, and accumulation ones: up to the highest that an instruction names
   std::vector<Block> blocks;
+  std::deque<std::vector<u8>> own_defined;  // of blocks whose owner keeps none
+  std::deque<std::string> names;
   Options options;
   u64 random_state = 0;
   u64 executed = 0;

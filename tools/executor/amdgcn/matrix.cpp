@@ -8,6 +8,8 @@
 //   MFMA 32x32: 8 (r / 4) + 4 g + r % 4; MFMA 16x16: 4 g + r; RDNA 3: 2 r + g; RDNA 4: 8 g + r
 // These were compared with AMD's matrix calculator entry by entry but for gfx950's 32x32x16 and 16x16x32, which follow
 // the same rule and are believed. What a kernel computes does not depend on the order of k (Options::permute_k).
+#include <algorithm>
+
 #include "operands.h"
 
 namespace amdgcn {
@@ -23,18 +25,49 @@ struct Shape {
   Unit unit;
 };
 
-float value_of(const Machine& machine, const u32* words, int e, Element element, bool is_b) {
-  switch (element) {
-    case Element::f16: return from_half(words[e >> 1] >> (16 * (e & 1)));
-    case Element::bf16: return from_bfloat(words[e >> 1] >> (16 * (e & 1)) & 0xffff);
-    case Element::f32: return as_float(words[e]);
-    default: break;
-  }
-  const u8 byte = u8(words[e >> 2] >> (8 * (e & 3)));
-  if (element == Element::i8) return float(i8(byte));
+bool is_16_bit(Element element) { return element == Element::f16 || element == Element::bf16; }
+
+/// Which fp8 format the bytes of A, or of B, have.
+Fp8 fp8_of(const Machine& machine, Element element, bool is_b) {
   const bool is_bf8 = is_b ? element == Element::fp8_bf8 || element == Element::bf8_bf8
                            : element == Element::bf8_fp8 || element == Element::bf8_bf8;
-  return from_fp8(byte, Fp8((machine.architecture == 0x942 ? 2 : 0) + is_bf8));
+  return Fp8((machine.architecture == 0x942 ? 2 : 0) + is_bf8);
+}
+
+const float* fp8_values(Fp8 format) {
+  struct Table {
+    float value[4][256];
+    Table() {
+      for (int k = 0; k < 4; k++)
+        for (int byte = 0; byte < 256; byte++) value[k][byte] = from_fp8(u8(byte), Fp8(k));
+    }
+  };
+  static const Table table;
+  return table.value[int(format)];
+}
+
+/// Element e of every lane, from the registers that begin at `words`.
+void values_of(const Machine& machine, const u32 (*words)[64], int e, Element element, bool is_b, int lanes,
+               float* values) {
+  switch (element) {
+    case Element::f16:
+      for (int lane = 0; lane < lanes; lane++) values[lane] = from_half(words[e >> 1][lane] >> (16 * (e & 1)));
+      return;
+    case Element::bf16:
+      for (int lane = 0; lane < lanes; lane++)
+        values[lane] = from_bfloat(words[e >> 1][lane] >> (16 * (e & 1)) & 0xffff);
+      return;
+    case Element::f32:
+      for (int lane = 0; lane < lanes; lane++) values[lane] = as_float(words[e][lane]);
+      return;
+    case Element::i8:
+      for (int lane = 0; lane < lanes; lane++) values[lane] = float(i8(words[e >> 2][lane] >> (8 * (e & 3))));
+      return;
+    default: {
+      const float* table = fp8_values(fp8_of(machine, element, is_b));
+      for (int lane = 0; lane < lanes; lane++) values[lane] = table[words[e >> 2][lane] >> (8 * (e & 3)) & 0xff];
+    }
+  }
 }
 
 int k_of(const Shape& s, int group, int e, bool is_16bit) {
@@ -55,41 +88,72 @@ int row_of(const Shape& s, int group, int r) {
   return 0;
 }
 
+enum : int { MOST_ELEMENTS = 32 * 32 };  // of A, as of B
+
+/// A and B, both by k: all rows of A's column k, all columns of B's row k.
 struct Operands {
-  float a[32 * 128], b[128 * 32];
+  float a[MOST_ELEMENTS], b[MOST_ELEMENTS];
   u64 rows_defined = ~0ull, columns_defined = ~0ull;
 };
 
+/// Rows (of A) or columns (of B) whose lanes hold undefined registers.
+u64 undefined_lines(const Wave& wave, const Shape& s, int first, int registers) {
+  u64 lanes = 0, lines = 0;
+  for (int r = 0; r < registers; r++) lanes |= ~wave.vgpr_defined[first + r];
+  if (wave.lanes == 32) lanes &= 0xffffffffull;
+  for (int lane = 0; lanes && lane < wave.lanes; lane++)
+    if (lane_of(lanes, lane)) lines |= 1ull << (lane % s.m);
+  return lines;
+}
+
+void check_halves(const Wave& wave, const Instruction& in, int first, int registers) {
+  for (int r = 0; r < registers; r++)
+    for (int lane = 0; lane < 16; lane++)
+      if (wave.vgpr[first + r][lane] != wave.vgpr[first + r][lane + 16])
+        fault("LAYOUT", wave, in, "lanes 16-31 must hold what lanes 0-15 hold; lane %d of v%d differs", lane + 16,
+              first + r);
+}
+
 void read(const Machine& machine, Wave& wave, const Instruction& in, const Shape& s, Operands& o) {
-  const bool is_16bit = s.element == Element::f16 || s.element == Element::bf16;
+  const bool is_16bit = is_16_bit(s.element);
   const int per_word = s.element == Element::f32 ? 1 : is_16bit ? 2 : 4, registers = s.per_lane / per_word;
   const int a = vector_index(wave, in, 1), b = vector_index(wave, in, 2);
   for (int r = 0; r < registers; r++) {
     before_read_vgpr(wave, in, a + r);
     before_read_vgpr(wave, in, b + r);
   }
-  for (int lane = 0; lane < wave.lanes; lane++) {
-    u32 words_a[8], words_b[8];
-    bool a_defined = true, b_defined = true;
-    for (int r = 0; r < registers; r++) {
-      words_a[r] = wave.vgpr[a + r][lane];
-      words_b[r] = wave.vgpr[b + r][lane];
-      a_defined &= lane_of(wave.vgpr_defined[a + r], lane);
-      b_defined &= lane_of(wave.vgpr_defined[b + r], lane);
-    }
-    const int i = lane % s.m, group = lane / s.m;
-    if (!a_defined) o.rows_defined &= ~(1ull << i);
-    if (!b_defined) o.columns_defined &= ~(1ull << i);
-    for (int e = 0; e < s.per_lane; e++) {
+  o.rows_defined &= ~undefined_lines(wave, s, a, registers);
+  o.columns_defined &= ~undefined_lines(wave, s, b, registers);
+  const bool repeats = s.unit == Unit::wmma_rdna3;
+  if (repeats) {
+    check_halves(wave, in, a, registers);
+    check_halves(wave, in, b, registers);
+  }
+  const int lanes = repeats ? 16 : wave.lanes;
+  for (int e = 0; e < s.per_lane; e++) {
+    float from_a[64], from_b[64];
+    values_of(machine, &wave.vgpr[a], e, s.element, false, lanes, from_a);
+    values_of(machine, &wave.vgpr[b], e, s.element, true, lanes, from_b);
+    for (int group = 0; group < lanes / s.m; group++) {
       int k = k_of(s, group, e, is_16bit);
       if (machine.options.permute_k) k = (k * 5 + 3) % s.k;
-      const float from_a = value_of(machine, words_a, e, s.element, false);
-      const float from_b = value_of(machine, words_b, e, s.element, true);
-      float &to_a = o.a[i * s.k + k], &to_b = o.b[k * s.m + i];
-      if (s.unit == Unit::wmma_rdna3 && group && (bits_of(to_a) != bits_of(from_a) || bits_of(to_b) != bits_of(from_b)))
-        fault("LAYOUT", wave, in, "lanes 16-31 must hold what lanes 0-15 hold; lane %d element %d differs", lane, e);
-      to_a = from_a, to_b = from_b;
+      std::memcpy(o.a + k * s.m, from_a + group * s.m, size_t(s.m) * 4);
+      std::memcpy(o.b + k * s.m, from_b + group * s.m, size_t(s.m) * 4);
     }
+  }
+}
+
+/// D += A B. Sums go along k, one after the other.
+template <int m> void sum_products(const Operands& o, int depth, float* d) {
+  for (int i = 0; i < m; i++) {
+    float row[m];
+    std::memcpy(row, d + i * m, sizeof row);
+    for (int k = 0; k < depth; k++) {
+      const float a = o.a[k * m + i];
+      const float* b = o.b + k * m;
+      for (int j = 0; j < m; j++) row[j] += a * b[j];
+    }
+    std::memcpy(d + i * m, row, sizeof row);
   }
 }
 
@@ -104,9 +168,8 @@ int wait_states(const Machine& machine, const Shape& s) {
 
 void multiply(Machine& machine, Wave& wave, const Instruction& in, const Shape s) {
   if (s.unit != Unit::mfma && wave.exec() != wave.all_lanes) fault("EXEC", wave, in, "WMMA needs all lanes");
-  static thread_local Operands o;
-  static thread_local float d[32 * 32];
-  o.rows_defined = o.columns_defined = ~0ull;
+  Operands o;
+  float d[32 * 32];
   read(machine, wave, in, s, o);
 
   const int to = vector_index(wave, in), registers = s.m * s.m / wave.lanes;
@@ -119,28 +182,32 @@ void multiply(Machine& machine, Wave& wave, const Instruction& in, const Shape s
     }
   u64 c_defined[16];
   const bool is_integer = s.element == Element::i8;
-  const auto each_result = [&](auto body) {
+  /// body(register, first lane, its row of D): a group's lanes hold a row.
+  const auto each_row = [&](auto body) {
     for (int r = 0; r < registers; r++)
-      for (int lane = 0; lane < wave.lanes; lane++) body(r, lane, row_of(s, lane / s.m, r), lane % s.m);
+      for (int group = 0; group < wave.lanes / s.m; group++) body(r, group * s.m, d + row_of(s, group, r) * s.m);
   };
-  const auto addend = [&](int r, int lane) {
-    return constant ? immediate_bits(in.operand[3], is_integer ? Type::u32 : Type::f32, 0) : wave.vgpr[from + r][lane];
-  };
+  const u32 addend = constant ? immediate_bits(in.operand[3], is_integer ? Type::u32 : Type::f32, 0) : 0;
   for (int r = 0; r < registers; r++) c_defined[r] = constant ? ~0ull : wave.vgpr_defined[from + r];
-  if (is_integer) {  // sums of at most 64 products of 7 bits are exact in float
-    each_result([&](int, int, int i, int j) { d[i * s.m + j] = 0; });
-  } else {
-    each_result([&](int r, int lane, int i, int j) { d[i * s.m + j] = as_float(addend(r, lane)); });
-  }
-  for (int i = 0; i < s.m; i++)
-    for (int k = 0; k < s.k; k++) {
-      const float a = o.a[i * s.k + k];
-      const float* b = o.b + k * s.m;
-      for (int j = 0; j < s.m; j++) d[i * s.m + j] += a * b[j];
+  each_row([&](int r, int lane, float* row) {
+    if (is_integer)  // sums of at most 64 products of 7 bits are exact in float
+      std::fill_n(row, s.m, 0.f);
+    else if (constant)
+      std::fill_n(row, s.m, as_float(addend));
+    else
+      std::memcpy(row, &wave.vgpr[from + r][lane], size_t(s.m) * 4);
+  });
+  if (s.m == 32)
+    sum_products<32>(o, s.k, d);
+  else
+    sum_products<16>(o, s.k, d);
+  each_row([&](int r, int lane, const float* row) {
+    u32* results = &wave.vgpr[to + r][lane];
+    if (!is_integer) {
+      std::memcpy(results, row, size_t(s.m) * 4);
+      return;
     }
-  each_result([&](int r, int lane, int i, int j) {
-    const float sum = d[i * s.m + j];
-    wave.vgpr[to + r][lane] = is_integer ? addend(r, lane) + u32(i32(sum)) : bits_of(sum);
+    for (int j = 0; j < s.m; j++) results[j] = (constant ? addend : wave.vgpr[from + r][lane + j]) + u32(i32(row[j]));
   });
   const int states = wait_states(machine, s);
   for (int r = 0; r < registers; r++) {

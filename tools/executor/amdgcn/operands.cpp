@@ -30,7 +30,7 @@ u32 read_scalar(Wave& wave, const Instruction& in, const Operand& o, int part, u
       defined &= wave.sgpr_defined[r];
       return wave.sgpr[r];
     }
-    default: fault("DECODE", wave, in, "a scalar operand is expected, not %s", o.text.c_str());
+    default: fault("DECODE", wave, in, "a scalar operand is expected, not %s", o.text);
   }
 }
 
@@ -44,7 +44,7 @@ u64 read_scalar64(Wave& wave, const Instruction& in, const Operand& o, u64& defi
 
 void write_scalar(Wave& wave, const Instruction& in, const Operand& o, int part, u32 value, u32 defined) {
   if (o.kind == Kind::null) return;
-  if (o.kind != Kind::sgpr) fault("DECODE", wave, in, "a scalar destination is expected, not %s", o.text.c_str());
+  if (o.kind != Kind::sgpr) fault("DECODE", wave, in, "a scalar destination is expected, not %s", o.text);
   const int r = o.index + part;
   if (__builtin_expect(wave.pending, 0) && wave.sgpr_pending[r])
     fault("WAIT", wave, in, "s%d overwritten while a load to it is outstanding", r);
@@ -76,7 +76,7 @@ void write_mask(Wave& wave, const Instruction& in, const Operand& o, u64 value, 
 
 int vector_index(const Wave& wave, const Instruction& in, int k) {
   if (in.operand[k].kind != Kind::vgpr)
-    fault("DECODE", wave, in, "a vector register is expected, not %s", in.operand[k].text.c_str());
+    fault("DECODE", wave, in, "a vector register is expected, not %s", in.operand[k].text);
   return in.operand[k].index;
 }
 

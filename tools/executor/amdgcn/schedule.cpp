@@ -14,13 +14,16 @@ void start_lds(Machine& machine, const Dispatch& d) {
   Lds& lds = machine.lds;
   lds.size = d.lds_bytes;
   lds.bytes.resize(d.lds_bytes + 16);
-  for (u8& byte : lds.bytes) byte = u8(machine.random());
+  for (size_t at = 0; at + 8 <= lds.bytes.size(); at += 8) {
+    const u64 garbage = machine.random();
+    std::memcpy(&lds.bytes[at], &garbage, 8);
+  }
   lds.defined.assign(d.lds_bytes + 16, 0);
   const size_t granules = (size_t(d.lds_bytes) >> lds.granule_shift) + 2;
-  lds.write_clock.assign(granules, 0);
-  lds.writer.assign(granules, 0);
-  lds.atomic.assign(granules, 0);
-  lds.read_clock.assign(granules * MOST_WAVES, 0);
+  if (lds.granules.size() < granules || lds.clock > 1u << 30) {
+    lds.granules.assign(granules, {});
+    lds.clock = 0;
+  }
 }
 
 void forget(Machine& machine, Wave& wave) {
@@ -32,13 +35,15 @@ void forget(Machine& machine, Wave& wave) {
   wave.pending = 0;
   wave.wait_states = 0;
   for (u64& defined : wave.vgpr_defined) defined = wave.lanes == 64 ? 0 : 0xffffffff00000000ull;
-  for (auto& lanes : wave.vgpr) {
-    const u64 garbage = machine.random();
-    for (int lane = 0; lane < 64; lane += 8) {
-      lanes[lane] = u32(garbage);
-      lanes[lane + 3] = u32(garbage >> 32) ^ 0x7fc00000;  // NaN here and there
+  for (int file = 0; file < 2; file++)
+    for (int r = 0; r < machine.registers_used[file]; r++) {
+      u32* lanes = wave.vgpr[file * AGPR + r];
+      const u64 garbage = machine.random();
+      for (int lane = 0; lane < 64; lane += 8) {
+        lanes[lane] = u32(garbage);
+        lanes[lane + 3] = u32(garbage >> 32) ^ 0x7fc00000;  // NaN here and there
+      }
     }
-  }
   for (u32& value : wave.sgpr) value = u32(machine.random());
   wave.scc = wave.scc_defined = false;
 }
@@ -103,7 +108,7 @@ void start_wave(Machine& machine, Wave& wave, int number, const Dispatch& d, con
   wave.number = number;
   wave.global_number = ++machine.waves_started;
   wave.state = WaveState::running;
-  wave.signals = wave.waits = 0;
+  wave.signals = wave.waits = machine.lds.clock;
   wave.pc = entry;
   wave.executed = 0;
   forget(machine, wave);
@@ -168,6 +173,8 @@ void run_group(Machine& machine, const Dispatch& d, const u32 group[3], int entr
     left -= wave.state == WaveState::done;
   }
   machine.executed += executed;
+  for (int k = 0; k < waves; k++)
+    machine.lds.clock = std::max(machine.lds.clock, machine.waves[size_t(k)]->signals + 1);
 }
 
 }  // namespace
@@ -176,7 +183,7 @@ void launch(Machine& machine, const Dispatch& d) {
   machine.random_state = 88172645463325252ull ^ (machine.options.seed * 0x9E3779B97F4A7C15ull);
   for (int i = 0; i < 8; i++) machine.random();
   machine.waves_started = 0;
-  for (Block& block : machine.blocks) std::fill(block.writer.begin(), block.writer.end(), 0u);
+  for (Block& block : machine.blocks) block.writer.clear();
   const auto entry = machine.at.find(d.entry);
   if (entry == machine.at.end()) fail("PC: no instruction at the kernel's entry, %llx", (unsigned long long)d.entry);
   std::vector<u64> order(u64(d.groups[0]) * d.groups[1] * d.groups[2]);

@@ -106,7 +106,7 @@ template <class Test> void compare(Wave& wave, const Instruction& in, Type type,
   const u64 exec = wave.exec();
   mask &= exec;
   defined |= ~exec;
-  if (in.mnemonic.compare(0, 6, "v_cmpx") != 0) return write_mask(wave, in, in.operand[0], mask, defined);
+  if (!in.is_cmpx) return write_mask(wave, in, in.operand[0], mask, defined);
   if (~defined) fault("POISON", wave, in, "v_cmpx on undefined lanes %016llx", (unsigned long long)~defined);
   wave.set_exec(mask);
   if (!(in.operands == 3)) return;

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <set>
 
@@ -149,11 +150,15 @@ int launch(const Function& function, amdgcn_dispatch dispatch, const void* argum
   amdgcn_machine* machine = function.module->machine;
   auto& all = allocations();
   amdgcn_clear(machine);
-  for (size_t k = 0; k < all.size(); k++) {
-    const std::string name = (all[k].reserved ? "allocation " : "freed allocation ") + std::to_string(k + 1);
-    const uint64_t address = amdgcn_block(machine, all[k].bytes.data(), all[k].bytes.size(), 0, 0, name.c_str());
-    amdgcn_set_defined(machine, address, all[k].defined.data());
+  static std::deque<std::string> names;  // of allocations, and of those that are freed
+  while (names.size() < 2 * all.size()) {
+    const std::string number = std::to_string(names.size() / 2 + 1);
+    names.push_back("allocation " + number);
+    names.push_back("freed allocation " + number);
   }
+  for (size_t k = 0; k < all.size(); k++)
+    amdgcn_known_block(machine, all[k].bytes.data(), all[k].bytes.size(), all[k].defined.data(),
+                       names[2 * k + !all[k].reserved].c_str());
   std::string packed(static_cast<const char*>(arguments), bytes);
   packed.resize(bytes + 64);  // kernels load arguments in pieces
   dispatch.kernarg = amdgcn_block(machine, packed.data(), packed.size(), 1, 1, "kernarg");
@@ -161,7 +166,6 @@ int launch(const Function& function, amdgcn_dispatch dispatch, const void* argum
   const amdgcn_options options = {seed ? std::strtoull(seed, nullptr, 10) : 1, 0, 0, 1};
   char error[1024];
   const int failed = amdgcn_launch(machine, &dispatch, &options, error, sizeof error);
-  for (size_t k = 0; k < all.size(); k++) amdgcn_get_defined(machine, (k + 1) << 36, all[k].defined.data());
   amdgcn_clear(machine);
   if (failed) std::fprintf(stderr, "hipsim: %s\n", error);
   return failed ? launch_failure : success;
