@@ -102,13 +102,19 @@ def sample(cases: Sequence[Mapping[str, Hashable]], seed: str, most: int | None 
     random = Random(seed)
     order = random.sample(range(len(cases)), len(cases))
     most = len(cases) if most is None else most
-    pairs = [set(itertools.combinations(sorted(case.items(), key=lambda one: one[0]), 2)) for case in cases]
-    if not any(pairs):
+    bits: dict[Hashable, int] = {}  # of every pair
+    pairs = []  # of a case, as bits of a number
+    for case in cases:
+        of_case = 0
+        for pair in itertools.combinations(sorted(case.items(), key=lambda one: one[0]), 2):
+            of_case |= 1 << bits.setdefault(pair, len(bits))
+        pairs.append(of_case)
+    if not bits:
         return sorted(order[:most])
     drawn: list[int] = []
-    wanted = set().union(*pairs)
+    wanted = (1 << len(bits)) - 1
     while wanted and len(drawn) < most:
-        best = max(order, key=lambda number: len(pairs[number] & wanted))
+        best = max(order, key=lambda number: (pairs[number] & wanted).bit_count())
         drawn.append(best)
-        wanted -= pairs[best]
+        wanted &= ~pairs[best]
     return sorted(drawn)
