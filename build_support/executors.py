@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 COMMON, AMDGCN, HIPSIM, PTX, CUDASIM = (
     f"tools/executor/{name}" for name in ("common", "amdgcn", "hipsim", "ptx", "cudasim")
 )
-FLAGS = (
-    "-O3",
-    "-fno-math-errno",
-    "-fno-strict-aliasing",
-    "-ffp-contract=off",
-)  # -O2 takes 1.3 times as long to run a kernel
+FLAGS = ("-O3", "-fno-math-errno", "-fno-strict-aliasing")  # -O2 takes 1.3 times as long to run a kernel
 
 
 def libraries(graph: Graph) -> list[Any]:
