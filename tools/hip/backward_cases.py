@@ -17,10 +17,34 @@ from tools.hip.device import DeviceArray, HipError
 FAMILY = "fmha_bwd_dq_dk_dv"
 
 
+def target_here(library: tk.Library) -> str:
+    """The word of the target whose main stage answers on this GPU, such as gfx942; "" where none answers any dtype."""
+    tried = set()
+    for one in cases.instances(library, FAMILY):
+        s = dict(one.signature)
+        if s["dtype"] in tried:
+            continue
+        tried.add(s["dtype"])
+        problem = gradients.make(s, problems.Sizes((1,), (1,), 4, 2, int(s["hdim_q"]), int(s["hdim_v"])), 1)
+        given = {k: DeviceArray(v) if isinstance(v, np.ndarray) else v for k, v in problem.inputs.items()}
+        made = {name: DeviceArray(array) for name, array in problem.outputs().items()}
+        try:
+            stages = library.fmha_bwd_find(**given, **made, deterministic=bool(s["deterministic"]))
+        except tk.NoKernelError:
+            continue
+        return library.instance_name(stages[1]).rpartition("_hip_")[2]
+    return ""
+
+
 def signatures(library: tk.Library) -> dict[tuple[str, str, int, int], list[dict[str, Any]]]:
-    """Of its instances of the main stage for HIP targets, by family, dtype and head dims; each once."""
+    """Of its instances of the main stage for the HIP target of this GPU, or for all where none answers, by family,
+    dtype and head dims; each once.
+    """
     found: dict[tuple[str, str, int, int], list[dict[str, Any]]] = {}
+    here = target_here(library)
     for instance in cases.instances(library, FAMILY):
+        if not instance.name.endswith(here):
+            continue
         s = dict(instance.signature)
         own = found.setdefault((FAMILY, str(s["dtype"]), int(s["hdim_q"]), int(s["hdim_v"])), [])
         if s not in own:
