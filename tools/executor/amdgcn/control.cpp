@@ -30,7 +30,7 @@ void issue(Wave& wave, int queue, Access access, bool writes, int vgpr, int vgpr
 namespace {
 
 /// Waits until at most `left` operations of a queue are outstanding.
-void retire(const Machine& machine, Wave& wave, int queue, int left) {
+void retire(const Machine& machine, Wave& wave, const Instruction& in, int queue, int left) {
   if (machine.options.ignore_waits) return;
   auto& waiting = wave.queue[queue];
   if (left > 0)
@@ -39,6 +39,7 @@ void retire(const Machine& machine, Wave& wave, int queue, int left) {
   while (int(waiting.size()) > left) {
     const Outstanding one = waiting.front();
     waiting.pop_front();
+    in.retired++;
     for (int i = 0; i < one.vgprs; i++) wave.vgpr_pending[one.vgpr + i]--;
     for (int i = 0; i < one.sgprs; i++) wave.sgpr_pending[one.sgpr + i]--;
     wave.pending -= one.vgprs + one.sgprs;
@@ -76,20 +77,20 @@ bool vcc_is_zero(Wave& wave, const Instruction& in) {
 }  // namespace
 
 INSTRUCTION("s_waitcnt", {
-  if (in.vmcnt >= 0) retire(machine, wave, LOADS, in.vmcnt);
-  if (in.lgkmcnt >= 0) retire(machine, wave, LDS_QUEUE, in.lgkmcnt);
+  if (in.vmcnt >= 0) retire(machine, wave, in, LOADS, in.vmcnt);
+  if (in.lgkmcnt >= 0) retire(machine, wave, in, LDS_QUEUE, in.lgkmcnt);
 })
-INSTRUCTION("s_wait_loadcnt", { retire(machine, wave, LOADS, int(in.immediate)); })
-INSTRUCTION("s_waitcnt_vscnt s_wait_storecnt", { retire(machine, wave, STORES, int(in.immediate)); })
-INSTRUCTION("s_wait_dscnt", { retire(machine, wave, LDS_QUEUE, int(in.immediate)); })
-INSTRUCTION("s_wait_kmcnt", { retire(machine, wave, SCALARS, int(in.immediate)); })
+INSTRUCTION("s_wait_loadcnt", { retire(machine, wave, in, LOADS, int(in.immediate)); })
+INSTRUCTION("s_waitcnt_vscnt s_wait_storecnt", { retire(machine, wave, in, STORES, int(in.immediate)); })
+INSTRUCTION("s_wait_dscnt", { retire(machine, wave, in, LDS_QUEUE, int(in.immediate)); })
+INSTRUCTION("s_wait_kmcnt", { retire(machine, wave, in, SCALARS, int(in.immediate)); })
 INSTRUCTION("s_wait_loadcnt_dscnt", {
-  retire(machine, wave, LOADS, in.immediate >> 8 & 63);
-  retire(machine, wave, LDS_QUEUE, in.immediate & 63);
+  retire(machine, wave, in, LOADS, in.immediate >> 8 & 63);
+  retire(machine, wave, in, LDS_QUEUE, in.immediate & 63);
 })
 INSTRUCTION("s_wait_storecnt_dscnt", {
-  retire(machine, wave, STORES, in.immediate >> 8 & 63);
-  retire(machine, wave, LDS_QUEUE, in.immediate & 63);
+  retire(machine, wave, in, STORES, in.immediate >> 8 & 63);
+  retire(machine, wave, in, LDS_QUEUE, in.immediate & 63);
 })
 
 // Hints, caches (memory here is immediate) and MODE (rounding and denormals stay as they are).

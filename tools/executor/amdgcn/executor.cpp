@@ -112,6 +112,18 @@ size_t amdgcn_coverage(const amdgcn_machine* machine, char* text, size_t capacit
   return hand_out(whole, text, capacity);
 }
 
+size_t amdgcn_waits(const amdgcn_machine* machine, char* text, size_t capacity) {
+  std::string whole;
+  for (const Instruction& in : machine->program)
+    if (in.mnemonic.compare(0, 6, "s_wait") == 0) {
+      char line[80];
+      std::snprintf(line, sizeof line, "%llX %llu %llu\n", (unsigned long long)in.address,
+                    (unsigned long long)in.executed, (unsigned long long)in.retired);
+      whole += line;
+    }
+  return hand_out(whole, text, capacity);
+}
+
 size_t amdgcn_mnemonics(char* text, size_t capacity) {
   std::set<std::string> names;
   for (const auto& [name, handler] : mnemonics()) names.insert(name);

@@ -43,6 +43,10 @@ AMDGCN_API uint64_t amdgcn_known_block(amdgcn_machine*, void* memory, uint64_t b
 AMDGCN_API int amdgcn_launch(amdgcn_machine*, const amdgcn_dispatch*, const amdgcn_options*, char* error,
                              size_t capacity);
 
+/// Lines "address executions operations" of the waits: how many outstanding operations each has waited for. As
+/// amdgcn_coverage, whose size it gives.
+AMDGCN_API size_t amdgcn_waits(const amdgcn_machine*, char* text, size_t capacity);
+
 /// Wave instructions executed since the load.
 AMDGCN_API uint64_t amdgcn_executed(const amdgcn_machine*);
 /// Lines "mnemonic executions places" of the loaded program; returns the length of the whole text.

@@ -47,6 +47,7 @@ struct Instruction {
   Operand operand[6];
   int operands = 0;
   u64 executed = 0;
+  mutable u64 retired = 0;  // of a wait: operations that it found outstanding and waited for
 
   int offset = 0, offset0 = 0, offset1 = 0;
   u8 op_sel = 0, op_sel_hi = 0xf, neg_lo = 0, neg_hi = 0;

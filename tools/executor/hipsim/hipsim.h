@@ -39,3 +39,5 @@ int failed_before();
 using executor::allocations;  // device memory
 
 }  // namespace hipsim
+
+HIP_API const char* tilekiln_hipsim_architecture();

@@ -40,19 +40,52 @@ const Architecture* architecture() {
   return nullptr;
 }
 
+/// FNV-1a of a code object, as 16 hexadecimal digits.
+std::string digest(const std::string& elf) {
+  uint64_t hash = 14695981039346656037ull;
+  for (const char byte : elf) hash = (hash ^ uint8_t(byte)) * 1099511628211ull;
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
+  return text;
+}
+
 struct Module {
   std::string elf;
   amdgcn_machine* machine = nullptr;
-  ~Module() { amdgcn_unload(machine); }
+  ~Module() {
+    const char* path = std::getenv("TILEKILN_HIPSIM_COVERAGE");
+    if (path && *path && machine) note(path);
+    amdgcn_unload(machine);
+  }
+  /// Adds to a file "architecture digest:", "mnemonic executions places" lines, "waits:" and "address executions
+  /// operations" lines.
+  void note(const char* path) const {
+    const auto told = [this](size_t (*tell)(const amdgcn_machine*, char*, size_t)) {
+      std::string text(tell(machine, nullptr, 0) + 1, '\0');
+      tell(machine, text.data(), text.size());
+      return text;
+    };
+    FILE* file = std::fopen(path, "ab");
+    if (!file) return std::perror("hipsim: TILEKILN_HIPSIM_COVERAGE");
+    std::fprintf(file, "%s %s:\n%swaits:\n%s", tilekiln_hipsim_architecture(), digest(elf).c_str(),
+                 told(amdgcn_coverage).c_str(), told(amdgcn_waits).c_str());
+    std::fclose(file);
+  }
 };
 struct Function {
   Module* module;
   amdgcn_dispatch dispatch;
   uint32_t kernarg_bytes;
 };
-std::set<Module*>& modules() {
-  static std::set<Module*> all;
+/// Destroyed when the process ends, and with them what they have executed is written down.
+std::set<std::unique_ptr<Module>>& modules() {
+  static std::set<std::unique_ptr<Module>> all;
   return all;
+}
+Module* known(void* handle) {
+  for (const auto& one : modules())
+    if (one.get() == handle) return one.get();
+  return nullptr;
 }
 std::set<Function*>& functions() {
   static std::set<Function*> all;
@@ -64,6 +97,17 @@ template <class T> T at(const std::string& elf, uint64_t offset) {
   if (offset <= elf.size() && sizeof value <= elf.size() - offset)
     std::memcpy(&value, elf.data() + offset, sizeof value);
   return value;
+}
+
+/// The bytes of a file; "" where there is none.
+std::string contents(const std::string& path) {
+  std::string all;
+  FILE* file = std::fopen(path.c_str(), "rb");
+  if (!file) return all;
+  char part[65536];
+  for (size_t n; (n = std::fread(part, 1, sizeof part, file)) > 0;) all.append(part, n);
+  std::fclose(file);
+  return all;
 }
 
 /// The output of llvm-objdump 22 for a code object; "" with a sentence on stderr where it cannot be run.
@@ -99,6 +143,28 @@ std::string disassembled(const std::string& elf, const char* name) {
   return text;
 }
 
+/// As `disassembled`. In the folder TILEKILN_HIPSIM_OBJECTS, if that is set, it is kept as <digest>.s, and what stands in
+/// such a file is taken as it is: tests exchange the instructions of a kernel by it. A code object <digest>.hsaco there
+/// stands for the one of that digest.
+std::string program_of(std::string& elf, const char* name) {
+  const char* folder = std::getenv("TILEKILN_HIPSIM_OBJECTS");
+  if (!folder || !*folder) return disassembled(elf, name);
+  const auto place = [&](const char* kind) { return std::string(folder) + "/" + digest(elf) + kind; };
+  if (std::string other = contents(place(".hsaco")); !other.empty()) elf = std::move(other);
+  const std::string known = place(".s");
+  std::string text = contents(known);
+  if (!text.empty()) return text;
+  text = disassembled(elf, name);
+  const std::string whole = known + "." + std::to_string(getpid());  // renamed when it is complete
+  FILE* file = std::fopen(whole.c_str(), "wb");
+  const bool written = file && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file && std::fclose(file) == 0 && written && !text.empty() && !std::rename(whole.c_str(), known.c_str()))
+    return text;
+  std::fprintf(stderr, "hipsim: TILEKILN_HIPSIM_OBJECTS: %s cannot be written\n", known.c_str());
+  unlink(whole.c_str());
+  return text;
+}
+
 int load(Module*& made, const void* image) {
   const Architecture* here = architecture();
   if (!here) return invalid_device;
@@ -108,10 +174,10 @@ int load(Module*& made, const void* image) {
   auto module = std::make_unique<Module>();
   module->elf.assign(static_cast<const char*>(image), header->e_shoff + size_t(header->e_shnum) * header->e_shentsize);
   char error[1024];
-  module->machine = amdgcn_load(here->number, disassembled(module->elf, here->name).c_str(), error, sizeof error);
+  module->machine = amdgcn_load(here->number, program_of(module->elf, here->name).c_str(), error, sizeof error);
   if (!module->machine) return std::fprintf(stderr, "hipsim: %s\n", error), invalid_image;
-  made = module.release();
-  modules().insert(made);
+  made = module.get();
+  modules().insert(std::move(module));
   return success;
 }
 
@@ -185,10 +251,15 @@ HIP_API int hipModuleLoadData(void** module, const void* image) {
   *module = made;
   return noted(error);
 }
+/// What a process writes that ends without destroying anything.
+HIP_API void tilekiln_hipsim_note_coverage(const char* path) {
+  const std::lock_guard lock(gate());
+  for (const auto& one : modules()) one->note(path);
+}
 HIP_API int hipModuleUnload(void* handle) {
   const std::lock_guard lock(gate());
-  auto* module = static_cast<Module*>(handle);
-  if (!modules().erase(module)) return noted(invalid_handle);
+  Module* const module = known(handle);
+  if (!module) return noted(invalid_handle);
   for (auto it = functions().begin(); it != functions().end();) {
     if ((*it)->module != module) {
       ++it;
@@ -197,16 +268,17 @@ HIP_API int hipModuleUnload(void* handle) {
     delete *it;
     it = functions().erase(it);
   }
-  delete module;
+  for (auto it = modules().begin(); it != modules().end();) it = it->get() == module ? modules().erase(it) : ++it;
   return success;
 }
 HIP_API int hipModuleGetFunction(void** function, void* handle, const char* name) {
   const std::lock_guard lock(gate());
   if (!function || !name) return noted(invalid_value);
   *function = nullptr;
-  if (!modules().count(static_cast<Module*>(handle))) return noted(invalid_handle);
+  Module* const module = known(handle);
+  if (!module) return noted(invalid_handle);
   auto made = std::make_unique<Function>();
-  const int error = find_kernel(*static_cast<Module*>(handle), name, *made);
+  const int error = find_kernel(*module, name, *made);
   if (error) return noted(error);
   functions().insert(made.get());
   *function = made.release();
