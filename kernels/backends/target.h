@@ -15,5 +15,11 @@
 #else
 #define TILEKILN_ONE_COPY __attribute__((noinline, noclone))
 #endif
+// GCC gives a variable that loops carry one register for all its lives where it can; with two dozen accumulators it then spills them.
+#ifdef __clang__
+#define TILEKILN_APART_VARIABLES
+#else
+#define TILEKILN_APART_VARIABLES __attribute__((optimize("no-tree-coalesce-vars")))
+#endif
 #define TILEKILN_PRAGMA(text) _Pragma(#text)
 #define TILEKILN_UNROLL(count) TILEKILN_PRAGMA(GCC unroll count)

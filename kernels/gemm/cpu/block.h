@@ -21,6 +21,7 @@ struct ComputeInt16 {
 struct ComputeInt8 {
   static constexpr int kWord = 4;
   static TILEKILN_INLINE vf multiply_add(vf sum, vf b, vf a) { return dot_quad(sum, b, a); }
+  static TILEKILN_INLINE vf add(vf a, vf b) { return add_int32(a, b); }
 };
 #endif
 

@@ -121,6 +121,14 @@ struct Finish {
   Epilogue before, activation;  // in place, or null
   Epilogue last;
   bool as_they_are;
+  int bytes;  // of an element of out
+  // Lines of out that `last` writes, asked for while sums are still made.
+  TILEKILN_INLINE void ask(const matrix::Problem& p, int m, int n, int rows) const {
+    const char* line = (const char*)p.out + (m * p.out_row + n) * bytes;
+    for (int r = 0; r < rows; ++r, line += p.out_row * bytes) {
+      for (int i = 0; i < kPanel * bytes; i += 64) __builtin_prefetch(line + i, 1, 3);
+    }
+  }
   TILEKILN_INLINE void block(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) const {
     if (before) before(p, sums, m, n, rows, cols);
     if (activation) activation(p, sums, m, n, rows, cols);
@@ -136,26 +144,33 @@ inline Epilogue activation_of(const matrix::Problem& p) {
 #undef ACTIVATION
   return activations[(int)p.activation];
 }
-template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, bool alone) {
+enum class Steps { none, row_scale, any };  // before an activation
+template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, Steps steps) {
+  const bool alone = steps == Steps::none;
   if (p.activation != matrix::Activation::none)
-    return {alone ? nullptr : change<T, BeforeActivation>, activation_of(p), finish<T, Activation_none>, false};
-  return {nullptr, nullptr, alone ? finish<T, Activation_none> : finish<T, BeforeActivation>, alone};
+    return {alone ? nullptr : change<T, BeforeActivation>, activation_of(p), finish<T, Activation_none>, false,
+            sizeof(T)};
+  const Epilogue last = alone                       ? finish<T, Activation_none>
+                        : steps == Steps::row_scale ? finish<T, RowScale>
+                                                    : finish<T, BeforeActivation>;
+  return {nullptr, nullptr, last, alone, sizeof(T)};
 }
 // The steps to an out of int8 or fp8: quantisation comes last, in a pass of its own over L1.
 template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem& p) {
   const bool changed = p.activation != matrix::Activation::none;
-  return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false};
+  return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false, 1};
 }
 inline Finish finish_of(const matrix::Problem& p) {
-  if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true};
+  if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true, 4};
   const bool numbers = p.dtype != matrix::Dtype::int8 && p.alpha == 1;
-  const bool alone = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.row_scale && !p.column_scale;
+  const bool few = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.column_scale;
+  const Steps steps = !few ? Steps::any : p.row_scale ? Steps::row_scale : Steps::none;
   switch (p.out_dtype) {
-    case matrix::OutDtype::fp16: return finish_in<fp16>(p, alone);
+    case matrix::OutDtype::fp16: return finish_in<fp16>(p, steps);
     case matrix::OutDtype::int8: return finish_quantised<SaturatedInt8>(p);
     case matrix::OutDtype::fp8: return finish_quantised<CalledFp8>(p);
-    case matrix::OutDtype::bf16: return finish_in<bf16>(p, alone);
-    default: return finish_in<float>(p, alone);
+    case matrix::OutDtype::bf16: return finish_in<bf16>(p, steps);
+    default: return finish_in<float>(p, steps);
   }
 }
 

@@ -27,7 +27,7 @@ struct Stretch {
 // A source of words: `kWords` that follow each other along k lie in one vector; get<v>: the v-th of them.
 struct ReadyWords {
   static constexpr int kWords = 1, kStep = kPanel * 4;  // bytes from one vector's words to the next
-  template <int V> static TILEKILN_INLINE vf get(const float* p) { return load(p); }
+  template <int V> static TILEKILN_INLINE vf get(const float* p) { return load_unaligned(p); }
 };
 #if TILEKILN_QUADS
 // Packed int8 and int4 as they lie, which is unsigned: no L1 between.
@@ -62,8 +62,9 @@ struct GroupBlock {
   i64 a_scale_row, a_scale_step;
 };
 
-template <class Compute, class Words, int R> void group_block(const GroupBlock& o) {
+template <class Compute, class Words, int R> TILEKILN_APART_VARIABLES void group_block(const GroupBlock& o) {
   constexpr int N = kBlockVectors;
+  constexpr bool kAsItLies = !std::is_same_v<Words, ReadyWords>;
   vf f[R][N];
   TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
     TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) f[r][j] = o.first ? zero() : load(o.sums + r * kPanel + j * kLanes);
@@ -71,51 +72,70 @@ template <class Compute, class Words, int R> void group_block(const GroupBlock& 
   const char* a[R];
   TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] = o.a + r * o.a_row;
   const char* b = o.b;
-  constexpr bool kAsItLies = !std::is_same_v<Words, ReadyWords>;
   int turn = o.turn;
   for (int i = 0; i < o.stretches; ++i) {
-    vf s[R][N];
     i64 ahead = 0;
     if (kAsItLies && turn-- == 0) ahead = o.ahead, turn = o.turns - 1;
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-      const vf start = o.starts ? broadcast_word(o.starts + r * o.starts_row + i) : zero();
-      TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = start;
-    }
-    // A word after the other, read again for the next of its vector: with two sets of accumulators no more registers are left than
-    // for a word of each row and one of b.
-    const auto of_word = [&]<int V>(std::integral_constant<int, V>) __attribute__((always_inline)) {
-      vf y[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = broadcast_word(a[r] + 4 * V);
-      TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
-        const vf x = Words::template get<V>((const float*)b + j * kLanes);
-        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) s[r][j] = Compute::multiply_add(s[r][j], x, y[r]);
+    vf s[R][N];
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = zero(); }
+    // The V-th word of each vector of b, I vectors on.
+    const auto of_word = [&]<int I, int V>(std::integral_constant<int, I>,
+                                           std::integral_constant<int, V>) __attribute__((always_inline)) {
+      const float* const from = (const float*)(b + I * Words::kStep);
+      if constexpr (kLanes == 16) {
+        vf x[N];
+        TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) x[j] = Words::template get<V>(from + j * kLanes);
+        if constexpr (R > 1) {
+          TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) keep(x[j]);  // else read again for each row
+        }
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          const vf y = broadcast_word(a[r] + 4 * (I + V));
+          TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) s[r][j] = Compute::multiply_add(s[r][j], x[j], y);
+        }
+      } else {
+        vf y[R];
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = broadcast_word(a[r] + 4 * (I + V));
+        TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
+          const vf x = Words::template get<V>(from + j * kLanes);
+          TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) s[r][j] = Compute::multiply_add(s[r][j], x, y[r]);
+        }
       }
     };
-    const auto step = [&]() __attribute__((always_inline)) {
-      of_word(std::integral_constant<int, 0>());
-      if constexpr (Words::kWords == 2) of_word(std::integral_constant<int, 1>());
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 4 * Words::kWords;
-      if constexpr (kAsItLies) {
-        TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) __builtin_prefetch(b + ahead + j * kLanes * 4, 0, 3);
-      }
-      b += Words::kStep;
-    };
+    // k is a multiple of 8 elements, groups of 32: words come in twos. Of any number of words, compilers copy all accumulators at each
+    // end of the loop.
     int w = o.stretch ? o.stretch[i].words : i + 1 < o.stretches ? o.words : o.last_words;
-    if constexpr (Words::kWords == 1) {
-      TILEKILN_UNROLL(4) for (; w > 0; --w) step();
-    } else {
-      TILEKILN_UNROLL(2) for (; w > 0; w -= Words::kWords) step();  // 4 is not faster
-    }
-    const i64 group = o.stretch ? o.stretch[i].group : i;
-    TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
-      const float* of_group = o.b_scale + group * matrix::kPanelLanes + j * kLanes;
-      const vf scale = load_unaligned(of_group);
-      __builtin_prefetch(of_group + kGroupsAhead * matrix::kPanelLanes, 0, 3);
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-        vf of_row = scale;
-        if (o.a_scale) of_row = mul(scale, broadcast(o.a_scale[r * o.a_scale_row + group * o.a_scale_step]));
-        f[r][j] = fma(kIntegerSums<Compute> ? from_int32(s[r][j]) : s[r][j], of_row, f[r][j]);
+    do {
+      using zeroth = std::integral_constant<int, 0>;
+      using first = std::integral_constant<int, 1>;
+      constexpr bool kBoth = Words::kWords == 2;  // in one vector
+      of_word(zeroth(), zeroth());
+      of_word(std::conditional_t<kBoth, zeroth, first>(), std::conditional_t<kBoth, first, zeroth>());
+      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) a[r] += 8;
+      if constexpr (kAsItLies) {
+        TILEKILN_UNROLL(8)
+        for (int j = 0; j < 2 / Words::kWords * N; ++j) __builtin_prefetch(b + ahead + j * kLanes * 4, 0, 3);
       }
+      b += 2 / Words::kWords * Words::kStep;
+    } while ((w -= 2) > 0);
+    const i64 group = o.stretch ? o.stretch[i].group : i;
+    const float* const of_group = o.b_scale + group * matrix::kPanelLanes;
+    const auto add = [&](auto&& of_row) __attribute__((always_inline)) {
+      TILEKILN_UNROLL(4) for (int j = 0; j < N; ++j) {
+        const vf scale = load_unaligned(of_group + j * kLanes);
+        __builtin_prefetch(of_group + j * kLanes + kGroupsAhead * matrix::kPanelLanes, 0, 3);
+        TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
+          vf sum = s[r][j];
+          // Not where sums begin: a copy a register is 5 % of a group of 32.
+          if constexpr (Compute::kWord == 4) sum = Compute::add(sum, broadcast_word(o.starts + r * o.starts_row + i));
+          f[r][j] = fma(kIntegerSums<Compute> ? from_int32(sum) : sum, of_row(scale, r), f[r][j]);
+        }
+      }
+    };
+    if (!o.a_scale) {
+      add([](vf x, int) __attribute__((always_inline)) { return x; });
+    } else {
+      const float* const a_scale = o.a_scale + group * o.a_scale_step;
+      add([&](vf x, int r) __attribute__((always_inline)) { return mul(x, broadcast(a_scale[r * o.a_scale_row])); });
     }
   }
   TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
@@ -147,7 +167,12 @@ inline void start_stretches(int* starts, const matrix::Grouped& g, int m, const 
   const i64 blocks = (g.product.k + matrix::kSummed - 1) / matrix::kSummed;
   const int* sum = g.a_sums + m * blocks + from[0] / matrix::kSummed;
   if (g.group == matrix::kSummed) {  // one a stretch
+#if TILEKILN_QUADS
+    static_assert(kPieces <= kLanes);
+    store_unaligned((float*)starts, times_int32(load_bytes(sum, count * i64(sizeof *sum)), -offset));
+#else
     for (int i = 0; i < count; ++i) starts[i] = -offset * sum[i];
+#endif
     return;
   }
   for (int i = 0; i < count; ++i) {
@@ -205,6 +230,33 @@ void run_panels(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   }
 }
 
+// Memory wanted for the next panel and the next piece of k, asked for (L2) as blocks of rows are multiplied, by each a share.
+class Wanted {
+ public:
+  explicit Wanted(int blocks) : blocks_(blocks) {}
+  void b(const char* from, i64 bytes) { b_ = from, b_end_ = from + bytes, b_share_ = (bytes / blocks_ + 63) / 64 * 64; }
+  // Of rows from `from` on, the part-th of so many parts.
+  void a(const char* from, i64 row, i64 bytes, int part, int parts) {
+    const i64 lines = (bytes + 63) / 64, first = lines * part / parts, end = lines * (part + 1) / parts;
+    a_ = from + first * 64, a_row_ = row, a_bytes_ = (end - first) * 64;
+  }
+  // Sums of those rows.
+  void sums(const int* from, i64 row) { sums_ = from, sums_row_ = row; }
+  TILEKILN_INLINE void ask(int m, int rows) {
+    for (const char* const end = least(b_end_, b_ + b_share_); b_ < end; b_ += 64) __builtin_prefetch(b_, 0, 2);
+    for (int r = m; r < m + rows; ++r) {
+      for (i64 i = 0; i < a_bytes_; i += 64) __builtin_prefetch(a_ + r * a_row_ + i, 0, 2);
+      if (sums_) __builtin_prefetch(sums_ + r * sums_row_, 0, 2);
+    }
+  }
+
+ private:
+  int blocks_;
+  const char *b_ = nullptr, *b_end_ = nullptr, *a_ = nullptr;
+  const int* sums_ = nullptr;
+  i64 b_share_ = 0, a_row_ = 0, a_bytes_ = 0, sums_row_ = 0;
+};
+
 template <class Compute, class Words = ReadyWords>
 void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Unit& u, GemmScratch& x) {
   const matrix::Problem& p = g.product;
@@ -218,6 +270,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   const Finish finish = finish_of(p);
   constexpr int W = Compute::kWord;
   const int groups = (p.k + g.group - 1) / g.group;
+  const int panels = (u.n1 - u.n0 + kPanel - 1) / kPanel;
   // Tiles of like height: each unpacks b again.
   const int tiles = (u.m1 - u.m0 + kMostRows - 1) / kMostRows, tile_rows = (u.m1 - u.m0 + tiles - 1) / tiles;
   for (int m0 = u.m0; m0 < u.m1; m0 += tile_rows) {
@@ -246,7 +299,10 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
       for (int n = u.n0; n < u.n1; n += kPanel) {
         const i64 panel = n / matrix::kPanelLanes, lane = n % matrix::kPanelLanes;
         const i64 word_bytes = s.b_bytes / matrix::kPanelLanes;
-        const char* b = (const char*)p.b + (panel * p.k + k0) / s.b_elements * s.b_bytes + lane * word_bytes;
+        const auto place = [&](i64 of_panel, i64 k) __attribute__((always_inline)) {
+          return (const char*)p.b + (of_panel * p.k + k) / s.b_elements * s.b_bytes + lane * word_bytes;
+        };
+        const char* const b = place(panel, k0);
         if (!s.b)
           o.b = b;
         else if (k1 > k0)
@@ -254,6 +310,17 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
         o.b_scale = g.b_scale + panel * groups * matrix::kPanelLanes + lane;
         float* const sums = x.sums + i64(n - u.n0) * kMostRows;
         int blocks = (rows + kScaledRows - 1) / kScaledRows;  // 4 = 2 + 2
+        Wanted wanted(blocks);
+        const bool last = n + kPanel >= u.n1;
+        if (kPanel == matrix::kPanelLanes && (k1 < p.k || !last))
+          wanted.b(place(last ? u.n0 / matrix::kPanelLanes : panel + 1, last ? k1 : k0),
+                   (k1 - k0) / s.b_elements * s.b_bytes);
+        if (k1 < p.k && !s.a_rows)
+          wanted.a(a + (k1 - k0) * s.a_bytes, o.a_row, (k1 - k0) * s.a_bytes, (n - u.n0) / kPanel, panels);
+        if (k1 < p.k && s.offset != 0 && last) {
+          const i64 row = (p.k + matrix::kSummed - 1) / matrix::kSummed;
+          wanted.sums(g.a_sums + m0 * row + k1 / matrix::kSummed, row);
+        }
         for (int m = 0; m < rows; --blocks) {
           const int many = (rows - m + blocks - 1) / blocks;
           o.a = a + m * o.a_row, o.sums = sums + m * kPanel;
@@ -265,10 +332,12 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
             }
             o.starts = x.group_starts + m * kPieces, o.starts_row = kPieces;
           }
+          wanted.ask(m, many);
+          if (k1 == p.k) finish.ask(p, m0 + m, n, many);
           group_rows<Compute, Words>(o, many);
+          if (k1 == p.k) finish.block(p, o.sums, m0 + m, n, many, kPanel);
           m += many;
         }
-        if (k1 == p.k) finish.block(p, sums, m0, n, rows, kPanel);
       }
       k0 = k1;
     } while (k0 < p.k);
@@ -284,6 +353,7 @@ inline void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* s
     if (int4 && u.m1 - u.m0 >= kUnpackedRows)
       return run_groups<ComputeInt8>({nullptr, 1, unpack_int4_int8, kWhole, 8, 8}, g, u, x);
     if (int4) return run_groups<ComputeInt8, Int4Panels>({nullptr, 1, nullptr, kWhole, 8, 8}, g, u, x);
+    if (u.m1 - u.m0 >= kUnpackedRows) return run_groups<ComputeInt8>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
     return run_groups<ComputeInt8, Int8Panels>({nullptr, 1, nullptr, kWhole, 4, 128}, g, u, x);
 #else
     const GroupStages of_int4 = {copy_rows_int16, 1, unpack_int4_int16, kWhole, 8, 0};

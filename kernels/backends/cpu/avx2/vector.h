@@ -23,6 +23,8 @@ TILEKILN_INLINE vf load(const float* p) { return {_mm256_load_ps(p)}; }
 TILEKILN_INLINE vf load_unaligned(const float* p) { return {_mm256_loadu_ps(p)}; }
 TILEKILN_INLINE void store(float* p, vf a) { _mm256_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm256_storeu_ps(p, a.v); }
+// Nothing: with 16 registers, memory is the better place for some.
+TILEKILN_INLINE void keep(vf&) {}
 TILEKILN_INLINE vf broadcast(float x) { return {_mm256_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm256_set1_ps(*(const unaligned_float*)p)};

@@ -20,6 +20,12 @@ TILEKILN_INLINE vf dot_int16(vf sum, vf a, vf b) {
 #else
 
 #define TILEKILN_QUADS 1
+TILEKILN_INLINE vf add_int32(vf a, vf b) {
+  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
+}
+TILEKILN_INLINE vf times_int32(vf a, int n) {
+  return {_mm512_castsi512_ps(_mm512_mullo_epi32(_mm512_castps_si512(a.v), _mm512_set1_epi32(n)))};
+}
 // int32 lanes: sum + the four products of unsigned bytes of a and signed bytes of b, modulo 2^32
 TILEKILN_INLINE vf dot_quad(vf sum, vf a, vf b) {
   return {_mm512_castsi512_ps(

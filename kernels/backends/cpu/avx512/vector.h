@@ -33,6 +33,8 @@ TILEKILN_INLINE vf load(const float* p) { return {_mm512_load_ps(p)}; }
 TILEKILN_INLINE vf load_unaligned(const float* p) { return {_mm512_loadu_ps(p)}; }
 TILEKILN_INLINE void store(float* p, vf a) { _mm512_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm512_storeu_ps(p, a.v); }
+// a stays in its register, instead of being read from memory again: where registers are few, compilers do that.
+TILEKILN_INLINE void keep(vf& a) { asm("" : "+v"(a.v)); }
 TILEKILN_INLINE vf broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm512_set1_ps(*(const unaligned_float*)p)};

@@ -25,6 +25,8 @@ TILEKILN_INLINE vf load_unaligned(const float* p) {
 }
 TILEKILN_INLINE void store(float* p, vf a) { *(float4*)__builtin_assume_aligned(p, 16) = a.v; }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { __builtin_memcpy(p, &a.v, sizeof a.v); }
+// Nothing: with 16 registers, memory is the better place for some.
+TILEKILN_INLINE void keep(vf&) {}
 TILEKILN_INLINE vf broadcast(float x) { return {float4{x, x, x, x}}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {  // any 32 bits
   float x;
