@@ -123,17 +123,98 @@ def test_layers_are_what_kernelize_accepts(name: str) -> None:
     assert layer.has_backward
 
 
+def logits_and_gradients(model: Any, tokens: Any) -> tuple[Any, dict[str, Any]]:
+    model.zero_grad()
+    out = model(tokens, labels=tokens)
+    out.loss.backward()
+    return out.logits.detach(), {name: one.grad.clone() for name, one in model.named_parameters()}
+
+
+def compare(made: tuple[Any, dict[str, Any]], stock: tuple[Any, dict[str, Any]], rtol: float) -> None:
+    torch.testing.assert_close(made[0], stock[0], rtol=rtol, atol=rtol / 4)
+    assert made[1].keys() == stock[1].keys()
+    for name, its in stock[1].items():
+        most = its.abs().max().item()
+        torch.testing.assert_close(made[1][name], its, rtol=rtol, atol=1e-5 + rtol / 4 * most)
+
+
+def small_model(kind: str, dtype: str = "float32") -> Any:
+    transformers = pytest.importorskip("transformers")
+    if kind == "gpt2":
+        config = transformers.GPT2Config(
+            n_embd=64, n_layer=2, n_head=4, vocab_size=100, n_positions=32, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+        )
+    else:
+        sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
+        config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(getattr(torch, dtype))
+    with torch.no_grad():
+        for name, one in model.named_parameters():
+            if one.dim() == 1:
+                one.uniform_(0.5, 2) if name.endswith("weight") else one.uniform_(-1, 1)
+    return model
+
+
+def facade(stock: Any) -> Any:
+    import tilekiln.torch
+
+    return getattr(tilekiln.torch, "LayerNorm" if isinstance(stock, torch.nn.LayerNorm) else "RMSNorm").like(stock)
+
+
+def flash_attn_function(stock: Any) -> Any:
+    from tilekiln.flash_attn.ops.layer_norm import layer_norm
+    from tilekiln.flash_attn.ops.rms_norm import rms_norm
+
+    class Norm(torch.nn.Module):
+        """Its parameters, and the function."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight, self.bias = stock.weight, getattr(stock, "bias", None)
+
+        def forward(self, x: Any) -> Any:
+            if isinstance(stock, torch.nn.LayerNorm):
+                return layer_norm(x, self.weight, self.bias, stock.eps)
+            return rms_norm(x, self.weight, stock.variance_epsilon)
+
+    return Norm()
+
+
+def flash_attn_module(stock: Any) -> Any:
+    from tilekiln.flash_attn.ops.layer_norm import DropoutAddLayerNorm
+    from tilekiln.flash_attn.ops.rms_norm import RMSNorm
+
+    layer = isinstance(stock, torch.nn.LayerNorm)
+    eps = stock.eps if layer else stock.variance_epsilon
+    made = (DropoutAddLayerNorm if layer else RMSNorm)(len(stock.weight), eps=eps)
+    made.load_state_dict(stock.state_dict())
+    return made
+
+
+@pytest.mark.transformers
+@pytest.mark.parametrize("face", [facade, flash_attn_function, flash_attn_module])
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_small_model_with_other_norms(kind: str, face: Callable[[Any], Any]) -> None:
+    """Each norm's stock layer in its place, LayerNorm in GPT-2 and RMSNorm in Llama: logits and gradients stay."""
+    model = small_model(kind)
+    tokens = torch.arange(2 * 17).reshape(2, 17)
+    stock = logits_and_gradients(model, tokens)
+    norms = {name: one for name, one in model.named_modules() if type(one).__name__ in ("LayerNorm", "LlamaRMSNorm")}
+    assert len(norms) == 5
+    for name, one in norms.items():
+        model.set_submodule(name, face(one))
+    assert not any(type(one).__name__ == "LlamaRMSNorm" or type(one) is torch.nn.LayerNorm for one in model.modules())
+    compare(logits_and_gradients(model, tokens), stock, 1e-3)
+
+
 @pytest.mark.transformers
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_small_llama_with_both_layers(dtype: str) -> None:
     """As kernelize does it: the layer's forward becomes that of the stock module. Logits and gradients stay."""
-    transformers = pytest.importorskip("transformers")
     from tilekiln.torch import layers
 
-    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 100}
-    config = transformers.LlamaConfig(num_attention_heads=4, num_key_value_heads=2, **sizes)
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(config).to(getattr(torch, dtype))
+    model = small_model("llama", dtype)
     tokens = torch.arange(2 * 17).reshape(2, 17)
     activation = layers.SiluAndMul()
 
@@ -141,19 +222,10 @@ def test_a_small_llama_with_both_layers(dtype: str) -> None:
         return mlp.down_proj(activation(torch.cat([mlp.gate_proj(x), mlp.up_proj(x)], -1)))
 
     forwards = {"LlamaRMSNorm": layers.RMSNorm.forward, "LlamaMLP": gated}
-    results, swapped = [], 0
-    for replaced in (False, True):
-        for module in model.modules() if replaced else ():
-            if type(module).__name__ in forwards:
-                module.forward = types.MethodType(forwards[type(module).__name__], module)
-                swapped += 1
-        model.zero_grad()
-        out = model(tokens, labels=tokens)
-        out.loss.backward()
-        results.append((out.logits.detach(), {name: one.grad.clone() for name, one in model.named_parameters()}))
+    stock, swapped = logits_and_gradients(model, tokens), 0
+    for module in model.modules():
+        if type(module).__name__ in forwards:
+            module.forward = types.MethodType(forwards[type(module).__name__], module)
+            swapped += 1
     assert swapped == 5 + 2
-    rtol = 1e-3 if dtype == "float32" else 2**-4
-    torch.testing.assert_close(results[1][0], results[0][0], rtol=rtol, atol=rtol / 4)
-    for name, its in results[0][1].items():
-        most = its.abs().max().item()
-        torch.testing.assert_close(results[1][1][name], its, rtol=rtol, atol=1e-5 + rtol / 4 * most)
+    compare(logits_and_gradients(model, tokens), stock, 1e-3 if dtype == "float32" else 2**-4)
