@@ -54,14 +54,23 @@ template <class T> void store_out(void* to, i64 stride, const float* o, const fl
     }
   };
   prefetch(0);
+  // Two transposes make a line of a narrow type, and both are there before it is stored: 16 rows a page apart are more than a set of
+  // L1 holds, so that half a line at a time each came twice (bf16, D = 128, 16 heads: 512 tokens take 0.97-0.99 of the time).
+  constexpr int kTurn = sizeof(T) < 4 ? 2 * kLanes : kLanes;
   for (int j = 0; j < rows; j += kLanes) {
     prefetch(j + kLanes);
     const vf f = load(factor + j);
-    for (int d = 0; d < hdim; d += kLanes) {
-      vf r[kLanes];
-      for (int i = 0; i < kLanes; ++i) r[i] = mul(load(o + (d + i) * kTileQ + j), f);
-      transpose(r);
-      for (int i = 0; i < kLanes && j + i < rows; ++i) narrow_some((T*)to + (j + i) * stride + d, r[i], hdim - d);
+    for (int d = 0; d < hdim; d += kTurn) {
+      vf r[kTurn];
+      for (int i = 0; i < kTurn && d + i < hdim; i += kLanes) {
+        for (int n = i; n < i + kLanes; ++n) r[n] = mul(load(o + (d + n) * kTileQ + j), f);
+        transpose(r + i);
+      }
+      for (int i = 0; i < kLanes && j + i < rows; ++i) {
+        T* const row = (T*)to + (j + i) * stride + d;
+        narrow_some(row, r[i], hdim - d);
+        if (kTurn > kLanes && d + kLanes < hdim) narrow_some(row + kLanes, r[kTurn - kLanes + i], hdim - d - kLanes);
+      }
     }
   }
 }

@@ -64,6 +64,8 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
   }
 
   b.copy.run();
+  b.fetch_q.fetch(0, kTileQ);
+  b.fetch_out.fetch<1>(0, kTileQ);
 
   // S = K Q^T, in runs of keys that the same vectors see. The maximum is taken here only where no lane is masked. Scores
   // past the last key are masked below.
