@@ -237,7 +237,8 @@ FEW = OPERATORS["fmha_fwd"].instead
 """What `attention` does with few queries."""
 MOST_OF_FEW = FEW.most if FEW else 0
 _FEWEST = 8
-"""The other arrays' length from which that pays: over fewer keys both operators take as long (1 and 8 heads)."""
+"""The other arrays' length from which that pays: over fewer keys both operators take as long. To one query as many
+heads will do: 16 of hdim 128 take 0.56 (fp32), 0.70 (bf16) of the time over one key."""
 _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -255,7 +256,7 @@ def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
         return NotImplemented
     for one in arrays[1:]:
         other = one.shape
-        if other[0] != shape[0] or other[place] < _FEWEST:
+        if other[0] != shape[0] or (other[place] < _FEWEST and (shape[place] > 1 or shape[3 - place] < _FEWEST)):
             return NotImplemented
     look = (instead.operator, operator, first.dtype, shape[-1], *arguments)
     stands_in: Any = _served.get(look)

@@ -87,6 +87,17 @@ def test_other_calls_go_to_the_forward(called: list[str]) -> None:
         tk.attention(few[0], *(np.concatenate([one, one[:1]]) for one in few[1:]))
 
 
+def test_one_query_of_many_heads(called: list[str], load) -> None:
+    """As decode, whatever the number of keys: units of 16 lanes of queries would be empty but for one."""
+    import tilekiln as tk
+
+    q, k, v = (np.random.default_rng(i).standard_normal((2, 1, 8, 32), np.float32) for i in range(3))
+    np.testing.assert_allclose(tk.attention(q, k, v), load("flash").fmha_fwd(q, k, v), atol=1e-6)
+    assert called == ["fmha_fwd_splitkv"]
+    tk.attention(q[:, :, :7], k[:, :, :7], v[:, :, :7])
+    assert called == ["fmha_fwd_splitkv", "fmha_fwd"]
+
+
 def test_sdpa_of_one_query(called: list[str]) -> None:
     torch = pytest.importorskip("torch")
     from tilekiln.torch import sdpa

@@ -68,7 +68,8 @@ inline bool place_result(Call& call, int r, const tilekiln_tensor& result) {
 inline void attend(const Attention& given, int64_t operator_, bool causal, const double* scale, AtenTensorHandle* out,
                    AtenTensorHandle* lse) {
   *out = nullptr;
-  const bool is_few = operator_ == kForward && given.q.shape[2] <= few.most && given.k.shape[2] >= few.fewest;
+  const bool pays = given.k.shape[2] >= few.fewest || (given.q.shape[2] == 1 && given.q.shape[1] >= few.fewest);
+  const bool is_few = operator_ == kForward && given.q.shape[2] <= few.most && pays;
   const Look look = given.look(is_few ? int64_t(kFew) : operator_, causal);
   const Entry* const entry = served.find(look);
   if (!entry) {
