@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from codegen.emit import files
+from codegen.emit.flags import COMMON_HEADERS
 
 from . import console, launchers, lock, options, toolchain
 from .request import Request
-from .variant import variant
+from .variant import every_variant, variant
 
 PROGRAMS = ("programs", "compiledb", "build", ".")  # the targets that mean the test programs, or all there is
 
@@ -130,7 +131,7 @@ def clean(request: Request, only_say: bool) -> None:
     """Removes what these options have ever made, for any receipt: a plan that has changed leaves nothing behind.
 
     What other variants use stays: the Python extension and the executor until the last variant of their mode goes,
-    and a compile_commands.json of another one.
+    the headers of operators until the last of all goes, and a compile_commands.json of another one.
     """
     own = request.variant.directory
     _remove(own, only_say)
@@ -141,6 +142,8 @@ def clean(request: Request, only_say: bool) -> None:
             lock.take(common)
         if not request.variant.others():  # one may have come while this waited
             _remove(common, only_say)
+    if not [name for name in every_variant() if f"build/{name}" != own]:
+        _remove(COMMON_HEADERS, only_say)
     database = files.read("compile_commands.json")
     if database is not None and f'"{own}/'.encode() in database:
         _remove("compile_commands.json", only_say)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.emit import includes
-from codegen.emit.flags import EXPORTS, HEADERS, LIBRARY_LINK, define, headers_in
+from codegen.emit.flags import EXPORTS, LIBRARY_LINK, define
 from codegen.schema.tree import tree
 
 from . import budget, console, jobs, toolchains, unanswered
@@ -121,7 +121,7 @@ def instances(graph: Graph, made: Generated) -> dict[str, tuple[str, ...]]:
 
 def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any]]:
     """By receipt: the objects of its generated sources. Receipts share the rows they have in common."""
-    include = [*HEADERS, *headers_in(generated), *graph.outside]
+    include = [*graph.include, *graph.outside]
     shown = [graph.at(path) for path in include]
     headers: dict[tuple[str, ...], str] = {}  # by what a source includes: the digest of all that it reaches
     read: includes.Read = {}
@@ -144,7 +144,7 @@ def objects(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any
     return found
 
 
-def host(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any]]:
+def host(graph: Graph, made: Generated) -> dict[str, list[Any]]:
     """By receipt: its host code, which is the C ABI, registry, dispatch, threads, and that of its operators."""
     directory = graph.request.variant.directory
     objects = {
@@ -152,7 +152,7 @@ def host(graph: Graph, made: Generated, generated: str) -> dict[str, list[Any]]:
             source,
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
-            [*HEADERS, *headers_in(generated), *graph.outside],
+            [*graph.include, *graph.outside],
         )
         for pattern in dict.fromkeys(pattern for patterns in made.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
@@ -242,14 +242,13 @@ def programs(
     libraries: Mapping[str, Any],
     engines: Engines,
     inside: Mapping[str, Sequence[Any]],
-    generated: str,
 ) -> dict[str, list[Any]]:
     """The C and C++ test programs of this mode, by name. See tests/programs.yaml for what the words mean."""
     from codegen.schema.targets import targets
 
     variant = graph.request.variant
     flags = {target.name: list(target.flags) for target in targets()}
-    include = [*HEADERS, *headers_in(generated), "tests"]
+    include = [*graph.include, "tests"]
     found: dict[str, list[Any]] = {}
     table = graph.env.File(graph.node_path("tests/programs.yaml")).abspath
     for program in read_programs(table) if os.path.isfile(table) else []:  # sources without tests have none

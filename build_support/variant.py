@@ -63,6 +63,12 @@ class Variant:
         return (self.python_directory, self.executor_directory)
 
 
+def every_variant() -> list[str]:
+    """The names of all that generated sources were ever written for, in any mode."""
+    names = os.listdir("build") if os.path.isdir("build") else []
+    return sorted(name for name in names if os.path.isdir(f"build/{name}/gen"))
+
+
 def variant(
     targets: Sequence[str], everything: Sequence[str], mode: str, where: str = "", all_: int = 0, named: str = ""
 ) -> Variant:

@@ -26,9 +26,14 @@ EXPORTS = "kernels/runtime/exports.map"
 HEADERS = ["include", "."]
 
 
-def headers_in(generated: str) -> list[str]:
-    """Where those lie that a build makes: "kernels/generated/...", and public ones of operators from outside."""
-    return [generated, f"{generated}/include"]
+# Those of the tree's operators, "kernels/generated/...": the same in every variant, so that host code is compiled by
+# the same commands in all of them, and a compiler cache has it once.
+COMMON_HEADERS = "build/headers"
+
+
+def headers_in(generated: str, outside: bool) -> list[str]:
+    """Where those lie that a build makes. With operators from `outside` they are its own, the public ones as well."""
+    return [generated, f"{generated}/include"] if outside else [COMMON_HEADERS]
 
 
 # The build id, a hash of what is linked, is how perf and debuggers know a library again. Only libraries that are used.

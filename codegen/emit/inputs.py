@@ -34,16 +34,18 @@ def prepare(
     build_info: Mapping[str, Any],
     write: bool = True,
     root: Tree | None = None,
+    headers: str = "",
 ) -> Generated:
     """resolve and generate, for some receipts into one out_dir; the same answer from the ledgers when nothing changed.
 
-    `out_dir` must hold one variant only (targets, mode, where), since that is what decides its files.
+    `out_dir` must hold one variant only (targets, mode, where), since that is what decides its files; `headers` is a
+    folder of what they have in common, from `out_dir` (codegen.emit.render.generate).
     """
     root = root or tree()
     out, where = os.fspath(out_dir), " ".join(where.split())
     if "native" in targets:
         targets = [root.native().name if word == "native" else word for word in targets]
-    state = [fingerprint(root.places), *root.set_texts, *sorted(set(targets)), where, dict(build_info)]
+    state = [fingerprint(root.places), *root.set_texts, *sorted(set(targets)), where, dict(build_info), headers]
     inputs = files.digest(msgspec.json.encode(state))
     ledgers = files.read_ledgers(out)
     kept = [ledgers[name] for name in receipts if name in ledgers and ledgers[name].inputs == inputs]
@@ -53,4 +55,4 @@ def prepare(
     from codegen.plan.plan import resolve
 
     plans = [resolve(receipt, targets, where, root=root) for receipt in receipts]
-    return generate(plans, out, build_info, write=write, inputs=inputs)
+    return generate(plans, out, build_info, write=write, inputs=inputs, headers=headers)

@@ -299,21 +299,23 @@ def generate(
     build_info: Mapping[str, Any],
     write: bool = True,
     inputs: str = "",
+    headers: str = "",
 ) -> Generated:
     """Write the sources of some plans under `out_dir`, sharing what they have in common.
 
     Files that did not change keep their time; files that no receipt of this out_dir needs any more go. build_info has
     version, mode, cxx, cxx_version and flags. With write=False nothing is touched; `written` and `removed` say what
     would be.
-    `inputs` is remembered for codegen.emit.inputs.prepare.
+    `inputs` is remembered for codegen.emit.inputs.prepare. `headers`: a folder, from out_dir, for the headers that
+    follow from the tree alone; without it they lie in out_dir too.
     """
-    made = render(plans, build_info, inputs)
+    made = render(plans, build_info, inputs, headers)
     changes = files.update(os.fspath(out_dir), made.contents, made.ledgers, write=write)
     made.generated.written, made.generated.removed = changes
     return made.generated
 
 
-def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "") -> Rendered:
+def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "", headers: str = "") -> Rendered:
     """What `generate` writes."""
     plans = list({plan.receipt: plan for plan in plans}.values())
     for plan in plans:
@@ -335,9 +337,10 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
     for plan in plans:
         families, holds = _families(plan), held.operators(plan)
         # Of every family: kernels/runtime is compiled for receipts that lack one just as well.
-        headers = {f"kernels/generated/{name}.h": family for name, family in plan.tree.families.items()}
+        place = f"{headers}/kernels/generated" if headers else "kernels/generated"
+        family_headers = {f"{place}/{name}.h": family for name, family in plan.tree.families.items()}
         operator_headers = []
-        for path, family in headers.items():
+        for path, family in family_headers.items():
             if path not in contents:
                 plain = [axis for axis in family.axes if axis.kind != axes_module.INTEGER]
                 add(path, renderer.text("runtime/key.h.jinja", family=family, plain=plain))
@@ -350,7 +353,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
                 "operator_entries": {"operator": operator},
             }
             for file, context in known.items():
-                path = f"kernels/generated/operators/{name}{file.removeprefix('operator')}.h"
+                path = f"{place}/operators/{name}{file.removeprefix('operator')}.h"
                 if path not in contents:
                     add(path, renderer.text(f"runtime/{file}.h.jinja", **context))
                 operator_headers.append(path)
@@ -378,7 +381,7 @@ def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "
         sources.append(source_of(code_path, "manifest", plan))
         part = Generated(
             sources,
-            [*headers, *operator_headers],
+            [*family_headers, *operator_headers],
             [
                 *({e.symbol: e for e in _engines(plan).values()} | _kernels(plan)).values(),
                 *kernels,

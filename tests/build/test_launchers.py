@@ -140,7 +140,7 @@ def ccache_counts() -> Counter[str]:
 
 
 def test_ccache(trees, small_build, tmp_path, monkeypatch):
-    """A cold library, the same in another tree, and no launcher again."""
+    """A cold library, the same in another tree, no launcher again, and another variant, whose host code is the same."""
     need("ccache")
     first, second = trees
     with environment(monkeypatch, {"CCACHE_DIR": str(tmp_path / "ccache")}):
@@ -154,6 +154,14 @@ def test_ccache(trees, small_build, tmp_path, monkeypatch):
         assert nothing_done(second.built(*second.SMALL, library(second)))
         assert nothing_done(second.built(*second.SMALL, "launcher=ccache", library(second)))
         assert not {name for name, count in (ccache_counts() - cold - warm).items() if count and "stamp" not in name}
+        before, *part = ccache_counts(), *second.SMALL, "where=hdim_q=64"
+        own = [
+            what
+            for what in second.built(*part, "launcher=ccache").actions("compile")
+            if not what.startswith(("kernels/", "python/"))
+        ]
+        other = ccache_counts() - before
+        assert (other["cache_miss"], other["direct_cache_hit"] > 20) == (len(own), True)  # rows, table, manifest
     expected = (small_build / library(first)).read_bytes()
     assert [(tree.root / library(tree)).read_bytes() for tree in trees] == [expected] * 2
 

@@ -126,12 +126,13 @@ def test_clean(built_tree):
     built_tree.built(*built_tree.SMALL, "compiledb")
     before = built_tree.files()
     said = built_tree.built("-c", "-n", *built_tree.SMALL)
-    assert [line.split()[0] for line in said.lines] == ["would"] * 3
+    assert [line.split()[0] for line in said.lines] == ["would"] * 4
     assert built_tree.files() == before
     said = built_tree.built("-c", *built_tree.SMALL)
     assert said.lines == [
         f"removed build/{built_tree.variant}",
         "removed build/python-debug",
+        "removed build/headers",
         "removed compile_commands.json",
     ]
     assert list(built_tree.files("build")) == ["build/done"]

@@ -23,6 +23,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from build_support.toolchains.cubin import machine_code  # noqa: E402
+from codegen.emit.flags import COMMON_HEADERS  # noqa: E402
 from tools.gpu import builds  # noqa: E402
 
 RELATIVE, EM_CUDA, FATBIN = 8, 190, 0xBA55ED50
@@ -126,14 +127,14 @@ def extracted(fatbin: bytes, scratch: Path) -> str:
     return found[0]
 
 
-def compiled(name: str, nvcc: Path, scratch: Path, place: Path) -> str:
-    """By nvcc, of the sources of this tree and, for a kernel of fixed features, of the build folder `place`."""
+def compiled(name: str, nvcc: Path, scratch: Path) -> str:
+    """By nvcc, of the sources of this tree and, for a kernel of fixed features, of the headers that builds write."""
     of, _, codes = name.partition("-")[2].partition("-")
     (build,) = [one for one in builds.builds() if one.name == f"{name.partition('-')[0]}-{of}"]
     made = scratch / f"{name}.ptx"
     words = command(build, nvcc, scratch, made)
     if codes:
-        words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{place / 'gen'}"]
+        words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{ROOT / COMMON_HEADERS}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SourcesError(f"{name}: nvcc failed\n{done.stdout}{done.stderr}")
@@ -146,7 +147,7 @@ def write(name: str, image: bytes, nvcc: Path, scratch: Path, out: Path, place: 
     if path.exists():
         return path
     held = fatbin(name, image, place)
-    text = extracted(held, scratch) if held else compiled(name, nvcc, scratch, place)
+    text = extracted(held, scratch) if held else compiled(name, nvcc, scratch)
     draft = path.with_suffix(f".{os.getpid()}")
     draft.write_text(f"// {name}\n{text}")
     draft.replace(path)  # whole, or not there
