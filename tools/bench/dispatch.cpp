@@ -48,7 +48,7 @@ double lookup(const Dispatcher& dispatcher) {
   std::vector<Query> queries;
   while (queries.size() < 16384) {
     const Row& row = dispatcher.row(pick(refs));
-    if (!dispatcher.usable(row)) continue;
+    if (!dispatcher.machine().use(row).usable) continue;
     const int shorter = static_cast<int>(pick(8));
     Query query = {row.codes};
     for (int axis = 0; axis < dispatcher.integer_count(); ++axis)
@@ -124,7 +124,7 @@ double made_up(int* instances) {
   table.plan = plan.data();
   table.instance_count = count;
   *instances = count;
-  return lookup(Dispatcher(table, 0, ""));
+  return lookup(Dispatcher(table, 0, Machine(table, "")));
 }
 
 tilekiln_tensor tensor(std::vector<char>& memory, size_t offset, int32_t dtype, std::vector<int64_t> shape) {
