@@ -157,6 +157,13 @@ TILEKILN_DEVICE void store_if(bool condition, uint16_t* to, uint32_t word) {
                : "memory");
 }
 
+// 16 bytes to global memory, by a predicate.
+TILEKILN_DEVICE void store_if(bool condition, void* to, uint4 line) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.global.v4.b32 [%0], {%1, %2, %3, %4};}" ::"l"(to),
+               "r"(line.x), "r"(line.y), "r"(line.z), "r"(line.w), "r"(int(condition))
+               : "memory");
+}
+
 // Arithmetic.
 TILEKILN_DEVICE float exp2_approx(float x) {
   float y;

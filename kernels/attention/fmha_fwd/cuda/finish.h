@@ -14,17 +14,29 @@ TILEKILN_DEVICE void store_four(void* out, int64_t at, float a, float b, float c
 #endif
 }
 
-// O / sum, the LSE with the sink logit's share, and both to global memory. `scale_log2` is what scores were multiplied with,
-// `of_values` the factor of o.
-template <int N> TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane,
-                                             float (&o)[N], const Running& r, float scale_log2, float of_values) {
-  constexpr int kBlocks = N / 4;  // of 8 columns
-  const int b = field(tile.b), h = field(tile.h), start_q = field(tile.start_q), seqlen_q = field(tile.seqlen_q);
-  const int row = field(tile.row) + from_first_row;
-  const float sink = sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity;
-  constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
+// Where the rows of a tile go. Read before anything that lanes do apart: behind it ptxas takes a warp for divided.
+struct Place {
+  int b, h, start_q, seqlen_q, row;
+  float sink;
+
+  TILEKILN_DEVICE Place of(const Row& p, const Tile& tile, int from_first_row) {
+    const int h = field(tile.h);
+    return {field(tile.b),
+            h,
+            field(tile.start_q),
+            field(tile.seqlen_q),
+            field(tile.row) + from_first_row,
+            sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity};
+  }
+  __device__ __forceinline__ int64_t line(const Row& p, int at) const {
+    return b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
+  }
+  // What o of a row is multiplied with; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
+  // multiplied with, `of_values` the factor of o.
+  __device__ __forceinline__ float end(const Row& p, int half, int lane, const Running& r, float scale_log2,
+                                       float of_values) const {
+    constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
+    const int at = row + 8 * half;
     const float top = r.maximum[half] == -kInfinity ? -kInfinity : r.maximum[half] * scale_log2;
     const float reference = fmaxf(top, sink) == -kInfinity ? 0.f : fmaxf(top, sink),
                 share = exp2_approx(top - reference);
@@ -32,35 +44,75 @@ template <int N> TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int
     float scale = total > 0.f ? share / total : total == total ? 0.f : total;  // a NaN stays one
     if (features_of(p) & kDropout) scale *= p.keep_scale;
     if constexpr (kFp8) scale *= kWeight * of_values;
-    const int at = row + 8 * half;
-    const bool inside = at < seqlen_q;
-    if (lse_of(p) && inside && (lane & 3) == 0)
+    if (lse_of(p) && at < seqlen_q && (lane & 3) == 0)
       lse_of(p)[b * p.lse_batch + h * p.lse_head + start_q + at] =
           total == 0.f ? -kInfinity : (reference + log2_approx(total)) * kLn2;
-    const int64_t line_at = b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
-    if constexpr (kFp8) {  // columns in the order of fp8.h
+    return scale;
+  }
+};
+
+// Of 16 bits: two rows of a lane on their way to out, rounded.
+template <int N> struct OutRows {
+  static constexpr int kBlocks = N / 4;  // of 8 columns
+
+  uint32_t word[2][kBlocks];
+  uint16_t* to[2];
+  int columns[2];  // 0: nothing is to be stored
+
+  __device__ __forceinline__ void clear() { columns[0] = columns[1] = 0; }
+
+  __device__ __forceinline__ void take(const Row& p, const Tile& tile, int from_first_row, int lane,
+                                       const float (&o)[N], const Running& r, float scale_log2) {
+    const Place place = Place::of(p, tile, from_first_row);
 #pragma unroll
-      for (int d = 0; d < 2 * N; d += 16) {
-        const int at_o = d / 2 + 2 * half, column = d + (lane & 3) * 4;
-        if (inside && column < p.hdim_v)
-          store_four(p.out, line_at + column, o[at_o] * scale, o[at_o + 4] * scale, o[at_o + 1] * scale,
-                     o[at_o + 5] * scale);
-      }
-      continue;
-    }
-    uint16_t* to = static_cast<uint16_t*>(p.out) + line_at + (lane & 3) * 8;
+    for (int half = 0; half < 2; ++half) {
+      const float scale = place.end(p, half, lane, r, scale_log2, 1.f);
+      to[half] = static_cast<uint16_t*>(p.out) + place.line(p, place.row + 8 * half) + (lane & 3) * 8;
+      columns[half] = place.row + 8 * half < place.seqlen_q ? p.hdim_v : 0;
 #pragma unroll
-    for (int d = 0; d < kBlocks; d += 4) {
-      uint32_t a[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at_o = min(d + i, kBlocks - 1) * 4 + 2 * half;
-        a[i] = pack(o[at_o] * scale, o[at_o + 1] * scale);
-      }
-      const uint4 line = quad_transpose(lane, a[0], a[1], a[2], a[3]);
-      if (inside && d * 8 + (lane & 3) * 8 < p.hdim_v) *reinterpret_cast<uint4*>(to + d * 8) = line;
+      for (int i = 0; i < kBlocks; ++i)
+        word[half][i] = pack(o[4 * i + 2 * half] * scale, o[4 * i + 2 * half + 1] * scale);
     }
   }
+
+  // By predicates: products may be in flight.
+  __device__ __forceinline__ void store(int lane) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int d = 0; d < kBlocks; d += 4) {
+        const auto block = [&](int i) { return word[half][min(d + i, kBlocks - 1)]; };
+        store_if(d * 8 + (lane & 3) * 8 < columns[half], to[half] + d * 8,
+                 quad_transpose(lane, block(0), block(1), block(2), block(3)));
+      }
+    }
+  }
+};
+
+// The sums of two rows of a lane go to out. `of_values`: the factor of o.
+template <int N>
+TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, const float (&o)[N],
+                            const Running& r, float scale_log2, float of_values) {
+#ifdef TILEKILN_FP8
+  const Place place = Place::of(p, tile, from_first_row);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float scale = place.end(p, half, lane, r, scale_log2, of_values);
+    const int64_t line_at = place.line(p, place.row + 8 * half);
+    const bool inside = place.row + 8 * half < place.seqlen_q;
+#pragma unroll
+    for (int d = 0; d < 2 * N; d += 16) {  // columns in the order of fp8.h
+      const int at_o = d / 2 + 2 * half, column = d + (lane & 3) * 4;
+      if (inside && column < p.hdim_v)
+        store_four(p.out, line_at + column, o[at_o] * scale, o[at_o + 4] * scale, o[at_o + 1] * scale,
+                   o[at_o + 5] * scale);
+    }
+  }
+#else
+  OutRows<N> rows;
+  rows.take(p, tile, from_first_row, lane, o, r, scale_log2);
+  rows.store(lane);
+#endif
 }
 
 }  // namespace tilekiln::cuda::fmha_fwd

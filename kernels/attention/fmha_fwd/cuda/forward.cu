@@ -8,7 +8,8 @@
 //
 // and the warpgroups take turns on the tensor cores (named barriers), so one's softmax lies under another's products.
 // The first S of the next tile runs under the epilogue of this one. The loop over key tiles has a masked body and one
-// without a mask; soft cap, alibi and dropout have copies of both (`Extras`), chosen once a tile: a feature that is off costs nothing.
+// without a mask; soft cap, alibi and dropout have copies of the latter (`Extras`) and share a masked body that asks for them, chosen once a
+// tile: a feature that is off costs nothing.
 //
 // -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
 // TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
@@ -23,6 +24,8 @@ constexpr int kStep = kFp8 ? 32 : 16, kColumns = 4 * kStep;  // of one product, 
 constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV + kColumns - 1) / kColumns;
 constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
 constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
+// Whether out waits in registers, and is stored under the first products of the next tile.
+constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
 constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
 // If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
 constexpr bool kRescaleEarly = kHdimV > 128;
@@ -54,7 +57,8 @@ template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, ui
 // zero: what lies there, and in which page, means nothing.
 //
 // Slower, of the contiguous forward's speed with pages of 16 and of 1024 (H100; this: 0.71 and 0.96): boxes asked for by one lane, their pages
-// a tile ahead (0.43, 0.91); pages a tile ahead (0.63, 0.89); the four warps of the loader (0.76, 0.86). Its registers are few.
+// a tile ahead (0.43, 0.91); pages a tile ahead (0.63, 0.89; asked for before the tile's place is free and once for k and v, 0.96 of this);
+// the four warps of the loader (0.76, 0.86). Its registers are few.
 template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys& keys, const TensorMap& map,
                                                        int page_rows, uint32_t to, uint64_t& full, int first, int low,
                                                        int head) {
@@ -269,6 +273,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     issue_scores(step);
   };
 
+  OutRows<kHdimV / 2> rows;  // of the last tile
+  rows.clear();
+  const auto extras_of = [&] { return features_of(p) & (kSoftcap | kAlibi | kBias | kDropout); };
   begin();
   product_wait<0>();
   pin(score);
@@ -353,7 +360,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
     };
 #endif
-    const auto next_key_tile = [&](auto masked, auto extras) {
+    const auto next_key_tile = [&](auto masked, auto extras, auto stores) {
       take_turn();
       full(s.k_full, step + 1);
       pin(score);
@@ -363,6 +370,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       pin(o);
       issue_sums(step);
       pass_turn();
+      if constexpr (stores.value) rows.store(lane);
       Dropped dropped;
       draw(extras, dropped, step + 1, false);
       look_up(extras);
@@ -378,53 +386,101 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       to_weights(extras, dropped);
       if (!kRescaleEarly) rescale(running);
     };
-    const auto key_tiles = [&](auto extras) {
-      {
-        Dropped dropped;
-        draw(extras, dropped, step, true);
-        look_up(extras);
-        softmax(Constant<true>{}, extras);
-        to_weights(extras, dropped);
-      }
-      // Key tiles [unmasked, masked_until) are seen whole by every row of this warpgroup; unmasked >= first >= sinks.
-      int masked_until = field(tile.seqlen_k) / kKeys, unmasked = field(tile.first);
+    const auto first_key_tile = [&](auto extras) {
+      Dropped dropped;
+      draw(extras, dropped, step, true);
+      look_up(extras);
+      softmax(Constant<true>{}, extras);
+      to_weights(extras, dropped);
+    };
+    const auto masked_key_tiles = [&](auto extras, int until) {
+#pragma unroll 1
+      for (; n >= until; n = following(tile, n)) next_key_tile(Constant<true>{}, extras, Constant<false>{});
+    };
+    const auto unmasked_key_tiles = [&](auto extras, int until) {
+#pragma unroll 1
+      for (; n >= until; --n) next_key_tile(Constant<false>{}, extras, Constant<false>{});
+    };
+    // first: the softmax whose product is there. masked, unmasked: the loops to a last tile; `general`: all tiles go by the masked one,
+    // of which there is one copy, come to before and behind the other. `rows_wait`: the last tile's are still to be stored.
+    const auto key_tiles = [&](const auto& first, const auto& masked, const auto& unmasked, bool general,
+                               bool rows_wait) {
+      first();
+      // Key tiles [seen_whole, masked_until) are seen whole by every row of this warpgroup; seen_whole >= first >= sinks.
+      int masked_until = field(tile.seqlen_k) / kKeys, seen_whole = field(tile.first);
       if (features_of(p) & kMask) {
         const int centre = field(tile.row) + 64 * w + field(tile.shift);
-        masked_until = max(min(masked_until, max(centre + p.right + 1, 0) / kKeys), unmasked);
-        unmasked = max(unmasked, (max(centre + 63 - p.left, 0) + kKeys - 1) / kKeys);
+        masked_until = max(min(masked_until, max(centre + p.right + 1, 0) / kKeys), seen_whole);
+        seen_whole = max(seen_whole, (max(centre + 63 - p.left, 0) + kKeys - 1) / kKeys);
       }
-      unmasked = uniform(unmasked), masked_until = uniform(masked_until);
+      seen_whole = uniform(seen_whole), masked_until = uniform(masked_until);
       n = following(tile, n);
-      if constexpr (extras.value != kGeneral) {
-        for (const int until = max(masked_until, final); n >= until; n = following(tile, n))
-          next_key_tile(Constant<true>{}, extras);
-        for (; n >= unmasked; --n) next_key_tile(Constant<false>{}, extras);
-        if (n < field(tile.first)) n = field(tile.sinks) - 1;
+      if constexpr (kStoreLate) {
+        if (rows_wait && n >= final) {
+          if (n < masked_until && n >= seen_whole)
+            next_key_tile(Constant<false>{}, Constant<kPlain>{}, Constant<true>{});
+          else
+            next_key_tile(Constant<true>{}, Constant<kPlain>{}, Constant<true>{});
+          n = following(tile, n);
+        } else if (rows_wait) {
+          rows.store(lane);
+        }
       }
-      for (; n >= final; n = following(tile, n)) next_key_tile(Constant<true>{}, extras);
+      int until = uniform(general ? final : max(masked_until, final));
+#pragma unroll 1
+      for (;; until = final) {
+        masked(until);
+        if (until == final) break;
+        unmasked(seen_whole);
+        if (n == field(tile.first) - 1) n = field(tile.sinks) - 1;
+      }
     };
     if (n >= final) {
       empty(s.k_empty, step);
       if (n == final) warp_arrive(*q_empty, lane);
 #ifdef TILEKILN_FP8
-      if (late) {
+      if (late)
         of_values = scaling.values;
-        key_tiles(Constant<kPlain>{});
-      } else {
+      else
         blocks = BlockScales::of(p, scaling, field(tile.b), field(tile.h), field(tile.row) + 64 * w);
-        if (features_of(p) & kSoftcap)
-          key_tiles(Constant<kGeneral>{});
-        else
-          key_tiles(Constant<kScaled>{});
-      }
+      const auto by = [&](auto extras) {
+        key_tiles([&] { first_key_tile(extras); }, [&](int until) { masked_key_tiles(extras, until); },
+                  [&](int until) {
+                    if constexpr (extras.value != kGeneral) unmasked_key_tiles(extras, until);
+                  },
+                  extras.value == kGeneral, false);
+      };
+      if (late)
+        by(Constant<kPlain>{});
+      else if (features_of(p) & kSoftcap)
+        by(Constant<kGeneral>{});
+      else
+        by(Constant<kScaled>{});
 #else
-      switch (features_of(p) & (kSoftcap | kAlibi | kBias | kDropout)) {
-        case 0: key_tiles(Constant<kPlain>{}); break;
-        case kSoftcap: key_tiles(Constant<kCapped>{}); break;
-        case kAlibi: key_tiles(Constant<kSloped>{}); break;
-        case kDropout: key_tiles(Constant<kDropped>{}); break;
-        default: key_tiles(Constant<kGeneral>{});
-      }
+      const int extras = extras_of();
+      const bool general = extras & kBias || extras & (extras - 1);  // or two of them
+      key_tiles(
+          [&] {
+            if (extras == 0)
+              first_key_tile(Constant<kPlain>{});
+            else
+              first_key_tile(Constant<kGeneral>{});
+          },
+          [&](int until) {
+            if (extras == 0)
+              masked_key_tiles(Constant<kPlain>{}, until);
+            else
+              masked_key_tiles(Constant<kGeneral>{}, until);
+          },
+          [&](int until) {
+            switch (extras) {
+              case 0: unmasked_key_tiles(Constant<kPlain>{}, until); break;
+              case kSoftcap: unmasked_key_tiles(Constant<kCapped>{}, until); break;
+              case kAlibi: unmasked_key_tiles(Constant<kSloped>{}, until); break;
+              default: unmasked_key_tiles(Constant<kDropped>{}, until);
+            }
+          },
+          general, extras == 0);
 #endif
       if (kRescaleEarly) rescale(running);
       full(v_full, step);
@@ -441,12 +497,20 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       ++step;
     } else {
       warp_arrive(*q_empty, lane);
+      if constexpr (kStoreLate) rows.store(lane);
     }
-    begin();
-    finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values);
+    if constexpr (kStoreLate) {
+      rows.take(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2);
+      begin();
+      if (extras_of() != 0) rows.store(lane), rows.clear();
+    } else {
+      begin();
+      finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values);
+    }
     product_wait<0>();
     pin(score);
   }
+  if constexpr (kStoreLate) rows.store(lane);
 }
 
 }  // namespace tilekiln::cuda::fmha_fwd
