@@ -51,7 +51,7 @@ inline Plan plan_of(const PlanShape& of) {
   const int64_t gap = far ? 4 : 2;
   // What a worker takes from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
   // whoever has just turned round.
-  const int turn = !of.paired ? 0 : of.hdim > 128 ? 4 : 2;
+  const int turn = !of.paired ? 0 : of.hdim <= 128 ? 2 : tiles > 32 ? 4 : 6;
   int64_t most_team = of.workers;
   if (!of.masked && steps / gap < most_team) most_team = steps / gap > 1 ? steps / gap : 1;
   int64_t passes = 1;

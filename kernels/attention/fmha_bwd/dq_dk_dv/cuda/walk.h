@@ -19,8 +19,12 @@ TILEKILN_DEVICE void walk_tiles(const Row& p, const Begin& begin, const Step& st
       int g, m;
       order.first_step(t, g, m);
       g = uniform(g), m = uniform(m);
+      // The first step has two copies alone: a kernel's size is time at its first use.
+      if (p.features & (kSoftcap | kBias | kDropout))
+        step(Constant<1>{}, Constant<kGeneral>{}, t, g, m);
+      else
+        step(Constant<1>{}, Constant<kPlain>{}, t, g, m);
       walk(p, [&](auto extras) {
-        step(Constant<1>{}, extras, t, g, m);
         for (int c = 1; c < t.length; ++c) {
           order.next_step(t, g, m);
           step(Constant<0>{}, extras, t, g, m);
