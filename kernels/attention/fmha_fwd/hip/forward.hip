@@ -320,56 +320,11 @@ struct Query {
   float unit;  // out is a multiple of it: with TK_SCALED the scale of the last V
 };
 
-// Scales that undo the quantisation of q, k and v. Nothing here branches between a product and its first use: clang 22 counts too few
-// wait states where branches meet.
-#if TK_CACHE && TK_SCALED
-/// One number each, or of k and v one for a page and key head.
-struct Scales {
-  const TK_GLOBAL float *k, *v;
-  i64 step;  // from page to page; 0: one number
-  float q;
-
-  TK_DEVICE Scales of(const Problem& p, const Work& w, const Query&) {
-    const auto* one = (const TK_GLOBAL float*)((const TK_GLOBAL char*)__builtin_amdgcn_kernarg_segment_ptr() +
-                                               sizeof(Problem) - sizeof p.one);
-    const i64 head = w.head / p.heads_per_key_head * p.page_scale_head;
-    const auto first = [&](const float* of_pages, const float* number) TK_INLINE {
-      if (of_pages != nullptr) return (const TK_GLOBAL float*)of_pages + head;
-      return number != nullptr ? (const TK_GLOBAL float*)number : one;
-    };
-    return {first(p.k_page_scale, p.k_descale), first(p.v_page_scale, p.v_descale),
-            p.k_page_scale ? p.page_scale_page : 0,
-            *first(nullptr, p.q_descale) * (kOfWidened * kOfWidened)};
-  }
-  /// Of the tile that begins with key n: where pages have scales, no tile lies in two.
-  TK_DEVICE i64 at(const Scales& s, const Problem& p, const Work& w, int n) {
-    if (s.step == 0) return 0;
-    return __builtin_amdgcn_readfirstlane(fmha::find_page(p.at, w.keys, w.keys.first + n).number) * s.step;
-  }
-};
-#elif TK_FP8
-/// One number each, or one for 2^shift rows of a head.
-struct Scales {
-  const TK_GLOBAL float *k, *v;
-  float q;
-  int shift;
-
-  TK_DEVICE Scales of(const Problem& p, const Work& w, const Query& query) {
-    const auto* one = (const TK_GLOBAL float*)((const TK_GLOBAL char*)__builtin_amdgcn_kernarg_segment_ptr() +
-                                               sizeof(Problem) - sizeof p.one);
-    const int key_head = w.head / p.heads_per_key_head, last = w.seqlen_q - 1;
-    const auto first = [&](const float* numbers, i64 head, i64 batch, const int* starts) TK_INLINE {
-      if (numbers == nullptr) return one;
-      return (const TK_GLOBAL float*)numbers + head + (starts ? ((const TK_GLOBAL int*)starts)[w.batch] : w.batch * batch);
-    };
-    const TK_GLOBAL float* q = first(p.q_descale, w.head * p.q_descale_head, p.q_descale_batch, p.scale_start_q);
-    return {first(p.k_descale, key_head * p.k_descale_head, p.k_descale_batch, p.scale_start_k),
-            first(p.v_descale, key_head * p.v_descale_head, p.v_descale_batch, p.scale_start_k),
-            q[(query.row < last ? query.row : last) >> p.scale_shift] * (kOfWidened * kOfWidened), p.scale_shift};
-  }
-  TK_DEVICE int at(const Scales& s, const Problem&, const Work&, int n) { return n >> s.shift; }
-};
+}  // namespace tilekiln::hip
+#if TK_SCALED
+#include "kernels/attention/fmha_fwd/hip/scales.h"
 #endif
+namespace tilekiln::hip {
 
 template <class Body> TK_DEVICE void each_score(Body body) {
 #pragma unroll
@@ -449,33 +404,10 @@ TK_DEVICE void softmax(Scores& x, Query& query, float in_units) {
     for (int r = 0; r < kAccumulator; r++) query.out[d][r] *= correction * in_units;
 }
 
-#if TK_DROPOUT
-/// Probabilities whose random byte is above the threshold become 0. A 32 x 32 patch of bytes is 64 calls of Philox of 16 bytes
-/// each; the lanes of a wave share them through `bytes`, 1024 of LDS that are the wave's own. The sum of a row is that before.
-TK_DEVICE void drop(const Problem& p, const Work& w, const Query& query, int n, unsigned char* bytes, Scores& x) {
-  const u64 offset = p.dropout_offset + u64(w.batch * p.nhead_q + w.head) * 64;
-  const int row = query.row % 32, mine = row / 8 % 2 * 32 * 16 + row / 16 * 8 + row % 8;
-#pragma unroll
-  for (int group = 0; group < kTileK / 32; group++) {
-#pragma unroll 1
-    for (int call = 0; call < 64 / kLanes; call++) {
-      const int at = call * kLanes + lane();
-      *(U4*)(bytes + at * 16) = philox(p.dropout_seed, offset + u64(at), u32(query.row / 32), u32(n / 32 + group));
-    }
-    publish_to_wave();
-#pragma unroll
-    for (int block = group * 32 / kRows; block < (group + 1) * 32 / kRows; block++)
-#pragma unroll
-      for (int r = 0; r < kAccumulator; r++) {
-        const int key = (block * kRows + row_of(r, query.half)) % 32;
-        x.s[block][r] = bytes[mine + key * 16] <= p.dropout_threshold ? x.s[block][r] : 0.f;
-      }
-    publish_to_wave();  // before the next calls are written over these
-  }
-}
-#endif
-
 }  // namespace tilekiln::hip
+#if TK_DROPOUT
+#include "kernels/attention/fmha_fwd/hip/dropout.h"
+#endif
 
 using namespace tilekiln::hip;
 
