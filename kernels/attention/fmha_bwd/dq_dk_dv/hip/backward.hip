@@ -339,8 +339,8 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
         }
         Tile<kTileQ> tile;
         Tile<kTileQ>::load(tile, q + i64(w.first) * p.q_row, p.q_row, rows, p.hdim_q, mine);
+        // Every wave has done with the tile before: none reads of it behind the barrier before dq.
 #if TK_RELOAD_K  // one after the other: registers
-        __builtin_amdgcn_s_barrier();
         Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine, w.column);
 #if TK_PARTS > 1
         publish();
@@ -354,7 +354,6 @@ void tilekiln_fmha_bwd(BackwardProblem p) {
 #else
         Tile<kTileQ> second;
         Tile<kTileQ>::load(second, dout + i64(w.first) * p.dout_row, p.dout_row, rows, p.hdim_v, mine);
-        __builtin_amdgcn_s_barrier();  // every wave has done with the tile before
         Tile<kTileQ>::store(tile, q_lines, q_transposed, kRowQ, mine);
         Tile<kTileQ>::store(second, dout_lines, dout_transposed, kRowQ, mine);
 #endif
