@@ -73,8 +73,6 @@ def report(library: Path, architecture: str, config: pytest.Config, out: Path, c
 def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Every feature at random: varlen, empty sequences, rows without keys, padding, strides, dropout; LSE too."""
     for receipt, cases in (("flash", 6), ("ck_default", 9), ("fp8", 5)):
-        if receipt == "fp8" and architecture == "gfx1100":
-            continue  # test_what_targets_refuse
         count = 20 * cases if pytestconfig.option.full else cases
         read = report(libraries[receipt], architecture, pytestconfig, tmp_path / f"{receipt}.json", count)
         assert read["gpu"].startswith(architecture)
@@ -330,7 +328,7 @@ def test_what_targets_refuse():
     rules = {one: [rule.name for rule in root.refusals(root.target(f"hip-{one}"), family)] for one in ARCHITECTURES}
     assert rules["gfx942"] == ["hip_needs_16_bits"]
     assert rules["gfx950"] == ["hip_needs_16_bits", "fnuz_is_of_gfx942"]
-    assert rules["gfx1100"] == ["hip_needs_16_bits", "fnuz_is_of_gfx942", "rdna3_has_no_fp8"]
+    assert rules["gfx1100"] == ["hip_needs_16_bits", "fnuz_is_of_gfx942"]
 
 
 def test_arrays_of_a_device_have_the_strides_of_their_own():
