@@ -15,10 +15,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # as a script
+if TYPE_CHECKING or __package__:
+    from build_support.toolchains import cubin
+else:  # as a script; the package reads every toolchain, which takes as long as a twentieth of a compilation
+    import cubin
 
-from build_support.toolchains import cubin
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 
 def check(target: str, name: str, code: bytes, most: int = 0) -> None:
