@@ -50,12 +50,19 @@ def listed() -> dict[str, tuple[str, kernels.Kernel]]:
 LISTED = listed()
 
 
-def compiled(architecture: str, kernel: kernels.Kernel, place: Path) -> Path:
-    made = place / f"{kernel.name}.hsaco"
+def compiled(architecture: str, kernel: kernels.Kernel, place: Path, source: Path | None = None) -> Path:
+    """The code object. source: a changed copy of the kernel's, which may leave things unused."""
+    made = place / f"{kernel.name}{'-changed' if source else ''}.hsaco"
     launcher = os.environ.get("TILEKILN_TEST_LAUNCHER", "").split()
     words = hip.flags(
-        kernel.file.source, [f"--offload-arch={architecture}"], kernel.dtype, kernel.file.define, [str(ROOT)]
+        str(source or kernel.file.source),
+        [f"--offload-arch={architecture}"],
+        kernel.dtype,
+        kernel.file.define,
+        [str(ROOT)],
     )
+    if source:
+        words.remove("-Werror")
     subprocess.run([*launcher, hip.find_clang(), *words, "-o", str(made)], cwd=ROOT, check=True)
     return made
 
