@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from . import install, installed, just_in_time, machine, replay, trace, wheel_index
+from . import _language, install, installed, just_in_time, machine, replay, trace, wheel_index
 from .bench import command as bench
 from .tune import command as tune
 
@@ -40,6 +40,18 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+def _refuse(command: argparse.ArgumentParser, word: str) -> None:
+    """Ends with what was meant in place of a word that the command does not take."""
+    if not word.startswith("-"):
+        command.error(f"{word!r}: there is no argument for it")
+    known = [option for action in command._actions for option in action.option_strings]
+    name = word.partition("=")[0]
+    near = _language.nearest(name, known)
+    command.error(
+        f"there is no option {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}")
+    )
+
+
 def _run(argv: list[str] | None) -> int:
     prog = "python -m tilekiln" if os.path.basename(sys.argv[0]) == "__main__.py" else "tilekiln"
     parser = argparse.ArgumentParser(prog=prog, description="What Tilekiln finds on this machine, and how fast it is.")
@@ -57,7 +69,9 @@ def _run(argv: list[str] | None) -> int:
     install.add(commands)
     wheel_index.add(commands)
     tune.add(commands)
-    given = parser.parse_args(argv)
+    given, left = parser.parse_known_args(argv)
+    if left:
+        _refuse(commands.choices[given.command], next((word for word in left if word.startswith("-")), left[0]))
     if "run" in given:
         return int(given.run(given))
     if given.command == "cache":

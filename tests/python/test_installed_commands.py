@@ -169,6 +169,24 @@ def test_help_answers(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in out for word in re.split(r"[, ]+", HELP[command]))
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("bench softmax --rpeat 3", "bench: error: there is no option '--rpeat'; did you mean '--repeat'?"),
+        ("info --jsn", "info: error: there is no option '--jsn'; did you mean '--json'?"),
+        ("cache --xyz", "cache: error: there is no option '--xyz'; there are -h, --help, --clear"),
+        ("info more", "info: error: 'more': there is no argument for it"),
+    ],
+)
+def test_words_that_a_command_does_not_take(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from tilekiln.__main__ import main
+
+    with pytest.raises(SystemExit) as end:
+        main(words.split())
+    assert end.value.code == 2
+    assert capsys.readouterr().err.endswith(f"{says}\n")
+
+
 def test_a_reader_that_stops_is_no_error(library: Path) -> None:
     command = f"'{sys.executable}' -m tilekiln list '{library}' --format json | head -c 1"
     done = subprocess.run(
