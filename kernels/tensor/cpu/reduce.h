@@ -19,7 +19,13 @@ template <tensor::Reduction kDo> TILEKILN_INLINE vf taken(vf so_far, vf v) {
 }
 constexpr bool kSums(tensor::Reduction one) { return one == tensor::Reduction::sum || one == tensor::Reduction::mean; }
 
-// The places of the dimensions that are reduced, but for the lanes' own, one after the other.
+// How many elements stand in the dimensions that are reduced, but for the lanes' own.
+TILEKILN_INLINE long long reduced_places(const tensor::Reduce& a) {
+  long long places = 1;
+  for (const long long length : a.reduced) places *= length;
+  return places;
+}
+// The places of those, one after the other.
 struct Places {
   const tensor::Reduce& a;
   long long at[tensor::kReduced] = {}, x = 0;
@@ -38,8 +44,10 @@ struct Output { long long x, y; };
 TILEKILN_INLINE Output output(const tensor::Reduce& a, long long number) {
   Output found = {0, 0};
   for (int i = tensor::kKept - 1; i >= 0 && number > 0; --i) {
-    const long long at = number % a.kept[i];
-    number /= a.kept[i];
+    if (a.kept[i] == 1) continue;  // most of them: a division each would take longer than a row of 256
+    const bool last = number < a.kept[i];
+    const long long at = last ? number : number % a.kept[i];
+    number = last ? 0 : number / a.kept[i];
     found.x += at * a.kept_x[i];
     found.y += at * a.kept_y[i];
   }
@@ -62,15 +70,13 @@ template <tensor::Reduction kDo> TILEKILN_INLINE double across(vf a) {
   return -double(highest(sub(zero(), a)));
 }
 
-template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long long number) {
+template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long long number, long long places) {
   const Output at = output(a, number);
   const T* x = (const T*)a.x + at.x;
   double sum = double(nothing<kDo>());
   vf bad = zero();
-  bool any = a.length > 0;
-  for (int i = 0; i < tensor::kReduced; ++i) any = any && a.reduced[i] > 0;
   Places place = {a};
-  if (any) do {
+  if (a.length > 0 && places > 0) do {
       const T* p = x + place.x;
       for (long long j = 0; j < a.length;) {
         const vf start = broadcast(nothing<kDo>());
@@ -95,7 +101,7 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
         else
           sum = (kDo == tensor::Reduction::max) == (one > sum) ? one : sum;
       }
-    } while (place.next());
+    } while (places > 1 && place.next());
   float result = float(sum * a.scale);
   if (!kSums(kDo) && any_above(bad, broadcast(__builtin_inff()))) result = __builtin_nanf("");
   narrow_some((T*)a.y + at.y, broadcast(result), 1);
@@ -105,7 +111,7 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
 // apart lie in the same lines of L1, which has room for twelve.
 constexpr int kTogether = 8;
 
-template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, long long number) {
+template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, long long number, long long places) {
   const long long across = (a.length + a.column_block - 1) / a.column_block, first = number % across * a.column_block;
   const Output at = output(a, number / across);
   const T* x = (const T*)a.x + at.x + first;
@@ -145,12 +151,10 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
     for (; j <= count - kTwo; j += kTwo) add_at(j, kTwo);
     if (j < count) add_at(j, count - j);
   };
-  bool any = true;
-  for (int i = 0; i < tensor::kReduced; ++i) any = any && a.reduced[i] > 0;
   Places place = {a};
   const T* rows[kTogether];
   int added = 0, waiting = 0;
-  if (any) do {
+  if (places > 0) do {
       rows[waiting++] = x + place.x;
       if (waiting < kTogether) continue;
       add_rows(rows, kTogether);
@@ -180,8 +184,9 @@ template <class T, tensor::Reduction kDo> void columns(const tensor::Reduce& a, 
 
 template <class T> void reduce(const tensor::Reduce& a, long long first, long long last) {
   const auto each = [&](auto row_of, auto columns_of) {
+    const long long places = reduced_places(a);
     for (long long unit = first; unit < last; ++unit)
-      a.way == int(tensor::ReduceWay::rows) ? row_of(a, unit) : columns_of(a, unit);
+      a.way == int(tensor::ReduceWay::rows) ? row_of(a, unit, places) : columns_of(a, unit, places);
   };
   switch (tensor::Reduction(a.operation)) {
     case tensor::Reduction::sum:
