@@ -269,18 +269,71 @@ def test_tiles_are_blocks_of_the_cache(gemm: Any) -> None:
 
 
 def test_the_table_of_configs(gemm: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    gemm.print_kernel_config_table([gemm.KernelConfig(), gemm.KernelConfig(tile_m=256, pipeline="compv4")])
+    """Upstream's, which it shows with its runs of blanks as one."""
+    gemm.print_kernel_config_table(
+        [
+            gemm.KernelConfig(),
+            gemm.KernelConfig(tile_m=256, tile_n=256, pipeline="compv4"),
+            gemm.KernelConfig(tile_n=256, tile_k=64, scheduler="interwave"),
+        ]
+    )
+    said = capsys.readouterr().out
+    assert "| #  | Tile  | Wave  | Warp  | Pipe   | Scheduler |\n" in said
     assert (
-        capsys.readouterr().out
+        re.sub(" +", " ", said)
         == """\
-+---+------------+-------+----------+--------+-----------+
-| # | Tile       | Wave  | Warp     | Pipe   | Scheduler |
-+---+------------+-------+----------+--------+-----------+
++----+-------+-------+-------+--------+-----------+
+| # | Tile | Wave | Warp | Pipe | Scheduler |
++----+-------+-------+-------+--------+-----------+
 | 1 | 128x128x32 | 2x2x1 | 32x32x16 | compv3 | intrawave |
-| 2 | 256x128x32 | 2x2x1 | 32x32x16 | compv4 | intrawave |
-+---+------------+-------+----------+--------+-----------+
+| 2 | 256x256x32 | 2x2x1 | 32x32x16 | compv4 | intrawave |
+| 3 | 128x256x64 | 2x2x1 | 32x32x16 | compv3 | interwave |
++----+-------+-------+-------+--------+-----------+
 """
     )
+
+
+def test_programs_of_upstream(gemm: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its 01 and 07 as its page has them, but for `...`. It defines neither run_gemm nor run_and_validate: we do."""
+    program = """
+from ctypes_utils import KernelConfig, setup_gemm_dispatcher, print_kernel_config_table, run_gemm, run_and_validate
+kernels = [
+    KernelConfig(
+        tile_m=128, tile_n=128, tile_k=32,
+        wave_m=2, wave_n=2, wave_k=1,
+        warp_tile_m=32, warp_tile_n=32, warp_tile_k=16,
+        pipeline="compv3", scheduler="intrawave"
+    ),
+    KernelConfig(
+        tile_m=256, tile_n=256, tile_k=32,
+        wave_m=2, wave_n=2, wave_k=1,
+        warp_tile_m=32, warp_tile_n=32, warp_tile_k=16,
+        pipeline="compv4", scheduler="intrawave"
+    ),
+]
+print_kernel_config_table(kernels)
+lib, dispatcher, registry = setup_gemm_dispatcher(kernels)
+elapsed_ms = run_gemm(lib, M, N, K)
+for i, kernel in enumerate(kernels):
+    lib, dispatcher, registry = setup_gemm_dispatcher([kernel])
+    result = run_and_validate(lib, M, N, K, seed=42 + i)
+    print(f"Kernel {i}: {result.max_err:.6e} {'PASS' if result.passed else 'FAIL'}")
+"""
+    names: dict[str, Any] = {"M": 130, "N": 70, "K": 64}
+    exec(program, names)
+    said = capsys.readouterr().out
+    assert said.count("PASS") == len(names["kernels"]) == 2
+    assert names["elapsed_ms"] > 0
+    a, b, c = np.ones((8, 16), np.float16), np.ones((16, 8), np.float16), np.zeros((8, 8), np.float16)
+    assert gemm.run_gemm(names["lib"], 8, 8, 16, a, b, c) > 0
+    assert (c == 16).all()
+    with pytest.raises(tk.NoKernelError, match="no kernel takes 9 x 8 x 16"):
+        gemm.run_gemm(gemm.setup_gemm_dispatcher(gemm.KernelConfig(padding=False)).lib, 9, 8, 16)
+    for config in (gemm.KernelConfig(elementwise="Relu"), gemm.KernelConfig(transpose_a=True, layout_b="r")):
+        assert gemm.run_and_validate(gemm.setup_gemm_dispatcher(config).lib, 13, 70, 33).passed
+    real = names["dispatcher"].run
+    names["dispatcher"].run = lambda *given: dataclasses.replace(real(*given), output=1 - real(*given).output)
+    assert not gemm.run_and_validate(names["lib"], 8, 8, 16).passed
 
 
 def test_products_of_other_kinds(gemm: Any) -> None:

@@ -246,12 +246,12 @@ def print_kernel_config(config: KernelConfig) -> None:
 
 
 def print_kernel_config_table(configs: Sequence[KernelConfig]) -> None:
-    """The configs as a table: tile, waves, warp tile, pipeline, scheduler."""
+    """The configs as a table: tile, waves, warp tile, pipeline, scheduler. Columns are as wide as upstream's."""
     rows = [("#", "Tile", "Wave", "Warp", "Pipe", "Scheduler")]
     for i, c in enumerate(configs, 1):
         wave, warp = f"{c.wave_m}x{c.wave_n}x{c.wave_k}", f"{c.warp_tile_m}x{c.warp_tile_n}x{c.warp_tile_k}"
         rows.append((str(i), c.tile, wave, warp, c.pipeline, c.scheduler))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = (2, 5, 5, 5, 6, 9)
     rule = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
     for row in (None, rows[0], None, *rows[1:], None):
         cells = "" if row is None else " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))

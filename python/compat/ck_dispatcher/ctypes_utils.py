@@ -63,6 +63,8 @@ __all__ = [
     "print_auto_correction",
     "print_kernel_config",
     "print_kernel_config_table",
+    "run_and_validate",
+    "run_gemm",
     "setup_gemm_dispatcher",
     "validate_kernel_config",
 ]
@@ -451,6 +453,60 @@ def setup_gemm_dispatcher(
         print_auto_correction(corrections)
     made = Dispatcher(registry)
     return GemmSetupResult(True, DispatcherLib(made), made, registry, given[0], corrections)
+
+
+def run_gemm(
+    lib: DispatcherLib, M: int, N: int, K: int, A: Any = None, B: Any = None, C: Any = None, *, seed: int = 42  # noqa: N803
+) -> float:  # fmt: skip
+    """The milliseconds of a product by the first kernel that takes the sizes. NoKernelError where none does.
+
+    A (M, K), B (K, N): drawn by the seed where not given. C (M, N), where given, is what the product is written to.
+    """
+    return _run(lib, M, N, K, A, B, C, seed)[0].time_ms
+
+
+@dataclasses.dataclass
+class ValidatedResult:
+    """A product beside its float64: passed where each number is as near as its dtype and K allow."""
+
+    passed: bool
+    max_err: float
+    time_ms: float
+    kernel_name: str
+
+
+def run_and_validate(lib: DispatcherLib, M: int, N: int, K: int, seed: int = 42) -> ValidatedResult:  # noqa: N803
+    """A product of matrices that the seed draws, held to float64."""
+    from tilekiln.reference import gemm as reference
+
+    result, config, a, b = _run(lib, M, N, K, None, None, None, seed)
+    a, b = a.T if config.transpose_a else a, b.T if config.transpose_b else b
+    exact = reference.gemm(a, b, activation=ACTIVATIONS[config.elementwise], dtype=config.dtype_c)
+    error = np.abs(np.asarray(result.output, np.float64) - np.asarray(exact.out, np.float64)).max(initial=0)
+    return ValidatedResult(not reference.faults(result.output, exact), float(error), result.time_ms, result.kernel_name)
+
+
+def _run(
+    lib: DispatcherLib, m: int, n: int, k: int, a: Any, b: Any, c: Any, seed: int
+) -> tuple[GemmResult, KernelConfig, Any, Any]:
+    found = lib.dispatcher._select(m, n, k)
+    if found is None:
+        raise tk.NoKernelError(f"no kernel takes {m} x {n} x {k}")
+    config = found[0]
+    random, shapes = np.random.default_rng(seed), _operands(config, m, n, k)
+
+    def drawn(shape: tuple[int, int]) -> Any:
+        if config.dtype_a == "int8":
+            return random.integers(-128, 128, shape, np.int8)
+        return (random.standard_normal(shape) / math.sqrt(math.sqrt(k))).astype(DTYPES[config.dtype_a])
+
+    a, b = drawn(shapes["A"]) if a is None else a, drawn(shapes["B"]) if b is None else b
+    result = lib.dispatcher.run(a, b, m, n, k)
+    if not result.success:
+        raise tk.NoKernelError(result.error)
+    if c is not None:
+        c[...] = result.output
+    return result, config, a, b
 
 
 def load_configs(path: str | os.PathLike[str]) -> list[KernelConfig]:
