@@ -190,10 +190,11 @@ def test_an_activation(scratch: Scratch) -> None:
         )
     assert "7 (clamp) or 8 (tanh)" in (scratch.root / "include/tilekiln/operators/gemm.h").read_text()
     engine, caller = next(scratch.root.rglob("panels.cpp")), scratch.root / "call.cpp"
+    shared = scratch.root.glob("kernels/gemm/cpu/*.cpp")
     caller.write_text(ENGINE_CALL)
     build = ["g++", "-std=c++20", "-O1", "-I", str(scratch.root / "include"), "-I", str(scratch.root)]
     program = scratch.root / "call"
-    subprocess.run([*build, "-DTILEKILN_TARGET=generic", str(engine), str(caller), "-o", str(program)], check=True)
+    subprocess.run([*build, "-DTILEKILN_TARGET=generic", engine, *shared, caller, "-o", program], check=True)
     assert float(subprocess.run([program], check=True, capture_output=True, text=True).stdout) < 1e-6
 
 

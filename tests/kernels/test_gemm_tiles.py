@@ -16,8 +16,9 @@ LONE = 128
 
 def test_tiles_are_blocks(tmp_path: Path) -> None:
     flags = ["-std=c++20", "-O1", "-march=native", "-DTILEKILN_TARGET=probe", f"-I{ROOT}", f"-I{ROOT / 'include'}"]
-    source, program = ROOT / "tests/kernels/gemm_tiles.cpp", tmp_path / "tiles"
-    subprocess.run(["g++", *flags, source, "-o", program], check=True)
+    program = tmp_path / "tiles"
+    sources = [ROOT / "tests/kernels/gemm_tiles.cpp", ROOT / "kernels/gemm/cpu/finish.cpp"]
+    subprocess.run(["g++", *flags, *sources, "-o", program], check=True)
     words = [str(number) for tile in TILES for number in tile]
     said = subprocess.run([program, *words], capture_output=True, text=True, check=True).stdout.splitlines()
     found = [line.split() for line in said]

@@ -67,7 +67,7 @@ template <class T> struct Ready {
     TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = widen(b + j * kLanes);
     b += step;
   }
-  static constexpr bool kReady = true;
+  static constexpr bool kAhead = sizeof(T) == sizeof(float);  // what comes next is asked for: Operands
   const T* b;
   i64 step;
 };
@@ -109,8 +109,9 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
     TILEKILN_UNROLL(16) for (int g = 0; g * kGroup < R; ++g) a[g] += a_word;
   };
   i64 w = o.words;
-  if constexpr (Words::kReady) {
-    if (o.own_ahead) {
+  // Of one row nothing is asked for, nor by half a panel and less but A.
+  if constexpr (Words::kAhead && R > 1) {
+    if (N == kBlockVectors && o.own_ahead) {
       for (; w > 0; --w) {
         TILEKILN_UNROLL(4)
         for (int j = 0; j < N; ++j) __builtin_prefetch((const char*)(b.b + j * kLanes) + o.own_ahead, 0, 3);
@@ -120,9 +121,9 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
       for (; w >= 16; w -= 16) {  // a line of each row
         TILEKILN_UNROLL(16)
         for (int r = 0; r < R; ++r) __builtin_prefetch(a[r / kGroup] + r % kGroup * row + o.a_ahead, 0, 2);
-        TILEKILN_UNROLL(4) for (int i = 0; i < 16; ++i) word();
+        TILEKILN_UNROLL(2) for (int i = 0; i < 16; ++i) word();
       }
-    } else if (o.ahead) {
+    } else if (N == kBlockVectors && o.ahead) {
       const char* ahead = o.ahead;
       for (; w >= 8; w -= 8, ahead += o.ahead_row) {
         const char* line = ahead;
@@ -133,7 +134,11 @@ template <class Compute, int R, int N, class Words = Ready<float>> TILEKILN_INLI
       }
     }
   }
-  TILEKILN_UNROLL(4) for (; w > 0; --w) word();
+  if constexpr (R * N < 12) {
+    TILEKILN_UNROLL(4) for (; w > 0; --w) word();
+  } else {  // 4 are no faster, 1 loses .5 to 1.5 % of squares
+    TILEKILN_UNROLL(2) for (; w > 0; --w) word();
+  }
   const i64 to_row = o.to_row;
   const auto store_block = [&](auto* to, auto&& store_vector) __attribute__((always_inline)) {
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r, to += to_row) {

@@ -1,15 +1,13 @@
-// The epilogue of a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block.
+// The epilogue of a block of accumulators while it lies in L1: one function per chain, folded at compile time; one call a block. Of
+// finish.cpp alone.
 #pragma once
 
 #include "kernels/backends/cpu/saturate.h"
 #include "kernels/backends/cpu/sigmoid.h"
-#include "kernels/gemm/cpu/pack.h"
-#include "kernels/gemm/engine.h"
+#include "kernels/gemm/cpu/block.h"
+#include "kernels/gemm/cpu/shared.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
-
-// `sums` is rows x cols, kPanel floats a row, and may be written; (m, n) is where it lies in out.
-using Epilogue = void (*)(const matrix::Problem&, float* sums, int m, int n, int rows, int cols);
 
 // 1 - erf(z) by Abramowitz and Stegun 7.1.26, absolute error 1.5e-7. z >= 0 or NaN.
 TILEKILN_INLINE vf erfc_of_positive(vf z) {
@@ -116,25 +114,6 @@ inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, in
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// The steps from sums to out. as_they_are: they are out, but for their rounding to the dtype of out.
-struct Finish {
-  Epilogue before, activation;  // in place, or null
-  Epilogue last;
-  bool as_they_are;
-  int bytes;  // of an element of out
-  // Lines of out that `last` writes, asked for while sums are still made.
-  TILEKILN_INLINE void ask(const matrix::Problem& p, int m, int n, int rows) const {
-    const char* line = (const char*)p.out + (m * p.out_row + n) * bytes;
-    for (int r = 0; r < rows; ++r, line += p.out_row * bytes) {
-      for (int i = 0; i < kPanel * bytes; i += 64) __builtin_prefetch(line + i, 1, 3);
-    }
-  }
-  TILEKILN_INLINE void block(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) const {
-    if (before) before(p, sums, m, n, rows, cols);
-    if (activation) activation(p, sums, m, n, rows, cols);
-    last(p, sums, m, n, rows, cols);
-  }
-};
 // Of all dtypes of out, in the order of Activation.
 inline Epilogue activation_of(const matrix::Problem& p) {
 #define ACTIVATION(name, x) change<float, Activation_##name>,
@@ -160,7 +139,7 @@ template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem
   const bool changed = p.activation != matrix::Activation::none;
   return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false, 1};
 }
-inline Finish finish_of(const matrix::Problem& p) {
+Finish finish_of(const matrix::Problem& p) {
   if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true, 4};
   const bool numbers = p.dtype != matrix::Dtype::int8 && p.alpha == 1;
   const bool few = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.column_scale;

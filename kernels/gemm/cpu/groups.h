@@ -5,8 +5,8 @@
 
 #include <type_traits>
 
-#include "kernels/gemm/cpu/epilogue.h"
 #include "kernels/gemm/cpu/scratch.h"
+#include "kernels/gemm/cpu/shared.h"
 #include "kernels/gemm/cpu/unpack.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
@@ -344,7 +344,7 @@ void run_groups(const GroupStages& s, const matrix::Grouped& g, const matrix::Un
   }
 }
 
-inline void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
+void groups_unit(const matrix::Grouped& g, const matrix::Unit& u, void* scratch) {
   GemmScratch& x = *(GemmScratch*)scratch;
   constexpr int kWhole = kLaneBytes;
   const bool int4 = g.weights == matrix::Weights::int4;
@@ -398,7 +398,7 @@ template <class T> void quantise(const T* x, const float* by_column, int columns
   for (int k = 0; k < columns; k += kLanes) narrow_some(to + k, mul(get(k), by), columns - k);
   *scale = most / 127;
 }
-inline void quantise_row(const matrix::Rows& rows, int row) {
+void quantise_row(const matrix::Rows& rows, int row) {
   signed char* const to = rows.to + i64(row) * rows.columns;
   const auto of = [&](auto* from) {
     quantise(from + row * rows.from_row, rows.column_scale, rows.columns, to, rows.scale + row);

@@ -18,7 +18,7 @@ using CopyRows = void (*)(void* to, i64 to_row, const void* from, i64 stride, in
 // Words of a panel that are made as they are multiplied, from rows of a row-major B, and kept: the first block of rows that meets a
 // panel packs it, and nothing is read or written twice.
 template <class Make> struct Fresh {
-  static constexpr bool kReady = false;
+  static constexpr bool kAhead = false;
   static constexpr int kSoon = 16 / Make::kWord * Make::kWord;  // rows of B
   using T = typename Make::T;
   TILEKILN_INLINE explicit Fresh(const Operands& o) : from((const T*)o.fresh), row(o.fresh_row), to((float*)o.b) {}
@@ -125,7 +125,7 @@ template <class T> void unpack_pairs(float* to, const void* from, i64 stride, in
 template <class T> void pack_lanes_bf16(float* to, const void* from, i64 stride, int lanes, i64 elements) {
   const T* p = (const T*)from;
   for (i64 k = 0; k < elements; k += 2, p += 2 * stride, to += kPanel) {
-    for (int j = 0; j < kPanel; j += 2 * kLanes) {
+    TILEKILN_UNROLL(2) for (int j = 0; j < kPanel; j += 2 * kLanes) {
       const int n = lanes - j < 0 ? 0 : lanes - j;
       const vh even = load_halves(p + (n ? j : 0), n);
       const vh odd = k + 1 < elements ? load_halves(p + stride + (n ? j : 0), n) : zero_halves();
@@ -168,7 +168,7 @@ template <bool Flip> void pack_lanes_int8(float* to, const void* from, i64 strid
   const int8* p = (const int8*)from;
   for (i64 k = 0; k < elements; k += 4, p += 4 * stride, to += kPanel) {
     vf rows[4];
-    for (int i = 0; i < 4; ++i) {
+    TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
       const bool there = k + i < elements;
       rows[i] = quad_bytes<Flip>(p + (there ? i * stride : 0), there ? lanes : 0);
     }

@@ -27,7 +27,7 @@ template <class Word> void add_parts(Word* to, const float* from, i64 step, int 
   }
 }
 
-inline void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matrix::Parts& parts, void* scratch) {
+void add_unit(const matrix::Problem& p, const matrix::Unit& u, const matrix::Parts& parts, void* scratch) {
   const Finish finish = finish_of(p);
   float* const block = ((GemmScratch*)scratch)->block;
   for (int n = u.n0; n < u.n1; n += kPanel) {
@@ -66,7 +66,7 @@ template <class Q> void quantise_numbers(const matrix::QuantisedRows& q, int row
     narrow_some(to + j, mul(widen_some(from + j, q.columns - j), by), q.columns - j);
   q.scale[row] = most / largest;
 }
-inline void quantise_out(const matrix::QuantisedRows& q, int row) {
+void quantise_out(const matrix::QuantisedRows& q, int row) {
   q.fp8 ? quantise_numbers<CalledFp8>(q, row, 448) : quantise_numbers<SaturatedInt8>(q, row, 127);
 }
 
@@ -80,7 +80,7 @@ template <class T> void combine_row(const matrix::Combined& c) {
     narrow_some(out + j, sum, left);
   }
 }
-inline void combine(const matrix::Combined& c) {
+void combine(const matrix::Combined& c) {
   if (c.dtype == matrix::OutDtype::fp32) return combine_row<float>(c);
   if (c.dtype == matrix::OutDtype::fp16) return combine_row<fp16>(c);
   combine_row<bf16>(c);

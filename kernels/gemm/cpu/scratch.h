@@ -57,7 +57,7 @@ template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
 
 #if TILEKILN_QUADS
 // starts[i] = -128 sum of row m0 + i, modulo 2^32
-inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
+TILEKILN_ONE_COPY inline void start_rows(int* starts, const matrix::Problem& p, int m0, int m1) {
   const int8* a = (const int8*)p.a;
   if (!p.a_columns) {
     for (int m = m0; m < m1; m += kLanes) {

@@ -13,11 +13,11 @@ TILEKILN_INLINE float total(vf a) { return _mm512_reduce_add_ps(a.v); }
 
 // 16 registers -> lane i is the sum over the lanes of r[i]. Clobbers r.
 TILEKILN_INLINE vf totals(vf* r) {
-  for (int i = 0; i < 8; ++i) {
+  TILEKILN_UNROLL(8) for (int i = 0; i < 8; ++i) {
     const __m512 a = r[2 * i].v, b = r[2 * i + 1].v;
     r[i].v = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
   }
-  for (int i = 0; i < 4; ++i) {
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
     const __m512d a = _mm512_castps_pd(r[2 * i].v), b = _mm512_castps_pd(r[2 * i + 1].v);
     r[i].v = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
   }
@@ -25,6 +25,23 @@ TILEKILN_INLINE vf totals(vf* r) {
     return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   };
   return {halves(halves(r[0].v, r[1].v), halves(r[2].v, r[3].v))};
+}
+
+// The first lanes in rows of Width: 4, 8 or one alone; `row` elements apart.
+template <int Rows, int Width> TILEKILN_INLINE void store_rows(float* to, long long row, vf a) {
+  if constexpr (Width == 1) {
+    static_assert(Rows == 1);
+    *to = _mm512_cvtss_f32(a.v);
+  } else if constexpr (Width == 4) {
+    _mm_storeu_ps(to, _mm512_castps512_ps128(a.v));
+    if constexpr (Rows > 1) _mm_storeu_ps(to + row, _mm512_extractf32x4_ps(a.v, 1));
+    if constexpr (Rows > 2) _mm_storeu_ps(to + 2 * row, _mm512_extractf32x4_ps(a.v, 2));
+    if constexpr (Rows > 3) _mm_storeu_ps(to + 3 * row, _mm512_extractf32x4_ps(a.v, 3));
+  } else {
+    static_assert(Width == 8);
+    _mm256_storeu_ps(to, _mm512_castps512_ps256(a.v));
+    if constexpr (Rows > 1) _mm256_storeu_ps(to + row, _mm512_extractf32x8_ps(a.v, 1));
+  }
 }
 
 // kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.

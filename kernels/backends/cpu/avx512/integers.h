@@ -54,13 +54,17 @@ TILEKILN_INLINE vf high_nibbles(vf a) {
 // 16 registers -> lane i is the sum over the int32 lanes of r[i], modulo 2^32. Clobbers r.
 TILEKILN_INLINE vf int32_totals(vf* r) {
   __m512i x[16];
-  for (int i = 0; i < 16; ++i) x[i] = _mm512_castps_si512(r[i].v);
-  for (int i = 0; i < 8; ++i)
-    x[i] =
-        _mm512_add_epi32(_mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]));
-  for (int i = 0; i < 4; ++i)
-    x[i] =
-        _mm512_add_epi32(_mm512_unpacklo_epi64(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_epi64(x[2 * i], x[2 * i + 1]));
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; ++i) x[i] = _mm512_castps_si512(r[i].v);
+  TILEKILN_UNROLL(8) for (int i = 0; i < 8; ++i) {
+    const __m512i low = _mm512_unpacklo_epi32(x[2 * i], x[2 * i + 1]),
+                  high = _mm512_unpackhi_epi32(x[2 * i], x[2 * i + 1]);
+    x[i] = _mm512_add_epi32(low, high);
+  }
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
+    const __m512i low = _mm512_unpacklo_epi64(x[2 * i], x[2 * i + 1]),
+                  high = _mm512_unpackhi_epi64(x[2 * i], x[2 * i + 1]);
+    x[i] = _mm512_add_epi32(low, high);
+  }
   const auto halves = [](__m512i a, __m512i b) __attribute__((always_inline)) {
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
   };
@@ -71,10 +75,10 @@ TILEKILN_INLINE vf int32_totals(vf* r) {
 TILEKILN_INLINE vf byte_totals(const signed char* p, long long row, int rows, long long n) {
   vf sum[16];
   const signed char* from[16];
-  for (int i = 0; i < 16; ++i) sum[i] = zero(), from[i] = p + (i < rows ? i : rows - 1) * row;
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; ++i) sum[i] = zero(), from[i] = p + (i < rows ? i : rows - 1) * row;
   const vf ones = {_mm512_castsi512_ps(_mm512_set1_epi8(1))};
   for (long long k = 0; k < n; k += 64) {
-    for (int i = 0; i < 16; ++i) sum[i] = dot_quad(sum[i], ones, load_bytes(from[i] + k, n - k));
+    TILEKILN_UNROLL(16) for (int i = 0; i < 16; ++i) sum[i] = dot_quad(sum[i], ones, load_bytes(from[i] + k, n - k));
   }
   return int32_totals(sum);
 }
@@ -82,7 +86,7 @@ TILEKILN_INLINE vf byte_totals(const signed char* p, long long row, int rows, lo
 // Four rows of 64 bytes -> 64 words of one byte of each, in order.
 TILEKILN_INLINE void interleave_bytes(float* to, const vf* rows) {
   __m512i r[4];
-  for (int i = 0; i < 4; ++i) r[i] = _mm512_castps_si512(rows[i].v);
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) r[i] = _mm512_castps_si512(rows[i].v);
   const __m512i a = _mm512_unpacklo_epi8(r[0], r[1]), b = _mm512_unpackhi_epi8(r[0], r[1]);
   const __m512i c = _mm512_unpacklo_epi8(r[2], r[3]), d = _mm512_unpackhi_epi8(r[2], r[3]);
   const __m512i x0 = _mm512_unpacklo_epi16(a, c), x1 = _mm512_unpackhi_epi16(a, c);

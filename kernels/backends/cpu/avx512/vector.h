@@ -69,30 +69,30 @@ TILEKILN_INLINE vf power(vf y, Split x) { return {_mm512_scalef_ps(y.v, x.x.v)};
 // 16 x 16 words, in registers.
 TILEKILN_INLINE void transpose(vf* r) {
   __m512i t[16], x[16];
-  for (int i = 0; i < 16; ++i) x[i] = _mm512_castps_si512(r[i].v);
-  for (int i = 0; i < 16; i += 2) {
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; ++i) x[i] = _mm512_castps_si512(r[i].v);
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; i += 2) {
     t[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
     t[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
   }
-  for (int i = 0; i < 16; i += 4) {
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; i += 4) {
     x[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
     x[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
     x[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
     x[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
   }
-  for (int i = 0; i < 4; ++i) {
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
     t[i] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0x88);
     t[i + 4] = _mm512_shuffle_i32x4(x[i], x[i + 4], 0xdd);
     t[i + 8] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0x88);
     t[i + 12] = _mm512_shuffle_i32x4(x[i + 8], x[i + 12], 0xdd);
   }
-  for (int i = 0; i < 4; ++i) {
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) {
     x[i] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88);
     x[i + 8] = _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd);
     x[i + 4] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88);
     x[i + 12] = _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd);
   }
-  for (int i = 0; i < 16; ++i) r[i].v = _mm512_castsi512_ps(x[i]);
+  TILEKILN_UNROLL(16) for (int i = 0; i < 16; ++i) r[i].v = _mm512_castsi512_ps(x[i]);
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

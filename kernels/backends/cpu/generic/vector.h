@@ -73,8 +73,8 @@ TILEKILN_INLINE vf power(vf y, Split x) { return mul(y, {(float4)((int4)x.whole.
 // 4 x 4 words.
 TILEKILN_INLINE void transpose(vf* r) {
   float4 t[4];
-  for (int i = 0; i < 4; ++i) t[i] = float4{r[0].v[i], r[1].v[i], r[2].v[i], r[3].v[i]};
-  for (int i = 0; i < 4; ++i) r[i].v = t[i];
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) t[i] = float4{r[0].v[i], r[1].v[i], r[2].v[i], r[3].v[i]};
+  TILEKILN_UNROLL(4) for (int i = 0; i < 4; ++i) r[i].v = t[i];
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,9 +1,8 @@
 // The panels engine of gemm for one target: compiled once with the target's flags and -DTILEKILN_TARGET=<its name>, every instance
-// of that target is a row over it. The engine is the only symbol that leaves this unit.
+// of that target is a row over it. The engine is the only symbol that leaves this unit and those that
+// it shares (kernels/gemm/cpu/shared.h).
 #include <type_traits>
 
-#include "kernels/gemm/cpu/groups.h"
-#include "kernels/gemm/cpu/parts.h"
 #include "kernels/gemm/cpu/turned.h"
 
 // fp16 is widened by one instruction.
@@ -33,8 +32,7 @@ template <class T> void fp32_unit(const matrix::Problem& p, const matrix::Unit& 
     if (is_turned(p)) return run_turned<ComputeFp32>(kFp32Words<T, true>, p, u, *(GemmScratch*)scratch);
   }
 #if TILEKILN_DOTS
-  if (sizeof(T) == sizeof(float) && is_dots(p))
-    return run_dots<ComputeFp32>(sizeof(float), p, u, *(GemmScratch*)scratch);
+  if (sizeof(T) == sizeof(float) && is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
 #endif
   run_unit<ComputeFp32>(kFp32Words<T, sizeof(T) == sizeof(float)>, p, u, *(GemmScratch*)scratch);
 }
@@ -54,7 +52,7 @@ template <class T> void bf16_unit(const matrix::Problem& p, const matrix::Unit& 
     if (is_turned(p)) return run_turned<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
   }
 #if TILEKILN_DOTS
-  if (sizeof(T) == sizeof(bf16) && is_dots(p)) return run_dots<ComputeBf16>(sizeof(bf16), p, u, *(GemmScratch*)scratch);
+  if (sizeof(T) == sizeof(bf16) && is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
 #endif
   run_unit<ComputeBf16>(stages, p, u, *(GemmScratch*)scratch);
 #else
@@ -74,7 +72,7 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
                                  nullptr,
                                  fresh_product<ComputeInt8, MakeInt8>};
 #if TILEKILN_DOTS
-  if (is_dots(p)) return run_dots<ComputeInt8>(sizeof(int8), p, u, *(GemmScratch*)scratch);
+  if (is_dots(p)) return dots_unit(p, u, *(GemmScratch*)scratch);
 #endif
   run_unit<ComputeInt8>(stages, p, u, *(GemmScratch*)scratch);
 #else
