@@ -42,9 +42,11 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
   const i64 usual_words = tiles > 1 ? kTileWords : streamed ? kStreamWords : ready ? kReadyWords : kLoneWords;
   const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
-  // B's full panels as they lie: for few rows, or where all of B is near.
+  // B's full panels as they lie: for few rows, or where all of B is near and, for many, its rows begin with lines.
+  const i64 row_bytes = p.ldb * s.bytes;
+  const bool lines = ((i64)p.b | row_bytes) % 64 == 0 || unit_rows <= kUnalignedRows;
   const bool in_place = s.b_in_place && !p.b_columns && !p.b_panels &&
-                        (unit_rows <= 2 * kRows || i64(p.k) * p.ldb * s.bytes <= kNearBytes);
+                        (unit_rows <= 2 * kRows || (lines && p.k * row_bytes <= kNearBytes));
   const bool packed = tiles > 1 && !ready && !in_place;  // B of a chunk once, for all tiles
   // The offset of column n from k on in panels, in words.
   const auto in_panels = [&](int n, i64 k) {
