@@ -369,6 +369,22 @@ def test_what_is_left_says_why() -> None:
     }
 
 
+@pytest.mark.parametrize("part", ["mlp.down_proj", "mlp.gate_proj", "self_attn.o_proj", "self_attn.v_proj"])
+@torch.no_grad()
+def test_a_layer_of_which_one_product_is_left(part: str) -> None:
+    from tilekiln.torch import optimize
+
+    model = make("Llama")
+    tokens = model.generate(prompt(), max_new_tokens=4, do_sample=False)
+    seen = []
+    model.model.layers[0].get_submodule(part).register_forward_hook(lambda *_: seen.append(part))
+    found = became(optimize(model))
+    assert found["Linear"] == {PACKED["Linear"], ""}
+    seen.clear()
+    assert torch.equal(model.generate(prompt(), max_new_tokens=4, do_sample=False), tokens)
+    assert len(seen) == 4
+
+
 @pytest.mark.parametrize("weights", [None, "int8", "int4"])
 @pytest.mark.parametrize("name", ["Mixtral", "GptOss"])
 def test_an_interrupted_pass_gives_the_model_back(

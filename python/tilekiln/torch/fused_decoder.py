@@ -172,7 +172,8 @@ def fuse_layer(module: Any) -> str:
     if any(type(one) is not RMSNorm or one.offset for one in (first, second)):
         raise ValueError("has other norms than RMSNorm")
     gated = mlp.__dict__.get(FUSED)
-    down = mlp.down_proj if gated is not None and gated.activation == "silu" and gated.joined is not None else None
+    ours = gated is not None and gated.activation == "silu" and gated.joined is not None
+    down = mlp.down_proj if ours and type(mlp.down_proj) is Linear else None
     told: Any = [{"epsilon": one.eps, "rounding": one.rounding} for one in (first, second)]
     told[1]["return_residual"] = True
     hidden = len(first.weight)
