@@ -34,7 +34,8 @@ def test_against_float64(library, wide, architecture, pytestconfig, tmp_path):
     kinds = {library: ["fp16 64x64", "bf16 128x128"], wide: ["bf16 192x128", "bf16 192x192", "fp16 256x256"]}
     for built, cases in ((library, 6), (wide, 2)):
         count = 10 * cases if pytestconfig.option.full else cases
-        problems = report(built, architecture, pytestconfig, tmp_path / "report.json", count)["problems"]
+        name = "backward" if built == library else "wide"
+        problems = report(built, architecture, pytestconfig, tmp_path / "report.json", count, name)["problems"]
         assert {one["family"] for one in problems} == {"fmha_bwd"}
         assert sorted(f"{one['dtype']} {one['hdim']}" for one in problems) == sorted(kinds[built])
 

@@ -30,7 +30,7 @@ def library(build_library: Callable[..., Path]) -> Path:
 def test_against_float64(library, architecture, pytestconfig, tmp_path):
     """Random problems: pages of many sizes, packed heads, splits, masks, biases, dropout; appends bit for bit."""
     cases = 120 if pytestconfig.option.full else 10
-    problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases)["problems"]
+    problems = report(library, architecture, pytestconfig, tmp_path / "report.json", cases, "caches")["problems"]
     assert [one["family"] for one in problems if one["dtype"] == "bf16"] == list(FAMILIES)
     fp8 = [one["family"] for one in problems if one["dtype"] == "fp8"]
     assert fp8 == [*FAMILIES[:3]]

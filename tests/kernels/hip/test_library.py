@@ -22,7 +22,7 @@ from codegen.emit import kernels
 from codegen.plan.plan import resolve
 from codegen.schema.tree import tree
 from codegen.tell.verify import verify
-from tests.kernels.hip import forward
+from tests.kernels.hip import executed, forward
 from tests.kernels.hip.forward import ROOT
 from tools.executor.amdgcn.code_object import ARCHITECTURES
 
@@ -57,11 +57,25 @@ def run(words: list[str], architecture: str = "gfx942", **more: str) -> tuple[st
     return done.stdout + done.stderr, done.returncode
 
 
-def report(library: Path, architecture: str, config: pytest.Config, out: Path, cases: int) -> dict[str, Any]:
-    """What `tools/hip report` writes of a library; it says that all holds."""
+def report(
+    library: Path, architecture: str, config: pytest.Config, out: Path, cases: int, name: str = ""
+) -> dict[str, Any]:
+    """What `tools/hip report` writes of a library; it says that all holds.
+
+    name: of executed.yaml, whose counts of signatures and mnemonics it is held to.
+    """
+    covered = out.with_suffix(f".{name}")
+    more = {"TILEKILN_HIPSIM_COVERAGE": str(covered)} if name else {}
     words = ["tools/hip", "report", "--library", str(library), "--seed", str(config.option.sample_seed)]
-    said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture)
+    said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture, **more)
     assert code == 0, said
+    if name:
+        mnemonics = executed.read(covered)
+        ran = sum(count > 0 for count in mnemonics.values())
+        print(f"{name} {architecture}: {ran} of {len(mnemonics)} mnemonics;", said.splitlines()[-1])
+        wrong = executed.faults(mnemonics, bool(config.option.full))
+        wrong += executed.signatures(said, name) if architecture == "gfx942" else []
+        assert not wrong, "\n".join(wrong)
     assert "label: emulated (functional), never run on AMD silicon" in said
     read: dict[str, Any] = json.loads(out.read_text())
     assert all(one["worst"] <= 1 for one in read["problems"])
@@ -74,7 +88,8 @@ def test_against_float64(libraries, architecture, pytestconfig, tmp_path):
     """Every feature at random: varlen, empty sequences, rows without keys, padding, strides, dropout; LSE too."""
     for receipt, cases in (("flash", 6), ("ck_default", 9), ("fp8", 5)):
         count = 20 * cases if pytestconfig.option.full else cases
-        read = report(libraries[receipt], architecture, pytestconfig, tmp_path / f"{receipt}.json", count)
+        name = {"flash": "forward", "ck_default": "features"}.get(receipt, "fp8")
+        read = report(libraries[receipt], architecture, pytestconfig, tmp_path / f"{receipt}.json", count, name)
         assert read["gpu"].startswith(architecture)
         assert read["times"] == []
         hdim = "128x128" if receipt == "fp8" else "64x64"
