@@ -36,7 +36,6 @@ def further(problem: problems.Problem, expected: reference.Result) -> Any:
 
 SIZES, EDGES = cases.drawn_sizes, cases.EDGES
 cases.instances = cuda_instances  # the problems are those of HIP's targets, on arrays of the other device
-cases.target_here = lambda _: TARGET
 cases.further = further
 for dtype in ("fp8bf16", "fp8fp32"):  # P of HIP's kernels is fp16
     cases.TOLERANCE[dtype] = dataclasses.replace(
@@ -44,6 +43,7 @@ for dtype in ("fp8bf16", "fp8fp32"):  # P of HIP's kernels is fp16
     )
 for module in (cases, backward_cases, cache_cases):
     module.DeviceArray = DeviceArray  # type: ignore[attr-defined, misc]
+    module.target_here = lambda _: TARGET
 
 
 def main(argv: list[str]) -> int:
@@ -51,7 +51,12 @@ def main(argv: list[str]) -> int:
     every = {("fmha_fwd", *key): own for key, own in cases.signatures(library).items()}
     held = {str(one.signature) for one in cuda_instances(library, "fmha_fwd")}
     assert sum(map(len, every.values())) == len(held), "not every signature of the forward is drawn"
-    every |= backward_cases.signatures(library) | cache_cases.signatures(library)
+    for others in (backward_cases.signatures(library), cache_cases.signatures(library)):
+        for family in {key[0] for key in others}:
+            held = {str(one.signature) for one in cuda_instances(library, family)}
+            drawn = sum(len(own) for key, own in others.items() if key[0] == family)
+            assert drawn == len(held), f"{drawn} of the {len(held)} signatures of {family} are drawn"
+        every |= others
     wrong = 0
     for key, own in every.items():
         name = "{}:{}:{}".format(*key)
