@@ -110,8 +110,9 @@ def ampere(library: tk.Library) -> None:
 def rows(library: tk.Library) -> None:
     """A warp a short row, a block a long one, a block a processor for the longest; nothing for no rows."""
     for count, columns, name, grid, threads in (
-        (1000, 64, "rows", 250, 128),
-        (7, 4096, "rows", 7, 128),
+        (1000, 64, "rows_whole", 250, 128),
+        (7, 4096, "rows_whole", 7, 128),
+        (7, 4097, "rows", 7, 1024),
         (200, 40000, "rows_staged", 132, 512),
         (3, 40001, "rows", 3, 1024),
     ):

@@ -42,39 +42,62 @@ int stages_of(const Site& site, const Build& build, int bytes) {
   return std::clamp((facts(site.device.id)->shared_bytes - own) / bytes, 1, build.stages);
 }
 
-template <class Problem> tilekiln_status launch_rows(const Site& site, const Problem& p,
-                                                     std::initializer_list<ArrayRows> arrays) {
+// Of kernels that take rows as they may be. `held`: vectors of a row that a thread has registers for.
+template <class Problem>
+tilekiln_status launch_rows(const Site& site, const Problem& p, std::initializer_list<ArrayRows> arrays, int held = 0) {
   if (p.rows == 0) return TILEKILN_OK;
   const Kernel* const kernel = find_kernel(p.dtype);
   if (kernel == nullptr) return fail_kernel();
   const Build& build = build_of(*kernel);
-  const unsigned lanes = lanes_of(p.dtype, p.columns, build.held, build.lanes);
-  Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
-  const long long bytes = static_cast<long long>(p.columns) * bytes_of(p.dtype);
-  // Rows that registers of `rows` do not hold are read again from memory, but by this.
-  if (build.stages > 0 && row.wide != 0 && bytes % 16 == 0 && bytes > 16ll * lanes * build.held) {
-    row.stages = stages_of(site, build, 16 * kStagedThreads);
-    const long long a_thread = (bytes / 16 - 1) / kStagedThreads + 1;
-    const auto blocks = static_cast<unsigned>(std::min<long long>(p.rows, facts(site.device.id)->multiprocessors));
-    const auto shared = static_cast<unsigned>(row.stages * 16 * kStagedThreads);
-    if (a_thread <= std::min(kStagedVectors, row.stages))
-      return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &row, false});
-  }
+  const unsigned lanes = lanes_of(p.dtype, p.columns, held > 0 ? held : build.held, build.lanes);
+  const Row<Problem> row = {p, are_wide(p.rows, arrays) ? 1 : 0, lanes == 32 ? 1 : 0, 0};
   const unsigned threads = row.warps != 0 ? 128 : lanes;
   const long long blocks = row.warps != 0 ? (p.rows + 3) / 4 : p.rows;
   const auto grid = static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX));
   return launch(site, {kernel, "rows", {grid, 1, 1}, threads, 0, &row, false});
 }
 
+// Rows of whole vectors are read once, by `whole` where registers of a block hold them, by rows_staged where its shared memory does;
+// others are taken as they may be. `even`: what the caller knows of arrays that are not among `arrays`.
+template <class Problem> tilekiln_status launch_once(const Site& site, const Problem& p, const char* whole, bool even,
+                                                     int most, std::initializer_list<ArrayRows> arrays) {
+  constexpr long long most_rows = INT32_MAX;
+  const int bytes = bytes_of(p.dtype);
+  even = even && static_cast<long long>(p.columns) * bytes % 16 == 0 && p.rows <= most_rows;
+  if (!even || p.rows == 0 || !are_wide(p.rows, arrays)) return launch_rows(site, p, arrays, 1);
+  const Kernel* const kernel = find_kernel(p.dtype);
+  if (kernel == nullptr) return fail_kernel();
+  const Build& build = build_of(*kernel);
+  const long long vectors = static_cast<long long>(p.columns) * bytes / 16;
+  const unsigned lanes = lanes_of(p.dtype, p.columns, build.held, build.lanes);
+  const bool fits = static_cast<long long>(lanes) * build.held >= vectors;
+  Row<Problem> row = {p, 1, lanes == 32 ? 1 : 0, stages_of(site, build, 16 * kStagedThreads)};
+  constexpr long long staged_from = 32768;  // bytes: of longer rows a processor has one at a time
+  if (vectors * 16 > staged_from && vectors <= 1ll * kStagedThreads * std::min(row.stages, most)) {
+    const auto blocks = static_cast<unsigned>(std::min<long long>(p.rows, facts(site.device.id)->multiprocessors));
+    const auto shared = static_cast<unsigned>(row.stages * 16 * kStagedThreads);
+    return launch(site, {kernel, "rows_staged", {blocks, 1, 1}, kStagedThreads, shared, &row, false});
+  }
+  if (!fits) return launch_rows(site, p, arrays, 1);
+  const unsigned threads = row.warps != 0 ? 128 : lanes;
+  const auto blocks = static_cast<unsigned>(row.warps != 0 ? (p.rows + 3) / 4 : p.rows);
+  return launch(site, {kernel, whole, {blocks, 1, 1}, threads, 0, &row, false});
+}
+
 [[maybe_unused]] tilekiln_status launch_normalise(const Site& site, const void* problem) {
   const auto& p = *static_cast<const tilekiln::norm::Problem*>(problem);
   const int bytes = bytes_of(p.dtype);
-  const void* const y = p.y_scale != nullptr ? nullptr : p.y;  // bytes are stored as they may be
-  return launch_rows(site, p,
+  const bool quantised = p.y_scale != nullptr;
+  // Rows of bytes are written by as many as a vector of x has elements; other rows of theirs are stored as they may be.
+  const auto at = reinterpret_cast<uintptr_t>(p.y), row = static_cast<uintptr_t>(p.y_row),
+             wide = uintptr_t{16} / static_cast<uintptr_t>(bytes);
+  const bool even = !quantised || (at % wide == 0 && (p.rows == 1 || row % wide == 0) && p.unquantised == nullptr &&
+                                   p.rounding == 0 && reinterpret_cast<uintptr_t>(p.smooth_scale) % 16 == 0);
+  return launch_once(site, p, p.residual != nullptr ? "added_whole" : "rows_whole", even, INT32_MAX,
                      {{p.x, p.x_row, bytes},
                       {p.residual, p.residual_row, bytes},
                       {p.residual_out, p.residual_out_row, bytes},
-                      {y, p.y_row, bytes},
+                      {quantised ? nullptr : p.y, p.y_row, bytes},
                       {p.unquantised, p.unquantised_row, bytes},
                       {p.gamma, 0, bytes},
                       {p.beta, 0, bytes}});

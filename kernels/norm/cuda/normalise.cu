@@ -1,142 +1,44 @@
 // Rows normalised, and quantised: rmsnorm2d, layernorm2d, smoothquant and the two norms that quantise.
 //
-// Statistics are of the row as it is held, so deviations are from the mean itself. Everything is fp32, in one order.
+// Statistics are of the row as it is held. Deviations are from the mean as fp32 has it, and what that is off is taken from them. Everything is fp32,
+// in one order.
 // -D: HELD, STAGES, NORM (0 none, 1 layer, 2 rms), QUANTISED; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/norm/cuda/quantise.h"
 #include "kernels/norm/cuda/staged.h"
+#include "kernels/norm/cuda/whole.h"
 
 namespace tilekiln::cuda::norm {
 
 using Problem = tilekiln::norm::Problem;
 
-constexpr float kLeast = 0x1p-100f;  // what is less everywhere counts as 0: its scale would leave fp32's normal numbers
+// Sums over a row: of squares, and of layernorm2d those of deviations from the mean as fp32 has it, which becomes what that is off.
+struct Moments { float squares = 0, off = 0; };
 
-#if __CUDA_ARCH__ < 890
-// A finite number as e4m3, rounded to nearest even; beyond 448 it is 448. sm_89 has an instruction for it.
-TILEKILN_DEVICE uint32_t e4m3(float x) {
-  const uint32_t bits = __float_as_uint(x), sign = bits >> 24 & 0x80;
-  const float magnitude = fminf(__uint_as_float(bits & 0x7fffffffu), 448.f);
-  if (magnitude < 0x1p-6f)  // steps of 2^-9: the last place of numbers from 2^14 on
-    return sign | (__float_as_uint(magnitude + 0x1p14f) - __float_as_uint(0x1p14f));
-  const uint32_t whole = __float_as_uint(magnitude);
-  return sign | (((whole + 0x7ffffu + (whole >> 20 & 1)) >> 20) - (120 << 3));
-}
-#endif
-
-// Four bytes of numbers of at most `largest`: int8 by the low byte of a sum whose last place is 1, rounded to nearest even.
-TILEKILN_DEVICE uint32_t quantised(const float* v, float by, bool fp8) {
-  if (fp8) {
-#if __CUDA_ARCH__ < 890
-    uint32_t four = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) four |= e4m3(v[i] * by) << (8 * i);
-    return four;
-#else
-    uint16_t low, high;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1] * by), "f"(v[0] * by));
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3] * by), "f"(v[2] * by));
-    return uint32_t(low) | uint32_t(high) << 16;
-#endif
+// 1 / rms or 1 / standard deviation, whose squares are less by that of `off`.
+TILEKILN_DEVICE float inverse_of(const Problem& a, const Team& team, Moments& of, float (&shared)[4][32]) {
+  const auto plus = [](float one, float other) { return one + other; };
+  const float by = float(a.columns);
+  if (NORM == 1) {
+    join_both(team, of.squares, of.off, reinterpret_cast<float (&)[2][32]>(shared[1]), plus, plus);
+    of.off /= by;
+  } else {
+    of.squares = joined(team, of.squares, shared[1], plus);
   }
-  uint32_t bits[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i) bits[i] = __float_as_uint(fmaf(v[i], by, 12582912.f));
-  return __byte_perm(__byte_perm(bits[0], bits[1], 0x0040), __byte_perm(bits[2], bits[3], 0x0040), 0x5410);
+  const float variance = of.squares / by;
+  return 1 / sqrtf((NORM == 1 ? larger_or_nan(fmaf(-of.off, of.off, variance), 0.f) : variance) + a.epsilon);
 }
 
-// kWide elements of a byte, as many as there are.
-TILEKILN_DEVICE void store_bytes(void* to, const uint32_t (&words)[kWide / 4], int count) {
-  if (count >= kWide && reinterpret_cast<uintptr_t>(to) % kWide == 0) {
-#ifdef TILEKILN_FP32
-    *static_cast<uint32_t*>(to) = words[0];
-#else
-    *static_cast<uint2*>(to) = make_uint2(words[0], words[1]);
-#endif
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < kWide; ++i) {
-    if (i < count) static_cast<uint8_t*>(to)[i] = uint8_t(words[i / 4] >> (i % 4 * 8));
-  }
-}
-
-// The scale of a quantised row. A row that is 0 everywhere, or has a NaN, gets bytes of 0 and a scale of 0, or NaN.
-struct Scale {
-  float by, scale;
-  bool some;
-};
-TILEKILN_DEVICE Scale scale_of(float most, bool fp8) {
-  const float largest = fp8 ? 448.f : 127.f;
-  const bool finite = most < kInfinity, some = finite && most >= kLeast;
-  return {some ? largest / most : 0.f, some ? most / largest : finite ? 0.f : __uint_as_float(0x7fc00000u), some};
-}
-
-// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
-template <class Held> TILEKILN_DEVICE void quantise_at_once(const Problem& a, const Team& team, long long m, bool wide,
-                                                            Held& row, bool& written, float (&shared)[2][32]) {
-  const auto scaled = [&](uint4 vector, int j, int bytes, float (&v)[kWide]) {
-    widen(vector, v);
-    if constexpr (NORM == 2) {
-      float gamma[kWide];
-      widen(load_vector(static_cast<const Element*>(a.gamma) + j, bytes, wide), gamma);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) v[i] *= gamma[i];
-    }
-    if (a.smooth_scale == nullptr) return;
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) v[i] *= i * int(sizeof(Element)) < bytes ? a.smooth_scale[j + i] : 0.f;
-  };
-  float squares = 0, most = 0;
-  row.each([&](uint4 vector, int j, int bytes) {
-    float v[kWide];
-    if constexpr (NORM == 2) {
-      widen(vector, v);
-#pragma unroll
-      for (int i = 0; i < kWide; ++i) squares = fmaf(v[i], v[i], squares);
-    }
-    scaled(vector, j, bytes, v);
-#pragma unroll
-    for (int i = 0; i < kWide; ++i) most = larger_or_nan(most, fabsf(v[i]));
-  });
-  written = true;
-  join_both(team, squares, most, shared, [](float one, float other) { return one + other; }, larger_or_nan);
-  const float inverse = NORM == 2 ? 1 / sqrtf(squares / float(a.columns) + a.epsilon) : 1.f;
-  const Scale to = scale_of(most * inverse, a.y_dtype != 0);
-  const float by = to.by * inverse;
-  if (team.lane == 0) {
-    a.y_scale[m] = to.scale;
-    if (NORM == 2 && a.inverse) a.inverse[m] = inverse;
-  }
-  uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
-  row.each([&](uint4 vector, int j, int bytes) {
-    uint32_t words[kWide / 4] = {};
-    if (to.some) {
-      float v[kWide];
-      scaled(vector, j, bytes, v);
-#pragma unroll
-      for (int i = 0; i < kWide / 4; ++i) words[i] = quantised(v + 4 * i, by, a.y_dtype != 0);
-    }
-    store_bytes(y + j, words, bytes / int(sizeof(Element)));
-  });
-}
-
-template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
-  __shared__ float shared[3][32];
-#if QUANTISED
-  __shared__ float both[2][32];
-#endif
+TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
+  __shared__ float shared[4][32];
   const Problem& a = p.problem;
-  const Team team = team_of(!kStaged && p.warps);
-  const bool wide = kStaged || p.wide;
-  Staged staged;
-  if constexpr (kStaged) stage(staged, team, a.x, a.x_row, a.rows, a.columns, p.stages);
+  const Team team = team_of(p.warps);
+  const bool wide = p.wide;
   for (long long m = team.row; m < a.rows; m += team.step) {
     const Element* const x = static_cast<const Element*>(a.x) + m * a.x_row;
-    const Element* const residual =
-        !kStaged && a.residual ? static_cast<const Element*>(a.residual) + m * a.residual_row : nullptr;
-    Element* const stored =
-        !kStaged && a.residual_out ? static_cast<Element*>(a.residual_out) + m * a.residual_out_row : nullptr;
+    const Element* const residual = a.residual ? static_cast<const Element*>(a.residual) + m * a.residual_row : nullptr;
+    Element* const stored = a.residual_out ? static_cast<Element*>(a.residual_out) + m * a.residual_out_row : nullptr;
     const auto added = [&](int j) {
-      const int bytes = kStaged ? 16 : (a.columns - j) * int(sizeof(Element));
+      const int bytes = (a.columns - j) * int(sizeof(Element));
       uint4 vector = load_vector(x + j, bytes, wide);
       if (residual == nullptr) return vector;
       float v[kWide], r[kWide];
@@ -147,8 +49,7 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
     };
     const auto first = [&](int j) {
       const uint4 vector = added(j);
-      if (stored != nullptr)
-        store_vector(stored + j, vector, kStaged ? 16 : (a.columns - j) * int(sizeof(Element)), wide);
+      if (stored != nullptr) store_vector(stored + j, vector, (a.columns - j) * int(sizeof(Element)), wide);
       return vector;
     };
     // Of columns beyond those held: residual_out, which may be residual, is written in the first pass over them.
@@ -157,22 +58,8 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       if (stored == nullptr) return added(j);
       return written ? load_vector(stored + j, (a.columns - j) * int(sizeof(Element)), wide) : first(j);
     };
-    auto&& row = [&]() -> decltype(auto) {
-      if constexpr (kStaged) {
-        staged.begin();
-        return (staged);
-      } else {
-        return held(team, a.columns, first, again);
-      }
-    }();
-#if QUANTISED
-    if (NORM == 0 || (NORM == 2 && a.rounding == 0 && a.unquantised == nullptr)) {
-      quantise_at_once(a, team, m, wide, row, written, both);
-      if (!team.warp && m + team.step < a.rows) __syncthreads();  // shared is the next row's
-      continue;
-    }
-#endif
-    float mean = 0, inverse = 1;
+    auto row = held<1>(team, a.columns, first, again);
+    float mean = 0, off = 0, inverse = 1;
     if constexpr (NORM == 1) {
       float sum = 0;
       row.each([&](uint4 vector, int, int) {
@@ -185,20 +72,22 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       mean = sum_of(team, sum, shared[0]) / float(a.columns);
     }
     if constexpr (NORM != 0) {
-      float squares = 0;
+      Moments of;
       row.each([&](uint4 vector, int, int bytes) {
         float v[kWide];
         widen(vector, v);
 #pragma unroll
         for (int i = 0; i < kWide; ++i) {
-          const float d = NORM == 2 ? v[i] : i * int(sizeof(Element)) < bytes ? v[i] - mean : 0;
-          squares = fmaf(d, d, squares);
+          if (NORM == 1) v[i] = i * int(sizeof(Element)) < bytes ? v[i] - mean : 0.f;
+          of.squares = fmaf(v[i], v[i], of.squares);
+          if (NORM == 1) of.off += v[i];
         }
       });
       written = true;
-      inverse = 1 / sqrtf(sum_of(team, squares, shared[1]) / float(a.columns) + a.epsilon);
+      inverse = inverse_of(a, team, of, shared);
+      off = of.off;
       if (team.lane == 0) {
-        if (NORM == 1 && a.mean) a.mean[m] = mean;
+        if (NORM == 1 && a.mean) a.mean[m] = mean + off;
         if (a.inverse) a.inverse[m] = inverse;
       }
     }
@@ -215,7 +104,7 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       }
 #pragma unroll
       for (int i = 0; i < kWide; ++i)
-        v[i] = NORM == 1 ? fmaf((v[i] - mean) * inverse, gamma[i], beta[i]) : v[i] * inverse * gamma[i];
+        v[i] = NORM == 1 ? fmaf((v[i] - mean - off) * inverse, gamma[i], beta[i]) : v[i] * inverse * gamma[i];
     };
 #if !QUANTISED
     Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
@@ -244,7 +133,7 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       }
     });
     written = true;
-    top = joined(team, top, reinterpret_cast<unsigned*>(shared[2]),
+    top = joined(team, top, reinterpret_cast<unsigned*>(shared[3]),
                  [](unsigned one, unsigned other) { return max(one, other); });
     const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
     if (team.lane == 0) a.y_scale[m] = to.scale;
@@ -263,6 +152,231 @@ template <bool kStaged> TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
   }
 }
 
+// A vector times smooth_scale, where it is given.
+TILEKILN_DEVICE void smooth(const Problem& a, Place at, int n, float (&v)[kWide]) {
+  if (a.smooth_scale == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < kWide; i += 4) {
+    const uint4 by = load_vector_if(at.there(n), a.smooth_scale + at.column(n) + i);
+    v[i] *= __uint_as_float(by.x), v[i + 1] *= __uint_as_float(by.y);
+    v[i + 2] *= __uint_as_float(by.z), v[i + 3] *= __uint_as_float(by.w);
+  }
+}
+
+#if QUANTISED
+// A vector of a row whose scale is known, as bytes: `by` makes numbers to be rounded of v.
+TILEKILN_DEVICE void store_quantised(const Problem& a, Place at, int n, uint8_t* y, const Scale& to, float by,
+                                     const float (&v)[kWide]) {
+  const uint32_t mask = to.some ? ~0u : 0u;
+  uint32_t words[kWide / 4];
+  if (a.y_dtype != 0) {
+#pragma unroll
+    for (int e = 0; e < kWide / 4; ++e) words[e] = quantised(v + 4 * e, by, true) & mask;
+  } else {
+#pragma unroll
+    for (int e = 0; e < kWide / 4; ++e) words[e] = quantised(v + 4 * e, by, false) & mask;
+  }
+  if (at.there(n)) store_bytes(y + at.column(n), words);
+}
+#endif
+
+// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
+template <class Source>
+TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long long m, Source& row,
+                                    float (&shared)[4][32]) {
+  const auto scaled = [&](const Vectors& vector, const Vectors& gamma, Place at, int i, float (&v)[kWide])
+                          __attribute__((always_inline)) {
+                            widen(vector[i], v);
+                            if constexpr (NORM == 2) {
+                              float by[kWide];
+                              widen(gamma[i], by);
+#pragma unroll
+                              for (int e = 0; e < kWide; ++e) v[e] *= by[e];
+                            }
+                            smooth(a, at, i, v);
+                          };
+  float squares = 0, most = 0;
+  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    Vectors gamma;
+    if constexpr (NORM == 2) row.gamma(at, a.gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide];
+      if constexpr (NORM == 2) {
+        widen(vector[i], v);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) squares = fmaf(v[e], v[e], squares);
+      }
+      scaled(vector, gamma, at, i, v);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) most = larger_or_nan(most, fabsf(v[e]));
+    }
+  });
+  join_both(
+      team, squares, most, reinterpret_cast<float (&)[2][32]>(shared),
+      [](float one, float other) { return one + other; }, larger_or_nan);
+  const float inverse = NORM == 2 ? 1 / sqrtf(squares / float(a.columns) + a.epsilon) : 1.f;
+  const Scale to = scale_of(most * inverse, a.y_dtype != 0);
+  if (team.lane == 0) {
+    a.y_scale[m] = to.scale;
+    if (NORM == 2 && a.inverse) a.inverse[m] = inverse;
+  }
+  uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
+  row.last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    Vectors gamma;
+    if constexpr (NORM == 2) row.gamma(at, a.gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide];
+      scaled(vector, gamma, at, i, v);
+      store_quantised(a, at, i, y, to, to.by * inverse, v);
+    }
+  });
+}
+
+// As normalise, of a row whose vectors are read once.
+template <class Source>
+TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row,
+                                     float (&shared)[4][32]) {
+  float mean = 0;
+  if constexpr (NORM == 1) {
+    float sum = 0;
+    row.pass([&](const Vectors& vector, Place) __attribute__((always_inline)) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        float v[kWide];
+        widen(vector[i], v);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) sum += v[e];
+      }
+    });
+    mean = sum_of(team, sum, shared[0]) / float(a.columns);
+  }
+  Moments of;
+  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide];
+      Moments part;
+      widen(vector[i], v);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        if (NORM == 1) v[e] -= mean;
+        part.squares = fmaf(v[e], v[e], part.squares);
+        if (NORM == 1) part.off += v[e];
+      }
+      of.squares += NORM == 2 || at.there(i) ? part.squares : 0.f;
+      if (NORM == 1) of.off += at.there(i) ? part.off : 0.f;
+    }
+  });
+  const float inverse = inverse_of(a, team, of, shared), off = of.off;
+  if (team.lane == 0) {
+    if (NORM == 1 && a.mean) a.mean[m] = mean + off;
+    if (a.inverse) a.inverse[m] = inverse;
+  }
+  const auto normalised = [&](uint4 vector, uint4 gamma, Place at, int i,
+                              float (&v)[kWide]) __attribute__((always_inline)) {
+    float by[kWide], shift[kWide] = {};
+    widen(vector, v), widen(gamma, by);
+    if (NORM == 1)
+      widen(load_vector_if(a.beta && at.there(i), static_cast<const Element*>(a.beta) + at.column(i)), shift);
+    if (!QUANTISED && NORM == 2 && a.rounding) {
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) v[e] = rounded(v[e] * inverse) * by[e];
+      return;
+    }
+#pragma unroll
+    for (int e = 0; e < kWide; ++e)
+      v[e] = NORM == 1 ? fmaf((v[e] - mean - off) * inverse, by[e], shift[e]) : v[e] * inverse * by[e];
+    if (QUANTISED) smooth(a, at, i, v);
+  };
+#if QUANTISED
+  float most = 0;
+  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    Vectors gamma;
+    row.gamma(at, a.gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide], here = 0;
+      normalised(vector[i], gamma[i], at, i, v);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) here = larger_or_nan(here, fabsf(v[e]));
+      most = at.there(i) ? larger_or_nan(most, here) : most;
+    }
+  });
+  most = joined(team, most, shared[3], larger_or_nan);
+  const Scale to = scale_of(most, a.y_dtype != 0);
+  if (team.lane == 0) a.y_scale[m] = to.scale;
+  uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
+  row.last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+    Vectors gamma;
+    row.gamma(at, a.gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide];
+      normalised(vector[i], gamma[i], at, i, v);
+      store_quantised(a, at, i, y, to, to.by, v);
+    }
+  });
+#else
+  row.last_pass([&](Vectors& vector, Place at) __attribute__((always_inline)) {
+    Vectors gamma;
+    row.gamma(at, a.gamma, gamma);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      float v[kWide];
+      normalised(vector[i], gamma[i], at, i, v);
+      vector[i] = narrow(v);
+    }
+    store(at, vector, static_cast<Element*>(a.y) + m * a.y_row);
+  });
+#endif
+}
+
+template <class Source>
+TILEKILN_DEVICE void finish_whole(const Problem& a, const Team& team, long long m, Source& row,
+                                  float (&shared)[4][32]) {
+#if QUANTISED && NORM != 1
+  quantise_whole(a, team, m, row, shared);
+#else
+  normalise_whole(a, team, m, row, shared);
+#endif
+}
+// Vectors of row m become those of x + residual.
+TILEKILN_DEVICE void add_residual(const Problem& a, long long m, Place at, Vectors& vector) {
+  Vectors other;
+  load_once(at, static_cast<const Element*>(a.residual) + m * a.residual_row, other);
+  add(vector, other);
+  if (a.residual_out) store(at, vector, static_cast<Element*>(a.residual_out) + m * a.residual_out_row);
+}
+
+template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
+  __shared__ float shared[4][32];
+  const Problem& a = p.problem;
+  const Team team = team_of(p.warps);
+  const long long m = team.row;
+  if (m >= a.rows) return;  // of four rows a block, which meet no barrier
+  constexpr bool kGamma = NORM != 0;
+  Whole<kGamma> row(team, a.columns, static_cast<const Element*>(a.x) + m * a.x_row, a.gamma);
+  if constexpr (kAdds) add_residual(a, m, row.at, row.vector);
+  finish_whole(a, team, m, row, shared);
+}
+
+TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
+  __shared__ float shared[4][32];
+  const Problem& a = p.problem;
+  const Team team = team_of(false);
+  Staged row;
+  stage(row, a.x, a.x_row, a.rows, a.columns, p.stages);
+  for (long long m = team.row; m < a.rows; m += team.step) {
+    row.begin();
+    if (NORM != 0 && a.residual != nullptr)
+      row.change([&](Vectors& vector, Place at) { add_residual(a, m, at, vector); });
+    finish_whole(a, team, m, row, shared);
+    __syncthreads();  // shared is the next row's
+  }
+}
+
 }  // namespace tilekiln::cuda::norm
 
 using namespace tilekiln::cuda;
@@ -270,11 +384,17 @@ using namespace tilekiln::cuda;
 extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
-  norm::normalise<false>(p);
+  norm::normalise(p);
 }
-#if NORM == 0
+extern "C" __global__ void __launch_bounds__(1024) rows_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::whole_rows<false>(p);
+}
 extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
     rows_staged(const __grid_constant__ norm::Row<norm::Problem> p) {
-  norm::normalise<true>(p);
+  norm::staged_rows(p);
+}
+#if NORM != 0
+extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::whole_rows<true>(p);
 }
 #endif

@@ -13,18 +13,20 @@ template <class Problem> struct Row {
   Problem problem;
   int wide;    // every row of every array begins at 16 bytes
   int warps;   // a row a warp; else a row a block
-  int stages;  // vectors of a thread in shared memory
+  int stages;  // vectors of a thread in shared memory, of rows that lie there
 };
 
-constexpr int kStagedThreads = 512,
-              kStagedVectors = 16;  // of a block that has a long row, and of a thread of it at most
+constexpr int kStagedThreads = 512;  // of a block that has a long row
+constexpr int kRingVectors = 16;     // of a thread of it that registers hold at most
 
 // The row of the derivatives of norms.
 struct BackwardRow {
   tilekiln::norm::Backward problem;
-  int wide;    // as above
-  int lanes;   // threads that share a row
-  int stages;  // rows of a team on their way
+  unsigned* word;  // zero: all blocks meet by it
+  int wide;        // as above
+  int lanes;       // threads that share a row
+  int stages;      // rows of a team on their way
+  int width;       // columns whose parts a block adds at once, a power of two
 };
 constexpr int kBackwardThreads = 512;  // of a block
 

@@ -60,8 +60,8 @@ TILEKILN_DEVICE float sum_of(const Team& team, float v, float* shared) {
 }
 
 // A row's vectors: `first(j)` makes that of column j, once; `again(j)` makes it anew, of those that no register holds.
-template <int kAtOnce, class Again> struct Held {
-  uint4 vector[kHeld];
+template <int kCount, int kAtOnce, class Again> struct Held {
+  uint4 vector[kCount];
   int columns;
   const Team& team;
   Again again;
@@ -70,11 +70,11 @@ template <int kAtOnce, class Again> struct Held {
   template <class F> __device__ __forceinline__ void each(F&& f) {
     const int step = team.lanes * kWide;
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       const int j = team.lane * kWide + i * step;
       if (j < columns) f(vector[i], j, (columns - j) * int(sizeof(Element)));
     }
-    for (int first = team.lane * kWide + kHeld * step; first < columns; first += kAtOnce * step) {
+    for (int first = team.lane * kWide + kCount * step; first < columns; first += kAtOnce * step) {
       uint4 rest[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
@@ -88,12 +88,12 @@ template <int kAtOnce, class Again> struct Held {
     }
   }
 };
-// `kAtOnce` of those that no register holds are read before the first of them is used.
-template <int kAtOnce = 1, class First, class Again>
-TILEKILN_DEVICE Held<kAtOnce, Again> held(const Team& team, int columns, First&& first, Again&& again) {
-  Held<kAtOnce, Again> made = {{}, columns, team, again};
+// `kCount` vectors have registers; of those that have none `kAtOnce` are read before the first of them is used.
+template <int kCount, int kAtOnce = 1, class First, class Again>
+TILEKILN_DEVICE Held<kCount, kAtOnce, Again> held(const Team& team, int columns, First&& first, Again&& again) {
+  Held<kCount, kAtOnce, Again> made = {{}, columns, team, again};
 #pragma unroll
-  for (int i = 0; i < kHeld; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const int j = (team.lane + i * team.lanes) * kWide;
     if (j < columns) made.vector[i] = first(j);
   }

@@ -1,58 +1,92 @@
-// Rows too long for a few registers: a block has one at a time in all of its registers, and while it works on it the next ones are on their way
-// to shared memory. A thread reads what it asked for itself, so that no barrier is needed for it.
+// Rows too long for a few registers: a block has one in shared memory, and while it works on it the next one is on its way there, as far as there is room.
+// A thread reads what it asked for itself, so that no barrier is needed for it.
 #pragma once
 
 #include "kernels/backends/cuda/mma.h"
-#include "kernels/norm/cuda/rows.h"
+#include "kernels/norm/cuda/whole.h"
 
 namespace tilekiln::cuda::norm {
 
-// Takes the place of Held for rows block, block + grid, .. of whole vectors: `begin` before each.
+// Takes the place of Whole for rows block, block + grid, ..: `begin` before each, `last_pass` after all others.
 struct Staged {
-  uint4 vector[kStagedVectors];
-  uint32_t slots;                // of this thread, a vector of each thread apart
-  int stages, vectors, columns;  // there are more stages than a row has vectors, or as many
-  Team team;
+  uint32_t slots;  // of this thread, a vector of each thread apart
+  int stages;      // as many as a row has vectors of this thread, or more
+  int vectors, columns;
   const Element* x;
-  long long x_row, rows, next_row;  // the next vector to ask for
-  int next, first;                  // stage of the row's first vector
+  long long x_row, rows, next_row;
+  int next, asked;  // the vector of the row that is asked for next, and its stage
+  int first;        // stage of the row's first vector
 
-  __device__ __forceinline__ void ask(int stage) {
-    const int j = (team.lane + next * kStagedThreads) * kWide;
-    if (next_row < rows && j < columns)
-      copy_async(slots + stage * (kStagedThreads * 16), x + next_row * x_row + j, true);
-    copy_async_commit();
-    if (++next == vectors) next = 0, next_row += team.step;
+  __device__ __forceinline__ uint32_t slot(int stage) const { return slots + stage * (kStagedThreads * 16); }
+  __device__ __forceinline__ int after(int stage, int count) const {
+    return stage + count >= stages ? stage + count - stages : stage + count;
   }
-  __device__ __forceinline__ int after(int stage) const { return stage + 1 == stages ? 0 : stage + 1; }
+  __device__ __forceinline__ void ask() {
+    const int j = (threadIdx.x + next * kStagedThreads) * kWide;
+    if (next_row < rows && j < columns) copy_async(slot(asked), x + next_row * x_row + j, true);
+    copy_async_commit();
+    asked = after(asked, 1);
+    if (++next == vectors) next = 0, next_row += gridDim.x;
+  }
+  __device__ __forceinline__ void begin() { copy_async_wait(stages - vectors); }
+  // `kWrites`: what f makes of the vectors takes their place. `kLast`: the next vectors do.
+  template <bool kWrites, bool kLast, class F> __device__ __forceinline__ void each(F&& f) {
+    int stage = first;
+#pragma unroll 1
+    for (int g = 0; g < vectors; g += kHeld) {
+      const Place at = {int(threadIdx.x + g * kStagedThreads) * kWide, kStagedThreads * kWide, columns};
+      Vectors vector;
+      uint32_t from[kHeld];
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i, stage = after(stage, 1)) {
+        from[i] = slot(stage);
+        vector[i] = at.there(i) ? load_shared(from[i]) : make_uint4(0, 0, 0, 0);
+      }
+      f(vector, at);
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (kWrites && at.there(i)) store_shared(from[i], vector[i]);
+        if (kLast && g + i < vectors) ask();
+      }
+    }
+    if (kLast) first = after(first, vectors);
+  }
+  template <class F> __device__ __forceinline__ void pass(F&& f) { each<false, false>(f); }
+  template <class F> __device__ __forceinline__ void change(F&& f) { each<true, false>(f); }
+  template <class F> __device__ __forceinline__ void last_pass(F&& f) { each<false, true>(f); }
+  __device__ __forceinline__ void gamma(Place at, const void* from, Vectors& to) const { load_beside(at, from, to); }
+};
+// The same, whose row leaves shared memory for registers at once: for passes that need no others.
+struct Ring : Staged {
+  Vectors vector[kRingVectors / kHeld];
+
+  __device__ __forceinline__ Place place(int g) const {
+    return {int(threadIdx.x + g * kHeld * kStagedThreads) * kWide, kStagedThreads * kWide, columns};
+  }
   __device__ __forceinline__ void begin() {
-    copy_async_wait(stages - vectors);
+    Staged::begin();
     int stage = first;
 #pragma unroll
-    for (int i = 0; i < kStagedVectors; ++i, stage = after(stage)) {
-      if ((team.lane + i * kStagedThreads) * kWide < columns)
-        vector[i] = load_shared(slots + stage * (kStagedThreads * 16));
+    for (int i = 0; i < kRingVectors; ++i, stage = after(stage, 1)) {
+      if (place(i / kHeld).there(i % kHeld)) vector[i / kHeld][i % kHeld] = load_shared(slot(stage));
     }
-    for (int i = 0; i < vectors; ++i, first = after(first)) ask(first);
+    for (int i = 0; i < vectors; ++i) ask();
+    first = after(first, vectors);
   }
-  // f(vector, column, bytes of the row from there on)
-  template <class F> __device__ __forceinline__ void each(F&& f) {
+  template <class F> __device__ __forceinline__ void pass(F&& f) {
 #pragma unroll
-    for (int i = 0; i < kStagedVectors; ++i) {
-      const int j = (team.lane + i * kStagedThreads) * kWide;
-      if (j < columns) f(vector[i], j, 16);
-    }
+    for (int g = 0; g < kRingVectors / kHeld; ++g) f(vector[g], place(g)), forget(vector[g]);
   }
+  template <class F> __device__ __forceinline__ void last_pass(F&& f) { pass(f); }
 };
-TILEKILN_DEVICE void stage(Staged& to, const Team& team, const void* x, long long x_row, long long rows, int columns,
-                           int stages) {
+TILEKILN_DEVICE void stage(Staged& to, const void* x, long long x_row, long long rows, int columns, int stages) {
   extern __shared__ __align__(16) char slots[];
   constexpr int wide = kStagedThreads * kWide;
-  to.slots = shared_address(slots) + team.lane * 16, to.stages = stages;
-  to.vectors = (columns + wide - 1) / wide, to.columns = columns, to.team = team;
-  to.x = static_cast<const Element*>(x), to.x_row = x_row, to.rows = rows, to.next_row = team.row;
-  to.next = 0, to.first = 0;
-  for (int i = 0; i < stages; ++i) to.ask(i);
+  to.slots = shared_address(slots) + threadIdx.x * 16, to.stages = stages;
+  to.vectors = (columns + wide - 1) / wide, to.columns = columns;
+  to.x = static_cast<const Element*>(x), to.x_row = x_row, to.rows = rows, to.next_row = blockIdx.x;
+  to.next = to.asked = to.first = 0;
+  for (int i = 0; i < stages; ++i) to.ask();
 }
 
 }  // namespace tilekiln::cuda::norm

@@ -7,7 +7,7 @@ namespace {
 tilekiln_status launch_softmax(const Site& site, const void* problem) {
   const auto& p = *static_cast<const tilekiln::norm::SoftmaxProblem*>(problem);
   const int bytes = bytes_of(p.dtype);
-  return launch_rows(site, p, {{p.x, p.x_row, bytes}, {p.y, p.y_row, bytes}});
+  return launch_once(site, p, "rows_whole", true, kRingVectors, {{p.x, p.x_row, bytes}, {p.y, p.y_row, bytes}});
 }
 
 }  // namespace

@@ -1,0 +1,80 @@
+// Rows of whole vectors at 16 bytes, read once: those of a warp or a block that its registers hold. Vectors are asked for by predicates, kHeld before
+// the first of them is used, so that a block waits for memory once; what a thread has no column for is zeros, which change no sum and no maximum.
+#pragma once
+
+#include "kernels/norm/cuda/rows.h"
+
+namespace tilekiln::cuda::norm {
+
+// The columns of kHeld vectors of a thread.
+struct Place {
+  int first, step, columns;
+
+  __device__ __forceinline__ int column(int i) const { return first + i * step; }
+  __device__ __forceinline__ bool there(int i) const { return column(i) < columns; }
+};
+
+using Vectors = uint4[kHeld];
+
+TILEKILN_DEVICE void load_once(Place at, const void* from, Vectors& to) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    to[i] = load_vector_once(at.there(i), static_cast<const Element*>(from) + at.column(i));
+}
+// Of what all rows share: zeros where it is null.
+TILEKILN_DEVICE void load_beside(Place at, const void* from, Vectors& to) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    to[i] = load_vector_if(from != nullptr && at.there(i), static_cast<const Element*>(from) + at.column(i));
+}
+TILEKILN_DEVICE void store(Place at, const Vectors& from, void* to) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (at.there(i)) *reinterpret_cast<uint4*>(static_cast<Element*>(to) + at.column(i)) = from[i];
+  }
+}
+// to += other, rounded to the type of the elements.
+TILEKILN_DEVICE void add(Vectors& to, const Vectors& other) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    float v[kWide], w[kWide];
+    widen(to[i], v), widen(other[i], w);
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) v[e] += w[e];
+    to[i] = narrow(v);
+  }
+}
+
+// Values that a pass widened are not kept for the next: they would take twice as many registers.
+TILEKILN_DEVICE void forget(Vectors& of) {
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) asm volatile("" : "+r"(of[i].x), "+r"(of[i].y), "+r"(of[i].z), "+r"(of[i].w));
+}
+
+// A row in registers. `pass(f)`: f(vectors, their place). kGamma: gamma has registers too.
+template <bool kGamma> struct Whole {
+  Vectors vector, gammas;
+  Place at;
+
+  __device__ __forceinline__ Whole(const Team& team, int columns, const void* x, const void* gamma)
+      : at{team.lane * kWide, team.lanes * kWide, columns} {
+    load_once(at, x, vector);
+    if constexpr (kGamma) load_beside(at, gamma, gammas);
+  }
+  template <class F> __device__ __forceinline__ void pass(F&& f) {
+    f(vector, at);
+    forget(vector);
+    if constexpr (kGamma) forget(gammas);
+  }
+  template <class F> __device__ __forceinline__ void last_pass(F&& f) { f(vector, at); }
+  __device__ __forceinline__ void gamma(Place, const void* from, Vectors& to) const {
+    if constexpr (kGamma) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) to[i] = gammas[i];
+    } else {
+      load_beside(at, from, to);
+    }
+  }
+};
+
+}  // namespace tilekiln::cuda::norm
