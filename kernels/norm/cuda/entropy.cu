@@ -31,37 +31,63 @@ TILEKILN_DEVICE float value_of(Element x) {
 }
 TILEKILN_DEVICE float power(float s, float less) { return exp2_approx((s - less) * kLog2E); }
 
-// f(vector, column, elements that are there), kHeld of them read before the first is used.
-template <class F> TILEKILN_DEVICE void each(const Team& team, const Element* x, int columns, bool wide, F&& f) {
-  const int step = team.lanes * kWide;
-  for (int first = team.lane * kWide; first < columns; first += kHeld * step) {
-    uint4 vector[kHeld];
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int j = first + i * step;
-      if (j < columns) vector[i] = load_vector(x + j, (columns - j) * int(sizeof(Element)), wide);
-    }
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      const int j = first + i * step;
-      if (j < columns) f(vector[i], j, min(columns - j, kWide));
-    }
+// A row that is read once, kHeld vectors on their way while as many are used. The first are asked for when it is made.
+struct Scan {
+  using Vectors = uint4[kHeld];
+
+  const Element* x;
+  int columns, whole, step, first;  // whole: columns of whole vectors
+  bool wide;
+  Vectors next;
+
+  __device__ __forceinline__ Scan(const Team& team, const Element* x, int columns, bool wide)
+      : x(x),
+        columns(columns),
+        whole(wide ? columns / kWide * kWide : 0),
+        step(team.lanes * kWide),
+        first(team.lane * kWide),
+        wide(wide) {
+    ask();
   }
-}
+  __device__ __forceinline__ void ask() {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) next[i] = load_vector_once(first + i * step < whole, x + first + i * step);
+  }
+  // f(vector, column, elements that are there)
+  template <class F> __device__ __forceinline__ void each(F&& f) {
+    const int begin = first;
+    while (first < whole) {
+      Vectors now;
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) now[i] = next[i];
+      const int at = first;
+      first += kHeld * step;
+      ask();
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) {
+        if (at + i * step < whole) f(now[i], at + i * step, kWide);
+      }
+    }
+    for (int j = whole + begin; j < columns; j += step)
+      f(load_vector(x + j, (columns - j) * int(sizeof(Element)), wide), j, min(columns - j, kWide));
+  }
+};
 
 TILEKILN_DEVICE void losses(const Row<Problem>& p) {
   __shared__ float shared[3][32];
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   for (long long m = team.row; m < a.rows; m += team.step) {
-    const Label label = label_of(a, m);
     const Element* const x = static_cast<const Element*>(a.logits) + m * a.logits_row;
+    Scan scan(team, x, a.columns, p.wide);
+    const Label label = label_of(a, m);
     float loss = 0, lse = 0;
     if (!label.ignored) {  // the same for all of a team
       const bool known = a.given_lse != nullptr, all = a.off != 0;
-      float most = -kInfinity, sum = 0, plain = 0;
+      float most = -kInfinity, sum = 0, plain = 0, of_label = 0;
+      if (label.place >= 0) of_label = a.on * (a.logit_scale * value_of(x[label.place]));
       if (!known || all) {
-        each(team, x, a.columns, p.wide, [&](uint4 vector, int, int count) {
+        scan.each([&](uint4 vector, int, int count) {
           float v[kWide];
           widen(vector, v);
           if (all) {  // absent ones are 0
@@ -90,7 +116,7 @@ TILEKILN_DEVICE void losses(const Row<Problem>& p) {
         lse = top + logf(sum_of(team, sum, shared[1]));
       }
       loss = lse + a.lse_square_scale * lse * lse;
-      if (label.place >= 0) loss -= a.on * (a.logit_scale * value_of(x[label.place]));
+      loss -= of_label;
       if (all) loss -= a.off * (a.logit_scale * sum_of(team, plain, shared[2]));
     }
     if (team.lane == 0) {
@@ -105,8 +131,9 @@ TILEKILN_DEVICE void gradients(const Row<Problem>& p) {
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   for (long long m = team.row; m < a.rows; m += team.step) {
-    const Label label = label_of(a, m);
     const Element* const x = static_cast<const Element*>(a.logits) + m * a.logits_row;
+    Scan scan(team, x, a.columns, p.wide);
+    const Label label = label_of(a, m);
     Element* const dx = static_cast<Element*>(a.dlogits) + m * a.dlogits_row;
     const auto bytes = [&](int j) { return (a.columns - j) * int(sizeof(Element)); };
     if (label.ignored) {
@@ -115,7 +142,7 @@ TILEKILN_DEVICE void gradients(const Row<Problem>& p) {
       continue;
     }
     const float lse = a.given_lse[m], by = 1 + 2 * a.lse_square_scale * lse, weight = a.dloss[m] * a.logit_scale;
-    each(team, x, a.columns, p.wide, [&](uint4 vector, int j, int) {
+    scan.each([&](uint4 vector, int j, int) {
       float v[kWide];
       widen(vector, v);
       const long long at = label.place - j;

@@ -32,8 +32,13 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   const bool wide = heads(a.x, a.x_batch, a.x_token, a.x_head) && heads(a.y, a.y_batch, a.y_token, a.y_head) &&
                     rows(a.cos, a.cos_row) && rows(a.sin, a.sin_row) && a.half % pairs == 0 && a.columns % width == 0;
   const int rest = a.columns - 2 * a.half;
-  const Row row = {a, wide ? 1 : 0, wide ? a.half / pairs : a.half, wide ? rest / width : rest};
-  const long long items = static_cast<long long>(a.heads) * (row.units + row.rest);
+  Row row = {a, wide ? 1 : 0, wide ? a.half / pairs : a.half, wide ? rest / width : rest, 0};
+  long long items = static_cast<long long>(a.heads) * (row.units + row.rest);
+  // Four heads a thread, whose vectors are on their way at once. They are all that is written.
+  if (wide && row.units > 0 && row.units <= build.threads && rest == 0) {
+    row.together = std::clamp((a.heads + 3) / 4, 1, build.threads / row.units);
+    items = static_cast<long long>(row.together) * row.units;
+  }
   const auto threads = static_cast<unsigned>(std::clamp<long long>((items + 31) / 32 * 32, 32, build.threads));
   const auto grid = static_cast<unsigned>(std::min<long long>(a.rows, INT32_MAX));
   return launch(site, {kernel, "rotary_heads", {grid, 1, 1}, threads, 0, &row, false});

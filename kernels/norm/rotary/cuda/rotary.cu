@@ -92,8 +92,68 @@ TILEKILN_DEVICE void copy_unit(const Row& p, const Element* x, Element* y, int u
   }
 }
 
+// A token whose vectors each thread takes of one place of several heads: the angles are asked for once, and with them the first heads.
+template <class Table, bool kPairs> TILEKILN_DEVICE void turn_heads(const Row& p, long long row) {
+  constexpr int kAtOnce = 4, kAngles = kPairs ? kWide / 2 : kWide;
+  const Problem& a = p.problem;
+  const int unit = int(threadIdx.x) % p.units, first = int(threadIdx.x) / p.units, j = unit * kWide;
+  if (first >= p.together) return;
+  const long long batch = divided(row, a.tokens), token = row - batch * a.tokens;
+  const Element* x = static_cast<const Element*>(a.x) + batch * a.x_batch + token * a.x_token + j;
+  Element* y = static_cast<Element*>(a.y) + batch * a.y_batch + token * a.y_token + j;
+  uint4 one[kAtOnce], other[kAtOnce];
+  const auto ask = [&](int head) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int h = head + i * p.together;
+      one[i] = load_vector_once(h < a.heads, x + h * a.x_head);
+      if (!kPairs) other[i] = load_vector_once(h < a.heads, x + h * a.x_head + a.half);
+    }
+  };
+  ask(first);
+  const long long at = position_of(a, batch, token);
+  float c[kAngles], s[kAngles];
+#pragma unroll
+  for (int e = 0; e < kAngles; ++e) c[e] = 1, s[e] = 0;  // of a token without a position
+  if (at >= 0) {
+    const int angle = kPairs ? j / 2 : j;
+    load(static_cast<const Table*>(a.cos) + at * a.cos_row + angle, c);
+    load(static_cast<const Table*>(a.sin) + at * a.sin_row + angle, s);
+    if (a.conjugate) {
+#pragma unroll
+      for (int e = 0; e < kAngles; ++e) s[e] = -s[e];
+    }
+  }
+  for (int head = first; head < a.heads; head += kAtOnce * p.together) {
+    if (head > first) ask(head);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int h = head + i * p.together;
+      if (h >= a.heads) break;
+      Element* const to = y + h * a.y_head;
+      float v[kWide], w[kWide];
+      widen(one[i], v);
+      if constexpr (kPairs) {
+#pragma unroll
+        for (int e = 0; e < kAngles; ++e) turn(v[2 * e], v[2 * e + 1], c[e], s[e]);
+      } else {
+        widen(other[i], w);
+#pragma unroll
+        for (int e = 0; e < kAngles; ++e) turn(v[e], w[e], c[e], s[e]);
+        *reinterpret_cast<uint4*>(to + a.half) = at >= 0 ? narrow(w) : other[i];
+      }
+      *reinterpret_cast<uint4*>(to) = at >= 0 ? narrow(v) : one[i];
+    }
+  }
+}
+
 template <class Table> TILEKILN_DEVICE void heads(const Row& p) {
   const Problem& a = p.problem;
+  if (p.together > 0) {
+    for (long long row = blockIdx.x; row < a.rows; row += gridDim.x)
+      a.interleaved ? turn_heads<Table, true>(p, row) : turn_heads<Table, false>(p, row);
+    return;
+  }
   const int a_head = p.units + p.rest;
   const long long items = (long long)a.heads * a_head;
   for (long long row = blockIdx.x; row < a.rows; row += gridDim.x) {
