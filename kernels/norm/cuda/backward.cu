@@ -3,10 +3,11 @@
 //   dgamma = sum of dy z over rows, dbeta = sum of dy
 //
 // A block is teams of threads that have a row each at a time, every thread the same columns of all of them: their sums over rows stay in
-// registers until the last row, the teams' are added in shared memory, and the blocks' by `join`, each in one order. Columns beyond those
+// registers until the last row, the teams' are added in shared memory, and the blocks' by `join`, when all have met or in a launch of its own, each in one order. Columns beyond those
 // held add to the block's part in memory. The next rows are on their way to shared memory, each vector to the thread that asked for it.
 // -D: HELD (vectors of 16-bit elements; twice as many of fp32), STAGES (rows of a team on their way at most), NORM (1 layer, 2 rms);
 // TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/meet.h"
 #include "kernels/backends/cuda/mma.h"
 #include "kernels/norm/cuda/rows.h"
 
@@ -187,32 +188,49 @@ TILEKILN_DEVICE void derive(const BackwardRow& p) {
   }
 }
 
-// dgamma, and of block y = 1 dbeta, of 32 columns: 16 threads of each add every 16th part, then these sums by halves.
-TILEKILN_DEVICE void join(const BackwardRow& p) {
-  constexpr int kLanes = kThreads / 32;
-  __shared__ float shared[kLanes][33];
+// dgamma and dbeta of the block's columns, kCount in a row of a thread at once: several threads have the same ones, each adds every so many
+// parts, and their sums are added in turn.
+template <int kCount> TILEKILN_DEVICE void join(const BackwardRow& p) {
+  __shared__ float shared[kThreads][kCount];
   const Problem& a = p.problem;
-  const int column = blockIdx.x * 32 + (threadIdx.x & 31);
-  const float* const from = a.sums + (blockIdx.y == 0 ? 0 : a.columns) + column;
-  float sum = 0;
-  if (column < a.columns) {
+  const int width = p.width / kCount, lanes = kThreads / width, lane = threadIdx.x / width;
+  const int mine = threadIdx.x & (width - 1);
+  const long long all = kLayer && a.dbeta ? 2ll * a.columns : a.columns, step = 2ll * a.columns;
+  for (long long first = (long long)blockIdx.x * p.width; first < all; first += (long long)gridDim.x * p.width) {
+    const long long column = first + mine * kCount;
+    float sum[kCount] = {};
+    if (column < all) {
+      const float* from = a.sums + lane * step + column;
 #pragma unroll 8
-    for (int part = threadIdx.x / 32; part < int(a.parts); part += kLanes)
-      sum += __ldcg(from + 2 * (long long)part * a.columns);
-  }
-  shared[threadIdx.x / 32][threadIdx.x & 31] = sum;
-  __syncthreads();
-  const int lane = threadIdx.x & (kLanes - 1), mine = threadIdx.x / kLanes, to = blockIdx.x * 32 + mine;
-  sum = shared[lane][mine];
+      for (int part = lane; part < int(a.parts); part += lanes, from += lanes * step) {
+        if constexpr (kCount == 4) {
+          const float4 v = __ldcg(reinterpret_cast<const float4*>(from));
+          sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
+        } else {
+          sum[0] += __ldcg(from);
+        }
+      }
+    }
 #pragma unroll
-  for (int i = kLanes / 2; i > 0; i /= 2) sum += __shfl_xor_sync(~0u, sum, i);
-  if (lane != 0 || to >= a.columns) return;
-  Element* const y = static_cast<Element*>(blockIdx.y == 0 ? a.dgamma : a.dbeta) + to;
+    for (int e = 0; e < kCount; ++e) shared[threadIdx.x][e] = sum[e];
+    __syncthreads();
+    // Threads 0 to p.width - 1 have a column each.
+    const long long to = first + threadIdx.x;
+    if (int(threadIdx.x) < p.width && to < all) {
+      const float* const sums = &shared[0][0] + threadIdx.x;
+      float total = 0;
+#pragma unroll 8
+      for (int i = 0; i < lanes; ++i) total += sums[i * p.width];
+      const bool of_gamma = to < a.columns;
+      Element* const y = static_cast<Element*>(of_gamma ? a.dgamma : a.dbeta) + (of_gamma ? to : to - a.columns);
 #ifdef TILEKILN_FP32
-  *y = sum;
+      *y = total;
 #else
-  *y = Element(pack(sum, 0.f));
+      *y = Element(pack(total, 0.f));
 #endif
+    }
+    __syncthreads();
+  }
 }
 
 }  // namespace tilekiln::cuda::norm
@@ -225,5 +243,12 @@ extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows(const __gri
   norm::derive(p);
 }
 extern "C" __global__ void __launch_bounds__(norm::kThreads) rows_joined(const __grid_constant__ norm::BackwardRow p) {
-  norm::join(p);
+  norm::join<1>(p);
 }
+#if NORM == 2
+extern "C" __global__ void __launch_bounds__(norm::kThreads, 1) rows_met(const __grid_constant__ norm::BackwardRow p) {
+  norm::derive(p);
+  meet_blocks(p.word);
+  p.problem.columns % 4 == 0 ? norm::join<4>(p) : norm::join<1>(p);
+}
+#endif

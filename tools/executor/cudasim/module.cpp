@@ -125,8 +125,9 @@ int launch(void* handle, const unsigned grid[3], const unsigned threads[3], unsi
   if (failed_before()) return launch_failed;
   if (!functions().count(function)) return invalid_handle;
   if (!parameters || !grid[0] || !grid[1] || !grid[2] || shared_bytes > function->shared_bytes) return invalid_value;
-  if (together && uint64_t(grid[0]) * grid[1] * grid[2] > uint64_t(processors())) return cooperative_too_large;
   ptx_machine* machine = function->module->machine;
+  const uint64_t room = uint64_t(processors()) * ptx_least_blocks(machine, function->name.c_str());
+  if (together && uint64_t(grid[0]) * grid[1] * grid[2] > room) return cooperative_too_large;
   ptx_launch_of of = {};
   of.kernel = function->name.c_str();
   for (int axis = 0; axis < 3; axis++) of.grid[axis] = grid[axis], of.threads[axis] = threads[axis];

@@ -37,6 +37,10 @@ size_t ptx_parameter_bytes(const ptx_machine* machine, const char* kernel) {
   return found == machine->module.kernels.end() ? SIZE_MAX : found->second->parameter_bytes;
 }
 
+uint32_t ptx_least_blocks(const ptx_machine* machine, const char* kernel) {
+  return machine->module.kernels.at(kernel)->least_blocks;
+}
+
 int ptx_launch(ptx_machine* machine, const ptx_launch_of* of, const ptx_options* options, char* error,
                size_t capacity) {
   machine->options.seed = options->seed;

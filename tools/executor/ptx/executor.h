@@ -32,6 +32,8 @@ PTX_API ptx_machine* ptx_load(const char* text, char* error, size_t capacity);
 PTX_API void ptx_unload(ptx_machine*);
 /// Bytes of a kernel's parameters; SIZE_MAX: there is no such kernel.
 PTX_API size_t ptx_parameter_bytes(const ptx_machine*, const char* kernel);
+/// Blocks of an existing kernel that a processor has room for at once, by its launch bounds.
+PTX_API uint32_t ptx_least_blocks(const ptx_machine*, const char* kernel);
 PTX_API int ptx_launch(ptx_machine*, const ptx_launch_of*, const ptx_options*, char* error, size_t capacity);
 /// Warp instructions executed since the load.
 PTX_API uint64_t ptx_executed(const ptx_machine*);

@@ -238,7 +238,9 @@ class Parser {
       const std::string line = line_here();
       if (starts(".maxntid"))
         kernel_->most_threads = threads_of(line.substr(8), line);
-      else if (!starts(".minnctapersm"))
+      else if (starts(".minnctapersm"))
+        kernel_->least_blocks = u32(std::stoul(line.substr(13)));
+      else
         refuse(line, "the directive of a kernel is unknown");
       at_ += line.size();
     }

@@ -70,6 +70,7 @@ struct Kernel {
   u32 registers = 1, file_bytes = 0, predicates = 0;  // registers: numbers given away; 0 is none
   u32 parameter_bytes = 0, shared_bytes = 0;          // shared: before the dynamic part, from kSharedBegin on
   u32 most_threads = 1024;
+  u32 least_blocks = 1;                // blocks at once that a processor has room for
   int granule_shift = 2;               // of shared memory: its smallest access
   bool waits_for_others = false;       // other blocks' writes are acquired
   std::vector<u32> product_registers;  // numbers

@@ -1,4 +1,4 @@
-// The blocks engine of reduce: a checked call becomes one launch, or where outputs are few two. Compiled with -DTILEKILN_TARGET=<the
+// The blocks engine of reduce: a checked call becomes one launch, whose blocks share outputs where these are few. Compiled with -DTILEKILN_TARGET=<the
 // target's name> and -DTILEKILN_KERNELS (held.h).
 #include <algorithm>
 
@@ -35,7 +35,8 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
       find_held([&](const Kernel& one) { return static_cast<const Build*>(one.build)->dtype == a.dtype; });
   if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a reduction for cuda without its kernel");
   const int threads = static_cast<const Build*>(kernel->build)->threads, bytes = a.dtype == 0 ? 4 : 2;
-  Row row = {a, 1, 1, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32};
+  Row row = {a, 1, 1, nullptr, static_cast<float>(a.scale), is_wide(a, columns, bytes) ? 1 : 0, 32, 0, 0, nullptr};
+  if (a.operation == static_cast<int>(tensor::Reduction::min)) row.sign = 1u << 31;
   for (const long long length : a.reduced) row.all_reduced *= length;
   const bool lines = !columns && row.wide != 0 && row.all_reduced == 1;
   const long long width = 16 / bytes;
@@ -48,7 +49,7 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   constexpr long long least = 8;  // loads of a thread
   const long long wanted = 1ll *
                            (columns ? kColumnBlocks
-                            : lines ? kLineBlocks
+                            : lines ? kPartBlocks
                                     : kRowBlocks) *
                            facts(site.device.id)->multiprocessors * a_block;
   const long long most = std::max<long long>(1, each / (least * (columns ? 1 : row.lanes)));
@@ -56,27 +57,26 @@ tilekiln_status launch_blocks(const Site& site, const void* problem) {
   LaunchMemory memory;
   const long long values = a.outputs * (columns ? a.length : 1);
   if (row.parts > 1) {
-    TILEKILN_TRY(memory.take(site, static_cast<size_t>(divide_up(row.parts * values, 2)) * 2 * sizeof(Two), 0));
-    row.values = static_cast<Two*>(memory.data());
+    TILEKILN_TRY(memory.take(site, static_cast<size_t>(divide_up(row.parts * values, 2)) * 2 * sizeof(Two), 1));
+    row.values = static_cast<Two*>(memory.data()), row.word = memory.zeros();
   }
-  const auto grid = [](long long blocks) { return static_cast<unsigned>(std::min<long long>(blocks, INT32_MAX)); };
-  const auto count = static_cast<unsigned>(threads);
-  TILEKILN_TRY(launch(site, {kernel,
-                             columns ? "reduce_columns"
-                             : lines ? "reduce_lines"
-                                     : "reduce_rows",
-                             {grid(divide_up(teams * row.parts, a_block)), 1, 1},
-                             count,
-                             0,
-                             &row,
-                             false}));
-  if (row.parts == 1) return TILEKILN_OK;
   // Threads that add the parts of a value: neighbours read neighbouring values, and every processor has a block.
-  row.lanes = 8;
-  while (row.lanes < threads && values * row.lanes < 1ll * facts(site.device.id)->multiprocessors * threads)
-    row.lanes *= 2;
-  const unsigned blocks = grid(divide_up(values, threads / row.lanes));
-  return launch(site, {kernel, "reduce_joined", {blocks, 1, 1}, count, 0, &row, false});
+  row.join_lanes = 8;
+  while (row.join_lanes < threads && values * row.join_lanes < 1ll * facts(site.device.id)->multiprocessors * threads)
+    row.join_lanes *= 2;
+  const char* const function = columns                  ? "reduce_columns"
+                               : lines && row.parts > 1 ? "reduce_parts"
+                               : lines                  ? "reduce_lines"
+                                                        : "reduce_rows";
+  const long long blocks = std::min<long long>(divide_up(teams * row.parts, a_block), INT32_MAX);
+  // With parts there are no more blocks than the processors have at once.
+  return launch(site, {kernel,
+                       function,
+                       {static_cast<unsigned>(blocks), 1, 1},
+                       static_cast<unsigned>(threads),
+                       0,
+                       &row,
+                       row.parts > 1});
 }
 
 }  // namespace

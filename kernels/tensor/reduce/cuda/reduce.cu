@@ -1,8 +1,9 @@
 // Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the dimension in which x is contiguous.
 // `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. `join` takes
-// parts together. Everything in one order; sums in fp32 over kFlush additions at most, then in two
+// parts together when all blocks have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two
 // words of fp32 (most GPUs have little fp64).
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
+#include "kernels/backends/cuda/meet.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/tensor/reduce/cuda/row.h"
 
@@ -15,12 +16,11 @@ constexpr int kWarps = THREADS / 32;
 
 template <Reduction kDo> struct Taking {
   static constexpr bool kSums = kDo == Reduction::sum || kDo == Reduction::mean;
-  static constexpr float kNothing = kDo == Reduction::max ? -kInfinity : kDo == Reduction::min ? kInfinity : 0.f;
+  static constexpr float kNothing = kSums ? 0.f : -kInfinity;
   // A NaN stays.
   static __device__ __forceinline__ float taken(float a, float b) {
     if constexpr (kSums) return a + b;
-    if constexpr (kDo == Reduction::max) return larger_or_nan(a, b);
-    return smaller_or_nan(a, b);
+    return larger_or_nan(a, b);
   }
   static __device__ __forceinline__ Two taken(Two a, Two b) {
     if constexpr (!kSums) return {taken(a.high, b.high), 0.f};
@@ -59,21 +59,34 @@ TILEKILN_DEVICE long long find_reduced(const tensor::Reduce& a, long long number
   return x;
 }
 
-TILEKILN_DEVICE void put(const Row& p, long long output_y, long long output, long long column, long long part, Two v) {
+// Of a minimum all values are read with the other sign, so that their maximum is taken, and its result has the other sign again.
+TILEKILN_DEVICE float with_sign(const Row& p, float v) { return __uint_as_float(__float_as_uint(v) ^ p.sign); }
+template <Reduction kDo> TILEKILN_DEVICE void read(const Row& p, uint4 vector, float (&v)[kWide]) {
+  widen(vector, v);
+  if constexpr (!Taking<kDo>::kSums) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) v[e] = with_sign(p, v[e]);
+  }
+}
+
+TILEKILN_DEVICE void put_result(const Row& p, long long output_y, long long column, Two v) {
   const tensor::Reduce& a = p.reduce;
   const bool columns = a.way == int(tensor::ReduceWay::columns);
-  if (p.values != nullptr) {
-    const long long each = columns ? a.length : 1;
-    p.values[(part * a.outputs + output) * each + column] = v;
-    return;
-  }
-  const float result = (v.high + v.low) * p.scale;
+  const float result = with_sign(p, (v.high + v.low) * p.scale);
   Element* const to = static_cast<Element*>(a.y) + output_y + (columns ? column * a.column_y : 0);
 #ifdef TILEKILN_FP32
   *to = result;
 #else
   *to = Element(pack(result, 0.f));
 #endif
+}
+
+// The result, or one of its parts.
+TILEKILN_DEVICE void put(const Row& p, long long output_y, long long output, long long column, long long part, Two v) {
+  const tensor::Reduce& a = p.reduce;
+  if (p.values == nullptr) return put_result(p, output_y, column, v);
+  const long long each = a.way == int(tensor::ReduceWay::columns) ? a.length : 1;
+  p.values[(part * a.outputs + output) * each + column] = v;
 }
 
 // Over `lanes` threads, 32 or those of the block, in one order. `shared`: a word a warp.
@@ -93,9 +106,8 @@ template <Reduction kDo> TILEKILN_DEVICE Two over_team(Two all, int lanes, Two* 
 }
 
 // Rows that lie at 16 bytes, each an output or its parts: as `rows`, with few registers.
-template <Reduction kDo> TILEKILN_DEVICE void lines(const Row& p) {
+template <Reduction kDo, int kAtOnce> TILEKILN_DEVICE void lines(const Row& p, Two* shared) {
   using Take = Taking<kDo>;
-  __shared__ Two shared[kWarps];
   const tensor::Reduce& a = p.reduce;
   const int lanes = p.lanes, teams = THREADS / lanes, lane = threadIdx.x & (lanes - 1), team = threadIdx.x / lanes;
   const long long vectors = divided(a.length + kWide - 1, kWide), all_teams = a.outputs * p.parts;
@@ -114,7 +126,7 @@ template <Reduction kDo> TILEKILN_DEVICE void lines(const Row& p) {
     int count = 0;
     const auto take = [&](uint4 vector, int left) {
       float v[kWide];
-      widen(vector, v);
+      read<kDo>(p, vector, v);
       if (left < kWide) {
 #pragma unroll
         for (int e = 0; e < kWide; ++e) v[e] = e < left ? v[e] : Take::kNothing;
@@ -126,7 +138,6 @@ template <Reduction kDo> TILEKILN_DEVICE void lines(const Row& p) {
       }
       some = Take::taken(some, v[0]);
     };
-    constexpr int kAtOnce = 4;
     long long left = end - begin - lane;  // vectors from here on, whole ones but perhaps the row's last
     if (end == vectors && rest < kWide) --left;
     const auto flush = [&] { all = Take::taken(all, Two{some, 0.f}), some = Take::kNothing, count = 0; };
@@ -149,9 +160,11 @@ template <Reduction kDo> TILEKILN_DEVICE void lines(const Row& p) {
   }
 }
 
-template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
+template <Reduction kDo> TILEKILN_DEVICE void short_lines(const Row& p, Two* shared) { lines<kDo, 4>(p, shared); }
+template <Reduction kDo> TILEKILN_DEVICE void long_lines(const Row& p, Two* shared) { lines<kDo, 8>(p, shared); }
+
+template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
   using Take = Taking<kDo>;
-  __shared__ Two shared[kWarps];
   const tensor::Reduce& a = p.reduce;
   const int width = p.wide ? kWide : 1, lanes = p.lanes, teams = THREADS / lanes;
   const int lane = threadIdx.x & (lanes - 1);
@@ -192,7 +205,7 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
         for (int i = 0; i < kAtOnce; ++i) {
           if (left[i] == 0) continue;
           float v[kWide];
-          widen(vector[i], v);
+          read<kDo>(p, vector[i], v);
 #pragma unroll
           for (int e = 0; e < kWide; ++e) v[e] = e < left[i] ? v[e] : Take::kNothing;
 #pragma unroll
@@ -207,9 +220,9 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
     } else {
       for (long long item = first + lane; item < last; item += lanes) {
 #ifdef TILEKILN_FP32
-        some = Take::taken(some, x[address(item)]);
+        some = Take::taken(some, with_sign(p, x[address(item)]));
 #else
-        some = Take::taken(some, element(x[address(item)]));
+        some = Take::taken(some, with_sign(p, element(x[address(item)])));
 #endif
         if (++count == kFlush / 2) flush();
       }
@@ -220,10 +233,12 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p) {
 }
 
 template <int kCount> struct Many { static constexpr int value = kCount; };
+template <Reduction kDo> struct Does { static constexpr Reduction value = kDo; };
 
-template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
+template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory) {
   using Take = Taking<kDo>;
-  __shared__ Two shared[kWarps][kWide][32];  // of a thread what its registers gave up, of its lane's columns
+  // Of a thread what its registers gave up, of its lane's columns.
+  auto& shared = *reinterpret_cast<Two(*)[kWarps][kWide][32]>(memory);
   const tensor::Reduce& a = p.reduce;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, width = 32 * kWide;
   const long long across = (a.length + width - 1) / width, all_blocks = a.outputs * across * p.parts;
@@ -250,7 +265,7 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
     };
     const auto take = [&](uint4 vector) {
       float v[kWide];
-      widen(vector, v);
+      read<kDo>(p, vector, v);
 #pragma unroll
       for (int e = 0; e < kWide; ++e) some[e] = Take::taken(some[e], v[e]);
     };
@@ -288,24 +303,26 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p) {
   }
 }
 
-template <Reduction kDo> TILEKILN_DEVICE void join(Row p) {
+// Parts taken together when all blocks have left theirs.
+template <Reduction kDo> TILEKILN_DEVICE void join(const Row& p, Two* shared) {
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const long long each = a.way == int(tensor::ReduceWay::columns) ? a.length : 1, all = a.outputs * each;
-  const Two* const values = p.values;
-  p.values = nullptr;
-  // `lanes` threads an output, neighbours in memory by neighbours in a warp; then their sums one after the other.
-  __shared__ Two shared[THREADS];
-  const int together = THREADS / p.lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
+  // Threads that share an output are `together` apart, neighbours in memory neighbours in a warp; then their sums one after the other.
+  const int together = THREADS / p.join_lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
+  meet_blocks(p.word);
   for (long long first = (long long)blockIdx.x * together; first < all; first += (long long)gridDim.x * together) {
     const long long number = first + mine;
     Two v = {Take::kNothing, 0.f};
     if (number < all) {
 #pragma unroll 4
-      for (long long part = lane; part < p.parts; part += p.lanes) v = Take::taken(v, values[part * all + number]);
+      for (long long part = lane; part < p.parts; part += p.join_lanes) {
+        const float2 one = __ldcg(reinterpret_cast<const float2*>(p.values + part * all + number));
+        v = Take::taken(v, Two{one.x, one.y});
+      }
     }
     shared[threadIdx.x] = v;
-    for (int step = p.lanes / 2; step > 0; step /= 2) {
+    for (int step = p.join_lanes / 2; step > 0; step /= 2) {
       __syncthreads();
       if (lane < step) v = shared[threadIdx.x] = Take::taken(v, shared[threadIdx.x + step * together]);
     }
@@ -314,7 +331,7 @@ template <Reduction kDo> TILEKILN_DEVICE void join(Row p) {
     const long long output = divided(number, each);
     long long x, y;
     find_output(a, output, x, y);
-    put(p, y, output, number - output * each, 0, v);
+    put_result(p, y, number - output * each, v);
   }
 }
 
@@ -324,15 +341,25 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ reduce::Build reduce_build = {THREADS, kDtype};
 
-#define REDUCE(name, function, blocks)                                                            \
+// `way<kDo>(p, shared)`: leaves results, or parts, which are taken together then.
+#define REDUCE(name, blocks, words, way, ...)                                                                 \
   extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ reduce::Row p) { \
-    switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                    \
-      case tilekiln::tensor::Reduction::max: return function<tilekiln::tensor::Reduction::max>(p);  \
-      case tilekiln::tensor::Reduction::min: return function<tilekiln::tensor::Reduction::min>(p);  \
-      default: return function<tilekiln::tensor::Reduction::sum>(p);                              \
-    }                                                                                             \
+    using enum tilekiln::tensor::Reduction;                                                                   \
+    __shared__ reduce::Two shared[words];                                                                     \
+    const auto reduced = [&](auto operation) {                                                                \
+      constexpr tilekiln::tensor::Reduction kDo = decltype(operation)::value;                                 \
+      reduce::way(p, shared);                                                                                 \
+      __VA_ARGS__;                                                                                            \
+    };                                                                                                        \
+    switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                                \
+      case max:                                                                                               \
+      case min: return reduced(reduce::Does<max>{});                                                          \
+      default: return reduced(reduce::Does<sum>{});                                                           \
+    }                                                                                                         \
   }
-REDUCE(reduce_rows, reduce::rows, 1)
-REDUCE(reduce_lines, reduce::lines, reduce::kLineBlocks)
-REDUCE(reduce_columns, reduce::columns, reduce::kColumnBlocks)
-REDUCE(reduce_joined, reduce::join, 1)
+#define JOINED \
+  if (p.parts > 1) reduce::join<kDo>(p, shared)
+REDUCE(reduce_rows, reduce::kRowBlocks, THREADS, rows<kDo>, JOINED)
+REDUCE(reduce_lines, reduce::kLineBlocks, THREADS, short_lines<kDo>)
+REDUCE(reduce_parts, reduce::kPartBlocks, THREADS, long_lines<kDo>, JOINED)
+REDUCE(reduce_columns, reduce::kColumnBlocks, THREADS* kWide, columns<kDo>, JOINED)

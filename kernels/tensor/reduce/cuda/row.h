@@ -15,11 +15,14 @@ struct Row {
   Two* values;            // of parts, (parts, outputs, columns); null: there is one part
   float scale;            // of the result
   int wide;               // every line of x begins at 16 bytes
-  int lanes;              // threads of a team of rows, 32 or those of a block; or that add the parts of a value
+  int lanes;              // threads of a team of rows, 32 or those of a block
+  unsigned sign;          // bits that change the sign of values: of a minimum
+  int join_lanes;         // threads that add the parts of a value
+  unsigned* word;         // zero: blocks that have left parts meet by it
 };
 
 // Blocks that a processor has at once.
-constexpr int kLineBlocks = 6, kColumnBlocks = 3, kRowBlocks = 2;
+constexpr int kLineBlocks = 6, kPartBlocks = 4, kColumnBlocks = 3, kRowBlocks = 2;
 
 // Constants of a build that the host must know; the cubin holds one as `reduce_build`.
 struct Build {
