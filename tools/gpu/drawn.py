@@ -15,7 +15,7 @@ import tilekiln as tk
 from tilekiln.reference import cross_entropy, gated, moe, moves, norm_backward, reduce, rotary, rows
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}
-COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
+COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 2056, 4099)
 OPERATIONS = ("sum", "mean", "max", "min")
 
 
