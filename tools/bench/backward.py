@@ -1,9 +1,10 @@
 """backward: forward and backward beside torch SDPA, share of peak, threads, what deterministic costs, worker balance.
 
-Shapes are (batch, nhead, seqlen, hdim). One process, one pinned thread, thread CPU time; ours, torch, ours in turn; a
-ratio is that of torch to the mean of ours around it, medians of rounds. Two threads: CPU time of this thread and of the
-rest of the process, beside what two threads cost that share no work. Flops: 2 per multiplication and addition, 2
-products forward and 5 backward; half when causal.
+Shapes are batch, nhead, seqlen, hdim; arrays are (batch, seqlen, nhead, hdim), of which torch gets transposed views,
+or with --layout bhsd (batch, nhead, seqlen, hdim). One process, one pinned thread, thread CPU time; ours, torch, ours
+in turn; a ratio is that of torch to the mean of ours around it, medians of rounds. Two threads: CPU time of this
+thread and of the rest of the process, beside what two threads cost that share no work. Flops: 2 per multiplication
+and addition, 2 products forward and 5 backward; half when causal.
 """
 
 from __future__ import annotations
@@ -53,18 +54,20 @@ def geomean(values: Iterable[float]) -> float:
 
 
 class Case:
-    """One shape, dtype and mask: our calls and torch's on the same tensors, (batch, nhead, seqlen, hdim)."""
+    """One shape, dtype and mask: our calls and torch's on the same tensors, in the layout."""
 
-    def __init__(self, dtype: str, shape: tuple[int, ...], causal: bool) -> None:
+    def __init__(self, dtype: str, shape: tuple[int, ...], causal: bool, layout: str) -> None:
         import tilekiln as tk
         import torch
 
         kinds = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
         generator = torch.Generator().manual_seed(0)
+        if layout == "bshd":
+            shape = (shape[0], shape[2], shape[1], shape[3])
         self.inputs = [torch.randn(shape, generator=generator).to(kinds[dtype]) for _ in range(3)]
         self.dout = torch.randn(shape, generator=generator).to(kinds[dtype])
         self.leaves = [array.clone().requires_grad_() for array in self.inputs]
-        self.options: dict[str, Any] = {"causal": causal, "layout": "bhsd"}
+        self.options: dict[str, Any] = {"causal": causal, "layout": layout}
         self.causal = causal
         self.tk, self.torch = tk, torch
         self.library = tk.load("flash")
@@ -78,8 +81,10 @@ class Case:
 
     def torchs(self) -> None:
         attention = self.torch.nn.functional.scaled_dot_product_attention
-        out = attention(*self.leaves, is_causal=self.causal)
-        self.torch.autograd.grad(out, self.leaves, self.dout)
+        inside = self.options["layout"] == "bshd"
+        arrays = [x.transpose(1, 2) for x in self.leaves] if inside else self.leaves
+        out = attention(*arrays, is_causal=self.causal)
+        self.torch.autograd.grad(out, self.leaves, self.dout.transpose(1, 2) if inside else self.dout)
 
     def backward(self, **options: Any) -> None:
         """Our backward alone, into arrays of its own."""
@@ -93,7 +98,7 @@ def cases(arguments: argparse.Namespace) -> Iterable[tuple[str, tuple[int, ...],
     for dtype in arguments.dtype:
         for shape in SHORT if dtype == "fp16" or arguments.short else SHAPES:
             for causal in (False, True):
-                yield dtype, shape, causal, Case(dtype, shape, causal)
+                yield dtype, shape, causal, Case(dtype, shape, causal, arguments.layout)
 
 
 def label(dtype: str, shape: tuple[int, ...], causal: bool) -> str:
@@ -184,7 +189,7 @@ def threads(arguments: argparse.Namespace) -> None:
     heads = f"{'cost':>7} {'gain':>7}"
     print(f"two threads against one{'':25} {heads}   deterministic: {heads} {'beside':>8} {'load':>6}")
     for dtype, shape, causal, case in cases(arguments):
-        other = Case(dtype, shape, causal)
+        other = Case(dtype, shape, causal, arguments.layout)
         run = functools.partial(case.backward, num_threads=1)
         run()
         calls = max(1, round(TURN / max(timed(run), 1e-6)))
@@ -256,6 +261,7 @@ def main(argv: list[str]) -> int:
         "parts", nargs="*", choices=[*PARTS, []], default=[], help=f"of {', '.join(PARTS)}; default all"
     )
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="default all")
+    parser.add_argument("--layout", choices=("bshd", "bhsd"), default="bshd", help="of arrays (default: bshd)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--short", action="store_true", help="only the shapes up to seqlen 1024")
     arguments = parser.parse_args(argv)
