@@ -228,7 +228,7 @@ def recorded(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: 
     # From here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
     if library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
         return None
-    # What is as PyTorch has it anyway is left out: .7 of 5.1 us.
+    # Settings that are as PyTorch has them anyway are left out: .7 of 5.1 us.
     if scale is not None:
         return _recorded(query, key, value, None, 0.0, is_causal, grouped, scale=scale)[0]
     if is_causal or grouped:

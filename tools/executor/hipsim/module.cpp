@@ -251,7 +251,7 @@ HIP_API int hipModuleLoadData(void** module, const void* image) {
   *module = made;
   return noted(error);
 }
-/// What a process writes that ends without destroying anything.
+/// The output of a process that ends without destroying anything.
 HIP_API void tilekiln_hipsim_note_coverage(const char* path) {
   const std::lock_guard lock(gate());
   for (const auto& one : modules()) one->note(path);

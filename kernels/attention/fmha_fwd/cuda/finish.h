@@ -14,7 +14,7 @@ TILEKILN_DEVICE void store_four(void* out, int64_t at, float a, float b, float c
 #endif
 }
 
-// Where the rows of a tile go. Read before anything that lanes do apart: behind it ptxas takes a warp for divided.
+// The places of the rows of a tile. Read before anything that lanes do apart: behind it ptxas takes a warp for divided.
 struct Place {
   int b, h, start_q, seqlen_q, row;
   float sink;
@@ -31,7 +31,7 @@ struct Place {
   __device__ __forceinline__ int64_t line(const Row& p, int at) const {
     return b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
   }
-  // What o of a row is multiplied with; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
+  // The factor of o of a row; its LSE, with the sink logit's share, goes to global memory. `scale_log2` is what scores were
   // multiplied with, `of_values` the factor of o.
   __device__ __forceinline__ float end(const Row& p, int half, int lane, const Running& r, float scale_log2,
                                        float of_values) const {

@@ -49,7 +49,7 @@ inline Plan plan_of(const PlanShape& of) {
   if (lists == 0 || of.heads == 0) return best;
   const bool far = of.paired && of.hdim == 128 && tiles >= 128;
   const int64_t gap = far ? 4 : 2;
-  // What a worker takes from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
+  // A worker's time from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
   // whoever has just turned round.
   const int turn = !of.paired ? 0 : of.hdim <= 128 ? 2 : tiles > 32 ? 4 : 6;
   int64_t most_team = of.workers;
