@@ -179,7 +179,7 @@ def test_waits(build_library: Callable[..., Path], family, architecture, pytestc
         print(f"  {reason}:", *names, sep="\n    ")
     waits = [counts for kind, counts in told["seen"].items() if kind != "shortened"]
     seen = sum(count for counts in waits for fault, count in counts.items() if fault != "survived")
-    # What was never executed, or never found anything to wait for, no problem can see.
+    # No problem can see code that was never executed, or never found anything to wait for.
     again = [name for reason, names in told["survived"].items() if reason.startswith("waited") for name in names]
     assert seen >= (20 if pytestconfig.option.full else 2)
     assert len(again) <= 2 + seen // 4, again

@@ -27,7 +27,7 @@ struct Shape {
 
 bool is_16_bit(Element element) { return element == Element::f16 || element == Element::bf16; }
 
-/// Which fp8 format the bytes of A, or of B, have.
+/// The fp8 format of the bytes of A, or of B.
 Fp8 fp8_of(const Machine& machine, Element element, bool is_b) {
   const bool is_bf8 = is_b ? element == Element::fp8_bf8 || element == Element::bf8_bf8
                            : element == Element::bf8_fp8 || element == Element::bf8_bf8;

@@ -26,7 +26,7 @@ inline void put_loaded(Wave& wave, int vgpr, int lane, u32 value, Extend extend,
   wave.vgpr_defined[vgpr] = (wave.vgpr_defined[vgpr] & ~(1ull << lane)) | u64(defined) << lane;
 }
 
-/// What lanes load to the registers from one on: values at once, which of them are defined at the end.
+/// Loads of lanes to the registers from one on: values at once, which of them are defined at the end.
 class Loaded {
  public:
   Loaded(Wave& wave, int vgpr, int count, Extend extend) : wave(wave), vgpr(vgpr), count(count), extend(extend) {}
