@@ -369,6 +369,16 @@ def test_what_is_left_says_why() -> None:
     }
 
 
+@torch.no_grad()
+def test_long_sums_of_fp32_are_packed() -> None:
+    from tilekiln.torch import optimize
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16384, 64)).eval()
+    model[0].weight.mul_(torch.rand(64, 16384) ** 8)  # a few large products and many small ones
+    assert {one.became for one in optimize(model).changes} == {"packed float32"}
+
+
 @pytest.mark.parametrize("part", ["mlp.down_proj", "mlp.gate_proj", "self_attn.o_proj", "self_attn.v_proj"])
 @torch.no_grad()
 def test_a_layer_of_which_one_product_is_left(part: str) -> None:

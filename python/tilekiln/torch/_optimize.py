@@ -185,7 +185,7 @@ def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
     rows = torch.randn(2, module.in_features, generator=torch.Generator().manual_seed(0)).to(module.weight)
     ours = made(rows)
     if weights is None:
-        agree(module(rows), ours)
+        agree(module(rows), ours, module.in_features)
     _put(done, parent, key, made, module)
     _emptied(done, module.weight, lambda: made.weight, weights is not None)
     return _kind(weights, made.dtype)
@@ -232,7 +232,7 @@ def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any,
     given = rows, ids, torch.rand(ids.shape, generator=random).to(rows)
     ours = made(*given)
     if weights is None:
-        agree(module(*given), ours)
+        agree(module(*given), ours, max(hidden, module.down_proj[0].numel() // hidden))
     _put(done, parent, key, made, module)
     for name, parameter in module.named_parameters():
         _emptied(done, parameter, functools.partial(getattr, made, name), weights is not None)

@@ -173,12 +173,16 @@ def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, rando
     return fused
 
 
-def agree(theirs: Tensor, ours: Tensor) -> None:
-    """ValueError unless they do, to what their dtype and another order of sums explain."""
+def agree(theirs: Tensor, ours: Tensor, terms: int = 64) -> None:
+    """ValueError unless they do, to what their dtype and another order of sums explain.
+
+    Errors of a sum of so many terms grow as their square root, in fp32; 16 bits are sums of fp32, rounded once.
+    """
     if theirs.shape != ours.shape:
         raise ValueError("makes something of another shape")
     far, size = (theirs.float() - ours.float()).abs().max().item(), theirs.float().abs().max().item()
-    if not far <= 8 * torch.finfo(theirs.dtype).eps * size:
+    units = max(terms, 64) ** 0.5 if theirs.dtype == torch.float32 else 8
+    if not far <= units * torch.finfo(theirs.dtype).eps * size:
         raise ValueError("computes something else than its weights say")
 
 
