@@ -140,7 +140,7 @@ tilekiln_status check_dtype(const Array& array, int32_t dtype, const char* what)
   char buffer[32];
   const bool fnuz = array.dtype == TILEKILN_FP8FNUZ || array.dtype == TILEKILN_BF8FNUZ;
   return fail_argument(array.name, "dtype was %s, must be %s%s", dtype_name(array.dtype, buffer), what,
-                       fnuz ? ": FNUZ formats are of fmha_fwd on gfx942 alone, convert it" : "");
+                       fnuz ? ": FNUZ formats have kernels for gfx942 alone, convert it" : "");
 }
 
 tilekiln_status check_contiguous(const Array& array) {

@@ -34,8 +34,8 @@ const Case split_cases[] = {
     CASE("k: dtype was fp16, must be fp32, the dtype of q", w.k.dtype = TILEKILN_FP16),
     CASE("out: dtype was bf16, must be fp32, the dtype of q", w.out.dtype = TILEKILN_BF16),
     CASE("q: dtype was bf8, must be fp32, fp16, bf16 or fp8", w.q.dtype = TILEKILN_BF8),
-    CASE("q: dtype was fp8fnuz, must be fp32, fp16, bf16 or fp8: FNUZ formats are of fmha_fwd on gfx942 alone, convert "
-         "it",
+    CASE("q: dtype was fp8fnuz, must be fp32, fp16, bf16 or fp8: FNUZ formats have kernels for gfx942 alone, "
+         "convert it",
          w.q.dtype = TILEKILN_FP8FNUZ),
     CASE("k: had 3 dimensions, must have 4: (batch, seqlen, nhead, hdim) as q", w.k.ndim = 3),
     CASE("v: seqlen was 63, must be 64, the seqlen of k", w.v.shape[1] = 63),
