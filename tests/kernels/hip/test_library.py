@@ -64,7 +64,7 @@ def report(
 
     name: of executed.yaml, whose counts of signatures and mnemonics it is held to.
     """
-    covered = out.with_suffix(f".{name}")
+    covered = out.with_name(f"{out.stem}-executed.txt")
     more = {"TILEKILN_HIPSIM_COVERAGE": str(covered)} if name else {}
     words = ["tools/hip", "report", "--library", str(library), "--seed", str(config.option.sample_seed)]
     said, code = run([*words, "--out", str(out), "--cases", str(cases)], architecture, **more)
