@@ -136,6 +136,18 @@ def test_a_call_spelled_in_any_way_is_the_same_call(native: Any, python: Callabl
         operator(q, k, v, q=q)
 
 
+def test_forgotten_sets_of_arguments_make_room(native: Any, python: Callable[..., int]) -> None:
+    """Whatever sets the process has called before."""
+    q = torch.randn(1, 8, 2, 32)
+    call = lambda: torch.ops.tilekiln.fmha_fwd(q, q, q)  # noqa: E731
+    native._twins["fmha_fwd"].update(dict.fromkeys(range(native._MOST_TWINS)))
+    call()
+    assert python(call) == 1
+    native.forget()
+    call()
+    assert python(call) == 0
+
+
 def test_what_is_not_plain_goes_through_python(native: Any, python: Callable[..., int]) -> None:
     q = torch.randn(1, 8, 2, 32)
     operator = torch.ops.tilekiln.fmha_fwd

@@ -30,6 +30,7 @@ from tilekiln._tables import OPERATORS
 
 from . import operators
 
+Call = Callable[..., Any]
 NAME = "libtilekiln_torch.so"
 NEVER, FEW, TRAINING = -1, -3, -4
 """What `missed` says beside the numbers of operators (python/binding/torch/attention.h)."""
@@ -40,12 +41,13 @@ why_not = ""
 
 _MOST_TWINS = 16
 """An operator's; calls with other sets of arguments go through Python."""
+_twins: dict[str, dict[tuple[Any, ...], Call | None]] = {}
+"""By operator, the number of arguments by position and the names of the others. `forget` empties them."""
 _defined: dict[str, bool] = {}
 """Names of twins; False: no kernel was left for it (256 in all, kernels.cpp), so calls go through Python."""
 _defining = threading.Lock()
 """Held while a twin is made: another thread's first call of the same look must not meet half of one."""
 
-Call = Callable[..., Any]
 _LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "str": "s"}
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -124,9 +126,9 @@ def define(name: str) -> None:
     schema = packet.default._schema
     if library is None or table.written or _said(table, schema.arguments) is None:
         return
-    twins: dict[tuple[Any, ...], Call | None] = {}
+    _twins[name] = {}
     for one in (packet, packet.default):
-        one._op = _entry(name, schema, one._op, twins)
+        one._op = _entry(name, schema, one._op)
 
 
 def _twin(name: str, schema: Any, count: int, named: Sequence[str]) -> Call | None:
@@ -163,8 +165,9 @@ def _twin(name: str, schema: Any, count: int, named: Sequence[str]) -> Call | No
     return twin
 
 
-def _entry(name: str, schema: Any, through_python: Call, twins: dict[tuple[Any, ...], Call | None]) -> Call:
-    """A call of an operator. twins: by the number of arguments by position and the names of the others."""
+def _entry(name: str, schema: Any, through_python: Call) -> Call:
+    """A call of an operator."""
+    twins = _twins[name]
     defaults = dict(operators.ARGUMENTS[name])
     several = len(OPERATORS[name].results) > 1
 
@@ -273,9 +276,12 @@ def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: b
 
 
 def forget() -> None:
-    """Forgets which libraries serve which looks: they are chosen anew."""
+    """Forgets which libraries serve which looks and which sets of arguments were called: both are found anew."""
     if library is not None:
         library.tilekiln_torch_forget()
+        with _defining:
+            for twins in _twins.values():
+                twins.clear()
 
 
 def load() -> bool:
