@@ -30,23 +30,13 @@ import numpy as np
 import tilekiln as tk
 
 from tests import sampling
+from tests.kernels.hip.waits import NOP, WAIT, weakened
 from tests.python import gradients, kv_problems, problems
 from tools.hip import backward_cases, cache_cases, cases
 from tools.hip.device import runtime
 from tools.hip.edges import once
 
-WAIT = re.compile(r"^\ts_wait(cnt|_loadcnt|_dscnt|_kmcnt|_storecnt|_loadcnt_dscnt|_storecnt_dscnt)\b.*$", re.M)
-NOP = re.compile(r"^\ts_nop (\d+)(.*)$", re.M)
 SECONDS = 60  # of a fault that makes a kernel run for ever
-
-
-def weakened(wait: str) -> list[str]:
-    """The instruction with one of its counters allowed one more to be under way."""
-    found = []
-    for counter in re.finditer(r"(?<=cnt\()\d+(?=\))|(?<=cnt )0x[0-9a-f]+", wait):
-        more = f"{int(counter.group(0), 0) + 1:#x}" if "x" in counter.group(0) else str(int(counter.group(0)) + 1)
-        found.append(wait[: counter.start()] + more + wait[counter.end() :])
-    return found
 
 
 def edits(text: str) -> Iterator[tuple[str, str, str]]:

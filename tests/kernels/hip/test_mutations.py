@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from tests.kernels.hip import forward
 from tests.kernels.hip.forward import Build
 from tests.kernels.hip.test_forward import PLAIN
+from tests.kernels.hip.waits import NOP, WAIT, weakened
 from tests.python import problems
 from tools.executor.amdgcn.code_object import CodeObject, FaultError, disassemble
 
@@ -110,9 +109,6 @@ def test_every_mutation_is_seen(mutation, tmp_path):
         assert outcome(code, build), f"{mutation}: not seen on {architecture}"
 
 
-WAIT = re.compile(r"^\ts_wait(cnt|_loadcnt|_dscnt|_kmcnt|_storecnt)\b.*$", re.M)
-
-
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_missing_wait_is_seen(architecture, tmp_path):
     """Each wait taken out alone. What survives guards only what a wave does that finds no key: its waits come again."""
@@ -130,15 +126,6 @@ def test_a_missing_wait_is_seen(architecture, tmp_path):
     assert len(survived) <= len(waits) // 5, survived
 
 
-def weakened(wait: str) -> list[str]:
-    """The instruction with one of its counters allowed one more to be under way."""
-    found = []
-    for counter in re.finditer(r"(?<=cnt\()\d+(?=\))|(?<=cnt )0x[0-9a-f]+", wait):
-        more = f"{int(counter.group(0), 0) + 1:#x}" if "x" in counter.group(0) else str(int(counter.group(0)) + 1)
-        found.append(wait[: counter.start()] + more + wait[counter.end() :])
-    return found
-
-
 @pytest.mark.parametrize("architecture", ["gfx942"])
 def test_a_weaker_wait_is_seen(architecture, tmp_path):
     """Each counter of each wait with one more under way, each s_nop with one state less.
@@ -149,8 +136,8 @@ def test_a_weaker_wait_is_seen(architecture, tmp_path):
     path = forward.compiled(build, tmp_path)
     text = disassemble(path, architecture)
     edits = [(wait.start(), wait.end(), weaker) for wait in WAIT.finditer(text) for weaker in weakened(wait.group(0))]
-    nops = re.finditer(r"^\ts_nop ([1-9]\d*)", text, re.M)
-    edits += [(nop.start(1), nop.end(1), str(int(nop.group(1)) - 1)) for nop in nops]
+    nops = [(nop.start(1), nop.end(1), int(nop.group(1))) for nop in NOP.finditer(text)]
+    edits += [(begin, end, str(states - 1)) for begin, end, states in nops if states]
     seen, survived = [0, 0], []  # waits, s_nop
     for begin, end, new in edits:
         if seen_quickly(CodeObject(path, architecture, text[:begin] + new + text[end:]), build):
