@@ -53,7 +53,7 @@ def test_a_host_project(host):
     debug = host.run("readelf", "--debug-dump=info", "third_party/tilekiln/build/generic-debug/obj/backends/cpu/pool.o")
     assert str(host.root) not in debug  # it names no directory, as in a build of our own
     host.built("-c")
-    assert not (host.root / "third_party/tilekiln/build/generic-debug").exists()
+    assert not list((host.root / "third_party/tilekiln/build").glob("*"))
 
 
 def test_several_receipts_of_several_calls(host):
