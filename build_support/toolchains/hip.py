@@ -98,7 +98,7 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
 
     SourceFileScanner.add_scanner(".hip", CScanner)
     target = tree().target(engine.target)
-    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.name == engine.kernel)
+    kernel = kernels.named(tree(), engine.target, engine.kernel)
     fixed = engine.codes >= 0
     name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name
     include = list(graph.include) if fixed else [graph.at(".")]  # the generated header of a family unpacks a signature

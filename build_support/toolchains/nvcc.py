@@ -120,7 +120,7 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     from ..jobs import OUT, Job
 
     SourceFileScanner.add_scanner(".cu", CScanner)
-    kernel = next(one for one in kernels.of_target(tree(), engine.target) if one.name == engine.kernel)
+    kernel = kernels.named(tree(), engine.target, engine.kernel)
     fixed = engine.codes >= 0
     name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name
     nvcc = find_nvcc()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from codegen.plan.plan import Plan
 from codegen.schema import yaml_types
-from codegen.schema.axes import Family
+from codegen.schema.axes import Axis, Family
 from codegen.schema.select import Clause
 from codegen.schema.tree import Tree
 from codegen.schema.yaml_io import Document
@@ -34,23 +35,35 @@ def _families(root: Tree, file: yaml_types.KernelFile) -> dict[str, Family]:
     return {name: of for name, of in held.items() if of.name in named} | named
 
 
-def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel]:
-    """Those that libraries for a target may hold, in the order of the file; of one family alone, if it is named."""
-    place = f"kernels/backends/{root.target(target).backend}/builds.yaml"
+@cache
+def _entries(root: Tree, backend: str) -> list[tuple[str, yaml_types.KernelFile, dict[str, Family]]]:
+    """What builds.yaml of a backend holds: read once, as every kernel of a build asks for it."""
+    place = f"kernels/backends/{backend}/builds.yaml"
     if not os.path.isfile(os.path.join(root.root, place)):
         return []
     entries = Document(root.places, place).load(dict[str, yaml_types.KernelFile])
-    listed = [
-        (name, file, _families(root, file))
-        for name, file in entries.items()
-        if target in ([file.target] if isinstance(file.target, str) else file.target)
-    ]
+    return [(name, file, _families(root, file)) for name, file in entries.items()]
+
+
+def of_target(root: Tree, target: str, family: str | None = None) -> list[Kernel]:
+    """Those that libraries for a target may hold, in the order of the file; of one family alone, if it is named."""
     return [
         Kernel(f"{name}-{dtype}", file, dtype, families, target)
-        for name, file, families in listed
+        for name, file, families in _entries(root, root.target(target).backend)
+        if target in ([file.target] if isinstance(file.target, str) else file.target)
         for dtype in file.dtypes
         if family is None or family in families
     ]
+
+
+@cache
+def _by_name(root: Tree, target: str) -> dict[str, Kernel]:
+    return {kernel.name: kernel for kernel in of_target(root, target)}
+
+
+def named(root: Tree, target: str, name: str) -> Kernel:
+    """The kernel of that name that libraries for a target may hold."""
+    return _by_name(root, target)[name]
 
 
 def of_engine(root: Tree, target: str, family: str) -> list[Kernel]:
@@ -66,36 +79,53 @@ def of_plan(plan: Plan) -> dict[str, Kernel]:
 
 def of_instances(plan: Plan) -> Iterator[list[Kernel]]:
     """Of each instance those that it may launch."""
-    known: dict[tuple[str, str], list[tuple[Kernel, list[Clause]]]] = {}
+    known: dict[tuple[str, str], _Launched] = {}
     for instance in plan.instances:
         key = (instance.target.name, instance.family)
         if key not in known:
-            known[key] = [(kernel, _clauses(instance.family_, kernel)) for kernel in of_target(plan.tree, *key)]
-        yield [
-            kernel
-            for kernel, clauses in known[key]
-            if any(_meets(instance.family_, instance.packed, clause) for clause in clauses)
-        ]
+            known[key] = _Launched(plan.tree, key[0], instance.family_)
+        yield known[key].by(instance.packed)
 
 
 def serving(root: Tree, target: str, family: Family, packed: Iterable[int]) -> dict[str, int]:
     """How many signatures of a family each kernel of a target serves, by its name; of backends that have kernels."""
-    held = [(kernel.name, _clauses(family, kernel)) for kernel in of_target(root, target, family.name)]
+    launched = _Launched(root, target, family)
     found: dict[str, int] = {}
     for one in packed:
-        for name in [name for name, clauses in held if any(_meets(family, one, clause) for clause in clauses)]:
-            found[name] = found.get(name, 0) + 1
+        for kernel in launched.by(one):
+            found[kernel.name] = found.get(kernel.name, 0) + 1
     return found
 
 
-def _clauses(family: Family, kernel: Kernel) -> list[Clause]:
+class _Launched:
+    """The kernels that signatures of a family launch on a target, decided by few axes: those alike share an answer."""
+
+    def __init__(self, root: Tree, target: str, family: Family) -> None:
+        self._kernels = [(one, _clauses(family, one)) for one in of_target(root, target, family.name)]
+        self._known: dict[int, list[Kernel]] = {}
+        deciding = {axis for _, clauses in self._kernels for clause in clauses for axis, _ in clause}
+        self._deciding = sum(axis.field << axis.shift for axis in deciding)
+
+    def by(self, packed: int) -> list[Kernel]:
+        key = packed & self._deciding
+        if key not in self._known:
+            self._known[key] = [
+                kernel
+                for kernel, clauses in self._kernels
+                if any(all(codes >> axis.code_in(packed) & 1 for axis, codes in clause) for clause in clauses)
+            ]
+        return self._known[key]
+
+
+def _clauses(family: Family, kernel: Kernel) -> list[list[tuple[Axis, int]]]:
+    """Of each clause the axes that it narrows, with the codes that it leaves."""
     said_of = kernel.families[family.name]
     chosen = kernel.file.when if said_of.name == kernel.file.family else (kernel.file.also or {})[said_of.name]
     when = [chosen] if isinstance(chosen, str) else chosen or [""]
     dtype = "" if kernel.dtype == "any" else f" dtype={kernel.dtype}"
     path = (kernel.name, "when")
-    return family.bind_of(said_of, [f"{text}{dtype}".strip() for text in when], path, family.document)
-
-
-def _meets(family: Family, packed: int, clause: Clause) -> bool:
-    return all(allowed >> axis.code_in(packed) & 1 for axis, allowed in zip(family.axes, clause, strict=True))
+    bound: list[Clause] = family.bind_of(said_of, [f"{text}{dtype}".strip() for text in when], path, family.document)
+    return [
+        [(axis, codes) for axis, codes in zip(family.axes, clause, strict=True) if codes != axis.all_codes]
+        for clause in bound
+    ]
