@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "kernels/backends/cuda/kernel.h"
-#include "kernels/backends/stream_errors.h"
+#include "kernels/backends/streams.h"
 
 namespace tilekiln {
 namespace cuda {
@@ -83,11 +83,6 @@ tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
   return TILEKILN_OK;
 }
 
-// Null of the seam's streams: all has ended when a function returns.
-tilekiln_status end(int device, NativeStream stream, Opaque waited, const char* what) {
-  return stream != nullptr ? TILEKILN_OK : check(driver().cuStreamSynchronize(waited), device, what);
-}
-
 tilekiln_status run_stage(Device device, NativeStream stream, const Launch& launch) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
@@ -95,127 +90,50 @@ tilekiln_status run_stage(Device device, NativeStream stream, const Launch& laun
   return (engine->of != nullptr ? engine->of : engine)->launch({device, stream, launch.choice}, launch.problem);
 }
 
-tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  const Driver& cuda = driver();
-  if (bytes == 0) {
-    const auto at = reinterpret_cast<Pointer>(memory->base);
-    *memory = {};
-    return check(stream == nullptr ? cuda.cuMemFree_v2(at) : cuda.cuMemFreeAsync(at, native(stream)), device.id,
-                 "giving memory back");
+// The driver as Streams has it.
+struct Api {
+  using Entered = cuda::Entered;
+  static constexpr bool copies_host_memory_at_once = true;
+  static Pointer address(const void* memory) { return reinterpret_cast<Pointer>(memory); }
+  static tilekiln_status check(Result result, int device, const char* what) {
+    return cuda::check(result, device, what);
   }
-  Pointer at = 0;
-  TILEKILN_TRY(stream == nullptr ? check(cuda.cuMemAlloc_v2(&at, bytes), device.id, "memory for a call")
-                                 : allocate(device.id, stream, bytes, &at));
-  *memory = {reinterpret_cast<void*>(at), reinterpret_cast<void*>(at), bytes};
-  return TILEKILN_OK;
-}
-
-tilekiln_status fill(Device device, NativeStream stream, void* to, int byte, size_t bytes) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  TILEKILN_TRY(check(
-      driver().cuMemsetD8Async(reinterpret_cast<Pointer>(to), static_cast<unsigned char>(byte), bytes, native(stream)),
-      device.id, "filling memory"));
-  return end(device.id, stream, native(stream), "filling memory");
-}
-
-tilekiln_status captured(Device device, NativeStream stream, bool* yes) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  int capturing = 0;
-  const Result result = driver().cuStreamIsCapturing(native(stream), &capturing);
-  constexpr Result implicit =
-      906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: another stream is, which the default one would join
-  *yes = capturing != 0 || result == implicit;
-  return *yes ? TILEKILN_OK : check(result, device.id, "asking a stream");
-}
-
-tilekiln_status copy(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
-                     Direction direction) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  const Driver& cuda = driver();
-  if (direction != Direction::on_device) {
-    // A graph would read the host's memory when it is replayed.
-    bool yes = false;
-    TILEKILN_TRY(captured(device, stream, &yes));
-    if (yes)
-      return fail_argument("stream", "was being captured into a graph, must not be by %s",
-                           direction == Direction::staged ? "steps over memory of the host that run once"
-                                                          : "a call that reads on the host");
+  static Opaque native(NativeStream stream) { return cuda::native(stream); }
+  static Result synchronize(Opaque stream) { return driver().cuStreamSynchronize(stream); }
+  static Result synchronize_device() { return driver().cuCtxSynchronize(); }
+  static Result query(Opaque stream) { return driver().cuStreamQuery(stream); }
+  static Result capturing(Opaque stream, int* yes) { return driver().cuStreamIsCapturing(stream, yes); }
+  static Result run_on_host(Opaque stream, void (*function)(void*), void* context) {
+    return driver().cuLaunchHostFunc(stream, function, context);
   }
-  if (direction == Direction::staged)
-    return check(
-        cuda.cuMemcpyAsync(reinterpret_cast<Pointer>(to), reinterpret_cast<Pointer>(from), bytes, native(stream)),
-        device.id, "a copy");
-  // Memory that the host reads now may be the work of any stream, also of those that do not wait for the default one.
-  if (stream == nullptr && direction == Direction::to_host)
-    TILEKILN_TRY(check(cuda.cuCtxSynchronize(), device.id, "waiting for what is to be read on the host"));
-  TILEKILN_TRY(
-      check(cuda.cuMemcpyAsync(reinterpret_cast<Pointer>(to), reinterpret_cast<Pointer>(from), bytes, native(stream)),
-            device.id, "a copy"));
-  return end(device.id, direction == Direction::to_host ? nullptr : stream, native(stream), "a copy");
-}
-
-// Never destroyed: streams may still run while the process exits.
-StreamErrors& stream_errors() {
-  static StreamErrors* const errors = new StreamErrors;
-  return *errors;
-}
-
-tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*function)(void*), void* context) {
-  if (stream == nullptr) return function(context);
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  bool yes = false;
-  TILEKILN_TRY(captured(device, stream, &yes));
-  if (yes)
-    return fail_argument("stream", "was being captured into a graph, must not be by %s",
-                         "steps over memory of the host that run once");
-  return stream_errors().run_later(device.id, native(stream), function, context, [&](void (*run)(void*), void* step) {
-    return check(driver().cuLaunchHostFunc(native(stream), run, step), device.id, "a function of the host");
-  });
-}
-
-tilekiln_status wait(Device device, NativeStream stream) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  TILEKILN_TRY(check(driver().cuStreamSynchronize(native(stream)), device.id, "waiting for a stream"));
-  return stream_errors().first(device.id, native(stream));
-}
-
-// `context` is the device's number.
-void* allocate_pinned(void* context, size_t bytes) {
-  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
-  void* memory = nullptr;
-  constexpr unsigned portable = 1;  // CU_MEMHOSTALLOC_PORTABLE
-  if (entered.status() != TILEKILN_OK || driver().cuMemHostAlloc(&memory, bytes, portable) != 0) return nullptr;
-  return memory;
-}
-void release_pinned(void* context, void* memory, size_t) {
-  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
-  static_cast<void>(driver().cuMemFreeHost(memory));  // fails only where the context is gone, and the memory with it
-}
-tilekiln_staging_allocator staging(Device device) {
-  return {sizeof(tilekiln_staging_allocator), allocate_pinned, release_pinned,
-          reinterpret_cast<void*>(static_cast<intptr_t>(device.id))};
-}
-bool is_pinned(Device device, const void* memory) {
-  const Entered entered(device.id);
-  unsigned flags = 0;
-  return entered.status() == TILEKILN_OK && driver().cuMemHostGetFlags(&flags, const_cast<void*>(memory)) == 0;
-}
-
-tilekiln_status query(Device device, NativeStream stream, bool* idle) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  constexpr Result not_ready = 600;
-  const Result result = driver().cuStreamQuery(native(stream));
-  *idle = result == 0;
-  return result == not_ready ? TILEKILN_OK : check(result, device.id, "asking a stream");
-}
+  static Result copy(void* to, const void* from, size_t bytes, Direction, Opaque stream) {
+    return driver().cuMemcpyAsync(address(to), address(from), bytes, stream);
+  }
+  static Result fill(void* to, int byte, size_t bytes, Opaque stream) {
+    return driver().cuMemsetD8Async(address(to), static_cast<unsigned char>(byte), bytes, stream);
+  }
+  static tilekiln_status allocate(int device, NativeStream stream, size_t bytes, void** memory) {
+    Pointer at = 0;
+    TILEKILN_TRY(stream == nullptr ? check(driver().cuMemAlloc_v2(&at, bytes), device, "memory for a call")
+                                   : cuda::allocate(device, stream, bytes, &at));
+    *memory = reinterpret_cast<void*>(at);
+    return TILEKILN_OK;
+  }
+  static Result release(NativeStream stream, void* memory) {
+    return stream == nullptr ? driver().cuMemFree_v2(address(memory))
+                             : driver().cuMemFreeAsync(address(memory), native(stream));
+  }
+  static Result allocate_pinned(void** memory, size_t bytes) {
+    constexpr unsigned portable = 1;  // CU_MEMHOSTALLOC_PORTABLE
+    return driver().cuMemHostAlloc(memory, bytes, portable);
+  }
+  static Result release_pinned(void* memory) { return driver().cuMemFreeHost(memory); }
+  static bool is_pinned(const void* memory) {
+    unsigned flags = 0;
+    return driver().cuMemHostGetFlags(&flags, const_cast<void*>(memory)) == 0;
+  }
+};
+using DriverStreams = Streams<Api>;
 
 }  // namespace
 
@@ -231,7 +149,7 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
                             : driver().cuLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes,
                                                       stream, parameters, nullptr);
   TILEKILN_TRY(check(result, site.device.id, launch.kernel->name));
-  return end(site.device.id, site.stream, stream, launch.kernel->name);
+  return DriverStreams::end(site.device.id, site.stream, launch.kernel->name);
 }
 
 }  // namespace cuda
@@ -245,16 +163,16 @@ const Backend cuda_backend = {"cuda",
                               reinterpret_cast<NativeStream>(uintptr_t(1)),  // CU_STREAM_LEGACY
                               cuda::has,
                               cuda::run_stage,
-                              cuda::memory,
-                              cuda::fill,
-                              cuda::copy,
-                              cuda::host,
-                              cuda::wait,
-                              cuda::query,
-                              cuda::captured,
+                              cuda::DriverStreams::memory,
+                              cuda::DriverStreams::fill,
+                              cuda::DriverStreams::copy,
+                              cuda::DriverStreams::host,
+                              cuda::DriverStreams::wait,
+                              cuda::DriverStreams::query,
+                              cuda::DriverStreams::captured,
                               cuda::absent,
                               cuda::processors,
-                              cuda::staging,
-                              cuda::is_pinned};
+                              cuda::DriverStreams::staging,
+                              cuda::DriverStreams::is_pinned};
 
 }  // namespace tilekiln

@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "kernels/backends/hip/kernel.h"
-#include "kernels/backends/stream_errors.h"
+#include "kernels/backends/streams.h"
 #include "kernels/runtime/names.h"
 
 namespace tilekiln {
@@ -89,79 +89,11 @@ const char* absent(Device device, const Target& target) {
   return text;
 }
 
-// Null of the seam's streams: all has ended when a function returns.
-tilekiln_status end(int device, NativeStream stream, const char* what) {
-  return stream != nullptr ? TILEKILN_OK : check(runtime().hipStreamSynchronize(native(stream)), device, what);
-}
-
 tilekiln_status run_stage(Device device, NativeStream stream, const Launch& launch) {
   const Entered entered(device.id);
   TILEKILN_TRY(entered.status());
   const auto* const engine = static_cast<const Engine*>(launch.choice->engine);
   return (engine->of != nullptr ? engine->of : engine)->launch({device, stream, launch.choice}, launch.problem);
-}
-
-tilekiln_status memory(Device device, NativeStream stream, size_t bytes, DeviceMemory* memory) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  const Runtime& hip = runtime();
-  if (bytes == 0) {
-    void* const at = memory->base;
-    *memory = {};
-    return check(stream == nullptr ? hip.hipFree(at) : hip.hipFreeAsync(at, native(stream)), device.id,
-                 "giving memory back");
-  }
-  void* at = nullptr;
-  TILEKILN_TRY(check(stream == nullptr ? hip.hipMalloc(&at, bytes) : hip.hipMallocAsync(&at, bytes, native(stream)),
-                     device.id, "memory for a call"));
-  *memory = {at, at, bytes};
-  return TILEKILN_OK;
-}
-
-tilekiln_status fill(Device device, NativeStream stream, void* to, int byte, size_t bytes) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  TILEKILN_TRY(check(runtime().hipMemsetAsync(to, byte, bytes, native(stream)), device.id, "filling memory"));
-  return end(device.id, stream, "filling memory");
-}
-
-tilekiln_status captured(Device device, NativeStream stream, bool* yes) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  int capturing = 0;
-  const Result result = runtime().hipStreamIsCapturing(native(stream), &capturing);
-  constexpr Result implicit =
-      906;  // hipErrorStreamCaptureImplicit: another stream is, which the default one would join
-  *yes = capturing != 0 || result == implicit;
-  return *yes ? TILEKILN_OK : check(result, device.id, "asking a stream");
-}
-
-tilekiln_status copy(Device device, NativeStream stream, void* to, const void* from, size_t bytes,
-                     Direction direction) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  const Runtime& hip = runtime();
-  constexpr int host_to_device = 1, device_to_host = 2, on_device = 3, by_address = 4;  // hipMemcpyKind
-  int kind = on_device;
-  if (direction != Direction::on_device) {
-    kind = direction == Direction::to_host ? device_to_host : host_to_device;
-    // A graph would read the host's memory when it is replayed.
-    bool yes = false;
-    TILEKILN_TRY(captured(device, stream, &yes));
-    if (yes)
-      return fail_argument("stream", "was being captured into a graph, must not be by %s",
-                           direction == Direction::staged ? "steps over memory of the host that run once"
-                                                          : "a call that reads on the host");
-  }
-  if (direction == Direction::staged)
-    return check(hip.hipMemcpyAsync(to, from, bytes, by_address, native(stream)), device.id, "a copy");
-  // Memory that the host reads now may be the work of any stream, also of those that do not wait for the default one.
-  if (stream == nullptr && direction == Direction::to_host)
-    TILEKILN_TRY(check(hip.hipDeviceSynchronize(), device.id, "waiting for what is to be read on the host"));
-  TILEKILN_TRY(check(hip.hipMemcpyAsync(to, from, bytes, kind, native(stream)), device.id, "a copy"));
-  // The seam's memory of the host has been read, or holds what was copied, when this returns.
-  return direction == Direction::on_device ? end(device.id, stream, "a copy")
-                                           : check(hip.hipStreamSynchronize(native(stream)), device.id, "a copy");
 }
 
 // Compute units, as many workgroups as run side by side; 1 where the runtime does not say.
@@ -172,66 +104,47 @@ int processors(Device device) {
   return count > 0 ? count : 1;
 }
 
-// Never destroyed: streams may still run while the process exits.
-StreamErrors& stream_errors() {
-  static StreamErrors* const errors = new StreamErrors;
-  return *errors;
-}
-
-tilekiln_status host(Device device, NativeStream stream, tilekiln_status (*function)(void*), void* context) {
-  if (stream == nullptr) return function(context);
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  bool yes = false;
-  TILEKILN_TRY(captured(device, stream, &yes));
-  if (yes)
-    return fail_argument("stream", "was being captured into a graph, must not be by %s",
-                         "steps over memory of the host that run once");
-  return stream_errors().run_later(device.id, native(stream), function, context, [&](void (*run)(void*), void* step) {
-    return check(runtime().hipLaunchHostFunc(native(stream), run, step), device.id, "a function of the host");
-  });
-}
-
-tilekiln_status wait(Device device, NativeStream stream) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  TILEKILN_TRY(check(runtime().hipStreamSynchronize(native(stream)), device.id, "waiting for a stream"));
-  return stream_errors().first(device.id, native(stream));
-}
-
-// `context` is the device's number.
-void* allocate_pinned(void* context, size_t bytes) {
-  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
-  void* memory = nullptr;
-  constexpr unsigned portable = 1;  // hipHostMallocPortable
-  if (entered.status() != TILEKILN_OK || runtime().hipHostMalloc(&memory, bytes, portable) != 0) return nullptr;
-  return memory;
-}
-void release_pinned(void* context, void* memory, size_t) {
-  const Entered entered(static_cast<int>(reinterpret_cast<intptr_t>(context)));
-  static_cast<void>(runtime().hipHostFree(memory));  // fails only where the process ends, and the memory with it
-}
-tilekiln_staging_allocator staging(Device device) {
-  return {sizeof(tilekiln_staging_allocator), allocate_pinned, release_pinned,
-          reinterpret_cast<void*>(static_cast<intptr_t>(device.id))};
-}
-bool is_pinned(Device device, const void* memory) {
-  const Entered entered(device.id);
-  unsigned flags = 0;
-  if (entered.status() != TILEKILN_OK) return false;
-  if (runtime().hipHostGetFlags(&flags, const_cast<void*>(memory)) == 0) return true;
-  runtime().hipGetLastError();
-  return false;
-}
-
-tilekiln_status query(Device device, NativeStream stream, bool* idle) {
-  const Entered entered(device.id);
-  TILEKILN_TRY(entered.status());
-  constexpr Result not_ready = 600;
-  const Result result = runtime().hipStreamQuery(native(stream));
-  *idle = result == 0;
-  return result == not_ready ? TILEKILN_OK : check(result, device.id, "asking a stream");
-}
+// The runtime as Streams has it.
+struct Api {
+  using Entered = hip::Entered;
+  static constexpr bool copies_host_memory_at_once = false;
+  static tilekiln_status check(Result result, int device, const char* what) { return hip::check(result, device, what); }
+  static Opaque native(NativeStream stream) { return hip::native(stream); }
+  static Result synchronize(Opaque stream) { return runtime().hipStreamSynchronize(stream); }
+  static Result synchronize_device() { return runtime().hipDeviceSynchronize(); }
+  static Result query(Opaque stream) { return runtime().hipStreamQuery(stream); }
+  static Result capturing(Opaque stream, int* yes) { return runtime().hipStreamIsCapturing(stream, yes); }
+  static Result run_on_host(Opaque stream, void (*function)(void*), void* context) {
+    return runtime().hipLaunchHostFunc(stream, function, context);
+  }
+  static Result copy(void* to, const void* from, size_t bytes, Direction direction, Opaque stream) {
+    constexpr int kinds[] = {1, 2, 3, 4};  // hipMemcpyKind: to the device, to the host, on the device, by addresses
+    return runtime().hipMemcpyAsync(to, from, bytes, kinds[static_cast<int>(direction)], stream);
+  }
+  static Result fill(void* to, int byte, size_t bytes, Opaque stream) {
+    return runtime().hipMemsetAsync(to, byte, bytes, stream);
+  }
+  static tilekiln_status allocate(int device, NativeStream stream, size_t bytes, void** memory) {
+    return check(stream == nullptr ? runtime().hipMalloc(memory, bytes)
+                                   : runtime().hipMallocAsync(memory, bytes, native(stream)),
+                 device, "memory for a call");
+  }
+  static Result release(NativeStream stream, void* memory) {
+    return stream == nullptr ? runtime().hipFree(memory) : runtime().hipFreeAsync(memory, native(stream));
+  }
+  static Result allocate_pinned(void** memory, size_t bytes) {
+    constexpr unsigned portable = 1;  // hipHostMallocPortable
+    return runtime().hipHostMalloc(memory, bytes, portable);
+  }
+  static Result release_pinned(void* memory) { return runtime().hipHostFree(memory); }
+  static bool is_pinned(const void* memory) {
+    unsigned flags = 0;
+    if (runtime().hipHostGetFlags(&flags, const_cast<void*>(memory)) == 0) return true;
+    runtime().hipGetLastError();
+    return false;
+  }
+};
+using RuntimeStreams = Streams<Api>;
 
 }  // namespace
 
@@ -258,7 +171,7 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   TILEKILN_TRY(check(hip.hipModuleLaunchKernel(function, launch.grid[0], launch.grid[1], launch.grid[2], launch.threads,
                                                1, 1, 0, native(site.stream), nullptr, extra),
                      device, launch.kernel->name));
-  return end(device, site.stream, launch.kernel->name);
+  return RuntimeStreams::end(device, site.stream, launch.kernel->name);
 }
 
 }  // namespace hip
@@ -272,16 +185,16 @@ const Backend hip_backend = {"hip",
                              reinterpret_cast<NativeStream>(uintptr_t(1)),  // hip::default_stream()
                              hip::has,
                              hip::run_stage,
-                             hip::memory,
-                             hip::fill,
-                             hip::copy,
-                             hip::host,
-                             hip::wait,
-                             hip::query,
-                             hip::captured,
+                             hip::RuntimeStreams::memory,
+                             hip::RuntimeStreams::fill,
+                             hip::RuntimeStreams::copy,
+                             hip::RuntimeStreams::host,
+                             hip::RuntimeStreams::wait,
+                             hip::RuntimeStreams::query,
+                             hip::RuntimeStreams::captured,
                              hip::absent,
                              hip::processors,
-                             hip::staging,
-                             hip::is_pinned};
+                             hip::RuntimeStreams::staging,
+                             hip::RuntimeStreams::is_pinned};
 
 }  // namespace tilekiln
