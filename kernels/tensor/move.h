@@ -64,11 +64,16 @@ inline void put_move(const Array& x, const Array& y, const int* from, Move& to) 
   const bool tiles = column.y == 1 && row.x == 1 && row.length >= 4 && column.length >= 4;
   const Way way = column.x == 1 && column.y == 1 ? Way::rows : tiles ? Way::tiles : Way::scattered;
   to.way = static_cast<int>(way);
-  to.streaming = way == Way::rows && 2 * elements * bytes >= kStreamingBytes && column.length * bytes >= 1024;
-  // 64 KB a unit. A block of tiles has 64 rows, so that their lines of x and of y, pages apart, fit the TLB.
+  bool lines = whole_lines(y.data, row.y * bytes, column.length * bytes);  // of y, in whole
+  for (int i = 0; i < count; ++i) lines = lines && whole_lines(nullptr, dims[i].y * bytes, 0);
+  to.streaming = 2 * elements * bytes >= kStreamingBytes &&
+                 (way == Way::rows ? column.length * bytes >= 1024 : way == Way::tiles && lines);
+  // 64 KB a unit. A block of tiles has 64 rows, so that their lines of x and of y, pages apart, fit the TLB; where y goes around the
+  // caches it follows long pieces of 128 rows of x, measured 1.1 to 1.7 times as fast as that.
   const int64_t unit = 65536 / bytes;
-  to.column_block = way == Way::tiles ? 256 : std::min(unit, std::max<int64_t>(column.length, 1));
-  to.row_block = way == Way::tiles ? 64 : std::max<int64_t>(1, unit / to.column_block);
+  const bool tiled = way == Way::tiles;
+  to.column_block = !tiled ? std::min(unit, std::max<int64_t>(column.length, 1)) : to.streaming ? 128 : 256;
+  to.row_block = !tiled ? std::max<int64_t>(1, unit / to.column_block) : to.streaming ? 1024 : 64;
   to.planes = std::max<int64_t>(1, unit / std::max<int64_t>(1, row.length * column.length));
 }
 

@@ -54,14 +54,19 @@ TILEKILN_INLINE void stream_row(char* to, const char* from, long long n) {
 #endif
 }
 
+enum class Lines { no, kept, streamed };  // tiles of whole cache lines, and whether y goes around the caches
+
 // A block of at least N rows and N columns, by tiles of N x N. The last ones lie over those before them.
-template <class E, int N>
+template <class E, int N, Lines kLines = Lines::no>
 TILEKILN_INLINE void turn_block(const tensor::Move& a, const E* x, E* y, long long rows, long long columns) {
   for (long long r = 0; r < rows; r += N) {
     r = r <= rows - N ? r : rows - N;
     for (long long c = 0; c < columns; c += N) {
       c = c <= columns - N ? c : columns - N;
-      turn_tile<E, N>(x + r + c * a.column_x, a.column_x, y + r * a.row_y + c, a.row_y);
+      if constexpr (kLines == Lines::no)
+        turn_tile<E, N>(x + r + c * a.column_x, a.column_x, y + r * a.row_y + c, a.row_y);
+      else
+        turn_lines<E, kLines == Lines::streamed>(x + r + c * a.column_x, a.column_x, y + r * a.row_y + c, a.row_y);
     }
   }
 }
@@ -83,6 +88,9 @@ template <class E> TILEKILN_INLINE void block(const tensor::Move& a, const E* x,
   constexpr int kTile = tile_side<E>();
   if (a.way == int(tensor::Way::tiles)) {
     const long long least = rows < columns ? rows : columns;
+    constexpr int kSide = kLineSide<E>;
+    if (least >= kSide && a.streaming) return turn_block<E, kSide, Lines::streamed>(a, x, y, rows, columns);
+    if (least >= kSide) return turn_block<E, kSide, Lines::kept>(a, x, y, rows, columns);
     if (least >= kTile) return turn_block<E, kTile>(a, x, y, rows, columns);
     if constexpr (kTile > 8)
       if (least >= 8) return turn_block<E, 8>(a, x, y, rows, columns);
