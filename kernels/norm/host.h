@@ -60,19 +60,25 @@ template <class Signature, class Arrays> void put_quantised(const Arrays& in, co
                      whole_lines(to.residual_out, to.residual_out_row * element, to.columns * element);
 }
 
+// Rows in units of so many, by the engine of these. `work`: multiply-adds of the call.
+template <class Engine, class Problem>
+[[nodiscard]] tilekiln_status launch_rows_by(StageCall<Problem>& call, int64_t many, double work) {
+  const Problem& problem = call.problem;
+  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, problem);
+  const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
+  return launch_stage(call, call.choice, problem, (problem.rows + many - 1) / many, work, 0, [&](int64_t unit, void*) {
+    rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));
+  });
+}
+
 // The rows of a call, a unit those of 16,384 elements together, four of up to 8,192 where there are many (engines may take as many at
 // a time), or one longer row. `cost`: of an element, in multiply-adds.
 template <class Engine = norm::Engine, class Problem>
 [[nodiscard]] tilekiln_status launch_rows(StageCall<Problem>& call, double cost = 16) {
   const Problem& problem = call.problem;
-  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, problem);
-  const auto rows = static_cast<const Engine*>(call.choice.engine)->rows[problem.dtype];
   const bool four = problem.columns > 4096 && problem.columns <= 8192 && problem.rows >= 16;
-  const int64_t many = four ? 4 : std::max(1, 16384 / problem.columns), units = (problem.rows + many - 1) / many;
-  const double work = cost * static_cast<double>(problem.rows) * problem.columns;
-  return launch_stage(call, call.choice, problem, units, work, 0, [&](int64_t unit, void*) {
-    rows(problem, unit * many, std::min<int64_t>(problem.rows, (unit + 1) * many));
-  });
+  return launch_rows_by<Engine>(call, four ? 4 : std::max(1, 16384 / problem.columns),
+                                cost * static_cast<double>(problem.rows) * problem.columns);
 }
 
 }  // namespace tilekiln::norm

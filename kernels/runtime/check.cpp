@@ -175,7 +175,7 @@ tilekiln_status find_dims(const char* name, const tilekiln_dims& dims, int ndim,
   for (int i = 0; i < dims.count; ++i) {
     const int32_t said = dims.dim[i];
     if (said < -ndim || said >= ndim) {
-      return fail_argument(name, "dimension %d was %d, must be from %d to %d, of the %d of the array", i, said, -ndim,
+      return fail_argument(name, "number %d was %d, must be from %d to %d: the array has %d dimensions", i, said, -ndim,
                            ndim - 1, ndim);
     }
     dim[i] = said < 0 ? said + ndim : said;

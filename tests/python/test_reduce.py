@@ -139,7 +139,7 @@ def test_threads_and_streams_give_the_same_bits(lib: tk.Library, threads: int) -
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"axes": 3}, "axes: dimension 0 was 3, must be from -3 to 2, of the 3 of the array"),
+    ({"axes": 3}, "axes: number 0 was 3, must be from -3 to 2: the array has 3 dimensions"),
     ({"axes": (0, -3)}, "axes: had dimension 0 twice, must have each once"),
     ({"operation": "prod"}, "operation: was 'prod', must be 'sum', 'mean', 'max' or 'min'"),
     ({"axes": 1, "y": np.zeros(2, "f")}, "y: shape was (2), must be (2, 4)"),

@@ -46,12 +46,14 @@ def _routed(tokens: int, experts: int, topk: int) -> Make:
     def make(library: tk.Library, dtype: torch.dtype, threads: int) -> Case:
         x = torch.randn(tokens, experts).to(dtype)
         weights, indices = library.topk_softmax(x, topk=topk)
-        more = {"weights": weights, "indices": indices, "topk": topk, "num_threads": threads}
+
+        def ours() -> None:
+            library.topk_softmax(x, weights=weights, indices=indices, topk=topk, num_threads=threads)
 
         def peer(x: Tensor) -> Any:
             return torch.topk(torch.softmax(x, -1, dtype=torch.float32), topk)
 
-        return Case(lambda: library.topk_softmax(x, **more), peer, (x,), (weights, indices))
+        return Case(ours, peer, (x,), (weights, indices))
 
     return make
 

@@ -60,6 +60,24 @@ template <class T, class To> TILEKILN_INLINE void narrow_two(To* p, Two x, int l
   __builtin_memcpy(p, row, left * sizeof(To));
 }
 
+// The even elements of kTwo, and the odd ones, whatever the type; of the first `left` >= 1.
+template <class T> TILEKILN_INLINE Two widen_pairs(const T* p, int left) {
+  if constexpr (kEvenOdd<T>) return widen_two<T>(p, left);
+  const Two in_order = widen_two<T>(p, left);
+  float wide[kTwo];
+  store_unaligned(wide, in_order.a), store_unaligned(wide + kLanes, in_order.b);
+  Two of;
+  even_odd(wide, of.a, of.b);
+  return of;
+}
+template <class T> TILEKILN_INLINE void narrow_pairs(T* p, Two of, int left) {
+  if constexpr (kEvenOdd<T>) return narrow_two<T>(p, of, left);
+  float even[kLanes], odd[kLanes], wide[kTwo];
+  store_unaligned(even, of.a), store_unaligned(odd, of.b);
+  for (int k = 0; k < kLanes; ++k) wide[2 * k] = even[k], wide[2 * k + 1] = odd[k];
+  narrow_two<T>(p, {load_unaligned(wide), load_unaligned(wide + kLanes)}, left);
+}
+
 TILEKILN_INLINE lane_bits first_lanes(int n) {
   return lane_bits(n >= kLanes ? (1u << kLanes) - 1 : n <= 0 ? 0 : (1u << n) - 1);
 }

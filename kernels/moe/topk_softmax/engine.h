@@ -13,7 +13,7 @@ struct TopkSoftmax {
   int experts, topk, dtype, renormalise;
 };
 
-// rows[dtype] computes the rows [first, last); scratch holds 2 numbers an expert, in whole vectors.
+// rows[dtype] computes the rows [first, last); scratch holds 3 numbers an expert, in 64 at a time.
 struct TopkSoftmaxEngine { void (*rows[3])(const TopkSoftmax&, long long first, long long last, float* scratch); };
 
 }  // namespace tilekiln::moe

@@ -33,7 +33,7 @@ tilekiln_status launch(StageCall<moe::TopkSoftmax>& call) {
   const moe::TopkSoftmax& to = call.problem;
   if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
   const int64_t many = std::max(1, 4096 / to.experts), units = (to.rows + many - 1) / many;
-  const uint64_t scratch = 2 * ((static_cast<uint64_t>(to.experts) + 63) / 64 * 64) * sizeof(float);
+  const uint64_t scratch = 3 * ((static_cast<uint64_t>(to.experts) + 63) / 64 * 64) * sizeof(float);
   // Measured: 1,024 rows of 128 experts, 8 of them chosen, take 310 us.
   const double work = static_cast<double>(to.rows) * to.experts * (32 + 16.0 * to.topk);
   const auto rows = static_cast<const moe::TopkSoftmaxEngine*>(call.choice.engine)->rows[to.dtype];

@@ -38,14 +38,10 @@ void fill(const Args& args, Call& call) {
 }
 
 tilekiln_status launch(StageCall<norm::Rotary>& call) {
-  const norm::Rotary& to = call.problem;
-  if (__builtin_expect(!call.backend->takes_units, 0)) return launch_kernel(call, call.choice, to);
-  const int64_t row = std::max<int64_t>(1, int64_t(to.heads) * to.columns);
-  const int64_t many = std::max<int64_t>(1, 16384 / row), units = (to.rows + many - 1) / many;
-  const auto rows = static_cast<const norm::RotaryEngine*>(call.choice.engine)->rows[to.dtype];
-  return launch_stage(
-      call, call.choice, to, units, 12.0 * static_cast<double>(to.rows) * static_cast<double>(row), 0,
-      [&](int64_t unit, void*) { rows(to, unit * many, std::min<int64_t>(to.rows, (unit + 1) * many)); });
+  const int64_t row = std::max<int64_t>(1, int64_t(call.problem.heads) * call.problem.columns);
+  return norm::launch_rows_by<norm::RotaryEngine>(
+      call, std::max<int64_t>(1, 16384 / row),
+      12.0 * static_cast<double>(call.problem.rows) * static_cast<double>(row));
 }
 
 }  // namespace tilekiln::op::rotary

@@ -107,6 +107,44 @@ template <class T, tensor::Reduction kDo> void row(const tensor::Reduce& a, long
   narrow_some((T*)a.y + at.y, broadcast(result), 1);
 }
 
+// Sums of short rows whose outputs are of one dimension, kLanes rows at a time: their lanes are added across all of them at once.
+constexpr int kShort = 768;  // elements: no lane of any target takes more than kFlush
+template <class T> void short_sums(const tensor::Reduce& a, long long first, long long last) {
+  const T* x = (const T*)a.x + first * a.kept_x[0];
+  T* y = (T*)a.y + first * a.kept_y[0];
+  const int length = int(a.length);
+  for (long long left = last - first; left > 0; left -= kLanes, y += kLanes * a.kept_y[0]) {
+    vf rows[kLanes];
+    for (int r = 0; r < kLanes; ++r) {
+      rows[r] = zero();
+      if (r >= left) continue;
+      Two part[2] = {both_of(zero()), both_of(zero())};
+      int j = 0;
+      for (; j <= length - 2 * kTwo; j += 2 * kTwo)
+        TILEKILN_UNROLL(2) for (int i = 0; i < 2; ++i) part[i] = add(part[i], widen_two<T>(x + j + i * kTwo));
+      for (; j <= length - kLanes; j += kLanes) part[0].a = add(part[0].a, widen(x + j));
+      // The rest by the row's last vector, without what has been added.
+      if (const int rest = length - j; rest > 0 && j > 0)
+        part[1].a = add(part[1].a, keep_if(lane_bits(~0u << (kLanes - rest)), widen(x + length - kLanes)));
+      else if (rest > 0 && a.kept_x[0] == length && (left - r) * length >= kLanes)  // other rows follow
+        part[1].a = keep_if(lane_bits((1u << rest) - 1), widen(x));
+      else if (rest > 0)
+        part[1].a = widen_some(x, rest);
+      const Two both = add(part[0], part[1]);
+      rows[r] = add(both.a, both.b);
+      x += a.kept_x[0];
+    }
+    alignas(64) float sums[kLanes];
+    store(sums, totals(rows));
+    for (float& one : sums) one = float(double(one) * a.scale);
+    if (a.kept_y[0] == 1) {
+      narrow_some(y, load(sums), int(left < kLanes ? left : kLanes));
+      continue;
+    }
+    for (int r = 0; r < kLanes && r < left; ++r) narrow_some(y + r * a.kept_y[0], broadcast(sums[r]), 1);
+  }
+}
+
 // Rows that are taken together into what a column has so far, one after the other: 1.1 to 1.4 times as fast as four. Rows whole pages
 // apart lie in the same lines of L1, which has room for twelve.
 constexpr int kTogether = 8;
@@ -188,9 +226,13 @@ template <class T> void reduce(const tensor::Reduce& a, long long first, long lo
     for (long long unit = first; unit < last; ++unit)
       a.way == int(tensor::ReduceWay::rows) ? row_of(a, unit, places) : columns_of(a, unit, places);
   };
+  const bool rows_of_one =
+      a.way == int(tensor::ReduceWay::rows) && a.step == 1 && a.kept[0] == a.outputs && reduced_places(a) == 1;
   switch (tensor::Reduction(a.operation)) {
     case tensor::Reduction::sum:
-    case tensor::Reduction::mean: return each(row<T, tensor::Reduction::sum>, columns<T, tensor::Reduction::sum>);
+    case tensor::Reduction::mean:
+      if (rows_of_one && a.length <= kShort) return short_sums<T>(a, first, last);
+      return each(row<T, tensor::Reduction::sum>, columns<T, tensor::Reduction::sum>);
     case tensor::Reduction::max: return each(row<T, tensor::Reduction::max>, columns<T, tensor::Reduction::max>);
     case tensor::Reduction::min: return each(row<T, tensor::Reduction::min>, columns<T, tensor::Reduction::min>);
   }

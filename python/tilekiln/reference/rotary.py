@@ -32,27 +32,19 @@ def rotary(
     x (batch, seqlen, nheads, headdim), cos, sin (table rows, rotary_dim / 2); the other arguments are the operator's.
     """
     half = cos.shape[1]
-    y = x.astype(np.float64)
-    error = np.zeros_like(y)
-    at = np.broadcast_to(np.arange(x.shape[1]), x.shape[:2]) if positions is None else positions.astype(np.int64)
-    at = at + start
-    inside = (at >= 0) & (at < len(cos))
-    rows_ = np.where(inside, at, 0)
-    if len(cos) == 0:
-        return y, error
-    c, s = (table.astype(np.float64)[rows_][:, :, None] for table in (cos, sin))
+    y, error = x.astype(np.float64), np.zeros(x.shape)
+    tokens = np.arange(x.shape[1]) if positions is None else positions.astype(np.int64)
+    at = np.broadcast_to(tokens + start, x.shape[:2])
+    there = (at >= 0) & (at < len(cos))
+    c, s = (table.astype(np.float64)[at[there]][:, None] for table in (cos, sin))
     s = -s if conjugate else s
-    first, second = (
-        (slice(0, 2 * half, 2), slice(1, 2 * half, 2)) if interleaved else (slice(0, half), slice(half, 2 * half))
-    )
-    a, b = y[..., first].copy(), y[..., second].copy()
-    there = inside[:, :, None, None]
-    for place, value, size in (
-        (first, a * c - b * s, np.abs(a * c) + np.abs(b * s)),
-        (second, a * s + b * c, np.abs(a * s) + np.abs(b * c)),
-    ):
-        y[..., place] = np.where(there, value, y[..., place])
-        error[..., place] = np.where(there, 3 * rows.FP32 * size, 0)
+    first, second = (slice(0, half), slice(half, 2 * half))
+    if interleaved:
+        first, second = (slice(0, 2 * half, 2), slice(1, 2 * half, 2))
+    a, b = y[there, :, first], y[there, :, second]
+    for place, turned, one, other in ((first, a * c - b * s, a * c, b * s), (second, a * s + b * c, a * s, b * c)):
+        y[there, :, place] = turned
+        error[there, :, place] = 3 * rows.FP32 * (np.abs(one) + np.abs(other))
     return y, error
 
 

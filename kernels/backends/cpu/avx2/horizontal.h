@@ -28,6 +28,9 @@ TILEKILN_INLINE float highest(vf a) {  // a NaN may be lost
 TILEKILN_INLINE bool any_above(vf a, vf b) {  // a NaN is
   return _mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_NLE_UQ)) != 0;
 }
+TILEKILN_INLINE lane_bits equal(vf a, vf b) {
+  return lane_bits(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_EQ_OQ)));
+}
 TILEKILN_INLINE float total(vf a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));

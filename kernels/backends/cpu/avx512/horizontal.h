@@ -9,6 +9,7 @@ constexpr int kRowAccumulators = 16;  // of a product along rows: half of the re
 
 TILEKILN_INLINE float highest(vf a) { return _mm512_reduce_max_ps(a.v); }  // a NaN may be lost
 TILEKILN_INLINE bool any_above(vf a, vf b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_NLE_UQ) != 0; }  // a NaN is
+TILEKILN_INLINE lane_bits equal(vf a, vf b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 TILEKILN_INLINE float total(vf a) { return _mm512_reduce_add_ps(a.v); }
 
 // 16 registers -> lane i is the sum over the lanes of r[i]. Clobbers r.

@@ -29,6 +29,11 @@ TILEKILN_INLINE float highest(vf a) {  // a NaN may be lost
 TILEKILN_INLINE bool any_above(vf a, vf b) {  // a NaN is
   return !(a.v[0] <= b.v[0] && a.v[1] <= b.v[1] && a.v[2] <= b.v[2] && a.v[3] <= b.v[3]);
 }
+TILEKILN_INLINE lane_bits equal(vf a, vf b) {
+  lane_bits bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= lane_bits((a.v[i] == b.v[i]) << i);
+  return bits;
+}
 TILEKILN_INLINE float total(vf a) { return (a.v[0] + a.v[1]) + (a.v[2] + a.v[3]); }
 
 // 8 bf16: the even ones and the odd ones.

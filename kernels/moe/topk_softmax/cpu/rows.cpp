@@ -8,32 +8,28 @@ namespace {
 
 constexpr float kLowest = -3.40282347e38f;
 
-// The next number below a finite one.
-TILEKILN_INLINE float below(float x) {
-  int bits;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  bits = x > 0 ? bits - 1 : x < 0 ? bits + 1 : int(0x80000001);
-  __builtin_memcpy(&x, &bits, sizeof bits);
-  return x;
-}
-
-// Takes the first of the largest of `count` keys, which end with -inf up to a whole vector, and puts -inf in its place.
-TILEKILN_INLINE int take_highest(float* keys, int count) {
-  vf top[4];
-  for (vf& one : top) one = broadcast(-__builtin_inff());
-  vectors(count, [&](int j, int i, int) __attribute__((always_inline)) { top[i] = max(top[i], load(keys + j)); });
-  const float highest_key = highest(max(max(top[0], top[1]), max(top[2], top[3])));
-  const vf under = broadcast(below(highest_key));
-  int j = 0;
-  while (j + kLanes < count && !any_above(load(keys + j), under)) j += kLanes;
-  while (keys[j] != highest_key) ++j;
-  keys[j] = -__builtin_inff();
-  return j;
+// Takes the first of the largest keys, and puts -inf in its place. tops: the highest key of each of so many vectors of them, which end
+// with -inf up to a whole vector.
+TILEKILN_INLINE int take_highest(float* keys, float* tops, int vectors) {
+  vf top = load(tops);
+  for (int i = kLanes; i < vectors; i += kLanes) top = max(top, load(tops + i));
+  const vf sought = broadcast(highest(top)), lowest = broadcast(-__builtin_inff());
+  int group = 0;
+  while (!equal(load(tops + group), sought)) group += kLanes;
+  const int vector = __builtin_ctz(equal(load(tops + group), sought));
+  float* const found = keys + (group + vector) * kLanes;
+  const int lane = __builtin_ctz(equal(load(found), sought));
+  const vf rest = select(lane_bits(1u << lane), lowest, load(found));
+  store(found, rest);
+  store(tops + group, select(lane_bits(1u << vector), broadcast(highest(rest)), load(tops + group)));
+  return (group + vector) * kLanes + lane;
 }
 
 template <class T> void rows(const moe::TopkSoftmax& a, long long first, long long last, float* scratch) {
-  float *keys = scratch, *exponentials = scratch + (a.experts + 63) / 64 * 64;
+  const int whole = (a.experts + 63) / 64 * 64, vectors_of_keys = (a.experts + kLanes - 1) / kLanes;
+  float *keys = scratch, *exponentials = scratch + whole, *tops = scratch + 2 * whole;
   const vf lowest = broadcast(-__builtin_inff()), log2e = broadcast(1.44269504f);
+  for (int i = 0; i < vectors_of_keys; i += kLanes) store(tops + i, lowest);
   for (long long m = first; m < last; ++m) {
     const T* x = (const T*)a.x + m * a.x_row;
     float* weights = a.weights + m * a.weights_row;
@@ -44,8 +40,10 @@ template <class T> void rows(const moe::TopkSoftmax& a, long long first, long lo
       const vf here = left >= kLanes ? v : select(lane_bits((1u << left) - 1), v, lowest);
       top = max(top, here);
       store(exponentials + j, here);
-      const vf key = max(broadcast(kLowest), v);
-      store(keys + j, left >= kLanes ? key : select(lane_bits((1u << left) - 1), key, lowest));
+      const vf above = max(broadcast(kLowest), v);
+      const vf key = left >= kLanes ? above : select(lane_bits((1u << left) - 1), above, lowest);
+      store(keys + j, key);
+      tops[j / kLanes] = highest(key);
     });
     // A NaN may be lost here, not in the sum. +inf, or -inf alone: the difference is NaN.
     const vf maximum = broadcast(highest(top));
@@ -57,7 +55,7 @@ template <class T> void rows(const moe::TopkSoftmax& a, long long first, long lo
     const float all = total(add(add(sum[0], sum[1]), add(sum[2], sum[3])));
     float chosen = 0;
     for (int i = 0; i < a.topk; ++i) {
-      indices[i] = all == all ? take_highest(keys, a.experts) : i;
+      indices[i] = all == all ? take_highest(keys, tops, vectors_of_keys) : i;
       weights[i] = all == all ? exponentials[indices[i]] : all;
       chosen += weights[i];
     }
