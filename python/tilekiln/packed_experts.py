@@ -161,11 +161,14 @@ def experts(
 
 def _joined(of_experts: list[list[Any]], name: str) -> Any:
     """What experts have under a name, the parts of each one after the other, as one array."""
+    from ._memory import zeros_like
+
     arrays = [[getattr(part, name) for part in parts] for parts in of_experts]
-    if _is_torch(arrays[0][0]):
-        import torch
-
-        return torch.stack([torch.cat(parts) for parts in arrays])
-    import numpy as np
-
-    return np.stack([np.concatenate(parts) for parts in arrays])
+    first = arrays[0][0]
+    made = zeros_like(first, (len(arrays), sum(len(part) for part in arrays[0]), *first.shape[1:]))
+    for to, parts in zip(made, arrays, strict=True):
+        at = 0
+        for part in parts:
+            to[at : at + len(part)] = part
+            at += len(part)
+    return made

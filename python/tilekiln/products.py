@@ -130,6 +130,8 @@ class PackedWeight:
 
     def __init__(self, weight: Array) -> None:
         """Pack. Raises ArgumentError for anything but two or three dimensions of fp32, fp16 or bf16."""
+        from ._memory import zeros_like
+
         if _array("weight", weight).ndim not in (2, 3):
             raise ArgumentError(f"weight: had {weight.ndim} dimensions, must have 2, (n, k), or 3, (groups, n, k)")
         dtype = _dtype(weight)
@@ -139,12 +141,13 @@ class PackedWeight:
         self.n, self.k = (int(length) for length in weight.shape[-2:])
         panels, words = -(-self.n // LANES), -(-self.k // word)
         whole = _padded(weight, panels * LANES, words * word)
-        self.panels: Any = _swapped(whole.reshape(*weight.shape[:-2], panels, LANES, words, word))
+        self.panels: Any = zeros_like(whole, (*weight.shape[:-2], panels, words, LANES, word))
+        self.panels[...] = whole.reshape(*weight.shape[:-2], panels, LANES, words, word).swapaxes(-3, -2)
 
     def unpack(self) -> Any:
         """The weight (n, k) or (groups, n, k), a new array."""
         *groups, panels, words, _, word = self.panels.shape
-        whole = _swapped(self.panels).reshape(*groups, panels * LANES, words * word)
+        whole = self.panels.swapaxes(-3, -2).reshape(*groups, panels * LANES, words * word)
         return _padded(whole[..., : self.n, : self.k], self.n, self.k)
 
     def __repr__(self) -> str:
@@ -191,12 +194,3 @@ def _padded(matrix: Any, rows: int, columns: int) -> Any:
     made = np.zeros(shape, matrix.dtype)
     made[..., : matrix.shape[-2], : matrix.shape[-1]] = matrix
     return made
-
-
-def _swapped(array: Any) -> Any:
-    """A contiguous copy with the third and second from the last dimension exchanged."""
-    if _is_torch(array):
-        return array.transpose(-3, -2).contiguous()
-    import numpy as np
-
-    return np.ascontiguousarray(array.swapaxes(-3, -2))

@@ -76,6 +76,8 @@ class QuantisedWeight:
     def _pack(self, like: Any, values: Any, scale: Any, kind: str, group: int) -> None:
         import numpy as np
 
+        from ._memory import aligned_copy
+
         self.n, self.k = (int(length) for length in values.shape)
         self.kind, self.group = kind, group
         panels, (numbers, size) = -(-self.n // LANES), WORD[kind]
@@ -89,10 +91,9 @@ class QuantisedWeight:
             packed = raised[..., :size] | raised[..., size:] << 4
         factors = np.zeros((panels * LANES, scale.shape[1]), np.float32)
         factors[: self.n] = scale
-        self.panels: Any = _like(like, np.ascontiguousarray(packed))
-        self.scale: Any = _like(
-            like, np.ascontiguousarray(factors.reshape(panels, LANES, scale.shape[1]).transpose(0, 2, 1))
-        )
+        factors = factors.reshape(panels, LANES, scale.shape[1]).transpose(0, 2, 1)
+        self.panels: Any = _like(like, aligned_copy(packed))
+        self.scale: Any = _like(like, aligned_copy(factors))
 
     def dequantised(self) -> Any:
         """The weight (n, k) that the kernels multiply by, fp32: values times factors."""

@@ -488,19 +488,23 @@ def test_cast_after_it_was_optimized(weights: str | None) -> None:
 
 
 def test_large_weights_lie_in_huge_pages() -> None:
-    """Aligned to them, of exactly its size, alive as long as a view of it is."""
+    """Those of a layer, and of layers that are joined."""
+    from tilekiln._memory import HUGE_PAGE
     from tilekiln.torch import Linear
-    from tilekiln.torch.packed import HUGE_PAGE, in_huge_pages
+    from tilekiln.torch.joined import Joined
 
-    weight = torch.nn.Linear(1024, 1100).eval()
-    packed = Linear(weight)
-    assert packed.panels.data_ptr() % HUGE_PAGE == 0
-    assert packed.panels.untyped_storage().nbytes() == packed.panels.nbytes
-    assert torch.equal(packed.weight, weight.weight)
-    last = in_huge_pages(torch.arange(1 << 20))[-1:]
-    assert last.item() == (1 << 20) - 1
-    small = torch.ones(3)
-    assert in_huge_pages(small) is small
+    class Two(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.k, self.v = (Linear(torch.nn.Linear(1024, rows).eval()) for rows in (576, 1088))
+
+    two: Any = Two()
+    assert two.v.panels.data_ptr() % HUGE_PAGE == 0
+    before = two.k.weight, two.v.weight
+    joined: Any = Joined(two, ("k", "v"))
+    assert joined.panels.data_ptr() % HUGE_PAGE == 0
+    assert torch.equal(two.k.weight, before[0])
+    assert torch.equal(two.v.weight, before[1])
 
 
 def test_bad_input() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._memory import zeros_like
 from ..operators import _call
 from ..quantised_weight import LANES
-from .packed import Linear, in_huge_pages
+from .packed import Linear
 
 PARTS = ("panels", "scale", "padded_bias")
 
@@ -42,8 +43,8 @@ class Joined:
             if getattr(layers[0], part) is None:
                 continue
             tensors = [getattr(one, part) for one in layers]
-            whole = torch.cat(tensors)
-            whole = in_huge_pages(whole)
+            rows = sum(len(tensor) for tensor in tensors)
+            whole = torch.cat(tensors, out=zeros_like(tensors[0], (rows, *tensors[0].shape[1:])))
             for one, view in zip(layers, whole.split([len(tensor) for tensor in tensors]), strict=True):
                 setattr(one, part, view)
             setattr(self, part, whole)

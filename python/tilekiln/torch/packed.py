@@ -7,7 +7,6 @@ and are saved as before. Quantised weights are in the state dict as they are pac
 from __future__ import annotations
 
 import abc
-import mmap
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -56,24 +55,6 @@ class _Product(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
         return dy @ ctx.linear.weight, None
-
-
-HUGE_PAGE = 1 << 21
-
-
-def in_huge_pages(tensor: Tensor) -> Tensor:
-    """A copy of a large tensor in memory that asks Linux for huge pages, else the tensor itself.
-
-    A core reads weights from memory 8 to 11 % faster so: its prefetchers stop at the end of a page. PyTorch's own
-    allocations have pages of 4 KB where the kernel is set to "madvise", which is the default of most distributions.
-    """
-    if tensor.device.type != "cpu" or tensor.nbytes < HUGE_PAGE or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return tensor
-    memory = mmap.mmap(-1, tensor.nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    start = -torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % HUGE_PAGE
-    copy = torch.frombuffer(memory, dtype=torch.uint8, count=tensor.nbytes, offset=start)
-    return copy.view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 class _Packed(torch.nn.Module, abc.ABC):
@@ -151,12 +132,12 @@ class Linear(_Packed):
 
     def _pack(self, weight: Any) -> None:
         if self.weights is None:
-            self.panels = in_huge_pages(PackedWeight(weight).panels)
+            self.panels = PackedWeight(weight).panels
         else:
             quantised = weight
             if not isinstance(weight, QuantisedWeight):
                 quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
-            self.panels, self.scale = in_huge_pages(quantised.panels), in_huge_pages(quantised.scale)
+            self.panels, self.scale = quantised.panels, quantised.scale
         self._pad_bias()
 
     def _pad_bias(self) -> None:
@@ -266,7 +247,7 @@ class Experts(_Packed):
 
     def _pack(self, gate_up: Tensor, down: Tensor) -> None:
         packed = PackedExperts(gate_up, down, bits=BITS[self.weights] if self.weights else None)
-        self.gate_up, self.down, self.group = in_huge_pages(packed.gate_up), in_huge_pages(packed.down), packed.group
+        self.gate_up, self.down, self.group = packed.gate_up, packed.down, packed.group
         self.gate_up_scale, self.down_scale = packed.gate_up_scale, packed.down_scale
 
     def put_biases(self, gate_up: Tensor, down: Tensor) -> None:
