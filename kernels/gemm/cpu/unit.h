@@ -38,8 +38,9 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
   const int tile_rows = ((unit_rows + tiles - 1) / tiles + kRows - 1) / kRows * kRows;
   const bool stored = p.b_panels && s.stored && !p.a_columns && unit_rows <= 2 * kStoredRows;
   const bool ready = p.b_panels && (!s.b_panels || stored);
-  const int block_rows = stored ? kStoredRows : kRows;
   const bool streamed = ready && !stored && unit_rows > 1 && unit_rows <= kStreamBlocks * kRows;
+  const bool tall = streamed && !p.a_columns && unit_rows > kRows && unit_rows <= kTallRows;
+  const int block_rows = stored ? kStoredRows : tall ? kTallRows : kRows;
   const i64 usual_words = tiles > 1 ? kTileWords : streamed ? kStreamWords : ready ? kReadyWords : kLoneWords;
   const i64 most_words = p.tile_k ? least<i64>(p.tile_k, usual_words) : usual_words;
   // B's full panels as they lie: for few rows, or where all of B is near and, for many, its rows begin with lines.
@@ -65,14 +66,18 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
     else
       s.b_lanes(to, b + (k0 * p.ldb + n) * s.bytes, p.ldb, lanes, k1 - k0);
   };
+  // Of panels that are read once nothing need stay in L1, and memory gives a panel soonest from one end to the other.
+  const bool as_it_lies = p.a_words || (!p.a_columns && s.a_in_place && p.k % W == 0);
+  const bool once = ready && (unit_rows <= block_rows || streamed) && (stored || as_it_lies);
+  const i64 chunk_words = once && as_it_lies ? words_of(p.k) : kChunkWords;
   // With more than one chunk, sums of a group's tiles wait for the next; with one they are those of one tile.
-  const bool waiting = p.k > i64(kChunkWords) * W;
+  const bool waiting = p.k > chunk_words * W;
   const int group_rows = waiting ? kGroupRows / tile_rows * tile_rows : unit_rows;
   for (int g0 = u.m0; g0 < u.m1; g0 += group_rows) {
     const int g1 = least(u.m1, g0 + group_rows);
     i64 chunk = 0;
     do {
-      const i64 chunk_end = least<i64>(p.k, chunk + kChunkWords * W);
+      const i64 chunk_end = least<i64>(p.k, chunk + chunk_words * W);
       const i64 panel = words_of(chunk_end - chunk) * kPanel;
       // Whether whole panels are packed by the first block of rows that meets them: it is a whole one.
       const int top = least(g1 - g0, tile_rows);
@@ -87,11 +92,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
 #if TILEKILN_QUADS
         if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
 #endif
-        // Of panels that are read once nothing need stay in L1.
-        const bool once =
-            stored ? m1 - m0 <= kStoredRows : ready && m1 - m0 <= kRows && !p.a_columns && s.a_in_place && p.k % W == 0;
         const i64 copy_row = once ? kChunkWords + 16 : kCopyRow;
-        const i64 tile_words = once ? kChunkWords : most_words;
+        const i64 tile_words = once ? chunk_words : most_words;
         i64 k0 = chunk;
         do {
           const i64 k1 = least<i64>(chunk_end, k0 + tile_words * W);
@@ -198,6 +200,8 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                   s.fresh(o);
                 else if (of_half && rows == narrow_rows)
                   quarter ? quarter_product<Compute>(o) : half_product<Compute>(o);
+                else if (rows > kRows)
+                  tall_product<Compute>(o, rows);
                 else if (rows == kRows)
                   block_product<Compute, kRows, kBlockVectors>(o);
                 else
