@@ -77,24 +77,19 @@ TILEKILN_DEVICE void store_vector(void* to, uint4 vector, int bytes, bool wide) 
 
 // A vector, or zeros where it is not `there`: by a predicate, since loads at branches are waited for one after the other. `load_vector_once` leaves L1
 // to vectors that are read again.
-TILEKILN_DEVICE uint4 load_vector_if(bool there, const void* from) {
-  uint4 v;
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
-      "@p ld.global.v4.b32 {%0, %1, %2, %3}, [%4];}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"(int(there)));
-  return v;
-}
-TILEKILN_DEVICE uint4 load_vector_once(bool there, const void* from) {
-  uint4 v;
-  asm volatile(
-      "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; "
-      "@p ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
-      : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(from), "r"(int(there)));
-  return v;
-}
+#define TILEKILN_LOAD_IF(name, hint)                                                                            \
+  TILEKILN_DEVICE uint4 name(bool there, const void* from) {                                                    \
+    uint4 v;                                                                                                    \
+    asm volatile(                                                                                               \
+        "{.reg .pred p; setp.ne.b32 p, %5, 0; mov.b32 %0, 0; mov.b32 %1, 0; mov.b32 %2, 0; mov.b32 %3, 0; @p "  \
+        "ld.global" hint ".v4.b32 {%0, %1, %2, %3}, [%4];}"                                                     \
+        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)                                                        \
+        : "l"(from), "r"(int(there)));                                                                          \
+    return v;                                                                                                   \
+  }
+TILEKILN_LOAD_IF(load_vector_if, "")
+TILEKILN_LOAD_IF(load_vector_once, ".L1::no_allocate")
+#undef TILEKILN_LOAD_IF
 
 // Vectors of shared memory by address.
 TILEKILN_DEVICE void store_shared(uint32_t to, uint4 v) {

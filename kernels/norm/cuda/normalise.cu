@@ -11,25 +11,108 @@ namespace tilekiln::cuda::norm {
 
 using Problem = tilekiln::norm::Problem;
 
-// Sums over a row: of squares, and of layernorm2d those of deviations from the mean as fp32 has it, which becomes what that is off.
-struct Moments { float squares = 0, off = 0; };
+struct Shared {
+  float4 moments[32];
+  float most[32];
+};
 
-// 1 / rms or 1 / standard deviation, whose squares are less by that of `off`.
-TILEKILN_DEVICE float inverse_of(const Problem& a, const Team& team, Moments& of, float (&shared)[4][32]) {
-  const auto plus = [](float one, float other) { return one + other; };
-  const float by = float(a.columns);
-  if (NORM == 1) {
-    join_both(team, of.squares, of.off, reinterpret_cast<float (&)[2][32]>(shared[1]), plus, plus);
-    of.off /= by;
-  } else {
-    of.squares = joined(team, of.squares, shared[1], plus);
+// Of a row: mean + off is its mean, closer than fp32 has it, inverse 1 / rms or 1 / standard deviation.
+struct Statistics { float mean = 0, off = 0, inverse = 1; };
+
+// A vector of a row, normalised; those of gamma and beta are at its columns.
+TILEKILN_DEVICE void normalise_vector(const Problem& a, const Statistics& of, uint4 vector, uint4 gamma, uint4 beta,
+                                      float (&v)[kWide]) {
+  widen(vector, v);
+  if constexpr (NORM == 0) return;
+  float by[kWide], shift[kWide];
+  widen(gamma, by), widen(beta, shift);
+  if (NORM == 2 && a.rounding) {
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) v[e] = rounded(v[e] * of.inverse) * by[e];
+    return;
   }
-  const float variance = of.squares / by;
-  return 1 / sqrtf((NORM == 1 ? larger_or_nan(fmaf(-of.off, of.off, variance), 0.f) : variance) + a.epsilon);
+  const float less = of.off * of.inverse;
+#pragma unroll
+  for (int e = 0; e < kWide; ++e)
+    v[e] = NORM == 1 ? fmaf(fmaf(v[e] - of.mean, of.inverse, -less), by[e], shift[e]) : v[e] * of.inverse * by[e];
+}
+
+// Sums of a warp's columns, of deviations from `mean`, which is about theirs: of squares, and of themselves.
+struct Moments { float count, mean, off, squares; };
+
+TILEKILN_DEVICE float over_warp(float v, int lanes = 32) {
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) {
+    if (i < lanes) v += __shfl_xor_sync(~0u, v, i);
+  }
+  return v;
+}
+
+// Of all warps of a team, whose columns are `count` each: their deviations are taken together from the first warp's mean, and none is lost in a
+// difference of large sums.
+TILEKILN_DEVICE Statistics joined_moments(const Problem& a, const Team& team, Moments of, float4* shared) {
+  const float by = 1 / float(a.columns);
+  of.squares = over_warp(of.squares), of.off = over_warp(of.off);
+  if (!team.warp) {
+    const int warps = blockDim.x / 32;
+    if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = make_float4(of.count, of.mean, of.off, of.squares);
+    __syncthreads();
+    const float4 one = shared[threadIdx.x & 31 & (warps - 1)];                          // warps are a power of two
+    const float first = shared[0].y, own = one.x > 0 ? __fdividef(one.z, one.x) : 0.f;  // the mean less one.y
+    const float apart = one.y - first + own;
+    of.mean = first, of.off = over_warp(one.x * apart, warps);
+    const float from = apart - of.off * by;
+    of.squares = over_warp(fmaf(-own, one.z, one.w) + one.x * from * from, warps);
+    of.off *= by;
+  } else {
+    of.off *= by;
+    of.squares = fmaf(-of.off * of.off, float(a.columns), of.squares);
+  }
+  return {of.mean, of.off, 1 / sqrtf(larger_or_nan(of.squares, 0.f) * by + a.epsilon)};
+}
+TILEKILN_DEVICE float inverse_of(const Problem& a, float squares) {
+  return 1 / sqrtf(squares / float(a.columns) + a.epsilon);
+}
+
+TILEKILN_DEVICE void put_statistics(const Problem& a, const Team& team, long long m, const Statistics& of) {
+  if (team.lane != 0) return;
+  if (NORM == 1 && a.mean) a.mean[m] = of.mean + of.off;
+  if (NORM != 0 && a.inverse) a.inverse[m] = of.inverse;
+}
+
+// `pass(f)`: f(vector, elements of it that are there), of each vector of a thread; `kPartly`: some have not all, else all or none.
+template <bool kPartly, class Pass>
+TILEKILN_DEVICE Statistics statistics_of(const Problem& a, const Team& team, float4* shared, Pass&& pass) {
+  if constexpr (NORM == 0) return {};
+  Moments of = {};
+  if constexpr (NORM == 1) {
+    pass([&](uint4 vector, int count) __attribute__((always_inline)) {
+      float v[kWide];
+      widen(vector, v);  // 0 where there is no element
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) of.mean += v[e];
+      of.count += float(count);
+    });
+    of.count = over_warp(of.count), of.mean = over_warp(of.mean);
+    of.mean = of.count > 0 ? __fdividef(of.mean, of.count) : 0.f;
+  }
+  pass([&](uint4 vector, int count) __attribute__((always_inline)) {
+    float v[kWide];
+    widen(vector, v);
+    Moments part = {};
+#pragma unroll
+    for (int e = 0; e < kWide; ++e) {
+      if (NORM == 1) v[e] = kPartly && e >= count ? 0.f : v[e] - of.mean;
+      part.squares = fmaf(v[e], v[e], part.squares), part.off += v[e];
+    }
+    if (NORM == 2 || count > 0) of.squares += part.squares, of.off += part.off;
+  });
+  if constexpr (NORM == 1) return joined_moments(a, team, of, shared);
+  return {0, 0, inverse_of(a, sum_of(team, of.squares, reinterpret_cast<float*>(shared)))};
 }
 
 TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
-  __shared__ float shared[4][32];
+  __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   const bool wide = p.wide;
@@ -59,52 +142,18 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       return written ? load_vector(stored + j, (a.columns - j) * int(sizeof(Element)), wide) : first(j);
     };
     auto row = held<1>(team, a.columns, first, again);
-    float mean = 0, off = 0, inverse = 1;
-    if constexpr (NORM == 1) {
-      float sum = 0;
-      row.each([&](uint4 vector, int, int) {
-        float v[kWide];
-        widen(vector, v);
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) sum += v[i];
-      });
+    const auto pass = [&](auto&& f) {
+      row.each([&](uint4 vector, int, int bytes) { f(vector, min(bytes / int(sizeof(Element)), kWide)); });
       written = true;
-      mean = sum_of(team, sum, shared[0]) / float(a.columns);
-    }
-    if constexpr (NORM != 0) {
-      Moments of;
-      row.each([&](uint4 vector, int, int bytes) {
-        float v[kWide];
-        widen(vector, v);
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) {
-          if (NORM == 1) v[i] = i * int(sizeof(Element)) < bytes ? v[i] - mean : 0.f;
-          of.squares = fmaf(v[i], v[i], of.squares);
-          if (NORM == 1) of.off += v[i];
-        }
-      });
-      written = true;
-      inverse = inverse_of(a, team, of, shared);
-      off = of.off;
-      if (team.lane == 0) {
-        if (NORM == 1 && a.mean) a.mean[m] = mean + off;
-        if (a.inverse) a.inverse[m] = inverse;
-      }
-    }
+    };
+    const Statistics of = statistics_of<true>(a, team, shared.moments, pass);
+    put_statistics(a, team, m, of);
     const auto normalised = [&](uint4 vector, int j, int bytes, float (&v)[kWide]) {
-      widen(vector, v);
-      if constexpr (NORM == 0) return;
-      float gamma[kWide], beta[kWide] = {};
-      widen(load_vector(static_cast<const Element*>(a.gamma) + j, bytes, wide), gamma);
-      if (NORM == 1 && a.beta) widen(load_vector(static_cast<const Element*>(a.beta) + j, bytes, wide), beta);
-      if (NORM == 2 && a.rounding) {
-#pragma unroll
-        for (int i = 0; i < kWide; ++i) v[i] = rounded(v[i] * inverse) * gamma[i];
-        return;
-      }
-#pragma unroll
-      for (int i = 0; i < kWide; ++i)
-        v[i] = NORM == 1 ? fmaf((v[i] - mean - off) * inverse, gamma[i], beta[i]) : v[i] * inverse * gamma[i];
+      const auto beside = [&](const void* from) {
+        return from == nullptr ? make_uint4(0, 0, 0, 0)
+                               : load_vector(static_cast<const Element*>(from) + j, bytes, wide);
+      };
+      normalise_vector(a, of, vector, beside(NORM != 0 ? a.gamma : nullptr), beside(NORM == 1 ? a.beta : nullptr), v);
     };
 #if !QUANTISED
     Element* const y = static_cast<Element*>(a.y) + m * a.y_row;
@@ -133,7 +182,7 @@ TILEKILN_DEVICE void normalise(const Row<Problem>& p) {
       }
     });
     written = true;
-    top = joined(team, top, reinterpret_cast<unsigned*>(shared[3]),
+    top = joined(team, top, reinterpret_cast<unsigned*>(shared.most),
                  [](unsigned one, unsigned other) { return max(one, other); });
     const Scale to = scale_of(__uint_as_float(top), a.y_dtype != 0);
     if (team.lane == 0) a.y_scale[m] = to.scale;
@@ -178,164 +227,111 @@ TILEKILN_DEVICE void store_quantised(const Problem& a, Place at, int n, uint8_t*
   }
   if (at.there(n)) store_bytes(y + at.column(n), words);
 }
-#endif
-
-// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
-template <class Source>
-TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long long m, Source& row,
-                                    float (&shared)[4][32]) {
-  const auto scaled = [&](const Vectors& vector, const Vectors& gamma, Place at, int i, float (&v)[kWide])
-                          __attribute__((always_inline)) {
-                            widen(vector[i], v);
-                            if constexpr (NORM == 2) {
-                              float by[kWide];
-                              widen(gamma[i], by);
-#pragma unroll
-                              for (int e = 0; e < kWide; ++e) v[e] *= by[e];
-                            }
-                            smooth(a, at, i, v);
-                          };
-  float squares = 0, most = 0;
-  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-    Vectors gamma;
-    if constexpr (NORM == 2) row.gamma(at, a.gamma, gamma);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      float v[kWide];
-      if constexpr (NORM == 2) {
-        widen(vector[i], v);
-#pragma unroll
-        for (int e = 0; e < kWide; ++e) squares = fmaf(v[e], v[e], squares);
-      }
-      scaled(vector, gamma, at, i, v);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) most = larger_or_nan(most, fabsf(v[e]));
-    }
-  });
-  join_both(
-      team, squares, most, reinterpret_cast<float (&)[2][32]>(shared),
-      [](float one, float other) { return one + other; }, larger_or_nan);
-  const float inverse = NORM == 2 ? 1 / sqrtf(squares / float(a.columns) + a.epsilon) : 1.f;
-  const Scale to = scale_of(most * inverse, a.y_dtype != 0);
-  if (team.lane == 0) {
-    a.y_scale[m] = to.scale;
-    if (NORM == 2 && a.inverse) a.inverse[m] = inverse;
-  }
-  uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
-  row.last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-    Vectors gamma;
-    if constexpr (NORM == 2) row.gamma(at, a.gamma, gamma);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      float v[kWide];
-      scaled(vector, gamma, at, i, v);
-      store_quantised(a, at, i, y, to, to.by * inverse, v);
-    }
-  });
-}
-
-// As normalise, of a row whose vectors are read once.
-template <class Source>
-TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row,
-                                     float (&shared)[4][32]) {
-  float mean = 0;
-  if constexpr (NORM == 1) {
-    float sum = 0;
-    row.pass([&](const Vectors& vector, Place) __attribute__((always_inline)) {
-#pragma unroll
-      for (int i = 0; i < kHeld; ++i) {
-        float v[kWide];
-        widen(vector[i], v);
-#pragma unroll
-        for (int e = 0; e < kWide; ++e) sum += v[e];
-      }
-    });
-    mean = sum_of(team, sum, shared[0]) / float(a.columns);
-  }
-  Moments of;
-  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      float v[kWide];
-      Moments part;
-      widen(vector[i], v);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) {
-        if (NORM == 1) v[e] -= mean;
-        part.squares = fmaf(v[e], v[e], part.squares);
-        if (NORM == 1) part.off += v[e];
-      }
-      of.squares += NORM == 2 || at.there(i) ? part.squares : 0.f;
-      if (NORM == 1) of.off += at.there(i) ? part.off : 0.f;
-    }
-  });
-  const float inverse = inverse_of(a, team, of, shared), off = of.off;
-  if (team.lane == 0) {
-    if (NORM == 1 && a.mean) a.mean[m] = mean + off;
-    if (a.inverse) a.inverse[m] = inverse;
-  }
-  const auto normalised = [&](uint4 vector, uint4 gamma, Place at, int i,
-                              float (&v)[kWide]) __attribute__((always_inline)) {
-    float by[kWide], shift[kWide] = {};
-    widen(vector, v), widen(gamma, by);
-    if (NORM == 1)
-      widen(load_vector_if(a.beta && at.there(i), static_cast<const Element*>(a.beta) + at.column(i)), shift);
-    if (!QUANTISED && NORM == 2 && a.rounding) {
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) v[e] = rounded(v[e] * inverse) * by[e];
-      return;
-    }
-#pragma unroll
-    for (int e = 0; e < kWide; ++e)
-      v[e] = NORM == 1 ? fmaf((v[e] - mean - off) * inverse, by[e], shift[e]) : v[e] * inverse * by[e];
-    if (QUANTISED) smooth(a, at, i, v);
-  };
-#if QUANTISED
-  float most = 0;
-  row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-    Vectors gamma;
-    row.gamma(at, a.gamma, gamma);
-#pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      float v[kWide], here = 0;
-      normalised(vector[i], gamma[i], at, i, v);
-#pragma unroll
-      for (int e = 0; e < kWide; ++e) here = larger_or_nan(here, fabsf(v[e]));
-      most = at.there(i) ? larger_or_nan(most, here) : most;
-    }
-  });
-  most = joined(team, most, shared[3], larger_or_nan);
+// The row's scale and bytes: of what `make` made of its vectors, times `by`, of which `most` is the largest magnitude.
+template <class Source, class Make>
+TILEKILN_DEVICE void put_quantised(const Problem& a, const Team& team, long long m, Source& row, Make&& make,
+                                   float most, float by) {
   const Scale to = scale_of(most, a.y_dtype != 0);
   if (team.lane == 0) a.y_scale[m] = to.scale;
   uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
-  row.last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
-    Vectors gamma;
-    row.gamma(at, a.gamma, gamma);
+  row.kept(make, [&](const Values& made, Place at) __attribute__((always_inline)) {
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) store_quantised(a, at, i, y, to, to.by * by, made[i]);
+  });
+}
+
+// A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.
+template <class Source>
+TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
+  const auto scale = [&](const Vectors& vector, Place at, Values& made, auto&& look) __attribute__((always_inline)) {
+    [[maybe_unused]] Vectors gamma;
+    if constexpr (NORM == 2) row.gamma(at, a.gamma, gamma);
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) {
-      float v[kWide];
-      normalised(vector[i], gamma[i], at, i, v);
-      store_quantised(a, at, i, y, to, to.by, v);
+      widen(vector[i], made[i]);
+      if constexpr (NORM == 2) {
+        float by[kWide];
+        widen(gamma[i], by);
+#pragma unroll
+        for (int e = 0; e < kWide; ++e) made[i][e] *= by[e];
+      }
+      smooth(a, at, i, made[i]);
+      look(vector[i], made[i]);
     }
+  };
+  float squares = 0, most = 0;
+  row.keep([&](const Vectors& vector, Place at, Values& made) __attribute__((always_inline)) {
+    scale(vector, at, made, [&](uint4 of, const float (&v)[kWide]) __attribute__((always_inline)) {
+      float x[kWide];
+      widen(of, x);
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) {
+        if (NORM == 2) squares = fmaf(x[e], x[e], squares);
+        most = larger_or_nan(most, fabsf(v[e]));
+      }
+    });
   });
+  join_both(
+      team, squares, most, reinterpret_cast<float (&)[2][32]>(shared.moments),
+      [](float one, float other) { return one + other; }, larger_or_nan);
+  const float inverse = NORM == 2 ? inverse_of(a, squares) : 1.f;
+  put_statistics(a, team, m, {0, 0, inverse});
+  const auto make = [&](const Vectors& vector, Place at, Values& made) __attribute__((always_inline)) {
+    scale(vector, at, made, [](uint4, const float (&)[kWide]) {});
+  };
+  put_quantised(a, team, m, row, make, most * inverse, inverse);
+}
+
+#endif
+
+// As normalise, of a row whose vectors are read once.
+template <class Source>
+TILEKILN_DEVICE void normalise_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
+  const auto pass = [&](auto&& f) __attribute__((always_inline)) {
+    row.pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+#pragma unroll
+      for (int i = 0; i < kHeld; ++i) f(vector[i], at.there(i) ? kWide : 0);
+    });
+  };
+  const Statistics of = statistics_of<false>(a, team, shared.moments, pass);
+  put_statistics(a, team, m, of);
+  const auto make = [&](const Vectors& vector, Place at, Values& made, auto&& look) __attribute__((always_inline)) {
+    Vectors gamma, beta;
+    row.gamma(at, a.gamma, gamma);
+    row.beta(at, NORM == 1 ? a.beta : nullptr, beta);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      normalise_vector(a, of, vector[i], gamma[i], beta[i], made[i]);
+      if (QUANTISED) smooth(a, at, i, made[i]);
+      look(made[i], i);
+    }
+  };
+  const auto again = [&](const Vectors& vector, Place at, Values& made)
+                         __attribute__((always_inline)) { make(vector, at, made, [](const float (&)[kWide], int) {}); };
+#if QUANTISED
+  float most = 0;
+  row.keep([&](const Vectors& vector, Place at, Values& made) __attribute__((always_inline)) {
+    make(vector, at, made, [&](const float (&v)[kWide], int i) __attribute__((always_inline)) {
+      float here = 0;
+#pragma unroll
+      for (int e = 0; e < kWide; ++e) here = larger_or_nan(here, fabsf(v[e]));
+      most = at.there(i) ? larger_or_nan(most, here) : most;
+    });
+  });
+  put_quantised(a, team, m, row, again, joined(team, most, shared.most, larger_or_nan), 1);
 #else
   row.last_pass([&](Vectors& vector, Place at) __attribute__((always_inline)) {
-    Vectors gamma;
-    row.gamma(at, a.gamma, gamma);
+    Values made;
+    again(vector, at, made);
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) {
-      float v[kWide];
-      normalised(vector[i], gamma[i], at, i, v);
-      vector[i] = narrow(v);
-    }
+    for (int i = 0; i < kHeld; ++i) vector[i] = narrow(made[i]);
     store(at, vector, static_cast<Element*>(a.y) + m * a.y_row);
   });
 #endif
 }
 
 template <class Source>
-TILEKILN_DEVICE void finish_whole(const Problem& a, const Team& team, long long m, Source& row,
-                                  float (&shared)[4][32]) {
+TILEKILN_DEVICE void finish_whole(const Problem& a, const Team& team, long long m, Source& row, Shared& shared) {
 #if QUANTISED && NORM != 1
   quantise_whole(a, team, m, row, shared);
 #else
@@ -351,7 +347,7 @@ TILEKILN_DEVICE void add_residual(const Problem& a, long long m, Place at, Vecto
 }
 
 template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
-  __shared__ float shared[4][32];
+  __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(p.warps);
   const long long m = team.row;
@@ -363,7 +359,7 @@ template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
 }
 
 TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
-  __shared__ float shared[4][32];
+  __shared__ Shared shared;
   const Problem& a = p.problem;
   const Team team = team_of(false);
   Staged row;

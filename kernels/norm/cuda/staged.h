@@ -34,7 +34,7 @@ struct Staged {
     int stage = first;
 #pragma unroll 1
     for (int g = 0; g < vectors; g += kHeld) {
-      const Place at = {int(threadIdx.x + g * kStagedThreads) * kWide, kStagedThreads * kWide, columns};
+      const Place at = place(g);
       Vectors vector;
       uint32_t from[kHeld];
 #pragma unroll
@@ -54,28 +54,42 @@ struct Staged {
   template <class F> __device__ __forceinline__ void pass(F&& f) { each<false, false>(f); }
   template <class F> __device__ __forceinline__ void change(F&& f) { each<true, false>(f); }
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { each<false, true>(f); }
+  // As of Whole, but made twice.
+  template <class Make> __device__ __forceinline__ void keep(Make&& make) {
+    pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+      Values made;
+      make(vector, at, made);
+    });
+  }
+  template <class Make, class Use> __device__ __forceinline__ void kept(Make&& make, Use&& use) {
+    last_pass([&](const Vectors& vector, Place at) __attribute__((always_inline)) {
+      Values made;
+      make(vector, at, made), use(made, at);
+    });
+  }
+  __device__ __forceinline__ Place place(int vector) const {
+    return {int(threadIdx.x + vector * kStagedThreads) * kWide, kStagedThreads * kWide, columns};
+  }
   __device__ __forceinline__ void gamma(Place at, const void* from, Vectors& to) const { load_beside(at, from, to); }
+  __device__ __forceinline__ void beta(Place at, const void* from, Vectors& to) const { load_beside(at, from, to); }
 };
 // The same, whose row leaves shared memory for registers at once: for passes that need no others.
 struct Ring : Staged {
   Vectors vector[kRingVectors / kHeld];
 
-  __device__ __forceinline__ Place place(int g) const {
-    return {int(threadIdx.x + g * kHeld * kStagedThreads) * kWide, kStagedThreads * kWide, columns};
-  }
   __device__ __forceinline__ void begin() {
     Staged::begin();
     int stage = first;
 #pragma unroll
     for (int i = 0; i < kRingVectors; ++i, stage = after(stage, 1)) {
-      if (place(i / kHeld).there(i % kHeld)) vector[i / kHeld][i % kHeld] = load_shared(slot(stage));
+      if (place(i).there(0)) vector[i / kHeld][i % kHeld] = load_shared(slot(stage));
     }
     for (int i = 0; i < vectors; ++i) ask();
     first = after(first, vectors);
   }
   template <class F> __device__ __forceinline__ void pass(F&& f) {
 #pragma unroll
-    for (int g = 0; g < kRingVectors / kHeld; ++g) f(vector[g], place(g)), forget(vector[g]);
+    for (int g = 0; g < kRingVectors / kHeld; ++g) f(vector[g], place(g * kHeld)), forget(vector[g]);
   }
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { pass(f); }
 };

@@ -15,6 +15,7 @@ struct Place {
 };
 
 using Vectors = uint4[kHeld];
+using Values = float[kHeld][kWide];
 
 TILEKILN_DEVICE void load_once(Place at, const void* from, Vectors& to) {
 #pragma unroll
@@ -54,6 +55,7 @@ TILEKILN_DEVICE void forget(Vectors& of) {
 // A row in registers. `pass(f)`: f(vectors, their place). kGamma: gamma has registers too.
 template <bool kGamma> struct Whole {
   Vectors vector, gammas;
+  Values made;
   Place at;
 
   __device__ __forceinline__ Whole(const Team& team, int columns, const void* x, const void* gamma)
@@ -67,6 +69,9 @@ template <bool kGamma> struct Whole {
     if constexpr (kGamma) forget(gammas);
   }
   template <class F> __device__ __forceinline__ void last_pass(F&& f) { f(vector, at); }
+  // Values that `make(vectors, place, values)` makes, and then `use(values, place)`: they take the vectors' registers, which nobody needs then.
+  template <class Make> __device__ __forceinline__ void keep(Make&& make) { make(vector, at, made); }
+  template <class Make, class Use> __device__ __forceinline__ void kept(Make&&, Use&& use) { use(made, at); }
   __device__ __forceinline__ void gamma(Place, const void* from, Vectors& to) const {
     if constexpr (kGamma) {
 #pragma unroll
@@ -75,6 +80,7 @@ template <bool kGamma> struct Whole {
       load_beside(at, from, to);
     }
   }
+  __device__ __forceinline__ void beta(Place, const void* from, Vectors& to) const { load_beside(at, from, to); }
 };
 
 }  // namespace tilekiln::cuda::norm
