@@ -24,4 +24,19 @@ TILEKILN_DEVICE void meet_blocks(unsigned* word) {
   __syncthreads();
 }
 
+// Whether this block is the last of `all` that come here: what the others wrote before is there for it. `word` is zero, and zero again
+// when all have come; `shared`: a word of this block's.
+TILEKILN_DEVICE bool is_last(unsigned* word, unsigned all, unsigned* shared) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    unsigned before;
+    asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(word), "r"(all - 1) : "memory");
+    *shared = before;
+  }
+  __syncthreads();
+  const bool last = *shared == all - 1;
+  __syncthreads();
+  return last;
+}
+
 }  // namespace tilekiln::cuda

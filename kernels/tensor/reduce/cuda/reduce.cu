@@ -1,6 +1,6 @@
 // Elements taken together. `rows`: a warp or a block takes an output, or a part of its elements, lanes along the dimension in which x is contiguous.
-// `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. `join` takes
-// parts together when all blocks have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two
+// `columns`: lanes along a dimension that is kept, each vector of columns by eight warps, a row in eight each. The last block of an output's parts takes
+// them together; those of columns all blocks, when they have met. Everything in one order; sums in fp32 over kFlush additions at most, then in two
 // words of fp32 (most GPUs have little fp64).
 // -D: THREADS; TILEKILN_FP16, TILEKILN_FP32.
 #include "kernels/backends/cuda/meet.h"
@@ -13,6 +13,7 @@ using tensor::Reduction;
 
 constexpr int kFlush = 64;
 constexpr int kWarps = THREADS / 32;
+constexpr int kTaken = 8;  // parts of a thread that are on their way at once
 
 template <Reduction kDo> struct Taking {
   static constexpr bool kSums = kDo == Reduction::sum || kDo == Reduction::mean;
@@ -81,14 +82,6 @@ TILEKILN_DEVICE void put_result(const Row& p, long long output_y, long long colu
 #endif
 }
 
-// The result, or one of its parts.
-TILEKILN_DEVICE void put(const Row& p, long long output_y, long long output, long long column, long long part, Two v) {
-  const tensor::Reduce& a = p.reduce;
-  if (p.values == nullptr) return put_result(p, output_y, column, v);
-  const long long each = a.way == int(tensor::ReduceWay::columns) ? a.length : 1;
-  p.values[(part * a.outputs + output) * each + column] = v;
-}
-
 // Over `lanes` threads, 32 or those of the block, in one order. `shared`: a word a warp.
 template <Reduction kDo> TILEKILN_DEVICE Two over_team(Two all, int lanes, Two* shared) {
   using Take = Taking<kDo>;
@@ -105,8 +98,36 @@ template <Reduction kDo> TILEKILN_DEVICE Two over_team(Two all, int lanes, Two* 
   return all;
 }
 
+// Stores a team's result, or leaves it as a part: the last block of an output's parts takes them together.
+template <Reduction kDo, bool kParts = true>
+TILEKILN_DEVICE void put_row(const Row& p, long long output_y, long long output, long long part, Two all, Two* shared) {
+  using Take = Taking<kDo>;
+  const int lanes = p.lanes, lane = threadIdx.x & (lanes - 1);
+  all = over_team<kDo>(all, lanes, shared);
+  if (kParts && p.values != nullptr) {  // the team is the block
+    Two* const values = p.values + output * p.parts;
+    if (lane == 0) values[part] = all;
+    if (!is_last(p.arrivals + output, unsigned(p.parts), reinterpret_cast<unsigned*>(shared))) return;
+    all = {Take::kNothing, 0.f};
+    for (int first = lane; first < p.parts; first += kTaken * THREADS) {
+      float2 more[kTaken];
+#pragma unroll
+      for (int i = 0; i < kTaken; ++i) {
+        if (first + i * THREADS < p.parts)
+          more[i] = __ldcg(reinterpret_cast<const float2*>(values) + first + i * THREADS);
+      }
+#pragma unroll
+      for (int i = 0; i < kTaken; ++i) {
+        if (first + i * THREADS < p.parts) all = Take::taken(all, Two{more[i].x, more[i].y});
+      }
+    }
+    all = over_team<kDo>(all, lanes, shared);
+  }
+  if (lane == 0) put_result(p, output_y, 0, all);
+}
+
 // Rows that lie at 16 bytes, each an output or its parts: as `rows`, with few registers.
-template <Reduction kDo, int kAtOnce> TILEKILN_DEVICE void lines(const Row& p, Two* shared) {
+template <Reduction kDo, int kAtOnce, bool kParts> TILEKILN_DEVICE void lines(const Row& p, Two* shared) {
   using Take = Taking<kDo>;
   const tensor::Reduce& a = p.reduce;
   const int lanes = p.lanes, teams = THREADS / lanes, lane = threadIdx.x & (lanes - 1), team = threadIdx.x / lanes;
@@ -115,8 +136,7 @@ template <Reduction kDo, int kAtOnce> TILEKILN_DEVICE void lines(const Row& p, T
     const long long number = first + team;
     if (number >= all_teams && lanes == 32) break;
     const long long output = p.parts == 1 ? number : divided(number, p.parts), part = number - output * p.parts;
-    const long long begin = p.parts == 1 ? 0 : divided(part * vectors, p.parts);
-    const long long end = p.parts == 1 ? vectors : divided((part + 1) * vectors, p.parts);
+    const long long begin = part * p.each, end = min(begin + p.each, vectors);
     long long start, output_y;
     find_output(a, output, start, output_y);
     const uint4* from = reinterpret_cast<const uint4*>(static_cast<const Element*>(a.x) + start) + begin + lane;
@@ -155,13 +175,14 @@ template <Reduction kDo, int kAtOnce> TILEKILN_DEVICE void lines(const Row& p, T
       take(load_vector(last, rest * int(sizeof(Element)), true), rest);
     }
     flush();
-    all = over_team<kDo>(all, lanes, shared);
-    if (lane == 0) put(p, output_y, output, 0, part, all);
+    put_row<kDo, kParts>(p, output_y, output, part, all, shared);
   }
 }
 
-template <Reduction kDo> TILEKILN_DEVICE void short_lines(const Row& p, Two* shared) { lines<kDo, 4>(p, shared); }
-template <Reduction kDo> TILEKILN_DEVICE void long_lines(const Row& p, Two* shared) { lines<kDo, 8>(p, shared); }
+template <Reduction kDo> TILEKILN_DEVICE void short_lines(const Row& p, Two* shared) {
+  lines<kDo, 4, false>(p, shared);
+}
+template <Reduction kDo> TILEKILN_DEVICE void long_lines(const Row& p, Two* shared) { lines<kDo, 8, true>(p, shared); }
 
 template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
   using Take = Taking<kDo>;
@@ -175,7 +196,7 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
     if (!there && lanes == 32) break;
     if (number - threadIdx.x / lanes >= a.outputs * p.parts) break;
     const long long output = divided(number, p.parts), part = number - output * p.parts;
-    const long long first = divided(part * items, p.parts), last = divided((part + 1) * items, p.parts);
+    const long long first = part * p.each, last = min(first + p.each, items);
     long long start, output_y;
     find_output(a, output, start, output_y);
     const Element* const x = static_cast<const Element*>(a.x) + start;
@@ -227,13 +248,43 @@ template <Reduction kDo> TILEKILN_DEVICE void rows(const Row& p, Two* shared) {
         if (++count == kFlush / 2) flush();
       }
     }
-    all = over_team<kDo>(Take::taken(all, Two{some, 0.f}), lanes, shared);
-    if (lane == 0) put(p, output_y, output, 0, part, all);
+    put_row<kDo>(p, output_y, output, part, Take::taken(all, Two{some, 0.f}), shared);
   }
 }
 
 template <int kCount> struct Many { static constexpr int value = kCount; };
-template <Reduction kDo> struct Does { static constexpr Reduction value = kDo; };
+
+// Parts of columns taken together when all blocks have left theirs: by as many threads as all processors have.
+template <Reduction kDo> TILEKILN_DEVICE void join_columns(const Row& p, Two* shared) {
+  using Take = Taking<kDo>;
+  const tensor::Reduce& a = p.reduce;
+  const long long each = a.length, all = a.outputs * each;
+  // Threads that share an output are `together` apart, neighbours in memory neighbours in a warp; then their sums one after the other.
+  const int together = THREADS / p.join_lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
+  meet_blocks(p.arrivals);
+  for (long long first = (long long)blockIdx.x * together; first < all; first += (long long)gridDim.x * together) {
+    const long long number = first + mine;
+    Two v = {Take::kNothing, 0.f};
+    if (number < all) {
+#pragma unroll 4
+      for (long long part = lane; part < p.parts; part += p.join_lanes) {
+        const float2 one = __ldcg(reinterpret_cast<const float2*>(p.values + part * all + number));
+        v = Take::taken(v, Two{one.x, one.y});
+      }
+    }
+    shared[threadIdx.x] = v;
+    for (int step = p.join_lanes / 2; step > 0; step /= 2) {
+      __syncthreads();
+      if (lane < step) v = shared[threadIdx.x] = Take::taken(v, shared[threadIdx.x + step * together]);
+    }
+    __syncthreads();
+    if (lane != 0 || number >= all) continue;
+    const long long output = divided(number, each);
+    long long x, y;
+    find_output(a, output, x, y);
+    put_result(p, y, number - output * each, v);
+  }
+}
 
 template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory) {
   using Take = Taking<kDo>;
@@ -248,7 +299,7 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory)
   for (long long number = blockIdx.x; number < all_blocks; number += gridDim.x) {
     const long long block = divided(number, p.parts), part = number - block * p.parts;
     const long long output = divided(block, across), from = (block - output * across) * width, j = from + lane * kWide;
-    const long long first = divided(part * p.all_reduced, p.parts), last = divided((part + 1) * p.all_reduced, p.parts);
+    const long long first = part * p.each, last = min(first + p.each, p.all_reduced);
     long long start, output_y;
     find_output(a, output, start, output_y);
     const Element* const x = static_cast<const Element*>(a.x) + start + j;
@@ -297,42 +348,14 @@ template <Reduction kDo> TILEKILN_DEVICE void columns(const Row& p, Two* memory)
       Two v = shared[0][i % kWide][i / kWide];
 #pragma unroll
       for (int w = 1; w < kWarps; ++w) v = Take::taken(v, shared[w][i % kWide][i / kWide]);
-      put(p, output_y, output, from + i, part, v);
+      if (p.values == nullptr)
+        put_result(p, output_y, from + i, v);
+      else
+        p.values[(part * a.outputs + output) * a.length + from + i] = v;
     }
     __syncthreads();
   }
-}
-
-// Parts taken together when all blocks have left theirs.
-template <Reduction kDo> TILEKILN_DEVICE void join(const Row& p, Two* shared) {
-  using Take = Taking<kDo>;
-  const tensor::Reduce& a = p.reduce;
-  const long long each = a.way == int(tensor::ReduceWay::columns) ? a.length : 1, all = a.outputs * each;
-  // Threads that share an output are `together` apart, neighbours in memory neighbours in a warp; then their sums one after the other.
-  const int together = THREADS / p.join_lanes, mine = threadIdx.x % together, lane = threadIdx.x / together;
-  meet_blocks(p.word);
-  for (long long first = (long long)blockIdx.x * together; first < all; first += (long long)gridDim.x * together) {
-    const long long number = first + mine;
-    Two v = {Take::kNothing, 0.f};
-    if (number < all) {
-#pragma unroll 4
-      for (long long part = lane; part < p.parts; part += p.join_lanes) {
-        const float2 one = __ldcg(reinterpret_cast<const float2*>(p.values + part * all + number));
-        v = Take::taken(v, Two{one.x, one.y});
-      }
-    }
-    shared[threadIdx.x] = v;
-    for (int step = p.join_lanes / 2; step > 0; step /= 2) {
-      __syncthreads();
-      if (lane < step) v = shared[threadIdx.x] = Take::taken(v, shared[threadIdx.x + step * together]);
-    }
-    __syncthreads();
-    if (lane != 0 || number >= all) continue;
-    const long long output = divided(number, each);
-    long long x, y;
-    find_output(a, output, x, y);
-    put_result(p, y, number - output * each, v);
-  }
+  if (p.parts > 1) join_columns<kDo>(p, memory);
 }
 
 }  // namespace tilekiln::cuda::reduce
@@ -341,25 +364,17 @@ using namespace tilekiln::cuda;
 
 extern "C" __constant__ reduce::Build reduce_build = {THREADS, kDtype};
 
-// `way<kDo>(p, shared)`: leaves results, or parts, which are taken together then.
-#define REDUCE(name, blocks, words, way, ...)                                                                 \
+#define REDUCE(name, blocks, words, way)                                                                      \
   extern "C" __global__ void __launch_bounds__(THREADS, blocks) name(const __grid_constant__ reduce::Row p) { \
     using enum tilekiln::tensor::Reduction;                                                                   \
-    __shared__ reduce::Two shared[words];                                                                     \
-    const auto reduced = [&](auto operation) {                                                                \
-      constexpr tilekiln::tensor::Reduction kDo = decltype(operation)::value;                                 \
-      reduce::way(p, shared);                                                                                 \
-      __VA_ARGS__;                                                                                            \
-    };                                                                                                        \
+    __shared__ __align__(16) reduce::Two shared[words];                                                       \
     switch (tilekiln::tensor::Reduction(p.reduce.operation)) {                                                \
       case max:                                                                                               \
-      case min: return reduced(reduce::Does<max>{});                                                          \
-      default: return reduced(reduce::Does<sum>{});                                                           \
+      case min: return reduce::way<max>(p, shared);                                                           \
+      default: return reduce::way<sum>(p, shared);                                                            \
     }                                                                                                         \
   }
-#define JOINED \
-  if (p.parts > 1) reduce::join<kDo>(p, shared)
-REDUCE(reduce_rows, reduce::kRowBlocks, THREADS, rows<kDo>, JOINED)
-REDUCE(reduce_lines, reduce::kLineBlocks, THREADS, short_lines<kDo>)
-REDUCE(reduce_parts, reduce::kPartBlocks, THREADS, long_lines<kDo>, JOINED)
-REDUCE(reduce_columns, reduce::kColumnBlocks, THREADS* kWide, columns<kDo>, JOINED)
+REDUCE(reduce_rows, reduce::kRowBlocks, reduce::kWarps, rows)
+REDUCE(reduce_lines, reduce::kLineBlocks, reduce::kWarps, short_lines)
+REDUCE(reduce_parts, reduce::kPartBlocks, reduce::kWarps, long_lines)
+REDUCE(reduce_columns, reduce::kColumnBlocks, THREADS* kWide, columns)

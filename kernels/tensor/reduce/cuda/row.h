@@ -11,18 +11,20 @@ struct Two { float high, low; };
 struct Row {
   tensor::Reduce reduce;
   long long all_reduced;  // product of `reduced`
-  long long parts;        // of an output's elements, by as many teams
-  Two* values;            // of parts, (parts, outputs, columns); null: there is one part
-  float scale;            // of the result
-  int wide;               // every line of x begins at 16 bytes
-  int lanes;              // threads of a team of rows, 32 or those of a block
-  unsigned sign;          // bits that change the sign of values: of a minimum
-  int join_lanes;         // threads that add the parts of a value
-  unsigned* word;         // zero: blocks that have left parts meet by it
+  long long parts;        // of an output's elements, or of a block's columns', by as many blocks
+  long long each;         // vectors of a row, or rows of columns, of a part
+  Two* values;     // of parts: (outputs, parts), or of columns (parts, outputs, columns); null: there is one part
+  float scale;     // of the result
+  int wide;        // every line of x begins at 16 bytes
+  int lanes;       // threads of a team of rows, 32 or those of a block
+  unsigned sign;   // bits that change the sign of values: of a minimum
+  int join_lanes;  // threads that add the parts of a column
+  unsigned*
+      arrivals;  // zeros: of rows a word for each output, whose last part takes all together; of columns one, by which all blocks meet
 };
 
-// Blocks that a processor has at once.
-constexpr int kLineBlocks = 6, kPartBlocks = 4, kColumnBlocks = 3, kRowBlocks = 2;
+// Blocks that a processor has at once; parts of rows are so many times more, so that what one processor is late by others take over.
+constexpr int kLineBlocks = 6, kPartBlocks = 4, kColumnBlocks = 3, kRowBlocks = 2, kTurns = 3;
 
 // Constants of a build that the host must know; the cubin holds one as `reduce_build`.
 struct Build {
