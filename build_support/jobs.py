@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import resource
 import shlex
 import signal
 import subprocess
@@ -23,6 +22,12 @@ SCRATCH = ".scratch"  # after OUT: a file between two commands
 INPUTS = "@inputs@"  # its sources, in a response file: thousands of names are longer than a command line may be
 
 
+Run = Callable[[Sequence[str], bytes], tuple[int, bytes]]
+"""Runs a program with an input; its exit code (negative: the signal), and all that it said."""
+Inside = Callable[[Sequence[str], Run], tuple[int, bytes]]
+"""Does what a script does with its arguments, as Run says of it: to start a Python takes longer than a short script."""
+
+
 @dataclass
 class Job:
     verb: str  # compile, join, link, write: what people see
@@ -33,6 +38,7 @@ class Job:
     instances: Sequence[str] = ()  # the kernels in what it makes
     launcher: Sequence[str] = ()  # outside the signature, as are `unsigned` arguments of the first command
     unsigned: Sequence[str] = ()
+    inside: Inside | None = None  # what the first command, a Python script, does: outside the signature, too
     text: str | None = None  # a job without commands writes this
     summary: str = ""  # said when done
     budget: Budget | None = None  # what the target may weigh
@@ -127,7 +133,7 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
     """Runs the commands once. The target is there only when all went well."""
     new = f"{target}.{os.getpid()}.new"
     response = f"{new}.inputs"
-    done, cpu, start = Done(), 0.0, time.time()
+    done, programs, start = Done(), Programs(), time.time()
     try:
         if job.text is not None:
             with open(new, "w", encoding="utf-8") as file:
@@ -137,11 +143,11 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
                 file.writelines(f"{source}\n" for source in sources)
         for index, command in enumerate(job.commands):
             argv = job.argv(command, new, f"@{response}")
-            if index == 0:
-                argv = [*job.launcher, *argv, *job.unsigned]
-            code, said, usage = _run(argv)
-            cpu += usage.ru_utime + usage.ru_stime
-            done.peak = max(done.peak, usage.ru_maxrss * 1024)
+            if index == 0 and job.inside is not None:
+                code, said = job.inside([*argv[1:], *job.unsigned], programs.run)
+            else:
+                code, said = programs.run([*job.launcher, *argv, *job.unsigned] if index == 0 else argv)
+            done.peak = programs.peak
             done.killed = memory.was_killed(code, said)
             done.stopped = any(code in (-stop, 128 + stop) for stop in STOPS)
             if said and not done.killed and not done.stopped:
@@ -166,24 +172,36 @@ def _attempt(job: Job, target: str, sources: Sequence[str]) -> Done:
             with contextlib.suppress(OSError):
                 os.remove(path)
     if job.commands:
-        console.progress.ran(job.verb, cpu, done.peak)
+        console.progress.ran(job.verb, programs.cpu, done.peak)
     if job.log and job.commands:
         measured.append(
             job.log,
-            measured.Measured(target, job.verb, job.label, cpu, done.peak, start, time.time(), memory.began),
+            measured.Measured(target, job.verb, job.label, programs.cpu, done.peak, start, time.time(), memory.began),
         )
     return done
 
 
-def _run(argv: Sequence[str]) -> tuple[int, bytes, resource.struct_rusage]:
-    """The exit code (negative: the signal), what was said, and what it and its children used."""
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    assert process.stdout is not None
-    with process.stdout:
-        said = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    return process.returncode, said, usage
+class Programs:
+    """Those of a job: the CPU time of all, and the memory of the largest."""
+
+    def __init__(self) -> None:
+        self.cpu, self.peak = 0.0, 0
+
+    def run(self, argv: Sequence[str], given: bytes = b"") -> tuple[int, bytes]:
+        """The exit code (negative: the signal) and what was said, of a program whose input is `given`."""
+        stdin = subprocess.PIPE if given else None
+        process = subprocess.Popen(argv, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert process.stdout is not None
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin:  # it says itself why it reads no further
+                process.stdin.write(given)
+        with process.stdout:
+            said = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu += usage.ru_utime + usage.ru_stime
+        self.peak = max(self.peak, usage.ru_maxrss * 1024)
+        return process.returncode, said
 
 
 def does_not_fit(peak: int) -> str:

@@ -73,6 +73,6 @@ def _sweep(directory: str) -> None:
     """Removes what jobs and the generator write beside their targets before they rename it."""
     for above, _, names in os.walk(directory):
         for name in names:
-            if name.endswith((".new", ".new.inputs", ".new.scratch", ".new.fatbin", ".tmp")):
+            if name.endswith((".new", ".new.inputs", ".new.scratch", ".new.scratch.o", ".new.fatbin", ".tmp")):
                 with contextlib.suppress(OSError):
                     os.remove(os.path.join(above, name))

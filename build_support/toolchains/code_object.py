@@ -1,9 +1,14 @@
-"""python code_object.py OBJECT NAME SYMBOL TARGET [LDS_BYTES] -- FLAG... --run LAUNCHER... CLANG: code as an object.
+"""python code_object.py OBJECT NAME SYMBOL TARGET [LDS_BYTES] -- FLAG... [--lld LLD] --run LAUNCHER... CLANG
+
+Makes an object of a kernel's code.
 
 The object defines SYMBOL, a tilekiln::hip::Kernel (kernels/backends/hip/kernel.h): the name, the code object, and the
 constant by which that says what the host must know of it (`..._build`). A kernel that needs memory for registers, or
 more LDS than its TARGET has, is refused: it would be slow, or an error of the first launch. With LDS_BYTES, which the
 target gives, its file is read only to refuse: that costs as much as half a compilation.
+
+With LLD clang compiles in the process that it is started as, and LLD is run here: the same bytes, and clang is loaded
+once, not twice, which is a tenth of a compilation. A launcher is given clang's whole command, so a hit links nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +28,9 @@ else:  # as a script; the package reads every toolchain, which takes as long as 
     import cubin
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+Run = Callable[[Sequence[str], bytes], tuple[int, bytes]]
+"""Runs a program with an input; its exit code (negative: the signal), and all that it said."""
 
 
 def check(target: str, name: str, code: bytes, most: int = 0) -> None:
@@ -35,27 +43,50 @@ def check(target: str, name: str, code: bytes, most: int = 0) -> None:
             cubin.check_needs(target, name, {"lds_bytes": lds})
 
 
-def main(argv: Sequence[str]) -> int:
+def commands(words: Sequence[str], made: str) -> list[list[str]]:
+    """Those that make the code object `made`; `words` are those after `--`."""
+    run = words.index("--run")
+    flags, compiler = words[:run], words[run + 1 :]
+    if "--lld" not in flags:
+        return [[*compiler, *flags, "-o", made]]
+    *flags, _, lld = flags
+    # For a code object clang's driver has two jobs, and starts a process for each; for assembly it has one.
+    one = [word for word in flags if word not in ("-c", "-fuse-ld=lld")]
+    return [
+        [*compiler, "-S", "-Xclang", "-emit-obj", *one, "-o", f"{made}.o"],
+        [lld, "-flavor", "gnu", "-m", "elf64_amdgpu", "--no-undefined", "-shared", "-o", made, f"{made}.o"],
+    ]
+
+
+def make(argv: Sequence[str], run: Run) -> tuple[int, bytes]:
+    """Makes the object that the words ask for. As Run of a program that did it."""
+    begin = argv.index("--")
     path, name, symbol, target = argv[:4]
-    begin, run = argv.index("--"), argv.index("--run")
-    most = int(argv[4]) if begin > 4 else 0
-    scratch = Path(f"{path}.scratch")
+    most, scratch = int(argv[4]) if begin > 4 else 0, Path(f"{path}.scratch")
     try:
-        cubin.compile_cubin([*argv[run + 1 :], *argv[begin + 1 : run]], scratch)
-        code = scratch.read_bytes()
-        check(target, name, code, most)
-        text = cubin.assembly(name, symbol, scratch, cubin.constant(code, "_build"))
-        done = subprocess.run(["as", "-o", path, "-"], input=text, text=True, capture_output=True, check=False)
-        if done.returncode != 0:
-            raise cubin.CubinError(f"as failed\n{done.stderr}")
+        for command in commands(argv[begin + 1 :], str(scratch)):
+            code, said = run(command, b"")
+            if code:
+                return min(code, 1), f"{name}: the compiler failed\n".encode() + said
+        image = scratch.read_bytes()
+        check(target, name, image, most)
+        text = cubin.assembly(name, symbol, scratch, cubin.constant(image, "_build"))
+        code, said = run(["as", "-o", path, "-"], text.encode())
+        return min(code, 1), f"{name}: as failed\n".encode() + said if code else b""
     except cubin.CubinError as error:
-        print(f"{name}: {error}", file=sys.stderr)
-        return 1
+        return 1, f"{name}: {error}\n".encode()
     finally:
-        with contextlib.suppress(OSError):
-            os.remove(scratch)
-    return 0
+        for left in (scratch, f"{scratch}.o"):
+            with contextlib.suppress(OSError):
+                os.remove(left)
+
+
+def _run(command: Sequence[str], given: bytes) -> tuple[int, bytes]:
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    ended, words = make(sys.argv[1:], _run)
+    sys.stderr.buffer.write(words)
+    sys.exit(ended if ended >= 0 else 128 - ended)

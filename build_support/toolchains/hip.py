@@ -9,11 +9,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from codegen.emit.flags import define
 
 from ..toolchain import ToolchainError
+from . import code_object
 
 if TYPE_CHECKING:
     from codegen.emit.generated import Engine
@@ -36,8 +37,18 @@ HERE = "build_support/toolchains"
 NEED = 250 << 20  # bytes of memory that one compiler takes
 
 
-@cache
+class Clang(NamedTuple):
+    path: str
+    lld: str  # empty: it has none beside it
+
+
 def find_clang() -> str:
+    """The path of the compiler. ToolchainError."""
+    return find().path
+
+
+@cache
+def find() -> Clang:
     """$HIP_CLANG, clang-22, or ROCm's clang of that version. ToolchainError."""
     named = os.environ.get("HIP_CLANG")
     for place in [named] if named else [f"clang-{LLVM}", "/opt/rocm/llvm/bin/clang"]:
@@ -47,7 +58,9 @@ def find_clang() -> str:
         said = subprocess.run([clang, "--version"], capture_output=True, text=True, check=True).stdout
         version = re.search(r"clang version (\d+)", said)
         if version is not None and version.group(1) == LLVM:
-            return clang
+            beside = re.search(r"^InstalledDir: (.*)$", said, re.MULTILINE)
+            lld = os.path.join(beside.group(1), "lld") if beside else ""
+            return Clang(clang, lld if os.access(lld, os.X_OK) else "")
         if named:
             have = version.group(1) if version else "unknown"
             raise ToolchainError(f"HIP_CLANG: {clang} is of version {have}, must be of {LLVM}")
@@ -106,6 +119,7 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     compiler = flags(graph.at(engine.source), target.flags, kernel.dtype, defines, include)
     lds = str(target.limits["lds_bytes"])
     limits = " ".join(f"{name}={most}" for name, most in target.limits.items())
+    launcher, clang = graph.request.launcher, find()
     job = Job(
         "compile",
         f"{name} for {engine.target}",
@@ -113,7 +127,8 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
         identity=f"clang {LLVM} {limits}",
         instances=instances,
         launcher=(sys.executable,),  # neither its place nor clang's is in a signature
-        unsigned=["--run", *graph.request.launcher, find_clang()],
+        unsigned=[*(["--lld", clang.lld] if clang.lld and not launcher else []), "--run", *launcher, clang.path],
+        inside=code_object.make,
         need=NEED,
     )
     node = graph.step(f"{place}/{engine.target}/{name}.o", job, (engine.source,), scan=True)
