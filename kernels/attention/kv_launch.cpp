@@ -21,8 +21,8 @@ constexpr i64 rows_per_load = 8;
 // Rows of a head that one unit of the second stage puts together.
 constexpr i64 combine_rows = 64;
 // Keys and values of a call that a cache of the machine may still hold from the last call. From there a unit of one key
-// head is faster, from memory one of all key heads; the latter sooner where it goes head by head over 16 bits (decode.h).
-constexpr i64 cached_bytes = i64(24) << 20, cached_bytes_by_head = i64(8) << 20;
+// head is faster, from memory one of all key heads; the latter sooner where several query heads read each, in 16 bits or fewer.
+constexpr i64 cached_bytes = i64(24) << 20, cached_bytes_of_groups = i64(8) << 20;
 
 constexpr i64 key_bytes(KvDtype dtype) {
   return dtype == KvDtype::fp32 ? 4 : dtype == KvDtype::fp16 || dtype == KvDtype::bf16 ? 2 : 1;
@@ -52,9 +52,9 @@ bool all_heads_suit(const KvCall& call) {
   i64 keys = 0;
   for (const KvSequence& sequence : call.kv_sequences) keys += sequence.seqlen_k;
   const i64 bytes = key_bytes(problem.dtype);
-  const bool by_head = problem.nhead_q > problem.nhead_k && bytes < 4;
+  const bool groups = problem.nhead_q > problem.nhead_k && bytes < 4;
   return keys * problem.nhead_k * (problem.hdim_q + problem.hdim_v) * bytes >=
-         (by_head ? cached_bytes_by_head : cached_bytes);
+         (groups ? cached_bytes_of_groups : cached_bytes);
 }
 
 // A float of the device, when all before it in the stream has run.

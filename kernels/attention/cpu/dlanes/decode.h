@@ -22,37 +22,24 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
   heads.k_head = storage.kv_bytes * a.k_head, heads.v_head = storage.kv_bytes * a.v_head;
   heads.q_width = (a.hdim_q + storage.direct.k_dims - 1) / storage.direct.k_dims * kLanes;
   heads.o_width = round_up(a.hdim_v, 2 * kLanes);
-  // One head's rows over a block are a better product than every head's of a key; of fp32, whose rows are twice as long, the stream of
-  // keys is worth more (1.1-1.4 by head).
-  heads.by_head = heads.heads_k > 1 && heads.group > 1 && storage.kv_bytes < 4;
   const Blocks blocks = blocks_of(heads, u, storage.kv_bytes * (a.hdim_q > a.hdim_v ? a.hdim_q : a.hdim_v),
-                                  a.k_row != a.hdim_q || a.v_row != a.hdim_v, a.pages.table != nullptr);
-  const bool by_key = heads.heads_k > 1 && !heads.by_head;
+                                  a.k_row != a.hdim_q || a.v_row != a.hdim_v, a.pages.table != nullptr,
+                                  products.pairs || storage.kv_bytes == 4);
+  const bool by_key = heads.heads_k > 1;
   heads.chunk = by_key ? blocks.ahead : blocks.keys;
-  heads.fetch_shift = __builtin_ctz(by_key ? blocks.ahead : kFetchKeys);
+  heads.fetch_shift = by_key ? __builtin_ctz(blocks.ahead) : blocks.in_a_row ? kBlockShift : kFetchShift;
   heads.fetch_into = blocks.into;
   const bool several = heads.group > 1, pairs = several && products.pairs;
 
   const Descales descales = cache_descales(a, u, head_k);
-  RowState state(storage, a, u, descales, w, heads, products.twos);
+  RowState state(storage, a, u, descales, w, heads);
   const CachedRows k_rows = CachedRows::of<false>(storage, a, u, head_k, padded, w),
                    v_rows = CachedRows::of<true>(storage, a, u, head_k, padded, w);
   // Memory is read in this order: K of the block, its V, K of the next block.
   const char *order[4 * kMostKeys + kFetchKeys], *copies[kMostKeys];
-  FetchRows fetch[kMaxStreamRows * kMostKeys / kFetchKeys];
-  // Rows at[0, count) while `keys` keys are used.
-  const auto fetched = [&](const char* const* at, int count, int keys, i64 row_bytes) {
-    if (heads.by_head) {
-      FetchRows* to = fetch;
-      for (int h = 0; h < heads.heads_k; ++h) {
-        for (int i = 0; i < keys; i += kFetchKeys) {
-          const int piece = h * keys + i, row = piece / heads.heads_k;
-          *to++ = {u64(at[row < count ? row : 0]) + u64(piece % heads.heads_k * row_bytes),
-                   row < count ? u64(row_bytes) : 0};
-        }
-      }
-      return fetch;
-    }
+  FetchRows fetch[kMostKeys];
+  // Rows at[0, keys) while as many are used.
+  const auto fetched = [&](const char* const* at, int keys) {
     for (int i = 0; i < keys; i += heads.fetch_keys())
       fetch[i >> heads.fetch_shift] = {u64(at[i]), u64(at[i + 1]) - u64(at[i])};
     return fetch;
@@ -70,12 +57,11 @@ inline void decode_rows(const RowStorage& storage, const KvProblem& a, const KvU
     if (some) k_rows.find(order + 2 * keys, next, next_keys);
     const int distance = blocks.ahead < keys ? blocks.ahead : keys;
     for (int i = 2 * keys + next_keys; i < 2 * keys + distance + kFetchKeys; ++i) order[i] = order[i - 1];
-    products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + distance, keys, keys, heads.v_head),
-                    keys, w.q, heads);
+    products.scores(w.s, k_rows.usable(order, copies, key, keys), fetched(order + distance, keys), keys, w.q, heads);
     state.softmax(key, keys, pairs, alpha);
     state.add_values(several ? products.values_of_several : products.values_of_one,
-                     v_rows.usable(order + keys, copies, key, keys),
-                     fetched(order + keys + distance, next_keys, keys, heads.k_head), key, keys, pairs, alpha);
+                     v_rows.usable(order + keys, copies, key, keys), fetched(order + keys + distance, keys), key, keys,
+                     pairs, alpha);
     __builtin_memmove(order, order + 2 * keys, next_keys * sizeof *order);
     key = next;
     keys = next_keys;

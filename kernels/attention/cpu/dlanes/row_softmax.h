@@ -12,10 +12,32 @@ inline Seen RowState::seen_by(int r, i64 key, int keys) const {
   return {clamp(row - window_.left - key), clamp(row + window_.right + 1 - key), clamp(window_.sink - key)};
 }
 
+inline bool RowState::all_seen(i64 key, int keys) const {
+  const Seen first = seen_by(0, key, keys), last = seen_by(rows_ - 1, key, keys);
+  return first.last == keys && last.first <= last.sink;
+}
+
+// Raises m of row r to lanes some of which are above it; seldom after the first blocks. Returns the factor of what was summed.
+inline float RowState::raise(int r, vf top) {
+  const float before = m_[r];
+  m_[r] = __builtin_ceilf(highest(top));
+  return __builtin_exp2f(before - m_[r]);
+}
+
 inline void RowState::softmax(i64 key, int keys, bool pairs, float* alpha) {
   const float k_scale = descales_.blocked() ? descales_.k[descales_.at(key)] : 1.f;
   const float gain = descales_.blocked() ? descales_.v_blocks[descales_.at(key)] : 1.f;
   hides_ = false;
+  if (plain_ && keys % kLanes == 0 && all_seen(key, keys)) {
+    for (int r = 0; r < rows_; ++r) {
+      float* const s = w_.s + r * kMostKeys;
+      const vf c = broadcast(score_[r].c), top = highest_score(s, keys, c);
+      alpha[r] = any_above(top, broadcast(m_[r])) ? raise(r, top) : 1.f;
+      const vf sum = pairs ? probability_row<bf16>(s, keys, c, m_[r]) : probability_row<float>(s, keys, c, m_[r]);
+      store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
+    }
+    return;
+  }
   for (int r = 0; r < rows_; ++r) {
     const i64 row = u_.row + window_.shift + r / u_.heads;
     Score x = score_[r];
@@ -27,12 +49,7 @@ inline void RowState::softmax(i64 key, int keys, bool pairs, float* alpha) {
     hides_ |= seen.last < keys || seen.first > seen.sink;
     float* s = w_.s + r * kMostKeys;
     const vf top = stage_(s, x, seen, m_[r]);
-    alpha[r] = 1;
-    if (any_above(top, broadcast(m_[r]))) {  // seldom after the first blocks
-      const float m = __builtin_ceilf(highest(top));
-      alpha[r] = __builtin_exp2f(m_[r] - m);
-      m_[r] = m;
-    }
+    alpha[r] = any_above(top, broadcast(m_[r])) ? raise(r, top) : 1.f;
     const vf sum = pairs ? probability_row<bf16>(s, keys, m_[r], gain) : probability_row<float>(s, keys, m_[r], gain);
     store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
   }

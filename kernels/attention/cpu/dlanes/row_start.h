@@ -24,35 +24,22 @@ inline void RowState::start_with(int r, float sink) {
   l_[r][0] = __builtin_exp2f(t - m_[r]);
 }
 
-// A row of Q into scratch. Rows in twos are interleaved by half registers: half a register of the first row, then half a
-// register of the second.
-inline void RowState::load_q(int r, const void* from) {
-  const int in_group = r % heads_.group;
-  if (!twos_ || (heads_.heads_k > 1 && !heads_.by_head) || (heads_.group % 2 && in_group == heads_.group - 1))
-    return storage_.load_q(w_.q + r * heads_.q_width, from, 0, 1, a_.hdim_q);
-  constexpr int kHalf = kLanes / 2;
-  alignas(64) float words[kMaxHdim];
-  storage_.load_q(words, from, 0, 1, a_.hdim_q);
-  float* const to = w_.q + (r - in_group % 2) * heads_.q_width + in_group % 2 * kHalf;
-  for (int i = 0; i < heads_.q_width / kHalf; ++i)
-    __builtin_memcpy(to + i * kLanes, words + i * kHalf, kHalf * sizeof(float));
-}
-
 inline RowState::RowState(const RowStorage& storage, const KvProblem& a, const KvUnit& u, const Descales& descales,
-                          RowScratch& w, const HeadRows& heads, bool twos)
+                          RowScratch& w, const HeadRows& heads)
     : storage_(storage),
       a_(a),
       u_(u),
       descales_(descales),
       w_(w),
       heads_(heads),
-      twos_(twos),
       stage_(row_stage_of(a, storage)),
+      plain_(a.features.bias == Bias::none && !a.features.softcap && !descales.blocked()),
       window_(fmha::window_of(a, u)),
       rows_(u.rows * u.heads) {
   for (int r = 0; r < rows_; ++r) {
     const i64 row = u.row + r / u.heads, head = u.head + r % u.heads;
-    load_q(r, (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row));
+    storage.load_q(w.q + r * heads.q_width,
+                   (const char*)a.q + storage.q_bytes * (u.q_offset + head * a.q_head + row * a.q_row), 0, 1, a.hdim_q);
     score_[r] = {kLog2e, a.softmax_scale * descales.q * kLog2e, a.softcap * kLog2e, 0.f, nullptr, 0, 1, 0, 0};
     if (a.features.bias == Bias::alibi) score_[r].slope = -kLog2e * a.alibi_slopes[u.alibi_offset + head];
     bias_[r] = (const char*)a.bias + storage.bias_bytes * (u.bias_offset + head * a.bias_head + row * a.bias_row);

@@ -9,7 +9,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 class RowState {
  public:
   RowState(const RowStorage& storage, const KvProblem& a, const KvUnit& u, const Descales& descales, RowScratch& w,
-           const HeadRows& heads, bool twos);
+           const HeadRows& heads);
 
   i64 begin() const { return window_.sink > u_.key_begin ? u_.key_begin : begin_; }
   i64 end() const { return end_; }
@@ -38,8 +38,11 @@ class RowState {
  private:
   // The keys of [key, key + keys) that row r sees.
   Seen seen_by(int r, i64 key, int keys) const;
+  // Whether every row sees all of them.
+  bool all_seen(i64 key, int keys) const;
+  // Raises m of the row to its lanes; returns the factor of what was summed.
+  float raise(int r, vf top);
   void start_with(int r, float sink);
-  void load_q(int r, const void* from);
 
   const RowStorage& storage_;
   const KvProblem& a_;
@@ -47,8 +50,8 @@ class RowState {
   const Descales& descales_;
   RowScratch& w_;
   const HeadRows heads_;
-  const bool twos_;
   const RowStage stage_;
+  const bool plain_;  // logits are scores times a number
   const fmha::Window window_;
   const int rows_;
   i64 begin_, end_;

@@ -18,7 +18,7 @@ struct RowProducts {
   Scores scores;
   Values values_of_one, values_of_several;  // rows of a key head
   ValueOrder one, several;                  // the order of O
-  bool twos, pairs;                         // of several rows: q lies in twos; P is bf16
+  bool pairs;                               // of several rows: P is bf16
   int k_dims, v_dims;                       // head dims must be multiples of these
 };
 

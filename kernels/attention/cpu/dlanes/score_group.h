@@ -1,74 +1,55 @@
-// S of several rows of a key head: in twos, half a register of K in both halves, or one at a time, whole registers of K.
+// S of several rows of a key head: whole registers of K.
 #pragma once
 
 #include "kernels/attention/cpu/dlanes/score_one.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-constexpr int kPairKeys =
-    kRowAccumulators / 2;  // keys of score_twos: with two twos of rows its sums fill the accumulators
-
-// kPairKeys keys with Twos twos of rows.
-template <class Row, int Twos>
-__attribute__((noinline)) void score_twos(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
-                                          const float* q, i64 q_width, int steps) {
-  vf sum[Twos * kPairKeys];  // by four keys, two rows, key
-  TILEKILN_UNROLL(16) for (int i = 0; i < Twos * kPairKeys; ++i) sum[i] = zero();
-  const char* row[kPairKeys];
-  TILEKILN_UNROLL(8) for (int n = 0; n < kPairKeys; ++n) row[n] = k[n];
-  for (i64 i = 0; i < steps; ++i) {
+// N keys with R rows, N R <= kLanes, whose sums are added across lanes together. next: the lines to fetch, moved past those of these
+// keys. Steps: known at compile time, or 0.
+template <class Row, int R, int N, int Steps>
+TILEKILN_INLINE void score_rows(float* s, const char* const (&row)[N], u64& next, const FetchLines& lines,
+                                FetchInto into, const float* q, i64 width, int steps) {
+  const i64 q_width = Steps ? Steps * kLanes : width;
+  vf sum[kLanes];  // by row, key
+  TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) sum[i] = zero();
+  const auto step = [&](i64 i) __attribute__((always_inline)) {
     const i64 at = i * Row::kBytes;
     if (at % 64 == 0) {
-      TILEKILN_UNROLL(8)
-      for (int n = 0; n < kPairKeys; ++n) fetch_lines<Row::kBytes>(fetch.first + n * fetch.step + at, into);
+      TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) fetch_lines<Row::kBytes>(next + n * lines.gap, into);
     }
-    TILEKILN_UNROLL(2) for (int half = 0; half < 2; ++half) {
-      vf y[Twos];
-      TILEKILN_UNROLL(2) for (int r = 0; r < Twos; ++r) y[r] = load(q + 2 * r * q_width + (2 * i + half) * kLanes);
-      TILEKILN_UNROLL(8) for (int n = 0; n < kPairKeys; ++n) {
-        const vf x = Row::load_twice(row[n] + at + half * (Row::kBytes / 2));
-        TILEKILN_UNROLL(2) for (int r = 0; r < Twos; ++r) {
-          vf& to = sum[(n / 4 * Twos + r) * 4 + n % 4];
-          to = Row::multiply_add(to, x, y[r]);
-        }
-      }
+    next += lines.next;
+    vf y[R];
+    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = load(q + r * q_width + i * kLanes);
+    TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) {
+      const vf x = Row::load(row[n] + at);
+      TILEKILN_UNROLL(4)
+      for (int r = 0; r < R; ++r) sum[r * N + n] = Row::multiply_add(sum[r * N + n], x, y[r]);
     }
+  };
+  if constexpr (Steps > 0) {
+    TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) step(i);
+  } else {
+    for (i64 i = 0; i < steps; ++i) step(i);
   }
-  alignas(64) float t[2 * Twos * kPairKeys];
-  TILEKILN_UNROLL(8) for (int i = 0; i < Twos * kPairKeys; i += kHalfTotals) half_totals(t + 2 * i, sum + i);
-  TILEKILN_UNROLL(8) for (int i = 0; i < Twos * kPairKeys / 4; ++i) {
-    float* const to = s + i % Twos * 2 * kMostKeys + i / Twos * 4;
-    __builtin_memcpy(to, t + 8 * i, 4 * sizeof(float));
-    __builtin_memcpy(to + kMostKeys, t + 8 * i + 4, 4 * sizeof(float));
-  }
+  next += lines.group;
+  alignas(64) float t[kLanes];
+  store(t, totals(sum));
+  TILEKILN_UNROLL(4)
+  for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kMostKeys, t + r * N, N * sizeof(float));
 }
 
-// kLanes keys with R rows, kLanes sums at a time: whole registers of K.
-template <class Row, int R>
-TILEKILN_INLINE void score_several(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
-                                   const float* q, i64 q_width, int steps) {
-  constexpr int N = kLanes / R;  // keys
+// kLanes keys with R rows. Not inlined: in a larger function compilers keep addresses in vector registers (1.4 of the time).
+template <class Row, int R, int Steps>
+__attribute__((noinline)) void score_several(float* s, const char* const* k, const FetchRows& fetch, FetchInto into,
+                                             const float* q, i64 q_width, int steps) {
+  constexpr int N = kLanes / R;
+  const FetchLines lines = FetchLines::of(fetch, N, Row::kBytes, steps * Row::kBytes);
+  u64 next = lines.first;
   for (int key = 0; key < kLanes; key += N) {
-    vf sum[kLanes];  // by row, key
-    TILEKILN_UNROLL(16) for (int i = 0; i < kLanes; ++i) sum[i] = zero();
-    for (i64 i = 0; i < steps; ++i) {
-      const i64 at = i * Row::kBytes;
-      if (at % 64 == 0) {
-        TILEKILN_UNROLL(8)
-        for (int n = 0; n < N; ++n) fetch_lines<Row::kBytes>(fetch.first + (key + n) * fetch.step + at, into);
-      }
-      vf y[R];
-      TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) y[r] = load(q + r * q_width + i * kLanes);
-      TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) {
-        const vf x = Row::load(k[key + n] + at);
-        TILEKILN_UNROLL(4)
-        for (int r = 0; r < R; ++r) sum[r * N + n] = Row::multiply_add(sum[r * N + n], x, y[r]);
-      }
-    }
-    alignas(64) float t[kLanes];
-    store(t, totals(sum));
-    TILEKILN_UNROLL(4)
-    for (int r = 0; r < R; ++r) __builtin_memcpy(s + r * kMostKeys + key, t + r * N, N * sizeof(float));
+    const char* row[N];
+    TILEKILN_UNROLL(8) for (int n = 0; n < N; ++n) row[n] = k[key + n];
+    score_rows<Row, R, N, Steps>(s + key, row, next, lines, into, q, q_width, steps);
   }
 }
 

@@ -1,82 +1,47 @@
-// S of every key head, a key or two at a time, as memory has them.
+// S of every key head, a few keys at a time, as memory has them.
 #pragma once
 
 #include "kernels/attention/cpu/dlanes/score_group.h"
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// R rows of a key head and Keys keys; the sums of the second key follow `rows` rows later.
-template <class Row, int R, int Keys, int Steps>
-TILEKILN_INLINE void score_keys(float* sums, i64 rows, const char* const* k, const FetchRows& fetch, i64 offset,
-                                const float* q, i64 q_width, int steps) {
-  vf x[Keys][R];
-  const char* row[Keys];
-  u64 next[Keys];
-  TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) {
-    row[n] = k[n] + offset;
-    next[n] = fetch.from(n).first + u64(offset);
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) x[n][r] = zero();
-  }
+// One row of a key head and one key.
+template <class Row, int Steps>
+TILEKILN_INLINE vf score_key(const char* k, u64 next, const float* q, int steps) {
+  vf x = zero();
   const auto step = [&](i64 i) __attribute__((always_inline)) {
     const i64 at = i * Row::kBytes;
-    vf y[Keys];
-    TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) {
-      if (at % 64 == 0) fetch_lines<Row::kBytes>(next[n] + at);
-      y[n] = Row::load(row[n] + at);
-    }
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
-      const vf w = load(q + r * q_width + i * kLanes);
-      TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) x[n][r] = Row::multiply_add(x[n][r], y[n], w);
-    }
+    if (at % 64 == 0) fetch_lines<Row::kBytes>(next + at);
+    x = Row::multiply_add(x, Row::load(k + at), load(q + i * kLanes));
   };
   if constexpr (Steps > 0) {
     TILEKILN_UNROLL(8) for (int i = 0; i < Steps; ++i) step(i);
   } else {
     for (i64 i = 0; i < steps; ++i) step(i);
   }
-  TILEKILN_UNROLL(2) for (int n = 0; n < Keys; ++n) {
-    TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) store(sums + (n * rows + r) * kLanes, x[n][r]);
-  }
+  return x;
 }
 
-// Every row of every key head, MostRows at a time.
-template <class Row, int MostRows, int Keys, int Steps>
-TILEKILN_INLINE void score_heads_of(float* sums, i64 rows, const char* const* k, const FetchRows& fetch, const float* q,
-                                    const HeadRows& a, int steps) {
-  i64 offset = 0;
-  for (int h = 0; h < a.heads_k; ++h, offset += a.k_head) {
-    const auto some = [&]<int R>() __attribute__((always_inline)) {
-      score_keys<Row, R, Keys, Steps>(sums, rows, k, fetch, offset, q, a.q_width, steps);
-      sums += R * kLanes;
-      q += R * a.q_width;
-    };
-    int g = 0;
-    for (; g + MostRows <= a.group; g += MostRows) some.template operator()<MostRows>();
-    if constexpr (MostRows > 1) {
-      for (; g < a.group; ++g) some.template operator()<1>();
-    }
-  }
-}
-
-template <class Row, int MostRows, int Keys>
+// Every key head, each with one row: a key at a time.
+template <class Row>
 void score_heads(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q, const HeadRows& a) {
   constexpr int kMost = kMaxStreamRows + kLanes;
-  const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, count = a.heads_k * a.group,
-            rows = round_up(count, kLanes);
-  alignas(64) float sums[Keys * kMost * kLanes], turned[kMost / kLanes][kLanes * kLanes];
+  const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims, count = a.heads_k, rows = round_up(count, kLanes);
+  alignas(64) float sums[kMost * kLanes], turned[kMost / kLanes][kLanes * kLanes];
   __builtin_memset(sums, 0, sizeof sums);
   for (int key = 0; key < keys; key += kLanes) {
     const int some = keys - key < kLanes ? keys - key : kLanes;
-    for (int i = 0; i < some; i += Keys) {
-      const char* const at[2] = {k[key + i], k[key + i + (i + 1 < some)]};
+    for (int i = 0; i < some; ++i) {
       const FetchRows next = fetch[(key + i) >> a.fetch_shift].from((key + i) & (a.fetch_keys() - 1));
       known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
-        score_heads_of<Row, MostRows, Keys, Steps>(sums, rows, at, next, q, a, steps);
+        for (i64 h = 0; h < count; ++h)
+          store(sums + h * kLanes, score_key<Row, Steps>(k[key + i] + h * a.k_head, next.first + u64(h * a.k_head),
+                                                         q + h * a.q_width, steps));
       });
-      for (int r = 0; r < Keys * rows; r += kLanes) {
+      for (int r = 0; r < rows; r += kLanes) {
         vf x[kLanes];
         TILEKILN_UNROLL(16) for (int j = 0; j < kLanes; ++j) x[j] = load(sums + (r + j) * kLanes);
-        store(turned[r % rows / kLanes] + (i + r / rows) * kLanes, totals(x));
+        store(turned[r / kLanes] + i * kLanes, totals(x));
       }
     }
     for (int r = 0; r < count; r += kLanes) {
@@ -88,6 +53,52 @@ void score_heads(float* s, const char* const* k, const FetchRows* fetch, int key
       for (int j = 0; j < kLanes; ++j)
         if (r + j < count) store(s + (r + j) * kMostKeys + key, x[j]);
     }
+  }
+}
+
+constexpr int kHeadKeys = kLanes / 4;  // keys of score_heads_several
+
+// The rows of every key head, four of them at a time, with kHeadKeys keys.
+template <class Row, int Steps>
+__attribute__((noinline)) void score_head_keys(float* s, const char* const* k, const FetchRows& fetch, const float* q,
+                                               const HeadRows& a, int steps) {
+  const i64 row_bytes = steps * Row::kBytes;
+  const bool in_a_row = a.k_head == row_bytes && fetch.step == u64(a.heads_k * row_bytes);
+  FetchLines lines =
+      FetchLines::of({fetch.first, in_a_row ? u64(row_bytes) : fetch.step}, kHeadKeys, Row::kBytes, row_bytes);
+  for (i64 h = 0; h < a.heads_k; ++h) {
+    const char* row[kHeadKeys];
+    TILEKILN_UNROLL(4) for (int n = 0; n < kHeadKeys; ++n) row[n] = k[n] + h * a.k_head;
+    u64 next = lines.first + u64(h * (in_a_row ? kHeadKeys * row_bytes : a.k_head));
+    FetchInto into = FetchInto::l1;
+    int g = 0;
+    const auto some = [&]<int R>() __attribute__((always_inline)) {
+      const i64 r = h * a.group + g;
+      score_rows<Row, R, kHeadKeys, Steps>(s + r * kMostKeys, row, next, lines, into, q + r * a.q_width, a.q_width,
+                                           steps);
+      into = FetchInto::nothing;
+      g += R;
+    };
+    while (g + 4 <= a.group) some.template operator()<4>();
+    if (g + 2 <= a.group) some.template operator()<2>();
+    if (g < a.group) some.template operator()<1>();
+  }
+}
+
+template <class Row>
+void score_heads_several(float* s, const char* const* k, const FetchRows* fetch, int keys, const float* q,
+                         const HeadRows& a) {
+  const int steps = (a.hdim_q + Row::kDims - 1) / Row::kDims;
+  for (int key = 0; key < keys; key += kHeadKeys) {
+    const char* last[kHeadKeys];  // the very last key repeated
+    const bool all = key + kHeadKeys <= keys;
+    if (!all) {
+      for (int n = 0; n < kHeadKeys; ++n) last[n] = k[key + n < keys ? key + n : keys - 1];
+    }
+    const FetchRows next = fetch[key >> a.fetch_shift].from(key & (a.fetch_keys() - 1));
+    known_steps(steps, [&]<int Steps>() __attribute__((always_inline)) {
+      score_head_keys<Row, Steps>(s + key, all ? k + key : last, next, q, a, steps);
+    });
   }
 }
 

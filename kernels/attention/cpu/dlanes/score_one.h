@@ -7,7 +7,9 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
 // Calls f.operator()<Steps>() with the number of steps, 0 for one that is not known at compile time.
 template <class F> TILEKILN_INLINE void known_steps(int steps, F&& f) {
-  if (steps == 4)
+  if (steps == 2)
+    f.template operator()<2>();
+  else if (steps == 4)
     f.template operator()<4>();
   else if (steps == 8)
     f.template operator()<8>();

@@ -61,6 +61,23 @@ template <class T> struct RowBias {
   }
 };
 
+// The same where logits are c s and every key is seen, keys being a multiple of kLanes: s stays as it is.
+TILEKILN_INLINE vf highest_score(const float* s, int keys, vf c) {
+  vf top = mul(load(s), c);
+  for (int key = kLanes; key < keys; key += kLanes) top = max(top, mul(load(s + key), c));
+  return top;
+}
+template <class T> TILEKILN_INLINE vf probability_row(float* s, int keys, vf c, float m) {
+  const vf top = broadcast(m);
+  vf sum = zero();
+  TILEKILN_UNROLL(2) for (int key = 0; key < keys; key += kLanes) {
+    const vf p = exp2<5>(sub(mul(load(s + key), c), top));
+    sum = add(sum, p);
+    narrow((T*)s + key, p);
+  }
+  return sum;
+}
+
 // P = gain 2^(s - m) in place, as T; returns lanes whose sum is that of 2^(s - m).
 template <class T> TILEKILN_INLINE vf probability_row(float* s, int keys, float m, float gain) {
   const vf top = broadcast(m), factor = broadcast(gain);

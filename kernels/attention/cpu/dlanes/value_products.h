@@ -14,12 +14,6 @@ using Values = void (*)(float* o, const char* const* v, const FetchRows* fetch, 
 template <template <class, int, int> class Sums, class T, int MostRows>
 void values(float* o, const char* const* v, const FetchRows* fetch, int keys, const float* p, const float* alpha,
             const HeadRows& a) {
-  if (MostRows > 1 && a.by_head) {
-    return each_head(
-        v, fetch, keys, a.v_head, a, [&](int row, const char* const* rows, const FetchRows* next, const HeadRows& one) {
-          values<Sums, T, MostRows>(o + row * a.o_width, rows, next, keys, p + row * kMostKeys, alpha + row, one);
-        });
-  }
   constexpr int kPairBytes = 2 * kLanes * int(sizeof(T));
   const int pairs = (a.hdim_v + 2 * kLanes - 1) / (2 * kLanes);
   for (int r = 0; r < a.heads_k * a.group; ++r) {
@@ -31,8 +25,8 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
   }
   for (int key = 0; key < keys; key += a.chunk) {
     const int end = keys - key < a.chunk ? keys : key + a.chunk;
-    const FetchRows* const first = fetch + (key >> a.fetch_shift);
     for (int h = 0; h < a.heads_k; ++h) {
+      bool even = true;  // all parts of a row are as wide
       const auto sums = [&]<int R, int N>(int row, int i) __attribute__((always_inline)) {
         float* const to = o + row * a.o_width + i * 2 * kLanes;
         vf sum[R][2 * N];
@@ -40,10 +34,13 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
           TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) sum[r][j] = zero();
         }
         const i64 offset = h * a.v_head + i * kPairBytes;
-        const FetchRows* ahead = first;
+        const FetchInto into = row == h * a.group ? a.fetch_into : FetchInto::nothing;
+        const FetchRows* ahead = fetch + (key >> a.fetch_shift);
         for (int begin = key; begin < end; begin += a.fetch_keys(), ++ahead) {
-          Sums<T, R, N>::add(sum, v, *ahead, row == h * a.group ? a.fetch_into : FetchInto::nothing, offset, begin,
-                             end - begin < a.fetch_keys() ? end : begin + a.fetch_keys(), p + row * kMostKeys);
+          const int last = end - begin < a.fetch_keys() ? end : begin + a.fetch_keys();
+          const FetchRows lines = fetch_of_part(*ahead, last - begin, h * (pairs / N) + i / N, a.heads_k * (pairs / N),
+                                                even ? N * kPairBytes : 0, offset);
+          Sums<T, R, N>::add(sum, v, lines, into, offset, begin, last, p + row * kMostKeys);
         }
         TILEKILN_UNROLL(4) for (int r = 0; r < R; ++r) {
           TILEKILN_UNROLL(8) for (int j = 0; j < 2 * N; ++j) {
@@ -54,6 +51,7 @@ void values(float* o, const char* const* v, const FetchRows* fetch, int keys, co
       };
       const auto rows_from = [&]<int R, int N>(int r) __attribute__((always_inline)) {
         int i = 0;
+        even = pairs % N == 0;
         for (; i + N <= pairs; i += N) sums.template operator()<R, N>(h * a.group + r, i);
         if constexpr (N > 2) {
           for (; i + 2 <= pairs; i += 2) sums.template operator()<R, 2>(h * a.group + r, i);

@@ -9,7 +9,7 @@ namespace tilekiln::cpu::inline TILEKILN_TARGET {
 template <class T, int R, int N> struct ValueSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
                                   i64 offset, i64 key, i64 end, const float* p) {
-    u64 next = fetch.first + u64(offset);
+    u64 next = fetch.first;
     for (; key < end; ++key, next += fetch.step) {
       const char* const row = v[key] + offset;
       vf x[R];
@@ -32,7 +32,7 @@ template <class T, int R, int N> struct ValueSums {
 template <class T, int R, int N> struct ValuePairSums {
   static TILEKILN_INLINE void add(vf (&sum)[R][2 * N], const char* const* v, FetchRows fetch, FetchInto into,
                                   i64 offset, i64 key, i64 end, const float* p) {
-    u64 next = fetch.first + u64(offset);
+    u64 next = fetch.first;
     const auto two_keys = [&]<bool Both>() __attribute__((always_inline)) {
       const T *const one = (const T*)(v[key] + offset), *const two = (const T*)(v[key + Both] + offset);
       constexpr int kBytes = N * 2 * kLanes * int(sizeof(T));

@@ -27,7 +27,6 @@ template <class Row, class T, bool Direct> constexpr RowProducts products() {
             values<ValuePairSums, T, 4>,
             ValueRow<T>::kOrder,
             ValueOrder::interleaved,
-            Row::kTwos,
             true,
             kKDims,
             kVDims};
@@ -38,7 +37,6 @@ template <class Row, class T, bool Direct> constexpr RowProducts products() {
           values<ValueSums, T, 4>,
           ValueRow<T>::kOrder,
           ValueRow<T>::kOrder,
-          Row::kTwos,
           false,
           kKDims,
           kVDims};

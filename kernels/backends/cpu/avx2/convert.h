@@ -33,19 +33,6 @@ TILEKILN_INLINE vf widen(const bf8* p) {
 }
 TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadl_epi64((const __m128i*)p)); }
 
-// The first 4 elements, twice.
-TILEKILN_INLINE vf widen_twice(const float* p) { return {_mm256_broadcast_ps((const __m128*)p)}; }
-TILEKILN_INLINE __m128i twice(const void* p) { return _mm_broadcastq_epi64(_mm_loadl_epi64((const __m128i*)p)); }
-TILEKILN_INLINE vf widen_twice(const fp16* p) { return {_mm256_cvtph_ps(twice(p))}; }
-TILEKILN_INLINE vf widen_twice(const bf16* p) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(twice(p)), 16))};
-}
-TILEKILN_INLINE vf widen_twice(const fp8* p) {
-  int four;
-  __builtin_memcpy(&four, p, sizeof four);
-  return widen_fp8(_mm_set1_epi32(four));
-}
-
 TILEKILN_INLINE void narrow(float* p, vf a) { store_unaligned(p, a); }
 TILEKILN_INLINE void narrow(fp16* p, vf a) {
   _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));

@@ -14,12 +14,6 @@ TILEKILN_INLINE vf totals(vf* r) {
   return {_mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31))};
 }
 
-// kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.
-constexpr int kHalfTotals = 4;
-TILEKILN_INLINE void half_totals(float* t, const vf* r) {
-  _mm256_store_ps(t, _mm256_hadd_ps(_mm256_hadd_ps(r[0].v, r[1].v), _mm256_hadd_ps(r[2].v, r[3].v)));
-}
-
 TILEKILN_INLINE float highest(vf a) {  // a NaN may be lost
   __m128 x = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   x = _mm_max_ps(x, _mm_movehl_ps(x, x));

@@ -34,19 +34,6 @@ TILEKILN_INLINE vf widen(const bf8* p) {
 }
 TILEKILN_INLINE vf widen(const fp8* p) { return widen_fp8(_mm_loadu_si128((const __m128i*)p)); }
 
-// The first 8 elements, twice.
-TILEKILN_INLINE vf widen_twice(const float* p) {
-  return {_mm512_castpd_ps(_mm512_broadcast_f64x4(_mm256_castps_pd(_mm256_loadu_ps(p))))};
-}
-TILEKILN_INLINE __m256i twice(const void* p) { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)p)); }
-TILEKILN_INLINE vf widen_twice(const fp16* p) { return {_mm512_cvtph_ps(twice(p))}; }
-TILEKILN_INLINE vf widen_twice(const bf16* p) {
-  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(twice(p)), 16))};
-}
-TILEKILN_INLINE vf widen_twice(const fp8* p) {
-  return widen_fp8(_mm_broadcastq_epi64(_mm_loadl_epi64((const __m128i*)p)));
-}
-
 TILEKILN_INLINE void narrow(float* p, vf a) { store_unaligned(p, a); }
 TILEKILN_INLINE void narrow(fp16* p, vf a) {
   _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));

@@ -45,20 +45,6 @@ template <int Rows, int Width> TILEKILN_INLINE void store_rows(float* to, long l
   }
 }
 
-// kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.
-constexpr int kHalfTotals = 8;
-TILEKILN_INLINE void half_totals(float* t, const vf* r) {
-  const auto of_four = [&](int i) __attribute__((always_inline)) {
-    const auto sum = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-      return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)));
-    };
-    const __m512d a = sum(r[i].v, r[i + 1].v), b = sum(r[i + 2].v, r[i + 3].v);
-    return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-  };
-  const __m512 a = of_four(0), b = of_four(4);
-  _mm512_store_ps(t, _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd)));
-}
-
 // 32 bf16: the even ones and the odd ones. One operation each; widening them in order takes two.
 TILEKILN_INLINE void even_odd(__m512i x, vf& even, vf& odd) {
   even = {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))};

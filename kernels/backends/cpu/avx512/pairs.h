@@ -91,12 +91,6 @@ template <int kFirst, bool kUpper> TILEKILN_INLINE vf nibble_pairs(vf a) {
 TILEKILN_INLINE vh zero_halves() { return {_mm512_setzero_si512()}; }
 TILEKILN_INLINE void store_halves(bf16* p, vh a) { _mm512_store_si512(p, a.v); }
 
-// The first 16 elements, twice.
-TILEKILN_INLINE vh load_halves_twice(const bf16* p) {
-  return {_mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)p))};
-}
-TILEKILN_INLINE vh load_halves_twice(const fp8* p) { return halves_of_fp8(twice(p)); }
-
 // Words (a, b) of two rows: lane i of low is element 8 (i / 4) + i % 4, of high 4 more.
 TILEKILN_INLINE void interleave_lanes(vh a, vh b, vf& low, vf& high) {
   low = words({_mm512_unpacklo_epi16(a.v, b.v)});

@@ -38,11 +38,6 @@ TILEKILN_INLINE void narrow(bf16* p, vf a) {  // as core::narrow, without a bran
   const short4 low = __builtin_convertvector(result, short4);
   __builtin_memcpy(p, &low, sizeof low);
 }
-// The first 2 elements, twice.
-template <class T> TILEKILN_INLINE vf widen_twice(const T* p) {
-  const float a = core::widen(p[0]), b = core::widen(p[1]);
-  return {float4{a, b, a, b}};
-}
 TILEKILN_INLINE void narrow(signed char* p, vf a) {  // saturated
   for (int i = 0; i < kLanes; ++i) {
     const float x = __builtin_rintf(a.v[i]);

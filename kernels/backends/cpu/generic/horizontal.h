@@ -13,15 +13,6 @@ TILEKILN_INLINE vf totals(vf* r) {
   return {(r[0].v + r[1].v) + (r[2].v + r[3].v)};
 }
 
-// kHalfTotals registers -> sums of halves, of four registers at a time: their lower halves, then their upper ones.
-constexpr int kHalfTotals = 4;
-TILEKILN_INLINE void half_totals(float* t, const vf* r) {
-  for (int i = 0; i < 4; ++i) {
-    t[i] = r[i].v[0] + r[i].v[1];
-    t[4 + i] = r[i].v[2] + r[i].v[3];
-  }
-}
-
 TILEKILN_INLINE float highest(vf a) {  // a NaN may be lost
   const float x = a.v[0] > a.v[1] ? a.v[0] : a.v[1], y = a.v[2] > a.v[3] ? a.v[2] : a.v[3];
   return x > y ? x : y;
