@@ -101,7 +101,7 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
 
 
 SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
-"""What a kernel is built from; `tilekiln.jit` looks at the same (python/tilekiln/just_in_time.py)."""
+"""Sources of a kernel; `tilekiln.jit` looks at the same (python/tilekiln/just_in_time.py)."""
 SOURCES_NEED = ("scons>=4.11", "jinja2", "pyyaml", "msgspec", "numpy>=2")
 
 

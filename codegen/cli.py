@@ -45,7 +45,7 @@ def _say(text: str, code: int = 0) -> int:
 
 
 def _forget_output() -> None:
-    """What could not be written is not tried again when the process ends."""
+    """Sends stdout to /dev/null, so that the end of the process does not try again to write to a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -332,7 +332,7 @@ COMMANDS = tuple(
 
 
 def overview() -> str:
-    """What `--help` alone prints."""
+    """Text of `--help` without a command."""
     rows = [(command.name + "".join(f" {a}" for a in command.arguments), command.about) for command in COMMANDS]
     return (
         "\n\n".join(

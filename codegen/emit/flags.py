@@ -1,4 +1,4 @@
-"""How Tilekiln's sources are compiled and linked, whatever the build system: our own, or that of a vendored tree."""
+"""Compiler and linker flags of Tilekiln's sources, for every build system: our own, or that of a vendored tree."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COMMON_HEADERS = "build/headers"
 
 
 def headers_in(generated: str, outside: bool) -> list[str]:
-    """Where those lie that a build makes. With operators from `outside` they are its own, the public ones as well."""
+    """Include folders of generated headers. With operators from `outside` a build has its own, public ones included."""
     return [generated, f"{generated}/include"] if outside else [COMMON_HEADERS]
 
 

@@ -1,4 +1,4 @@
-"""What one generation made, as builds and their ledgers have it: nothing to do needs no more of the generator."""
+"""Record of one generation, for builds and their ledgers: a build with nothing to do reads this alone."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Engine(msgspec.Struct, frozen=True):
 
 
 class Generated(msgspec.Struct):
-    """What one generation made. `headers`, `written` and `removed` are paths relative to out_dir."""
+    """Sources, headers and engines of one generation. `headers`, `written`, `removed`: paths relative to out_dir."""
 
     sources: list[Source]
     headers: list[str]

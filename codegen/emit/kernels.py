@@ -88,7 +88,7 @@ def of_instances(plan: Plan) -> Iterator[list[Kernel]]:
 
 
 def serving(root: Tree, target: str, family: Family, packed: Iterable[int]) -> dict[str, int]:
-    """How many signatures of a family each kernel of a target serves, by its name; of backends that have kernels."""
+    """Number of a family's signatures served by each kernel of a target, by name; of backends that have kernels."""
     launched = _Launched(root, target, family)
     found: dict[str, int] = {}
     for one in packed:

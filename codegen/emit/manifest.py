@@ -91,7 +91,7 @@ def _rows(plan: Plan, axes: list[str]) -> bytes:
 
 
 def _algorithms(plan: Plan, family: Family) -> list[dict[str, object]]:
-    """How the instances of a family answer, each way once, with what steers the choice between them."""
+    """The algorithms of a family's instances, each once, with the rules that steer the choice between them."""
     ways: dict[tuple[str, int], dict[str, object]] = {}
     for instance in plan.instances:
         how = instance.how
@@ -102,7 +102,7 @@ def _algorithms(plan: Plan, family: Family) -> list[dict[str, object]]:
 
 
 def _always(family: Family) -> dict[str, int | str | bool]:
-    """What instances have whether or not a call asks for it, by their rules: a split always writes its LSE."""
+    """Values that instances have by their rules, asked for or not: a split always writes its LSE."""
     left = list(family.everything)  # bit c: code c
     for clause in (clause for rule in family.rules for clause in rule.when):
         said = [at for at, codes in enumerate(clause) if codes != family.everything[at]]
@@ -116,7 +116,7 @@ def _always(family: Family) -> dict[str, int | str | bool]:
 
 
 def pinned(plan: Plan) -> list[tuple[tuned.Table, list[tuple[tuned.Winner, int]]]]:
-    """What the receipt's table of measured choices says of the plan's instances."""
+    """The measured choices of the receipt's table for instances of the plan."""
     table = plan.source.tuned
     whole = [] if plan.where else [f"_{target.word}" for target in plan.target_list]
     return [] if table is None else table.of((instance.name for instance in plan.instances), whole)

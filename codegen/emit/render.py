@@ -191,7 +191,7 @@ def _fixed(render: Renderer, plan: Plan) -> tuple[list[Engine], list[bytes], lis
 
 
 def _images(plan: Plan, engines: Sequence[Engine], numbers: Sequence[int]) -> list[Engine]:
-    """What engines of fixed features launch, of backends whose toolchain compiles kernels."""
+    """Kernels launched by engines of fixed features, of backends whose toolchain compiles kernels."""
     found: dict[str, Engine] = {}
     for instance, kernels, number in (
         zip(plan.instances, of_instances(plan), numbers, strict=True) if plan.source.fixed else []
@@ -316,7 +316,7 @@ def generate(
 
 
 def render(plans: Sequence[Plan], build_info: Mapping[str, Any], inputs: str = "", headers: str = "") -> Rendered:
-    """What `generate` writes."""
+    """Contents of all files that `generate` writes."""
     plans = list({plan.receipt: plan for plan in plans}.values())
     for plan in plans:
         check_buildable(plan.target_list)

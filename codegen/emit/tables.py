@@ -67,7 +67,7 @@ class ReceiptEntry(NamedTuple):
 
 
 class FamilyTable:
-    """What namespace <family> of table.cpp holds."""
+    """Contents of namespace <family> of table.cpp."""
 
     def __init__(self, plan: Plan, family: Family) -> None:
         self.name, self.pipelines = family.name, family.pipelines

@@ -17,7 +17,7 @@ from codegen.schema.errors import CodegenError
 
 
 class Ledger(msgspec.Struct):
-    """What a ledger has at least: the digest of each file by path; "" where a change was interrupted."""
+    """Least contents of a ledger: the digest of each file by path; "" where a change was interrupted."""
 
     files: dict[str, str]
 

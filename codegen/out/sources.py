@@ -240,7 +240,7 @@ def withdraw(folder: str, write: bool = True) -> list[str]:
 
 
 def summary(folder: str, source: Sources, change: placed.Change, count: int, dry: bool = False) -> str:
-    """What `write` did, for people."""
+    """Text for people on a run of `write`."""
     written, removed = ("to write", "to remove") if dry else ("written", "removed")
     lines = [
         f"{folder}: {source.receipt} for {', '.join(source.targets)}, {source.instances:,} instances, {count:,} files: "

@@ -1,4 +1,4 @@
-"""What a library holds of the tree beside its engines: the operators of its plan, and their host code."""
+"""Parts of the tree that a library holds beside its engines: the operators of its plan, and their host code."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Plan:
         self.targets = [target.name for target in targets]
 
     def algorithm_axes(self, family: Family | None = None) -> tuple[str, ...]:
-        """What tells the instances of a signature apart, of one family or of all: the axes that an instance shows."""
+        """Axes that tell the instances of a signature apart, of one family or of all: those that an instance shows."""
         hows = {id(i.how): i.how for i in self.instances if family is None or i.family_ is family}
         listed = dict.fromkeys(i.family_ for i in self.instances) if family is None else [family]
         declared = dict.fromkeys(axis.name for one in listed for axis in one.algorithm_axes)
@@ -115,7 +115,7 @@ def sieve(
     where: Sequence[select.Selected],
     main_where: Sequence[select.Selected] | None = None,
 ) -> Sieve:
-    """What decides whether a signature of a family is in a receipt on a target.
+    """The sieve of a family's signatures that are in a receipt on a target.
 
     Of a companion: what the instances of its main family need, those that `main_where` leaves.
     """
@@ -140,7 +140,7 @@ def sieve(
 
 
 def _when(receipt: Receipt, family: Family, target: Target, how: Algorithm) -> list[select.Clause]:
-    """Which signatures an algorithm answers in a receipt, which may name the algorithms that it wants."""
+    """Signatures that an algorithm answers in a receipt, which may name the algorithms that it wants."""
     if family.name not in receipt.selected:
         return how.when
     values = how.selectable(target.name)
@@ -154,7 +154,7 @@ def needed(
     target: Target,
     main_where: Sequence[select.Selected] | None = None,
 ) -> dict[int, select.Clause]:
-    """What the instances of a companion's main family need of it: Family.needed."""
+    """Companion's clauses that its main family's instances need: Family.needed."""
     main = family.main
     if main is None:
         return {}

@@ -111,14 +111,14 @@ class Sieve:
         return state
 
     def why(self, axis: int, code: int, state: int) -> list[str]:
-        """What ends the walk when this axis is decided so: `rule NAME`s, names of lists left empty, `algorithms`."""
+        """Reasons why the walk ends at this value of an axis: `rule NAME`s, names of lists left empty, `algorithms`."""
         state &= self.keep[axis][code]
         reasons = [f"rule {self.rules[i].name}" for bit, i in self.rule_of.items() if state & self.closing[axis] & bit]
         reasons += [field.name for field in self.fields if not state & field.mask]
         return reasons if state & self.any_algorithm else [*reasons, "algorithms"]
 
     def endings(self) -> set[tuple[str, ...]]:
-        """What ends branches: the answers of `why`. A rule that stands alone in one is needed."""
+        """Ends of branches, each as the reasons of `why`. A rule that stands alone in one is needed."""
         found: set[tuple[str, ...]] = set()
         seen: set[tuple[int, int]] = set()
         left = [(0, self.start)]

@@ -1,4 +1,4 @@
-"""How instances answer: the axes of a family's algorithms, as it declares them, and one algorithm of a target.
+"""Algorithms of instances: their axes, as a family declares them, and one algorithm of a target.
 
 A family declares as many as it needs, each of some numbers (a tile of two or of nine, a stage count) or with a list of
 values (booleans too). A target's `algorithms:` give each entry a value for each axis; only one with a default may be
@@ -18,7 +18,7 @@ from codegen.schema.yaml_io import Document
 FIXED = ("target", "pipeline")
 """The algorithm axes of every family."""
 SETTINGS = ("when", "needs", "best", "rank", "by_number")
-"""What an entry says besides its pipeline and the family's algorithm axes."""
+"""Keys of a target's entry besides its pipeline and the family's algorithm axes."""
 _BOOLEAN = ("no", "yes")
 _LEAST, _MOST = 1, 65535
 _NO_LIMIT = 2**63 - 1
@@ -65,7 +65,7 @@ class AlgorithmAxis:
         return "x".join(str(int(part)) for part in parts)
 
     def numbers(self, value: str) -> list[int]:
-        """What the library holds of a value: the numbers, or the position among the values."""
+        """The library's numbers for a value: its parts, or its position among the values."""
         return [int(part) for part in value.split("x")] if self.of else [self.values.index(value)]
 
     def word(self, value: str) -> str:
@@ -133,7 +133,7 @@ class ReceiptFilter(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """How an instance answers, apart from its target."""
+    """The algorithm of instances: a value for each algorithm axis, and its rules."""
 
     number: int  # among the entries of the target whose they are: Row::algorithm
     pipeline: str
@@ -168,7 +168,7 @@ class Algorithm(NamedTuple):
         return [n for axis, value in zip(self.axes, self.values, strict=True) for n in axis.numbers(value)]
 
     def selectable(self, target: str) -> dict[str, str]:
-        """What selections can ask of an instance on a target besides its signature: axes, and numbers by name."""
+        """Words that selections may ask of an instance on a target besides its signature: axes, and numbers by name."""
         values = {"target": target, "pipeline": self.pipeline}
         for axis, value in zip(self.axes, self.values, strict=True):
             values[axis.name] = value

@@ -1,4 +1,4 @@
-"""What this machine's AMD GPUs are, as Linux says it."""
+"""This machine's AMD GPUs, as Linux lists them."""
 
 from __future__ import annotations
 

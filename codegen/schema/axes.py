@@ -111,7 +111,7 @@ class Table(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What of an engine answers some signatures: null there is an engine that lacks what its rows list."""
+    """A member of an engine that answers some signatures: null there is an engine that lacks rows it lists."""
 
     member: str  # of the engine's type, with {axis} for the value of `axis`
     axis: Axis | None
@@ -235,7 +235,7 @@ class Family:
 
     @property
     def _how_names(self) -> list[str]:
-        """What `target`, `pipeline`, algorithm axes and their numbers are called."""
+        """Names of `target`, `pipeline`, algorithm axes and their numbers."""
         return [*FIXED, *(name for axis in self.algorithm_axes for name in (axis.name, *axis.of))]
 
     def _integers(self, position: int, axis: yaml_types.AxisFile) -> tuple[str, ...]:
@@ -373,14 +373,14 @@ class Family:
 
     @cached_property
     def integers_name(self) -> str:
-        """What the integer axes are together, for people; "" without one."""
+        """Common name of the integer axes, for people; "" without one."""
         if self.table and len(self.table.columns) == len(self.integers):
             return self.table.title
         return " x ".join(axis.name for axis in self.integers)
 
     @cached_property
     def table_clauses(self) -> list[Clause]:
-        """What the table allows."""
+        """Combinations that the table allows, as clauses."""
         if self.table is None:
             return [self.everything]
         clauses = []
@@ -418,7 +418,7 @@ class Family:
         return sum(axis.field << axis.shift for axis, _ in self.shared)
 
     def needed(self, packed: Iterable[int]) -> dict[int, Clause]:
-        """What signatures of the main family need of this companion, by its packed signature without its own axes."""
+        """Clauses of this companion that the main family's signatures need, by packed signature less its own axes."""
         found: dict[int, Clause] = {}
         for signature in packed:
             codes = [(axis, of.code_in(signature)) for axis, of in self.shared]
@@ -459,7 +459,7 @@ class Family:
     def bind_of(
         self, said_of: Family, selection: yaml_types.Selection, path: tuple[str | int, ...], document: Document
     ) -> list[Clause]:
-        """What a selection over the axes of `said_of` leaves of this family; values that it has not select nothing."""
+        """A selection over the axes of `said_of`, bound to this family; values that it lacks select nothing."""
         if said_of is self:
             return self.bind(selection, path, document)
         said_of.bind(selection, path, document)

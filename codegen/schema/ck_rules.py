@@ -209,7 +209,7 @@ def _wave_groups(k: Kernel, known: RulesFile) -> str:
 
 
 def _family_rule(family: str, *musts: tuple[str, Callable[[Kernel], bool], str]) -> Callable[[Kernel, RulesFile], str]:
-    """What a family demands, of each field: whether it is so, and what it must be."""
+    """A rule of one family: for each field a predicate, and the text of what it must be."""
 
     def rule(k: Kernel, known: RulesFile) -> str:
         if k.family != family:

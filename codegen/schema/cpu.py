@@ -1,4 +1,4 @@
-"""What this machine's CPU has, in the words of __builtin_cpu_supports."""
+"""Features of this machine's CPU, in the words of __builtin_cpu_supports."""
 
 from __future__ import annotations
 

@@ -49,5 +49,5 @@ class Families(Mapping[str, Family]):
         return Family(document, self[main] if main else None, self.get(owner or ""))
 
     def _said(self, name: str | None, key: str, missing: str | None = None) -> str | None:
-        """What the file of a family says before it is loaded; `missing` where there is no such family."""
+        """A value in the file of a family before it is loaded; `missing` where there is no such family."""
         return self._documents[name].peek(key) if name in self._documents else missing

@@ -31,7 +31,7 @@ from codegen.schema.yaml_io import Document
 
 ANY = ("any", "*")
 OFF = ("no", "none", "batch", "row", "same")
-"""What a kernel has that says nothing of an axis: the feature is off, or as usual (Field::usual of the dispatcher)."""
+"""Values that stand for nothing asked: the feature is off, or as usual (Field::usual of the dispatcher)."""
 KEPT = (
     "wave",
     "warp",
@@ -104,7 +104,7 @@ class KernelSet(Receipt):
         return list(dict.fromkeys(name for one in self.declared for name in one.targets))
 
     def wrong(self, at: int, path: Sequence[str | int], message: str) -> CodegenError:
-        """What is wrong with a declaration, where it stands; of one from C++, there."""
+        """An error that names the place of a declaration: in YAML, or in the C++ it comes from."""
         declared = self.own.kernels[at].declared
         return (
             CodegenError(f"{declared}: {message}") if declared else self.document.error(("kernels", at, *path), message)
@@ -157,7 +157,7 @@ class KernelSet(Receipt):
         here: Mapping[str, Sequence[str]],
         everywhere: Mapping[str, Sequence[str]],
     ) -> tuple[Condition, ...]:
-        """What it asks of the targets that it is for; words of GPUs alone ask nothing of a CPU."""
+        """Conditions of a declaration on algorithms of its targets; words of GPUs alone ask nothing of a CPU."""
         conditions = []
         for name, given in algorithm.items():
             texts = _texts(given)

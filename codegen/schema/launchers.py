@@ -27,7 +27,7 @@ class FieldFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LauncherFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What makes launchers: tilekiln_<operator>_launcher_create and the functions of what it makes."""
+    """Declaration of an operator's launchers: tilekiln_<operator>_launcher_create and the functions of a launcher."""
 
     about: Text
     problem: dict[Text, FieldFile]

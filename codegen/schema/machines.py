@@ -1,4 +1,4 @@
-"""How this machine is asked whether it can run a target, by the word that a backend says under `machine`."""
+"""Questions to this machine, whether it can run a target, by the word under `machine` in backend.yaml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Machine(NamedTuple):
-    """What `check` lets through, the table of a library can say: of cpuid a function, of others `arch` alone."""
+    """Check and question of one kind of machine. A library's table holds the same: a function of cpuid, else `arch`."""
 
     check: Callable[[Target], None]  # CodegenError for what a target says wrongly
     has: Callable[[Target], bool]
@@ -54,7 +54,7 @@ def _check_no_cpu(target: Target) -> None:
 
 
 PLANNED = "planned"
-"""That of a backend whose targets nothing here runs yet."""
+"""The word of a backend whose targets nothing here runs yet."""
 MACHINES = {
     "cpuid": Machine(_check_cpuid, _has_cpuid),
     "cuda": Machine(_check_cuda, lambda target: nvidia.has(target.arch)),

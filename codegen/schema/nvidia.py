@@ -1,4 +1,4 @@
-"""What this machine's NVIDIA GPUs are, as their driver says it."""
+"""This machine's NVIDIA GPUs, as their driver lists them."""
 
 from __future__ import annotations
 

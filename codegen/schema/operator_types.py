@@ -137,33 +137,33 @@ class CallFile(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def filled(self) -> str:
-        """What read() fills: runtime/entry.h has the one around a problem."""
+        """Type that read() fills: runtime/entry.h has the one around a problem."""
         return self.type or f"StageCall<{self.problem}>"
 
 
 class NumberFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a library can say of a call, by a C function tilekiln_<operator>_<number>(args, type*)."""
+    """A number of a call, given by a C function tilekiln_<operator>_<number>(args, type*)."""
 
     type: Literal["int32", "uint64"]
     about: Text
 
 
 class UntouchedFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """When a call may leave rows of its results as they are; new ones are then zeroed."""
+    """Calls that may leave rows of their results as they are; new results are then zeroed."""
 
     form: list[Word] = []
     given: list[Word] = []
 
 
 class IndependentFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """Along which length a call is as good as one call for each index: results and arrays begin with it, or lack it."""
+    """A length along which a call equals one call for each index: results and arrays begin with it, or lack it."""
 
     length: Letter
     unless: list[Word] = []  # arguments that, given and not 0, tie the indices together
 
 
 class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a call over all libraries takes where a length is small: another operator of the same arrays and results."""
+    """Another operator, of the same arrays and results, for calls over all libraries where a length is small."""
 
     by: Word
     length: Letter
@@ -173,7 +173,7 @@ class InsteadFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TorchFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What its operator of PyTorch has that the arguments do not say."""
+    """Settings of the operator of PyTorch, beyond the arguments."""
 
     backward: Word | None = None  # the operator of its derivative
     asks: dict[Word, Word] = {}  # a flag, and the `written` array that it makes one more result

@@ -132,7 +132,7 @@ class Symbol:
         self.short = file.short or file.name
 
     def says(self, form: str | None = None) -> str:
-        """Where the right length comes from: "the nhead of q"."""
+        """Source of the right length, for errors: "the nhead of q"."""
         says = self.file.says
         if isinstance(says, str):
             return says
@@ -467,7 +467,7 @@ class Operator:
         return shape
 
     def places(self, name: str, letter: str) -> dict[tuple[int, bool], int]:
-        """Where a length lies in an array, by (form, exchanged)."""
+        """Dimensions of an array that hold a length, by (form, exchanged)."""
         found = {}
         for form in self.forms:
             for exchanged in (False, True):
@@ -524,7 +524,7 @@ def load(
 
 
 def _area(document: Document, areas: Mapping[str, tuple[Document, types.AreaFile]]) -> str:
-    """Whose groups and lengths an operator takes: one from outside may have its own, or name an area."""
+    """Area whose groups and lengths an operator takes: one from outside may have its own, or name an area."""
     room = rooms.folder_of(document)
     around = [room, os.path.dirname(room)] if room.startswith(f"{OUTSIDE}/") else [os.path.dirname(room)]
     named = document.peek("area")

@@ -1,4 +1,4 @@
-"""Where the files of a tree lie: below its root, and operators from outside below folders of their own.
+"""Places of a tree's files: below its root, and operators from outside below folders of their own.
 
 A folder from outside counts as operators/<its name>, as if it lay there: sources are named by that, in a build, in a
 manifest and in a tree made for others. People are told the path that they gave.

@@ -92,7 +92,7 @@ class Receipt:
             raise self.document.error(("size_budget",), str(error)) from error
 
     def _narrow(self, families: Mapping[str, Family], only: yaml_types.Selection) -> None:
-        """What is inherited, to `only`; a family that lacks an axis it names stays as it is."""
+        """Narrows the inherited families to `only`; a family that lacks an axis it names stays as it is."""
         try:
             texts = [only] if isinstance(only, str) else only
             named = {one.axis for text in texts for clause in select.parse(text) for one in clause}

@@ -1,4 +1,4 @@
-"""Where operators and families lie: a room is a folder below kernels/ that holds operator.yaml, family.yaml or both.
+"""Rooms of operators and families: folders below kernels/ that hold operator.yaml, family.yaml or both.
 
 It is named as what it holds. The room of a stage may lie in that of its operator, without the operator's name:
 kernels/attention/fmha_bwd/dot_do_o holds the family fmha_bwd_dot_do_o. A folder with arguments.yaml is an area: what
@@ -43,7 +43,7 @@ def folder_of(document: Document) -> str:
 
 
 def _names(places: Places, folder: str) -> list[str]:
-    """What a room may hold."""
+    """Names of operators or families that a room may hold."""
     above, name = os.path.split(folder)
     inside = os.path.isfile(places.at(f"{above}/operator.yaml"))
     return [name, f"{os.path.basename(above)}_{name}"] if inside else [name]

@@ -28,7 +28,7 @@ class NoValueError(SelectionError):
 
 
 class Selected(NamedTuple):
-    """What one clause of a selection says of one family."""
+    """Clause and conditions on algorithms, of one family, from one clause of a selection."""
 
     clause: Clause
     how: tuple[Condition, ...] = ()
@@ -73,7 +73,7 @@ def bind(family: Family, text: str) -> list[Clause]:
 def bind_any(
     families: Sequence[Family], text: str, hows: Hows, first: Collection[str] = ()
 ) -> dict[str, list[Selected]]:
-    """What a text selects, by family. What only other families have, a clause that asks for it selects nothing of
+    """Clauses of a text, by family. A clause that asks for an axis or value of other families alone selects nothing of
     this one.
 
     `family` stands for the name of the family, as if it were an axis; `hows` has the axes of algorithms. Errors speak
@@ -187,13 +187,13 @@ def _without_foreign(
 
 
 def both(clauses: Sequence[Clause], others: Sequence[Clause]) -> list[Clause]:
-    """What meets a clause of each list."""
+    """Signatures that meet a clause of each list, as clauses."""
     made = [tuple(a & b for a, b in zip(clause, other, strict=True)) for clause in clauses for other in others]
     return [clause for clause in made if all(clause)]
 
 
 def minus(one: Clause, other: Clause) -> list[Clause]:
-    """What meets one and not the other, as clauses that share nothing."""
+    """Signatures that meet one and not the other, as clauses that share nothing."""
     left, rest = [], one
     for at, (mine, theirs) in enumerate(zip(one, other, strict=True)):
         if not mine & theirs:

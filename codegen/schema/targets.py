@@ -95,7 +95,7 @@ def check_buildable(chosen: Iterable[Target]) -> None:
 
 
 def bind_refusals(target: Target, family: Family, all_targets: Mapping[str, Target]) -> list[Rule]:
-    """What a target does not answer of a family, by itself or as those do that it extends: rules of its own."""
+    """A target's refusals of a family, its own or those of the target that it extends, as rules."""
     found: list[Rule] = []
     known = {rule.name for rule in family.rules}
     owner: Target | None = all_targets[target.engines] if target.engines else target
@@ -140,7 +140,7 @@ def bind_algorithms(target: Target, family: Family, all_targets: Mapping[str, Ta
 
 
 def _said(target: Target, family: Family) -> tuple[Document, Family, str, list[yaml_types.Algorithm]] | None:
-    """What a target's own file says of a family, or a family from outside of the target; of which family, and where."""
+    """A family's algorithms in a target's file, or a target's in a family from outside; with place and family."""
     if target.own_algorithms is not None and family.name in target.own_algorithms:
         return target.document, family, family.name, target.own_algorithms[family.name]
     if target.name in family.file.algorithms:
@@ -149,7 +149,7 @@ def _said(target: Target, family: Family) -> tuple[Document, Family, str, list[y
 
 
 def _wrong(key: str, value: Any) -> str:
-    """What a setting must be when this is not; "" when it is."""
+    """The text of what a setting must be; "" when it is right."""
     if key == "rank":
         return "" if type(value) is int and 0 <= value <= 255 else "a number from 0 to 255"
     if key == "by_number":
@@ -205,7 +205,7 @@ def _algorithm(
 
 
 def check_together(listed: Sequence[Target]) -> None:
-    """What no target can know alone: unique numbers, and `extends` that leads somewhere."""
+    """Checks across targets: unique numbers, and `extends` that names a target."""
     by_name = {target.name: target for target in listed}
     for field in ("index", "order", "isa"):
         seen: dict[tuple[str, int | str], str] = {}

@@ -89,13 +89,13 @@ class TileTables:
         return found
 
     def candidates(self, name: str) -> Iterator[Algorithm]:
-        """What the tiles and emits of a table give, before the rules."""
+        """Algorithms of all tiles and emits of a table, before the rules."""
         table = self.file.tables[name]
         for tile, emit in itertools.product(range(len(table.tiles)), range(len(table.emits))):
             yield from self._together(name, tile, emit)
 
     def _together(self, name: str, tile: int, emit: int) -> Iterator[Algorithm]:
-        """What one tile gives with one emit."""
+        """Algorithms of one tile with one emit."""
         table = self.file.tables[name]
         tile_path: tuple[str | int, ...] = ("tables", name, "tiles", tile)
         emit_path: tuple[str | int, ...] = ("tables", name, "emits", emit)
@@ -142,7 +142,7 @@ class TileTables:
         )
 
     def left(self, name: str, how: Algorithm) -> list[Clause]:
-        """What the rules leave of the signatures of an algorithm."""
+        """Signatures of an algorithm that the rules leave, as clauses."""
         left, values = how.when, how.selectable("")
         for rule in self.rules:
             if name in rule.tables:

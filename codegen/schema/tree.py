@@ -50,7 +50,7 @@ class Tree:
 
     @cached_property
     def operators(self) -> dict[str, Operator]:
-        """What the operator.yaml of all rooms declare, by name."""
+        """Operators declared by operator.yaml of all rooms, by name."""
         from codegen.schema import operator_types, operators
 
         areas = {folder: (one, one.load(operator_types.AreaFile)) for folder, one in rooms.areas(self.places).items()}
@@ -89,11 +89,11 @@ class Tree:
 
     @property
     def of_host(self) -> dict[str, Target]:
-        """What `all` means: one library for every machine. Targets of devices are named, or their backend is."""
+        """Targets of `all`: one library for every machine. Targets of devices are named, or their backend is."""
         return {name: one for name, one in self.targets.items() if one.backend_.host}
 
     def of_backend(self, name: str) -> dict[str, Target]:
-        """What the name of a backend means. CodegenError where it has no target that can be built."""
+        """Targets of a backend's name. CodegenError where it has no target that can be built."""
         found = {one.name: one for one in self.targets.values() if one.backend == name}
         if not found:
             named = [one.name for one in self.every_target.values() if one.backend == name]
@@ -231,7 +231,7 @@ class Tree:
 
     @property
     def set_texts(self) -> list[str]:
-        """What kernel sets and the tables that they pin hold: what a library of theirs is made from."""
+        """Texts of kernel sets and of the tables that they pin: the inputs of a library of theirs."""
         sets = {name: self._load(name) for name in self._kernel_sets}
         return [text for one in sets.values() for text in (one.document.text, one.tuned.text if one.tuned else "")]
 

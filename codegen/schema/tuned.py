@@ -17,7 +17,7 @@ FORMAT = "tilekiln tune 2"
 
 
 class Winner(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is the fastest for a problem, as python/tilekiln/tune/table.py writes it."""
+    """The fastest candidate for a problem, as python/tilekiln/tune/table.py writes it."""
 
     problem: str
     shapes: str

@@ -44,7 +44,7 @@ _PLAIN_INTEGER = re.compile(r"0|[1-9][0-9]*").fullmatch
 
 
 def _built(node: Any) -> Any:
-    """What _Loader makes of a node, in a third of its time. ValueError: _Loader must do it, or say what is wrong."""
+    """Value of a node as _Loader makes it, in a third of its time. ValueError: _Loader must make it, or its error."""
     tag, value = node.tag, node.value
     if tag == _TAG + "str":
         return value
@@ -132,7 +132,7 @@ class Document:
         return CodegenError(f"{self.shown}:{line}:{column}: {message}")
 
     def _no_value(self, error: ValueError) -> CodegenError:
-        """Where the scalar stands that is written as a number or date and is none."""
+        """An error at the scalar that is written as a number or date and is none."""
         waiting = [yaml.compose(self.text, _Safe)]
         while waiting:
             node = waiting.pop()
@@ -249,7 +249,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _why(plain: Any, kind: Any) -> str:
-    """What was there and what must be; "" when it converts."""
+    """The value found and the kind it must be, as text; "" when it converts."""
     try:
         msgspec.convert(plain, kind)
     except msgspec.ValidationError:

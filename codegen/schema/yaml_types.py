@@ -1,4 +1,4 @@
-"""What the YAML files may hold, as types. Everything else about them is checked where it is bound."""
+"""Types of the YAML files. Everything else about them is checked where it is bound."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class AlgorithmAxisFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ChoiceFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What steers the choice between instances that all take a problem."""
+    """Steering of the choice between instances that all take a problem."""
 
     fit: dict[str, Word] = {}  # a size of the problem and the number of the tile that covers it
 
@@ -160,7 +160,7 @@ class TileTableFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TileRuleFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """What of tiles and emits together is no algorithm, and why. `when` speaks of all axes and of `pipeline`."""
+    """Pairs of tiles and emits that are no algorithm, and why. `when` speaks of all axes and of `pipeline`."""
 
     name: Word
     when: Selection

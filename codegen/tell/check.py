@@ -159,7 +159,7 @@ def _legal(family: Family, clause: select.Clause) -> bool:
 
 
 def _check_files(root: Tree, family: Family) -> None:
-    """What the family names must be there."""
+    """Checks that the files named by a family are there."""
     if family.engine_family is not family:
         return
     named: list[tuple[str, tuple[str | int, ...]]] = [(family.engine.header, ("engine", "header"))]

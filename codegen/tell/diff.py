@@ -58,7 +58,7 @@ def _text(value: object) -> str:
 
 
 def diff(root: Tree, first: str, second: str, targets: Sequence[str], names: bool) -> tuple[str, bool]:
-    """What differs, and whether nothing does."""
+    """Differences of two plans as text, and whether there are none."""
     a, b = _side(root, first, targets), _side(root, second, targets)
     if a.label == b.label:
         a, b = a._replace(label=first), b._replace(label=second)

@@ -207,14 +207,14 @@ def _yes(
 
 
 def _legal(root: Tree, family: Family, target: Target, query: Clause) -> Sieve:
-    """What any receipt could list of a clause on a target."""
+    """The sieve of all that any receipt could list of a clause on a target."""
     lists: dict[str, Sequence[Clause]] = {"table": family.table_clauses, "query": [query]}
     hows = [algorithm.when for algorithm in root.algorithms(target, family)]
     return Sieve(family, lists, hows, root.refusals(target, family))
 
 
 def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[str]:
-    """Why nothing that the clause allows is legal; empty when something is."""
+    """Reasons why nothing that the clause allows is legal; empty when something is."""
     legal = _legal(root, family, target, query)
     if legal.leaves():
         return []
@@ -242,13 +242,13 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
 
 
 def _takes(table: Table) -> str:
-    """What is said of problems between its values."""
+    """Words on problems between the table's values."""
     at_least = all(axis.holds == "at_least" for axis in table.columns)
     return f"; an instance takes any {table.title} up to its own" if at_least else ""
 
 
 def _dropped(root: Tree, source: Receipt, family: Family, target: Target, query: Clause) -> list[str]:
-    """Why no clause of the receipt lists a legal signature: per clause, the axes that shut it out."""
+    """Reasons why no clause of the receipt lists a legal signature: per clause, the axes that shut it out."""
     clauses = source.clauses.get(family.name, [])
     if not clauses:
         return [f"receipt {source.name} has no {family.name}:", *clauses_text(root, source).splitlines()]

@@ -1,4 +1,4 @@
-"""What `list`, `receipts`, `targets`, `families` and `axes` print."""
+"""Output of `list`, `receipts`, `targets`, `families` and `axes`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BOOLEAN_WORDS = ("no", "yes")
 
 
 def _planned(plan: Plan) -> str:
-    """What is said behind a plan of targets whose kernels no library holds yet."""
+    """Words behind a plan of targets whose kernels no library holds yet."""
     return f" ({', '.join(plan.planned)} planned: no library holds these kernels yet)" if plan.planned else ""
 
 
@@ -128,7 +128,7 @@ def receipts(root: Tree, targets: Sequence[str]) -> str:
 
 
 def clauses(root: Tree, source: Receipt) -> str:
-    """What a receipt lists, as clauses, by family."""
+    """Clauses of a receipt, by family, as text."""
     lines = []
     for name, listed in source.clauses.items():
         family = root.families[name]

@@ -32,7 +32,7 @@ class Command(NamedTuple):
 
 
 class Given:
-    """What was given to a command: arguments by place, "" where left out; options by name, switches "" or "yes"."""
+    """Words given to a command: arguments by place, "" where left out; options by name, switches "" or "yes"."""
 
     def __init__(self, command: Command) -> None:
         self.command = command

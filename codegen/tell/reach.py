@@ -26,7 +26,7 @@ _SHOWN = 5
 
 
 class Reached(NamedTuple):
-    """What was proved, as counts, and what is not so, a line each."""
+    """Result of a proof: counts of what is reached, and a line for each failure."""
 
     instances: int
     signatures: int
@@ -75,7 +75,7 @@ def check(root: Tree, receipts: Sequence[Receipt]) -> str:
 
 
 def choose(family: Family, together: Sequence[Algorithm], sizes: Sequence[int]) -> Algorithm | None:
-    """What the choice takes of algorithms that answer one signature (Dispatcher::compare); None where none may."""
+    """The algorithm chosen among those of one signature, as Dispatcher::compare does; None where none may answer."""
 
     def order(how: Algorithm) -> tuple[float, ...]:
         preference = 1 if not how.best.clauses else 0 if how.best.holds(sizes) else 2
@@ -96,7 +96,7 @@ def tile_cost(size: int, tile: int) -> int:
 
 
 def _numbered(family: Family, hows: Sequence[Algorithm], leaf: Leaf) -> int:
-    """Which algorithms of a signature nothing chooses, as their target says, one bit each."""
+    """Algorithms of a signature that only their number asks for, as their target says, one bit each."""
     return sum(
         1 << at
         for at, how in enumerate(hows)
@@ -105,7 +105,7 @@ def _numbered(family: Family, hows: Sequence[Algorithm], leaf: Leaf) -> int:
 
 
 def _faults(family: Family, together: Sequence[tuple[Algorithm, bool]]) -> Iterator[str]:
-    """What is wrong with the choice among algorithms of one signature, each with whether it is asked for by number."""
+    """Faults of the choice among algorithms of one signature, each with whether it is asked for by number."""
     taken: set[int] = set()
     able = [how for how, _ in together]
     for sizes in _sizes(family, able):

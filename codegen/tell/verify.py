@@ -21,7 +21,7 @@ _SHOWN = 5
 
 
 def embedded(path: str) -> tuple[bytes, bytes]:
-    """What the library holds in memory, and the manifest in it. CodegenError when there is none. Nothing is run."""
+    """Memory image of a library, and the manifest in it. CodegenError without one. Nothing is run."""
     try:
         data = b"".join(section.data for section in elf.sections(path) if section.loaded)
     except OSError as error:
@@ -38,7 +38,7 @@ def embedded(path: str) -> tuple[bytes, bytes]:
 
 
 def verify(root: Tree, path: str) -> tuple[str, bool]:
-    """What was compared and what differs, for people; and whether nothing does."""
+    """Comparisons and differences as text for people, and whether there are no differences."""
     data, text = embedded(path)
     try:
         claim = msgspec.json.decode(text)
@@ -88,7 +88,7 @@ def _sources(here: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
 
 
 def _library(path: str, data: bytes, text: bytes, receipt: str, names: list[str]) -> list[str]:
-    """What of the library itself does not fit its manifest."""
+    """Contradictions between a library and its own manifest, a line each."""
     differs = []
     if digest(names).encode() + b"\0" not in data:
         differs.append("library: its table does not list the instances of its manifest")

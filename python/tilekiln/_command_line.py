@@ -1,4 +1,4 @@
-"""What the commands of `tilekiln` share in reading their words."""
+"""Parsing of options, shared by the commands of `tilekiln`."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ Array = Any
 
 
 class RunArguments(TypedDict, total=False):
-    """Where a call runs, and with what."""
+    """Arguments of every call beside its arrays: threads, instance and stream."""
 
     num_threads: int
     instance: int | str
@@ -22,7 +22,7 @@ class RunArguments(TypedDict, total=False):
 
 
 class BatchedGemmArguments(RunArguments, total=False):
-    """Everything that `Library.batched_gemm` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.batched_gemm` by name; its docstring describes each one."""
 
     out: Array | None
     bias: Array | None
@@ -35,20 +35,20 @@ class BatchedGemmArguments(RunArguments, total=False):
 
 
 class BatchedTransposeArguments(RunArguments, total=False):
-    """Everything that `Library.batched_transpose` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.batched_transpose` by name; its docstring describes each one."""
 
     y: Array | None
     layout: Literal["nchw", "nhwc"]
 
 
 class CopyArguments(RunArguments, total=False):
-    """Everything that `Library.copy` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.copy` by name; its docstring describes each one."""
 
     y: Array | None
 
 
 class CrossEntropyArguments(RunArguments, total=False):
-    """Everything that `Library.cross_entropy` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.cross_entropy` by name; its docstring describes each one."""
 
     precomputed_lse: Array | None
     loss: Array | None
@@ -63,7 +63,7 @@ class CrossEntropyArguments(RunArguments, total=False):
 
 
 class CrossEntropyBwdArguments(RunArguments, total=False):
-    """Everything that `Library.cross_entropy_bwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.cross_entropy_bwd` by name; its docstring describes each one."""
 
     dlogits: Array | None
     label_smoothing: float
@@ -75,7 +75,7 @@ class CrossEntropyBwdArguments(RunArguments, total=False):
 
 
 class FlatmmArguments(RunArguments, total=False):
-    """Everything that `Library.flatmm` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.flatmm` by name; its docstring describes each one."""
 
     out: Array | None
     bias: Array | None
@@ -88,7 +88,7 @@ class FlatmmArguments(RunArguments, total=False):
 
 
 class FlatmmQuantArguments(RunArguments, total=False):
-    """Everything that `Library.flatmm_quant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.flatmm_quant` by name; its docstring describes each one."""
 
     out: Array | None
     a_scale: Array | None
@@ -104,7 +104,7 @@ class FlatmmQuantArguments(RunArguments, total=False):
 
 
 class FmhaBatchPrefillArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_batch_prefill` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_batch_prefill` by name; its docstring describes each one."""
 
     out: Array | None
     lse: Array | None
@@ -136,7 +136,7 @@ class FmhaBatchPrefillArguments(RunArguments, total=False):
 
 
 class FmhaBwdArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_bwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_bwd` by name; its docstring describes each one."""
 
     dq: Array | None
     dk: Array | None
@@ -171,7 +171,7 @@ class FmhaBwdArguments(RunArguments, total=False):
 
 
 class FmhaFwdArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_fwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_fwd` by name; its docstring describes each one."""
 
     out: Array | None
     lse: Array | None
@@ -207,7 +207,7 @@ class FmhaFwdArguments(RunArguments, total=False):
 
 
 class FmhaFwdAppendkvArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_fwd_appendkv` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_fwd_appendkv` by name; its docstring describes each one."""
 
     out: Array | None
     lse: Array | None
@@ -239,7 +239,7 @@ class FmhaFwdAppendkvArguments(RunArguments, total=False):
 
 
 class FmhaFwdPagedkvArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_fwd_pagedkv` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_fwd_pagedkv` by name; its docstring describes each one."""
 
     out: Array | None
     bias: Array | None
@@ -271,7 +271,7 @@ class FmhaFwdPagedkvArguments(RunArguments, total=False):
 
 
 class FmhaFwdSplitkvArguments(RunArguments, total=False):
-    """Everything that `Library.fmha_fwd_splitkv` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fmha_fwd_splitkv` by name; its docstring describes each one."""
 
     out: Array | None
     lse: Array | None
@@ -306,7 +306,7 @@ class FmhaFwdSplitkvArguments(RunArguments, total=False):
 
 
 class FusedMoeArguments(RunArguments, total=False):
-    """Everything that `Library.fused_moe` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.fused_moe` by name; its docstring describes each one."""
 
     gate_up_scale: Array | None
     down_scale: Array | None
@@ -325,7 +325,7 @@ class FusedMoeArguments(RunArguments, total=False):
 
 
 class GemmArguments(RunArguments, total=False):
-    """Everything that `Library.gemm` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.gemm` by name; its docstring describes each one."""
 
     out: Array | None
     c: Array | None
@@ -341,7 +341,7 @@ class GemmArguments(RunArguments, total=False):
 
 
 class GemmListArguments(RunArguments, total=False):
-    """Everything that `Library.gemm_list` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.gemm_list` by name; its docstring describes each one."""
 
     out: Array | None
     bias: Array | None
@@ -355,7 +355,7 @@ class GemmListArguments(RunArguments, total=False):
 
 
 class GemmMultiDArguments(RunArguments, total=False):
-    """Everything that `Library.gemm_multi_d` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.gemm_multi_d` by name; its docstring describes each one."""
 
     d1: Array | None
     out: Array | None
@@ -367,7 +367,7 @@ class GemmMultiDArguments(RunArguments, total=False):
 
 
 class GemmQuantArguments(RunArguments, total=False):
-    """Everything that `Library.gemm_quant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.gemm_quant` by name; its docstring describes each one."""
 
     out: Array | None
     out_scale: Array | None
@@ -383,7 +383,7 @@ class GemmQuantArguments(RunArguments, total=False):
 
 
 class GroupedGemmArguments(RunArguments, total=False):
-    """Everything that `Library.grouped_gemm` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.grouped_gemm` by name; its docstring describes each one."""
 
     out: Array | None
     bias: Array | None
@@ -395,7 +395,7 @@ class GroupedGemmArguments(RunArguments, total=False):
 
 
 class Img2colArguments(RunArguments, total=False):
-    """Everything that `Library.img2col` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.img2col` by name; its docstring describes each one."""
 
     y: Array | None
     filter: tuple[int, int]
@@ -406,7 +406,7 @@ class Img2colArguments(RunArguments, total=False):
 
 
 class Layernorm2dArguments(RunArguments, total=False):
-    """Everything that `Library.layernorm2d` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.layernorm2d` by name; its docstring describes each one."""
 
     y: Array | None
     residual: Array | None
@@ -420,7 +420,7 @@ class Layernorm2dArguments(RunArguments, total=False):
 
 
 class Layernorm2dBwdArguments(RunArguments, total=False):
-    """Everything that `Library.layernorm2d_bwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.layernorm2d_bwd` by name; its docstring describes each one."""
 
     dx: Array | None
     dgamma: Array | None
@@ -429,7 +429,7 @@ class Layernorm2dBwdArguments(RunArguments, total=False):
 
 
 class Layernorm2dRdquantArguments(RunArguments, total=False):
-    """Everything that `Library.layernorm2d_rdquant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.layernorm2d_rdquant` by name; its docstring describes each one."""
 
     y: Array | None
     y_scale: Array | None
@@ -444,7 +444,7 @@ class Layernorm2dRdquantArguments(RunArguments, total=False):
 
 
 class MoeSmoothquantArguments(RunArguments, total=False):
-    """Everything that `Library.moe_smoothquant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.moe_smoothquant` by name; its docstring describes each one."""
 
     y: Array | None
     y_scale: Array | None
@@ -452,7 +452,7 @@ class MoeSmoothquantArguments(RunArguments, total=False):
 
 
 class MoeSortingArguments(RunArguments, total=False):
-    """Everything that `Library.moe_sorting` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.moe_sorting` by name; its docstring describes each one."""
 
     expert_mask: Array | None
     local_tokens: Array | None
@@ -467,14 +467,14 @@ class MoeSortingArguments(RunArguments, total=False):
 
 
 class PermuteArguments(RunArguments, total=False):
-    """Everything that `Library.permute` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.permute` by name; its docstring describes each one."""
 
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
 
 
 class ReduceArguments(RunArguments, total=False):
-    """Everything that `Library.reduce` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.reduce` by name; its docstring describes each one."""
 
     y: Array | None
     axes: int | tuple[int, ...] | list[int]
@@ -483,7 +483,7 @@ class ReduceArguments(RunArguments, total=False):
 
 
 class Rmsnorm2dArguments(RunArguments, total=False):
-    """Everything that `Library.rmsnorm2d` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.rmsnorm2d` by name; its docstring describes each one."""
 
     y: Array | None
     residual: Array | None
@@ -496,14 +496,14 @@ class Rmsnorm2dArguments(RunArguments, total=False):
 
 
 class Rmsnorm2dBwdArguments(RunArguments, total=False):
-    """Everything that `Library.rmsnorm2d_bwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.rmsnorm2d_bwd` by name; its docstring describes each one."""
 
     dx: Array | None
     dgamma: Array | None
 
 
 class Rmsnorm2dRdquantArguments(RunArguments, total=False):
-    """Everything that `Library.rmsnorm2d_rdquant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.rmsnorm2d_rdquant` by name; its docstring describes each one."""
 
     y: Array | None
     y_scale: Array | None
@@ -519,7 +519,7 @@ class Rmsnorm2dRdquantArguments(RunArguments, total=False):
 
 
 class RotaryArguments(RunArguments, total=False):
-    """Everything that `Library.rotary` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.rotary` by name; its docstring describes each one."""
 
     positions: Array | None
     y: Array | None
@@ -529,20 +529,20 @@ class RotaryArguments(RunArguments, total=False):
 
 
 class SiluAndMulArguments(RunArguments, total=False):
-    """Everything that `Library.silu_and_mul` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.silu_and_mul` by name; its docstring describes each one."""
 
     y: Array | None
 
 
 class SiluAndMulBwdArguments(RunArguments, total=False):
-    """Everything that `Library.silu_and_mul_bwd` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.silu_and_mul_bwd` by name; its docstring describes each one."""
 
     dgate: Array | None
     dup: Array | None
 
 
 class SmoothquantArguments(RunArguments, total=False):
-    """Everything that `Library.smoothquant` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.smoothquant` by name; its docstring describes each one."""
 
     y: Array | None
     y_scale: Array | None
@@ -550,13 +550,13 @@ class SmoothquantArguments(RunArguments, total=False):
 
 
 class SoftmaxArguments(RunArguments, total=False):
-    """Everything that `Library.softmax` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.softmax` by name; its docstring describes each one."""
 
     y: Array | None
 
 
 class TopkSoftmaxArguments(RunArguments, total=False):
-    """Everything that `Library.topk_softmax` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.topk_softmax` by name; its docstring describes each one."""
 
     weights: Array | None
     indices: Array | None
@@ -565,6 +565,6 @@ class TopkSoftmaxArguments(RunArguments, total=False):
 
 
 class TransposeArguments(RunArguments, total=False):
-    """Everything that `Library.transpose` takes by name; its docstring says what each one is."""
+    """All arguments of `Library.transpose` by name; its docstring describes each one."""
 
     y: Array | None

@@ -1,4 +1,4 @@
-"""What the faces of other packages share: errors that their callers catch, and modules under their names."""
+"""Common parts of the faces of other packages: errors that their callers catch, modules under their names."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def longest(max_seqlen_q: Any, max_seqlen_k: Any, index: Any) -> dict[str, int]:
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What importlib.metadata says of a face: its name and its version."""
+    """Name and version of a face, for importlib.metadata."""
 
     def __init__(self, name: str, version: str) -> None:
         self._files = {
@@ -125,7 +125,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def _beside(package: str) -> list[str]:
-    """Where parts of `package`, such as flash_attn.ops, may be that are not here: on the path, in its folders.
+    """Folders on the path that may hold the parts of `package` (flash_attn.ops, say) that this face lacks.
 
     Those are what others put beside, such as flash_attn.cute, and the package itself where it is installed: what it has
     and this one lacks is its own, and imports from here what is here. A drop-in directory of ours is none.
@@ -143,7 +143,7 @@ def resolve(name: str, home: str, version: str) -> None:
 
 
 def _installed(name: str, home: str) -> str | None:
-    """Where another package of this name is, imported or on the path.
+    """Origin of another package of this name, imported or on the path; None where there is none.
 
     A drop-in directory of ours is none, and neither is a directory without an __init__.py: it may be anything.
     """

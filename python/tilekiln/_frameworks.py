@@ -1,4 +1,4 @@
-"""What the binding leaves to Python: rare cases of other frameworks, and texts."""
+"""Rare cases of other frameworks, and error texts, for the binding."""
 
 import difflib
 from typing import Any

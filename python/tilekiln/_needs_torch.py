@@ -1,4 +1,4 @@
-"""What the faces for PyTorch's users import first: without PyTorch it says what to do, before anything else fails."""
+"""First import of the faces for PyTorch's users: without PyTorch it raises an error that says what to install."""
 
 try:
     import torch  # noqa: F401

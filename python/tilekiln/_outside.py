@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .library import Library
 
 followers: list[Callable[[str], None]] = []
-"""What is told the name of each, in this order: PyTorch's operators and their rules, once that is imported."""
+"""Called with the name of each, in this order: PyTorch's operators and their rules, once that is imported."""
 _brought: dict[str, tuple[Any, str]] = {}
 
 

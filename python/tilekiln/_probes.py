@@ -1,4 +1,4 @@
-"""What a report of this machine asks outside of Tilekiln. A probe that fails gives its reason."""
+"""Questions to this machine, for reports, past Tilekiln itself. A probe that fails gives its reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def guarded(probe: Callable[[], Any]) -> Any:
 
 @functools.cache
 def cpuinfo(*keys: str) -> str:
-    """What /proc/cpuinfo says of the first processor under the first of these names; "" where it says none."""
+    """Value of the first of these keys in /proc/cpuinfo, for the first processor; "" where it has none of them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
             for line in lines:

@@ -1,4 +1,4 @@
-"""What several libraries say of a problem that none has a kernel for, as one text: what they share once, then each."""
+"""One error text of several libraries without a kernel for a problem: shared reasons once, then each one's own."""
 
 from __future__ import annotations
 

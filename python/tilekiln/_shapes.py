@@ -1,4 +1,4 @@
-"""What the table of operators (`_tables`) says, and the results of a call by it. Knows no framework."""
+"""Shapes of a call's results by the table of operators (`_tables`). Knows no framework."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Result(_Record):
 
 
 class Independent(_Record):
-    """Along which dimension a call is as good as one for each index, in calls of one form."""
+    """A dimension along which a call equals one call for each index, in calls of one form."""
 
     leading: Mapping[str, int]
     """Arrays that begin with it, and how many dimensions they then have."""
@@ -75,11 +75,11 @@ class Instead(_Record):
     ndim: int
     """Dimensions of the first array in the form that it is for."""
     places: tuple[int, int]
-    """Where the length stands there, and in the other layout."""
+    """The dimension of that length there, and in the other layout."""
     most: int
     dtypes: tuple[str, ...]
     arguments: tuple[str, ...]
-    """What may be given."""
+    """Arguments that a call may give and still be taken."""
 
 
 class Operator(_Record):
@@ -107,9 +107,9 @@ class Operator(_Record):
     backward_flags: tuple[str, ...]
     """Flags of that operator alone, which PyTorch's operator takes for it."""
     receipt: str
-    """What people are told to build for it; empty: no receipt has it."""
+    """The receipt that errors name to build for it; empty: no receipt has it."""
     main: int
-    """Which of its instances, one a stage, is the one that callers choose."""
+    """Index of the stage whose instance callers choose."""
     looks: tuple[int, int]
     """The arrays whose last lengths steer the choice of a kernel, as those with the head dims."""
     independent: Independent | None
@@ -146,7 +146,7 @@ class Operator(_Record):
         return list(made.values())
 
     def places(self, one: Result, given: Mapping[str, Any]) -> tuple[Place, ...]:
-        """Where the lengths of a result stand in a call with these arguments."""
+        """For each dimension of a result the argument and dimension that give its length in this call."""
         argument, word = self.exchange
         return one.shapes[self.form_of(given).name][bool(argument) and given.get(argument) == word]
 

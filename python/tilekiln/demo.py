@@ -41,7 +41,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a case gave."""
+    """Result of a case: the instance that ran, its errors, its time and its operations."""
 
     instance: int
     error: float

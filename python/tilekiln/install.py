@@ -23,7 +23,7 @@ _TIMEOUT = 20.0  # seconds
 
 
 class InstallError(Exception):
-    """Why there is nothing to install, in a sentence."""
+    """Nothing can be installed; its text gives the reason."""
 
 
 class Choice(NamedTuple):
@@ -76,7 +76,7 @@ def _capabilities() -> frozenset[str]:
 
 
 def lacks(target: dict[str, Any]) -> str:
-    """What this machine has not that a target needs; "" where it can run it."""
+    """The hardware that a target needs and this machine lacks; "" where it can run the target."""
     arch = target["arch"]
     if target["backend"] == "cuda":
         match = re.fullmatch(r"sm_(\d+)(\d)(a?)", arch)
@@ -163,7 +163,7 @@ def add(commands: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    """What pip ends with; 1 where nothing fits this machine, 2 where the index cannot be read."""
+    """Exit status of `tilekiln install`: pip's, 1 where no wheel fits this machine, 2 where the index is unreadable."""
     if not given.index:
         print("tilekiln install: --index: was not given, must be a folder or URL with an index", file=sys.stderr)
         return 2

@@ -24,7 +24,7 @@ _STEP = re.compile(r"\[\s*(\d+)/(\d+)(?:, [^]]* left)?\] ")
 _DEFAULT_SIZE = 2_000_000_000
 
 loaded: list[Library] = []
-"""What this process has asked for, the last first; `attention` looks here after the libraries at hand."""
+"""Libraries this process has asked for, the last first; `attention` looks here after the libraries at hand."""
 
 
 class Entry(NamedTuple):
@@ -108,7 +108,7 @@ def place() -> pathlib.Path:
 
 
 def limit() -> int:
-    """How many bytes the store may hold: TILEKILN_JIT_SIZE, 2 GB without it. ArgumentError for what is no size."""
+    """Bytes that the store may hold: TILEKILN_JIT_SIZE, else 2 GB. ArgumentError for text that is no size."""
     text = os.environ.get("TILEKILN_JIT_SIZE", "")
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", text.strip(), re.IGNORECASE)
     if not text:
@@ -119,12 +119,12 @@ def limit() -> int:
 
 
 def _options() -> list[str]:
-    """What a build is told besides: words, as on scons' command line."""
+    """Further words of a build's command line, from TILEKILN_JIT_OPTIONS."""
     return os.environ.get("TILEKILN_JIT_OPTIONS", "").split()
 
 
 def _stamp() -> bytes:
-    """What a kernel is made from and for: the tree's sources as they lie there, the compiler, this machine's CPU."""
+    """Digest of all that decides a kernel's code: the tree's sources, the compiler, this machine's CPU."""
     words = [__version__, os.environ.get("CXX", ""), os.environ.get("PATH", ""), *_options(), _cpu()]
     tree = _sources()
     if tree:
@@ -152,7 +152,7 @@ def _sources() -> pathlib.Path | None:
 
 
 def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
-    """Where to build: in the tree itself; of installed sources in a copy, which stays for the next build."""
+    """Folder to build in: the tree itself, or for installed sources a copy, which stays for the next build."""
     if sources == TREE:
         return TREE
     import shutil
@@ -173,7 +173,7 @@ def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
 
 
 def _states(tree: pathlib.Path) -> list[str]:
-    """What tells sources apart that were changed."""
+    """A line for each source with its time and size, which differ after a change."""
     listed = (each for name in _SOURCES for each in _files(tree / name))
     return [f"{path} {status.st_mtime_ns} {status.st_size}" for path, status in listed]
 
@@ -193,7 +193,7 @@ def _files(path: pathlib.Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _cpu() -> str:
-    """What tells CPUs apart that have other instructions."""
+    """The line of /proc/cpuinfo that lists this CPU's instructions; "" where there is none."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         return next((line for line in file if line.startswith(("flags", "Features"))), "")
     return ""

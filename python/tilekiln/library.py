@@ -45,7 +45,7 @@ class Library(_binding.Library):
         def __getattr__(self, name: str) -> Any: ...
 
     def _missing(self, name: str) -> NoReturn:
-        """What the binding calls for an attribute that there is not."""
+        """Raises AttributeError for an operator that the library lacks; the binding calls it."""
         operators = ", ".join(self.operators)
         raise AttributeError(f"library {self.receipt} has no {name}; its operators: {operators}", name=name, obj=self)
 
@@ -78,7 +78,7 @@ class Library(_binding.Library):
             return self._pinned()
 
     def _pinned(self) -> Table | None:
-        """What lies beside the library, of which the binding knows nothing, or stands in its manifest."""
+        """Tuned table of the library, from the file beside it or from its manifest; None without one."""
         beside = pathlib.Path(self.path).with_suffix(".tuned.json")
         self._tuned: Table | None = None
         if beside.is_file() or "tuned" in self.manifest:
@@ -210,7 +210,7 @@ def how_to_build(receipt: str) -> str:
 
 
 def looked_in() -> str:
-    """Where libraries are looked for, for people."""
+    """Places that are searched for libraries, as text for people."""
     path = os.environ.get("TILEKILN_PATH")
     tree = f"{TREE / 'build'}/*/lib" if in_tree() else "no source tree"
     return f"TILEKILN_PATH ({path or 'not set'}), the tree ({tree}), installed packages (entry points {ENTRY_POINTS!r})"
@@ -261,7 +261,7 @@ def load(name: str | int | os.PathLike[str]) -> Library:
 
 
 class _Look(NamedTuple):
-    """What files of one receipt came to."""
+    """Result of a look through the files of one receipt."""
 
     library: Library | None
     broken: list[Exception]
@@ -293,7 +293,7 @@ def _look(candidates: list[Found]) -> _Look:
 
 
 def _isa_order(library: Library) -> int:
-    """How fast the ISA in use is among the targets there are."""
+    """`order` of the target whose ISA is in use; higher is faster."""
     return next(int(target["order"]) for target in library.manifest["targets"] if target["isa"] == library.isa)
 
 
@@ -308,7 +308,7 @@ def _refuse_isa(unusable: list[Library]) -> None:
 
 
 class Survey(NamedTuple):
-    """What there is: a library for each receipt, and sentences for each file that is not used."""
+    """Libraries found, one for each receipt, and the files that are not used."""
 
     libraries: list[Library]
     broken: list[str]

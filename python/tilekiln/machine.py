@@ -1,4 +1,4 @@
-"""What there is on this machine: for people, and for bug reports."""
+"""A description of this machine, for people and for bug reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _cpu() -> dict[str, Any]:
 
 
 def info() -> dict[str, Any]:
-    """What a report of a problem needs, as plain data.
+    """Facts of this machine and installation that a report of a problem needs, as plain data.
 
     Keys: system (os, kernel, libc, memory), cpu (name, machine, cores, flags), gpus (the driver), python (version,
     path, tilekiln), compilers and frameworks (what is there, by name), environment (the variables that are set),

@@ -97,7 +97,7 @@ def _at_hand() -> list[Library]:
 
 
 forgetters: list[Callable[[], None]] = []
-"""What else remembers which library served which call."""
+"""Functions that clear other memories of which library served which call."""
 
 
 def look_again() -> None:
@@ -124,7 +124,7 @@ def at_hand_has(operator: str) -> bool:
 
 @functools.cache
 def _held(library: Library) -> list[int]:
-    """What every instance holds of the axes that take problems up to their value, as head dims: their sum."""
+    """For each instance the sum of its capacity axes, such as head dims, which take problems up to their value."""
     table, families = library.manifest["instances"], library.manifest["families"]
     family = table["columns"].index("family")
     columns = {name: [table["columns"].index(axis) for axis in of["holds"]] for name, of in families.items()}
@@ -234,7 +234,7 @@ def _keep(look: tuple[Any, ...], what: Any) -> None:
 
 _MOST_LOOKS = 4096
 FEW = OPERATORS["fmha_fwd"].instead
-"""What `attention` does with few queries."""
+"""Rule of `attention` for few queries."""
 MOST_OF_FEW = FEW.most if FEW else 0
 _FEWEST = 8
 """The other arrays' length from which that pays: over fewer keys both operators take as long. To one query as many
@@ -243,7 +243,7 @@ _WORDS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
-    """What the operator named `instead` makes of a call with a small length; NotImplemented where it is not for that.
+    """Calls the operator declared under `instead` for a small length; NotImplemented for other calls.
 
     It is for arrays of the CPU, of the dtypes declared, whose batches are alike.
     """

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ExpertArguments(TypedDict, total=False):
-    """What `experts` takes by name; `Library.fused_moe` says what each one is."""
+    """Arguments of `experts` by name; the docstring of `Library.fused_moe` describes each one."""
 
     activation: str
     limit: float
@@ -160,7 +160,7 @@ def experts(
 
 
 def _joined(of_experts: list[list[Any]], name: str) -> Any:
-    """What experts have under a name, the parts of each one after the other, as one array."""
+    """One array of all experts of an attribute of theirs, the parts of each expert joined."""
     from ._memory import zeros_like
 
     arrays = [[getattr(part, name) for part in parts] for parts in of_experts]

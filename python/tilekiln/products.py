@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ProductArguments(TypedDict, total=False):
-    """What `matmul` and `linear` take by name; `Library.gemm` says what each one is."""
+    """Arguments of `matmul` and `linear` by name; the docstring of `Library.gemm` describes each one."""
 
     alpha: float
     beta: float

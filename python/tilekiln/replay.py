@@ -23,7 +23,7 @@ _DTYPES = {
     "int32": "int32", "uint32": "uint32", "int64": "int64", "uint64": "uint64",
 }  # fmt: skip
 _NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-"""What JSON has no number for."""
+"""Floats that JSON has no number for, by their text."""
 
 
 class Dump(NamedTuple):

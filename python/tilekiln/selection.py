@@ -47,7 +47,7 @@ def compile_where(where: str, manifest: Mapping[str, Any]) -> Callable[[Row], bo
 
 
 def _axes(columns: Sequence[str], families: Mapping[str, Any]) -> dict[str, Value]:
-    """How to read what selections may ask for: the columns, and the numbers of algorithm axes."""
+    """Readers of the axes that selections name: columns of a row, and numbers of algorithm axes."""
 
     def column(at: int) -> Value:
         return lambda row: None if row[at] is None else text(row[at])

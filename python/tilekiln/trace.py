@@ -77,7 +77,7 @@ def events(lines: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _names(found: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What the viewer calls each row: threads that call, and threads that only work."""
+    """Events that name the rows of the viewer: threads that call, and threads that only work."""
     calling = {(one["pid"], one["tid"]): False for one in found}
     for one in found:
         calling[one["pid"], one["tid"]] |= one["cat"] == "call"

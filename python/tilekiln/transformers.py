@@ -125,7 +125,7 @@ def mask(
     cache_position: Tensor | None = None,
     **others: Any,
 ) -> Tensor | None:
-    """What `attention` gets as attention_mask; arguments as Transformers' AttentionMaskInterface gives them by name.
+    """Makes the attention_mask of `attention`; arguments as Transformers' AttentionMaskInterface gives them by name.
 
     Transformers 5 says q_length and q_offset; Transformers 4 says cache_position (q_length), the places of the queries.
     None: nothing but what is said by name. Bool (batch, keys): the keys that are there, from the first to the last of
@@ -264,7 +264,7 @@ def experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weigh
 
 
 DECODING = frozenset(("softmax_scale", "softcap", "window", "causal"))
-"""What split-KV takes of the options of a call; the others are left off where they ask for nothing."""
+"""Options of a call that split-KV takes; the others are left off where they ask for nothing."""
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
@@ -293,7 +293,7 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor,
 
 
 def _starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
-    """Where sequences start in the flattened batch, and its end; None when each row is one sequence."""
+    """Starts of the sequences in the flattened batch, and its end; None when each row is one sequence."""
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
         return None
     if q.shape[1] < 2 or q.shape[1] != k.shape[1] or position_ids.shape[1] != q.shape[1]:

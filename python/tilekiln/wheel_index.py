@@ -38,7 +38,7 @@ class Entry(NamedTuple):
 
 
 def entry(wheel: Path, folder: Path) -> Entry:
-    """What the index says of a wheel. ValueError where it is none."""
+    """The index's entry of a wheel. ValueError for a file that `scons wheel` did not write."""
     data = wheel.read_bytes()
     try:
         with zipfile.ZipFile(wheel) as archive:

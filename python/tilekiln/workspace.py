@@ -20,7 +20,7 @@ from .operators import at_hand
 
 
 class CuState(NamedTuple):
-    """Where one logical worker starts and ends. Work counts rows: a chunk of keys costs the padded query rows."""
+    """Begin and end of one logical worker. Work counts rows: a chunk of keys costs the padded query rows."""
 
     w_lo: int  # its first unit of work
     w_hi: int  # past its last one; w_lo = w_hi: nothing to do
@@ -40,7 +40,7 @@ class BatchState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class BackwardWorkspace:
-    """What `plan_backward_workspace` gives. Segments that a mode has not are empty."""
+    """Result of `plan_backward_workspace`. Segments that a mode lacks are empty."""
 
     nsplits: list[int]  # one per sequence in group deterministic mode, else one for all
     offsets: list[int]  # batch + 1, elements: where the accumulator of each sequence starts; the last is the total

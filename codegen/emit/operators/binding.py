@@ -52,7 +52,7 @@ def entries(operator: Operator) -> list[Entry]:
 
 
 def place(operator: Operator, form: Form, exchanged: bool, letter: str, like: str | None) -> tuple[str, int] | None:
-    """Which array says a length, and where; one by position if any does, else `like`, the array of that shape."""
+    """The array and dimension that give a length: an array by position if one has it, else `like`, of that shape."""
     of = operator.symbols[letter].file.of
     for a in sorted(operator.positional, key=lambda a: a.name != of):
         for index, one in enumerate(operator.shape(form, a.name, exchanged) or ()):
@@ -70,7 +70,7 @@ _ALIGNMENT = {"tilekiln_dims": 4}  # else as many as its bytes
 
 
 def layout(operator: Operator) -> dict[str, int]:
-    """Where each field of the struct of arguments lies on a machine of 64 bits; "": its size."""
+    """Offset of each field of the struct of arguments on a machine of 64 bits; "": its size."""
     offsets, end = {"size": 0}, 8
     for a in operator.arguments.values():
         bytes_ = _BYTES.get(a.c_type, 8)  # else a pointer

@@ -20,7 +20,7 @@ class Array(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What differs from a right call, and how the sentence begins that refuses it."""
+    """A wrong call: its changes to a right one, and the beginning of the sentence that refuses it."""
 
     about: str
     changes: dict[str, Any]
@@ -87,7 +87,7 @@ class Drawn:
                 yield Case(f"{a.name} of a dimension more", extra | {a.name: more}, text)
 
     def _wanted(self, a: Argument) -> dict[str, Any] | None:
-        """What must be given for `a` to be allowed; None where that is not known here."""
+        """Arguments that must be given for `a` to be allowed; None where they cannot be made here."""
         if a.file.only:
             return None
         others = self._together(a)

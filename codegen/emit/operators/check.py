@@ -241,7 +241,7 @@ class Check:
         self._try(f"check_{'matrix' if a.file.strides else 'contiguous'}(in.{a.name})")
 
     def _guarded(self, a: Argument, put: Callable[[Argument], None]) -> None:
-        """What is asked of an array only when it is given."""
+        """Puts the checks of an array, guarded by `given()` where it is optional."""
         if not a.required:
             self._put(f"if (in.{a.name}.given()) {{")
         put(a)
@@ -319,7 +319,7 @@ class Check:
         return f"{self._names[known]}[static_cast<int>(call.form)]"
 
     def at(self, a: Argument, letter: str) -> str:
-        """Where a length lies in an array, as a C++ expression."""
+        """Dimension of an array that holds a length, as a C++ expression."""
         places = self.operator.places(a.name, letter)
         if len(set(places.values())) == 1:
             return str(next(iter(places.values())))

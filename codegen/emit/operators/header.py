@@ -19,7 +19,7 @@ at most capacity bytes, the final 0 included; *length is the full length without
 
 
 def path(operator: Operator) -> str:
-    """Where programs find it, below include/."""
+    """Path of the operator's C header below include/."""
     return f"tilekiln/operators/{operator.name}.h"
 
 
@@ -166,7 +166,7 @@ def _field(operator: Operator, a: Argument) -> list[str]:
 
 
 def c_words(operator: Operator, a: Argument) -> str:
-    """What a field holds, for a C programmer."""
+    """Comment of a field, for a C programmer."""
     what = []
     if a.is_array:
         what.append(dtype_text(a) + shape_text(operator, a) + ("" if a.required else "; or null"))

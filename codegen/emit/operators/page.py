@@ -1,4 +1,4 @@
-"""What people read of an operator: Python's docstring and the reference page."""
+"""Docstring and reference page of an operator."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def says(entry: Entry) -> str:
 
 
 def docstring(operator: Operator) -> str:
-    """What help() shows, after the function's name."""
+    """Text of help(), after the function's name."""
     from codegen.emit.operators.binding import entries
 
     lines = [signature(operator), "--", "", *textwrap.wrap(operator.about, WIDTH), ""]

@@ -1,4 +1,4 @@
-"""What frameworks must know of operators: python/tilekiln/_tables.py, data that python/tilekiln/_shapes.py reads."""
+"""Table of operators for frameworks: python/tilekiln/_tables.py, data that python/tilekiln/_shapes.py reads."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def _default(operator: Operator, entry: Entry) -> str:
 
 
 def _rules(operator: Operator, entry: Entry) -> Iterator[str]:
-    """What is checked of one argument beside its dtype and shape."""
+    """Checks of one argument beside its dtype and shape."""
     a = entry.argument
     if a is None:
         return
@@ -191,7 +191,7 @@ def _must(operator: Operator, symbol: Symbol) -> Iterator[str]:
 
 
 def _source(said: object) -> str:
-    """What sets an axis of the signature."""
+    """The source of an axis of the signature: arguments, the form, or the library."""
     if isinstance(said, str):
         return {"form": "the form", "host": "the library, from several arguments"}.get(said, f"`{said}`")
     assert isinstance(said, dict)

@@ -15,12 +15,12 @@ __all__ = ["context", "dtype_code", "listed", "table"]
 
 
 def table(operator: Operator) -> dict[str, Any]:
-    """What kernels/runtime/operator_table.h.jinja needs."""
+    """Context of kernels/runtime/operator_table.h.jinja."""
     return Table(operator).context()
 
 
 def context(operator: Operator, operators: Mapping[str, Operator]) -> dict[str, Any]:
-    """What kernels/runtime/operator.h.jinja needs."""
+    """Context of kernels/runtime/operator.h.jinja."""
     check = Check(operator)
     bound = [s.letter for bracket in operator.symbol_order for s in bracket if not s.file.host]
     alike = operator.file.alike

@@ -24,7 +24,7 @@ Array = Any
 
 
 class RunArguments(TypedDict, total=False):
-    """Where a call runs, and with what."""
+    """Arguments of every call beside its arrays: threads, instance and stream."""
 
     num_threads: int
     instance: int | str
@@ -86,7 +86,7 @@ def torch_text(operators: Mapping[str, Operator]) -> str:
 
 def _torch_class(operator: Operator, flags: list[str]) -> str:
     lines = ["", "", f"class {class_name(operator)}(TypedDict, total=False):"]
-    lines += [f'    """What `Library.{operator.name}` takes by name; its docstring says what each one is."""', ""]
+    lines += [f'    """Arguments of `Library.{operator.name}` by name; its docstring describes each one."""', ""]
     twin = torch_schema.twin(operator)
     without = {*flags, *operator.file.torch.without, *(a.name for a in operator.positional)}
     for entry in entries(operator):
@@ -151,7 +151,7 @@ def _class(operator: Operator, run: tuple[str, ...] = ()) -> str:
         "",
         "",
         f"class {class_name(operator)}({'RunArguments' if inherits else 'TypedDict'}, total=False):",
-        f'    """Everything that `Library.{operator.name}` takes by name; its docstring says what each one is."""',
+        f'    """All arguments of `Library.{operator.name}` by name; its docstring describes each one."""',
         "",
     ]
     places = {a.name for a in operator.positional} | (set(run) if inherits else set())

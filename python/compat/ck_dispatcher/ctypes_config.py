@@ -27,7 +27,7 @@ ACTIVATIONS = {"PassThrough": "none", "Relu": "relu", "Gelu": "gelu", "Sigmoid":
                "HardSwish": "hardswish", "Clamp": "clamp"}  # fmt: skip
 _WORD = {"fp32": 1, "fp16": 1, "bf16": 2, "int8": 4}  # elements; fp16 is multiplied as fp32
 COMBINED = {"MultiDAdd": "add", "MultiDMultiply": "multiply", "Add": "add", "Multiply": "multiply"}
-"""How num_d further matrices are combined with the product; Add and Multiply are of one."""
+"""Axis value for each way to combine num_d further matrices with the product; Add and Multiply take one."""
 _MOST_D = 2
 _OTHER = {"r": "c", "c": "r"}
 _LAYOUTS = {"r": "row", "c": "column"}
@@ -112,7 +112,7 @@ class KernelConfig:
         return "grouped_gemm" if self.grouped else "gemm_multi_d" if self.num_d else "gemm"
 
     def signature(self) -> dict[str, Any]:
-        """What callers see of it, as axes of Tilekiln's family."""
+        """The axes of Tilekiln's family that a caller chooses (dtypes, layouts, activation), with their values."""
         layouts = {
             f"layout_{of}": _LAYOUTS[letter]
             for of, letter in zip(("a", "b", "out"), self.multiplied_layout, strict=True)
@@ -146,7 +146,7 @@ class KernelConfig:
         return " ".join([self.operator, *words])
 
     def explain(self) -> str:
-        """What its fields do here, a line each: blocks of the cache, or a GPU's words, kept and without effect."""
+        """Effect of each field here, a line each: a block of the cache, or none for the words of a GPU."""
         idle = ("wave_m", "wave_n", "wave_k", "warp_tile_m", "warp_tile_n", "warp_tile_k", "pipeline", "scheduler",
                 "epilogue", "block_size", "double_buffer", "num_wave_groups")  # fmt: skip
         lines = [f"tile_{of}={getattr(self, f'tile_{of}')}: a block of the cache" for of in "mnk"]
@@ -155,7 +155,7 @@ class KernelConfig:
 
 @dataclasses.dataclass
 class ValidationResult:
-    """What is wrong with a config, what is doubtful, and the fields that would mend it."""
+    """Errors and warnings of a config, and values of fields that would mend it."""
 
     is_valid: bool
     errors: list[str]
@@ -234,7 +234,7 @@ def auto_correct_kernel_config(config: KernelConfig) -> tuple[KernelConfig, bool
 
 
 def print_auto_correction(corrections: Sequence[str]) -> None:
-    """What was mended, a line each."""
+    """Prints each correction on a line of its own."""
     for correction in corrections:
         print(f"  corrected {correction}")
 

@@ -13,7 +13,7 @@ ARGUMENTS = {
     "batch_prefill": ("page_size", "kv_layout", "kv_lookup"),
     "appendkv": ("seqlen_knew", "rope_type", "rotary_cos", "rotary_sin", "paged_kv", "page_size"),
 }
-"""What a run over a cache takes besides."""
+"""Further arguments of a run over a cache, by the kind of run."""
 
 
 def paged(array: Any, page_size: int) -> tuple[Any, Any]:

@@ -45,7 +45,7 @@ def _wrong(name: str, was: object, must: str) -> tk.ArgumentError:
 
 @dataclasses.dataclass
 class FmhaResult:
-    """What a run came to. output is None, and error says why, where it failed."""
+    """Result of a run. After a failure output is None and error gives the reason."""
 
     success: bool
     output: Any = None
@@ -76,7 +76,7 @@ class FmhaProblem:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """Factor of the scores before softmax, 1 / sqrt(hdim_q)."""
         return float(self.hdim_q**-0.5)
 
     @property
@@ -161,7 +161,7 @@ class FmhaKernelConfig:
         return json.dumps(dataclasses.asdict(self), sort_keys=True)
 
     def signature(self) -> Signature:
-        """What callers see of it."""
+        """The axes of Tilekiln's family that a caller chooses, with their values."""
         of = Signature(self.family).dtype(self.data_type).hdim(self.hdim_q, self.hdim_v)
         said: dict[str, Callable[[], object]] = {
             "mode": lambda: of.mode(self.mode),
@@ -288,7 +288,7 @@ class FmhaDispatcherLib:
         return next((cls(library) for library in tk.libraries() if "fmha_fwd" in library.operators), None)
 
     def kernel_count(self) -> int:
-        """How many kernels it chooses from."""
+        """Number of kernels in its registry."""
         return len(self.registry)
 
     def cleanup(self) -> None:

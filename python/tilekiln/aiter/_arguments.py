@@ -58,7 +58,7 @@ def sequences(
     cu_seqlens_q: Tensor, cu_seqlens_k: Tensor | None, padded_q: Tensor | None, padded_k: Tensor | None,
     max_seqlen_q: int, max_seqlen_k: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """Where packed sequences lie and how long they are: the padded arrays are the places."""
+    """Starts and lengths of packed sequences as arguments of `fmha_fwd`; padded arrays are the starts."""
     return {
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "seqstart_q": padded_q, "seqstart_k": padded_k,
         **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),

@@ -1,4 +1,4 @@
-"""How far the results of a call are from the float64 reference, as a share of how far they may be."""
+"""Errors of a call against the float64 reference, as a share of the largest error allowed."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def combined(words: list[str]) -> Iterator[dict[str, str]]:
 
 
 def _words(operator: str) -> str:
-    """What may be said of an operator, and the sizes it has otherwise."""
+    """Words that `tilekiln bench OPERATOR` takes, with the sizes that it uses by default."""
     from .settings import Settings
 
     settings = Settings(operator, {})

@@ -1,4 +1,4 @@
-"""What the table of `tilekiln bench` says of an operator (`_declared`)."""
+"""Types of the table by which `tilekiln bench` calls operators (`_declared`)."""
 
 from __future__ import annotations
 

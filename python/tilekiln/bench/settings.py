@@ -17,7 +17,7 @@ LENGTHS = {
     "nhead_q": 8, "nhead_k": 8, "hdim_q": 128, "hdim_v": 128, "pages": 32, "page_size": 16,
     "height": 28, "width": 28, "channels": 64,
 }  # fmt: skip
-"""What a length is that is not given, by its word."""
+"""Default lengths, by their word."""
 LENGTHS_OF = {
     "gemm_multi_d": {},
     "img2col": {"batch": 8},
@@ -32,7 +32,7 @@ SHAPES = {
 }
 """Of x, where the declaration leaves its shape open."""
 EXAMPLES: dict[str, Any] = {"causal": True, "dropout_p": 0.1, "softcap": 30.0, "min_seqlen_q": 1}
-"""What an argument is when an axis asks for it."""
+"""Values of arguments that an axis asks for."""
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "permute": {"axes": (0, 2, 1, 3)},
     "reduce": {"axes": (1,)},
@@ -214,7 +214,7 @@ class Settings:
 
     @property
     def form(self) -> Form:
-        """That of the arrays that are given."""
+        """The form of the operator that takes the arrays of this call."""
         choosing = {name for form in self.call.forms for name in form.given} & self.wanted
         fits = [form for form in self.call.forms if set(form.given) == choosing and self.mode in ("", form.mode)]
         return fits[0]

@@ -63,7 +63,7 @@ ALWAYS = SizeRule()
 
 
 class Choice:
-    """How a kernel is weighed, besides its key.
+    """Rules that weigh a kernel against others that answer the same problem.
 
     holds: fields of the signature that hold problems up to their value; all others must be equal. fit: the size of a
     problem, the number of the algorithm whose tile covers it, and that tile. needs: it answers no other problems. best:

@@ -236,7 +236,7 @@ class Algorithm:
         return self.set("trload", wanted)
 
     def alignments(self, q: int, v: int) -> Self:
-        """What head dims are multiples of, without their pads."""
+        """Numbers that head dims of q and k, and of v, are multiples of, where the kernel pads none."""
         return self._number("hdim_q_alignment", q)._number("hdim_v_alignment", v)
 
     def block_per_cu(self, blocks: int) -> Self:

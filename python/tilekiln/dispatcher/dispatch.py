@@ -51,7 +51,7 @@ class Plan(namedtuple("Plan", "stages main reason settings", defaults=("", {})))
         """The family that a library is given an instance of."""
         reason: str = ""
         settings: Mapping[str, int] = {}
-        """What a call is told that says nothing of it: num_splits, num_threads, as measured with the main stage."""
+        """Defaults of its calls, as measured with the main stage: num_splits, num_threads."""
 
     @property
     def is_valid(self) -> bool:
@@ -123,7 +123,7 @@ class Dispatcher:
         self._measured = measured
 
     def set_timing(self, cold: int, repeat: int, flush_bytes: int = 0) -> None:
-        """How `time` takes times."""
+        """Sets cold runs, timed runs, and bytes written before each, for `time`; turns the clock on."""
         self.timing.set(cold, repeat, flush_bytes)
 
     def set_benchmarking(self, on: bool) -> None:
@@ -258,7 +258,7 @@ class Dispatcher:
         return made
 
     def _ids(self, problem: Problem) -> list[str]:
-        """What was measured for a problem."""
+        """Ids of the kernels measured for a problem, the fastest first."""
         found = self._measured.get(str(problem), ()) if self._measured else ()
         return [one.id if isinstance(one, Measured) else one for one in found]
 
@@ -304,7 +304,7 @@ class Dispatcher:
 
     @staticmethod
     def _refusals(index: Index, problem: Problem, most: int) -> list[str]:
-        """Why the kernels of a family were not taken, those first that differ least."""
+        """Reasons why kernels of the problem's family were not taken, the nearest ones first, at most `most`."""
         others = []
         for entry in index.entries:
             instance = entry.instance

@@ -1,4 +1,4 @@
-"""What the dispatcher raises, beside ArgumentError for a wrong value and NoKernelError where nothing answers."""
+"""Errors of the dispatcher, beside ArgumentError for a wrong value and NoKernelError where nothing answers."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ class Index:
         return None if best is None else best[1]
 
     def _steering(self, names: Iterable[str]) -> Callable[[Mapping[str, Value]], Any]:
-        """What reads the fields of these that say where a kernel is: not sizes, and not what kernels hold."""
+        """A reader of those fields among `names` that kernels must equal: sizes and `holds` are left out."""
         equal, held = set[str](), set[str]()
         for shapes in self._families.values():
             for shape in shapes:
@@ -242,7 +242,7 @@ class Index:
         return itemgetter(*fields)
 
     def _look(self, values: Mapping[str, Value], forgiven: frozenset[str]) -> Places:
-        """Where the kernels are that answer, sizes apart."""
+        """The buckets of kernels that answer these values, sizes apart."""
         meaning, found = meant(values), []
         features = set(asked(meaning)) - forgiven
         for shape in self._families.get(str(values["family"]), ()):

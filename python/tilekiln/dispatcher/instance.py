@@ -49,7 +49,7 @@ class Instance(abc.ABC):
     @property
     @abc.abstractmethod
     def key(self) -> Key:
-        """What it answers."""
+        """Family, target, signature and algorithm of the kernel."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ class Instance(abc.ABC):
 
     @property
     def choice(self) -> Choice:
-        """How it is weighed."""
+        """Rules that weigh it against others; none by default."""
         return PLAIN
 
     def refusal(self, problem: Problem) -> str:

@@ -108,7 +108,7 @@ class KernelSet:
         return "\n".join([*lines, ""])
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """That, as a file: `scons kernel_set=PATH`."""
+        """Writes the kernel set to a YAML file, as `scons kernel_set=PATH` takes it."""
         with open(path, "w", encoding="utf-8") as file:
             file.write(self.to_yaml())
 

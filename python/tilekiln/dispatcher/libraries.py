@@ -97,7 +97,7 @@ def instances_of(library: Library, usable_only: bool = False) -> list[LibraryIns
 
 
 class _Family:
-    """How the kernels of one family answer, by what their rows say of their algorithm."""
+    """Choices of one family's kernels, by the algorithm columns of their rows."""
 
     def __init__(self, family: Mapping[str, Any], columns: Mapping[str, int], orders: Mapping[str, int]) -> None:
         self.signature = [(axis, columns[axis]) for axis in family["signature"]]

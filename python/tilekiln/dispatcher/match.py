@@ -19,7 +19,7 @@ _ASKING = frozenset({*(pad for pad, _, _, _ in PADS), *(limit for limit, _, _, _
 
 
 def meant(values: Mapping[str, Value]) -> dict[str, Value]:
-    """What values mean to the choice: without what is off or as usual."""
+    """The values that steer the choice: fields that are off or have their usual value are left out."""
     usual = USUAL.get
     return {field: value for field, value in values.items() if value not in OFF and usual(field) != value}
 
@@ -46,7 +46,7 @@ def _number(algorithm: Mapping[str, Value], name: str) -> int:
 
 
 def unfit(algorithm: Mapping[str, Value], problem: Problem) -> str:
-    """Why an algorithm cannot take the sizes of a problem; "" where it can."""
+    """The reason why an algorithm cannot take the sizes of a problem; "" where it can."""
     for pad, size, by, varies in PADS:
         if algorithm.get(pad) is None or algorithm[pad] not in OFF:
             continue
@@ -75,7 +75,7 @@ def answers(field: str, have: Value, want: Value, holds: bool) -> bool:
 
 
 def mismatch(key: Key, choice: Choice, problem: Problem) -> str:
-    """Why a key does not answer a problem; "" where it does.
+    """The reason why a key does not answer a problem; "" where it does.
 
     The target is the registry's to filter, unless the problem names one.
     """

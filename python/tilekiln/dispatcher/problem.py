@@ -69,7 +69,7 @@ class Problem:
 
     @property
     def operator(self) -> str:
-        """What is called."""
+        """Name of the operator that is called."""
         return str(self._values["operator"])
 
     @property
@@ -129,7 +129,7 @@ class Problem:
 
 
 class Builder:
-    """What builders share: setters return the builder, `build` the problem."""
+    """Base of the builders: setters return the builder, `build` the problem."""
 
     __slots__ = ("_values",)
     BEGINS: ClassVar[Mapping[str, Value]]

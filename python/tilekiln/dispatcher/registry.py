@@ -173,7 +173,7 @@ class Registry:
             self.to_file(path, statistics, timestamp)
 
     def to_json(self, statistics: bool = True, timestamp: bool = False) -> str:
-        """What C++ writes, byte for byte: metadata, statistics, and a kernel a line."""
+        """JSON as C++ writes it, byte for byte: metadata, statistics, and a kernel a line."""
         from .registry_json import write
 
         return write(self, statistics, timestamp)

@@ -1,4 +1,4 @@
-"""How long a kernel takes: cold runs, repeats, a flushed cache, rotating buffers."""
+"""Timing of kernels: cold runs, repeats, a flushed cache, rotating buffers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Times(
 
 
 class Timing:
-    """How times are taken.
+    """Settings of a timed run.
 
     cold: runs before the clock. repeat: runs that are timed, each by itself. flush_bytes: memory that is written before
     each timed run, so that nothing of the problem is left in the cache; 0: none. rotating: sets of buffers that runs

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     Value = int | str | None
 
 OFF = frozenset({None, "no", "none"})
-"""What the absence of a feature is called: alike where a problem meets a key."""
+"""Names of an absent feature: equal where a problem meets a key."""
 
 
 def said(value: Any) -> Value:
-    """What a person gives for a value: True is yes, "64" is 64, "" is nothing. ArgumentError for what is no value."""
+    """A value as the dispatcher holds it: True is yes, "64" is 64, "" is None. ArgumentError for other types."""
     if value.__class__ is str:
         if not value:
             return None

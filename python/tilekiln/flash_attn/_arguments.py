@@ -58,7 +58,7 @@ def mask(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
 
 
 def keys_of_sequences(cu_seqlens_k: Tensor, used: Tensor | None, leftpad: Tensor | None) -> dict[str, Tensor]:
-    """Which rows of k are whose: all of each sequence, or its first `used` ones without the first `leftpad`."""
+    """Rows of k of each sequence: all, or its first `used` ones without the first `leftpad`."""
     if used is None and leftpad is None:
         return {"cu_seqlens_k": cu_seqlens_k}
     starts, lengths = cu_seqlens_k, cu_seqlens_k.diff() if used is None else used

@@ -131,7 +131,7 @@ _WORDS: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": jnp.dtype(jnp.bfloat16),
     "int8": np.dtype(np.int8), "int32": np.dtype(np.int32), "uint8": np.dtype(np.uint8),
 }  # fmt: skip
-"""What the handler takes."""
+"""Dtypes that the handler takes."""
 
 
 def _dtype(table: Any, one: Any, operands: Arrays, given: Arrays) -> np.dtype[Any]:

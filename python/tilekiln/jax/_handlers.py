@@ -18,7 +18,7 @@ NAME = "libtilekiln_jax_handlers.so"
 
 
 def target(operator: str) -> str:
-    """What programs call."""
+    """Name of an operator's foreign function in XLA programs."""
     return f"tilekiln_{operator}"
 
 

@@ -20,7 +20,7 @@ BLOCK_SCALE = 128  # rows, or keys, that share one descale
 
 @dataclass(frozen=True)
 class Result:
-    """What one call computes. Rows that the call leaves untouched hold NaN (randval: -1)."""
+    """Results of one call. Rows that the call leaves untouched hold NaN (randval: -1)."""
 
     out: Float  # layout and shape of the facade's out
     lse: Float  # (batch, nhead_q, seqlen_q) or (nhead_q, total_q), natural logarithm
@@ -33,7 +33,7 @@ class Result:
 
 
 def sum_error(terms: int) -> float:
-    """How far a sum of so many products may be off in fp32, in units of 2^-22 of its terms' size (see tolerance)."""
+    """Largest error of an fp32 sum of `terms` products, in units of 2^-22 of its terms' size (see tolerance)."""
     return max(1.0, 0.5 + math.sqrt(terms) / 8)
 
 
@@ -245,7 +245,7 @@ def _as_heads(array: Any, layout: str, as_float: bool = True) -> Any:
 
 
 def _descale(descale: Any, b: int, h: int, length: int, group: bool, seqstart: Any) -> Any:
-    """What to multiply the rows of one sequence and head with: a number, or a column of one number per row."""
+    """Factor of the rows of one sequence and head: a number, or a column with one number per row."""
     if descale is None:
         return 1.0
     descale = np.asarray(descale, np.float64)
@@ -260,7 +260,7 @@ def _descale(descale: Any, b: int, h: int, length: int, group: bool, seqstart: A
 def _bias(
     bias: Any, alibi_slopes: Any, b: int, h: int, m: int, n: int, rows: slice, group: bool, mask_origin: str | None
 ) -> Float | None:
-    """What is added to the scaled scores of one head, (m, n)."""
+    """Bias or ALiBi term of one head's scaled scores, (m, n); None without either."""
     if bias is not None:
         bias = np.asarray(bias)
         h = h if bias.shape[-3] > 1 else 0

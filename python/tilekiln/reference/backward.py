@@ -39,7 +39,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Gradients:
-    """What one call computes, in the layout of the call."""
+    """Results of one call, in the layout of the call."""
 
     dq: Gradient
     dk: Gradient

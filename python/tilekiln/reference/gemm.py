@@ -44,7 +44,7 @@ SLOPE = 1.13
 """The largest slope of an activation, that of gelu; silu's is 1.10."""
 ROUNDING = {"fp32": U, "fp16": 2.0**-11, "bf16": 2.0**-8}
 LARGEST = {"fp32": 3.4028235677973366e38, "fp16": 65520.0, "bf16": 3.3961775292304957e38}
-"""What rounds to infinity, by dtype."""
+"""Least numbers that round to infinity, by dtype."""
 
 
 class Result(NamedTuple):
@@ -75,7 +75,7 @@ def _tail(f: Callable[[Float], Float]) -> Callable[[Float], Float]:
 
 
 CLAMP = (0.0, 6.0)
-"""What clamp leaves, unless it is said."""
+"""Default range of the activation clamp."""
 EXACT = ("none", "relu", "clamp")
 """Activations that do not round."""
 
@@ -279,7 +279,7 @@ def gemm_quant(
 
 
 def faults(result: Array, reference: Result) -> str:
-    """Where a kernel's result is further from the reference than it may be; "" when it is nowhere.
+    """A sentence on elements further from the reference than its bound; "" when there are none.
 
     NaN and infinity must stand where the reference has them, but next to the largest number, where either will do.
     """

@@ -181,7 +181,7 @@ def splitkv(
     layout: str = "bshd",
     **rest: Any,
 ) -> Result:
-    """What `Library.fmha_fwd_splitkv` and, of a paged cache, its form in one launch compute; arguments as theirs.
+    """Reference of `Library.fmha_fwd_splitkv` and, for a paged cache, of its form in one launch; same arguments.
 
     With an fp8 q, out is multiplied by out_scale and saturated.
     """
@@ -239,7 +239,7 @@ def appendkv(
     layout: str = "bshd",
     **rest: Any,
 ) -> Result | None:
-    """What `Library.fmha_fwd_appendkv` does: writes k, v and q (NumPy arrays), then `splitkv` unless attend is False.
+    """Reference of `Library.fmha_fwd_appendkv`: writes k, v, q (NumPy arrays), then `splitkv` unless attend is False.
 
     New key j of a sequence lands at seqlen_k + j. It is rotated for that position, query i for seqlen_k + i when there
     is a mask, else for seqlen_k. q may be None: then nothing is attended to.
@@ -288,7 +288,7 @@ def batch_prefill(
     bias: Any = None,
     **rest: Any,
 ) -> Result:
-    """What `Library.fmha_batch_prefill` computes; arguments as its. Only pages that are in use are read."""
+    """Reference of `Library.fmha_batch_prefill`; same arguments. Only pages in use are read."""
     page_size = {3: 1, 4: k.shape[1], 5: k.shape[-2]}[k.ndim]
     keys, values = [], []
     for b in range(len(np.asarray(cu_seqlens_q)) - 1):

@@ -1,4 +1,4 @@
-"""Which keys a query sees: windows of both origins, and sink columns."""
+"""Keys that a query sees: windows of both origins, and sink columns."""
 
 from typing import TypedDict
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 class Mask(TypedDict, total=False):
-    """What of an attention's arguments says which keys a query sees; `visible` has the defaults."""
+    """Arguments of an attention that decide the keys a query sees; `visible` has the defaults."""
 
     causal: bool
     window: tuple[int, int]

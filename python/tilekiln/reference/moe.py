@@ -25,7 +25,7 @@ def topk_softmax(
 
 
 class Sorted(NamedTuple):
-    """What is used of the results of moe_sorting."""
+    """Results of moe_sorting that the other references use."""
 
     token_ids: list[int]
     weights: list[float]

@@ -43,7 +43,7 @@ def rmsnorm2d(
 
 
 def loss(reference: NDArray[np.float64], dtype: str, rounding: str, gamma: NDArray[np.generic]) -> NDArray[np.float64]:
-    """What y of x's dtype may be off by, beside its own rounding; reference (rows, columns), gamma (columns)."""
+    """Largest error of y in x's dtype, beside its own rounding; reference (rows, columns), gamma (columns)."""
     error: NDArray[np.float64] = (reference.shape[1] / 8 + 6) * rows.FP32 * np.abs(reference)
     if rounding == "transformers":
         roundoff, tiny = rows.OUT[dtype]

@@ -1,4 +1,4 @@
-"""What the references of operators over rows share: roundoff by dtype, the sum with a residual, distances.
+"""Common parts of the references of row operators: roundoff by dtype, the sum with a residual, distances.
 
 u = 2^-24 is fp32's unit roundoff. A kernel sums the n elements of a row in fp32 in at least four parts, so the relative
 error of a sum of magnitudes is below (n / 4 + 4) u.

@@ -1,4 +1,4 @@
-"""Where each sequence of a call lies and how long it is: batch mode, group mode, padded or not."""
+"""Starts and lengths of a call's sequences: batch mode, group mode, padded or not."""
 
 import itertools
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How far a kernel may be from the float64 reference, by dtype: stated here, once, for every test and the demo.
+"""Largest errors of kernels against the float64 reference, by dtype: stated here, once, for every test and the demo.
 
 A kernel sums p_ij v_jd, so its rounding errors are relative to magnitude = sum_j |p_ij v_jd|, not to the sum itself,
 which may cancel to nothing. A score is a sum too, of size score_size = scale sum_d |q_id k_jd| + |bias_ij|, and exp

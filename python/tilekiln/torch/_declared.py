@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class FmhaFwdArguments(TypedDict, total=False):
-    """What `Library.fmha_fwd` takes by name; its docstring says what each one is."""
+    """Arguments of `Library.fmha_fwd` by name; its docstring describes each one."""
 
     out: Tensor | None
     bias: Tensor | None
@@ -47,7 +47,7 @@ class FmhaFwdArguments(TypedDict, total=False):
 
 
 class FmhaBwdArguments(TypedDict, total=False):
-    """What `Library.fmha_bwd` takes by name; its docstring says what each one is."""
+    """Arguments of `Library.fmha_bwd` by name; its docstring describes each one."""
 
     bias: Tensor | None
     alibi_slopes: Tensor | None

@@ -21,7 +21,7 @@ from .packed import Activations, Experts, Linear, Weights
 
 
 class Change(NamedTuple):
-    """What became of a module: `became` is what computes it now, "" where it was left, and then `why` says it."""
+    """One module as `optimize` left it: `became` computes it now; "" where it was left, for the reason in `why`."""
 
     name: str
     module: str
@@ -30,7 +30,7 @@ class Change(NamedTuple):
 
 
 class Optimized:
-    """What `optimize` changed, and the way back. `str()` of it is a table."""
+    """Changes made by `optimize`, and `undo`. `str()` of it is a table."""
 
     def __init__(self, activations: Activations = "int8") -> None:
         self._activations = activations
@@ -136,7 +136,7 @@ def _replace(
 
 
 class _LeftError(Exception):
-    """Why a module is left as it is."""
+    """A module is left as it is; its text gives the reason."""
 
 
 def _put(done: Optimized, parent: Any, key: str, made: torch.nn.Module, module: torch.nn.Module) -> None:
@@ -359,7 +359,7 @@ KINDS: Kinds = {
     "experts": (_is_experts, _experts),
     "norm": (_is_norm, _norm),
 }
-"""What is looked for among the modules, and what is done with one."""
+"""For each kind of module the predicate that finds it and the function that replaces it."""
 COMPOSED: Kinds = {
     "gated": (_is_gated, _gated),
     "attention": (_is_attention, _fused_attention),

@@ -79,7 +79,7 @@ def _put_biases(module: Any, *_: Any) -> None:
 
 
 def _originals(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
-    """What the packed module wrote becomes what the original has."""
+    """Turns the packed module's state into that of the original: its names, its weights."""
     if module.weights:
         return
     for name in ("gate_up_proj", "down_proj"):

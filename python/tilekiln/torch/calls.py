@@ -28,7 +28,7 @@ _is_compiling = torch.compiler.is_compiling
 
 
 def _plain(device: str | torch.device) -> list[tuple[int, int]]:
-    """What the dispatcher sees in a tensor and in a thread, in inference mode and out of it.
+    """Dispatch keys of an ordinary tensor and thread, in inference mode and out of it.
 
     Looked at in a thread of its own: this one may be in a mode, such as FakeTensorMode, which tensors it makes are of.
     """
@@ -46,12 +46,12 @@ def _plain(device: str | torch.device) -> list[tuple[int, int]]:
 
 
 _TENSORS = {tensor for tensor, _ in _plain("cpu")}
-"""What the dispatcher sees in a tensor that no transform or subclass wraps, of the CPU and of devices that were met."""
+"""Dispatch keys of tensors that no transform or subclass wraps, of the CPU and of devices met so far."""
 _DEVICES = {"cpu"}
 TYPES = frozenset((Tensor, torch.nn.Parameter))
 """Subclasses may have a __torch_function__, which only calls through the dispatcher reach."""
 _MODES = frozenset(thread for _, thread in _plain("cpu"))
-"""What it sees in a thread that runs no transform and traces nothing."""
+"""Dispatch keys of a thread that runs no transform and traces nothing."""
 
 
 def _met(tensor: Tensor, keys: int) -> bool:

@@ -26,7 +26,7 @@ _FORWARD, _BACKWARD = ({name for name, _ in operators.ARGUMENTS[operator]} for o
 FORWARD_ONLY = {"instance", *(one.name for one in OPERATORS["fmha_fwd"].results), *(_FORWARD - _BACKWARD)}
 """Arguments of the forward that its backward does not take."""
 INPUTS = ("q", "k", "v", "bias", "sink")
-"""What has a gradient."""
+"""Arrays with a gradient."""
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, deterministic: bool | None, arguments: Any) -> Any:
@@ -248,7 +248,7 @@ def _register() -> None:
 
 
 def define(name: str) -> None:
-    """That an operator has no backward, where it has none."""
+    """Registers a backward that raises NotImplementedError, for an operator without one."""
     have = [one for one, table in OPERATORS.items() if table.backward]
     if name in have or name in [OPERATORS[one].backward for one in have] or OPERATORS[name].written:
         return

@@ -241,7 +241,7 @@ def _heads(q: Tensor, k: Tensor, v: Tensor, enable_gqa: bool) -> tuple[Tensor, T
 
 
 def additive(mask: Tensor, batch: tuple[int, ...], q: Tensor, k: Tensor) -> Tensor:
-    """What is added to the scores: (1 | batch, 1 | heads, seqlen_q, seqlen_k) of q's dtype."""
+    """The mask as terms added to the scores: (1 | batch, 1 | heads, seqlen_q, seqlen_k) of q's dtype."""
     heads, seqlen_q, seqlen_k = q.shape[1], q.shape[2], k.shape[2]
     whole = (*batch, heads, seqlen_q, seqlen_k)
     if _broadcast("an attn_mask that fits the scores", mask.shape, whole) != whole:

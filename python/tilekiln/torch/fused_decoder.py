@@ -27,9 +27,9 @@ PARTS = (*NORMS, "self_attn", "mlp")
 KNOWN = frozenset(
     ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings", "cache_position")
 )
-"""What a layer is told by name and this knows; others must be None."""
+"""Arguments of a layer by name that a fused step knows; others must be None."""
 SAID = frozenset(("dropout", "scaling", "sliding_window"))
-"""What attention is told that a step of one token needs nothing else for, without dropout and window."""
+"""Arguments of attention that a step of one token covers; dropout and window must ask for nothing."""
 
 
 class Layer(NamedTuple):
@@ -43,7 +43,7 @@ class Layer(NamedTuple):
     """The last layer of a gated feed-forward module that is one product before; None: any module."""
     scaling: float | None
     norms: tuple[dict[str, Any], dict[str, Any]]
-    """What rmsnorm2d is told."""
+    """Options of rmsnorm2d for the layer's two norms."""
 
 
 def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:

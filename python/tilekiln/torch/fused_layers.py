@@ -26,7 +26,7 @@ FUSED = "_tilekiln_fused"
 
 
 class Attention(NamedTuple):
-    """What an attention module does besides its projections."""
+    """Work of an attention module besides its projections."""
 
     joined: Joined | None
     names: tuple[str, ...]
@@ -35,7 +35,7 @@ class Attention(NamedTuple):
     doubled: bool
     """Have cos and sin each angle twice, as most models? Else once, as gpt-oss."""
     said: dict[str, Any]
-    """What it tells the attention function by name."""
+    """Further arguments of the attention function by name."""
     parameters: dict[str, str]
     """The same, of its parameters: their names."""
 
@@ -101,7 +101,7 @@ def attention_forward(
 
 
 def _out(self: Any, attended: Tensor, x: Tensor) -> Tensor:
-    """Of what attention gave, (batch, seqlen, heads, hdim)."""
+    """Output of the module for the result of attention, (batch, seqlen, heads, hdim)."""
     made: Tensor = self.o_proj(attended.reshape(*x.shape[:-1], -1))
     return made
 
@@ -155,7 +155,7 @@ def fuse_attention(module: Any) -> str:
 
 
 def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, random: Any) -> Attention:
-    """How the module is to be computed, compared with what it does; an error where that is something else."""
+    """The module's computation, tried against the module itself; an error where results differ."""
     for batch in (1, 2):
         angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random)
         angles = torch.cat([angles, angles], -1) if doubled else angles

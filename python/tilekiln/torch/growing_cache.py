@@ -22,7 +22,7 @@ class GrowingLayer(DynamicLayer):
 
     _rooms: tuple[Tensor, Tensor] | None = None
     _given: tuple[Tensor, Tensor] | None = None
-    """What the last update gave: still keys and values, if nothing else has changed the cache."""
+    """Result of the last update: still keys and values, if nothing else has changed the cache."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         new = key_states, value_states

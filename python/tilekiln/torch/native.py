@@ -33,11 +33,11 @@ from . import operators
 Call = Callable[..., Any]
 NAME = "libtilekiln_torch.so"
 NEVER, FEW, TRAINING = -1, -3, -4
-"""What `missed` says beside the numbers of operators (python/binding/torch/attention.h)."""
+"""Values of `missed` beside the numbers of operators (python/binding/torch/attention.h)."""
 library: ctypes.CDLL | None = None
 """The kernels' library; None where it is not built, not wanted (TILEKILN_TORCH_NATIVE=no), or not for this PyTorch."""
 why_not = ""
-"""Why `library` is None."""
+"""The reason why `library` is None."""
 
 _MOST_TWINS = 16
 """An operator's; calls with other sets of arguments go through Python."""
@@ -208,7 +208,7 @@ def native_missed(
     twin: Call,
     values: tuple[Any, ...],
 ) -> None:
-    """Which library serves such a call is taught to the twin that they are the arguments of."""
+    """Teaches the native twin of an operator the library that serves such a call; `values` are the twin's arguments."""
     assert library is not None
     table = OPERATORS[name]
     arrays = tuple(given.get(array) for array in table.arrays)
@@ -251,7 +251,7 @@ def again(
 
 
 def _taught(missed: int, query: Tensor, key: Tensor, value: Tensor, is_causal: bool) -> bool:
-    """Which library serves such attention; False where none does."""
+    """Teaches native attention the library that serves such a call; False where none does."""
     assert library is not None
     q, k, v = query.detach(), key.detach(), value.detach()
     arguments: dict[str, Any] = {"layout": "bhsd"}

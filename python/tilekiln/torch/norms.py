@@ -45,7 +45,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _run(operator: str, tensors: tuple[Tensor | None, ...], options: dict[str, Any]) -> Any:
-    """What an operator makes: straight from the facade where nothing watches, for the dispatcher takes 10 us a call."""
+    """Results of an operator: straight from the facade where nothing watches, for the dispatcher takes 10 us a call."""
     if untouched(*tensors):
         return _call(operator, tensors, options)
     return getattr(torch.ops.tilekiln, operator)(*tensors, **options)
@@ -172,7 +172,7 @@ def _rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding) -> Tens
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorch") -> Tensor:
-    """What `RMSNorm` computes, as a function."""
+    """`RMSNorm` as a function: x (..., columns) and weight (columns) of one dtype, y like x."""
     rows = _rows(x)
     direct = untouched(rows, weight)
     y: Tensor
@@ -187,7 +187,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: Rounding = "pytorc
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
-    """What `LayerNorm` computes, as a function."""
+    """`LayerNorm` as a function: x (..., columns), weight and bias (columns), y like x."""
     rows = _rows(x)
     direct = untouched(rows, weight, bias)
     y: Tensor

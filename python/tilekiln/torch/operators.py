@@ -135,7 +135,7 @@ def run(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[
 
 
 def _run(table: Operator) -> tuple[Operator, list[tuple[str, str]], list[int], list[Result]]:
-    """What `run` needs of an operator: what asks for results past those always made, and what is made beside them."""
+    """The operator's table as `run` reads it: conditional results, contiguous arrays, results made for torch alone."""
     facades = [one for one in table.results if not one.torch_alone]
     conditional = [(one.asked_by, one.unless_said) for one in facades if one.asked_by]
     contiguous = [table.arrays.index(name) for name in table.contiguous]
@@ -189,7 +189,7 @@ def of_the_facade(table: Operator, asked: Iterable[str], given: Mapping[str, Any
 
 
 def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[..., Any]:
-    """What the dispatcher calls for tensors of DEVICES, with values by place, trailing defaults left out."""
+    """The kernel registered with the dispatcher for DEVICES: values by place, trailing defaults left out."""
     table = OPERATORS[name]
     count, like = len(table.arrays), table.arrays.index(table.first)
     past = list(defaults)[count:]

@@ -21,7 +21,7 @@ from ..quantised_weight import LANES, QuantisedWeight
 
 Weights = Literal["int4", "int8"] | None
 Activations = Literal["int8"] | None
-"""What rows become before they are multiplied by quantised weights; None: they stay fp16 or bf16."""
+"""Dtype of rows in products with quantised weights; None: they stay fp16 or bf16."""
 BITS: dict[str, int] = {"int4": 4, "int8": 8}
 DTYPES = torch.float32, torch.float16, torch.bfloat16
 
@@ -123,7 +123,7 @@ class Linear(_Packed):
         self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
         self.bias = linear.bias
         self.times_packed = 0
-        """How often the buffers were made: whoever joined them looks here."""
+        """Count of the buffers' makings: a change tells layers that joined them to join again."""
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
         self.register_buffer("padded_bias", None, persistent=False)
@@ -341,4 +341,4 @@ SHAPES: dict[str, Callable[[Any], tuple[int, ...]]] = {
     "gate_up_proj": lambda of: (of.num_experts, 2 * of.inter, of.hidden),
     "down_proj": lambda of: (of.num_experts, of.hidden, of.inter),
 }
-"""What the shape of an original weight is."""
+"""Shapes of the original weights."""

@@ -21,7 +21,7 @@ _torchs_own = torch.nn.functional.scaled_dot_product_attention
 
 
 class _Depth(threading.local):
-    """How many `use` this thread is in."""
+    """Number of `use` blocks that this thread is in."""
 
     value = 0
 
@@ -29,7 +29,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 _lock = threading.Lock()
 _threads_inside = 0
-"""How many `use` all threads are in: the first puts the function in place, the last takes it out."""
+"""Number of `use` blocks in all threads: the first puts the function in place, the last takes it out."""
 _mha_had_fast_path = True
 _said: set[str] = set()
 
@@ -88,7 +88,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """What stands in torch.nn.functional while a thread is in `use`."""
+    """Replaces torch.nn.functional.scaled_dot_product_attention while a thread is in `use`."""
     if _depth.value:
         reason = why_not(query, key, value, attn_mask, dropout_p, is_causal)
         if not reason:
@@ -104,7 +104,7 @@ def scaled_dot_product_attention(
 def why_not(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
 ) -> str:
-    """Why this call goes to torch's own function; empty when it does not."""
+    """The reason why a call goes to torch's own function; "" where it is routed."""
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
         if tensor is not None:
             if not isinstance(tensor, Tensor):
@@ -152,7 +152,7 @@ def _refusal(
     dtype: torch.dtype, hdim_q: int, hdim_v: int, bias: bool, dbias: bool, dropout: bool, causal: bool, records: bool,
     deterministic: bool,
 ) -> str:  # fmt: skip
-    """What the libraries at hand say of such a problem; empty when one has the kernels."""
+    """The error text of the libraries at hand for such a problem; "" when one has the kernels."""
     q, v = torch.empty(1, 1, 1, hdim_q, dtype=dtype), torch.empty(1, 1, 1, hdim_v, dtype=dtype)
     arguments: dict[str, Any] = {"dropout_p": 0.5 if dropout else 0.0, "causal": causal, "mask_origin": "top_left"}
     if bias:

@@ -11,7 +11,7 @@ from .packed import Activations, Weights
 
 
 class Ready(NamedTuple):
-    """What a `Linear` needs of such a weight."""
+    """A weight of torchao as a packed `Linear` takes it."""
 
     weight: QuantisedWeight
     kind: Weights

@@ -48,7 +48,7 @@ def measured(
 
 
 def one(shape: Any, path: str, of: str, threads: tuple[int, ...], rounds: int) -> tuple[str, Winner, str]:
-    """What a worker does: the kind of machine it is, the winner of a shape, and what to tell people."""
+    """Work of one worker on one shape: the kind of its machine, the winner, and a line of text for people."""
     from ..library import load
     from .measure import tune
 

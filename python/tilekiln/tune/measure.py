@@ -1,4 +1,4 @@
-"""Which way of answering a call is the fastest: candidates in turn with the untuned call, until that is certain.
+"""Measures which candidate answers a call fastest, in turn with the untuned call, until that is certain.
 
 In each round every candidate that is left is timed once, the untuned call too, so that what disturbs the machine
 disturbs all. A candidate goes when it lost so many rounds to another that chance would do that once in a hundred times
@@ -33,7 +33,7 @@ SPLITS = (1, 2, 4, 8, 16, 32)
 
 
 class Candidate(NamedTuple):
-    """What a call is told: an instance, and settings such as num_splits."""
+    """One way to answer a call: an instance, and settings such as num_splits."""
 
     id: str
     name: str

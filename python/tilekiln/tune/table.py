@@ -26,7 +26,7 @@ FORMAT = "tilekiln tune 2"
 
 
 class Winner(NamedTuple):
-    """What is the fastest for a problem. `settings`: what a call is told besides the instance."""
+    """The fastest candidate for a problem; `settings` are arguments of the call besides the instance."""
 
     problem: str  # as dispatcher.Problem writes itself
     shapes: str  # of the arrays that the call was given, q=1x1x8x128
@@ -41,7 +41,7 @@ class Winner(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What it is found by."""
+        """The table's key of it: problem and shapes."""
         return f"{self.problem} {self.shapes}"
 
 
@@ -100,7 +100,7 @@ def taken(library: Library, table: Table) -> list[tuple[int, int, int, int]]:
 
 
 def pinned(library: Library) -> Table | None:
-    """What a library takes when it is loaded: the table beside it, else what its receipt pins, for this machine.
+    """The table that a library takes when it is loaded, for this machine: the one beside it, else its receipt's.
 
     ArgumentError where what lies beside it was measured here for another library.
     """

@@ -25,7 +25,7 @@ class Tuned:
         self._numbers = {row[0]: at for at, row in enumerate(library.manifest["instances"]["rows"])}
 
     def settings(self, operator: str, *arrays: Any, **arguments: Any) -> dict[str, int]:
-        """What a call is told besides: its instance, and num_splits or num_threads; nothing without a winner."""
+        """Tuned arguments of a call: instance, and num_splits or num_threads; empty without a winner."""
         problem, shapes, _ = call_key(self.library, operator, arrays, arguments)
         winner = self.table.winners.get(f"{problem} {shapes}")
         if winner is None:

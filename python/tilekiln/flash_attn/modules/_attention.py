@@ -31,7 +31,7 @@ def get_alibi_slopes(nheads: int) -> list[float]:
 
 
 class _Flash(torch.nn.Module):
-    """What both have: numbers of the call, and dropout while training."""
+    """Base of both modules: numbers of the call, and dropout while training."""
 
     alibi_slopes: Tensor | None
 

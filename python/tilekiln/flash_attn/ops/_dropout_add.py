@@ -1,4 +1,4 @@
-"""What flash_attn.ops.rms_norm and layer_norm share: dropout, scales and the residual before a norm."""
+"""Dropout, scales and the residual before a norm, for flash_attn.ops.rms_norm and layer_norm."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ def _computed(
 
 
 def _shares(process_group: Any) -> tuple[int, int]:
-    """How many processes share the classes, and which this one is."""
+    """Number of processes that share the classes, and the rank of this one."""
     if process_group is None:
         return 1, 0
     return torch.distributed.get_world_size(process_group), torch.distributed.get_rank(process_group)
