@@ -1,1 +1,1 @@
-"""What SConstruct and SConscript are made of. Nothing here knows an axis, and only `graph` knows SCons."""
+"""Modules of SConstruct and SConscript. Nothing here knows an axis, and only `graph` knows SCons."""

@@ -20,7 +20,7 @@ class Budget:
     receipt: str
 
     def exceeded(self, target: str, new: str, objects: Sequence[str]) -> str:
-        """What to say when the file `new`, which would become `target`, is over it; nothing when it is not."""
+        """Text on the file `new`, which would become `target`, where it is over the budget; "" where it is not."""
         found = os.path.getsize(new)
         if found <= self.bytes:
             return ""
@@ -38,7 +38,7 @@ class Budget:
 
 
 def of(bytes_: int | None, receipt: str, mode: str) -> Budget | None:
-    """That of a release library; other modes carry debug information that nobody ships."""
+    """Budget of a release library; None in other modes, whose debug information nobody ships."""
     return Budget(bytes_, receipt) if bytes_ and mode == "release" else None
 
 
@@ -51,7 +51,7 @@ def contributors(objects: Iterable[str]) -> Counter[str]:
 
 
 def part(path: str) -> str:
-    """What people call an object: its engine or its rows' family and target, else its source."""
+    """Name of an object for people: its engine or its rows' family and target, else its source."""
     words = path.removesuffix(".o").rpartition("/obj/")[2].split("/")
     if words[0] == "engine":
         return f"engines for {re.sub('-[0-9a-f]{8}$', '', words[1])}"

@@ -64,7 +64,7 @@ class CheckedCache(CacheDir):
 
 
 def _content(path: str) -> bytes | None:
-    """What an entry holds, or None when it is damaged."""
+    """Data of an entry; None when it is damaged."""
     with open(path, "rb") as file:
         entry = file.read()
     size = hashlib.sha256().digest_size

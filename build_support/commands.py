@@ -1,4 +1,4 @@
-"""What SConstruct's targets do besides building."""
+"""Targets of SConstruct that do more than build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the build says: one line an action, coloured and counted on a terminal, plain when piped."""
+"""Output of the build: one line an action, coloured and counted on a terminal, plain when piped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def red(text: str) -> str:
 
 
 class Progress:
-    """How far a build is, shown before each line on a terminal, and what it took when it ends.
+    """Progress of a build, shown before each line on a terminal, and its totals at the end.
 
     The time left is what is not looked at yet, in seconds of CPU as measured when it was last made (else the mean of
     this build's jobs), at the speed of this build. It is shown once there is something to tell it from.
@@ -84,7 +84,7 @@ class Progress:
         return sum(self.known.get(step, mean) for step in self._waiting) * passed / sum(spent)
 
     def sums(self) -> str:
-        """What the jobs of the build took together; "" where none ran."""
+        """Sums over the jobs of the build: their counts, time, CPU time and memory; "" where none ran."""
         if not self.verbs:
             return ""
         jobs = ", ".join(f"{verb} {len(costs)}" for verb, costs in sorted(self.verbs.items()))

@@ -113,7 +113,7 @@ class Graph:
         return self.env.AlwaysBuild(self.step(target, job, objects or sources))[0]
 
     def remake_damaged(self) -> None:
-        """What was made once and is something else now is made again, whatever its inputs say."""
+        """Makes outputs anew that differ from what the last build wrote, whatever their inputs say."""
         place = self.env.Dir(self.node_path(self.request.variant.directory)).abspath
         if not os.path.isdir(place):
             return

@@ -57,7 +57,7 @@ def __getattr__(name):
 
 
 def hub_name(targets: Sequence[Target]) -> str:
-    """What the Hub calls the backend of a library with these targets: the device's where it has one beside the host.
+    """The Hub's name for a library with these targets: of the device's backend where it has one beside the host.
 
     UsageError when the Hub has no name for it.
     """

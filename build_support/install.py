@@ -87,7 +87,7 @@ def check(where: Place, receipts: Collection[str], version: str) -> None:
 
 
 def made(tree: Tree, receipt: str, folder: str) -> dict[str, bytes]:
-    """What is installed of a receipt, by path below the prefix. `folder` holds the built library and its manifest."""
+    """Files installed of a receipt, by path below the prefix. `folder` holds the built library and its manifest."""
     found = {f"{LIB}/{name}": _read(folder, name) for name in (library_name(receipt), manifest_name(receipt))}
     found |= {f"{INCLUDE}/{header}": _read(tree.root, f"include/{header}") for header in public_headers(tree.root)}
     if tree.places.outside:

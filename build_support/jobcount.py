@@ -1,4 +1,4 @@
-"""How many jobs may run at once: as many as there are cores. Memory holds some of them back (memory.Gate)."""
+"""Number of jobs at once: as many as there are cores. Memory holds some of them back (memory.Gate)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one build step runs. A job writes beside its target and renames, so nothing half-written is ever trusted."""
+"""Actions of build steps. A job writes beside its target and renames, so nothing half-written is ever trusted."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def does_not_fit(peak: int) -> str:
 
 
 def ended(code: int) -> str:
-    """What to say of a compiler that a signal ended; it has had no time to say it itself."""
+    """A sentence on a compiler that a signal ended, which had no time to print one; "" for others."""
     if code >= 0:
         return ""
     fault = -code in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGABRT, signal.SIGFPE)

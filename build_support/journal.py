@@ -1,4 +1,4 @@
-"""What the jobs of a build have finished, line by line.
+"""Journal of a build: a line for each job that has finished.
 
 SCons writes its own database when it ends, and a build that is killed never does. The next one takes what the journal
 says was made from the same; a build that has ended leaves none.

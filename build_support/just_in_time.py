@@ -1,4 +1,4 @@
-"""What `tilekiln.jit` runs in the tree: kernels as people ask for them, to libraries, by the build that is everybody's.
+"""Build of `tilekiln.jit` in the tree: from kernels as people ask for them to libraries, by everybody's build.
 
 Reads JSON from standard input: {"kernels": ["fmha_fwd dtype=bf16 ...", ...], "options": ["launcher=ccache"]}. Says
 the build's own lines on standard error; the answer is JSON on standard output: {"libraries": [path, ...]}, by kernel,

@@ -13,7 +13,7 @@ CACHES = ("ccache", "sccache")
 
 
 def words(value: str) -> list[str]:
-    """What runs before every compiler command. Raises UsageError for what is not there or cannot work.
+    """Words before every compiler command. Raises UsageError for a launcher that is not there or cannot work.
 
     "ccache distcc" is ccache with CCACHE_PREFIX=distcc: as a plain prefix ccache would take distcc for the compiler,
     and its key would not know when the real one changes.

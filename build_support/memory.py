@@ -120,7 +120,7 @@ began = time.time()
 
 
 def gate() -> Gate:
-    """That of this process: all builds in it share the machine's memory."""
+    """The gate of this process: all builds in it share the machine's memory."""
     global _gate
     with _gate_lock:
         if _gate is None:

@@ -35,5 +35,5 @@ def path_of(places: Places, directory: str, path: str) -> str:
 
 
 def headers(places: Places, directory: str) -> list[str]:
-    """Where sources find "operators/NAME/...", beside the other places."""
+    """Include folders for "operators/NAME/..." of operators from outside."""
     return [f"{directory}/{FOLDER}"] if places.outside else []

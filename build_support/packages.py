@@ -39,7 +39,7 @@ def needs(build: Build) -> list[Any]:
 
 
 def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..., int]]:
-    """What the targets do once everything is built."""
+    """Actions of the packaging targets, after the build, by target."""
     # Imported when they run: a build that packs nothing does not wait for them.
     targets = [tree(root).target(name) for name in request.variant.targets]
 

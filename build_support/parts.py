@@ -29,7 +29,7 @@ STABLE_ABI = 0x030B0000  # the Python extension works with Python 3.11 and every
 
 
 def build_info(root: str, tools: Toolchain) -> dict[str, str]:
-    """What the manifest says of how it was built; nothing of where."""
+    """Version, mode and compiler for the manifest; no path of this machine."""
     return {
         "version": tree(root).version,
         "mode": tools.mode,
@@ -110,7 +110,7 @@ class Engines:
 
 
 def object_of(graph: Graph, path: str) -> str:
-    """Where a generated source is compiled to."""
+    """Object file of a generated source."""
     return f"{graph.request.variant.directory}/obj/{path.removesuffix('.cpp')}.o"
 
 

@@ -20,7 +20,7 @@ class Program(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def for_each(self) -> str:
-        """What the program is built once for. One that links a library is built for every receipt."""
+        """The unit that a program is built for: "receipt" for one that links a library, "target", or "" for once."""
         return "receipt" if self.links in ("library", "inside") else "target" if self.each == "target" else ""
 
 

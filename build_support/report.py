@@ -21,7 +21,7 @@ LISTED = 15
 
 
 def commands(request: Request, build: Build) -> dict[str, Callable[..., int]]:
-    """What the target `report` does once everything is built."""
+    """Action of the target `report`, after the build."""
 
     def report(target: Any, source: Any, env: Any) -> int:
         from .report_page import page  # jinja2 and squarify are not waited for by other builds
@@ -232,8 +232,8 @@ def _read(path: str) -> dict[str, Any] | None:
 
 
 def changes(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What differs from the library before: instances, sizes and objects. None when there is none, or an older
-    version's report of it."""
+    """Differences from the library before: instances, sizes and objects. None without a report of it, or with one of
+    an older version."""
     if old is None or not {"instances", "objects", "sizes"} <= old.keys():
         return None
     before, after = set(old["instances"]["names"]), set(new["instances"]["names"])

@@ -52,7 +52,7 @@ def page(data: Mapping[str, Any]) -> str:
 
 
 def _id(path: str) -> str:
-    """What a link to the rows of an object ends in."""
+    """Fragment of a link to the rows of an object."""
     return "rows-" + re.sub(r"[^a-z0-9]+", "-", path.lower().rpartition("/obj/rows/")[2].removesuffix(".o"))
 
 

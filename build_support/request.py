@@ -1,4 +1,4 @@
-"""What is asked of SConscript: the command line, or a host that embeds this build, fills it in."""
+"""Request to SConscript, filled in by the command line or by a host that embeds this build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Request:
 
 @dataclass
 class Build:
-    """What SConscript returns: SCons nodes. What is for us only is None or empty in a host's build."""
+    """Result of SConscript: SCons nodes. Those for our own build alone are None or empty in a host's."""
 
     include: object  # the folder to include "tilekiln/tilekiln.h" from
     libraries: dict  # receipt -> the shared library

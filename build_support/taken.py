@@ -1,4 +1,4 @@
-"""What the command line says of taking a receipt elsewhere: vendor=, install, and -c of both."""
+"""Options that take a receipt elsewhere: vendor=, install, and -c of both."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _vendor(values: Mapping[str, str], targets: Sequence[str], clean: bool, dry:
 
 
 def _compiler(values: Mapping[str, str], dry: bool) -> Callable[[str, Sequence[str]], dict[str, str]]:
-    """What compiles the kernels of a device: a build of these objects alone. With `dry` they must be there."""
+    """Compiler of a device's kernels: a build of these objects alone. With `dry` they must be there."""
 
     def objects(target: str, kernels: Sequence[str]) -> dict[str, str]:
         place = f"{request(dict(values), dry=True).variant.directory}/obj/engine/{target}"

@@ -120,7 +120,7 @@ def find(cxx: str, mode: str) -> Toolchain:
 
 
 def binutils() -> list[str]:
-    """What the tools behind the compiler say of themselves. Raises ToolchainError for one that is missing."""
+    """Version lines of the tools behind the compiler. Raises ToolchainError for one that is missing."""
     running = []
     for tool in BINUTILS:
         try:

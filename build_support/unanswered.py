@@ -24,7 +24,7 @@ if not library.tilekiln_isa():
 
 
 def of(library: str) -> str:
-    """What a library lists and cannot do, in words; nothing is right."""
+    """Text on instances that a library lists and cannot run; "" where it runs all."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("TILEKILN_")}
     command = [sys.executable, "-I", "-S", "-c", _ASK, os.path.abspath(library)]
     done = subprocess.run(command, env=variables, stdout=subprocess.PIPE, check=False)

@@ -1,4 +1,4 @@
-"""Which build a combination of options is, and where it lies: no variant overwrites another."""
+"""Variants of the build: each combination of options has a folder of its own, so none overwrites another."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Variant:
 
     @property
     def shared_directories(self) -> tuple[str, ...]:
-        """What all variants of this mode have in common."""
+        """Folders shared by all variants of this mode."""
         return (self.python_directory, self.executor_directory)
 
 

@@ -1,4 +1,4 @@
-"""What can be added to the scores: an elementwise bias, and alibi slopes."""
+"""Terms added to the scores: an elementwise bias, and alibi slopes."""
 
 import numpy as np
 import tilekiln as tk

@@ -33,14 +33,14 @@ class Request:
     v: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, NHEAD_K, HDIM), np.float32))
 
     def grow(self, k: np.ndarray, v: np.ndarray) -> None:
-        """What the reference keeps: the rotated keys, and the values."""
+        """Appends to the reference's cache: the rotated keys, and the values."""
         positions = len(self.k) + np.arange(len(k))
         self.k = np.concatenate([self.k, reference.rotate(k, positions, *rotary.values(), True)])
         self.v = np.concatenate([self.v, v])
 
 
 def tokens(*shape: int) -> list[np.ndarray]:
-    """What a model's projections would give: q, k and v."""
+    """Random q, k and v in place of a model's projections."""
     return [random.standard_normal((*shape, heads, HDIM), np.float32) for heads in (NHEAD_Q, NHEAD_K, NHEAD_K)]
 
 

@@ -39,7 +39,7 @@ class Loop:
         AttentionMaskInterface.register("continuous", lambda *_, **__: None)  # the cache says who sees what
 
     def attention(self, module: Any, q: Any, k: Any, v: Any, *_: Any, scaling: float, **__: Any) -> Any:
-        """What Transformers calls in a layer: the new keys go to their sequences, which the new queries see."""
+        """Attention of a layer, called by Transformers: new keys go to their sequences, which the new queries see."""
         q, k, v = (one.transpose(1, 2) for one in (q, k, v))
         cache = self.caches[module.layer_idx]
         return cache.append(self.sequences, k, v, q, causal=True, softmax_scale=scaling), None

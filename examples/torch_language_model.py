@@ -100,7 +100,7 @@ class Run:
 
 
 def apart(one: list[list[float]], other: list[list[float]]) -> float:
-    """How far smoothed curves of the same seeds are from one another, at most."""
+    """Largest distance between smoothed curves of the same seeds."""
     pairs = zip(one, other, strict=True)
     return max(abs(a - b) for x, y in pairs for a, b in zip(smooth(x), smooth(y), strict=True))
 

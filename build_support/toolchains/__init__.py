@@ -1,4 +1,4 @@
-"""What compiles the engines of a backend's targets: a module each, named by `toolchain` in its backend.yaml."""
+"""Toolchains: a module for each, named by `toolchain` in backend.yaml, compiles a backend's engines."""
 
 from __future__ import annotations
 

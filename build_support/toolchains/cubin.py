@@ -96,7 +96,7 @@ RESERVED = 1024
 
 
 def needs(said: str, build: bytes, place: int) -> dict[str, int]:
-    """What a kernel needs of each limit: what ptxas says of it (-v), and the shared memory that its launch asks for."""
+    """A kernel's use of each limit, from ptxas's output (-v) and the shared memory that its launch asks for."""
     lines = re.findall(r"Used (\d+) registers[^\n]*", said)
     if not lines:
         raise CubinError("ptxas said no registers, must say them (-Xptxas=-v)")

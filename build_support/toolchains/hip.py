@@ -74,7 +74,7 @@ def find() -> Clang:
 def flags(
     source: str, target_flags: Sequence[str], dtype: str, defines: Mapping[str, int], include: Sequence[str]
 ) -> list[str]:
-    """What clang is told, up to -o. No path of the machine is among it, so none gets into the code object."""
+    """Words of clang's command, up to -o. No path of the machine is among them, so none gets into the code object."""
     words = ["-x", "hip", "--cuda-device-only", *target_flags, "-std=c++20", "-nogpulib", "-nogpuinc", "-O3"]
     words += ["-ffast-math", "-fno-finite-math-only", "-fuse-ld=lld", "--no-gpu-bundle-output", "-fuse-cuid=none"]
     words += ["-Wall", "-Wextra", "-Werror", *(f"-I{path}" for path in include)]

@@ -68,7 +68,7 @@ def wgmma_header(top: str = ".") -> str:
 
 
 def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str]) -> list[str]:
-    """What nvcc is told, up to -o. No path of the machine is among it, so none gets into the cubin."""
+    """Words of nvcc's command, up to -o. No path of the machine is among them, so none gets into the cubin."""
     virtual, target = arch.replace("sm", "compute"), f"-DTILEKILN_TARGET=cuda_{arch.replace('_', '')}"
     # A fatbin of the cubin and its PTX. -c means nothing more, but compiler caches look for it.
     code = f"-gencode=arch={virtual},code=[{arch},{virtual}]"

@@ -1,4 +1,4 @@
-"""What these programs share: a dispatcher over libraries, arrays, and the check against float64."""
+"""Common parts of these programs: a dispatcher over libraries, arrays, and the check against float64."""
 
 from __future__ import annotations
 

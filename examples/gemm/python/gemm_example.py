@@ -1,4 +1,4 @@
-"""What these programs share: arrays, configs and verdicts. PYTHONPATH=python:python/compat/ck_dispatcher."""
+"""Common parts of these programs: arrays, configs and verdicts. PYTHONPATH=python:python/compat/ck_dispatcher."""
 
 from __future__ import annotations
 
