@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NAMES = [build.name for build in builds.builds() if build.dtype in ("bf16", "fp8bf16", "any")]
 NAMES += ["fmha_fwd_d128-fp16", "fmha_bwd_d128-fp16"]
 ALWAYS = ["fmha_fwd_d32-bf16", "fmha_fwd_d64-bf16", "fmha_bwd_d64-bf16", "fmha_decode_d64-bf16"]
-"""What tests here look into."""
+"""Objects that these tests read."""
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ LOOP = """
 def test_what_the_gate_sees_in_a_loop() -> None:
     (loop,) = sass.find_loops(LOOP)
     assert (loop.instructions, loop.products, loop.local, loop.warpsync, loop.r2ur, loop.covered) == (6, 1, 1, 1, 0, 1)
-    assert loop.complaints() == ["kernel, loop 0..50: 1 WARPSYNC, must be none"]
+    assert loop.faults() == ["kernel, loop 0..50: 1 WARPSYNC, must be none"]
     covered = LOOP.replace("/*0010*/                   WARPGROUP", "/*0045*/                   WARPGROUP")
     assert sass.find_loops(covered)[0].covered == 1  # the order of the lines counts, not their addresses
 

@@ -216,7 +216,7 @@ def threads(arguments: argparse.Namespace) -> None:
 
 
 def deterministic(arguments: argparse.Namespace) -> None:
-    """What the deterministic sum costs: its time over that of the other mode, one thread."""
+    """Cost of the deterministic sum: its time over that of the other mode, one thread."""
     print(f"deterministic against not, one thread{'':8} time ratio")
     values = []
     for dtype, shape, causal, case in cases(arguments):

@@ -29,7 +29,7 @@ from .norm import DTYPES, _once, start
 
 
 class HubRMSNorm(torch.nn.Module):
-    """What a model has, before a layer of the Hub takes its forward."""
+    """A model's norm, before a layer of the Hub takes its forward."""
 
     def __init__(self, columns: int) -> None:
         super().__init__()

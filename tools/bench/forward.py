@@ -167,7 +167,7 @@ def against_peak(a: Call, flops: float, dtype: str, seconds: float) -> tuple[flo
 
 
 def peak_of(dtype: str) -> float:
-    """Of what the kernel multiplies with: bf16 dot products where the CPU has them, else fp32 FMA. A 0.3 ms burst."""
+    """Peak of the kernel's products: bf16 dot products where the CPU has them, else fp32 FMA. A 0.3 ms burst."""
     return (dtype == "bf16" and peak("bf16", 0.0003)) or peak("fma", 0.0003)
 
 

@@ -131,7 +131,7 @@ def _paired(dtype: str, m: int, n: int, k: int, names: list[str], repeat: int, l
 
 
 def _threaded(dtype: str, m: int, n: int, k: int, threads: int, repeat: int, least: float) -> str:
-    """What threads gain, by wall time."""
+    """Gain of threads, by wall time."""
     a, b = _operands(dtype, m, n, k)
     one, many = _ours(dtype, a, b), _ours(dtype, a, b, threads)
     texts = []

@@ -1,4 +1,4 @@
-"""What `tools/bench models` runs a decoder as: compiled, optimized, with PyTorch's int4, without Transformers."""
+"""Forms of a decoder for `tools/bench models`: compiled, optimized, with PyTorch's int4, without Transformers."""
 
 from __future__ import annotations
 

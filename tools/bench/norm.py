@@ -28,7 +28,7 @@ DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Bar(NamedTuple):
-    """What a row is asked to reach: times a peer's speed, and the share of a copy's rate where both lie in caches."""
+    """Bar of a row: times a peer's speed, and the share of a copy's rate where both lie in caches."""
 
     eager: float = 0.0
     compile: float = 0.0
@@ -300,7 +300,7 @@ def _row(case: Case, compiled: bool, repeat: int, bar: Bar) -> str:
 
 
 def line(make: Callable[[int], Case], threads: int, compiled: bool, repeat: int, bar: Bar) -> str:
-    """What is said of a case that make(threads) makes."""
+    """The output line of a case that make(threads) makes."""
     if threads == 1:
         return _row(make(1), compiled, repeat, bar)
     return _scaled(make(1), make(threads), repeat)

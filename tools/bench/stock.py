@@ -1,4 +1,4 @@
-"""What `build` compares with: one unit for each instance under SCons's defaults, and our own commands under ninja.
+"""Peers of `build`: one unit for each instance under SCons's defaults, and our own commands under ninja.
 
 All three make the same instances on the same machine in one run. One unit an instance is slow, so only a part of
 receipt flash is built (WHERE); the gap grows with the number of units. What is compiled is equal: the same rows,

@@ -1,4 +1,4 @@
-"""What a library's backward does beside arithmetic on a GPU: graphs, streams, workspaces, autograd, refusals."""
+"""Behaviour of a library's backward on a GPU, beside arithmetic: graphs, streams, workspaces, autograd, refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT = 0.02  # of bf16 gradients beside float32's, as a share of their norm
 
 
 def saved(library: tk.Library, *shape: int, **more: Any) -> dict[str, torch.Tensor]:
-    """What a backward reads: of a forward of random tensors."""
+    """Arguments of a backward, from a forward of random tensors."""
     q, k, v = tensors(*shape)
     out, lse = library.fmha_fwd(q, k, v, return_lse=True, **more)
     return {"dout": torch.randn_like(out), "q": q, "k": k, "v": v, "out": out, "lse": lse}
@@ -172,7 +172,7 @@ def launcher(library: tk.Library) -> str | None:
 
 
 def apart(made: Any, expected: Any) -> str | None:
-    """How far gradients are from float32's, where that is too far."""
+    """Text on the first gradient too far from float32's; None where none is."""
     for one, other in zip(made, expected, strict=True):
         share = float((one.float() - other).norm() / other.norm())
         if not share < LIMIT:

@@ -33,7 +33,7 @@ def tolerance(dtype: str, terms: int, softcap: float) -> Tolerance:
 
 
 def drawn_signature(draw: random.Random, dtype: str, hdim: tuple[int, int]) -> dict[str, Any]:
-    """What flash or ck_default has."""
+    """A random signature among those of flash and ck_default."""
     bias = draw.choice(("none", "none", "elementwise", "alibi"))
     return {
         "dtype": dtype,

@@ -1,4 +1,4 @@
-"""What a library does beside arithmetic on a GPU: streams, graphs, threads, other exporters, refusals, times."""
+"""Behaviour of a library on a GPU, beside arithmetic: streams, graphs, threads, other exporters, refusals, times."""
 
 from __future__ import annotations
 

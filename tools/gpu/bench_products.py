@@ -39,7 +39,7 @@ def layouts(library: tk.Library, size: int, dtype: Any, rounds: int) -> None:
 
 
 def epilogues(library: tk.Library, size: int, rounds: int) -> None:
-    """Beside what PyTorch fuses into cuBLAS's products; else beside the bare product."""
+    """Times of epilogues beside those that PyTorch fuses into cuBLAS's products; else beside the bare product."""
     x, w, c = (random(size, size, dtype=torch.bfloat16) for _ in range(3))
     bias, out = random(size, dtype=torch.bfloat16), torch.empty_like(x)
     flops, numbers = 2 * size**3, bias.float()

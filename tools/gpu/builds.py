@@ -173,7 +173,7 @@ def gates(out: Path, names: list[str]) -> None:
             )
         if not loops:
             failures.append(f"{each.name}: no main loop with wgmma was found")
-        failures += [f"{each.name}: {complaint}" for loop in loops for complaint in loop.complaints()]
+        failures += [f"{each.name}: {fault}" for loop in loops for fault in loop.faults()]
         print(
             f"gates {each.name:24} {size:4.0f} kB, {len(loops)} main loops: {local} local accesses, "
             f"{len(uncovered)} uncovered",

@@ -153,7 +153,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
 
 
 def refusals(library: tk.Library) -> int:
-    """What the device alone refuses names the argument and writes nothing."""
+    """Count of wrong refusals: an error that the device alone finds names the argument, and nothing is written."""
     bad = 0
     for name, change, said in REFUSED:
         if "flip" in change:  # torch has no negative strides: one that is no multiple of 8

@@ -95,7 +95,7 @@ def fill(arguments: dict[str, Any], shape: tuple[int, int, int, int], dtype: tor
 
 
 def as_numpy(more: dict[str, Any]) -> dict[str, Any]:
-    """What the reference takes."""
+    """Options of the call as the reference takes them."""
     given = {name: numpy(value) if isinstance(value, torch.Tensor) else value for name, value in more.items()}
     left, right, *sinks = given.get("window", (-1, -1))
     return given | {"window": (left, right), "sink_size": sum(sinks)}

@@ -92,7 +92,7 @@ class Module:
         return function
 
     def constant(self, name: str, kind: type[ctypes.Structure]) -> Any:
-        """What the cubin says of itself."""
+        """Value of a constant that the cubin exports."""
         address, size, value = ctypes.c_uint64(), ctypes.c_size_t(), kind()
         found = cuda().cuModuleGetGlobal_v2(ctypes.byref(address), ctypes.byref(size), self.handle, name.encode())
         must(found, f"{self.name}: {name}")

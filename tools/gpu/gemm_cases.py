@@ -45,7 +45,7 @@ class Placed(NamedTuple):
 
 
 def matrix(draw: random.Random, numbers: np.random.Generator, rows: int, columns: int, dtype: Any) -> Placed:
-    """Where the copy engine follows it, and where not."""
+    """A random matrix in a layout of PLACES: some the copy engine takes, some not."""
     turned, how = draw.random() < 0.5, draw.choice(PLACES)
     length = rows if turned else columns
     room, start = {"packed": (0, 0), "padded": (-length % 8 + 8, 0), "odd": (3, 1)}[how]
@@ -83,7 +83,7 @@ def described(of: dict[str, Any]) -> str:
 
 
 def one_product(library: tk.Library, of: dict[str, Any]) -> str:
-    """What is wrong with one; "" where nothing is. Twice, bit for bit."""
+    """Text on a fault of one product; "" for a right one. Runs it twice, which must agree bit for bit."""
     numbers = {name: of[name] for name in ("alpha", "beta", "activation") if name in of}
     rows = {name: of[name] for name in ("bias", "row_scale", "column_scale") if name in of}
     given = {name: on_device(one) for name, one in rows.items()}

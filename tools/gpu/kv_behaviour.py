@@ -1,4 +1,4 @@
-"""What calls over a KV cache do beside arithmetic on a GPU: graphs, wrong numbers, pools beyond 2 GB, refusals."""
+"""Behaviour of calls over a KV cache on a GPU: graphs, wrong numbers, pools beyond 2 GB, refusals."""
 
 from __future__ import annotations
 

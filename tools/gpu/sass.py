@@ -1,4 +1,4 @@
-"""What the machine code of a cubin says of its main loops: the innermost ones that hold wgmma.
+"""Main loops in the machine code of a cubin, the innermost ones that hold wgmma, and their faults.
 
 WARPSYNC and many R2UR mean that ptxas could not prove a value to be the same in all lanes (mend: `uniform`): 5 to
 16 % on an H100. Local memory in a main loop means that registers ran out. A wait for the last product right behind its
@@ -34,7 +34,7 @@ class Loop:
     r2ur: int
     covered: int  # those of them between the last product's issue and the wait for it
 
-    def complaints(self) -> list[str]:
+    def faults(self) -> list[str]:
         where = f"{self.function}, loop {self.begin:x}..{self.end:x}"
         said = []
         if self.warpsync:

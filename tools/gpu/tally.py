@@ -14,7 +14,7 @@ TOLD = 5
 
 
 class Tally:
-    """What came of the problems of one kind."""
+    """Counts over the problems of one kind."""
 
     def __init__(self, title: str) -> None:
         self.title, self.cases, self.bad, self.missing, self.worst = title, 0, 0, 0, 0.0

@@ -61,7 +61,7 @@ def append(library: tk.Library, problem: kv_problems.Problem) -> float:
 
 
 def problem_of(problem: kv_problems.Problem, attend: bool) -> dict[str, Any]:
-    """What the reference makes of an append: its arrays, and `result`."""
+    """Arrays of an append after the reference has run, and its `result`."""
     given = fresh(problem)
     result = cases.reference.appendkv(**given, attend=attend)
     return {**given, "result": result}

@@ -102,7 +102,7 @@ def share(got: np.ndarray, expected: np.ndarray, bound: np.ndarray) -> float:
 
 
 def further(problem: problems.Problem, expected: reference.Result) -> Any:
-    """What kernels of another device than HIP's may add to the bound of out; whoever runs those puts it here."""
+    """Further term of out's bound for kernels of other devices than HIP's; their tests replace this function."""
     return 0.0
 
 

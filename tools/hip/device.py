@@ -15,7 +15,7 @@ ROCM = 10  # DLPack's kDLROCM
 
 
 class HipError(Exception):
-    """What the runtime answered, as a sentence."""
+    """An error of the runtime, as a sentence."""
 
 
 @cache
@@ -47,7 +47,7 @@ def emulated() -> bool:
 
 
 def device_name() -> str:
-    """What the runtime calls device 0."""
+    """The runtime's name of device 0."""
     text = ctypes.create_string_buffer(256)
     ask("hipDeviceGetName", text, ctypes.c_int(len(text)), ctypes.c_int(0))
     return text.value.decode()

@@ -50,7 +50,7 @@ SEQUENCES = ("batch", "group", "seqlen", "cu_seqlens")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What a problem has of each axis. Rows are more than keys in some, and without keys."""
+    """Edge of each axis in one problem. Rows are more than keys in some, and without keys."""
 
     rows: str  # of LENGTHS, as keys
     keys: str
@@ -65,7 +65,7 @@ class Case:
         return {"lengths_q": (0, rows, 5), "lengths_k": (7, keys, 0)}
 
     def signature(self) -> dict[str, Any]:
-        """What it needs of one."""
+        """Values of the signature that the problem needs."""
         group = self.sequences in ("group", "cu_seqlens")
         mask = {"mask": "none" if self.mask == "none" else "window", "sink": self.mask == "sink_keys"}
         return {"mode": "group" if group else "batch", **mask, "paged": self.paged}

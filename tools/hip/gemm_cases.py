@@ -58,7 +58,7 @@ def drawn(draw: random.Random, family: str, s: dict[str, Any]) -> tuple[dict[str
 
 
 def one(library: tk.Library, family: str, draw: random.Random, s: dict[str, Any]) -> str:
-    """What is wrong with one; "" where nothing is."""
+    """Text on a fault of one problem; "" for a right one."""
     arrays, more = drawn(draw, family, s)
     there = {name: DeviceArray(array) for name, array in arrays.items()}
     getattr(library, family)(**there, **more)

@@ -74,7 +74,7 @@ def test_gate(name, tmp_path):
     recorded = yaml.safe_load(RECORD.read_text())
     now = measured(BUILDS[name], tmp_path)
     print(f"{name}: {now.sentence()}")
-    found = gate.complaints(now, recorded.get(name), BUILDS[name].hdim_q)
+    found = gate.failures(now, recorded.get(name), BUILDS[name].hdim_q)
     assert not found, "\n".join(found)
 
 
@@ -87,8 +87,8 @@ def test_every_code_object_has_figures_and_none_spills():
 def test_what_the_gate_refuses():
     good = gate.Figures(1024, 400, 100, 300, 0.67, 1.0, 200, 0, 36864, 2)
     recorded = good.rounded()
-    assert gate.complaints(good, recorded, 128) == []
-    assert gate.complaints(dataclasses.replace(good, valu=407), recorded, 128) == []
+    assert gate.failures(good, recorded, 128) == []
+    assert gate.failures(dataclasses.replace(good, valu=407), recorded, 128) == []
     for worse in (
         {"valu": 409},
         {"lds": 310},
@@ -99,12 +99,12 @@ def test_what_the_gate_refuses():
         {"vgprs": 206},
         {"matrix": 512},
     ):
-        assert gate.complaints(dataclasses.replace(good, **worse), recorded, 128), worse
+        assert gate.failures(dataclasses.replace(good, **worse), recorded, 128), worse
     slow = dataclasses.replace(good, overlapped=0.6)
-    assert gate.complaints(slow, slow.rounded(), 128) == ["overlapped: was 0.600, must be at least 0.75"]
-    assert gate.complaints(slow, slow.rounded(), 64) == []
-    assert gate.complaints(slow, {**slow.rounded(), "exception": {"overlapped": "why"}}, 128) == []
-    assert gate.complaints(good, None, 64) == ["no figures are recorded: was none, must be recorded once"]
+    assert gate.failures(slow, slow.rounded(), 128) == ["overlapped: was 0.600, must be at least 0.75"]
+    assert gate.failures(slow, slow.rounded(), 64) == []
+    assert gate.failures(slow, {**slow.rounded(), "exception": {"overlapped": "why"}}, 128) == []
+    assert gate.failures(good, None, 64) == ["no figures are recorded: was none, must be recorded once"]
 
 
 def write(names: list[str]) -> None:

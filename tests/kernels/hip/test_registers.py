@@ -1,4 +1,4 @@
-"""What kernels of HIP targets but the forward's take of a processor, against kernels/backends/hip/registers.yaml.
+"""Registers and memory of HIP's kernels, but the forward's, against kernels/backends/hip/registers.yaml.
 
 Products, caches and the backward have bounds of their main loop, too.
 `python -m tests.kernels.hip.test_registers [NAME...]` writes the record.
@@ -79,7 +79,7 @@ def notes(path: Path) -> dict[str, int]:
 
 
 LOOPS = {"gemm_": loops.product, "fmha_bwd_": loops.backward, "fmha_cache_": loops.cache}
-"""By what a name begins with. The limit of the others is memory."""
+"""Bounds of a main loop, by the beginning of the kernel's name. The limit of others is memory."""
 
 
 def hdim_of(kernel: kernels.Kernel) -> int:
@@ -106,8 +106,8 @@ def measured(name: str, place: Path) -> dict[str, Any]:
     }
 
 
-def complaints(now: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
-    """Why a kernel may not pass."""
+def faults(now: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    """Reasons why a kernel may not pass."""
     found = [f"spills: was {now['spills']}, must be 0"] if now["spills"] else []
     for name, value in now.items():
         was, better_if_more = recorded[name], name in ("serial", "overlapped", "waves_per_simd")
@@ -120,7 +120,7 @@ def complaints(now: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", LISTED)
 def test_registers(name, tmp_path):
-    found = complaints(measured(name, tmp_path), yaml.safe_load(RECORD.read_text())[name])
+    found = faults(measured(name, tmp_path), yaml.safe_load(RECORD.read_text())[name])
     assert not found, "\n".join(found)
 
 
@@ -137,9 +137,9 @@ def test_every_code_object_has_figures_and_none_spills():
 
 def test_what_is_refused():
     good = {"vgprs": 100, "spills": 0, "lds_bytes": 20480, "waves_per_simd": 4}
-    assert complaints({**good, "vgprs": 102}, good) == []
+    assert faults({**good, "vgprs": 102}, good) == []
     for worse in ({"vgprs": 103}, {"spills": 1}, {"lds_bytes": 21000}, {"waves_per_simd": 3}):
-        assert complaints({**good, **worse}, good), worse
+        assert faults({**good, **worse}, good), worse
 
 
 def write(names: list[str]) -> None:

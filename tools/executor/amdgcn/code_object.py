@@ -33,7 +33,7 @@ def wave_size(architecture: str) -> int:
 
 
 class FaultError(Exception):
-    """What the executor refuses; the text begins with the kind of fault: WAIT, RACE, POISON, OOB, ..."""
+    """A fault found by the executor; the text begins with its kind: WAIT, RACE, POISON, OOB, ..."""
 
     @property
     def kind(self) -> str:
@@ -97,7 +97,7 @@ def llvm_tool(name: str) -> str:
 
 
 def disassemble(path: str | os.PathLike[str], architecture: str) -> str:
-    """What llvm-objdump says of a code object."""
+    """Disassembly of a code object by llvm-objdump."""
     command = [llvm_tool("llvm-objdump"), "-d", f"--mcpu={architecture}", os.fspath(path)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -1,4 +1,4 @@
-"""What can be said of a kernel's speed without hardware: bounds from the exact instruction mix of its main loop.
+"""Bounds of a kernel's speed without hardware, from the exact instruction mix of its main loop.
 
 The executor counts what a wave executes for each key tile; published issue costs turn that into cycles. `overlapped`
 is the share of the matrix peak with everything else hidden under matrix products as far as it fits, `serial` the
@@ -98,7 +98,7 @@ def notes(path: str | os.PathLike[str]) -> dict[str, int]:
 
 
 def waves_per_simd(architecture: str, vgprs: int, lds: int, waves: int) -> int:
-    """How many waves of a kernel of `waves` a workgroup fit, by registers and LDS."""
+    """Number of waves that fit a SIMD by registers and LDS, for a kernel of `waves` a workgroup."""
     if wave_size(architecture) == 64:
         by_registers = 512 // max(8, -(-vgprs // 8) * 8)
         by_lds = LDS_OF_CU.get(architecture, LDS_OF_CU[""]) // max(1, lds) * waves // 4
@@ -154,8 +154,8 @@ def mix(
     return found
 
 
-def complaints(now: Figures, recorded: Mapping[str, Any] | None, hdim: int) -> list[str]:
-    """Why a kernel may not pass; "exception" in what is recorded allows what it names, with its reason."""
+def failures(now: Figures, recorded: Mapping[str, Any] | None, hdim: int) -> list[str]:
+    """Reasons why a kernel may not pass; `exception` of its record allows the fields that it names, with a reason."""
     allowed = (recorded or {}).get("exception", {})
     found = []
     if now.spills and "spills" not in allowed:

@@ -157,7 +157,7 @@ template <int m> void sum_products(const Operands& o, int depth, float* d) {
   }
 }
 
-/// How long after it issues an MFMA's result may not be touched; WMMA is interlocked.
+/// Cycles after an MFMA's issue in which its result may not be touched; WMMA is interlocked.
 int wait_states(const Machine& machine, const Shape& s) {
   if (s.unit != Unit::mfma) return 0;
   const bool slow = machine.architecture == 0x90a || s.element == Element::f32;

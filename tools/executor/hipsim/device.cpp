@@ -81,7 +81,7 @@ HIP_API int hipDeviceGetName(char* name, int bytes, int device) {
   std::snprintf(name, size_t(bytes), "%s, emulated by tilekiln hipsim", tilekiln_hipsim_architecture());
   return success;
 }
-/// Of what libraries ask: the compute units of a card of the architecture (MI250, MI300X, MI355X, RX 7900 XTX, RX 9070 XT).
+/// The one attribute that libraries ask for: compute units of a card (MI250, MI300X, MI355X, RX 7900 XTX, RX 9070 XT).
 HIP_API int hipDeviceGetAttribute(int* value, int attribute, int device) {
   constexpr int multiprocessors = 63;
   if (!value || device || attribute != multiprocessors) return noted(invalid_value);

@@ -16,7 +16,7 @@ CAPACITY = 8192
 
 
 class FaultError(Exception):
-    """What the executor says of a load or a launch; `kind` is its first word."""
+    """A fault of a load or a launch, found by the executor; `kind` is its first word."""
 
     @property
     def kind(self) -> str:
