@@ -1,4 +1,4 @@
-"""What tests share: libraries, programs and the Python extension, each built once by the real build."""
+"""Fixtures of all tests: libraries, programs and the Python extension, each built once by the real build."""
 
 from __future__ import annotations
 

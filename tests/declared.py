@@ -1,4 +1,4 @@
-"""What the public headers declare for the libraries of a receipt."""
+"""Functions declared by the public headers for the libraries of a receipt."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Tree:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def on_terminal(self, *arguments: str) -> str:
-        """What scons prints on a terminal."""
+        """Output of scons on a terminal."""
         shown = bytearray()
 
         def read(descriptor: int) -> bytes:
@@ -89,7 +89,7 @@ class Tree:
         return said
 
     def run(self, *command: str) -> str:
-        """What another program says here; it must succeed."""
+        """Output of another program, run here; it must succeed."""
         return subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=True).stdout
 
     def edit(self, path: str, old: str, new: str) -> None:

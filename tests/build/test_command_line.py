@@ -1,4 +1,4 @@
-"""What the command line says, word for word, and that questions write nothing."""
+"""Texts of the command line, word for word; questions write nothing."""
 
 from __future__ import annotations
 

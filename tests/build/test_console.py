@@ -1,4 +1,4 @@
-"""What a build says of itself on a terminal: the time that is left, and what it took."""
+"""A build's lines on a terminal: the time that is left, and its totals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cuts a build off leaves nothing half-written that a later build would trust, and says what was wrong.
+"""A build that is cut off leaves nothing half-written that a later build would trust, and says what was wrong.
 
 Ctrl-C and kill -9 in the middle of a compile are in test_rebuild.
 """
@@ -103,7 +103,7 @@ def products(tree):
 
 @pytest.fixture(scope="module")
 def undisturbed(copy_build):
-    """What a build of the stale tree makes that nothing cuts off."""
+    """Products of an undisturbed build of the stale tree."""
     tree = copy_build()
     make_stale(tree)
     tree.built(*tree.SMALL)
@@ -126,7 +126,7 @@ def finished(built_tree, undisturbed):
 
 
 def test_a_killed_build_is_swept(built_tree, script, tmp_path):
-    """What kill -9 leaves beside the targets goes with the next build; a waiting lock does not outlive it."""
+    """Leftovers of kill -9 beside the targets go with the next build; a waiting lock does not outlive it."""
     launcher = script("hangs", [f"touch {tmp_path}/started", "exec sleep 100"])
     make_stale(built_tree)
     command = [sys.executable, "-m", "SCons", "-Q", *built_tree.SMALL, f"launcher={launcher}"]

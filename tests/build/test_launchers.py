@@ -229,7 +229,7 @@ def sccache_server(monkeypatch: pytest.MonkeyPatch, storage: dict[str, str]) -> 
 @pytest.mark.packaging
 @pytest.mark.parametrize("storage", ["directory", "redis"])
 def test_sccache(trees, tmp_path, monkeypatch, storage, request):
-    """What one server has put away another finds, for a tree that lies elsewhere."""
+    """One server finds another's entries, for a tree that lies elsewhere."""
     first, second = trees
     place = (
         {"SCCACHE_DIR": str(tmp_path / "sccache")}

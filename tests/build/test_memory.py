@@ -30,7 +30,7 @@ def test_what_counts_as_killed_for_memory(code, said, killed):
 
 
 def most_at_once(monkeypatch, limit, needs):
-    """How many jobs of these needs a gate lets run beside each other."""
+    """The most jobs of these needs that a gate lets run beside each other."""
     monkeypatch.setenv(memory.LIMIT, limit)
     gate, seen, barrier = memory.Gate(), [], threading.Event()
 

@@ -1,4 +1,4 @@
-"""What a second build does: nothing, or only what the change asks for."""
+"""A second build does nothing, or only what the change asks for."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_warnings_are_shown_when_the_compile_succeeds(built_tree):
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted(built_tree, script, how):
-    """What was being compiled when the build was stopped is compiled again, to the same library."""
+    """Objects in the making when a build was stopped are compiled again, to the same library."""
     library = built_tree.root / f"build/{built_tree.variant}/lib/libtilekiln_fp32_min.so"
     expected = library.read_bytes()
     object_ = built_tree.root / f"build/{built_tree.variant}/obj/runtime/status.o"

@@ -48,7 +48,7 @@ def test_other_directory_user_and_day(tmp_path, copy_sources, mode, where):
 
 
 def test_no_source_asks_for_the_time(built_tree):
-    """What a compiler would put in from the clock: with these absent, the day of the build cannot matter."""
+    """No source has a macro of the clock, so the day of the build cannot matter."""
     for folder in ("include", "kernels", "build"):
         for path in (built_tree.root / folder).rglob("*"):
             if path.suffix in (".h", ".c", ".cpp", ".jinja"):

@@ -1,4 +1,4 @@
-"""What the line costs grows in step with the plan: counted in calls of Python functions, which no load disturbs."""
+"""Cost of the line grows in step with the plan: counted in calls of Python functions, which no load disturbs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def trees(scale, copy_sources, tmp_path):
 
 
 def calls(tree, *command):
-    """How many calls a Python program makes; it must succeed."""
+    """Number of calls that a Python program makes; it must succeed."""
     tree.run(sys.executable, "-m", "cProfile", "-o", "profile", *command)
     return pstats.Stats(str(tree.root / "profile")).total_calls
 

@@ -1,4 +1,4 @@
-"""What a file's making depends on: all that its compiler reads, and nothing of what else is built.
+"""Dependencies of each file: all that its compiler reads, and nothing of what else is built.
 
 The tools are fakes whose output is a digest of their commands and inputs, so whole builds take a second.
 """

@@ -1,4 +1,4 @@
-"""What a library shows, and that code of one instruction set can never stand in for another's (design decision 5)."""
+"""Symbols of a library; code of one instruction set can never stand in for another's (design decision 5)."""
 
 from __future__ import annotations
 

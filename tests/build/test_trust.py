@@ -1,4 +1,4 @@
-"""What a build trusts: contents, never times; outputs as they were written; a cache as far as its digests go."""
+"""Trust of a build: in contents, never times; in outputs as they were written; in a cache by its digests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def outputs(tree):
 
 
 def done(said):
-    """What a build did: the lines of its actions."""
+    """Actions of a build, as its lines."""
     return [line for line in said.lines if line.startswith(("compile", "join", "link", "write"))]
 
 

@@ -1,4 +1,4 @@
-"""How near a client with our attention comes to the same client with PyTorch's."""
+"""Distance of a client with our attention from the same client with PyTorch's."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""What others import from flash_attn, imported as they do, and each function called once against PyTorch's own.
+"""Imports of flash_attn as others write them, and each function called once against PyTorch's own.
 
 Run with the drop-in directory of flash_attn and einops on PYTHONPATH.
 """

@@ -74,7 +74,7 @@ class Space:
         return np.isin(column, [self.axes[axis].index(value) for value in values])
 
     def pairs(self, by_dtype: Pairs) -> Mask:
-        """Where the head dims are listed for the dtype."""
+        """Signatures whose head dims are listed for their dtype."""
         listed = np.zeros(len(self.product), dtype=bool)
         for dtype, pairs in by_dtype.items():
             for q, v in pairs:
@@ -82,7 +82,7 @@ class Space:
         return listed
 
     def square(self) -> Mask:
-        """Where hdim_q = hdim_v."""
+        """Signatures of hdim_q = hdim_v."""
         result = np.zeros(len(self.product), dtype=bool)
         for size in self.axes["hdim_q"]:
             if size in self.axes["hdim_v"]:
@@ -128,7 +128,7 @@ FWD.legal = _legal()
 
 
 def without_capped_alibi(space: Space) -> Mask:
-    """What upstream has: alibi without a soft cap. Only flash adds the two together."""
+    """Upstream's alibi has no soft cap. Only flash adds the two together."""
     return space.has("softcap", "no") | ~space.has("bias", "alibi")
 
 
@@ -142,7 +142,7 @@ def _aiter() -> Mask:
 
 
 def _plain() -> Mask:
-    """What 2, 3, 4, 700 share: 16 bits, no scales, no skip."""
+    """Common part of 2, 3, 4, 700: 16 bits, no scales, no skip."""
     return has("dtype", "fp16", "bf16") & has("qscale", "none") & has("skip_min_seqlen_q", "no")
 
 

@@ -45,7 +45,7 @@ def _upstream() -> Mask:
 
 
 def _base() -> Mask:
-    """What upstream has."""
+    """Upstream's signatures."""
     return _upstream() & has("softcap", "no") & has("sink", "no")
 
 
@@ -94,6 +94,6 @@ NUMBERS = {"aiter_bwd_batch": 300, "aiter_bwd_group": 400}  # of those without a
 
 
 def projected(main: list[tuple[str, ...]], family: str) -> set[tuple[str, ...]]:
-    """What main signatures need of a companion."""
+    """Signatures of a companion that main signatures need."""
     at = [list(AXES).index(axis) for axis in COMPANIONS[family]]
     return {tuple(signature[position] for position in at) for signature in main}

@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def what_there_is(root: pathlib.Path) -> str:
-    """How `codegen check` counts the YAML files of a tree."""
+    """Counts of a tree's YAML files, as `codegen check` prints them."""
     families = [yaml.safe_load(path.read_text()) for path in root.glob("kernels/**/family.yaml")]
     counts = [
         (len(list(root.glob("receipts/*.yaml"))), "receipts"),

@@ -260,7 +260,7 @@ def test_an_edit_of_the_plan_is_seen_by_its_digest() -> None:
 
 
 def test_any_text_compiles(copy: Copy, tmp_path: pathlib.Path) -> None:
-    """What would end a raw string, an emoji, quotes and control characters reach the library as they stand in YAML."""
+    """The end of a raw string, an emoji, quotes and control characters reach the library as they stand in YAML."""
     about = 'ends it )manifest" and )manifest1" \\ "quoted" \U0001f642'
     receipt = copy.path / "receipts/fp32_min.yaml"
     lines = receipt.read_text().splitlines()

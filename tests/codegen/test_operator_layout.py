@@ -16,7 +16,7 @@ RECORDED = {
     3: "0c2a761cfd3de947",  # packed int8
     4: "13e9b0b68d9e739c",  # launchers
 }
-"""What the structs and enums were at each TILEKILN_OPERATOR_REVISION."""
+"""Structs and enums at each TILEKILN_OPERATOR_REVISION."""
 
 
 def declared(text: str) -> list[str]:

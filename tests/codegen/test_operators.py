@@ -1,4 +1,4 @@
-"""What people read when an operator.yaml is wrong, and what is made of a right one."""
+"""Error texts for a wrong operator.yaml, and the code made of a right one."""
 
 from __future__ import annotations
 

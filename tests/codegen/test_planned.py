@@ -117,7 +117,7 @@ def test_a_gpu_receipt_lists_what_ck_builds(target: str) -> None:
 
 @pytest.mark.parametrize("target", COUNTS)
 def test_norms_have_cks_grid(target: str) -> None:
-    """What CK's generators of layernorm2d and rmsnorm2d write, in files and kernels."""
+    """Files and kernels are as many as CK's generators of layernorm2d and rmsnorm2d write."""
     for norm, files, kernels in (("layernorm2d", 148, 544), ("rmsnorm2d", 340, 1248)):
         its = [i for i in plan(target, "norm_ck").instances if i.family in (norm, f"{norm}_rdquant")]
         of_file = {(i.packed, i.family, i.algorithm["most_columns"]) for i in its}

@@ -1,4 +1,4 @@
-"""What people read when a YAML file is wrong: file:line:column, what, the nearest right word."""
+"""Error texts for a wrong YAML file: file:line:column, the fault, the nearest right word."""
 
 from __future__ import annotations
 

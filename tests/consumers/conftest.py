@@ -21,7 +21,7 @@ JOBS = f"-j{len(os.sched_getaffinity(0))}"
 
 
 def run(*command: str | Path, cwd: Path | None = None, **environment: str) -> str:
-    """What a program says; it must succeed."""
+    """Output of a program; it must succeed."""
     done = subprocess.run(
         command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""What tests/cuda/test_products.py runs beside the stub of the driver: python host_products.py LIBRARY CASE."""
+"""Cases of tests/cuda/test_products.py beside the stub of the driver: python host_products.py LIBRARY CASE."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests/cuda/test_library.py runs in a process with the stub of the driver: python host_side.py LIBRARY CASE."""
+"""Cases of tests/cuda/test_library.py, in a process with the stub of the driver: python host_side.py LIBRARY CASE."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def other_chip(library: tk.Library) -> None:
 
 
 def later_chip(library: tk.Library) -> None:
-    """What no target names runs the PTX that sm_80's kernels hold."""
+    """A chip that no target names runs the PTX that sm_80's kernels hold."""
     number("major").value = 12
     q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
     library.fmha_fwd(q, q, q, out=out)

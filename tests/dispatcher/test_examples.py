@@ -44,7 +44,7 @@ INCLUDE = [f"-I{ROOT / 'include'}", f"-I{FOLDER}"]
 
 
 def listing(receipt: str, folder: Path, *words: str) -> Path:
-    """What `codegen list RECEIPT --format json` says, in a file."""
+    """A file with the output of `codegen list RECEIPT --format json`."""
     path = folder / f"{receipt}{''.join(words)}.json"
     if not path.exists():
         said = io.StringIO()
@@ -69,7 +69,7 @@ def compiled(folder: Path) -> Path:
 
 
 def words_of(number: int, folder: Path) -> list[str]:
-    """What a program is given besides the library."""
+    """Arguments of a program besides the library."""
     words = [word for name in LISTED.get(number, ()) for word in ("--listing", str(listing(name, folder)))]
     return [*words, "--to", str(folder / "kernels.json")] if number == 12 else words
 

@@ -59,7 +59,7 @@ class Scratch(NamedTuple):
     root: Path
 
     def run(self, *words: str, code: int = 0) -> str:
-        """What `python WORDS` says there."""
+        """Output of `python WORDS` there; its exit code must be `code`."""
         environment = {**os.environ, "PYTHONPATH": f"{self.root}{os.pathsep}{self.root / 'python'}"}
         command = [sys.executable, *words]
         done = subprocess.run(
@@ -299,7 +299,7 @@ def test_an_operator(scratch: Scratch) -> None:
 
 
 def test_no_list_by_hand_names_the_worked_operator() -> None:
-    """Beside what the page names, what is generated, and tests of what softmax is an example of."""
+    """Modules in the package that name softmax are generated; the page names all others."""
     generated = {"python/tilekiln/_declared.py", "python/tilekiln/_tables.py", "python/tilekiln/bench/_declared.py"}
     said = {
         str(file.relative_to(ROOT))

@@ -29,7 +29,7 @@ KINDS = ("values", "arguments", "declared")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What names a call: RECEIPT/OPERATOR/KIND/SEED. With the same library it is the same call anywhere."""
+    """The name of a call: RECEIPT/OPERATOR/KIND/SEED. With the same library it is the same call anywhere."""
 
     receipt: str
     operator: str

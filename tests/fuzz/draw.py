@@ -14,7 +14,7 @@ PAGE_SIZES = (16, 32, 64, 128)
 
 
 class Draw:
-    """What a seed decides, in order. Every method takes the next numbers of one generator."""
+    """Decisions of a seed, in order. Every method takes the next numbers of one generator."""
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)

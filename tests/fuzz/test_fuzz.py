@@ -118,7 +118,7 @@ def test_gaps_between_rows_are_canaries():
 
 
 def refused(load: Any, more: Any) -> set[str]:
-    """What is said of 50 wrong calls when every call ends as `more` does."""
+    """Error texts of 50 wrong calls when every call ends as `more` does."""
     library, found = load("flash", targets="all"), set()
     for seed in range(50):
         try:

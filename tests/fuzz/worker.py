@@ -25,7 +25,7 @@ def libraries(receipts: list[str]) -> dict[str, tk.Library]:
 
 
 def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tuple[str, str, str]]:
-    """What one seed is used for: every operator of every library, three right calls, a wrong one and a declared one."""
+    """Cases of one seed: for every operator of every library three right calls, a wrong one and a declared one."""
     for receipt, library in found.items():
         turns = [(name, one) for name in operators(library) for one in (*["values"] * 3, "arguments")]
         turns += [(name, "declared") for name in declared(library)]
@@ -40,7 +40,7 @@ def describe(library: tk.Library, case: Case) -> str:
 
 
 def run(library: tk.Library, case: Case) -> tuple[str, str]:
-    """What was wrong, "" for nothing; and the call. Whatever the facade raises for a right call is wrong too."""
+    """Text on a fault, "" for none; and the call. Any error that the facade raises for a right call is a fault too."""
     call = CALLS[case.kind](library, case)
     try:
         call.run()

@@ -1,4 +1,4 @@
-// How much of its cases an engine test visits: PROGRAM TARGET DTYPE [quick|few [FIRST]].
+// Share of its cases that an engine test visits: PROGRAM TARGET DTYPE [quick|few [FIRST]].
 #pragma once
 
 #include <cstdlib>

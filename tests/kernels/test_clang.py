@@ -18,7 +18,7 @@ RECEIPTS = "flash,fp8,gemm_default,gemm_linear,norm_default,moe_default"
 
 
 def checked(command: str) -> str:
-    """What clang says of the source of a compile command; "" where it has nothing to say."""
+    """Clang's output for the source of a compile command; "" where it finds nothing."""
     words = shlex.split(command)
     at = words.index("-o")
     words[at : at + 2] = ["-Werror"]

@@ -28,7 +28,7 @@ def run(program: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def sweep(request: pytest.FixtureRequest) -> list[str]:
-    """Which cases a release engine gets: other ones each day, a fifth or a seventh; with --full all."""
+    """Cases of a release engine: other ones each day, a fifth or a seventh; with --full all."""
     return [] if request.config.option.full else ["quick", str(request.config.option.sample_seed)]
 
 

@@ -60,7 +60,7 @@ class OnDevice(abc.ABC):
 
     @abc.abstractmethod
     def giving_back(self) -> Callable[[ctypes.c_void_p], Any]:
-        """What frees memory, after the array is gone."""
+        """Returns the function that frees memory, after the array is gone."""
 
     @abc.abstractmethod
     def to_device(self, source: ctypes.c_void_p) -> None:
@@ -71,7 +71,7 @@ class OnDevice(abc.ABC):
         """Copies them back, when what was enqueued has ended."""
 
     def host(self) -> np.ndarray:
-        """What it holds now, with the shape and strides of the array that it was made from."""
+        """Contents now, with the shape and strides of the array that it was made from."""
         like = self.like
         flat = np.empty(self.bytes // like.itemsize, _plain(like).dtype)
         if flat.size:

@@ -65,7 +65,7 @@ def drawn(name: str) -> Drawn:
 
 
 def receipt(name: str) -> str:
-    """What people are told to build for the operator."""
+    """Receipt that errors name for the operator."""
     return RECEIPTS[name]
 
 

@@ -25,7 +25,7 @@ class BackwardProblem:
     forward: reference.Result
 
     def reference(self) -> reference.Gradients:
-        """What the call must compute, from the very out and lse that the kernel gets."""
+        """Expected gradients, from the very out and lse that the kernel gets."""
         return reference.backward(**self.inputs)
 
     def outputs(self) -> dict[str, np.ndarray]:

@@ -26,7 +26,7 @@ PAGE_SIZES = {1: (1,), 16: (16, 32), 1024: (64, 128)}  # classes of batch prefil
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a signature leaves open."""
+    """Properties of a problem that its signature leaves open."""
 
     lengths_q: tuple[int, ...] = (2, 1)  # batch mode: the first is that of all
     lengths_k: tuple[int, ...] = (37, 5)
@@ -57,7 +57,7 @@ class Problem:
     randval: bool = False
 
     def reference(self) -> Any:
-        """What the call must compute; appending writes inputs' own arrays, so give it copies."""
+        """Expected results; appending writes inputs' own arrays, so give it copies."""
         if self.family == "fmha_fwd_appendkv":
             return reference.appendkv(**self.inputs)
         return (reference.batch_prefill if self.family == "fmha_batch_prefill" else reference.splitkv)(**self.inputs)

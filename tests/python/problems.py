@@ -26,7 +26,7 @@ PADDING = np.nan  # fills the rows of k and v that nobody may use
 
 @dataclasses.dataclass(frozen=True)
 class Sizes:
-    """What a signature leaves open."""
+    """Properties of a problem that its signature leaves open."""
 
     lengths_q: tuple[int, ...] = (5, 3)
     lengths_k: tuple[int, ...] = (9, 70)
@@ -106,7 +106,7 @@ class Problem:
     randval: bool
 
     def reference(self) -> reference.Result:
-        """What the call must compute."""
+        """Expected results."""
         return reference.forward(**self.inputs)
 
     def outputs(self) -> dict[str, np.ndarray]:
@@ -140,7 +140,7 @@ class Problem:
 
 
 def subnormal_weights(problem: Problem) -> float:
-    """What an element of out may lose where weights are kept in fp16: half a step of 2^-24 of each below 2^-14.
+    """Largest loss of an element of out where weights are kept in fp16: half a step of 2^-24 of each below 2^-14.
 
     Of every key, over the share that dropout keeps. For kernels of CUDA; 0 for other dtypes.
     """
@@ -157,7 +157,7 @@ P_OF_E4M3 = 2.0**-4 + 2.0**-7
 
 
 def sums_of_bytes(problem: Problem, expected: reference.Result) -> Any:
-    """What an element of out may lose, too, where P is e4m3 on a GPU; 0 for other dtypes.
+    """Further loss of an element of out where P is e4m3 on a GPU; 0 for other dtypes.
 
     Scores as the tensor cores sum them, and half a step of a weight below 2^-6 of e4m3's 2^8.
     """

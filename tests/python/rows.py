@@ -1,4 +1,4 @@
-"""What the tests of operators over rows share."""
+"""Arrays and checks of the tests of operators over rows."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ PREFILL = {
 
 
 def prefill_allowed(case: dict[str, Any]) -> bool:
-    """What the families' rules allow."""
+    """Whether the families' rules allow a case."""
     if case["page"] == 1 and case["vectorized"]:
         return False
     if "blocks" in case["dtype"] and case["page"] != 1024:
@@ -224,7 +224,7 @@ class Pages:
         wide = self.scale[:, None, :, None] if blocks else self.scale
         self.stored = (pool / wide).to(dtype)
         self.read = self.stored.float() * wide
-        """What the pool says, fp32."""
+        """Values of the pool, fp32."""
         self.tables, self.page = tables, page
 
     def sequence(self, b: int, length: int) -> Any:

@@ -18,7 +18,7 @@ CLOSE = {"fp32": 2e-5, "fp16": 4e-3, "bf16": 4e-2}
 
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
-    """What is at hand: flash, and ck_default for biases."""
+    """The libraries at hand: flash, and ck_default for biases."""
     found = [load("flash"), load("ck_default")]
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.operators._served", {})
@@ -100,7 +100,7 @@ def test_dropout_is_replayed():
 
 
 def test_directional_differences_in_fp32():
-    """What gradcheck would do, were there an fp64 kernel."""
+    """A check as gradcheck's, which would need an fp64 kernel."""
     q, k, v = tensors("fp32", *[(1, 33, 2, 16)] * 3)
     weight = torch.randn(1, 33, 2, 16)
 

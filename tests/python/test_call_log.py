@@ -27,7 +27,7 @@ QKV = (
 
 
 def log_of(library: tk.Library, code: str, **environment: str) -> str:
-    """What a program says on standard error."""
+    """A program's standard error."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("TILEKILN_")}
     done = subprocess.run(
         [sys.executable, "-c", QKV.format(receipt=library.receipt) + code],

@@ -17,7 +17,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"softcap": 3.0},
 ]  # fmt: skip
 LACKED = OPTIONS[-1:]
-"""What flash has in the forward alone."""
+"""Features of flash in the forward alone."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What flash_attn's functions say of bad input names their own arguments."""
+"""Errors of flash_attn's functions for bad input name their own arguments."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class Problem:
 
 
 def quantised(packed: tk.PackedExperts, rows: int, inter: int, *, of_down: bool = False) -> np.ndarray:
-    """What quantised panels hold, times factors, in float64: (experts, rows, columns)."""
+    """Quantised panels times factors, in float64: (experts, rows, columns)."""
     panels, scale = (packed.down, packed.down_scale) if of_down else (packed.gate_up, packed.gate_up_scale)
     numbers = panels ^ np.int8(-128) if panels.dtype == np.int8 else panels
     if panels.dtype == np.uint8:

@@ -1,4 +1,4 @@
-"""What upstream's GEMM dispatcher holds a config to: rules met and not met, fields in the id, JSON there and back."""
+"""Rules of upstream's GEMM dispatcher for a config: met and not met, fields in the id, JSON there and back."""
 
 from __future__ import annotations
 

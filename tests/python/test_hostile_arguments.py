@@ -149,7 +149,7 @@ else: sys.exit("taken")
 
 
 def broadcast(*shape: int) -> Any:
-    """What repeats one row; NumPy makes none of 2^63 bytes or more."""
+    """An array that repeats one row; NumPy makes none of 2^63 bytes or more."""
     if np.prod(shape, dtype=object) < 2**60:
         return as_strided(np.ones(shape[-1], np.float32), shape, (0, 0, 0, 4))
     exported = Exported(np.broadcast_to(np.ones(shape[-1], np.float32), (2, 2, 2, shape[-1])))
@@ -164,7 +164,7 @@ GIANTS = {"more than memory": (2**16, 2**20, 4, 64), "more than addresses": (2**
 @pytest.mark.parametrize("giant", GIANTS)
 @pytest.mark.parametrize("name", ["fmha_fwd", "fmha_fwd_splitkv", "fmha_bwd"])
 def test_broadcast_giants_are_checked_before_their_results_are_made(flash, giant, name):
-    """What is wrong with the arguments is told, not what NumPy thinks of an array the caller never asked for."""
+    """The error is on the caller's arguments, not on an array that NumPy would make of them."""
     q, small = broadcast(*GIANTS[giant]), f32(1, 4, 2, 64)
     arrays = (q, small, small) if name != "fmha_bwd" else (small, q, small, small, small, small[..., 0])
     for way in (name, name + "_find", *(["why"] if name == "fmha_fwd" else [name + "_why"])):

@@ -26,7 +26,7 @@ def libraries(load):
 
 @pytest.fixture(autouse=True)
 def face(libraries, jax_handlers, monkeypatch):
-    """What is at hand: flash, and ck_default for biases."""
+    """tilekiln.jax with these libraries at hand: flash, and ck_default for biases."""
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: libraries)
     import tilekiln.jax
 

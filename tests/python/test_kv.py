@@ -119,7 +119,7 @@ def test_splits_change_rounding_only(flash, num_splits, threads):
 @pytest.mark.parametrize("nhead_k", [8, 2, 1])
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
 def test_bits_of_p_do_not_depend_on_the_split(flash, dtype, nhead_k):
-    """Where P is rounded to bf16 with the maximum of its split, a quarter of the results differ in their last bit."""
+    """Rounding P to bf16 with the maximum of its split would change the last bit of a quarter of the results."""
     kind = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16}[dtype]
     random = np.random.default_rng(0)
     q, k, v = (random.standard_normal((1, n, h, 128)).astype(kind) for n, h in ((1, 8), (999, nhead_k), (999, nhead_k)))

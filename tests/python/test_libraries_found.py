@@ -1,4 +1,4 @@
-"""Which of several library files is taken, and that a bad one among them breaks only itself."""
+"""Choice among several library files; a bad one among them breaks only itself."""
 
 from __future__ import annotations
 

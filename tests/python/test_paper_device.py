@@ -115,7 +115,7 @@ DECLARED = sorted(OPERATORS.keys() - MOVED.keys() - ALONE)
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_as_declared(name: str, flash: tk.Library, load: Made) -> None:
-    """With what it needs, then with as many other arrays as have a kernel; results are compared with the inputs."""
+    """Required arrays alone, then as many others as have a kernel; results are compared with the inputs."""
     operator = OPERATORS[name]
     attention = operator.area_room == "kernels/attention"
     dtype = "fp32" if "fp32" in operator.first.dtypes else "fp16"
@@ -401,7 +401,7 @@ def test_the_target_limits_the_devices_of_its_backend(flash: tk.Library) -> None
 
 
 def test_nothing_else_may_touch_it() -> None:
-    """That the memory is protected: who looks at it is killed."""
+    """The memory is protected: a process that looks at it is killed."""
     code = (
         "import numpy as np\nfrom tests.python.test_paper_device import Paper\n"
         "print(Paper(np.ones(4, np.float32)).hidden[0])"

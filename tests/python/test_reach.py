@@ -1,4 +1,4 @@
-"""What `codegen check --reach` takes for the dispatcher's choice is what a library chooses."""
+"""The choice that `codegen check --reach` assumes is the choice of a library."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 @pytest.fixture(autouse=True)
 def libraries(load, monkeypatch):
-    """What is at hand: flash, and ck_default for biases."""
+    """The libraries at hand: flash, and ck_default for biases."""
     found = [load("flash"), load("ck_default")]
     monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
     monkeypatch.setattr("tilekiln.operators._served", {})

@@ -132,7 +132,7 @@ def test_vmap_is_one_call(table: Operator, name: str, dim: int, monkeypatch: pyt
 
 @pytest.mark.parametrize("device", ["CPU", "CUDA"])
 def test_tensors_of_both_devices_reach_the_facade(binding: object, device: str) -> None:
-    """What a GPU then does, tools/gpu says. Without a kernel there the facade's error tells it."""
+    """Every operator has a kernel for CPU and CUDA; tools/gpu tests results on a GPU."""
     from tilekiln.torch import operators
 
     for name in operators.OPERATORS:

@@ -414,7 +414,7 @@ def test_importing_does_not_bring_the_compiler(tkt):
 
 
 def test_use_under_compile(tkt):
-    """What is compiled inside is routed, and torch compiles anew outside."""
+    """A function compiled inside is routed, and torch compiles anew outside."""
     x = randn(1, 2, 9, 32)
 
     @torch.compile(backend="aot_eager", fullgraph=True)

@@ -55,7 +55,7 @@ def make(name: str, dtype="fp32", **options):
 
 
 def theirs(name: str) -> str:
-    """What to compare with: sdpa knows no soft cap."""
+    """Transformers' implementation to compare with: sdpa knows no soft cap."""
     return "eager" if name == "Gemma2" else "sdpa"
 
 

@@ -99,7 +99,7 @@ def test_plain_calls(plain: Made) -> None:
 
 
 def test_lengths_share_a_choice(plain: Made) -> None:
-    """What arrays hold is no part of a call; max_seqlen_q and max_seqlen_k are."""
+    """Contents of arrays are no part of a call; max_seqlen_q and max_seqlen_k are."""
 
     def identified(most: int, *lengths: int) -> str:
         more = {"max_seqlen_q": 12, "max_seqlen_k": most} if most else {}

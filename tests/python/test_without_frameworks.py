@@ -8,7 +8,7 @@ import sys
 import pytest
 
 CPU_SECONDS = 0.15
-"""What `import tilekiln` may take; it takes about a tenth of that."""
+"""Most time for `import tilekiln`; it takes about a tenth of that."""
 FRAMEWORKS = {"torch", "transformers", "jax", "jaxlib"}
 
 

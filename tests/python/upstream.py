@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 FORWARD, GRADIENT = 2, 3
-"""How many times PyTorch's error a result may have."""
+"""Bound of a result's error, in PyTorch's errors."""
 FP32 = 1e-5
 """The smallest step: the reference is fp32 itself."""
 HEAD_DIMS = (32, 40, 59, 64, 96, 111, 128, 160, 192, 224, 256)
@@ -154,7 +154,7 @@ def attention(
 
 
 def kept(randval: torch.Tensor, dropout_p: float) -> torch.Tensor:
-    """Which probabilities dropout keeps, from its random bytes."""
+    """Mask of the probabilities that dropout keeps, from its random bytes."""
     return randval <= math.floor((1 - dropout_p) * 255)
 
 

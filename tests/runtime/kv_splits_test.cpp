@@ -1,4 +1,4 @@
-// How many splits a call gets, which keys each holds, and which loads reach a cache: the numbers of the facts.
+// Splits of a call, the keys of each, and the loads that reach a cache: the numbers of the facts.
 #include <initializer_list>
 
 #include "check.h"

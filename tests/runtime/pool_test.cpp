@@ -201,7 +201,7 @@ void one_core_is_one_thread() {
   give_cores(all);
 }
 
-// How often the system took a helper's core, and how often within a call.
+// Counts of a helper's core taken by the system, in all and within a call.
 struct Taken { long times, within; };
 Taken calls_for(pid_t helper, std::chrono::milliseconds time) {
   struct Call {

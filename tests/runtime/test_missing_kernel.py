@@ -1,4 +1,4 @@
-"""What a library says when it has no kernel: the command it names lists exactly what was missing; rules are told."""
+"""Errors of a library without a kernel: the command they name lists exactly what was missing; rules are told."""
 
 from __future__ import annotations
 

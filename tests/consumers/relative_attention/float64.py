@@ -1,4 +1,4 @@
-"""What relative_attention must compute, in float64, and how far the kernel may be from it."""
+"""Reference of relative_attention in float64, and the kernel's error as a share of its bound."""
 
 from __future__ import annotations
 

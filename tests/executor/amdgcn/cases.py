@@ -75,7 +75,7 @@ def snippet(case: Case, architecture: str, number: int) -> Snippet:
 def computed(
     architecture: str, cases: Sequence[Case], place: Path, **options: object
 ) -> tuple[list[np.ndarray], set[str]]:
-    """What each case makes, (results, lanes), and the mnemonics that ran."""
+    """Results of each case, (results, lanes), and the mnemonics that ran."""
     made: list[np.ndarray] = []
     ran: set[str] = set()
     for first in range(0, len(cases), GROUP):
@@ -93,7 +93,7 @@ def computed(
 
 
 def differs(case: Case, got: np.ndarray, expected: np.ndarray) -> str:
-    """What is wrong with a case, "" for nothing. Inexact ones may be two units in the last place off."""
+    """Text on a wrong case, "" for a right one. Inexact ones may be two units in the last place off."""
     expected = expected[..., : got.shape[-1]]
     if np.array_equal(got, expected):
         return ""

@@ -1,4 +1,4 @@
-"""What each instruction must compute, in NumPy: written from AMD's ISA manuals, not from the executor.
+"""Results of instructions in NumPy, written from AMD's ISA manuals and not from the executor.
 
 A case is the text of an instruction with {d} for its result and {a}, {b}, {c} for its sources, and a function of the
 sources. Spellings of one operation on different architectures are cases of their own.

@@ -436,7 +436,7 @@ def snippet(case: Move, architecture: str) -> Snippet:
 
 
 def _returning(architecture: str) -> str:
-    """How an atomic is told to return the old value."""
+    """The modifier by which an atomic returns the old value."""
     return {"gfx90a": "glc", "gfx1100": "glc", "gfx1201": "th:TH_ATOMIC_RETURN"}.get(architecture, "sc0")
 
 

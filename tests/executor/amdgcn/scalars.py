@@ -1,4 +1,4 @@
-"""What each scalar instruction must compute, in Python integers, from AMD's ISA manuals and not from the executor."""
+"""Results of scalar instructions in Python integers, from AMD's ISA manuals and not from the executor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the executor refuses, each by the smallest text that shows it; and the right text beside it, which runs."""
+"""Refusals of the executor, each by the smallest text that shows it; and the right text beside it, which runs."""
 
 from __future__ import annotations
 

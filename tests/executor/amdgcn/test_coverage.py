@@ -1,4 +1,4 @@
-"""Which mnemonics the tests of this folder execute; those that none does are recorded in never_executed.txt.
+"""Mnemonics that the tests of this folder execute; never_executed.txt records the others.
 
 `python -m tests.executor.amdgcn.test_coverage` writes the record.
 """

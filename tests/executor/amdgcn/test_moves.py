@@ -11,7 +11,7 @@ from tools.executor.amdgcn.code_object import wave_size
 
 
 def computed(architecture, place):
-    """What the cases of an architecture make, (results, lanes) each, and the code that ran."""
+    """Results of an architecture's cases, (results, lanes) each, and the code that ran."""
     cases = [case for case in moves.CASES if architecture in case.on]
     snippets = [moves.snippet(case, architecture) for case in cases]
     text = assembled.source(architecture, snippets, moves.LDS_BYTES, moves.SCRATCH_BYTES)

@@ -10,7 +10,7 @@ from tests.executor.amdgcn.assembled import ALL, INPUTS
 
 
 def computed(architecture, place):
-    """What the cases of an architecture make, (3, samples) each, and the code that ran."""
+    """Results of an architecture's cases, (3, samples) each, and the code that ran."""
     cases = scalars.chosen(architecture)
     text = assembled.source(architecture, [scalars.snippet(case, n) for n, case in enumerate(cases)])
     code = assembled.assemble(architecture, text, place)

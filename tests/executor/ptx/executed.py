@@ -13,7 +13,7 @@ DAILY = 0.85
 
 
 def read(coverage: Path) -> dict[str, int]:
-    """How often each opcode was executed, with its modifiers, of a file that TILEKILN_CUDASIM_COVERAGE named."""
+    """Executions of each opcode with its modifiers, from a file that TILEKILN_CUDASIM_COVERAGE named."""
     executed = collections.Counter[str]()
     for line in coverage.read_text().splitlines():
         _, opcode, count, _ = line.split()

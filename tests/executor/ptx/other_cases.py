@@ -235,7 +235,7 @@ def checks(library: tk.Library) -> dict[str, Any]:
 
 
 def seen(library: tk.Library, name: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What one check of the day put on the device, and what it made: its output, on its way to the comparison."""
+    """Arrays that one check of the day put on the device, and its output, on its way to the comparison."""
     put: dict[str, np.ndarray] = {}
     kept: dict[str, np.ndarray] = {}
 

@@ -28,7 +28,7 @@ class Emulated:
     def python(
         self, *arguments: object, seed: int = 1, folder: Path | None = None, coverage: Path | None = None
     ) -> tuple[str, int]:
-        """What a Python program whose driver is cudasim says, and its exit code."""
+        """Output and exit code of a Python program whose driver is cudasim."""
         environment = {
             **os.environ,
             "LD_LIBRARY_PATH": str(CUDASIM),

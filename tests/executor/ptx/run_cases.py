@@ -30,7 +30,7 @@ def sizes_of_fp8(draw: random.Random, hdim_q: int, hdim_v: int) -> problems.Size
 
 
 def further(problem: problems.Problem, expected: reference.Result) -> Any:
-    """What kernels of CUDA may add to the bound of out."""
+    """Further term of out's bound for kernels of CUDA."""
     return problems.subnormal_weights(problem) + problems.sums_of_bytes(problem, expected)
 
 

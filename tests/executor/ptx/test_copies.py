@@ -80,7 +80,7 @@ def boxed(array: np.ndarray, box: tuple[int, ...], at: tuple[int, ...], swizzle:
     ],
 )
 def test_boxes_of_tensors(shape: tuple[int, ...], box: tuple[int, ...], at: tuple[int, ...], swizzle: int) -> None:
-    """What lies outside of the tensor is 0; rows of a box lie behind each other, their chunks exchanged."""
+    """Elements outside of the tensor are 0; rows of a box lie behind each other, their chunks exchanged."""
     span = (0, 32, 64, 128)[swizzle]
     box = (*box[:-1], span // 2 if span else box[-1])
     array = NUMBERS.integers(1, 2**16, shape, np.uint16)

@@ -25,7 +25,7 @@ LIBRARIES = {
     "gemm": "products",
     "softmax": "rows",
 }
-"""Which library holds a kernel, by how its name begins; the first that fits."""
+"""Library of a kernel, by the beginning of its name; the first that fits."""
 
 
 def outcome(emulated: Emulated, name: str, folder: Path) -> str:

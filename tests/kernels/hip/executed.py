@@ -12,7 +12,7 @@ HELD = Path(__file__).with_name("executed.yaml")
 
 
 def read(coverage: Path) -> dict[str, int]:
-    """How often each mnemonic of the loaded code objects was executed, of a file of TILEKILN_HIPSIM_COVERAGE."""
+    """Executions of each mnemonic of the loaded code objects, from a file of TILEKILN_HIPSIM_COVERAGE."""
     executed = collections.Counter[str]()
     in_waits = False
     for line in coverage.read_text().splitlines():

@@ -25,7 +25,7 @@ LOG2E = 1.4426950408889634
 
 @dataclasses.dataclass(frozen=True)
 class Build:
-    """What a code object is made for."""
+    """Architecture and options of a code object."""
 
     architecture: str
     dtype: str = "fp16"
@@ -164,7 +164,7 @@ def arguments(problem: problems.Problem, made: dict[str, np.ndarray], rounding: 
 def run(
     code: CodeObject, build: Build, problem: problems.Problem, seed: int = 1, rounding: str = "truncate", **options: Any
 ) -> dict[str, np.ndarray]:
-    """What the kernel makes. Raises FaultError."""
+    """Results of the kernel for a problem. Raises FaultError."""
     made = problem.outputs()
     fields, batch, nhead_q, seqlen_q = arguments(problem, made, rounding)
     contiguous = all(field.array.flags.c_contiguous for field in fields if isinstance(field, Pointer))

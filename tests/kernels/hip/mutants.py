@@ -168,7 +168,7 @@ def waits(covered: Path) -> dict[str, dict[str, tuple[int, int]]]:
 
 
 def why(kind: str, executed: int, operations: int) -> str:
-    """What an edit changed that no problem saw."""
+    """The reason why no problem saw an edit."""
     if kind == "shortened":
         return "guards what the executor does not model: it knows hazards of MFMA results alone"
     if not executed:

@@ -43,7 +43,7 @@ def libraries(build_library: Callable[..., Path]) -> dict[str, Path]:
 
 
 def run(words: list[str], architecture: str = "gfx942", **more: str) -> tuple[str, int]:
-    """What a Python program says, where the HIP runtime is the one over the executor."""
+    """Output and exit code of a Python program whose HIP runtime is the one over the executor."""
     environment = {
         **os.environ,
         "LD_LIBRARY_PATH": str(HIPSIM),
@@ -60,7 +60,7 @@ def run(words: list[str], architecture: str = "gfx942", **more: str) -> tuple[st
 def report(
     library: Path, architecture: str, config: pytest.Config, out: Path, cases: int, name: str = ""
 ) -> dict[str, Any]:
-    """What `tools/hip report` writes of a library; it says that all holds.
+    """Report of a library by `tools/hip report`; all in it must hold.
 
     name: of executed.yaml, whose counts of signatures and mnemonics it is held to.
     """
@@ -337,7 +337,7 @@ def test_every_row_has_a_kernel():
 
 
 def test_what_targets_refuse():
-    """That a rule says it of every signature: tests/codegen/test_parity.py."""
+    """Names of the targets' rules. Every signature's answer: tests/codegen/test_parity.py."""
     root = tree()
     family = root.family("fmha_fwd")
     rules = {one: [rule.name for rule in root.refusals(root.target(f"hip-{one}"), family)] for one in ARCHITECTURES}

@@ -158,7 +158,7 @@ def digest(elf: bytes) -> str:
 
 
 def mutants(library: Path, family: str, architecture: str, place: Path, *more: str) -> dict[str, Any]:
-    """What tests/kernels/hip/mutants.py says."""
+    """Last line of tests/kernels/hip/mutants.py, read as JSON."""
     words = ["-m", "tests.kernels.hip.mutants", "--library", str(library), "--family", family, "--dtype", DTYPE]
     said, code = run([*words, "--place", str(place), *more], architecture)
     assert code == 0, said

@@ -71,7 +71,7 @@ def only_there(mutation: str) -> str:
 
 
 def outcome(code: CodeObject, build: Build) -> str:
-    """What is seen in five interleavings, causal and not: the kind of a fault, WRONG, or "" for nothing."""
+    """Outcome of five interleavings, causal and not: the kind of a fault, WRONG, or "" for nothing seen."""
     for seed in range(1, 6):
         for signature, window in (({}, (-1, -1)), ({"mask": "window"}, (-1, 0))):
             sizes = problems.Sizes((150,), (150,), 2, 2, 64, 64, window=window)
