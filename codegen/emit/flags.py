@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LEAST = {"g++": 12, "clang++": 16}
 STANDARD = "c++20"
-# By what is compiled. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
+# Optimisation by kind of source. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
 # Rows and tables are data, so more than -O1 only costs time.
 OPTIMISED = {"engine": "-O3", "runtime": "-O2", "rows": "-O1"}
 NO_ASSERTIONS = "-DNDEBUG"

@@ -78,7 +78,7 @@ struct AttentionCall : Run {
 
 // The arguments max_seqlen_q and max_seqlen_k go together.
 [[nodiscard]] tilekiln_status check_longest_given(int max_seqlen_q, int max_seqlen_k);
-// That no sequence is longer than the argument `name` says; 0: it says nothing.
+// Checks that no sequence is longer than the argument `name` says; 0: it says nothing.
 [[nodiscard]] tilekiln_status check_longest(const char* name, int given, int longest);
 
 // The queries' half of it: every sequence has its place and length of q, none of k, and `sequences` is filled whether

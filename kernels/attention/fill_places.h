@@ -1,4 +1,4 @@
-// From what a call says of its sequences to the fields by which a kernel finds them.
+// Fills a kernel's fields for the places of sequences from a call's arguments.
 #pragma once
 #include "kernels/attention/fmha_kv.h"
 

@@ -1,4 +1,4 @@
-// How many keys each sequence has in its cache and where they lie.
+// Number and place of each sequence's keys in its cache.
 #include <stdio.h>
 
 #include <initializer_list>

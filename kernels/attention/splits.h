@@ -1,4 +1,4 @@
-// How many parts the keys of a split-KV call are cut into, and which keys a part holds.
+// Number of parts of the keys of a split-KV call, and the keys of a part.
 #pragma once
 
 namespace tilekiln::fmha {

@@ -113,7 +113,7 @@ inline void set_tile(const Tile& tile, Problem* p) {
   p->tile_m = static_cast<int>(tile.m), p->tile_k = static_cast<int>(tile.k);
 }
 
-// How out is cut into units. Results do not depend on it.
+// Cut of out into units. Results do not depend on it.
 struct Cut {
   // For so many threads, which have so many further products to do. most: columns of a unit, 0: the engine's.
   Cut(const Problem& p, const Engine& engine, int threads, i64 products, i64 most = 0)

@@ -65,9 +65,9 @@ struct Backend {
   // Whether what is enqueued is recorded for later in place of being run (a CUDA graph), so that the host can read nothing of the
   // device. Null: never.
   tilekiln_status (*captured)(Device device, NativeStream stream, bool* yes);
-  // Why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
+  // The reason why `has` says no, for people: "there is no NVIDIA driver". Null: the target's name says it.
   const char* (*absent)(Device device, const Target& target);
-  // How many blocks of a kernel run side by side. Null: of a backend whose engines are functions of the host.
+  // Number of blocks of a kernel that run side by side. Null: of a backend whose engines are functions of the host.
   int (*processors)(Device device);
   // Of a backend that copies to and from pinned memory only in stream order: where it is from, and whether memory is such. Null: any is.
   tilekiln_staging_allocator (*staging)(Device device);

@@ -9,7 +9,7 @@
 
 namespace tilekiln {
 
-// Why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
+// Reasons why an instance was not chosen, in the order the choice asks. `chosen` last: a lower value is a worse instance.
 enum class Refusal : uint8_t {
   other_codes,     // it answers another signature
   other_integers,  // a value that a problem must have exactly is another
@@ -47,7 +47,7 @@ class Dispatcher {
   [[nodiscard]] tilekiln_status sound() const;
   // The best instance for a problem; {} when there is none.
   Choice find(const Query& query) const;
-  // Why find, which made this choice, passed over an instance of the family (index into Family::instance_of).
+  // The reason why find, which made this choice, passed over an instance of the family (index into Family::instance_of).
   Refusal judge(const Query& query, uint32_t ref, const Choice& choice) const;
   // The instance of that number, whatever the problem; the row is null when it is of another family.
   Choice at(int64_t instance) const;
@@ -71,7 +71,7 @@ class Dispatcher {
     return static_cast<int64_t>(row.integers >> fields_[at].shift) & fields_[at].most;
   }
   int integer_count() const { return integer_count_; }
-  // How far a row's values exceed a problem's, summed over the axes that hold problems up to their value; negative
+  // Sum of the excesses of a row's values over a problem's, on the axes that hold problems up to their value; negative
   // where the row is too small.
   int64_t waste(const Query& query, const Row& row) const;
 

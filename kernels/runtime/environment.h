@@ -7,7 +7,7 @@ namespace tilekiln {
 // The most threads one call may use: a bound on what a typing error can start.
 constexpr int max_threads = 1024;
 
-// How much is logged: nothing; a line a call; beside it refusals in full; beside it the threads of each stage.
+// Amount of logging: nothing; a line a call; beside it refusals in full; beside it the threads of each stage.
 enum class LogLevel : int8_t { off, calls, refusals, stages };
 
 struct Environment {

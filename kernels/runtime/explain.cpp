@@ -247,7 +247,7 @@ void add_nearest(Text& text, const Dispatcher& dispatcher, const Query& query) {
   }
 }
 
-// Why a machine lacks the target of a row, where its backend can say it.
+// Adds the reason why a machine lacks the target of a row, where its backend can say it.
 void add_absence(Text& text, const Dispatcher& dispatcher, const Row& row) {
   const Target& target = *dispatcher.target(row);
   if (target.backend == nullptr || target.backend->absent == nullptr) return;

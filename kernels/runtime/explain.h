@@ -7,14 +7,14 @@ namespace tilekiln {
 // "fmha_fwd dtype=bf16 hdim_q=111 ...": the problem, in the language of selections.
 void describe(Text& text, const Dispatcher& dispatcher, const Query& query);
 
-// Why no instance answers: what the library holds for other machines, or the rule that forbids the problem, or the nearest
+// Explains why no instance answers: instances for other machines, or the rule that forbids the problem, or the nearest
 // instances with the axes that differ; and the command that builds it, or that no receipt lists it.
 void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& query);
 
 // The choice, and one line for every other instance of the signature with the reason it was not taken.
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);
 
-// Why an instance the caller asked for by number cannot answer: the axes that differ, or the ISA.
+// Explains why an instance the caller asked for by number cannot answer: the axes that differ, or the ISA.
 void explain_unfit(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice);
 
 // The choice, and the first time how many instances were refused for which reason; explain_choice names each. For the log (log.h).

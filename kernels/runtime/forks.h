@@ -1,4 +1,4 @@
-// How often this process has been forked: what threads hold does not outlive it.
+// Count of this process's forks, which threads do not outlive.
 #pragma once
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-// How a call fails: a code that is returned and a sentence that stays with the thread.
+// Status of a call that fails: a code that is returned and a sentence that stays with the thread.
 #pragma once
 #include "kernels/runtime/text.h"
 #include "tilekiln/tilekiln.h"

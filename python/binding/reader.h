@@ -427,7 +427,7 @@ bad:
   return NULL;
 }
 
-/* How a call is run that is not run by its operator alone. */
+/* Runs a call in place of its operator's own function. */
 typedef tilekiln_status (*RunWith)(const Library* library, void* context, const void* args);
 
 /* Runs a call that has begun; `with` null: by its operator. */

@@ -61,7 +61,7 @@ class SizeRule {
   std::vector<std::vector<Range>> clauses_;
 };
 
-// How a kernel is weighed, besides its key.
+// Rules that weigh a kernel against others that answer the same problem.
 struct Choice {
   // Fields of the signature that hold problems up to their value; all others must be equal.
   std::vector<Field> holds;

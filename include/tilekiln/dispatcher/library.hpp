@@ -210,7 +210,7 @@ class LibraryInstance final : public Instance {
 
 namespace detail {
 
-// How the kernels of one family answer, by "target pipeline axis=value ...": one for each way.
+// A choice and an algorithm of one family's kernels, found by "target pipeline axis=value ...".
 struct Way {
   std::shared_ptr<const Choice> choice;
   Values algorithm;

@@ -1,4 +1,4 @@
-/* How tables of measured choices name a machine: one text for libraries and for the C++ dispatcher. */
+/* Name of a machine in tables of measured choices: one text for libraries and for the C++ dispatcher. */
 #ifndef TILEKILN_DISPATCHER_MACHINE_H
 #define TILEKILN_DISPATCHER_MACHINE_H
 

@@ -11,8 +11,8 @@ inline int64_t size_of(const Problem& problem, std::string_view name) {
   return problem.number(Field(name));
 }
 
-// Why an algorithm cannot take the sizes of a problem (tables::pads, tables::limits); "" where it can. What has none of their fields asks
-// nothing.
+// The reason why an algorithm cannot take the sizes of a problem (tables::pads, tables::limits); "" where it can. An algorithm with none of
+// their fields takes any.
 inline std::string unfit(const Values& algorithm, const Problem& problem) {
   for (const tables::Pad& rule : tables::pads) {
     const Value pad = algorithm[rule.pad];
@@ -40,7 +40,7 @@ inline bool answers(Field field, Value have, Value want, bool holds) {
   return have == want || (plain(have) && plain(want));
 }
 
-// Why a key does not answer a problem; "" where it does. The target is the registry's to filter, unless the problem names one.
+// The reason why a key does not answer a problem; "" where it does. The target is the registry's to filter, unless the problem names one.
 inline std::string mismatch(const Key& key, const Choice& choice, const Problem& problem) {
   if (problem.family() != Value(key.family)) return "it is of " + key.family;
   const Value target = problem[field::target];

@@ -1,4 +1,4 @@
-// How long a kernel takes: cold runs, repeats, a flushed cache, rotating buffers.
+// Timing of kernels: cold runs, repeats, a flushed cache, rotating buffers.
 #pragma once
 #include <algorithm>
 #include <chrono>

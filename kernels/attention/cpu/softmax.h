@@ -30,7 +30,7 @@ TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c, bool
   return far ? zero() : cm;
 }
 
-// How P is altered between its sum and its product with V: dropped, scaled by V's block scale, or both.
+// Changes of P between its sum and its product with V: dropped, scaled by V's block scale, or both.
 struct Alteration {
   const lane_bits* keep;  // [vector][key], see Scratch
   float gain;

@@ -26,7 +26,7 @@ i64 rows_between(const Operand& operand) {
   return row > 0 && operand.sequence % row == 0 ? operand.sequence / row : -1;
 }
 
-// That the rows of `operand` are as many as those of `other`, which is itself where there is no other.
+// Checks that `operand` has as many rows as `other`, which is itself where there is no other.
 tilekiln_status check_rows(const Operand& operand, const Operand& other, int batch) {
   const i64 rows = rows_between(operand);
   if (rows >= 0 && rows * batch <= INT32_MAX && rows == rows_between(other)) return TILEKILN_OK;

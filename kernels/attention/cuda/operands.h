@@ -33,7 +33,7 @@ tilekiln_status check_operand(const Operand& operand);
 tilekiln_status encode_operand(const Operand& operand, bool packed, int dtype, int batch, const void* other, int device,
                                TensorMap* map);
 
-// How sequences with starts or lengths of their own lie: those of batch mode are packed ones, from row b rows on.
+// Packing of sequences with starts or lengths of their own: those of batch mode are packed ones, from row b rows on.
 struct Packing {
   bool packed;
   i64 rows_q, rows_k;

@@ -45,7 +45,7 @@ struct Arguments {
   const int32_t* k() const { return reinterpret_cast<const int32_t*>(seqstart_k.data); }
 };
 
-// That an array is on the device of the problem.
+// Checks that an array is on the device of the problem.
 tilekiln_status check_place(const Plan& plan, const char* name, const tilekiln_tensor& tensor, Array* array) {
   if (plan.run.backend->host_memory) return op::check_host_array(name, tensor, array);
   const Device device = {tensor.device_type, tensor.device_id};

@@ -16,7 +16,7 @@ inline int this_core() {
 #endif
 }
 
-// How often the system took the core of this thread for another that wanted it; a core given up counts too.
+// Count of the times that the system took this thread's core for another that wanted it; a core given up counts too.
 inline long times_taken() {
 #if defined(__linux__)
   rusage usage;

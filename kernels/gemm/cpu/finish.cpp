@@ -1,3 +1,3 @@
-// How sums become out, for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
+// Finish of sums to out, for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
 // to that engine.
 #include "kernels/gemm/cpu/parts.h"

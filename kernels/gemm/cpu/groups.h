@@ -152,7 +152,7 @@ template <class Compute, class Words> void group_rows(const GroupBlock& o, int r
   group_block<Compute, Words, 2>(o);
 }
 
-// How operands become words. offset: what an element of b is too much, which integer sums begin without.
+// Functions that turn operands into words. offset: the excess of an element of b, which integer sums begin without.
 struct GroupStages {
   CopyRows a_rows;  // null: words of a lie ready
   int a_bytes;

@@ -6,7 +6,7 @@
 
 namespace tilekiln::cpu::inline TILEKILN_TARGET {
 
-// How operands of one storage type become words.
+// Functions that turn operands of one storage type into words.
 struct Stages {
   PackPanel b_lanes, b_rows;  // B row-major, column-major
   CopyRows a_rows;            // A row-major, and column-major, where it cannot be broadcast as it lies

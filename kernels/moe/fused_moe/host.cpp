@@ -253,7 +253,7 @@ struct Quantised {
         numbers(parts.take<signed char>(rows * columns)),
         scale(parts.take<float>(rows)),
         sums(parts.take<int>(rows * blocks)) {}
-  // How engines are asked for one row.
+  // One row, as engines are asked for it.
   [[nodiscard]] matrix::Rows row(i64 number, const void* from, matrix::Dtype dtype, const float* column_scale) const {
     return {from,
             0,

@@ -22,7 +22,7 @@ TILEKILN_DEVICE void load_once(Place at, const void* from, Vectors& to) {
   for (int i = 0; i < kHeld; ++i)
     to[i] = load_vector_once(at.there(i), static_cast<const Element*>(from) + at.column(i));
 }
-// Of what all rows share: zeros where it is null.
+// Loads a vector that all rows share: zeros where `from` is null.
 TILEKILN_DEVICE void load_beside(Place at, const void* from, Vectors& to) {
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)

@@ -19,7 +19,7 @@ template <tensor::Reduction kDo> TILEKILN_INLINE vf taken(vf so_far, vf v) {
 }
 constexpr bool kSums(tensor::Reduction one) { return one == tensor::Reduction::sum || one == tensor::Reduction::mean; }
 
-// How many elements stand in the dimensions that are reduced, but for the lanes' own.
+// Number of elements in the dimensions that are reduced, but for the lanes' own.
 TILEKILN_INLINE long long reduced_places(const tensor::Reduce& a) {
   long long places = 1;
   for (const long long length : a.reduced) places *= length;

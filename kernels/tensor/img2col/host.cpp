@@ -7,7 +7,7 @@ namespace tilekiln::op::img2col {
 
 namespace {
 
-// How many patches begin along a side.
+// Number of patches that begin along a side.
 int64_t patches(int64_t length, int64_t filter, int64_t stride, int64_t dilation, int64_t padding) {
   const int64_t free = length + 2 * padding - dilation * (filter - 1) - 1;
   return free < 0 ? 0 : free / stride + 1;

@@ -400,8 +400,8 @@ __attribute__((visibility("default"))) void tilekiln_torch_few(int64_t most, int
 /* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
 __attribute__((visibility("default"))) int tilekiln_torch_missed() { return int(missed.operator_); }
 
-/* That look is served by this operator of this library from now on (attention that is recorded: backward by the other). 0 when it is
- * not. */
+/* Teaches that this operator of this library serves that look from now on (attention that is recorded: backward by the other). 0 when it
+ * cannot. */
 __attribute__((visibility("default"))) int tilekiln_torch_teach(const char* name, const char* path,
                                                                 const char* backward) {
   const Look look = missed;

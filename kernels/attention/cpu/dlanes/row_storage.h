@@ -1,4 +1,4 @@
-// How rows of K and V are held and read: what a unit of decode takes of the storage types, and its scratch.
+// Storage and loads of rows of K and V by dtype, for a unit of decode, and its scratch.
 #pragma once
 
 #include "kernels/attention/cpu/dlanes/score_products.h"

@@ -51,7 +51,7 @@ inline void clear_keys(BwdBlock& b, int key0) {
   __builtin_memset(b.scratch.dv + key0 * b.stride.dout, 0, sizeof(float) * kTileK * b.stride.dout);
 }
 
-// How the first product goes into sums that hold nothing: over them when it writes `all`, else they are cleared for it.
+// The first product's way into empty sums: over them when it writes `all`, else they are cleared for it.
 inline Into begin_keys(BwdBlock& b, int key0, bool all) {
   const unsigned block = 1u << key0 / kTileK;
   if (b.dk_begun & block) return Into::add;

@@ -25,7 +25,7 @@ inline int head_group(i64 heads, i64 bytes_per_head) {
   return static_cast<int>(group);
 }
 
-// How many tiles of `build` there are, and in which order they go. `KernelProblem`: of fmha_fwd or over a KV cache; `bytes`: of an element
+// Number and order of the tiles of `build`. `KernelProblem`: of fmha_fwd or over a KV cache; `bytes`: of an element
 // of k and v.
 template <class KernelProblem>
 tilekiln_status fill_tiles(const KernelProblem& of, int bytes, const Build& build, Row* row) {

@@ -88,7 +88,7 @@ void int8_unit(const matrix::Problem& p, const matrix::Unit& u, void* scratch) {
 #endif
 }
 
-// How rows of a become words, by storage type.
+// Functions that turn rows of a into words, by storage type.
 constexpr matrix::Widen kAsItLies = {nullptr, 0};
 template <class T> constexpr matrix::Widen kToFp32 = {copy_rows_fp32<T>, 1};
 #if TILEKILN_PAIRS

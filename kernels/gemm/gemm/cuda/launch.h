@@ -105,7 +105,7 @@ struct Tiles {
   [[nodiscard]] i64 part_bytes() const { return i64(rows) * columns * static_cast<i64>(sizeof(float)); }
 };
 
-// How many CTAs there are, and how many of the tiles are computed by one each.
+// Number of CTAs, and of the tiles that one CTA computes alone.
 struct Shares {
   i64 grid, whole;
   double ns;

@@ -1,4 +1,4 @@
-// How CTAs share the tiles of a product: whole tiles, dealt in turn, and the steps along k of the tiles that are left, of which every CTA has
+// Shares of CTAs in the tiles of a product: whole tiles, dealt in turn, and the steps along k of the rest, of which every CTA has
 // an equal run. Parts of a tile are added in the order of their steps by the CTA that comes last, whichever it is: results have
 // the same bits in every run.
 #pragma once

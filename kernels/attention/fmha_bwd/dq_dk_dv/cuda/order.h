@@ -152,7 +152,7 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     return max(0, lists(t) - unit + p.passes - 1) / p.passes;
   }
 
-  // How many adds into (slot, g, m) go before this turn's. The whole warp.
+  // Number of adds into (slot, g, m) that go before this turn's. The whole warp.
   __device__ __forceinline__ int rank(const Turn& t, int g, int m, int lane) const {
     if (!(p.features & kMask)) {
       // Worker j comes to M at (M + j round / team) mod round: those from `first` on, who start behind M, before the others.

@@ -1,4 +1,4 @@
-// How many workers stand in a team, and which units a team owns: the plan that order.h walks by.
+// Size of a team of workers, and the units that a team owns: the plan that order.h walks by.
 #pragma once
 #include <stdint.h>
 
