@@ -37,7 +37,7 @@ def _families(root: Tree, file: yaml_types.KernelFile) -> dict[str, Family]:
 
 @cache
 def _entries(root: Tree, backend: str) -> list[tuple[str, yaml_types.KernelFile, dict[str, Family]]]:
-    """What builds.yaml of a backend holds: read once, as every kernel of a build asks for it."""
+    """Builds of a backend from its builds.yaml: read once, as every kernel of a build asks for them."""
     place = f"kernels/backends/{backend}/builds.yaml"
     if not os.path.isfile(os.path.join(root.root, place)):
         return []
