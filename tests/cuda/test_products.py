@@ -35,7 +35,7 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("gemm_linear", "cuda-sm90a", PRODUCTS, "products"),
         ("gemm_linear", "cuda-sm80", PRODUCTS, "ampere"),
-        ("norm_default", "cuda-sm90a", "family=softmax dtype=bf16", "rows"),
+        ("norm_default", "cuda-sm90a", "family=softmax,layernorm2d_bwd dtype=bf16", "rows"),
     ],
     ids=["products", "ampere", "rows"],
 )

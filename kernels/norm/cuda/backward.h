@@ -6,7 +6,8 @@
 namespace tilekiln::cuda::norm {
 namespace {
 
-tilekiln_status launch_backward(const Site& site, const void* problem) {
+// kMeets: the operator's kernels have a form whose blocks meet and join their sums of columns in one launch.
+template <bool kMeets> tilekiln_status launch_backward(const Site& site, const void* problem) {
   const auto& p = *static_cast<const tilekiln::norm::Backward*>(problem);
   const Kernel* const kernel = find_kernel(p.dtype);
   if (kernel == nullptr) return fail_kernel();
@@ -27,7 +28,7 @@ tilekiln_status launch_backward(const Site& site, const void* problem) {
   const auto shared = static_cast<unsigned>(row.stages * stage), count = static_cast<unsigned>(blocks);
   // Of few columns, and of twice as many sums, blocks wait for each other longer than a second launch takes.
   constexpr int least_met = 2048;
-  if (p.dbeta == nullptr && p.mean == nullptr && p.columns >= least_met) {
+  if (kMeets && p.columns >= least_met) {
     row.width = 8;
     while (row.width < kBackwardThreads && row.width * blocks < p.columns) row.width *= 2;
     TILEKILN_TRY(zero_word(site.device.id, site.stream, &row.word));

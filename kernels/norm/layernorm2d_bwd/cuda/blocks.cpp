@@ -1,5 +1,5 @@
 // The blocks engine of layernorm2d_bwd.
 #include "kernels/norm/cuda/backward.h"
 
-extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
-                                                        _layernorm2d_bwd) = {tilekiln::cuda::norm::launch_backward};
+extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET, _layernorm2d_bwd) = {
+    tilekiln::cuda::norm::launch_backward<false>};

@@ -2,4 +2,4 @@
 #include "kernels/norm/cuda/backward.h"
 
 extern "C" const tilekiln::cuda::Engine TILEKILN_ENGINE(TILEKILN_TARGET,
-                                                        _rmsnorm2d_bwd) = {tilekiln::cuda::norm::launch_backward};
+                                                        _rmsnorm2d_bwd) = {tilekiln::cuda::norm::launch_backward<true>};
