@@ -269,7 +269,7 @@ def _listed(words: Iterable[str]) -> str:
 def _no_such(what: str, name: str, known: Iterable[str]) -> str:
     names = list(known)
     near = difflib.get_close_matches(name, names, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(dict.fromkeys(names))}"
     return f"there is no {what} {name!r}; {hint}"
 
 
