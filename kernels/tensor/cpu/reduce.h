@@ -57,7 +57,12 @@ TILEKILN_INLINE Output output(const tensor::Reduce& a, long long number) {
 // Element i of a row is lane i of a vector.
 template <class T> TILEKILN_INLINE vf row_at(const T* x, long long step, long long j, long long length) {
   const int left = length - j < kLanes ? int(length - j) : kLanes;
-  if (step == 1) return widen_some(x + j, left);
+  if (step == 1 && left == kLanes) return widen(x + j);
+  if (step == 1) {
+    Part<T> part;
+    part.read(x + j, left);
+    return widen(part.row);
+  }
   T row[kLanes] = {};
   for (int i = 0; i < left; ++i) row[i] = x[(j + i) * step];
   return widen(row);
@@ -129,7 +134,7 @@ template <class T> void short_sums(const tensor::Reduce& a, long long first, lon
       else if (rest > 0 && a.kept_x[0] == length && (left - r) * length >= kLanes)  // other rows follow
         part[1].a = keep_if(lane_bits((1u << rest) - 1), widen(x));
       else if (rest > 0)
-        part[1].a = widen_some(x, rest);
+        part[1].a = row_at(x, 1, 0, rest);
       const Two both = add(part[0], part[1]);
       rows[r] = add(both.a, both.b);
       x += a.kept_x[0];
