@@ -7,12 +7,13 @@ namespace tilekiln::cuda {
 
 tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map) {
   constexpr int bytes = 0, fp16 = 6, bf16 = 9;  // CUtensorMapDataType
-  constexpr int swizzle_128 = 3, promote_128 = 2;
+  constexpr int swizzle_128 = 3, promote_128 = 2, promote_256 = 3;
   const uint32_t columns = array.dtype == TILEKILN_FP8 ? 128 : 64;  // one row of a box: 128 bytes
   const int type = array.dtype == TILEKILN_FP8 ? bytes : array.dtype == TILEKILN_FP16 ? fp16 : bf16;
   const uint32_t box[5] = {columns, rows, 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
-  const Result result = driver().cuTensorMapEncodeTiled(map, type, 5, const_cast<void*>(array.data), array.lengths,
-                                                        array.strides, box, every, 0, swizzle_128, promote_128, 0);
+  const Result result =
+      driver().cuTensorMapEncodeTiled(map, type, 5, const_cast<void*>(array.data), array.lengths, array.strides, box,
+                                      every, 0, swizzle_128, array.ahead ? promote_256 : promote_128, 0);
   if (__builtin_expect(result == 0, 1)) return TILEKILN_OK;
   return check(result, device, array.name);
 }

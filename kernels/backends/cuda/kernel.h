@@ -48,6 +48,7 @@ struct RowArray {
   const void* data;
   int dtype;                        // TILEKILN_FP16, TILEKILN_BF16 or TILEKILN_FP8
   uint64_t lengths[5], strides[4];  // strides in bytes
+  bool ahead = false;               // L2 reads 256 bytes where 128 are asked for
 };
 [[nodiscard]] tilekiln_status encode(const RowArray& array, uint32_t rows, int device, TensorMap* map);
 

@@ -60,6 +60,13 @@ def test_counting_and_exchanging() -> None:
     assert sorted([*ticket, *word]) == sorted([99, *range(32)])
 
 
+def test_a_prefetch_reads_nothing() -> None:
+    """Neither what nobody wrote, nor what lies outside of every allocation."""
+    word, body = np.zeros(1, U), "prefetch.global.L1 [d0]; prefetch.global.L2 [d0+4096]; st.global.u32 [d0], 7;"
+    Module(kernel(body, 1)).launch("k", (1,), (1,), [writes(word)])
+    assert word[0] == 7
+
+
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_sums_of_vectors(parts: int) -> None:
     values, sums = NUMBERS.standard_normal((32, parts)).astype(np.float32), np.zeros((4, parts), np.float32)

@@ -189,6 +189,12 @@ Step atomic(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+/// A hint: nothing is read.
+Step prefetch(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  must_know(warp, in, in.items[size_t(in.operand[0].first)], lanes, "the address");
+  return Step::next;
+}
+
 /// Order and scope of an access. What is written is seen at once here; who may look is by clocks (global.cpp).
 void order(Decode& d, bool atomic) {
   const bool both = d.take("acq_rel"), acquires = both || d.take("acquire");
@@ -251,6 +257,12 @@ OPCODE("ld", {
   d.end(2, load);
   held(d, 0, type);
   d.address(1);
+});
+OPCODE("prefetch", {
+  if (!d.take("global")) d.refuse("the state space is unknown here");
+  d.one_of({"L1", "L2"});
+  d.end(1, prefetch);
+  d.address(0);
 });
 OPCODE("st", {
   order(d, false);

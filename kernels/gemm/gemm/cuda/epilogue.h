@@ -14,13 +14,14 @@ namespace tilekiln::cuda::gemm {
 
 using matrix::Activation;
 
-// NaN stays NaN, here and below: comparisons with it are false.
-TILEKILN_DEVICE float not_below(float least, float x) { return x < least ? least : x; }
-TILEKILN_DEVICE float not_above(float most, float x) { return x > most ? most : x; }
-// x / (1 + exp(-y)) of finite x or x = +infinity.
-TILEKILN_DEVICE float gated(float x, float y) { return __fdividef(x, 1.f + exp2_approx(-kLog2E * y)); }
+// NaN stays NaN.
+TILEKILN_DEVICE float not_below(float least, float x) { return larger_or_nan(least, x); }
+TILEKILN_DEVICE float not_above(float most, float x) { return -larger_or_nan(-most, -x); }
+TILEKILN_DEVICE float relu(float x) { return not_below(0.f, x); }
 constexpr float kLeast = -1e30f;  // in place of -infinity, whose product with 0 is no number
 
+// x / (1 + exp(-y)) of finite x or x = +infinity.
+TILEKILN_DEVICE float gated(float x, float y) { return __fdividef(x, 1.f + exp2_approx(-kLog2E * y)); }
 // The cube may be infinite: its sign is what counts then.
 TILEKILN_DEVICE float gelu_tanh(float x) {
   x = not_below(kLeast, x);
@@ -48,7 +49,7 @@ template <int N> TILEKILN_DEVICE void activate(const Row& p, float (&v)[N]) {
            [](float x) { return x = not_below(-3.f, x), x * not_above(1.f, not_below(0.f, fmaf(x, 1 / 6.f, 0.5f))); });
       break;
     case Activation::clamp: each(v, [&](float x) { return not_above(p.clamp_max, not_below(p.clamp_min, x)); }); break;
-    case Activation::relu: each(v, [](float x) { return not_below(0.f, x); }); break;
+    case Activation::relu: each(v, relu); break;
     default: break;
   }
 }
@@ -191,6 +192,13 @@ template <int N, class Function> TILEKILN_DEVICE void each_column(float (&sum)[N
   for (int h = 0; h < 2; ++h) f(h, sum[d * 4 + h * 2], sum[d * 4 + h * 2 + 1]);
 }
 
+// Has the bias of a tile's columns on its way to L1, 32 bytes a lane.
+TILEKILN_DEVICE void ask_for_bias(const Row& p, int column, int columns, int lane) {
+  const int mine = column + lane * 8;
+  if (p.bias != nullptr && !(p.features & kBiasOfRows) && lane * 8 < columns && mine < p.n)
+    asm volatile("prefetch.global.L1 [%0];" ::"l"(p.bias + mine));
+}
+
 // `row` and row + 8, and columns from `column` on, lie in out, whose rows and those of all that is read are aligned.
 template <int N> TILEKILN_DEVICE void combine_inside(const Row& p, float (&sum)[N], int batch, int row, int column,
                                                      int lane) {
@@ -267,21 +275,28 @@ template <int N> TILEKILN_DEVICE void store_inside(const Row& p, const float (&s
   }
 }
 
-// Of a tile at (row, column): rows `row` and row + 8 are the lane's.
 template <int N>
-TILEKILN_DEVICE void finish(const Row& p, float (&sum)[N], bool inside, int batch, int row, int column, int lane) {
-  if (!inside)
-    return in_turns<16>(sum, [&](Sums& v, int at) {
-      combine(p, v, batch, row, column + 32 * at, lane);
-      activate(p, v);
-      store(p, v, batch, row, column + 32 * at, lane);
-    });
+TILEKILN_DEVICE void finish_inside(const Row& p, float (&sum)[N], int batch, int row, int column, int lane) {
   combine_inside(p, sum, batch, row, column, lane);
-  if (Activation(p.activation) == Activation::relu) each(sum, [](float x) { return not_below(0.f, x); });
+  if (Activation(p.activation) == Activation::relu) each(sum, relu);
   if (Activation(p.activation) <= Activation::relu) return store_inside(p, sum, batch, row, column, lane);
   in_turns<32>(sum, [&](float (&v)[32], int at) {
     activate(p, v);
     store_inside(p, v, batch, row, column + 64 * at, lane);
+  });
+}
+
+// Of a tile at (row, column): rows `row` and row + 8 are the lane's.
+template <int N>
+TILEKILN_DEVICE void finish(const Row& p, float (&sum)[N], bool inside, int batch, int row, int column, int lane) {
+  // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
+  if constexpr (N > 32) {
+    if (inside) return finish_inside(p, sum, batch, row, column, lane);
+  }
+  in_turns<16>(sum, [&](Sums& v, int at) {
+    combine(p, v, batch, row, column + 32 * at, lane);
+    activate(p, v);
+    store(p, v, batch, row, column + 32 * at, lane);
   });
 }
 

@@ -20,16 +20,16 @@ constexpr int kSteps = 64, kThreads = 384;
 constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 128 bytes
 
 template <int kForm> struct Shared {
-  static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
+  static constexpr int kRows = kForms[kForm].rows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
   static constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
   uint8_t a[kStages][kABytes], b[kStages][kBBytes];
   uint64_t full[kStages], empty[kStages];
   unsigned said[2];  // of a warpgroup each
 };
-constexpr int kSharedBytes = sizeof(Shared<1>);
+constexpr int kSharedBytes = sizeof(Shared<4>);
 static_assert(kSharedBytes <= 232448, "a block of Hopper has 227 KB of shared memory");
-static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<2>) <= kSharedBytes &&
-                  sizeof(Shared<3>) <= kSharedBytes,
+static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<1>) <= kSharedBytes &&
+                  sizeof(Shared<2>) <= kSharedBytes && sizeof(Shared<3>) <= kSharedBytes,
               "all are launched with as much");
 
 template <int kStages> struct Stage {
@@ -121,10 +121,6 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   for (Piece piece; work.next(p, piece);) {
     const int first = uniform(piece.first), last = uniform(piece.last);
     float sum[kColumns / 2];
-    if (first == last) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) sum[i] = 0;
-    }
 #pragma unroll 1
     for (int k = first; k < last; ++k) {
       wait(s.full[stage.at], stage.phase);
@@ -143,16 +139,21 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       warp_arrive_if(k > first, s.empty[stage.before()], lane);
       stage.next();
     }
+    // The divisions behind a tile's place, and the way of its bias to L1, pass under the last products.
+    Tile tile = tile_of<Shared>(p, piece.tile);
+    asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch));
+    ask_for_bias(p, tile.n, kColumns, lane);
     product_wait<0>();
     pin(sum);
+    if (first == last) {  // by a branch: selects would cost every tile 128 instructions
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) asm volatile("mov.b32 %0, 0;" : "=f"(sum[i]));
+    }
     warp_arrive_if(last > first, s.empty[stage.before()], lane);
-    const Tile tile = tile_of<Shared>(p, piece.tile);
     const int row = tile.m + w * 64 + uniform(thread / 32) * 16;
     const bool mine = row < p.m;
-    if (last - first < p.steps && !join(p, piece, sum, w, 2, thread, mine, s.said[w])) continue;
-    // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
-    const bool inside =
-        kColumns > 64 && p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n;
+    if (last - first < p.steps && !join(p, piece, sum, w, Shared::kRows / 64, thread, mine, s.said[w])) continue;
+    const bool inside = p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n;
     if (mine) finish(p, sum, inside, tile.batch, row + lane / 4, tile.n, lane);
   }
 }
@@ -161,25 +162,29 @@ template <int kForm> TILEKILN_DEVICE void multiply(const Row& p) {
   extern __shared__ __align__(1024) char raw[];
   auto& s = *reinterpret_cast<Shared<kForm>*>(raw);
   const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
+  const int teams = p.m > kTileRows / 2 ? 2 : 1;  // the second warpgroup has no rows of few
   const bool gathers = p.features & (kGatherA | kGatherB);
   if (threadIdx.x == 0) {
     for (int i = 0; i < kForms[kForm].stages; ++i)
-      barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 8);
+      barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 4 * teams);
     barrier_init_done();
-  }
-  // Rows that no copy writes: to let the copy engine fill them with zeros each time took half as long again (16 rows, H100).
-  if (p.rows_a < kTileRows) {
-    for (int i = threadIdx.x; i < int(sizeof(s.a)) / 16; i += kThreads) {
-      if (i * 16 % int(sizeof(s.a[0])) >= p.rows_a * 128) reinterpret_cast<uint4*>(s.a)[i] = make_uint4(0, 0, 0, 0);
-    }
-    async_shared_fence();
   }
   __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
     if (thread == 0 || gathers) load<LINES_A, LINES_B>(p, s, thread);
-  } else {
+  } else if (warpgroup <= teams) {
     more_registers<REGISTERS>();
+    // Rows that no copy writes: to let the copy engine fill them with zeros each time took half as long again (16 rows, H100).
+    if (!(p.features & kGatherA) && p.rows_a < teams * kTileRows / 2) {
+      const int first = p.rows_a * 128 / 16, last = teams * kTileRows / 2 * 128 / 16;
+      for (int i = 0; i < kForms[kForm].stages; ++i) {
+        for (int j = first + int(threadIdx.x) - 128; j < last; j += teams * 128)
+          reinterpret_cast<uint4*>(s.a[i])[j] = make_uint4(0, 0, 0, 0);
+      }
+      async_shared_fence();
+      named_sync(3, teams * 128);
+    }
     compute<LINES_A, LINES_B>(p, s, warpgroup - 1, thread);
   }
 }
@@ -210,3 +215,6 @@ GEMM(gemm_hopper, 0)
 GEMM(gemm_hopper_192, 1)
 GEMM(gemm_hopper_128, 2)
 GEMM(gemm_hopper_64, 3)
+#if !LINES_B
+GEMM(gemm_hopper_32, 4)
+#endif

@@ -4,12 +4,13 @@
 namespace tilekiln::cuda::gemm {
 namespace {
 
-tilekiln_status encode_operand(const Operand& of, bool fp16, int device, TensorMap* map) {
+tilekiln_status encode_operand(const Operand& of, bool fp16, bool ahead, int device, TensorMap* map) {
   const i64 rows = of.along_lines ? of.steps : of.lines;
   RowArray array = {of.name, of.data, fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
   array.lengths[0] = static_cast<uint64_t>(of.along_lines ? of.lines : of.steps);
   array.lengths[1] = static_cast<uint64_t>(rows);
   array.lengths[2] = static_cast<uint64_t>(of.batches());
+  array.ahead = ahead;
   if (rows > 1) array.strides[0] = static_cast<uint64_t>(of.between) * 2;
   if (of.batches() > 1) array.strides[1] = static_cast<uint64_t>(of.batch_bytes);
   return encode(array, of.rows, device, map);
@@ -17,7 +18,8 @@ tilekiln_status encode_operand(const Operand& of, bool fp16, int device, TensorM
 
 // The map of an operand, or where to gather it.
 tilekiln_status place(const Operand& of, bool fp16, int device, TensorMap* map, Gathered* from, int gather, Row* row) {
-  if (of.as_built && can_copy(of)) return encode_operand(of, fp16, device, map);
+  constexpr int most_streamed = 256;  // rows of products that read each byte of b about once
+  if (of.as_built && can_copy(of)) return encode_operand(of, fp16, row->m <= most_streamed, device, map);
   row->features |= gather;
   *from = gathered(of);
   return TILEKILN_OK;
@@ -26,7 +28,7 @@ tilekiln_status place(const Operand& of, bool fp16, int device, TensorMap* map, 
 // Of an H100, bytes a ns: L2 to one processor and to all, parts of tiles, which leave L2 on their way, and memory. A processor multiplies 128 x 64
 // by a column in 2.77 ns.
 constexpr double one_l2 = 100, all_l2 = 9300, parts_l2 = 2000, memory = 2900, column_ns = 2.77;
-constexpr double stage_ns = 260;  // at least: a CTA's way round its ring, with as much on the way as it holds
+constexpr double ring_ns = 2080;  // at least: a CTA's way round its ring, whose stages are on the way together
 
 // The tiles of the least estimated time.
 Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
@@ -36,10 +38,12 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const int part_rows = static_cast<int>(std::min<i64>(divide_up(p.m, 16) * 16, kTileRows));  // of whole warps
   Tiles best = {};
   for (const Form& form : kForms) {
-    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, kTileRows) + form.columns);
-    const Tiles one = {form.function, kTileRows, form.columns, std::max(stage_ns, column_ns * form.columns),
-                       bytes,         one_l2,    all_l2,       parts_l2,
-                       part_rows};
+    if ((form.columns < kPanelColumns && build.lines_b != 0) || (form.rows < kTileRows && p.m > form.rows)) continue;
+    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, form.rows) + form.columns);
+    const Tiles one = {
+        form.function, form.rows, form.columns, std::max(ring_ns / form.stages, column_ns * form.columns),
+        bytes,         one_l2,    all_l2,       parts_l2,
+        part_rows};
     const i64 tiles = divide_up(p.m, one.rows) * divide_up(p.n, one.columns) * of.count;
     const Shares its = share(one, tiles, divide_up(p.k, build.steps), workers, least_ns);
     if (best.function == nullptr || its.ns < shares->ns) best = one, *shares = its;

@@ -64,7 +64,7 @@ TILEKILN_DEVICE bool join(const Row& p, const Piece& piece, float (&sum)[N], int
   if (uniform(int(said)) != last - first) return false;
   if (!mine) return true;
   // As many parts at once as registers hold: one after the other they would cost the way to L2 each.
-  constexpr int kAtOnce = 4, kPieces = N > 32 ? 4 : 8;  // of float4
+  constexpr int kAtOnce = 4, kPieces = N > 32 ? 4 : N / 4;  // of float4
   for (int group = first; group <= last; group += kAtOnce) {
 #pragma unroll
     for (int piece = 0; piece < N / 4; piece += kPieces) {
