@@ -3,8 +3,9 @@
 Each sample of ours stands between samples of a burst of multiply-adds and of each peer, in one process, by CPU time,
 pinned; the medians are shown. int8 is measured against bf16's peak twice over: the machine has one rate for a register
 of either; fp8 against bf16's, fp16 against fp32's. `packed` is flatmm; ONNX Runtime and OpenVINO have b packed too.
---threads 2 shows what a second thread gains, by wall time. Wants the receipts gemm_default and gemm_fp8 built for this
-machine; peers other than PyTorch: tools/dev --with "torch jax peers".
+--threads 2 shows what a second thread gains, by wall time; --epilogues what they cost beyond the product (c alone:
+reading c without using it). Wants the receipts gemm_default and gemm_fp8 built for this machine; peers other than
+PyTorch: tools/dev --with "torch jax peers".
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import tilekiln as tk
 
 from tools.bench import peers
+from tools.bench.decode import fastest_loop, read
 from tools.bench.peak import peak
 
 KINDS = {"fp32": ("fma", 1), "fp16": ("fma", 1), "bf16": ("bf16", 1), "int8": ("bf16", 2), "fp8": ("bf16", 1)}
@@ -145,17 +147,44 @@ def _threaded(dtype: str, m: int, n: int, k: int, threads: int, repeat: int, lea
     return ", ".join(texts)
 
 
+def _epilogues(dtype: str, m: int, n: int, k: int, repeat: int, least: float) -> str:
+    """Times of a product with an epilogue over those of one without, and of reading c, paired."""
+    a, b = _operands(dtype, m, n, k)
+    c = _operands(dtype, m, n, n)[0]
+    bias, out, library = np.ones(n, np.float32), np.empty((m, n), NUMPY[dtype]), tk.load("gemm_default")
+    whole = c.view(np.uint8)
+    loop = fastest_loop(whole)
+
+    def call(**more: Any) -> Callable[[], Any]:
+        return lambda: library.gemm(a, b, out=out, num_threads=1, **more)
+
+    plain = call()
+    calls = {"bias": call(bias=bias), "c": call(c=c, beta=1.0)}
+    calls |= {f"bias, {name}": call(bias=bias, activation=name) for name in ("relu", "silu", "gelu_tanh", "gelu")}
+    calls["c alone"] = lambda: (read(loop, whole), plain())
+    spent: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeat):
+        for name, one in calls.items():
+            before = _seconds(plain, least)
+            spent[name].append(2 * _seconds(one, least) / (before + _seconds(plain, least)) - 1)
+    texts = [f"{name} {statistics.median(shares):+.1%}" for name, shares in spent.items()]
+    return ", ".join(texts)
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="tools/bench gemm", description=__doc__)
     parser.add_argument("--sizes", default="256,512,1024,2048", help="squares, or MxNxK [%(default)s]")
     parser.add_argument("--dtypes", default="fp32,bf16,int8", help="[%(default)s]; fp16 and fp8 too")
     parser.add_argument("--peers", default=",".join(peers.PACKAGES), help="[%(default)s]; none: ours alone")
     parser.add_argument("--threads", type=int, default=1, help="above 1: what so many threads gain [%(default)s]")
+    parser.add_argument("--epilogues", action="store_true", help="what epilogues cost")
     parser.add_argument("--repeat", type=int, default=7, help="samples of each [%(default)s]")
     parser.add_argument("--least", type=float, default=0.03, help="seconds of a sample [%(default)s]")
     given = parser.parse_args(argv)
     dtypes, names = given.dtypes.split(","), [name for name in given.peers.split(",") if name != "none"]
     for dtype in dtypes:
+        if given.epilogues and dtype in ("int8", "fp8"):
+            parser.error(f"--epilogues: --dtypes was {dtype!r}, must be of fp32, fp16, bf16")
         if dtype not in KINDS:
             parser.error(f"--dtypes: was {dtype!r}, must be of {', '.join(KINDS)}")
     for name in names:
@@ -165,7 +194,8 @@ def main(argv: list[str]) -> int:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     peers.one_thread("gemm", argv)
     print(f"{tk.load('gemm_default').isa}; {peers.versions()}")
-    print("share of the peak of the moment, and the peer's time over ours (1.5: we take two thirds)", flush=True)
+    shown = "time beyond that of the product alone" if given.epilogues else "share of the peak of the moment"
+    print(shown + ("" if given.epilogues else ", and the peer's time over ours (1.5: we take two thirds)"), flush=True)
     for dtype in dtypes:
         if not peak(KINDS[dtype][0], 0.01):
             print(f"{dtype}: this CPU has no {KINDS[dtype][0]} to measure a peak of")
@@ -173,10 +203,11 @@ def main(argv: list[str]) -> int:
         for size in given.sizes.split(","):
             numbers = [int(part) for part in size.split("x")]
             shape = numbers * 3 if len(numbers) == 1 else numbers
-            text = (
-                _threaded(dtype, *shape, given.threads, given.repeat, given.least)
-                if given.threads > 1
-                else _paired(dtype, *shape, names, given.repeat, given.least)
-            )
+            if given.threads > 1:
+                text = _threaded(dtype, *shape, given.threads, given.repeat, given.least)
+            elif given.epilogues:
+                text = _epilogues(dtype, *shape, given.repeat, given.least)
+            else:
+                text = _paired(dtype, *shape, names, given.repeat, given.least)
             print(f"{dtype} {size:>12}: {text}", flush=True)
     return 0

@@ -16,11 +16,23 @@ struct Finish {
   Epilogue last;
   bool as_they_are;
   int bytes;  // of an element of out
-  // Lines of out that `last` writes, asked for while sums are still made.
+  // Lines of out that `last` writes and of what is added to sums, asked for while they are still made.
   TILEKILN_INLINE void ask(const matrix::Problem& p, int m, int n, int rows) const {
-    const char* line = (const char*)p.out + (m * p.out_row + n) * bytes;
-    for (int r = 0; r < rows; ++r, line += p.out_row * bytes) {
-      for (int i = 0; i < kPanel * bytes; i += 64) __builtin_prefetch(line + i, 1, 3);
+    lines<1>(p.out, p.out_row, bytes, m, n, rows);
+    ask_extras(p, m, n, rows);
+  }
+  // 3 to 4 % of a product with c of 1024 words.
+  TILEKILN_INLINE void ask_extras(const matrix::Problem& p, int m, int n, int rows) const {
+    const matrix::Extra* const extras[] = {&p.c, p.d, p.d + 1};
+    for (const matrix::Extra* const extra : extras) {
+      if (extra->data && extra->column == 1) lines<0>(extra->data, extra->row, bytes == 1 ? 4 : bytes, m, n, rows);
+    }
+  }
+  template <int Written>
+  static TILEKILN_INLINE void lines(const void* matrix, i64 row, int size, int m, int n, int rows) {
+    const char* line = (const char*)matrix + (m * row + n) * size;
+    for (int r = 0; r < rows; ++r, line += row * size) {
+      for (int i = 0; i < kPanel * size; i += 64) __builtin_prefetch(line + i, Written, 3);
     }
   }
   TILEKILN_INLINE void block(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) const {

@@ -194,6 +194,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                   o.to = (char*)p.out + (m * p.out_row + n) * (as_bf16 ? 2 : 4), o.to_row = p.out_row;
                 else if (ends)
                   o.to = x.block, o.to_row = kPanel;
+                if (ends && !direct) finish.ask_extras(p, m, n, rows);
                 if (stored)
                   s.stored(o, rows);
                 else if (fresh && m == m0)
