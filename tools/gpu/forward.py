@@ -92,8 +92,8 @@ class Forward:
             strides = [0 if size == 1 else stride for size, stride in zip(bias.shape, bias.stride(), strict=True)]
             row.bias_head, row.bias_row, row.bias_batch = strides[-3], strides[-2], strides[0] if not group else 0
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
-        row.score_scale_log2 = LOG2E if softcap else scale * LOG2E
-        row.softcap, row.softcap_inner = softcap, scale / softcap if softcap else 0.0
+        row.score_scale_log2 = (softcap or scale) * LOG2E
+        row.softcap_inner = scale / softcap if softcap else 0.0
         row.bias_scale = LOG2E / row.score_scale_log2
         left, right = window[0], 0 if causal else window[1]
         row.left, row.right = (UNBOUNDED if side < 0 else side for side in (left, right))

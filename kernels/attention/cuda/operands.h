@@ -55,7 +55,6 @@ tilekiln_status find_packing(bool packed, bool group, int batch, const Operand& 
 template <class Problem, class Row>
 void fill_scores(const Problem& p, Row* row) {
   row->score_scale_log2 = p.features.softcap ? log2_e : p.softmax_scale * log2_e;
-  row->softcap = p.softcap;
   row->softcap_inner = p.features.softcap ? p.softmax_scale / p.softcap : 0;
   row->bias_scale = log2_e / row->score_scale_log2;
   row->left = side_of(p.features.mask, p.window_left);

@@ -16,17 +16,28 @@ struct Dropout {
 
 struct RandomWords { uint32_t word[4]; };
 
+// The halves of a product by name: taken from a product of 64 bits by shifts, ptxas adds zero to every upper one.
+struct Wide { uint32_t low, high; };
+
+TILEKILN_DEVICE Wide multiply(uint32_t a, uint32_t b) {
+  Wide product;
+  asm("{.reg .b64 p; mul.wide.u32 p, %2, %3; mov.b64 {%0, %1}, p;}"
+      : "=r"(product.low), "=r"(product.high)
+      : "r"(a), "r"(b));
+  return product;
+}
+
 // core::philox, on the device. The key is the same for all calls of a kernel, so its rounds cost nothing.
 TILEKILN_DEVICE RandomWords philox(uint64_t seed, uint64_t counter, uint32_t row32, uint32_t key32) {
   uint32_t c0 = uint32_t(counter), c1 = uint32_t(counter >> 32), c2 = row32, c3 = key32;
   uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
 #pragma unroll
   for (int round = 0; round < core::kPhiloxRounds; ++round) {
-    const uint64_t x = uint64_t(c0) * core::kPhiloxMultiplier0, y = uint64_t(c2) * core::kPhiloxMultiplier1;
-    c0 = uint32_t(y >> 32) ^ c1 ^ k0;
-    c1 = uint32_t(y);
-    c2 = uint32_t(x >> 32) ^ c3 ^ k1;
-    c3 = uint32_t(x);
+    const Wide x = multiply(c0, core::kPhiloxMultiplier0), y = multiply(c2, core::kPhiloxMultiplier1);
+    c0 = y.high ^ c1 ^ k0;
+    c1 = y.low;
+    c2 = x.high ^ c3 ^ k1;
+    c3 = x.low;
     k0 += core::kPhiloxWeyl0;
     k1 += core::kPhiloxWeyl1;
   }
@@ -72,8 +83,8 @@ template <int kBlocks> struct DroppedRows {
     for (int half = 1; half >= 0; --half) {
 #pragma unroll
       for (int e = 1; e >= 0; --e) {
-        const int at = key + 8 * (i + 8 * group) + 2 * c + e;
-        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), row / 32, at / 32);
+        const uint32_t at = uint32_t(key + 8 * (i + 8 * group) + 2 * c + e);
+        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), uint32_t(row) / 32, at / 32);
         rows[0] += dropped_bits(r.word[0], r.word[1], d.over) << (2 * e + half);
         rows[1] += dropped_bits(r.word[2], r.word[3], d.over) << (2 * e + half);
       }
@@ -100,8 +111,8 @@ template <int kBlocks> struct DroppedRows {
     for (int half = 1; half >= 0; --half) {
 #pragma unroll
       for (int e = 1; e >= 0; --e) {
-        const int at = first + e;
-        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), row / 32, at / 32);
+        const uint32_t at = uint32_t(first + e);
+        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), uint32_t(row) / 32, at / 32);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
           const uint32_t low = upper ? r.word[2] : r.word[2 * g], high = upper ? r.word[3] : r.word[2 * g + 1];
@@ -150,11 +161,12 @@ template <int kBlocks> struct DroppedKeys {
   // head: batch nhead_q + head. row: a multiple of 32 in its sequence. key: the warp's first, a multiple of 16.
   __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key) {
     static_assert(kBlocks % 8 == 0, "two patches of 32 rows a word");
-    const int lane = fresh_lane(), i = lane >> 2, c = lane & 3, at = key + i + 8 * (c & 1);
+    const int lane = fresh_lane(), i = lane >> 2, c = lane & 3;
+    const uint32_t at = uint32_t(key + i + 8 * (c & 1));
     const uint64_t offset = d.offset + uint64_t(head) * 64 + uint64_t(at % 32);
 #pragma unroll
     for (int w = 0; w < kWords; ++w) {
-      const uint32_t patch = row / 32 + 2 * w + (c >> 1);
+      const uint32_t patch = uint32_t(row) / 32 + 2 * w + (c >> 1);
       uint32_t bits = 0;
 #pragma unroll
       for (int half = 1; half >= 0; --half) {  // rows 8 half + 0..7 and 16 + 8 half + 0..7 of the patch

@@ -165,6 +165,9 @@ def test_multiply_adds_round_once() -> None:
     a, b, c = (NUMBERS.standard_normal(32).astype(np.float32) for _ in range(3))
     exact = a.astype(np.longdouble) * b + c
     assert np.array_equal(lanes("fma.rn.f32", "ffff", a, b, c, result=np.float32), exact.astype(np.float32))
+    a[0] = np.nan
+    kept = np.where(np.isnan(a), 0, np.clip(exact, 0, 1)).astype(np.float32)
+    assert np.array_equal(lanes("fma.rn.sat.f32", "ffff", a, b, c, result=np.float32), kept)
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,18 @@ OPCODE("mul", {
 OPCODE("mad", { integers::mul(d, true); });
 OPCODE("fma", {
   if (!d.take("rn")) d.refuse("the rounding must be .rn");
-  const bool ftz = d.take("ftz");
+  const bool ftz = d.take("ftz"), saturated = !ftz && d.take("sat");
   if (d.next() != "f32") d.refuse("the type is unknown here");
+  if (saturated) {  // NaN becomes 0
+    d.end(4, [](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+      map3<float, float, float>(warp, in, lanes, [](float a, float b, float c) {
+        const float sum = std::fma(a, b, c);
+        return sum > 0 ? std::fmin(sum, 1.f) : 0.f;
+      });
+      return Step::next;
+    });
+    return d.values(0, 4, 4, true);
+  }
   d.end(4, ftz ? Handler([](Machine&, Warp& warp, const Instruction& in, u32 lanes) {
           map3<float, float, float>(warp, in, lanes, [](float a, float b, float c) {
             return flushed(std::fma(flushed(a), flushed(b), flushed(c)));

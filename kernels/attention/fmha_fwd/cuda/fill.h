@@ -12,6 +12,10 @@ constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
 template <class Problem>
 void fill_scores(const Problem& p, int features, Row* row) {
   cuda::fill_scores(p, row);
+  if (p.features.softcap) {
+    row->score_scale_log2 = p.softcap * log2_e;
+    row->bias_scale = log2_e / row->score_scale_log2;
+  }
   row->features = features | (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
                   (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
                   (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |

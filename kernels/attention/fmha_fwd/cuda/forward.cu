@@ -319,7 +319,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         Score::scale(score, p.score_scale_log2);
       }
       if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
-      Score::weigh(score, scale_log2, running);
+      Score::template weigh<!masked.value ? kWeighedByFma : 0>(score, scale_log2, running);
       if constexpr (extras.value != kPlain) {
         kept = of_tile == 0.f ? 0 : ~0u;
         const float unit = of_tile == 0.f ? of_values : of_tile;
@@ -340,13 +340,14 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       }
     };
 #else
+    float slope = 0, distance = 0;  // of the loop at hand
     const auto look_up = [](auto) {};
     const auto softmax = [&](auto masked, auto extras) {
       if constexpr (extras.value == kCapped) Score::cap(score, p);
-      if constexpr (extras.value == kSloped) Score::slope(score, p, tile, warp_row, n * kKeys);
+      if constexpr (extras.value == kSloped) Score::slant(score, slope, distance - float(n * kKeys));
       if constexpr (extras.value == kGeneral) Score::change(score, p, tile, warp_row, n * kKeys);
       if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
-      Score::weigh(score, scale_log2, running);
+      Score::template weigh<extras.value == kCapped && !masked.value ? kCappedByFma : 0>(score, scale_log2, running);
     };
     const auto to_weights = [&](auto extras, const Dropped& dropped) {
 #pragma unroll
@@ -398,6 +399,9 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       for (; n >= until; n = following(tile, n)) next_key_tile(Constant<true>{}, extras, Constant<false>{});
     };
     const auto unmasked_key_tiles = [&](auto extras, int until) {
+#ifndef TILEKILN_FP8
+      if constexpr (extras.value == kSloped) slope = slope_of(p, tile), distance = float(distance_of(tile, warp_row));
+#endif
 #pragma unroll 1
       for (; n >= until; --n) next_key_tile(Constant<false>{}, extras, Constant<false>{});
     };

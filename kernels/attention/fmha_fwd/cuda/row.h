@@ -46,9 +46,9 @@ struct alignas(128) Row {
   uint32_t dropout_over;  // 0x10001 (255 - threshold)
   float keep_scale;       // 1 / (1 - p)
   // Weights are 2^(score_scale_log2 s). Without a soft cap s = q k^T and score_scale_log2 = softmax_scale log2(e) > 0; with one
-  // s = softcap tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = log2(e).
+  // s = tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = softcap log2(e).
   float score_scale_log2;
-  float softcap, softcap_inner;
+  float softcap_inner;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
   int seqlen_q_most, seqlen_k_most;

@@ -28,10 +28,42 @@ constexpr bool kFp8 = false;
 constexpr float kWeightExponent = 0;
 #endif
 
+// Of alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
+// A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both products at once, and the
+// softmax runs under none (d128 at 8k: 1.18 of a plain call's time).
+TILEKILN_DEVICE float slope_of(const Row& p, const Tile& tile) {
+  return p.alibi_slopes[field(tile.b) * p.alibi_batch + field(tile.h)] * p.bias_scale;
+}
+TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
+  const int lane = fresh_lane();
+  return field(tile.row) + warp_row + (lane >> 2) + field(tile.shift) - (lane & 3) * 2;
+}
+
+// Of 8 elements those, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it is as busy as the
+// tensor cores at 128 columns; a soft cap takes two of it an element. The polynomial is one for weights of 8 or 16 bits (see
+// reference/tolerance.py). More of them lose: d128 of e4m3 822 TFLOP/s without, 884, 873, 844 with 1, 2, 3 (8k); d64 640, 623 with 1.
+#if defined(TILEKILN_FP16) || defined(TILEKILN_FP32)
+constexpr unsigned kWeighedByFma = 0, kCappedByFma = 0;
+#else
+constexpr unsigned kWeighedByFma = HDIM_Q == 128 || HDIM_Q == 192 ? 0x10 : 0, kCappedByFma = HDIM_Q == 64 ? 0x24 : 0;
+#endif
+
+// 2^(126 (u - 1) + kWeightExponent) for u of [0, 1], within 7.5e-5 of itself: 126 (u - 1) is n + f with |f| <= 1 / 2, a polynomial is 2^f.
+TILEKILN_DEVICE float exp2_by_fma(float u) {
+  constexpr float kRound = 12582912.f;  // 1.5 2^23: what is added to it is rounded to an integer, in the low bits
+  constexpr float kUnit = 1 << int(kWeightExponent);
+  const float rounded = __fmaf_rn(u, 126.f, kRound - 126.f);
+  const float f = __fmaf_rn(u, 126.f, (kRound - 126.f) - rounded);
+  float y = __fmaf_rn(f, 0.0551716685f * kUnit, 0.242611125f * kUnit);
+  y = __fmaf_rn(y, f, 0.693260968f * kUnit);
+  y = __fmaf_rn(y, f, 0.999928057f * kUnit);
+  return __int_as_float(__float_as_int(y) + (__float_as_int(rounded) << 23));
+}
+
 template <int N> struct Scores {
-  static __device__ __forceinline__ void cap(float (&s)[N], const Row& p) {  // s = softcap tanh(softcap_inner s)
+  static __device__ __forceinline__ void cap(float (&s)[N], const Row& p) {  // s = tanh(softcap_inner s)
 #pragma unroll
-    for (int j = 0; j < N; ++j) s[j] = tanh_approx(s[j] * p.softcap_inner) * p.softcap;
+    for (int j = 0; j < N; ++j) s[j] = tanh_approx(s[j] * p.softcap_inner);
   }
 
   static __device__ __forceinline__ void scale(float (&s)[N], float by) {
@@ -39,11 +71,8 @@ template <int N> struct Scores {
     for (int j = 0; j < N; ++j) s[j] *= by;
   }
 
-  // s -= bias_scale slope |row + shift - key|. warp_row: from the tile's first row.
-  static __device__ __forceinline__ void slope(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key) {
-    const int lane = fresh_lane(), row = field(tile.row) + warp_row + (lane >> 2);
-    const float slope = p.alibi_slopes[field(tile.b) * p.alibi_batch + field(tile.h)] * p.bias_scale;
-    const float distance = float(row + field(tile.shift) - key - (lane & 3) * 2);
+  // s -= slope |distance - column|, `distance` from the lane's first row and its first key of the tile.
+  static __device__ __forceinline__ void slant(float (&s)[N], float slope, float distance) {
 #pragma unroll
     for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * 8 - column_of(j)));
   }
@@ -53,7 +82,7 @@ template <int N> struct Scores {
     const int lane = fresh_lane(), b = field(tile.b), h = field(tile.h);
     const int row = field(tile.row) + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
     if (features_of(p) & kSoftcap) cap(s, p);
-    if (features_of(p) & kAlibi) slope(s, p, tile, warp_row, key);
+    if (features_of(p) & kAlibi) slant(s, slope_of(p, tile), distance_of(tile, warp_row) - key);
     if (features_of(p) & kBias) {
       const int end = field(tile.seqlen_k) - from_key;
 #pragma unroll
@@ -85,7 +114,8 @@ template <int N> struct Scores {
   }
 
   // m' = max(m, max_j s_j); c = 2^(a m - a m'); s_j = 2^(a s_j - a m' + kWeightExponent); sum = c sum + sum_j s_j.
-  static __device__ __forceinline__ void weigh(float (&s)[N], float a, Running& r) {
+  // kByFma: as kCappedByFma. A weight below 2^-126 is 2^-126 there, so no score may be hidden; NaN stays.
+  template <unsigned kByFma = 0> static __device__ __forceinline__ void weigh(float (&s)[N], float a, Running& r) {
     float top[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -102,8 +132,19 @@ template <int N> struct Scores {
       r.sum[half] *= r.correction[half];
       top[half] -= kWeightExponent;
     }
+    constexpr float kPart = 1.f / 126;
+    const float unit = a * kPart;
+    const float from[2] = {1.f - (top[0] + kWeightExponent) * kPart, 1.f - (top[1] + kWeightExponent) * kPart};
 #pragma unroll
-    for (int j = 0; j < N; ++j) s[j] = exp2_approx(__fmaf_rn(s[j], a, -top[half_of(j)]));
+    for (int j = 0; j < N; ++j) {
+      if constexpr (kByFma != 0) {
+        if (kByFma >> j % 8 & 1) {
+          s[j] = __fmaf_rn(s[j], 0.f, exp2_by_fma(multiply_add_saturated(s[j], unit, from[half_of(j)])));
+          continue;
+        }
+      }
+      s[j] = exp2_approx(__fmaf_rn(s[j], a, -top[half_of(j)]));
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j) r.sum[half_of(j)] += s[j];
   }

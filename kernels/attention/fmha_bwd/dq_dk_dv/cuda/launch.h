@@ -116,6 +116,7 @@ u64 place_workspace(const BwdKernelProblem& of, const Tiles& tiles, const Plan& 
 void fill_scores(const BwdKernelProblem& of, Row* row) {
   const BwdProblem& p = of.problem;
   row->softmax_scale = p.softmax_scale;
+  row->softcap = p.softcap;
   row->keep_scale = 1;
   cuda::fill_scores(p, row);
   row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
