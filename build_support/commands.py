@@ -103,21 +103,21 @@ def request(values: Mapping[str, str], dry: bool, goals: Sequence[str] = ()) -> 
     from codegen.plan.plan import pick_targets
     from codegen.schema.tree import tree
 
-    every = list(tree().targets)
     chosen: list[str] = []
     for word in words(values["target"]) or [""]:
-        if word not in ("native", "all", *tree().backends, *tree().every_target):
+        if word not in ("native", "all") and word not in tree().backends and word not in tree().every_target:
+            every = list(tree().targets)
             near = options.nearest(word, ["native", "all", "list", *every])
             raise options.UsageError(
                 f"unknown target={word}.{near} The values are native, all, list, {', '.join(every)}."
             )
         chosen += [target.name for target in pick_targets(tree(), [word])]
+    host = tree().of_host
+    everything = list(host if host.keys() >= {*chosen} else tree().every_target)
     programs = values["compiledb"] == "yes" or any(t in PROGRAMS or t.startswith("build/") for t in goals)
     return Request(
         receipts=receipts(values),
-        variant=variant(
-            chosen, list(tree().every_target), values["mode"], values["where"], len(tree().of_host), values["variant"]
-        ),
+        variant=variant(chosen, everything, values["mode"], values["where"], len(host), values["variant"]),
         toolchain=toolchain.find(values["cxx"], values["mode"]),
         launcher=launchers.words(values["launcher"]),
         verbose=values["verbose"] == "yes",

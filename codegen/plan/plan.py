@@ -98,7 +98,7 @@ def pick_targets(root: Tree, words: Sequence[str]) -> list[Target]:
             picked.add(root.target(word).name)
     if not picked:
         raise CodegenError(f"no target is named; targets: {', '.join(root.targets)}")
-    return [target for target in root.every_target.values() if target.name in picked]
+    return sorted(map(root.every_target.__getitem__, picked), key=Target.place)
 
 
 def algorithms_of(root: Tree, receipt: Receipt, target: Target, family: Family) -> list[Algorithm]:
@@ -214,11 +214,13 @@ def resolve(receipt: str, targets: Sequence[str], where: str = "", family: str =
     where = " ".join(where.split())
     families = [root.family(family)] if family else root.families_of(source)
     of_receipt = [one.name for one in families]
-    # Without a selection none but these is read.
+    # Without a selection no other family is read, and no other target's algorithms.
     own = list(dict.fromkeys(f.main or f for f in (root.families.values() if where else families)))
-    planned = [target for target in chosen if target.planned]
-    hows = root.hows if where and not planned else root.hows_of(root.families.values() if where else own, planned)
-    narrowed = select.typed(own, where, "where", hows, of_receipt)
+    narrowed = {one.name: [select.Selected(one.everything)] for one in own}
+    if where:
+        planned = [target for target in chosen if target.planned]
+        hows = root.hows_of(own, planned) if planned else root.hows
+        narrowed = select.typed(own, where, "where", hows, of_receipt)
     if isinstance(source, KernelSet):
         _check_declared(root, source, chosen)
     instances: list[Instance] = []

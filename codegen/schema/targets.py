@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.schema import yaml_types
@@ -10,6 +10,7 @@ from codegen.schema.algorithms import SETTINGS, Algorithm, read_values, size_rul
 from codegen.schema.axes import Rule
 from codegen.schema.backends import Backend
 from codegen.schema.errors import CodegenError, SelectionError, no_such
+from codegen.schema.places import Places
 from codegen.schema.yaml_io import Document
 
 if TYPE_CHECKING:
@@ -67,10 +68,62 @@ class Target:
         """The name as part of C symbols and instance names."""
         return self.name.replace("-", "_")
 
+    def place(self) -> tuple[int, int, str]:
+        """Its place among targets: the host's come first, slow ones first."""
+        return self.backend_.device, self.order, self.name
+
     @property
     def usable(self) -> bool:
         """Whether this machine can run it."""
         return self.backend_.machine.has(self)
+
+
+class Targets(Mapping[str, Target]):
+    """The targets of a tree by name, the host's first, slowest first.
+
+    They are loaded when they are asked for, with the others of their backend; to go through all loads all. CodegenError
+    as one is loaded whose file is wrong.
+    """
+
+    def __init__(self, places: Places, names: Iterable[str], backends: Mapping[str, Backend]) -> None:
+        self._documents = {name: Document(places, f"kernels/targets/{name}.yaml") for name in names}
+        self._backends, self._loaded = backends, dict[str, Target]()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([one.name for one in self._together(self._documents)])
+
+    def __getitem__(self, name: str) -> Target:
+        if name not in self._loaded:
+            backend = self._documents[name].peek("backend")
+            self._together(other for other, document in self._documents.items() if document.peek("backend") == backend)
+        return self._loaded[name]
+
+    def of_host(self) -> list[Target]:
+        """Those of backends whose memory is the host's."""
+        names = [name for name, of in self._documents.items() if self._is_host(of.peek("backend"))]
+        return self._together(names)
+
+    def _is_host(self, backend: str | None) -> bool:
+        return backend is not None and backend in self._backends and self._backends[backend].host
+
+    def _together(self, names: Iterable[str]) -> list[Target]:
+        """Those targets, loaded and checked against each other; against all where one stands on another."""
+        listed = [self._loaded.get(name) or Target(self._documents[name], self._backends) for name in names]
+        own = {one.name for one in listed}
+        if not own <= self._loaded.keys():
+            bases = {base for one in listed for base in (one.extends, one.engines) if base is not None}
+            if len(own) < len(self) and not bases <= own:
+                self._together(self._documents)
+            else:
+                check_together(listed)
+                self._loaded |= {one.name: one for one in listed}
+        return sorted((self._loaded[one.name] for one in listed), key=Target.place)
 
 
 def check_limits(target: Target, kernel: str, needs: Mapping[str, int]) -> None:

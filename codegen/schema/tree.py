@@ -16,7 +16,7 @@ from codegen.schema.families import Families
 from codegen.schema.kernel_sets import KernelSet
 from codegen.schema.places import Folder, Places
 from codegen.schema.receipts import Receipt
-from codegen.schema.targets import Target, bind_algorithms, bind_refusals, check_together
+from codegen.schema.targets import Target, Targets, bind_algorithms, bind_refusals
 from codegen.schema.tile_tables import TileTables, tables_of
 from codegen.schema.yaml_io import Document
 
@@ -84,13 +84,12 @@ class Tree:
     @cached_property
     def targets(self) -> dict[str, Target]:
         """By name, those of the host first, slowest first; without planned ones and those for tests alone."""
-        every = self.every_target.items()
-        return {name: one for name, one in every if not one.backend_.for_tests and not one.planned}
+        return _built(self.every_target.values())
 
-    @property
+    @cached_property
     def of_host(self) -> dict[str, Target]:
         """Targets of `all`: one library for every machine. Targets of devices are named, or their backend is."""
-        return {name: one for name, one in self.targets.items() if one.backend_.host}
+        return _built(self.every_target.of_host())
 
     def of_backend(self, name: str) -> dict[str, Target]:
         """Targets of a backend's name. CodegenError where it has no target that can be built."""
@@ -108,12 +107,9 @@ class Tree:
         return {name: one for name, one in self.every_target.items() if one.planned}
 
     @cached_property
-    def every_target(self) -> dict[str, Target]:
+    def every_target(self) -> Targets:
         """Those for tests too, which are built when they are named, and planned ones, which are not."""
-        paths = [f"kernels/targets/{name}.yaml" for name in self._names("kernels/targets")]
-        listed = [Target(Document(self.places, path), self.backends) for path in paths]
-        check_together(listed)
-        return {one.name: one for one in sorted(listed, key=lambda one: (one.backend_.device, one.order))}
+        return Targets(self.places, self._names("kernels/targets"), self.backends)
 
     def target(self, name: str) -> Target:
         if name not in self.every_target:
@@ -123,7 +119,7 @@ class Tree:
 
     def native(self) -> Target:
         """The best target of this machine's own processors."""
-        usable = [target for target in self.targets.values() if target.backend_.host and target.usable]
+        usable = [target for target in self.of_host.values() if target.usable]
         if not usable:
             raise CodegenError("no target runs on this machine")
         return usable[-1]
@@ -314,6 +310,11 @@ class Tree:
 def tree(root: str = "") -> Tree:
     """The tree at `root`; by default the checkout that this package stands in, with what take_operators has named."""
     return _tree(root or ROOT, *((_outside, _sets) if root in ("", ROOT) else ((), ())))
+
+
+def _built(targets: Iterable[Target]) -> dict[str, Target]:
+    """Those that libraries hold: neither planned nor for tests alone."""
+    return {one.name: one for one in targets if not one.backend_.for_tests and not one.planned}
 
 
 def take_operators(given: Iterable[str], directory: str = "") -> None:

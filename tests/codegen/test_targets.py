@@ -48,6 +48,19 @@ def test_a_target_that_nothing_here_compiles_is_refused(copy: Copy) -> None:
         _ = copy.tree().targets
 
 
+def test_targets_of_other_backends_are_read_when_they_are_named(copy: Copy) -> None:
+    copy.edit("kernels/targets/hip-gfx90a.yaml", "backend: hip", "backend: hip\nwarps: 4")
+    root = copy.tree()
+    assert root.native().backend == "cpu"
+    assert resolve("fp32_min", ["all"], root=root).instances
+    with pytest.raises(CodegenError, match=r"^kernels/targets/hip-gfx90a\.yaml:3:1: "):
+        root.target("hip-gfx942")
+    copy.edit(AVX2, "extends: cpu-generic", "extends: hip-gfx942")
+    copy.edit("kernels/targets/hip-gfx90a.yaml", "warps: 4\n", "")
+    with pytest.raises(CodegenError, match=r"'hip-gfx942' is of backend hip, must be of cpu as 'cpu-avx2' is$"):
+        copy.tree().native()
+
+
 def test_targets_of_two_backends_do_not_extend_each_other(copy: Copy) -> None:
     room = copy.path / "kernels/backends/unit"
     room.mkdir()
