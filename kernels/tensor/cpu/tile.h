@@ -81,7 +81,7 @@ template <int kFrom, class V, int... I> TILEKILN_INLINE V interleaved_in_lanes(V
 // As turn_tile, of kLineSide. kStreaming: rows of y begin at cache lines, and go around the caches.
 template <class E, bool kStreaming>
 TILEKILN_INLINE void turn_lines(const E* x, long long x_step, E* y, long long y_step) {
-  constexpr int kSide = kLineSide<E>, kLane = kSide / 4;
+  constexpr int kSide = kLineSide<E>;
   const auto put = [&](long long row, const void* line) __attribute__((always_inline)) {
     if constexpr (kStreaming)
       stream_line(y + row * y_step, line);
@@ -89,6 +89,7 @@ TILEKILN_INLINE void turn_lines(const E* x, long long x_step, E* y, long long y_
       __builtin_memcpy(y + row * y_step, line, 64);
   };
 #if defined(__AVX512BW__)
+  constexpr int kLane = kSide / 4;
   typedef E vector __attribute__((vector_size(64)));
   // Rows of x by kLane: their 16-byte lanes turn alike, and four of those make a row of y.
   alignas(64) vector part[4][kLane];
