@@ -1,6 +1,23 @@
 // Products of few rows for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
 // to that engine; targets without dot products of bf16 and of int8 have none.
 #include "kernels/gemm/cpu/dots.h"
+#include "kernels/gemm/cpu/tall.h"
+
+namespace tilekiln::cpu::inline TILEKILN_TARGET {
+
+#ifdef __AVX512F__
+template void tall_product<ComputeFp32>(const Operands&, int);
+#if TILEKILN_PAIRS
+template void tall_product<ComputeBf16>(const Operands&, int);
+#endif
+#if TILEKILN_QUADS
+template void tall_product<ComputeInt8>(const Operands&, int);
+#else
+template void tall_product<ComputeInt16>(const Operands&, int);
+#endif
+#endif
+
+}  // namespace tilekiln::cpu::inline TILEKILN_TARGET
 
 #if TILEKILN_DOTS
 #include "kernels/backends/cpu/avx512/horizontal.h"

@@ -201,7 +201,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                   s.fresh(o);
                 else if (of_half && rows == narrow_rows)
                   quarter ? quarter_product<Compute>(o) : half_product<Compute>(o);
-                else if (rows > kRows)
+                else if (kTallRows > 0 && rows > kRows)
                   tall_product<Compute>(o, rows);
                 else if (rows == kRows)
                   block_product<Compute, kRows, kBlockVectors>(o);
