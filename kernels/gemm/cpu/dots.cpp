@@ -1,5 +1,5 @@
 // Products of few rows for the engine of gemm: compiled with a target's flags like it and joined with it. Nothing leaves this unit but
-// to that engine; targets without dot products of bf16 and of int8 have none.
+// to that engine. Rows of packed panels are tall.h, those of a column-major B dots, which targets with dot products of bf16 and of int8 have.
 #include "kernels/gemm/cpu/dots.h"
 #include "kernels/gemm/cpu/tall.h"
 
