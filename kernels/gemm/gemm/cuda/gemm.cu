@@ -20,16 +20,16 @@ constexpr int kSteps = 64, kThreads = 384;
 constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 128 bytes
 
 template <int kForm> struct Shared {
-  static constexpr int kRows = kForms[kForm].rows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
+  static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
   static constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
   uint8_t a[kStages][kABytes], b[kStages][kBBytes];
   uint64_t full[kStages], empty[kStages];
   unsigned said[2];  // of a warpgroup each
 };
-constexpr int kSharedBytes = sizeof(Shared<4>);
+constexpr int kSharedBytes = sizeof(Shared<1>);
 static_assert(kSharedBytes <= 232448, "a block of Hopper has 227 KB of shared memory");
-static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<1>) <= kSharedBytes &&
-                  sizeof(Shared<2>) <= kSharedBytes && sizeof(Shared<3>) <= kSharedBytes,
+static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<2>) <= kSharedBytes &&
+                  sizeof(Shared<3>) <= kSharedBytes,
               "all are launched with as much");
 
 template <int kStages> struct Stage {
@@ -152,7 +152,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     warp_arrive_if(last > first, s.empty[stage.before()], lane);
     const int row = tile.m + w * 64 + uniform(thread / 32) * 16;
     const bool mine = row < p.m;
-    if (last - first < p.steps && !join(p, piece, sum, w, Shared::kRows / 64, thread, mine, s.said[w])) continue;
+    if (last - first < p.steps && !join(p, piece, sum, w, 2, thread, mine, s.said[w])) continue;
     const bool inside = p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n;
     if (mine) finish(p, sum, inside, tile.batch, row + lane / 4, tile.n, lane);
   }
@@ -215,6 +215,3 @@ GEMM(gemm_hopper, 0)
 GEMM(gemm_hopper_192, 1)
 GEMM(gemm_hopper_128, 2)
 GEMM(gemm_hopper_64, 3)
-#if !LINES_B
-GEMM(gemm_hopper_32, 4)
-#endif

@@ -38,10 +38,9 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const int part_rows = static_cast<int>(std::min<i64>(divide_up(p.m, 16) * 16, kTileRows));  // of whole warps
   Tiles best = {};
   for (const Form& form : kForms) {
-    if ((form.columns < kPanelColumns && build.lines_b != 0) || (form.rows < kTileRows && p.m > form.rows)) continue;
-    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, form.rows) + form.columns);
+    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, kTileRows) + form.columns);
     const Tiles one = {
-        form.function, form.rows, form.columns, std::max(ring_ns / form.stages, column_ns * form.columns),
+        form.function, kTileRows, form.columns, std::max(ring_ns / form.stages, column_ns * form.columns),
         bytes,         one_l2,    all_l2,       parts_l2,
         part_rows};
     const i64 tiles = divide_up(p.m, one.rows) * divide_up(p.n, one.columns) * of.count;

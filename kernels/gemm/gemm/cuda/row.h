@@ -62,19 +62,15 @@ struct alignas(128) Row {
   int features;
 };
 
-// The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each; or of half as many, which one has. All have
-// stages of about as many bytes together. Narrow tiles are of products of few rows: rows that out does not have are not read.
+// The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of about as many bytes
+// together. Narrow tiles are of products of few rows: rows that out does not have are not read.
 constexpr int kTileRows = 128;
 struct Form {
   const char* function;
-  int rows, columns, stages;
+  int columns, stages;
 };
-constexpr Form kForms[] = {{"gemm_hopper", kTileRows, 256, 4},
-                           {"gemm_hopper_192", kTileRows, 192, 5},
-                           {"gemm_hopper_128", kTileRows, 128, 6},
-                           {"gemm_hopper_64", kTileRows, 64, 8},
-                           {"gemm_hopper_32", kTileRows / 2, 32, 18}};
-constexpr int kPanelColumns = 64;  // of b that is contiguous along its lines: no tile of it is narrower
+constexpr Form kForms[] = {
+    {"gemm_hopper", 256, 4}, {"gemm_hopper_192", 192, 5}, {"gemm_hopper_128", 128, 6}, {"gemm_hopper_64", 64, 8}};
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
