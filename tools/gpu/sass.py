@@ -14,7 +14,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-MOST_R2UR = 30
+MOST_R2UR = 36
 LEAST_COVERED = 100
 """Instructions of a softmax that must run under the product issued last."""
 PRODUCTS = re.compile(r"(^|\s)(HGMMA|QGMMA)\b")
