@@ -24,15 +24,10 @@ def link(places: Places, directory: str) -> None:
         os.replace(temporary, path)
 
 
-def holds(places: Places, path: str) -> bool:
-    """Whether it is a file of an operator from outside."""
-    return any(f"{path}/".startswith(f"{one.path}/") for one in places.outside)
-
-
 def path_of(places: Places, directory: str, path: str) -> str:
     """A path of the tree as it is found from the root: by its link, or where it lies while there is no link."""
     linked = f"{directory}/{FOLDER}/{path}"
-    if not holds(places, path):
+    if not any(f"{path}/".startswith(f"{one.path}/") for one in places.outside):
         return path
     return (
         linked if os.path.exists(os.path.join(places.root, linked)) else os.path.relpath(places.at(path), places.root)

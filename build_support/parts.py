@@ -11,10 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from codegen.emit import includes
-from codegen.emit.flags import EXPORTS, LIBRARY_LINK, STANDARD, define
+from codegen.emit.flags import EXPORTS, LIBRARY_LINK, define
 from codegen.schema.tree import tree
 
-from . import budget, console, jobs, outside, toolchains, unanswered
+from . import budget, console, jobs, toolchains, unanswered
 from .programs import read_programs
 from .toolchain import Toolchain
 
@@ -153,7 +153,6 @@ def host(graph: Graph, made: Generated) -> dict[str, list[Any]]:
             f"{directory}/obj/{source.removeprefix('kernels/').removesuffix('.cpp')}.o",
             "runtime",
             [*graph.include, *graph.outside],
-            flags=[f"-std={STANDARD}"] if outside.holds(graph.places, source) else [],  # theirs may be newer
         )
         for pattern in dict.fromkeys(pattern for patterns in made.host.values() for pattern in patterns)
         for source in _written(graph, pattern)
@@ -260,7 +259,7 @@ def programs(
                 place = "/".join(part for part in (receipt or target, program.name) if part)
                 defines = [*program.defines, *([define(target)] if target else [])]
                 # Their assertions are what they are for.
-                more = [f"-std={STANDARD}", "-UNDEBUG", *flags.get(target, []), *program.flags]
+                more = ["-UNDEBUG", *flags.get(target, []), *program.flags]
                 objects = [
                     graph.compile(
                         source,

@@ -60,14 +60,11 @@ class Toolchain:
     ) -> list[str]:
         """The command that compiles `source`, up to `-o`; `what` names its optimisation."""
         cpp = not source.endswith(".c")
-        standard = flags.HOST_STANDARD if what == "runtime" else flags.STANDARD
-        language = [f"-std={standard}"] if cpp else ["-x", "c", "-std=c11"]
+        language = [f"-std={flags.STANDARD}"] if cpp else ["-x", "c", "-std=c11"]
         command = [self.cxx, *language, *self.mode_flags(what)]
         command += [flag for flag in flags.HIDDEN if cpp or "inlines" not in flag]
         if cpp and self.kind == "g++":
             command += flags.GNU
-        if what == "runtime" and self.kind == "clang++":
-            command += flags.CLANG_HOST
         if what == "engine":
             command += flags.ENGINE
             if self.kind == "clang++" and self.major < flags.SOUND_CLANG:

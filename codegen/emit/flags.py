@@ -4,10 +4,6 @@ from __future__ import annotations
 
 LEAST = {"g++": 12, "clang++": 16}
 STANDARD = "c++20"
-# Host code is written in less: the standard library's headers take half as long (g++ 12, flash: 15.6 -> 11.9 CPU s).
-HOST_STANDARD = "c++17"
-# For headers that engines share: designated initialisers and inline nested namespaces, which both compilers know.
-CLANG_HOST = ["-Wno-c++20-extensions"]
 # Optimisation by kind of source. The engine needs -O3: g++ -O2 leaves accumulator arrays in memory (1.5x slower).
 # Rows and tables are data, so more than -O1 only costs time.
 OPTIMISED = {"engine": "-O3", "runtime": "-O2", "rows": "-O1"}

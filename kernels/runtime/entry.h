@@ -18,7 +18,7 @@ namespace tilekiln {
 // A call on its way from arguments to units.
 template <class Problem>
 struct StageCall : Run {
-  static constexpr bool launches_kernels = looks_for_kernels<Problem>;
+  static constexpr bool launches_kernels = requires { requires Problem::launches_kernels; };
   Query query = {};
   Choice choice;
   tilekiln_stream* stream = nullptr;

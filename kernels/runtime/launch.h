@@ -10,14 +10,9 @@ namespace tilekiln {
 
 // Whether the host code of a call can be trusted with the engines of its device: on a backend with kernels of its own they are of
 // another type. A type of call, or of a call's problem, whose `launches_kernels` is true looks which it has before it reads one.
-template <class Type, class = void>
-constexpr bool looks_for_kernels = false;
-template <class Type>
-constexpr bool looks_for_kernels<Type, std::enable_if_t<Type::launches_kernels>> = true;
-
 template <class Call>
 [[nodiscard]] tilekiln_status check_engines(const Call& call, const char* name) {
-  if constexpr (looks_for_kernels<Call>) return TILEKILN_OK;
+  if constexpr (requires { requires Call::launches_kernels; }) return TILEKILN_OK;
   const Run& run = call;
   if (__builtin_expect(run.backend == &cpu_backend, 1) || run.backend->takes_units) return TILEKILN_OK;
   return fail(TILEKILN_INTERNAL, "the host code of %s launches no kernels, and %s has nothing else", name,

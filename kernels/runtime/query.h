@@ -7,8 +7,7 @@ namespace tilekiln {
 // A device as DLPack names it: its type, and which of that type. The host is {1, 0}, whatever id its arrays have.
 struct Device {
   int32_t type = 1, id = 0;
-  bool operator==(const Device& other) const { return type == other.type && id == other.id; }
-  bool operator!=(const Device& other) const { return !(*this == other); }
+  bool operator==(const Device&) const = default;
 };
 
 constexpr int max_integers = 6, max_sizes = 6;  // axes.py knows them too

@@ -85,10 +85,7 @@ tilekiln_status check_apart(std::vector<Part>& read, std::vector<Part>& written)
   std::sort(read.begin(), read.end(), sooner);
   std::sort(written.begin(), written.end(), sooner);
   std::vector<const Part*> open;
-  const auto close = [&](uint64_t at) {
-    const auto ended = [&](const Part* one) { return one->last <= at; };
-    open.erase(std::remove_if(open.begin(), open.end(), ended), open.end());
-  };
+  const auto close = [&](uint64_t at) { std::erase_if(open, [&](const Part* one) { return one->last <= at; }); };
   for (const Part& out : written) {
     close(out.first);
     for (const Part* other : open) {
