@@ -1,6 +1,6 @@
 import os
 from collections.abc import Sequence
-from typing import Any, Final, Unpack
+from typing import Any, Final, Self, Unpack
 
 from ._declared import Array, FmhaBwdArguments
 from ._functions import Functions
@@ -23,7 +23,7 @@ class Stream:
     def __exit__(self, *exception: object) -> None: ...
 
 class Library(Functions):
-    def __new__(cls, path: str | os.PathLike[str]) -> Library: ...
+    def __new__(cls, path: str | os.PathLike[str]) -> Self: ...
     @property
     def path(self) -> str: ...
     @property

@@ -11,7 +11,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from . import _binding, _outside, selection
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
@@ -33,12 +33,38 @@ class Instance(NamedTuple):
     algorithm: dict[str, Any]
 
 
+_files_loaded: dict[str, list[tuple[int, int]]] = {}
+"""By absolute path device and inode of each file that was loaded from there."""
+
+
+def _name_to_open(path: str | os.PathLike[str]) -> str:
+    """A spelling of `path` that no other file had when it was loaded.
+
+    dlopen takes a name that it knows for the file that had it first, and a library is never closed: what a build puts
+    in its place is loaded by another name, with one "./" more for each file that was there before.
+    """
+    name = os.fspath(path)
+    try:
+        status = os.stat(name)
+    except OSError:
+        return name  # the binding says what is wrong
+    files = _files_loaded.setdefault(os.path.abspath(name), [])
+    file = status.st_dev, status.st_ino
+    if file not in files:
+        files.append(file)
+    folder, base = os.path.split(name)
+    return os.path.join(folder, *["."] * files.index(file), base)
+
+
 class Library(_binding.Library):
     """One loaded library, libtilekiln_<receipt>.so. `tilekiln.load` makes these; a path does too.
 
     It has a function for each of its operators, such as `fmha_fwd`, and `_find` and `_why` of each, which take the same
-    arguments; see help(library.fmha_fwd).
+    arguments; see help(library.fmha_fwd). A file that a build has replaced since is another library.
     """
+
+    def __new__(cls, path: str | os.PathLike[str]) -> Self:
+        return super().__new__(cls, _name_to_open(path))
 
     if TYPE_CHECKING:
 

@@ -60,12 +60,18 @@ def test_load_by_name_number_and_path(here):
     assert tk.libraries() == [library]
 
 
-def test_a_rebuilt_library_is_loaded_anew(here):
-    library = tk.load("flash")
-    again = here / "libtilekiln_flash.so"
-    shutil.copy(again, here / "copy")
-    (here / "copy").replace(again)
-    assert tk.load("flash") is not library
+def test_a_rebuilt_library_is_loaded_anew(here, flash, load):
+    """What runs is what the new file holds, though the process keeps the old one."""
+    library, other = tk.load("flash"), load("norm_default")
+    path = here / "libtilekiln_flash.so"
+    for built in (other, flash, other):
+        shutil.copy(built.path, here / "copy")
+        (here / "copy").replace(path)
+        for now in (tk.load(path), tk.Library(path)):
+            assert now is not library
+            assert (now.receipt, now.instance_count) == (built.receipt, built.instance_count)
+        assert os.path.samefile(now.path, path)
+    assert (library.receipt, library.instance_count) == ("flash", INSTANCES)
 
 
 def test_tilekiln_path_takes_files_and_goes_first(here, monkeypatch):
