@@ -152,7 +152,7 @@ Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; chan
 
 from __future__ import annotations
 
-from .problem import Builder, Problem, at_least, one_of, refusal, said
+from .problem import Builder, Problem, at_least, one_of, refusal, value_of
 from .words import OFF
 
 TYPE_CHECKING = False
@@ -271,7 +271,7 @@ def _setter(name: str, setter: Setter) -> Iterator[str]:
         elif takes.flag:
             yield f"        v[{takes.flag!r}] = {takes.values[1]!r} if {argument} else {takes.values[0]!r}\n"
         elif takes.text:
-            yield f"        v[{takes.text!r}] = said({argument})\n"
+            yield f"        v[{takes.text!r}] = value_of({argument})\n"
         else:
             yield f"        v.update(of_{argument})\n"
     for then in setter.then:

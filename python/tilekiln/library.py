@@ -275,26 +275,26 @@ def load(name: str | int | os.PathLike[str]) -> Library:
         return _open(pathlib.Path(name))
     receipt = _by_number(int(name)) if str(name).isdecimal() else str(name)
     every = list(_every())
-    look = _look([found for found in every if found.receipt == receipt])
-    if look.library is not None:
-        for error in look.broken:
+    pick = _pick([found for found in every if found.receipt == receipt])
+    if pick.library is not None:
+        for error in pick.broken:
             warnings.warn(f"left out: {_sentence(error)}", RuntimeWarning, stacklevel=2)
-        return look.library
-    if look.broken:
-        raise look.broken[0]
-    _refuse_isa(look.unusable)
-    raise NoKernelError(_not_found(receipt, {found.receipt for found in every}, look.unusable))
+        return pick.library
+    if pick.broken:
+        raise pick.broken[0]
+    _refuse_isa(pick.unusable)
+    raise NoKernelError(_not_found(receipt, {found.receipt for found in every}, pick.unusable))
 
 
-class _Look(NamedTuple):
-    """Result of a look through the files of one receipt."""
+class _Pick(NamedTuple):
+    """The library among the files of one receipt, and why others are not."""
 
     library: Library | None
     broken: list[Exception]
     unusable: list[Library]
 
 
-def _look(candidates: list[Found]) -> _Look:
+def _pick(candidates: list[Found]) -> _Pick:
     broken: list[Exception] = []
     unusable: list[Library] = []
     of_devices: list[Library] = []  # for no CPU at all: what a call's device has they say then; others go first
@@ -314,8 +314,8 @@ def _look(candidates: list[Found]) -> _Look:
         if len({library.isa for library in usable}) > 1:
             usable.sort(key=_isa_order, reverse=True)  # stable: of equal ones the newest stays first
         if usable:
-            return _Look(usable[0], broken, unusable)
-    return _Look(of_devices[0] if of_devices else None, broken, unusable)
+            return _Pick(usable[0], broken, unusable)
+    return _Pick(of_devices[0] if of_devices else None, broken, unusable)
 
 
 def _isa_order(library: Library) -> int:
@@ -350,12 +350,12 @@ def survey() -> Survey:
         candidates.setdefault(found.receipt, []).append(found)
     result = Survey([], [], [])
     for files in candidates.values():
-        look = _look(files)
-        result.broken.extend(map(_sentence, look.broken))
-        if look.library is not None:
-            result.libraries.append(look.library)
+        pick = _pick(files)
+        result.broken.extend(map(_sentence, pick.broken))
+        if pick.library is not None:
+            result.libraries.append(pick.library)
         else:
-            result.unusable.extend(look.unusable)
+            result.unusable.extend(pick.unusable)
     return result
 
 

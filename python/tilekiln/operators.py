@@ -123,7 +123,7 @@ def at_hand_has(operator: str) -> bool:
 
 
 @functools.cache
-def _held(library: Library) -> list[int]:
+def _capacities(library: Library) -> list[int]:
     """For each instance the sum of its capacity axes, such as head dims, which take problems up to their value."""
     table, families = library.manifest["instances"], library.manifest["families"]
     family = table["columns"].index("family")
@@ -301,7 +301,7 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             continue
         except TypeError:  # the operator itself says so, by its own name
             return library
-        size = _held(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
+        size = _capacities(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
         if best is None or size < best[0]:
             best = size, library
     if best is not None:

@@ -223,7 +223,7 @@ def attention(
         return _padded(q, k, v, attention_mask, options), None
     if cu_seq_lens_q is not None and cu_seq_lens_k is not None:
         return _packed(q, k, v, cu_seq_lens_q, cu_seq_lens_k, options), None
-    starts = _starts(position_ids, q, k)
+    starts = _sequence_starts(position_ids, q, k)
     if starts is not None:
         return _packed(q, k, v, starts, starts, options), None
     return _forward(q, k, v, options), None
@@ -292,7 +292,7 @@ def _packed(q: Tensor, k: Tensor, v: Tensor, starts_q: Tensor, starts_k: Tensor,
     return out.reshape(*q.shape[:2], *out.shape[1:])
 
 
-def _starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
+def _sequence_starts(position_ids: Tensor | None, q: Tensor, k: Tensor) -> Tensor | None:
     """Starts of the sequences in the flattened batch, and its end; None when each row is one sequence."""
     if position_ids is None or position_ids.dim() != 2 or torch.compiler.is_compiling():
         return None

@@ -61,7 +61,7 @@ def test_load_by_name_number_and_path(here):
 
 
 def test_a_rebuilt_library_is_loaded_anew(here, flash, load):
-    """What runs is what the new file holds, though the process keeps the old one."""
+    """The new file runs, though the process keeps the old one."""
     library, other = tk.load("flash"), load("norm_default")
     path = here / "libtilekiln_flash.so"
     for built in (other, flash, other):

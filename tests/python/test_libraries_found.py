@@ -67,7 +67,7 @@ def test_the_best_isa_goes_first_in_one_directory_too(load, place):
     found = [
         tk.library.Found("flash", path / best.name, "test", "one") for path in (place / "generic", place / "native")
     ]
-    assert tk.library._look(found).library.path == str(best)
+    assert tk.library._pick(found).library.path == str(best)
 
 
 def test_a_file_of_this_directory_is_loaded_by_its_name(load, monkeypatch, tmp_path):

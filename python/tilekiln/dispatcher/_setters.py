@@ -7,7 +7,7 @@ Made by `python -m codegen operators --write` from kernels/dispatcher.yaml; chan
 
 from __future__ import annotations
 
-from .problem import Builder, Problem, at_least, one_of, refusal, said
+from .problem import Builder, Problem, at_least, one_of, refusal, value_of
 from .words import OFF
 
 TYPE_CHECKING = False
@@ -57,13 +57,13 @@ class ProblemBuilder(Builder):
     def gfx_arch(self, target: str) -> Self:
         """A target of the tree, such as cpu-avx512 or gfx942; unless given, any."""
         v = self._values
-        v['target'] = said(target)
+        v['target'] = value_of(target)
         return self
 
     def data_type(self, dtype: str) -> Self:
         """fp32, fp16, bf16, fp8bf16, fp8fp32, ..."""
         v = self._values
-        v['dtype'] = said(dtype)
+        v['dtype'] = value_of(dtype)
         return self
 
     def dims(self, hdim_q: int, hdim_v: int, batch: int, seqlen_q: int, seqlen_k: int) -> Self:
@@ -340,7 +340,7 @@ class GemmSetters(Builder):
     def activation(self, name: str) -> Self:
         """relu, gelu, ...; none."""
         v = self._values
-        v['activation'] = said(name)
+        v['activation'] = value_of(name)
         return self
 
     def bias(self, wanted: bool = True) -> Self:

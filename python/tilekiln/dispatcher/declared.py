@@ -22,7 +22,7 @@ from ._fields import (
     SIGNATURES,
 )
 from .problem import one_of
-from .words import OFF, refusal, said
+from .words import OFF, refusal, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def wrong(refused: ArgumentError) -> ArgumentError:
 
 def or_any(value: Any) -> Value:
     """A value, "any" for what means that."""
-    return ANY if value in (-1, "*") else said(value)
+    return ANY if value in (-1, "*") else value_of(value)
 
 
 class Signature:
@@ -194,7 +194,7 @@ class Algorithm:
 
     def set(self, axis: str, value: Any) -> Self:
         """Any axis of an algorithm by its name: tile_q, schedule, tile_m0, ..."""
-        self.values[axis] = said(value)
+        self.values[axis] = value_of(value)
         return self
 
     def tile(self, m0: int, n0: int, k0: int = 0, n1: int = 0, k1: int = 0, k0max: int = 0) -> Self:

@@ -9,7 +9,7 @@ from .choice import Measured
 from .index import NOTHING
 from .instance import Call
 from .libraries import Stages, always_of, instances_of, operators_of, problem_of
-from .match import answers, asked, meant
+from .match import answers, features_asked, steering
 from .registry import Registry
 from .timing import Times, Timing, measure
 from .words import OFF, text
@@ -156,7 +156,7 @@ class Dispatcher:
                 return self._refused(index, self._of_family(problem, family), stages)
             known.update(entry.instance.key.signature)
             made.append(Stage(family, entry.id, entry.instance))
-        unknown = sorted(set(asked(meant(main_problem._values))) - known)
+        unknown = sorted(set(features_asked(steering(main_problem._values))) - known)
         if unknown:
             field = unknown[0]
             reason = f"no stage of {problem.operator} knows {field}={text(main_problem[field])}"
@@ -322,5 +322,5 @@ class Dispatcher:
 def _without(problem: Problem, forgiven: frozenset[str]) -> Problem:
     """The problem without the features that a stage need not know."""
     values = problem._values
-    gone = forgiven.intersection(asked(meant(values)))
+    gone = forgiven.intersection(features_asked(steering(values)))
     return type(problem).of({field: value for field, value in values.items() if field not in gone}) if gone else problem

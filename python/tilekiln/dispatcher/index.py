@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import namedtuple
 from operator import itemgetter
 
-from .match import asked, asks_of_sizes, meant, unfit
+from .match import asks_of_sizes, features_asked, steering, why_unfit
 from .problem import UNASKED
 
 TYPE_CHECKING = False
@@ -84,17 +84,17 @@ class _Group:
     def best(self, problem: Problem, values: Mapping[str, Value]) -> Scored | None:
         """The first of those that answer, with its score; None where none does."""
         if not self._plain:
-            return self._look(problem, values)
+            return self._search(problem, values)
         sizes = tuple(map(values.get, self._sizes))
         try:
             return self._best[sizes]
         except KeyError:
             if len(self._best) >= _MOST_KEPT:
                 self._best.clear()
-            found = self._best[sizes] = self._look(problem, values)
+            found = self._best[sizes] = self._search(problem, values)
             return found
 
-    def _look(self, problem: Problem, values: Mapping[str, Value]) -> Scored | None:
+    def _search(self, problem: Problem, values: Mapping[str, Value]) -> Scored | None:
         found: Scored | None = None
         for part in self.parts:
             choice = part.choice
@@ -154,7 +154,7 @@ class Index:
         gathered: dict[tuple[str, tuple[str, ...], tuple[str, ...]], dict[tuple[Value, ...], list[_Placed]]] = {}
         for place, entry in enumerate(self.entries):
             key, choice = entry.instance.key, entry.instance.choice
-            meaning, signature, holds = meant(key.signature), key.signature, choice.holds
+            meaning, signature, holds = steering(key.signature), key.signature, choice.holds
             equal = tuple(name for name, value in signature.items() if value is not None and name not in holds)
             held = tuple(name for name in holds if signature.get(name) is not None)
             capacity = tuple([value if isinstance(value := signature[name], int) else 0 for name in held])
@@ -216,7 +216,7 @@ class Index:
         at = said[0](values), forgiven
         buckets = said[1].get(at)
         if buckets is None:
-            buckets = self._look(values, forgiven)
+            buckets = self._buckets(values, forgiven)
             if len(said[1]) >= _MOST_KEPT:
                 said[1].clear()
             said[1][at] = buckets
@@ -241,10 +241,10 @@ class Index:
         fields = [name for name in names if name in equal or name == "family" or name not in UNASKED | held]
         return itemgetter(*fields)
 
-    def _look(self, values: Mapping[str, Value], forgiven: frozenset[str]) -> Places:
+    def _buckets(self, values: Mapping[str, Value], forgiven: frozenset[str]) -> Places:
         """The buckets of kernels that answer these values, sizes apart."""
-        meaning, found = meant(values), []
-        features = set(asked(meaning)) - forgiven
+        meaning, found = steering(values), []
+        features = set(features_asked(meaning)) - forgiven
         for shape in self._families.get(str(values["family"]), ()):
             if shape.known.issuperset(features):
                 bucket = shape.buckets.get(tuple(map(meaning.get, shape.equal)))
@@ -259,7 +259,7 @@ _Placed = tuple[tuple[int, ...], int, Entry]
 def _answers(entry: Entry, problem: Problem) -> bool:
     """Of a kernel whose signature answers."""
     instance = entry.instance
-    return instance.supports(problem) if not instance.answers_by_key else not unfit(instance.key.algorithm, problem)
+    return instance.supports(problem) if not instance.answers_by_key else not why_unfit(instance.key.algorithm, problem)
 
 
 def _parts(entries: list[tuple[int, Entry]]) -> list[_Part]:

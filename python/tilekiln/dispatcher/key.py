@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .words import said, text
+from .words import text, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class Key:
         receipt: str = "",
     ) -> None:
         self.family, self.target, self.receipt = family, target, receipt
-        self.signature: dict[str, Value] = {name: said(value) for name, value in (signature or {}).items()}
-        self.algorithm: dict[str, Value] = {name: said(value) for name, value in (algorithm or {}).items()}
+        self.signature: dict[str, Value] = {name: value_of(value) for name, value in (signature or {}).items()}
+        self.algorithm: dict[str, Value] = {name: value_of(value) for name, value in (algorithm or {}).items()}
         self._id: str | None = None
 
     @classmethod
@@ -70,15 +70,15 @@ class Key:
             begin += f"-{q}"
         if v is not None:
             begin += f"-{v}" if q is None else f"x{v}"
-        return f"{begin}-{_digits(self.said())}"
+        return f"{begin}-{_digits(self.identity())}"
 
-    def said(self) -> str:
+    def identity(self) -> str:
         """Every field, each with 0x1f after it: family, signature and algorithm by name, target, receipt."""
         parts = [self.family, *_sorted(self.signature), "", *_sorted(self.algorithm), "", self.target, self.receipt, ""]
         return "\x1f".join(parts)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Key) and self.said() == other.said()
+        return isinstance(other, Key) and self.identity() == other.identity()
 
     def __hash__(self) -> int:
         return hash(self.id)

@@ -8,7 +8,7 @@ from .choice import Choice
 from .instance import Call, Instance
 from .key import Key
 from .problem import Problem
-from .words import no_such, said, text
+from .words import no_such, text, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def operators_of(library: Library) -> dict[str, Stages]:
 def always_of(library: Library) -> dict[str, dict[str, Value]]:
     """By family, what its kernels have whether or not a call asks for it: a split always writes its LSE."""
     families = library.manifest["families"]
-    return {name: {axis: said(value) for axis, value in of["always"].items()} for name, of in families.items()}
+    return {name: {axis: value_of(value) for axis, value in of["always"].items()} for name, of in families.items()}
 
 
 def instances_of(library: Library, usable_only: bool = False) -> list[LibraryInstance]:
@@ -89,8 +89,8 @@ def instances_of(library: Library, usable_only: bool = False) -> list[LibraryIns
         if usable_only and not usable(number):
             continue
         family = families[row[1]]
-        choice, algorithm = family.ways[tuple([text(said(row[at])) for at in family.algorithm])]
-        signature = {axis: said(row[at]) for axis, at in family.signature}
+        choice, algorithm = family.ways[tuple([text(value_of(row[at])) for at in family.algorithm])]
+        signature = {axis: value_of(row[at]) for axis, at in family.signature}
         key = Key.of(row[1], signature, algorithm, row[target_at], receipt)
         made.append(LibraryInstance(library, number, row[0], key, choice))
     return made
@@ -104,12 +104,12 @@ class _Family:
         self.algorithm = [columns[axis] for axis in family["algorithm"]]
         self.ways: dict[tuple[str, ...], tuple[Choice, dict[str, Value]]] = {}
         for entry in family["algorithms"]:
-            at = tuple([text(said(entry.get(axis))) for axis in family["algorithm"]])
+            at = tuple([text(value_of(entry.get(axis))) for axis in family["algorithm"]])
             self.ways.setdefault(at, _way(family, entry, orders[entry["target"]]))
 
 
 def _way(family: Mapping[str, Any], entry: Mapping[str, Any], order: int) -> tuple[Choice, dict[str, Value]]:
-    algorithm: dict[str, Value] = {"pipeline": said(entry["pipeline"])}
+    algorithm: dict[str, Value] = {"pipeline": value_of(entry["pipeline"])}
     for axis in family["algorithm"]:
         if axis in ("target", "pipeline") or axis not in entry:
             continue
@@ -118,7 +118,7 @@ def _way(family: Mapping[str, Any], entry: Mapping[str, Any], order: int) -> tup
                 name: int(part) for name, part in zip(family["numbers"][axis], entry[axis].split("x"), strict=True)
             }
         else:
-            algorithm[axis] = said(entry[axis])
+            algorithm[axis] = value_of(entry[axis])
     fit = [(size, of, int(algorithm[of] or 0)) for size, of in family["fit"].items()]
     choice = Choice(family["holds"], fit, entry["needs"], entry["best"], entry["rank"], order)
     return choice, algorithm

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 _ASKING = frozenset({*(pad for pad, _, _, _ in PADS), *(limit for limit, _, _, _ in LIMITS)})
 
 
-def meant(values: Mapping[str, Value]) -> dict[str, Value]:
+def steering(values: Mapping[str, Value]) -> dict[str, Value]:
     """The values that steer the choice: fields that are off or have their usual value are left out."""
     usual = USUAL.get
     return {field: value for field, value in values.items() if value not in OFF and usual(field) != value}
 
 
-def asked(meaning: Mapping[str, Value]) -> list[str]:
+def features_asked(meaning: Mapping[str, Value]) -> list[str]:
     """The features that a problem asks for: a kernel that does not know one of them does not answer."""
     return [field for field, value in meaning.items() if value.__class__ is str and field not in UNASKED]
 
 
 def asks_of_sizes(algorithm: Mapping[str, Value]) -> bool:
-    """Whether `unfit` can say anything of an algorithm."""
+    """Whether `why_unfit` can say anything of an algorithm."""
     return not _ASKING.isdisjoint(algorithm)
 
 
@@ -45,7 +45,7 @@ def _number(algorithm: Mapping[str, Value], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def unfit(algorithm: Mapping[str, Value], problem: Problem) -> str:
+def why_unfit(algorithm: Mapping[str, Value], problem: Problem) -> str:
     """The reason why an algorithm cannot take the sizes of a problem; "" where it can."""
     for pad, size, by, varies in PADS:
         if algorithm.get(pad) is None or algorithm[pad] not in OFF:
@@ -87,9 +87,9 @@ def mismatch(key: Key, choice: Choice, problem: Problem) -> str:
     for field, have in key.signature.items():
         if not answers(field, have, problem[field], field in choice.holds):
             return f"its {field}, {have}, is too small" if field in choice.holds else f"it has {field}={text(have)}"
-    for field in sorted(asked(meant(problem._values))):
+    for field in sorted(features_asked(steering(problem._values))):
         if field not in key.signature:
             return f"it knows no {field}, and the problem has {text(problem[field])}"
     if not choice.needs.holds(problem._values):
         return f"it needs {choice.needs.text}"
-    return unfit(key.algorithm, problem)
+    return why_unfit(key.algorithm, problem)

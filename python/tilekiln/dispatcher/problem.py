@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ._fields import DETAILS, SIZES, USUAL, VARIABLE_SEQLEN_K
-from .words import OFF, listed, refusal, said, text
+from .words import OFF, listed, refusal, text, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Problem:
     def __init__(self, operator: str, **fields: Any) -> None:
         self._values = {"operator": operator, "family": operator}
         for name, value in fields.items():
-            self._values[name] = said(value)
+            self._values[name] = value_of(value)
 
     @classmethod
     def of(cls, values: dict[str, Value]) -> Problem:
@@ -43,7 +43,7 @@ class Problem:
 
     def set(self, field: str, value: Any) -> Self:
         """Any field, an axis of a family among them."""
-        self._values[field] = said(value)
+        self._values[field] = value_of(value)
         return self
 
     def copy(self) -> Problem:
@@ -139,7 +139,7 @@ class Builder:
 
     def set(self, field: str, value: Any) -> Self:
         """Any field by name: min_seqlen_q, rotary_dim, has_block_table, is_gappy, an axis of a family."""
-        self._values[field] = said(value)
+        self._values[field] = value_of(value)
         return self
 
 
@@ -167,4 +167,4 @@ def one_of(name: str, word: object, words: Iterable[str]) -> ArgumentError:
     return refusal(name, word, listed(every) + (f"; did you mean {near[0]}?" if near else ""))
 
 
-__all__ = ["Builder", "Problem", "at_least", "one_of", "refusal", "said", "text"]
+__all__ = ["Builder", "Problem", "at_least", "one_of", "refusal", "text", "value_of"]

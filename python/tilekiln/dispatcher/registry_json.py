@@ -11,7 +11,7 @@ from .errors import ArgumentError, FileError
 from .index import PRIORITIES
 from .instance import FunctionInstance
 from .key import Key
-from .words import said, text
+from .words import text, value_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class _Reader:
             if isinstance(value, (dict, list, float)):
                 must = "must be a value: true, false, a whole number or a string"
                 self.fail((*path, name, field), f"was {_kind(value)}, {must}")
-        return {field: said(value) for field, value in values.items()}
+        return {field: value_of(value) for field, value in values.items()}
 
     def _choice(self, one: Any, path: Path, algorithm: Mapping[str, Value]) -> Choice:
         rank = self._member(one, path, "rank", int)

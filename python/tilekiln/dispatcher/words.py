@@ -18,7 +18,7 @@ OFF = frozenset({None, "no", "none"})
 """Names of an absent feature: equal where a problem meets a key."""
 
 
-def said(value: Any) -> Value:
+def value_of(value: Any) -> Value:
     """A value as the dispatcher holds it: True is yes, "64" is 64, "" is None. ArgumentError for other types."""
     if value.__class__ is str:
         if not value:

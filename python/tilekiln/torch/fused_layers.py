@@ -144,7 +144,7 @@ def fuse_attention(module: Any) -> str:
     problems: list[str] = []
     for doubled in (True, False):
         try:
-            fused = _tried(module, joined, names, doubled, x, random)
+            fused = _verified(module, joined, names, doubled, x, random)
         except Exception as error:  # whatever a forward of others does with these arguments
             problems.append(str(error).splitlines()[0])
             continue
@@ -154,7 +154,7 @@ def fuse_attention(module: Any) -> str:
     raise ValueError(f"computes something else than projections, rotary and attention: {problems[0]}")
 
 
-def _tried(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, random: Any) -> Attention:
+def _verified(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, random: Any) -> Attention:
     """The module's computation, tried against the module itself; an error where results differ."""
     for batch in (1, 2):
         angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random)

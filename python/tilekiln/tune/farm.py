@@ -37,7 +37,7 @@ def measured(
     with client:
         # pure=False: what was measured once is measured again by the next run. A worker takes one task at a time.
         jobs = client.map(
-            one, shapes, path=library.path, of=library_key(library), threads=threads, rounds=rounds,
+            tune_shape, shapes, path=library.path, of=library_key(library), threads=threads, rounds=rounds,
             pure=False, retries=3, resources=None,
         )  # fmt: skip
         tables = []
@@ -47,7 +47,7 @@ def measured(
     return merged(tables)
 
 
-def one(shape: Any, path: str, of: str, threads: tuple[int, ...], rounds: int) -> tuple[str, Winner, str]:
+def tune_shape(shape: Any, path: str, of: str, threads: tuple[int, ...], rounds: int) -> tuple[str, Winner, str]:
     """Work of one worker on one shape: the kind of its machine, the winner, and a line of text for people."""
     from ..library import load
     from .measure import tune
