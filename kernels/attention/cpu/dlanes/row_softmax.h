@@ -31,9 +31,9 @@ inline void RowState::softmax(i64 key, int keys, bool pairs, float* alpha) {
   if (plain_ && keys % kLanes == 0 && all_seen(key, keys)) {
     for (int r = 0; r < rows_; ++r) {
       float* const s = w_.s + r * kMostKeys;
-      const vf c = broadcast(score_[r].c), top = highest_score(s, keys, c);
+      const vf top = scale_row(s, keys, broadcast(score_[r].c));
       alpha[r] = any_above(top, broadcast(m_[r])) ? raise(r, top) : 1.f;
-      const vf sum = pairs ? probability_row<bf16>(s, keys, c, m_[r]) : probability_row<float>(s, keys, c, m_[r]);
+      const vf sum = pairs ? probability_row<bf16>(s, keys, m_[r]) : probability_row<float>(s, keys, m_[r]);
       store(l_[r], fma(load(l_[r]), broadcast(alpha[r]), sum));
     }
     return;

@@ -61,17 +61,23 @@ template <class T> struct RowBias {
   }
 };
 
-// The same where logits are c s and every key is seen, keys being a multiple of kLanes: s stays as it is.
-TILEKILN_INLINE vf highest_score(const float* s, int keys, vf c) {
+// s[0, keys): to logits c s, where every key is seen, keys being a multiple of kLanes; returns the highest of each lane. They are stored,
+// as m is taken from them: c s - m in one rounding would pass 0 by as much as the product was rounded, thousands at logits of 1e11.
+TILEKILN_INLINE vf scale_row(float* s, int keys, vf c) {
   vf top = mul(load(s), c);
-  for (int key = kLanes; key < keys; key += kLanes) top = max(top, mul(load(s + key), c));
+  store(s, top);
+  for (int key = kLanes; key < keys; key += kLanes) {
+    const vf t = mul(load(s + key), c);
+    store(s + key, t);
+    top = max(top, t);
+  }
   return top;
 }
-template <class T> TILEKILN_INLINE vf probability_row(float* s, int keys, vf c, float m) {
+template <class T> TILEKILN_INLINE vf probability_row(float* s, int keys, float m) {
   const vf top = broadcast(m);
   vf sum = zero();
   TILEKILN_UNROLL(2) for (int key = 0; key < keys; key += kLanes) {
-    const vf p = exp2<5>(sub(mul(load(s + key), c), top));
+    const vf p = exp2<5>(sub(load(s + key), top));
     sum = add(sum, p);
     narrow((T*)s + key, p);
   }
