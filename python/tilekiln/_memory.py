@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from typing import Any
@@ -18,14 +19,18 @@ def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 
     Those of 2 MB and more begin a huge page, which Linux is asked for. A core reads weights from memory 10 to 15 %
     faster so: its prefetchers stop at the end of a page, and where the kernel is set to "madvise", as most
-    distributions have it, pages are 4 KB for those that do not ask.
+    distributions have it, pages are 4 KB for those that do not ask. MemoryError where there is no room.
     """
     kind = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     memory: np.ndarray
     if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        pages.madvise(mmap.MADV_HUGEPAGE)
+        try:
+            pages = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except (OSError, OverflowError) as error:
+            raise MemoryError(f"no room for an array of {size} bytes") from error
+        with contextlib.suppress(OSError):  # a Linux that is built without huge pages refuses
+            pages.madvise(mmap.MADV_HUGEPAGE)
         memory, unit = np.frombuffer(pages, np.uint8), HUGE_PAGE
     else:
         memory, unit = np.zeros(size + LINE - 1, np.uint8), LINE

@@ -56,6 +56,17 @@ def test_experts(like: str) -> None:
         assert (packed.down[e] == tk.PackedWeight(down[e]).panels).all()
 
 
+def test_a_linux_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Advice that the kernel does not know is refused by EINVAL, as MADV_HUGEPAGE is there."""
+    monkeypatch.setattr("mmap.MADV_HUGEPAGE", 9999)
+    assert not aligned_zeros((HUGE_PAGE,), np.float32).any()
+
+
+def test_no_room() -> None:
+    with pytest.raises(MemoryError, match="no room for an array of 1125899906842624 bytes"):
+        aligned_zeros((1 << 48,), np.float32)
+
+
 def test_arrays_without_numbers() -> None:
     assert aligned_zeros((0, 5), np.float32).shape == (0, 5)
     assert not aligned_zeros((2, HUGE_PAGE), np.int8).any()
