@@ -327,6 +327,7 @@ void timing() {
   const Times times = measure(timing, run);
   CHECK(times.runs == 4 && runs == 6 && (sets == std::vector<int>{0, 1, 0, 1, 2, 0}));
   CHECK(times.min <= times.median && times.median <= times.max);
+  CHECK(times.min <= times.mean && times.mean <= times.max);
   CHECK_TEXT(thrown<std::invalid_argument>([&] { timing.set(-1, 1); }).c_str(), "cold: was -1, must be at least 0");
   CHECK_TEXT(thrown<std::invalid_argument>([&] { timing.set(0, 0); }).c_str(), "repeat: was 0, must be at least 1");
   Registry registry("timing");

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import pathlib
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -204,9 +205,12 @@ def test_rules_of_products(gemm: Any) -> None:
     for fields, sentence in (
         ({"pipeline": "compv9"}, "pipeline: was 'compv9', must be one of mem, compv3"),
         ({"scheduler": "interwave"}, "scheduler: was 'interwave', must be intrawave for compv3 with epilogue cshuffle"),
-        ({"dtype_b": "bf16"}, "dtype_b: was 'bf16', must be dtype_a"),
+        ({"dtype_b": "bf16"}, "dtype_b: was 'bf16', must be fp16, as dtype_a"),
         ({"dtype_c": "bf16"}, "dtype_c: was 'bf16', must be fp16 or fp32 for fp16"),
         ({"layout_b": "x"}, "layout_b: was 'x', must be r or c"),
+        ({"tile_m": "64"}, "tile_m: was '64', must be a whole number"),
+        ({"wave_m": 0}, "wave_m: was 0, must be a whole number from 1"),
+        ({"dtype_a": "fp7"}, "dtype_a: was 'fp7', must be one of fp32"),
         ({"tile_m": 100}, "tile_m: was 100, must be a multiple of 64"),
         ({"tile_n": 512}, "tile_n: was 512, must be at most 256, a block of the cache"),
         ({"tile_k": 256}, "tile_k: was 256, must be less: a's and b's blocks are 131072 bytes, and gfx942 holds 65536"),
@@ -244,6 +248,45 @@ def test_products(gemm: Any) -> None:
         gemm.setup_gemm_dispatcher([])
     lib.cleanup()
     assert lib.get_kernel_count() == 0
+
+
+def test_wrong_uses_of_products_name_the_argument(gemm: Any) -> None:
+    lib, dispatcher, registry = gemm.setup_gemm_dispatcher(gemm.KernelConfig())
+    a, b, c = np.ones((8, 16), np.float16), np.ones((16, 8), np.float16), np.zeros((8, 8), np.float16)
+    runner = gemm.GemmRunner(dispatcher)
+    uses: list[tuple[str, Callable[[], object]]] = [
+        ("M: was '8'", lambda: dispatcher.run(a, b, "8", 8, 16)),
+        ("M: was 8.0", lambda: dispatcher.run(a, b, 8.0, 8, 16)),
+        ("K: was -1", lambda: gemm.run_and_validate(lib, 8, 8, -1)),
+        ("A: was ()", lambda: dispatcher.run(None, b, 8, 8, 16)),
+        ("A: was 'an array of complex128'", lambda: dispatcher.run(a.astype(complex), b, 8, 8, 16)),
+        ("B: was 'an array of object'", lambda: dispatcher.run(a, np.array([[None] * 8] * 16), 8, 8, 16)),
+        ("Ds: was None", lambda: dispatcher.run_fused(a, b, None, 8, 8, 16)),
+        ("C: was (8,)", lambda: dispatcher.validate(a, b, c[0])),
+        ("C: was (3, 8)", lambda: gemm.run_gemm(lib, 8, 8, 16, a, b, c[:3])),
+        ("A: was (16,)", lambda: runner.run(a[0], b)),
+        ("As[0]: was (16,)", lambda: dispatcher.run_grouped([a[0]], [b])),
+        ("warmup: was -1", lambda: runner.benchmark(a, b, warmup=-1)),
+        ("repeat: was 0", lambda: runner.benchmark(a, b, repeat=0)),
+        ("rotating_count: was 0", lambda: runner.benchmark(a, b, rotating_count=0)),
+        ("lib: was None", lambda: gemm.run_gemm(None, 8, 8, 16)),
+        ("seed: was -1", lambda: gemm.run_gemm(lib, 8, 8, 16, seed=-1)),
+        ("config: was None", lambda: gemm.setup_gemm_dispatcher(None)),
+        ("config: was None", lambda: registry.register_kernel(None)),
+        ("configs: was KernelConfig", lambda: gemm.print_kernel_config_table(gemm.KernelConfig())),
+    ]
+    for sentence, use in uses:
+        with pytest.raises(tk.ArgumentError, match=re.escape(sentence)):
+            use()
+    read_only = np.broadcast_to(c, (8, 8))
+    for wrong in (c[:3], np.zeros((2, 8, 8), np.float16), None, read_only):
+        assert lib.run_gemm(a, b, wrong, 8, 8, 16) == (-1, -1.0)
+    assert not c.any()
+    grouped = gemm.setup_gemm_dispatcher(gemm.KernelConfig(grouped=True)).lib
+    assert grouped.run_grouped_gemm([a, a], [b, b], [c, c[:3]]) == (-1, -1.0)
+    assert grouped.run_grouped_gemm([a, a], [b, b], [c]) == (-1, -1.0)
+    assert not c.any()
+    assert gemm.Validator().check(c[:0], c[:0]) == (True, 0.0, 0.0)
 
 
 def test_tiles_are_blocks_of_the_cache(gemm: Any) -> None:

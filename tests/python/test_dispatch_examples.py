@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -89,6 +90,26 @@ def test_example(say: Callable[..., str], program: pathlib.Path) -> None:
     lines = iter(plain(said))
     for line in shown(program):
         assert line in lines, f"the page has {line!r}; it printed:\n{said}"
+
+
+def test_a_product_starts_in_a_checkout_alone(gemm_examples: str) -> None:
+    """By its path from anywhere, no PYTHONPATH; --help says what it does, and wrong options have a sentence."""
+    program = ROOT / "examples/gemm/python/01_basic_gemm.py"
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*options: str) -> tuple[int, str]:
+        command = [sys.executable, str(program), *options]
+        done = subprocess.run(
+            command, cwd="/", env=alone | {"TILEKILN_PATH": gemm_examples}, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    status, said = run("--num-kernels", "3")
+    assert (status, "3 kernels in registry default" in said, "PASS" in said) == (0, True, True), said
+    assert "Several configs" in run("--help")[1]
+    status, said = run("--num-kernels", "1000")
+    assert status == 2
+    assert "--num-kernels: was 1000, must be 1 to 54" in said
 
 
 @pytest.mark.parametrize(("folder", "least"), [("dispatcher", 38), ("gemm", 11)])

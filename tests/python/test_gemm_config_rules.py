@@ -44,7 +44,7 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"epilogue": "shuffle"}, {"epilogue": "default"}),
     "dtype_a: was 'fp64', must be one of fp32, fp16, bf16, int8": (
         {"dtype_a": "fp64", "dtype_b": "fp64", "dtype_c": "fp64"}, FP32),
-    "dtype_b: was 'bf16', must be dtype_a": ({"dtype_b": "bf16"}, BF16),
+    "dtype_b: was 'bf16', must be fp16, as dtype_a": ({"dtype_b": "bf16"}, BF16),
     "dtype_c: was 'fp16', must be int32 for int8": (INT8 | {"dtype_c": "fp16"}, INT8),
     "dtype_acc: was 'fp32', must be int32 for int8": (INT8 | {"dtype_acc": "fp32"}, INT8),
     "layout_c: was 'p', must be r or c": ({"layout_c": "p"}, {"layout_c": "c"}),
@@ -63,8 +63,8 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "tile_k: was 64, must be less: a's and b's blocks are 131072 bytes, and gfx942 holds 65536": (
         {"tile_m": 256, "tile_n": 256, "tile_k": 64, "double_buffer": True},
         {"tile_m": 256, "tile_n": 256, "tile_k": 64, "double_buffer": True, "gfx_arch": "gfx950"}),
-    "block_size: was 0, must be at least 1": ({"block_size": 0}, {"block_size": 1}),
-    "num_wave_groups: was 0, must be at least 1": ({"num_wave_groups": 0}, {"num_wave_groups": 2}),
+    "block_size: was 0, must be a whole number from 1": ({"block_size": 0}, {"block_size": 1}),
+    "num_wave_groups: was 0, must be a whole number from 1": ({"num_wave_groups": 0}, {"num_wave_groups": 2}),
     "scheduler: was 'interwave', must be intrawave for compv4 with epilogue default": (
         {"pipeline": "compv4", "epilogue": "default", "scheduler": "interwave"},
         {"pipeline": "mem", "epilogue": "default", "scheduler": "interwave"}),

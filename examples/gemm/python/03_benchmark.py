@@ -1,8 +1,9 @@
 """Times and GFLOP/s: 2 M N K over the median; the warm-up is not counted."""
 
+from checked_gemm import configs, matrices, options
 from ctypes_utils import GemmRunner, setup_gemm_dispatcher
-from gemm_example import configs, matrices
 
+options(__doc__)
 _, dispatcher, _ = setup_gemm_dispatcher(configs(1))
 for size in (64, 128, 256):
     times = GemmRunner(dispatcher).benchmark(*matrices(size, size, size), warmup=2, repeat=5)

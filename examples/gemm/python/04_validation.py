@@ -1,9 +1,10 @@
 """Checks against NumPy: random numbers, the identity, zeros, odd sizes; and a result that somebody spoiled."""
 
 import numpy as np
+from checked_gemm import check, configs, matrices, options, verdict
 from ctypes_utils import Validator, setup_gemm_dispatcher
-from gemm_example import check, configs, matrices, verdict
 
+options(__doc__)
 _, dispatcher, _ = setup_gemm_dispatcher(configs(1))
 a, b = matrices(64, 64, 64)
 result = check("random", dispatcher, a, b)

@@ -2,9 +2,10 @@
 
 import json
 
+from checked_gemm import configs, options, verdict
 from ctypes_utils import setup_gemm_dispatcher
-from gemm_example import configs, verdict
 
+options(__doc__)
 lib, _, registry = setup_gemm_dispatcher(configs(12), registry_name="exported")
 whole = json.loads(lib.export_registry_json())
 print(whole["metadata"]["registry_name"], whole["statistics"]["by_pipeline"])

@@ -2,9 +2,10 @@
 
 import dataclasses
 
+from checked_gemm import check, matrices, options, verdict
 from ctypes_utils import KernelConfig, setup_gemm_dispatcher
-from gemm_example import check, matrices, verdict
 
+options(__doc__)
 BASE = KernelConfig()
 POOLS = {
     "small": [(64, 64, 32, "compv3"), (64, 64, 64, "compv3"), (64, 128, 32, "compv3"), (128, 64, 32, "compv3")],
@@ -39,7 +40,7 @@ for label, strategy in strategies.items():
         verdict(
             "  its pool",
             result.kernel_name in {one.name for one in kernels[pool]},
-            registry.configs[result.kernel_name].tile,
+            f"{registry.configs[result.kernel_name].tile}, {1e3 * result.tflops:.1f} GFLOP/s",
         )
 dispatcher.dispatcher.set_heuristic(lambda problem: ["nobody"])
 check("nobody is named: the first fit", dispatcher, *matrices(96, 96, 64))

@@ -3,10 +3,11 @@
 import tempfile
 from pathlib import Path
 
+from checked_gemm import check, configs, matrices, options, verdict
 from ctypes_utils import load_configs, setup_gemm_dispatcher
-from gemm_example import check, configs, matrices, verdict
 from tilekiln.dispatcher import FileError
 
+options(__doc__)
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "kernels.json"
     _, _, registry = setup_gemm_dispatcher(configs(6))

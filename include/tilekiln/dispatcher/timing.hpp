@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <numeric>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace tilekiln::dispatcher {
@@ -30,6 +33,7 @@ struct Timing {
 struct Times {
   double min = 0, median = 0, max = 0;
   int runs = 0;
+  double mean = 0;
 };
 
 // Runs what is given: run(i) with i counting through the sets of buffers.
@@ -52,7 +56,8 @@ inline Times measure(const Timing& timing, const std::function<void(int)>& run) 
   std::sort(taken.begin(), taken.end());
   const size_t half = taken.size() / 2;
   const double median = taken.size() % 2 ? taken[half] : (taken[half - 1] + taken[half]) / 2;
-  return {taken.front(), median, taken.back(), static_cast<int>(taken.size())};
+  const double mean = std::accumulate(taken.begin(), taken.end(), 0.0) / static_cast<double>(taken.size());
+  return {taken.front(), median, taken.back(), static_cast<int>(taken.size()), mean};
 }
 
 }  // namespace tilekiln::dispatcher

@@ -172,11 +172,20 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
             errors.append(f"{name}: was {getattr(config, name)!r}, must be {must}")
             fixes.setdefault(name, fix)
 
+    whole = [field for field in dataclasses.fields(config) if field.type == "int"]
+    for field in whole:
+        least = 0 if field.name == "num_d" or field.name.startswith("tile_") else 1
+        number = getattr(config, field.name)
+        good = isinstance(number, int) and (number >= least or not least)
+        rule(good, field.name, f"a whole number{' from 1' if least else ''}", field.default)
+    if errors:
+        return ValidationResult(False, errors, [], fixes)
     for name, words in (("pipeline", PIPELINES), ("scheduler", SCHEDULERS), ("epilogue", EPILOGUES)):
         rule(getattr(config, name) in words, name, f"one of {', '.join(words)}", words[0])
     rule(config.dtype_a in SUPPORTED_DTYPES, "dtype_a", f"one of {', '.join(SUPPORTED_DTYPES)}", "fp16")
-    rule(config.dtype_b == config.dtype_a, "dtype_b", "dtype_a", config.dtype_a)
-    out = {"int8": ("int32",), "fp32": ("fp32",)}.get(config.dtype_a, (config.dtype_a, "fp32"))
+    a = config.dtype_a if config.dtype_a in SUPPORTED_DTYPES else "fp16"
+    rule(config.dtype_b == a, "dtype_b", f"{a}, as dtype_a", a)
+    out = {"int8": ("int32",), "fp32": ("fp32",)}.get(a, (a, "fp32"))
     rule(config.dtype_c in out, "dtype_c", f"{' or '.join(out)} for {config.dtype_a}", out[0])
     sums = "int32" if config.dtype_a == "int8" else "fp32"
     rule(config.dtype_acc == sums, "dtype_acc", f"{sums} for {config.dtype_a}", sums)
@@ -213,8 +222,6 @@ def validate_kernel_config(config: KernelConfig) -> ValidationResult:
     most = LDS_BYTES.get(config.gfx_arch, held)
     rule(held <= most, "tile_k", f"less: a's and b's blocks are {held} bytes, and {config.gfx_arch} holds {most}",
          max(config.wave_k * config.warp_tile_k, 1))  # fmt: skip
-    rule(config.block_size > 0, "block_size", "at least 1", 256)
-    rule(config.num_wave_groups > 0, "num_wave_groups", "at least 1", 1)
     shuffled = config.pipeline in ("compv3", "compv4") and config.epilogue in ("cshuffle", "default")
     rule(not (shuffled and config.scheduler == "interwave"), "scheduler",
          f"intrawave for {config.pipeline} with epilogue {config.epilogue}", "intrawave")  # fmt: skip
@@ -247,6 +254,8 @@ def print_kernel_config(config: KernelConfig) -> None:
 
 def print_kernel_config_table(configs: Sequence[KernelConfig]) -> None:
     """The configs as a table: tile, waves, warp tile, pipeline, scheduler. Columns are as wide as upstream's."""
+    if isinstance(configs, KernelConfig) or not all(isinstance(one, KernelConfig) for one in configs or [0]):
+        raise wrong("configs", configs, "a list of KernelConfig")
     rows = [("#", "Tile", "Wave", "Warp", "Pipe", "Scheduler")]
     for i, c in enumerate(configs, 1):
         wave, warp = f"{c.wave_m}x{c.wave_n}x{c.wave_k}", f"{c.warp_tile_m}x{c.warp_tile_n}x{c.warp_tile_k}"

@@ -15,7 +15,7 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,8 @@ class Registry:
 
     def register_kernel(self, config: KernelConfig) -> str:
         """Adds a config and gives its id. ArgumentError with every rule that it breaks."""
+        if not isinstance(config, KernelConfig):
+            raise wrong("config", config, "a KernelConfig")
         verdict = validate_kernel_config(config)
         if not verdict.is_valid:
             raise tk.ArgumentError("; ".join(verdict.errors))
@@ -143,9 +145,9 @@ class Dispatcher:
         self, m: int, n: int, k: int, operator: str = "gemm", shapes: Mapping[str, Any] | None = None, num_d: int = 0
     ) -> tuple[KernelConfig, dp.Instance] | None:
         """Of each signature the best, those of the first config first. shapes: of A and B, where they are known."""
-        for name, size in (("m", m), ("n", n), ("k", k)):
-            if size < 1:
-                raise wrong(name, size, "at least 1")
+        for name, size in (("M", m), ("N", n), ("K", k)):
+            if not isinstance(size, (int, np.integer)) or size < 1:
+                raise wrong(name, size, "a whole number, at least 1")
         asked = [one for one in self.registry.configs.values() if (one.operator, one.num_d) == (operator, num_d)]
         fitting = [one for one in asked if shapes is None or _operands(one, m, n, k) == shapes]
         if asked and not fitting:
@@ -173,6 +175,8 @@ class Dispatcher:
 
     def run_fused(self, A: Any, B: Any, Ds: Sequence[Any], M: int, N: int, K: int) -> GemmResult:  # noqa: N803
         """The same, combined with further matrices (M, N) by a config of so many (num_d, elementwise)."""
+        if not isinstance(Ds, Sequence):
+            raise wrong("Ds", Ds, "a list of matrices")
         for at, d in enumerate(Ds):
             if np.shape(d) != (M, N):
                 raise wrong(f"Ds[{at}]", np.shape(d), f"{(M, N)}")
@@ -202,8 +206,12 @@ class Dispatcher:
         """Each A (any rows, K) times its B (K, N), in one launch by a grouped config; output: a list."""
         if not As or len(As) != len(Bs):
             raise wrong("Bs", f"{len(Bs)} matrices", f"{max(len(As), 1)}, one for each of As")
-        rows, (k, n) = [len(a) for a in As], np.shape(Bs[0])
+        for name, many in (("As", As), ("Bs", Bs)):
+            for at, one in enumerate(many):
+                if np.ndim(one) != 2:
+                    raise wrong(f"{name}[{at}]", np.shape(one), "a matrix")
         grouped = [one for one in self.registry.configs.values() if one.grouped]
+        rows, (k, n) = [np.shape(a)[bool(grouped) and grouped[0].transpose_a] for a in As], np.shape(Bs[0])
         if grouped and grouped[0].transpose_b:
             k, n = n, k
         # Of the rows of all groups what divides them decides whether a tile does.
@@ -219,9 +227,9 @@ class Dispatcher:
             for at, (one, shape) in enumerate(zip(many, shapes, strict=True)):
                 if np.shape(one) != shape:
                     raise wrong(f"{name}[{at}]", np.shape(one), f"{shape}, as of one list")
-        a = np.concatenate([_operand(a, config.transpose_a, config.dtype_a, "r") for a in As])
+        a = np.concatenate([_operand("As", a, config.transpose_a, config.dtype_a, "r") for a in As])
         columns = config.multiplied_layout[1] == "c"
-        given = [_operand(b, config.transpose_b, config.dtype_b, "r") for b in Bs]
+        given = [_operand("Bs", b, config.transpose_b, config.dtype_b, "r") for b in Bs]
         b = np.stack([one.T for one in given]).swapaxes(1, 2) if columns else np.stack(given)
         starts = np.cumsum([0, *rows], dtype=np.int32)
         call = dp.Call("grouped_gemm", a, b, starts, activation=ACTIVATIONS[config.elementwise])
@@ -231,6 +239,8 @@ class Dispatcher:
 
     def validate(self, A: Any, B: Any, C: Any, Ds: Sequence[Any] = (), tolerance: float = 1e-3) -> bool:  # noqa: N803
         """Whether C is what the first config that takes the arrays computes, to a part of its largest number."""
+        if np.ndim(C) != 2:
+            raise wrong("C", np.shape(C), "a matrix (M, N)")
         m, n = np.shape(C)
         for config in self.registry.configs.values():
             if config.grouped or config.num_d != len(Ds):
@@ -254,9 +264,9 @@ class Dispatcher:
     def call(self, config: KernelConfig, A: Any, B: Any, M: int, N: int, Ds: Sequence[Any] = ()) -> dp.Call:  # noqa: N803
         """The call of a config, arrays as it wants them."""
         first, second, third = config.multiplied_layout
-        a = _operand(A, config.transpose_a, config.dtype_a, first)
-        b = _operand(B, config.transpose_b, config.dtype_b, second)
-        more = [_operand(d, False, config.dtype_c, third) for d in Ds]
+        a = _operand("A", A, config.transpose_a, config.dtype_a, first)
+        b = _operand("B", B, config.transpose_b, config.dtype_b, second)
+        more = [_operand("Ds", d, False, config.dtype_c, third) for d in Ds]
         out = np.empty((M, N), DTYPES[config.dtype_c], order="C" if third == "r" else "F")
         if more:
             second_d = {"d1": more[1]} if len(more) > 1 else {}
@@ -269,9 +279,11 @@ def _operands(config: KernelConfig, m: int, n: int, k: int) -> dict[str, tuple[i
     return {"A": (k, m) if config.transpose_a else (m, k), "B": (n, k) if config.transpose_b else (k, n)}
 
 
-def _operand(array: Any, transposed: bool, dtype: str, layout: str) -> Any:
+def _operand(name: str, array: Any, transposed: bool, dtype: str, layout: str) -> Any:
     """As it is multiplied, in the kernel's dtype and layout."""
     given = np.asarray(array).T if transposed else np.asarray(array)
+    if given.dtype.kind not in "biufV":  # V: bfloat16 and other dtypes of ml_dtypes
+        raise wrong(name, f"an array of {given.dtype}", "numbers that are not complex")
     return given.astype(DTYPES[dtype], order="C" if layout == "r" else "F", copy=False)
 
 
@@ -282,6 +294,19 @@ def _timed(kernel: dp.Instance, call: dp.Call, operations: int) -> GemmResult:
     return GemmResult(True, output, 1e3 * seconds, operations / seconds / 1e12, kernel.key.id)
 
 
+def _must_be_written(name: str, array: Any, shape: tuple[int, int]) -> None:
+    if not isinstance(array, np.ndarray) or array.shape != shape or not array.flags.writeable:
+        raise wrong(name, np.shape(array), f"a writable array of {shape}")
+
+
+def _sizes(A: Any, B: Any) -> tuple[int, int, int]:  # noqa: N803 upstream's names
+    """M, N and K of two matrices."""
+    for name, array in (("A", A), ("B", B)):
+        if np.ndim(array) != 2:
+            raise wrong(name, np.shape(array), "a matrix")
+    return np.shape(A)[0], np.shape(B)[1], np.shape(A)[1]
+
+
 class GemmRunner:
     """Runs and times products."""
 
@@ -290,16 +315,19 @@ class GemmRunner:
 
     def run(self, A: Any, B: Any) -> GemmResult:  # noqa: N803
         """One product."""
-        return self.dispatcher.run(A, B, A.shape[0], B.shape[1], A.shape[1])
+        return self.dispatcher.run(A, B, *_sizes(A, B))
 
     def benchmark(
         self, A: Any, B: Any, warmup: int = 5, repeat: int = 20, flush_cache: bool = False, rotating_count: int = 1  # noqa: N803
     ) -> dp.Times:  # fmt: skip
-        """min, median and max in ms. flush_cache writes 64 MB before each; rotating_count: sets of arrays in turn."""
-        m, n = A.shape[0], B.shape[1]
-        found = self.dispatcher._select(m, n, A.shape[1])
+        """min, mean, median, max in ms. flush_cache writes 64 MB before each; rotating_count: sets of arrays."""
+        m, n, k = _sizes(A, B)
+        for name, count, least in (("warmup", warmup, 0), ("repeat", repeat, 1), ("rotating_count", rotating_count, 1)):
+            if count < least:
+                raise wrong(name, count, f"at least {least}")
+        found = self.dispatcher._select(m, n, k, shapes={"A": np.shape(A), "B": np.shape(B)})
         if found is None:
-            raise tk.NoKernelError(f"no kernel takes {m} x {n} x {A.shape[1]}")
+            raise tk.NoKernelError(f"no kernel takes {m} x {n} x {k}")
         config, kernel = found
         calls = [self.dispatcher.call(config, np.array(A), np.array(B), m, n) for _ in range(rotating_count)]
         return kernel.time(calls, dp.Timing().set(warmup, repeat, (64 << 20) if flush_cache else 0))
@@ -326,13 +354,7 @@ class DispatcherLib:
 
     def run_gemm(self, A: Any, B: Any, C: Any, M: int, N: int, K: int) -> tuple[int, float]:  # noqa: N803
         """Writes C; (status, ms): 0, -1 for wrong arguments, -2 and -1 ms for no kernel."""
-        try:
-            result = self.dispatcher.run(A, B, M, N, K)
-        except tk.ArgumentError:
-            return _FAILED, -1.0
-        if result.success:
-            C[...] = result.output
-        return result.status, result.time_ms
+        return self.run_multi_d_gemm(A, B, (), C, M, N, K)
 
     def get_num_d_tensors(self) -> int:
         """Of the first kernel."""
@@ -343,6 +365,7 @@ class DispatcherLib:
     ) -> tuple[int, float]:  # fmt: skip
         """As run_gemm, combined with Ds."""
         try:
+            _must_be_written("C", C, (M, N))
             result = self.dispatcher.run_fused(A, B, Ds, M, N, K)
         except tk.ArgumentError:
             return _FAILED, -1.0
@@ -354,10 +377,15 @@ class DispatcherLib:
         """Writes each of Cs; codes as of run_gemm."""
         try:
             result = self.dispatcher.run_grouped(As, Bs)
+            made = result.output or ()
+            if result.success and len(Cs) != len(made):
+                raise wrong("Cs", f"{len(Cs)} arrays", f"{len(made)}, one for each of As")
+            for at, (c, one) in enumerate(zip(Cs, made, strict=False)):
+                _must_be_written(f"Cs[{at}]", c, one.shape)
         except tk.ArgumentError:
             return _FAILED, -1.0
-        for to, made in zip(Cs, result.output or (), strict=result.success):
-            to[...] = made
+        for c, one in zip(Cs, made, strict=False):
+            c[...] = one
         return result.status, result.time_ms
 
     def export_registry_json(self) -> str:
@@ -383,7 +411,8 @@ class Validator:
         if got.shape != want.shape:
             raise wrong("output", got.shape, f"{want.shape}, the shape of reference")
         difference = np.abs(got - want)
-        return bool(np.allclose(got, want, self.rtol, self.atol)), float(difference.max()), float(difference.mean())
+        mean = float(difference.mean()) if difference.size else 0.0
+        return bool(np.allclose(got, want, self.rtol, self.atol)), float(difference.max(initial=0)), mean
 
 
 @dataclasses.dataclass
@@ -431,7 +460,7 @@ def setup_gemm_dispatcher(
 
     Signatures that no library at hand has are built (auto_rebuild), else NoKernelError.
     """
-    given = [config] if isinstance(config, KernelConfig) else list(config)
+    given = [config] if isinstance(config, KernelConfig) else list(config) if isinstance(config, Iterable) else []
     if not given or not all(isinstance(one, KernelConfig) for one in given):
         raise wrong("config", config, "a KernelConfig or several")
     registry, corrections = Registry(registry_name), list[str]()
@@ -489,6 +518,12 @@ def run_and_validate(lib: DispatcherLib, M: int, N: int, K: int, seed: int = 42)
 def _run(
     lib: DispatcherLib, m: int, n: int, k: int, a: Any, b: Any, c: Any, seed: int
 ) -> tuple[GemmResult, KernelConfig, Any, Any]:
+    if not isinstance(lib, DispatcherLib):
+        raise wrong("lib", lib, "of setup_gemm_dispatcher")
+    if seed < 0:
+        raise wrong("seed", seed, "at least 0")
+    if c is not None:
+        _must_be_written("C", c, (m, n))
     found = lib.dispatcher._select(m, n, k)
     if found is None:
         raise tk.NoKernelError(f"no kernel takes {m} x {n} x {k}")

@@ -16,13 +16,8 @@ if TYPE_CHECKING:
 class Times(
     namedtuple(
         "Times",
-        "min median max runs",
-        defaults=(
-            0.0,
-            0.0,
-            0.0,
-            0,
-        ),
+        "min median max runs mean",
+        defaults=(0.0, 0.0, 0.0, 0, 0.0),
     )
 ):
     """Milliseconds of wall time; all 0 when nothing was timed."""
@@ -34,6 +29,7 @@ class Times(
         median: float = 0.0
         max: float = 0.0
         runs: int = 0
+        mean: float = 0.0
 
 
 class Timing:
@@ -77,4 +73,4 @@ def measure(timing: Timing, run: Callable[[int], object]) -> Times:
     taken.sort()
     half = len(taken) // 2
     median = taken[half] if len(taken) % 2 else (taken[half - 1] + taken[half]) / 2
-    return Times(taken[0], median, taken[-1], len(taken))
+    return Times(taken[0], median, taken[-1], len(taken), sum(taken) / len(taken))
