@@ -3,9 +3,9 @@
 Each sample of ours stands between samples of a burst of multiply-adds and of each peer, in one process, by CPU time,
 pinned; the medians are shown. int8 is measured against bf16's peak twice over: the machine has one rate for a register
 of either; fp8 against bf16's, fp16 against fp32's. `packed` is flatmm; ONNX Runtime and OpenVINO have b packed too.
---threads 2 shows what a second thread gains, by wall time; --epilogues what they cost beyond the product (c alone:
-reading c without using it). Wants the receipts gemm_default and gemm_fp8 built for this machine; peers other than
-PyTorch: tools/dev --with "torch jax peers".
+--threads 2 shows what a second thread gains, by the median wall time of a call; --epilogues what they cost beyond the
+product (c alone: reading c without using it). Wants the receipts gemm_default and gemm_fp8 built for this machine;
+peers other than PyTorch: tools/dev --with "torch jax peers".
 """
 
 from __future__ import annotations
@@ -132,17 +132,33 @@ def _paired(dtype: str, m: int, n: int, k: int, names: list[str], repeat: int, l
     )
 
 
+def _typical(call: Callable[[], Any], least: float) -> float:
+    """Median wall time of the calls of `least` seconds: a few of two threads lose a core to the system for a turn."""
+    taken, end = list[int](), time.perf_counter_ns() + int(1e9 * least)
+    while not taken or time.perf_counter_ns() < end:
+        start = time.perf_counter_ns()
+        call()
+        taken.append(time.perf_counter_ns() - start)
+    return statistics.median(taken)
+
+
+def _shape(size: str) -> tuple[int, int, int]:
+    """m, n and k of a square's side, or of MxNxK."""
+    numbers = [int(part) if part.isascii() and part.isdigit() else 0 for part in size.split("x")]
+    if len(numbers) not in (1, 3) or min(numbers) < 1:
+        raise ValueError(f"--sizes: was {size!r}, must be a side such as 256, or MxNxK such as 16x4096x4096")
+    m, n, k = numbers * 3 if len(numbers) == 1 else numbers
+    return m, n, k
+
+
 def _threaded(dtype: str, m: int, n: int, k: int, threads: int, repeat: int, least: float) -> str:
-    """Gain of threads, by wall time."""
+    """Gain of threads, by the median wall time of a call."""
     a, b = _operands(dtype, m, n, k)
     one, many = _ours(dtype, a, b), _ours(dtype, a, b, threads)
     texts = []
     for name in one:
         one[name](), many[name]()
-        gains = [
-            _seconds(one[name], least, time.perf_counter) / _seconds(many[name], least, time.perf_counter)
-            for _ in range(repeat)
-        ]
+        gains = [_typical(one[name], least) / _typical(many[name], least) for _ in range(repeat)]
         texts.append(f"{name} {statistics.median(gains):.2f}x of one thread")
     return ", ".join(texts)
 
@@ -181,12 +197,21 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--repeat", type=int, default=7, help="samples of each [%(default)s]")
     parser.add_argument("--least", type=float, default=0.03, help="seconds of a sample [%(default)s]")
     given = parser.parse_args(argv)
+    if given.repeat < 1 or given.least <= 0:
+        name, was, must = (
+            ("repeat", given.repeat, "at least 1") if given.repeat < 1 else ("least", given.least, "above 0")
+        )
+        parser.error(f"--{name}: was {was}, must be {must}")
     dtypes, names = given.dtypes.split(","), [name for name in given.peers.split(",") if name != "none"]
     for dtype in dtypes:
         if given.epilogues and dtype in ("int8", "fp8"):
             parser.error(f"--epilogues: --dtypes was {dtype!r}, must be of fp32, fp16, bf16")
         if dtype not in KINDS:
             parser.error(f"--dtypes: was {dtype!r}, must be of {', '.join(KINDS)}")
+    try:
+        shapes = {size: _shape(size) for size in given.sizes.split(",")}
+    except ValueError as error:
+        parser.error(str(error))
     for name in names:
         if name not in peers.PACKAGES:
             parser.error(f"--peers: was {name!r}, must be of {', '.join(peers.PACKAGES)}, or none")
@@ -200,9 +225,7 @@ def main(argv: list[str]) -> int:
         if not peak(KINDS[dtype][0], 0.01):
             print(f"{dtype}: this CPU has no {KINDS[dtype][0]} to measure a peak of")
             continue
-        for size in given.sizes.split(","):
-            numbers = [int(part) for part in size.split("x")]
-            shape = numbers * 3 if len(numbers) == 1 else numbers
+        for size, shape in shapes.items():
             if given.threads > 1:
                 text = _threaded(dtype, *shape, given.threads, given.repeat, given.least)
             elif given.epilogues:
