@@ -17,7 +17,9 @@ TILEKILN_INLINE vf erfc_of_positive(vf z) {
   y = fma(y, t, broadcast(1.421413741f));
   y = fma(y, t, broadcast(-0.284496736f));
   y = fma(y, t, broadcast(0.254829592f));
-  const vf e = exp2<5>(max(broadcast(-140.f), mul(mul(z, z), broadcast(-1.44269504088896f))));
+  // 0 from z = 9.04 on. Numbers that are almost 0 are subnormal, and took gelu of large sums twice the time.
+  const vf least = broadcast(-118.f);
+  const vf e = sub(exp2<5>(max(least, mul(mul(z, z), broadcast(-1.44269504088896f)))), exp2<5>(least));
   return mul(mul(y, t), e);
 }
 // x / 2 (1 + tanh y) = x sigmoid(2 y), y = sqrt(2 / pi) (x + 0.044715 x^3)
@@ -67,6 +69,10 @@ struct CalledFp8 { fp8 value; };
   return mul(add(within, broadcast(1.f)), mul(silu(steep), broadcast(p.per_slope)));
 }
 
+TILEKILN_INLINE vf add_bias(vf x, const matrix::Problem& p, At at) {
+  return add(x, p.bias_of_rows ? broadcast(p.bias[at.row]) : load_columns(p.bias, at));
+}
+
 // Functors of chains: apply<dtype of out>(x, problem, place). One is added as a line here, and as a word in a chain below.
 // clang-format off
 #define FUNCTOR(Name) struct Name { template <class T> static TILEKILN_INLINE vf apply(vf x, [[maybe_unused]] const matrix::Problem& p, [[maybe_unused]] At at)
@@ -75,7 +81,8 @@ FUNCTOR(Alpha) { return mul(x, broadcast(p.alpha)); } };
 FUNCTOR(RowScale) { return p.row_scale ? mul(x, broadcast(p.row_scale[at.row])) : x; } };
 FUNCTOR(ColumnScale) { return p.column_scale ? mul(x, load_columns(p.column_scale, at)) : x; } };
 FUNCTOR(AddC) { return p.c.data ? fma(load_extra<T>(p.c, at), broadcast(p.beta), x) : x; } };
-FUNCTOR(Bias) { return p.bias ? add(x, p.bias_of_rows ? broadcast(p.bias[at.row]) : load_columns(p.bias, at)) : x; } };
+FUNCTOR(Bias) { return p.bias && p.d[0].data ? add_bias(x, p, at) : x; } };
+FUNCTOR(BiasLast) { return p.bias && !p.d[0].data ? add_bias(x, p, at) : x; } };
 FUNCTOR(Quantise) { return mul(x, broadcast(p.out_factor)); } };
 template <int I> FUNCTOR(With) { if (I == 0 && p.swiglu) return clamped_swiglu(x, load_extra<T>(p.d[0], at), p); return !p.d[I].data ? x : p.multiply ? mul(x, load_extra<T>(p.d[I], at)) : add(x, load_extra<T>(p.d[I], at)); } };
 #define ACTIVATION(name, expression) FUNCTOR(Activation_##name) { return expression; } };
@@ -99,8 +106,8 @@ template <class... Functors> struct Chain {
   }
 };
 using BeforeActivation = Chain<FromSums, Alpha, RowScale, ColumnScale, AddC, Bias, With<0>, With<1>>;
-// In place. What comes before an activation is a function a dtype, an activation one for all: a chain for each of both would be 24
-// functions of 50 ms of compilation each, this is a trip through L1 more.
+// All before an activation is a function a dtype, in place; an activation, and a bias where it comes last, one for all: a chain
+// for each of both would be 24 functions of 50 ms of compilation each.
 template <class T, class Functor> void change(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
   for (int r = 0; r < rows; ++r, sums += kPanel) {
     for (int j = 0; j < cols; j += kLanes)
@@ -114,36 +121,92 @@ inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, in
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// Of all dtypes of out, in the order of Activation.
+// Whether all before an activation is c, of contiguous rows, and a bias, and out is as wide as c.
+inline bool adds_alone(const matrix::Problem& p) {
+  return p.dtype != matrix::Dtype::int8 && p.out_dtype <= matrix::OutDtype::bf16 && p.alpha == 1 && !p.d[0].data &&
+         !p.row_scale && !p.column_scale && (!p.c.data || p.c.column == 1);
+}
+template <class T> TILEKILN_INLINE void add_row(vf (&x)[kBlockVectors], const T* c, float beta) {
+  TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = fma(widen(c + j * kLanes), broadcast(beta), x[j]);
+}
+template <class T> TILEKILN_INLINE void store_row(T* to, const vf (&x)[kBlockVectors]) {
+  TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) narrow(to + j * kLanes, x[j]);
+}
+// c where it and a bias are all before, a bias and an activation, to out of any dtype; in place where it is quantised afterwards. Of a part of a panel all lanes are computed.
+template <class Functor> void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
+  const auto to = p.out_dtype;
+  const int size = to == matrix::OutDtype::fp32 ? 4 : 2;
+  const bool whole = cols == kPanel, added = p.bias && !p.d[0].data;
+  const float* down = added && p.bias_of_rows ? p.bias + m : nullptr;
+  const float* across = added && !p.bias_of_rows ? p.bias + n : nullptr;
+  alignas(64) float bias[kPanel], part[kPanel], part_of_c[kPanel] = {};
+  if (across && !whole) {
+    for (int j = 0; j < kPanel; ++j) bias[j] = j < cols ? across[j] : 0;
+    across = bias;
+  }
+  const i64 row = p.out_row * size;
+  char* out = (char*)p.out + m * row + n * size;
+  const i64 c_row = p.c.row * size;
+  const char* c = p.c.data && adds_alone(p) ? (const char*)p.c.data + m * c_row + n * size : nullptr;
+  for (int r = 0; r < rows; ++r, sums += kPanel, out += row) {
+    vf x[kBlockVectors];
+    TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = load(sums + j * kLanes);
+    if (c) {
+      const void* const added_row = whole ? c : __builtin_memcpy(part_of_c, c, cols * size);
+      if (to == matrix::OutDtype::fp32)
+        add_row(x, (const float*)added_row, p.beta);
+      else if (to == matrix::OutDtype::bf16)
+        add_row(x, (const bf16*)added_row, p.beta);
+      else
+        add_row(x, (const fp16*)added_row, p.beta);
+      c += c_row;
+    }
+    if (across) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = add(x[j], load_unaligned(across + j * kLanes));
+    } else if (down) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = add(x[j], broadcast(down[r]));
+    }
+    TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = Functor::template apply<float>(x[j], p, At{});
+    void* const line = whole ? out : (char*)part;
+    switch (to) {
+      case matrix::OutDtype::fp32: store_row((float*)line, x); break;
+      case matrix::OutDtype::bf16: store_row((bf16*)line, x); break;
+      case matrix::OutDtype::fp16: store_row((fp16*)line, x); break;
+      default: store_row(sums, x); continue;
+    }
+    if (!whole) __builtin_memcpy(out, line, cols * size);
+  }
+}
+// In the order of Activation.
 inline Epilogue activation_of(const matrix::Problem& p) {
-#define ACTIVATION(name, x) change<float, Activation_##name>,
+#define ACTIVATION(name, x) activate<Activation_##name>,
   static constexpr Epilogue activations[] = {
 #include "kernels/gemm/activations.inc"
   };
 #undef ACTIVATION
   return activations[(int)p.activation];
 }
-enum class Steps { none, row_scale, any };  // before an activation
+enum class Steps { none, adds, row_scale, any };  // before an activation
 template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, Steps steps) {
   const bool alone = steps == Steps::none;
-  if (p.activation != matrix::Activation::none)
-    return {alone ? nullptr : change<T, BeforeActivation>, activation_of(p), finish<T, Activation_none>, false,
-            sizeof(T)};
+  if (p.activation != matrix::Activation::none || steps == Steps::adds)
+    return {steps <= Steps::adds ? nullptr : change<T, BeforeActivation>, nullptr, activation_of(p), false, sizeof(T)};
   const Epilogue last = alone                       ? finish<T, Activation_none>
                         : steps == Steps::row_scale ? finish<T, RowScale>
-                                                    : finish<T, BeforeActivation>;
+                                                    : finish<T, Chain<BeforeActivation, BiasLast>>;
   return {nullptr, nullptr, last, alone, sizeof(T)};
 }
 // The steps to an out of int8 or fp8: quantisation comes last, in a pass of its own over L1.
 template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem& p) {
-  const bool changed = p.activation != matrix::Activation::none;
+  const bool changed = p.bias || p.activation != matrix::Activation::none;
   return {change<float, BeforeActivation>, changed ? activation_of(p) : nullptr, finish<Q, Quantise>, false, 1};
 }
 Finish finish_of(const matrix::Problem& p) {
   if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true, 4};
-  const bool numbers = p.dtype != matrix::Dtype::int8 && p.alpha == 1;
-  const bool few = numbers && !p.c.data && !p.d[0].data && !p.bias && !p.column_scale;
-  const Steps steps = !few ? Steps::any : p.row_scale ? Steps::row_scale : Steps::none;
+  const bool scaled_rows = p.dtype != matrix::Dtype::int8 && p.alpha == 1 && p.row_scale && !p.column_scale &&
+                           !p.c.data && !p.d[0].data && !p.bias;
+  const bool adds = p.c.data || p.bias;
+  const Steps steps = scaled_rows ? Steps::row_scale : !adds_alone(p) ? Steps::any : adds ? Steps::adds : Steps::none;
   switch (p.out_dtype) {
     case matrix::OutDtype::fp16: return finish_in<fp16>(p, steps);
     case matrix::OutDtype::int8: return finish_quantised<SaturatedInt8>(p);
