@@ -136,10 +136,9 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
     __syncthreads();  // the next piece's stages take the places of these
     const bool mine = tile.m + warp_row < p.m;
     if (stages < p.steps && !join(p, piece, sum, 0, 1, threadIdx.x, mine, said)) continue;
-    const bool inside = p.features & kAligned && tile.m + kRows <= p.m && tile.n + kColumns <= p.n;
     if (!mine) continue;
     in_turns<kOfRows>(sum, [&](float (&v)[kOfRows], int m) {
-      finish(p, v, inside, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);
+      finish(p, v, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);
     });
   }
 }

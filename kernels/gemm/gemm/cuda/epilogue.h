@@ -1,9 +1,7 @@
 // The epilogue of a tile's sums: scales, bias and matrices; the activation; rounding and stores.
 //
-// Two ways. `combine_inside` and `store_inside` are of tiles that lie inside out with everything aligned: passes over all sums at once,
-// whose loads and stores are in flight together. `combine` and `store`, of the rest, take 16 sums after each other and look at every
-// element's place: 2.5 us a tile where the others take 0.5 (H100). Activations but relu go by 32 sums, through one copy of their code:
-// sums that go back into their registers would spill (0.85 in place of 0.89 of cuBLAS's speed with silu at 4k).
+// `finish` takes 16 sums after each other and looks at every element's place: 2.5 us a tile where that of tiles inside out takes 0.5
+// (inside.h, H100).
 #pragma once
 
 #include "kernels/backends/cuda/ptx.h"
@@ -186,113 +184,9 @@ template <int kCount, int N, class Function> TILEKILN_DEVICE void in_turns(float
   }
 }
 
-// Column d of 8 of a lane's sums, d < N / 4: f(first, second) of both of its rows.
-template <int N, class Function> TILEKILN_DEVICE void each_column(float (&sum)[N], int d, Function&& f) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) f(h, sum[d * 4 + h * 2], sum[d * 4 + h * 2 + 1]);
-}
-
-// Has the bias of a tile's columns on its way to L1, 32 bytes a lane.
-TILEKILN_DEVICE void ask_for_bias(const Row& p, int column, int columns, int lane) {
-  const int mine = column + lane * 8;
-  if (p.bias != nullptr && !(p.features & kBiasOfRows) && lane * 8 < columns && mine < p.n)
-    asm volatile("prefetch.global.L1 [%0];" ::"l"(p.bias + mine));
-}
-
-// `row` and row + 8, and columns from `column` on, lie in out, whose rows and those of all that is read are aligned.
-template <int N> TILEKILN_DEVICE void combine_inside(const Row& p, float (&sum)[N], int batch, int row, int column,
-                                                     int lane) {
-  const int mine = column + (lane & 3) * 2;
-  if (p.alpha != 1 || p.row_scale != nullptr) {
-    float factor[2] = {p.alpha, p.alpha};
-    if (p.row_scale != nullptr) factor[0] *= p.row_scale[row], factor[1] *= p.row_scale[row + 8];
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] *= factor[i / 2 % 2];
-  }
-  if (p.column_scale != nullptr) {
-#pragma unroll
-    for (int d = 0; d < N / 4; ++d) {
-      const float2 scale = *reinterpret_cast<const float2*>(p.column_scale + mine + d * 8);
-      each_column(sum, d, [&](int, float& first, float& second) { first *= scale.x, second *= scale.y; });
-    }
-  }
-  if (p.bias != nullptr && p.features & kBiasOfRows) {
-    const float bias[2] = {p.bias[row], p.bias[row + 8]};
-#pragma unroll
-    for (int i = 0; i < N; ++i) sum[i] += bias[i / 2 % 2];
-  } else if (p.bias != nullptr) {
-#pragma unroll
-    for (int d = 0; d < N / 4; ++d) {
-      const float2 bias = *reinterpret_cast<const float2*>(p.bias + mine + d * 8);
-      each_column(sum, d, [&](int, float& first, float& second) { first += bias.x, second += bias.y; });
-    }
-  }
-#pragma unroll 1
-  for (int e = 0; e < 2; ++e) {
-    const Extra& extra = p.extra[e];
-    if (extra.data == nullptr) break;
-    const int64_t at = batch * extra.batch + row * extra.row + mine;
-    const auto join = [&](float& to, float x) { to = extra.multiply ? to * x : fmaf(extra.factor, x, to); };
-    if (p.features & kOutFp32) {
-      const float* const from = static_cast<const float*>(extra.data) + at;
-#pragma unroll
-      for (int d = 0; d < N / 4; ++d)
-        each_column(sum, d, [&](int h, float& first, float& second) {
-          const float2 x = *reinterpret_cast<const float2*>(from + h * 8 * extra.row + d * 8);
-          join(first, x.x), join(second, x.y);
-        });
-    } else {
-      const uint16_t* const from = static_cast<const uint16_t*>(extra.data) + at;
-#pragma unroll
-      for (int d = 0; d < N / 4; ++d)
-        each_column(sum, d, [&](int h, float& first, float& second) {
-          float2 x;
-          unpack(*reinterpret_cast<const uint32_t*>(from + h * 8 * extra.row + d * 8), x.x, x.y);
-          join(first, x.x), join(second, x.y);
-        });
-    }
-  }
-}
-
-template <int N> TILEKILN_DEVICE void store_inside(const Row& p, const float (&sum)[N], int batch, int row, int column,
-                                                   int lane) {
-  const int mine = column + (lane & 3) * 2;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int64_t start = batch * p.out_batch + (row + 8 * h) * p.out_row;
-    if (p.features & kOutFp32) {
-      float* const to = static_cast<float*>(p.out) + start + mine;
-#pragma unroll
-      for (int d = 0; d < N / 4; ++d)
-        *reinterpret_cast<float2*>(to + d * 8) = {sum[d * 4 + h * 2], sum[d * 4 + h * 2 + 1]};
-    } else {
-      uint16_t* const to = static_cast<uint16_t*>(p.out) + start + column + (lane & 3) * 8;
-      const auto word = [&](int d) { return pack(sum[d * 4 + h * 2], sum[d * 4 + h * 2 + 1]); };
-#pragma unroll
-      for (int d = 0; d < N / 4; d += 4)
-        *reinterpret_cast<uint4*>(to + d * 8) = quad_transpose(lane, word(d), word(d + 1), word(d + 2), word(d + 3));
-    }
-  }
-}
-
-template <int N>
-TILEKILN_DEVICE void finish_inside(const Row& p, float (&sum)[N], int batch, int row, int column, int lane) {
-  combine_inside(p, sum, batch, row, column, lane);
-  if (Activation(p.activation) == Activation::relu) each(sum, relu);
-  if (Activation(p.activation) <= Activation::relu) return store_inside(p, sum, batch, row, column, lane);
-  in_turns<32>(sum, [&](float (&v)[32], int at) {
-    activate(p, v);
-    store_inside(p, v, batch, row, column + 64 * at, lane);
-  });
-}
-
 // Of a tile at (row, column): rows `row` and row + 8 are the lane's.
 template <int N>
-TILEKILN_DEVICE void finish(const Row& p, float (&sum)[N], bool inside, int batch, int row, int column, int lane) {
-  // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
-  if constexpr (N > 32) {
-    if (inside) return finish_inside(p, sum, batch, row, column, lane);
-  }
+TILEKILN_DEVICE void finish(const Row& p, float (&sum)[N], int batch, int row, int column, int lane) {
   in_turns<16>(sum, [&](Sums& v, int at) {
     combine(p, v, batch, row, column + 32 * at, lane);
     activate(p, v);

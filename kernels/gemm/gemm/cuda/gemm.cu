@@ -10,7 +10,7 @@
 // warps gather, element by element, to where a copy would have put it.
 //
 // -D: LINES_A, LINES_B (1: contiguous along its lines), LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16.
-#include "kernels/gemm/gemm/cuda/epilogue.h"
+#include "kernels/gemm/gemm/cuda/inside.h"
 #include "kernels/gemm/gemm/cuda/share.h"
 #include "wgmma.h"
 
@@ -20,15 +20,17 @@ constexpr int kSteps = 64, kThreads = 384;
 constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 128 bytes
 
 template <int kForm> struct Shared {
-  static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages;
+  static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages,
+                       kBoxes = kForms[kForm].boxes;
   static constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
   uint8_t a[kStages][kABytes], b[kStages][kBBytes];
+  uint8_t boxes[8][kBoxes][kBoxBytes];  // of a warp each
   uint64_t full[kStages], empty[kStages];
   unsigned said[2];  // of a warpgroup each
 };
-constexpr int kSharedBytes = sizeof(Shared<1>);
+constexpr int kSharedBytes = sizeof(Shared<2>);
 static_assert(kSharedBytes <= 232448, "a block of Hopper has 227 KB of shared memory");
-static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<2>) <= kSharedBytes &&
+static_assert(sizeof(Shared<0>) <= kSharedBytes && sizeof(Shared<1>) <= kSharedBytes &&
                   sizeof(Shared<3>) <= kSharedBytes,
               "all are launched with as much");
 
@@ -153,8 +155,15 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const int row = tile.m + w * 64 + uniform(thread / 32) * 16;
     const bool mine = row < p.m;
     if (last - first < p.steps && !join(p, piece, sum, w, 2, thread, mine, s.said[w])) continue;
-    const bool inside = p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n;
-    if (mine) finish(p, sum, inside, tile.batch, row + lane / 4, tile.n, lane);
+    // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
+    if constexpr (kColumns > 64) {
+      if (p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n) {
+        const Boxes<Shared::kBoxes> boxes = {shared_address(s.boxes[w * 4 + uniform(thread / 32)]), lane};
+        finish_inside(p, boxes, sum, tile.batch, row, tile.n);
+        continue;
+      }
+    }
+    if (mine) finish(p, sum, tile.batch, row + lane / 4, tile.n, lane);
   }
 }
 

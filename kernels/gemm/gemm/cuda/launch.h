@@ -67,7 +67,7 @@ void fill_extra(const matrix::Extra& from, i64 batch_bytes, i64 size, float fact
 void fill_epilogue(const Batch& of, Row* row) {
   const Problem& p = of.first;
   const bool fp32 = p.out_dtype == OutDtype::fp32;
-  const i64 size = fp32 ? 4 : 2, wide = fp32 ? 2 : 8;  // elements of a store
+  const i64 size = fp32 ? 4 : 2, wide = 16 / size;  // elements of 16 bytes
   row->features |= kWideExtras | (fp32 ? kOutFp32 : 0) | (p.bias_of_rows ? kBiasOfRows : 0);
   row->out = p.out;
   row->out_row = p.out_row;

@@ -14,7 +14,7 @@ namespace tilekiln::cuda::gemm {
 // Bits of Row::features, uniform over a launch.
 enum Feature : int {
   kOutFp32 = 1,     // out, c, d0 and d1 are fp32; else of the dtype of a
-  kWideOut = 2,     // rows of out begin at 16 bytes: 8-byte or 16-byte stores
+  kWideOut = 2,     // rows of out begin at 16 bytes
   kWideExtras = 4,  // pairs of columns of every extra matrix lie at one address of their size
   kBiasOfRows = 8,
   kGatherA =
@@ -65,12 +65,16 @@ struct alignas(128) Row {
 // The kernels of a build for Hopper: tiles of kTileRows rows, two warpgroups with half of them each. All have stages of about as many bytes
 // together. Narrow tiles are of products of few rows: rows that out does not have are not read.
 constexpr int kTileRows = 128;
+constexpr int kBoxRows = 16;  // of out, that a warp stores together
 struct Form {
   const char* function;
   int columns, stages;
+  int boxes;  // through which a warp stores
 };
-constexpr Form kForms[] = {
-    {"gemm_hopper", 256, 4}, {"gemm_hopper_192", 192, 5}, {"gemm_hopper_128", 128, 6}, {"gemm_hopper_64", 64, 8}};
+constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2},
+                           {"gemm_hopper_192", 192, 5, 1},
+                           {"gemm_hopper_128", 128, 6, 2},
+                           {"gemm_hopper_64", 64, 8, 1}};
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
