@@ -13,6 +13,7 @@
 #include "tilekiln/tilekiln.h"
 
 static PyObject *ArgumentError, *NoKernelError;
+static PyObject* facade; /* tilekiln._frameworks */
 
 /* Sets ArgumentError "argument: ..." and returns -1. */
 static int refuse(const char* argument, const char* format, ...) {
@@ -178,8 +179,63 @@ static inline const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
   return exchange_api_slow(type);
 }
 
+/* ---- order on a CUDA device ----------------------------------------------------------------------------------------- */
+
+enum { LEGACY_STREAM = 1 }; /* CUDA's default stream, by the number that DLPack has for it */
+
+/* The stream of a call, for exporters: `__dlpack__` makes an array ready there. Asked for when the first of them is met. */
+typedef struct {
+  PyObject* like;   /* the array whose framework says it */
+  uintptr_t native; /* a CUstream; 0: not asked for yet */
+  int waits; /* an array is of a framework that works elsewhere and would not wait: the host does, for the call to end */
+} CallStream;
+
+/* The stream in which the framework of an array works now; 0: it does not tell. Returns -1 with an exception. */
+static int told_stream(PyObject* array, int32_t device_id, uintptr_t* stream) {
+  const DLPackExchangeAPI* api = exchange_api(Py_TYPE(array));
+  void* native = NULL;
+  *stream = 0;
+  if (api) {
+    if (!api->current_work_stream) return 0;
+    if (api->current_work_stream(DLPACK_CUDA, device_id, &native) < 0) return -1;
+  } else {
+    PyObject* said = PyObject_CallMethod(facade, "current_stream", "Oi", array, (int)device_id);
+    if (!said) return -1;
+    const int tells = said != Py_None;
+    native = tells ? PyLong_AsVoidPtr(said) : NULL;
+    Py_DECREF(said);
+    if (PyErr_Occurred()) return -1;
+    if (!tells) return 0;
+  }
+  *stream = native ? (uintptr_t)native : LEGACY_STREAM;
+  return 0;
+}
+
+/* The stream of a call whose arrays are on this device. */
+static int call_stream(CallStream* in, int32_t device_id) {
+  if (!in->native && in->like && told_stream(in->like, device_id, &in->native) < 0) return -1;
+  if (!in->native) in->native = LEGACY_STREAM;
+  return 0;
+}
+
+/* Adds stream= to the keywords of `__dlpack__` of an array on a CUDA device. */
+static int add_stream(PyObject* array, PyObject* keywords, CallStream* in) {
+  PyObject* where = PyObject_CallMethod(array, "__dlpack_device__", NULL);
+  int type = 0, id = 0;
+  if (!where || !PyTuple_Check(where) || !PyArg_ParseTuple(where, "ii", &type, &id)) PyErr_Clear(); /* it cannot tell */
+  Py_XDECREF(where);
+  if (type != DLPACK_CUDA) return 0;
+  uintptr_t own = 0;
+  if (told_stream(array, id, &own) < 0 || call_stream(in, id) < 0) return -1;
+  in->waits |= own != in->native;
+  PyObject* stream = own == in->native ? PyLong_FromLong(-1) /* as it is */ : PyLong_FromVoidPtr((void*)in->native);
+  const int bad = stream ? PyDict_SetItemString(keywords, "stream", stream) : -1;
+  Py_XDECREF(stream);
+  return bad;
+}
+
 /* The capsule of an exporter, held by the caller while the view is used. Its own destructor gives the memory back. */
-static PyObject* capsule_of(PyObject* array, const char* argument) {
+static PyObject* capsule_of(PyObject* array, const char* argument, CallStream* in) {
   PyObject* method = PyObject_GetAttrString(array, "__dlpack__");
   if (!method) {
     PyErr_Clear();
@@ -190,10 +246,13 @@ static PyObject* capsule_of(PyObject* array, const char* argument) {
   }
   PyObject* keywords = Py_BuildValue("{s:(ii)}", "max_version", 1, 0);
   PyObject* none = PyTuple_New(0);
-  PyObject* capsule = keywords && none ? PyObject_Call(method, none, keywords) : NULL;
-  if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* an exporter from before DLPack 1.0 */
-    PyErr_Clear();
-    capsule = PyObject_CallNoArgs(method);
+  PyObject* capsule = NULL;
+  if (keywords && none && add_stream(array, keywords, in) == 0) {
+    capsule = PyObject_Call(method, none, keywords);
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* an exporter from before DLPack 1.0 */
+      PyErr_Clear();
+      if (PyDict_DelItemString(keywords, "max_version") == 0) capsule = PyObject_Call(method, none, keywords);
+    }
   }
   Py_XDECREF(keywords);
   Py_XDECREF(none);
@@ -224,9 +283,9 @@ static int refuse_exported(const char* argument) {
   PyObject* lines = text ? PyUnicode_Splitlines(text, 0) : NULL; /* torch appends where in its C++ the error arose */
   PyErr_Clear();
   if (lines && PyList_Size(lines) > 0) {
-    refuse(argument, "could not be exported, must be a dense array on the CPU: %U", PyList_GetItem(lines, 0));
+    refuse(argument, "could not be exported, must be a dense array on one device: %U", PyList_GetItem(lines, 0));
   } else {
-    refuse(argument, "could not be exported, must be a dense array on the CPU");
+    refuse(argument, "could not be exported, must be a dense array on one device");
   }
   Py_XDECREF(lines);
   Py_XDECREF(text);
@@ -251,8 +310,17 @@ static inline int check_sign(PyObject* array, const tilekiln_tensor* view, const
   return negative;
 }
 
+/* JAX exports its arrays as if they could be written. */
+static int check_writable(PyObject* array, const char* argument) {
+  PyObject* why = PyObject_CallMethod(facade, "never_written", "O", array);
+  if (!why) return -1;
+  const int bad = why == Py_None ? 0 : refuse(argument, "%U", why);
+  Py_DECREF(why);
+  return bad;
+}
+
 /* Makes a view of any array. *held receives a reference that must live as long as the view, or null when the array itself does. */
-static inline int view_array(PyObject* array, tilekiln_tensor* view, int written, const char* argument,
+static inline int view_array(PyObject* array, tilekiln_tensor* view, int written, const char* argument, CallStream* in,
                              PyObject** held) {
   *held = NULL;
   if (PyArray_CheckExact(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
@@ -263,17 +331,19 @@ static inline int view_array(PyObject* array, tilekiln_tensor* view, int written
     return view_dlpack(&tensor, view, argument) < 0 ? -1 : check_sign(array, view, argument);
   }
   if (PyArray_Check(array)) return view_numpy((PyArrayObject*)array, view, written, argument);
-  *held = capsule_of(array, argument);
+  if (written && check_writable(array, argument) < 0) return -1;
+  *held = capsule_of(array, argument, in);
   if (*held) return view_capsule(*held, view, written, argument);
   return PyErr_ExceptionMatches(ArgumentError) ? -1 : refuse_exported(argument);
 }
 
 /* An exporter is Python code and may have changed another array: views of live objects are taken once more. */
 __attribute__((noinline)) static int view_again(int count, PyObject* const* given, const char* const* names,
-                                                unsigned written, unsigned exported, tilekiln_tensor* views) {
+                                                unsigned written, unsigned exported, tilekiln_tensor* views,
+                                                CallStream* in) {
   for (int i = 0; i < count; ++i) {
     PyObject* none;
-    if (given[i] && !(exported >> i & 1) && view_array(given[i], &views[i], written >> i & 1, names[i], &none) < 0)
+    if (given[i] && !(exported >> i & 1) && view_array(given[i], &views[i], written >> i & 1, names[i], in, &none) < 0)
       return -1;
   }
   return 0;
@@ -284,13 +354,13 @@ __attribute__((noinline)) static int view_again(int count, PyObject* const* give
 __attribute__((always_inline)) static inline int view_arrays(int count, PyObject* const* given,
                                                              const char* const* names, unsigned written,
                                                              tilekiln_tensor* views, const tilekiln_tensor** view_of,
-                                                             PyObject** held, int* held_count) {
+                                                             CallStream* in, PyObject** held, int* held_count) {
   unsigned exported = 0;
   int held_now = 0;
   for (int i = 0; i < count; ++i) {
     if (!given[i]) continue;
     PyObject* one;
-    const int bad = view_array(given[i], &views[i], written >> i & 1, names[i], &one);
+    const int bad = view_array(given[i], &views[i], written >> i & 1, names[i], in, &one);
     if (one) {
       held[held_now++] = one;
       *held_count = held_now;
@@ -299,143 +369,7 @@ __attribute__((always_inline)) static inline int view_arrays(int count, PyObject
     if (bad < 0) return -1;
     view_of[i] = &views[i];
   }
-  return exported ? view_again(count, given, names, written, exported, views) : 0;
-}
-
-/* ---- new arrays ---------------------------------------------------------------------------------------------------- */
-
-static void allocation_error(void* context, const char* kind, const char* message) {
-  (void)context;
-  PyErr_Format(PyExc_MemoryError, "%s: %s", kind, message);
-}
-
-static PyObject* new_numpy(tilekiln_tensor* view, PyArray_Descr* descr, int zero) {
-  _Static_assert(sizeof(npy_intp) == sizeof(int64_t), "a copy by vectors would wait for the lengths just stored");
-  const npy_intp* const shape = (const npy_intp*)view->shape;
-  Py_INCREF(descr); /* the call takes it over */
-  PyObject* array = zero ? PyArray_Zeros(view->ndim, shape, descr, 0) : PyArray_Empty(view->ndim, shape, descr, 0);
-  if (array) view->data = PyArray_DATA((PyArrayObject*)array);
-  return array;
-}
-
-static PyObject* new_exchanged(const DLPackExchangeAPI* api, tilekiln_tensor* view, int zero) {
-  DLTensor prototype = {NULL,
-                        {view->device_type, view->device_id},
-                        view->ndim,
-                        {(uint8_t)(view->dtype >> 8), (uint8_t)(view->dtype & 0xff), 1},
-                        view->shape,
-                        NULL,
-                        0};
-  DLManagedTensorVersioned* managed = NULL;
-  if (api->allocate(&prototype, &managed, NULL, allocation_error) < 0) {
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_MemoryError, "the framework could not allocate the result");
-    return NULL;
-  }
-  const DLTensor* made = &managed->dl_tensor;
-  view->data = made->data ? (char*)made->data + made->byte_offset : NULL;
-  int64_t bytes = (view->dtype & 0xff) / 8;
-  for (int i = 0; i < view->ndim; ++i) bytes *= view->shape[i];
-  const int host = view->device_type == TILEKILN_CPU;
-  if (zero && bytes && host) memset(view->data, 0, (size_t)bytes);
-  void* object = NULL;
-  if (api->managed_to_object(managed, &object) < 0) return NULL;
-  if (zero && bytes && !host) { /* by the framework, in its current stream */
-    PyObject* zeroed = PyObject_CallMethod(object, "zero_", NULL);
-    if (!zeroed) Py_CLEAR(object);
-    Py_XDECREF(zeroed);
-  }
-  return object;
-}
-
-/* NumPy's own type of a dtype that is none of ml_dtypes. */
-static inline int numpy_number(int32_t dtype) {
-  switch (dtype) {
-    case TILEKILN_FP16: return NPY_HALF;
-    case TILEKILN_INT8: return NPY_BYTE;
-    case TILEKILN_INT16: return NPY_INT16;
-    case TILEKILN_INT32: return NPY_INT;
-    case TILEKILN_INT64: return NPY_INT64;
-    case TILEKILN_UINT8: return NPY_UBYTE;
-    case TILEKILN_UINT16: return NPY_UINT16;
-    case TILEKILN_UINT32: return NPY_UINT32;
-    case TILEKILN_UINT64: return NPY_UINT64;
-    case TILEKILN_FP64: return NPY_DOUBLE;
-    case TILEKILN_BOOL: return NPY_BOOL;
-  }
-  return NPY_FLOAT;
-}
-
-/* A dense array of like's framework; view has dtype, ndim, shape and strides, and receives data. zero: filled with zeros. Frameworks
- * without the exchange API get a NumPy array here, which the facade hands over to them after the call. */
-static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero) {
-  const DLPackExchangeAPI* api = PyArray_CheckExact(like) ? NULL : exchange_api(Py_TYPE(like));
-  if (api) return new_exchanged(api, view, zero);
-  if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8 || view->dtype == TILEKILN_BF8) {
-    if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
-    PyArray_Descr* const of_8_bits = view->dtype == TILEKILN_FP8 ? ml_dtypes.fp8_descr : ml_dtypes.bf8_descr;
-    return new_numpy(view, view->dtype == TILEKILN_BF16 ? ml_dtypes.bf16_descr : of_8_bits, zero);
-  }
-  PyArray_Descr* descr = PyArray_DescrFromType(numpy_number(view->dtype));
-  PyObject* array = new_numpy(view, descr, zero);
-  Py_DECREF(descr);
-  return array;
-}
-
-/* ---- results: described before a call is checked, made after ----------------------------------------------------------- */
-
-typedef struct {
-  const char* name;
-  tilekiln_tensor* view;
-  PyObject** made; /* receives a strong reference */
-} Result;
-
-enum { MAX_RESULTS = 8 };
-typedef struct {
-  PyObject* like; /* the argument whose framework they are of */
-  int zero;       /* what a call leaves untouched reads as zero */
-  int count;
-  int64_t bytes; /* of all; -1: more than there can be */
-  Result result[MAX_RESULTS];
-} Results;
-
-/* A place where no array of a process lies, which is enough for all checks: the upper half of the address space is the system's. */
-static void* result_place(int number) { return (void*)((uintptr_t)(8 + number) << 60); }
-
-/* Adds a dense result on the device of `like`. view has dtype, ndim and shape. */
-static void add_result(Results* results, const char* name, const tilekiln_tensor* like, tilekiln_tensor* view,
-                       PyObject** made) {
-  view->device_type = like->device_type;
-  view->device_id = like->device_id;
-  view->data = result_place(results->count);
-  int64_t dense = 1, bytes = (view->dtype & 0xff) / 8;
-  for (int i = view->ndim - 1; i >= 0; --i) {
-    view->stride[i] = dense;
-    if (view->shape[i] < 0 || __builtin_mul_overflow(dense, view->shape[i], &dense)) dense = bytes = -1;
-  }
-  if (bytes >= 0 && __builtin_mul_overflow(dense, bytes, &bytes)) bytes = -1;
-  if (bytes < 0 || results->bytes < 0 || __builtin_add_overflow(results->bytes, bytes, &results->bytes))
-    results->bytes = -1;
-  results->result[results->count++] = (Result){name, view, made};
-}
-
-/* Arrays broadcast over a stride of 0 can ask for results of any size, so a call with large ones is checked first. */
-static int results_are_large(const Results* results) { return results->bytes < 0 || results->bytes > 1 << 28; }
-
-/* Makes the results. Returns -1 with MemoryError, which names the one there was no memory for. */
-static int make_results(const Results* results) {
-  for (int i = 0; i < results->count; ++i) {
-    const Result* result = &results->result[i];
-    if ((*result->made = new_array(results->like, result->view, results->zero))) continue;
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    PyErr_NormalizeException(&type, &value, &trace);
-    PyErr_Format(PyExc_MemoryError, "%s: could not be made: %S", result->name, value ? value : type);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
-    return -1;
-  }
-  return 0;
+  return exported ? view_again(count, given, names, written, exported, views, in) : 0;
 }
 
 #endif

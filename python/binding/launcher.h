@@ -120,8 +120,9 @@ static PyObject* launcher_prepare(Launcher* self, PyObject* arguments, PyObject*
   Library* library = self->library;
   for (int i = 0; i < COUNT; ++i)
     if (given[i] == Py_None) given[i] = NULL;
-  if (view_arrays(COUNT, given, (const char* const*)names, 1, tensor, field, held, &held_count) < 0) goto end;
   if (read_stream(stream_given == Py_None ? NULL : stream_given, &stream) < 0) goto end;
+  CallStream in = {NULL, stream_number(stream), 0};
+  if (view_arrays(COUNT, given, (const char* const*)names, 1, tensor, field, &in, held, &held_count) < 0) goto end;
   tilekiln_status status;
   if (stream) {
     tilekiln_stream* native = stream_native(stream, library);

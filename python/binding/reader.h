@@ -4,6 +4,7 @@
 #define TILEKILN_BINDING_READER_H
 
 #include "library.h"
+#include "results.h"
 #include "says.h"
 #include "scalars.h"
 #include "stream.h"
@@ -35,12 +36,13 @@ typedef struct {
   uint32_t unclear; /* bit r: result r is to be made, or its dtype is chosen although it is given */
   PyObject* given[MAX_ARGUMENTS];
   Stream* stream;
+  CallStream in;
   uint16_t stream_offset;
   int pointer_count, held_count, form, exchanged;
   float pointer[MAX_POINTERS];
   PyObject* made[MAX_RESULTS]; /* strong references */
   Results results;
-  PyObject* held[MAX_ARRAYS]; /* capsules: strong references */
+  PyObject* held[MAX_ARRAYS]; /* capsules, of arguments and results: strong references */
   tilekiln_tensor tensor[MAX_ARRAYS];
   char args[MAX_ARGS] __attribute__((aligned(16)));
 } OperatorCall;
@@ -186,7 +188,7 @@ static inline int read_asks(OperatorCall* call) {
 static inline int read_array(OperatorCall* call, int i, int written, PyObject** held) {
   const tilekiln_argument* argument = &call->operator_->table->arguments[i];
   *(const tilekiln_tensor**)field_of(call, argument) = &call->tensor[i];
-  return view_array(call->given[i], &call->tensor[i], written, argument->name, held);
+  return view_array(call->given[i], &call->tensor[i], written, argument->name, &call->in, held);
 }
 
 static inline int is_written(const OperatorCall* call, int i) {
@@ -199,6 +201,8 @@ static inline int read_arrays(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
   const uint64_t arrays = call->present & (((uint64_t)1 << table->array_count) - 1);
   uint64_t exported = 0;
+  call->in =
+      (CallStream){is_given(call, table->first) ? call->given[table->first] : NULL, stream_number(call->stream), 0};
   for (uint64_t left = arrays; left; left &= left - 1) {
     const int i = __builtin_ctzll(left);
     PyObject* held;
@@ -225,8 +229,6 @@ static inline int find_form(OperatorCall* call) {
   const tilekiln_operator* table = call->operator_->table;
   const tilekiln_tensor* first = &call->tensor[table->first];
   if (!is_given(call, table->first)) return 0;
-  /* On a device only the framework that an array is of makes another. */
-  if (first->device_type != TILEKILN_CPU && !exchange_api(Py_TYPE(call->given[table->first]))) return 0;
   const int32_t* dtype = table->dtypes;
   while (*dtype && *dtype != first->dtype) ++dtype;
   if (!*dtype) return 0;
@@ -440,7 +442,7 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
     status = self->table->find(call->args, instances);
     if (status != TILEKILN_OK) return library_error(library, status);
   }
-  if (make_results(&call->results) < 0) return NULL;
+  if (make_results(&call->results, &call->in, call->held, &call->held_count) < 0) return NULL;
   if (call->stream) {
     tilekiln_stream* native = stream_native(call->stream, library);
     if (!native || hold_arrays(call) < 0) return NULL;
@@ -449,13 +451,17 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
   tilekiln_stream* work = NULL;
   int bad = 0, first = self->table->first;
   if (!call->stream && self->stream_offset && is_given(call, first)) {
-    work = work_stream(library, call->given[first], &call->tensor[first], &bad);
+    work = work_stream(library, &call->in, &call->tensor[first], &bad);
     if (bad) return NULL;
     if (work) *(tilekiln_stream**)(call->args + self->stream_offset) = work;
   }
   PyThreadState* state = call->stream || work || !is_long(call) ? NULL : PyEval_SaveThread();
   status = with ? with(library, context, call->args) : self->table->run(call->args);
   if (state) PyEval_RestoreThread(state);
+  if (work && call->in.waits && status == TILEKILN_OK) {
+    Py_BEGIN_ALLOW_THREADS status = library->stream_synchronize(work);
+    Py_END_ALLOW_THREADS
+  }
   if (work) library->stream_destroy(work);
   return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
 }

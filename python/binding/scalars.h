@@ -6,8 +6,6 @@
 #include "stream.h"
 #include "values.h"
 
-static PyObject* facade; /* tilekiln._frameworks */
-
 static int read_instance(Library* self, PyObject* value, int64_t* result) {
   if (!value) return 0;
   if (!PyUnicode_Check(value)) {
@@ -33,9 +31,10 @@ static int read_stream(PyObject* value, Stream** stream) {
   return 0;
 }
 
-/* A framework without the exchange API receives the NumPy array that was made for it. */
+/* A framework without the exchange API receives the NumPy array that was made for it; what it made itself is its own. */
 static PyObject* adopt(PyObject* like, PyObject* made) {
-  if (PyArray_CheckExact(like) || exchange_api(Py_TYPE(like)) || PyArray_Check(like)) return Py_NewRef(made);
+  if (PyArray_CheckExact(like) || exchange_api(Py_TYPE(like)) || PyArray_Check(like) || !PyArray_CheckExact(made))
+    return Py_NewRef(made);
   return PyObject_CallMethod(facade, "adopt", "OO", like, made);
 }
 

@@ -195,6 +195,12 @@ static tilekiln_stream* stream_native(Stream* self, Library* library) {
   return native;
 }
 
+/* The stream of the device that it wraps; 0: a queue of the host. */
+static uintptr_t stream_number(const Stream* self) {
+  if (!self || !self->work->wrapped) return 0;
+  return self->work->native ? (uintptr_t)self->work->native : LEGACY_STREAM;
+}
+
 static PyObject* stream_synchronize(Stream* self, PyObject* unused) {
   (void)unused;
   if (work_drain(self->work, 0) < 0) return NULL;

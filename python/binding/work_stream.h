@@ -5,18 +5,17 @@
 #include "arrays.h"
 #include "library.h"
 
-/* Wrapped, to be destroyed after the call: that of the framework of `like`, whose view is `first`; of a framework that does not tell, the
- * default one, for which `__dlpack__` makes arrays ready. Null for arrays of the host; *bad is set with an exception. */
-static tilekiln_stream* work_stream(Library* library, PyObject* like, const tilekiln_tensor* first, int* bad) {
+/* Wrapped, to be destroyed after the call: that of the framework of the array whose view is `first`; of a framework that does not tell,
+ * the default one. Null for arrays of the host; *bad is set with an exception. */
+static tilekiln_stream* work_stream(Library* library, CallStream* in, const tilekiln_tensor* first, int* bad) {
   if (first->device_type != DLPACK_CUDA) return NULL;
-  const DLPackExchangeAPI* api = exchange_api(Py_TYPE(like));
-  void* native = NULL;
-  if (api && api->current_work_stream && api->current_work_stream(first->device_type, first->device_id, &native) < 0) {
+  if (call_stream(in, first->device_id) < 0) {
     *bad = 1;
     return NULL;
   }
   tilekiln_stream* stream = NULL;
   /* A library without such a device refuses the array itself. */
+  void* const native = (void*)in->native;
   return library->stream_wrap(first->device_type, first->device_id, native, &stream) == TILEKILN_OK ? stream : NULL;
 }
 
