@@ -68,6 +68,10 @@ static PyType_Spec library_spec = {"tilekiln._binding.Library", sizeof(Library),
 static PyMethodDef module_methods[] = {
     METHOD("export", export_array, METH_FASTCALL,
            "export(array, versioned)\n--\n\nA DLPack capsule of a NumPy array, of any dtype that kernels use."),
+    METHOD("described", export_described, METH_VARARGS,
+           "described(shape, code, bits, device_type, device_id)\n--\n\nA DLPack capsule of a dense array that is "
+           "nowhere, "
+           "for questions about a call."),
     METHOD("key_digits", key_digits, METH_O,
            "key_digits(text)\n--\n\nThe digits in the id of a dispatcher's key (tilekiln/dispatcher/key_hash.h)."),
     {NULL, NULL, 0, NULL}};

@@ -8,14 +8,14 @@ typedef struct {
   union {
     DLManagedTensor old;
     DLManagedTensorVersioned versioned;
-  } managed; /* first: whoever frees it knows this address */
-  PyObject* array;
+  } managed;       /* first: whoever frees it knows this address */
+  PyObject* array; /* null: there is none */
   int64_t shape[TILEKILN_MAX_NDIM], strides[TILEKILN_MAX_NDIM];
 } Export;
 
 static void export_free(Export* self) {
   const PyGILState_STATE state = PyGILState_Ensure(); /* frameworks free from any thread */
-  Py_DECREF(self->array);
+  Py_XDECREF(self->array);
   PyMem_Free(self);
   PyGILState_Release(state);
 }
@@ -51,6 +51,30 @@ static PyObject* export_array(PyObject* module, PyObject* const* arguments, Py_s
   else
     self->managed.old = (DLManagedTensor){tensor, self, export_free_old};
   PyObject* capsule = PyCapsule_New(self, versioned ? "dltensor_versioned" : "dltensor", export_dropped);
+  if (!capsule) export_free(self);
+  return capsule;
+}
+
+/* described(shape, code, bits, device_type, device_id) -> capsule "dltensor" */
+static PyObject* export_described(PyObject* module, PyObject* arguments) {
+  (void)module;
+  PyObject* shape;
+  int code, bits, device_type, device_id;
+  if (!PyArg_ParseTuple(arguments, "O!iiii:described", &PyTuple_Type, &shape, &code, &bits, &device_type, &device_id))
+    return NULL;
+  const Py_ssize_t ndim = PyTuple_Size(shape);
+  if (ndim > TILEKILN_MAX_NDIM) {
+    refuse("shape", "had %zd dimensions, must have at most %d", ndim, TILEKILN_MAX_NDIM);
+    return NULL;
+  }
+  Export* self = PyMem_Calloc(1, sizeof(Export));
+  if (!self) return PyErr_NoMemory();
+  for (Py_ssize_t i = 0; i < ndim; ++i) self->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
+  const DLDataType dtype = {(uint8_t)code, (uint8_t)bits, 1};
+  void* const place = (void*)((uintptr_t)1 << 60); /* no process has memory there, nor is it the place of a result */
+  const DLTensor tensor = {place, {device_type, device_id}, (int32_t)ndim, dtype, self->shape, NULL, 0};
+  self->managed.old = (DLManagedTensor){tensor, self, export_free_old};
+  PyObject* capsule = PyErr_Occurred() ? NULL : PyCapsule_New(self, "dltensor", export_dropped);
   if (!capsule) export_free(self);
   return capsule;
 }

@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cuda_memory.h"
 #include "tilekiln/operator.h"
 #include "tilekiln/tilekiln.h"
 #include "xla/ffi/api/ffi.h"
@@ -31,6 +32,8 @@ struct Library {
   const tilekiln_operator* const* operators = nullptr;
   int32_t operator_count = 0;
   decltype(&tilekiln_last_error) last_error = nullptr;
+  decltype(&tilekiln_stream_wrap) stream_wrap = nullptr;
+  decltype(&tilekiln_stream_destroy) stream_destroy = nullptr;
 };
 
 std::mutex libraries_mutex;
@@ -48,6 +51,45 @@ bool resolve(void* handle, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(handle, name));
   return function != nullptr;
 }
+
+/* ---- places ----------------------------------------------------------------------------------------------------------- */
+
+/* The place of a program: on the host, or in a stream of a CUDA device. */
+struct Place {
+  int32_t device_type = TILEKILN_CPU, device_id = 0;
+  void* stream = nullptr;
+
+  bool zero(void* to, size_t bytes) const {
+    if (device_type == cuda_memory::device_type) return cuda_memory::zero(to, bytes, stream);
+    std::memset(to, 0, bytes);
+    return true;
+  }
+  bool read(void* to, const void* from, size_t bytes) const {
+    if (device_type == cuda_memory::device_type) return cuda_memory::read(to, from, bytes, stream);
+    std::memcpy(to, from, bytes);
+    return true;
+  }
+};
+
+/* A place's stream as a library takes it; null on the host. */
+class Stream {
+ public:
+  Stream(const Library& library, const Place& place) : library_(library) {
+    if (place.device_type != TILEKILN_CPU)
+      status_ = library.stream_wrap(place.device_type, place.device_id, place.stream, &stream_);
+  }
+  Stream(const Stream&) = delete;
+  ~Stream() {
+    if (stream_ != nullptr) library_.stream_destroy(stream_);
+  }
+  tilekiln_status status() const { return status_; }
+  tilekiln_stream* get() const { return stream_; }
+
+ private:
+  const Library& library_;
+  tilekiln_stream* stream_ = nullptr;
+  tilekiln_status status_ = TILEKILN_OK;
+};
 
 /* ---- operands ------------------------------------------------------------------------------------------------------- */
 
@@ -70,14 +112,15 @@ int32_t dtype_of(ffi::DataType type, std::string_view name) {
   }
 }
 
-tilekiln_tensor view(const ffi::AnyBuffer& buffer, std::string_view name) {
+tilekiln_tensor view(const ffi::AnyBuffer& buffer, std::string_view name, const Place& place) {
   tilekiln_tensor tensor{};
   const auto shape = buffer.dimensions();
   if (shape.size() > TILEKILN_MAX_NDIM) fail(std::string(name) + ": has too many dimensions");
   tensor.data = buffer.untyped_data();
   tensor.dtype = dtype_of(buffer.element_type(), name);
   tensor.ndim = int32_t(shape.size());
-  tensor.device_type = TILEKILN_CPU;
+  tensor.device_type = place.device_type;
+  tensor.device_id = place.device_id;
   int64_t stride = 1;
   for (int32_t i = tensor.ndim - 1; i >= 0; --i) {
     tensor.shape[i] = shape[size_t(i)];
@@ -113,8 +156,8 @@ std::vector<std::string_view> words(std::string_view text) {
 /* The arguments of one call of an operator, by its table, and what they point to. */
 class Call {
  public:
-  Call(const tilekiln_operator& of, const ffi::Dictionary& attributes)
-      : of_(of), args_((of.args_size + sizeof(uint64_t) - 1) / sizeof(uint64_t)) {
+  Call(const tilekiln_operator& of, const ffi::Dictionary& attributes, const Place& place)
+      : of_(of), place_(place), args_((of.args_size + sizeof(uint64_t) - 1) / sizeof(uint64_t)) {
     std::memcpy(args_.data(), of.defaults, of.args_size);
     size_t taken = 0;
     for (int i = of.array_count; i < of.argument_count; ++i)
@@ -129,16 +172,22 @@ class Call {
   void operand(std::string_view name, const ffi::AnyBuffer& buffer) {
     const tilekiln_argument& argument = find(name);
     if (argument.kind == TILEKILN_PAIR_ULONG) { /* the words of a JAX key */
-      const auto* word = static_cast<const uint32_t*>(buffer.untyped_data());
+      uint32_t word[2];
       if (buffer.element_type() != ffi::U32 || buffer.element_count() != 2)
         fail(std::string(name) + ": must be uint32 (2)");
+      if (!place_.read(word, buffer.untyped_data(), sizeof(word))) fail(std::string(name) + ": could not be read");
       at<uint64_t>(argument) = uint64_t(word[0]) << 32 | word[1];
       return;
     }
     if (&argument - of_.arguments >= of_.array_count) fail(std::string(name) + ": is no array");
     given_ |= uint64_t(1) << (&argument - of_.arguments);
-    views_.push_back(view(buffer, name));
+    views_.push_back(view(buffer, name, place_));
     at<const tilekiln_tensor*>(argument) = &views_.back();
+  }
+
+  void in(tilekiln_stream* stream) {
+    for (int i = of_.array_count; i < of_.argument_count; ++i)
+      if (of_.arguments[i].kind == TILEKILN_STREAM) at<tilekiln_stream*>(of_.arguments[i]) = stream;
   }
 
   /* After all operands: whether rows of results may stay as they are. */
@@ -206,6 +255,7 @@ class Call {
   }
 
   const tilekiln_operator& of_;
+  const Place& place_;
   std::vector<uint64_t> args_;
   std::deque<tilekiln_tensor> views_; /* args_ points to these */
   std::deque<float> floats_;
@@ -219,8 +269,8 @@ const tilekiln_operator& find_operator(const Library& library, std::string_view 
 }
 
 tilekiln_status run(const Library& library, std::string_view receipt, const ffi::RemainingArgs& operands,
-                    const ffi::RemainingRets& results, const ffi::Dictionary& attributes) {
-  Call call(find_operator(library, receipt, attribute<std::string_view>(attributes, "operator")), attributes);
+                    const ffi::RemainingRets& results, const ffi::Dictionary& attributes, const Place& place) {
+  Call call(find_operator(library, receipt, attribute<std::string_view>(attributes, "operator")), attributes, place);
   const auto operand_names = words(attribute<std::string_view>(attributes, "operands"));
   const auto result_names = words(attribute<std::string_view>(attributes, "results"));
   if (operand_names.size() != operands.size() || result_names.size() != results.size())
@@ -229,20 +279,25 @@ tilekiln_status run(const Library& library, std::string_view receipt, const ffi:
   const bool zeroes = call.zeroes();
   for (size_t i = 0; i < result_names.size(); ++i) {
     ffi::Result<ffi::AnyBuffer> result = *results.get<ffi::AnyBuffer>(i);
-    if (zeroes && result->size_bytes() != 0) std::memset(result->untyped_data(), 0, result->size_bytes());
+    if (zeroes && result->size_bytes() != 0 && !place.zero(result->untyped_data(), result->size_bytes()))
+      fail(std::string(result_names[i]) + ": could not be filled with zeros");
     call.operand(result_names[i], *result);
   }
+  const Stream stream(library, place);
+  if (stream.status() != TILEKILN_OK) return stream.status();
+  if (stream.get() != nullptr) call.in(stream.get());
   return call.run();
 }
 
-ffi::Error call(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
+ffi::Error call(const Place& place, const ffi::RemainingArgs& operands, const ffi::RemainingRets& results,
+                const ffi::Dictionary& attributes) {
   try {
     const auto receipt = attribute<std::string_view>(attributes, "library");
     const std::optional<Library> library = find_library(receipt);
     if (!library)
       fail("library: this program was compiled for the library of receipt '" + std::string(receipt) +
            "', which is not at hand here; build it: tools/dev scons receipt=" + std::string(receipt));
-    const tilekiln_status status = run(*library, receipt, operands, results, attributes);
+    const tilekiln_status status = run(*library, receipt, operands, results, attributes, place);
     if (status == TILEKILN_OK) return ffi::Error::Success();
     const auto code = status == TILEKILN_INVALID_ARGUMENT ? ffi::ErrorCode::kInvalidArgument
                       : status == TILEKILN_NO_KERNEL      ? ffi::ErrorCode::kNotFound
@@ -252,6 +307,15 @@ ffi::Error call(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Di
   } catch (const Failure& failure) {
     return failure.error;
   }
+}
+
+ffi::Error call_on_host(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary attributes) {
+  return call({}, operands, results, attributes);
+}
+
+ffi::Error call_on_cuda(void* stream, int32_t device, ffi::RemainingArgs operands, ffi::RemainingRets results,
+                        ffi::Dictionary attributes) {
+  return call({cuda_memory::device_type, device, stream}, operands, results, attributes);
 }
 
 }  // namespace
@@ -267,7 +331,9 @@ extern "C" const char* tilekiln_jax_add(const char* receipt, const char* path) {
   Library library;
   decltype(&tilekiln_operators) operators = nullptr;
   if (handle == nullptr || !resolve(handle, "tilekiln_operators", operators) ||
-      !resolve(handle, "tilekiln_last_error", library.last_error)) {
+      !resolve(handle, "tilekiln_last_error", library.last_error) ||
+      !resolve(handle, "tilekiln_stream_wrap", library.stream_wrap) ||
+      !resolve(handle, "tilekiln_stream_destroy", library.stream_destroy)) {
     const char* error = dlerror();
     why = error ? error : "a function is missing";
     return why.c_str();
@@ -280,6 +346,14 @@ extern "C" const char* tilekiln_jax_add(const char* receipt, const char* path) {
   return nullptr;
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_call, call, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_call, call_on_host,
+                              ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(tilekiln_jax_call_cuda, call_on_cuda,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::PlatformStream<void*>>()
+                                  .Ctx<ffi::DeviceOrdinal>()
+                                  .RemainingArgs()
+                                  .RemainingRets()
+                                  .Attrs());
 
 #pragma GCC visibility pop

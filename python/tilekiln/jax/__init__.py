@@ -1,4 +1,4 @@
-"""Attention and norms for JAX on the CPU: compiled calls through jax.ffi, with gradients.
+"""Attention and norms for JAX on the CPU and CUDA devices: compiled calls through jax.ffi, with gradients.
 
 `attention`; `rms_norm`, `layer_norm` and `silu_and_mul` where a library at hand has them (receipt norm_default). `ops`:
 every operator of the libraries at hand, without gradients.
@@ -44,6 +44,8 @@ def attention(
     seqlen_k: Array | None = None,
     cu_seqlens_q: Array | None = None,
     cu_seqlens_k: Array | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
     window: tuple[int, int] = (-1, -1),
@@ -56,7 +58,7 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = True,
 ) -> Any:
-    """Attention forward on the CPU with the best kernel of whatever libraries are built or installed.
+    """Attention forward on the CPU or a CUDA device with the best kernel of whatever libraries are built or installed.
 
     Works under jit, grad, vjp, checkpoint, scan, shard_map and vmap (one call after the other). Gradients are those of
     q, k, v, bias and sink; there is no forward-mode derivative and no second one (JAX says so).
@@ -66,12 +68,16 @@ def attention(
         both sides. layout='bhsd': heads before sequence.
     bias, alibi_slopes, sink, seqstart_q, seqstart_k, seqlen_q, seqlen_k, cu_seqlens_q, cu_seqlens_k: arrays as in
         help(tilekiln.Library.fmha_fwd); they may be traced. Rows past a logical length are 0.
+    max_seqlen_q, max_seqlen_k: as there: with both the index arrays of a CUDA device stay on it, and nobody waits.
     softmax_scale (None is 1 / sqrt(hdim_q)), causal, window, mask_origin, sink_size, softcap, dropout_p, layout: as
         there; part of the compiled program, so they may not be traced.
     rng: with dropout_p > 0: a key of jax.random, or the two uint32 of one; may be traced. The same key, the same bits.
+        On a CUDA device the host waits for the key.
     return_lse: also the natural logarithm of the sum of exponentials, fp32 (batch, nhead_q, seqlen_q), of 3 dimensions
         (nhead_q, total_q). It is a constant for gradients.
     deterministic: the same gradients to the bit every time, over any number of threads.
+
+    Arrays that are traced are taken to be on JAX's default device (jax.default_device) when the library is chosen.
 
     Returns out, or (out, lse), out with q's dtype and shape but hdim_v last. Raises ArgumentError for a wrong argument,
     by name, and NoKernelError when no library at hand has a kernel, both while tracing. What only the values of index
@@ -83,6 +89,7 @@ def attention(
         "cu_seqlens_k": cu_seqlens_k, "rng": _words(rng, dropout_p),
     }  # fmt: skip
     options: dict[str, Any] = {
+        "max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k,
         "softmax_scale": softmax_scale, "causal": causal, "window": tuple(window), "mask_origin": mask_origin,
         "sink_size": sink_size, "softcap": softcap, "dropout_p": dropout_p, "layout": layout,
         "deterministic": deterministic,

@@ -10,6 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._binding import described
+from .._frameworks import CODES
 from .._native import ArgumentError
 from .._tables import OPERATORS
 from . import _handlers
@@ -27,7 +29,7 @@ _handlers.add_all()
 def attention(options: Options, return_lse: bool, arrays: Arrays) -> tuple[Any, Any]:
     """(out, lse), lse None when it is not wanted."""
     wants = (("return_lse", return_lse),)
-    library = _choose("fmha_fwd", tuple((name, _like(array)) for name, array in arrays.items()), options + wants)
+    library = choose("fmha_fwd", arrays, options + wants)
     made = _call("fmha_fwd", library, arrays, options + wants)
     return made["out"], made.get("lse")
 
@@ -48,7 +50,7 @@ def _backward(options: Options, return_lse: bool, kept: Any, cotangents: tuple[A
         return (gradients,)
     operands = {"dout": dout, "out": out, "lse": lse, **arrays}
     also = tuple((f"d{'_' if name == 'sink' else ''}{name}", True) for name in ("bias", "sink") if name in wanted)
-    library = _choose("fmha_bwd", tuple((name, _like(array)) for name, array in operands.items()), options + also)
+    library = choose("fmha_bwd", operands, options + also)
     made = _call("fmha_bwd", library, operands, options + also)
     gradients |= {"q": made["dq"], "k": made["dk"], "v": made["dv"]}
     if "dbias" in made:
@@ -95,10 +97,24 @@ def _like(array: Any) -> Like:
     return array.shape, np.dtype(array.dtype)
 
 
+def choose(operator: str, arrays: Arrays, options: Options) -> str:
+    """The name of the library for arrays of these shapes, dtypes and platform. Raises as the facade does."""
+    likes = tuple((name, _like(array)) for name, array in arrays.items())
+    return _choose(operator, likes, options, _on_cuda(arrays))
+
+
+def _on_cuda(arrays: Arrays) -> bool:
+    """Whether arrays are on a GPU; those that are traced will be where JAX puts arrays now."""
+    known = (array for array in arrays.values() if not isinstance(array, jax.core.Tracer))
+    if (array := next(known, None)) is not None:
+        return bool(next(iter(array.devices())).platform == "gpu")
+    at: Any = getattr(jax.config, "jax_default_device", None)  # of this thread
+    return (getattr(at, "platform", at) or jax.default_backend()) in ("gpu", "cuda")
+
+
 @functools.lru_cache(maxsize=4096)
-def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Options) -> str:
-    """The library for arrays of these shapes and dtypes. Raises as the facade does."""
-    stand_ins = {name: _stand_in(name, *like) for name, like in arrays if name != "rng"}
+def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Options, on_cuda: bool) -> str:
+    stand_ins = {name: _stand_in(name, *like, on_cuda) for name, like in arrays if name != "rng"}
     for name in ("q", "k", "v"):
         if name in stand_ins and stand_ins[name].dtype.itemsize == 1:
             raise ArgumentError(f"{name}: was {stand_ins[name].dtype}, must be fp32, fp16 or bf16 under JAX")
@@ -109,8 +125,23 @@ def _choose(operator: str, arrays: tuple[tuple[str, Like], ...], options: Option
     return _handlers.choose(operator, tuple(arguments.pop(name) for name in table.arrays), arguments)
 
 
-def _stand_in(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+class _OnCuda:
+    """A dense array of a CUDA device, as far as the choice of a kernel asks: nothing lies where it says."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.shape, self.dtype = shape, dtype
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return described(self.shape, *CODES[self.dtype.name], *self.__dlpack_device__())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+
+def _stand_in(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], on_cuda: bool) -> Any:
     """An array of this shape and dtype that takes no room: one row, seen again and again. Index arrays are 0."""
+    if on_cuda and not np.issubdtype(dtype, np.integer):
+        return _OnCuda(shape, dtype)
     if len(shape) == 0 or name.startswith("alibi") or np.issubdtype(dtype, np.integer):
         return np.zeros(shape, dtype)
     row = np.zeros(shape[-1], dtype)

@@ -46,8 +46,9 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _register(library: ctypes.CDLL, operator: str) -> None:
-    """One function for all operators, but JAX's errors say the name."""
-    jax.ffi.register_ffi_target(target(operator), jax.ffi.pycapsule(library.tilekiln_jax_call), platform="cpu")
+    """One function for all operators of a platform, but JAX's errors say the name."""
+    for platform, function in (("cpu", library.tilekiln_jax_call), ("CUDA", library.tilekiln_jax_call_cuda)):
+        jax.ffi.register_ffi_target(target(operator), jax.ffi.pycapsule(function), platform=platform)
 
 
 def register(operator: str) -> None:

@@ -14,7 +14,7 @@ Options = _calls.Options
 
 
 def _run(operator: str, arrays: dict[str, Any], options: Options) -> dict[str, Any]:
-    library = _calls._choose(operator, tuple((name, _calls._like(array)) for name, array in arrays.items()), options)
+    library = _calls.choose(operator, arrays, options)
     return _calls._call(operator, library, arrays, options)
 
 

@@ -46,7 +46,7 @@ def _call(name: str, *places: Any, **arguments: Any) -> Any:
     missing = next((one for one in table.arrays if one not in arrays and one not in table.optional), None)
     if missing is not None:
         raise ArgumentError(f"{missing}: was not given, must be given")
-    library = _calls._choose(name, tuple((one, _calls._like(array)) for one, array in arrays.items()), plain)
+    library = _calls.choose(name, arrays, plain)
     made = tuple(_calls._call(name, library, _calls.alike(arrays), plain).values())
     return made[0] if len(made) == 1 else made
 
