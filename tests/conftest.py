@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # NumPy's matrix products are small here, and a second thread of each waits for the next in a loop.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import filelock
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,12 +21,10 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
 
-from build_support.jax_handlers import NAME as jax_handlers_library  # noqa: N811
-from build_support.parts import extension_suffix
-from build_support.torch_kernels import NAME as torch_kernels_library  # noqa: N811
-from build_support.variant import Variant, variant
+if TYPE_CHECKING:
+    from build_support.variant import Variant
 
-pytest_plugins = ["pytester", "tests.sampling"]
+pytest_plugins = ["pytester", "tests.sampling", "tests.gpu_run"]
 
 EXTRAS = {"torch": "torch", "transformers": "transformers", "jax": "jax", "packaging": "cmake"}
 """Marks of tests that need an extra of tools/dev, and the module that shows that it is there."""
@@ -67,6 +65,8 @@ class Scons:
 
     @staticmethod
     def _build(arguments: tuple[str, ...], answer: Path) -> None:
+        import filelock  # not on every machine where nothing is built
+
         (ROOT / "build").mkdir(exist_ok=True)
         with filelock.FileLock(ROOT / "build" / "tests.lock"):
             if not answer.exists():
@@ -86,6 +86,7 @@ def scons(tmp_path_factory: pytest.TempPathFactory) -> Scons:
 
 
 def _variant(targets: str, mode: str, where: str) -> Variant:
+    from build_support.variant import variant
     from codegen.plan.plan import pick_targets
     from codegen.schema.tree import tree
 
@@ -97,6 +98,21 @@ def _options(targets: str, mode: str, where: str) -> list[str]:
     return [f"target={targets}", f"mode={mode}", *([f"where={where}"] if where else [])]
 
 
+GIVEN = os.environ.get("TILEKILN_TEST_LIBRARIES", "")
+"""Folder with libraries built elsewhere, for a machine with a GPU where nothing is built: tools/gpu/README.md."""
+
+
+def python_part(scons: Scons, name: str, package: str = "") -> Path:
+    """A part of the Python package that is built, by its file; or that which lies in `package` of the tree."""
+    if GIVEN:
+        return ROOT / "python" / "tilekiln" / package / name
+    from build_support.variant import Variant
+
+    path = f"{Variant((), 'release').python_directory}/{name}"
+    scons("receipt=fp32_min", path)
+    return ROOT / path
+
+
 @pytest.fixture(scope="session")
 def build_library(scons: Scons) -> Callable[..., Path]:
     """build_library(receipt, targets="native", mode="release", where="") -> path of the shared library, built.
@@ -105,6 +121,11 @@ def build_library(scons: Scons) -> Callable[..., Path]:
     """
 
     def build(receipt: str, targets: str = "native", mode: str = "release", where: str = "") -> Path:
+        if GIVEN:
+            there = Path(GIVEN) / f"libtilekiln_{receipt}.so"
+            if (targets, mode, where) != ("native", "release", "") or not there.is_file():
+                pytest.skip(f"TILEKILN_TEST_LIBRARIES has no such library of {receipt}")
+            return there
         built = _variant(targets, mode, where)
         files = [built.library(receipt), built.manifest(receipt)]
         scons(f"receipt={receipt}", *_options(targets, mode, where), *files)
@@ -131,22 +152,20 @@ def build_program(scons: Scons) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def jax_handlers(scons: Scons) -> Path:
     """The XLA handlers of tilekiln.jax, built."""
-    path = f"{Variant((), 'release').python_directory}/{jax_handlers_library}"
-    scons("receipt=fp32_min", path)
-    return ROOT / path
+    return python_part(scons, "libtilekiln_jax_handlers.so", "jax")
 
 
 @pytest.fixture(scope="session")
 def torch_kernels(scons: Scons) -> Path:
     """The kernels of tilekiln.torch for PyTorch's dispatcher, built."""
-    path = f"{Variant((), 'release').python_directory}/{torch_kernels_library}"
-    scons("receipt=fp32_min", path)
-    return ROOT / path
+    return python_part(scons, "libtilekiln_torch.so", "torch")
 
 
 @pytest.fixture(scope="session")
 def binding(scons: Scons) -> Path:
     """The Python extension, built."""
-    path = f"{Variant((), 'release').python_directory}/_binding{extension_suffix()}"
-    scons("receipt=fp32_min", path)
-    return ROOT / path
+    if GIVEN:
+        return next((ROOT / "python" / "tilekiln").glob("_binding*.so"))
+    from build_support.parts import extension_suffix
+
+    return python_part(scons, f"_binding{extension_suffix()}")

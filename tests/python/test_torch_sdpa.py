@@ -9,6 +9,8 @@ import threading
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import WIDEST
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -44,11 +46,11 @@ def theirs(*arrays, **options):
     return routing._torchs_own(*arrays, **options)
 
 
-def randn(*shape: int, dtype="fp32", grad: bool = True):
+def randn(*shape: int, dtype=WIDEST, grad: bool = True):
     return (torch.randn(shape) * 0.7).to(DTYPES[dtype]).requires_grad_(grad)
 
 
-def compare(ours, expected, dtype="fp32", terms=1):
+def compare(ours, expected, dtype=WIDEST, terms=1):
     """terms: how many numbers, each rounded, were added up."""
     assert ours.dtype == expected.dtype
     assert ours.shape == expected.shape
@@ -56,7 +58,7 @@ def compare(ours, expected, dtype="fp32", terms=1):
     torch.testing.assert_close(ours, expected, atol=CLOSE[dtype] * size * terms**0.5, rtol=CLOSE[dtype])
 
 
-def agree(tkt, arrays, dtype="fp32", mask=None, **options):
+def agree(tkt, arrays, dtype=WIDEST, mask=None, **options):
     """Results and all gradients, of the mask too, are torch's: judged in fp32, where fp16 and bf16 are exact."""
     exact = [x.detach().float().requires_grad_(x.requires_grad) for x in arrays]
     exact_mask = mask
@@ -133,7 +135,7 @@ MASKS = [
 @pytest.mark.parametrize("kind", ["bool", "fp32", "bf16"])
 @pytest.mark.parametrize("shape", MASKS, ids=str)
 def test_masks(tkt, kind, shape):
-    dtype = "fp32" if kind == "bool" else kind
+    dtype = WIDEST if kind == "bool" else kind
     arrays = [randn(2, 3, n, 32, dtype=dtype) for n in (20, 30, 30)]
     mask = torch.rand(shape) > 0.3 if kind == "bool" else randn(*shape, dtype=dtype)
     agree(tkt, arrays, dtype, mask=mask)

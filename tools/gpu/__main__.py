@@ -33,7 +33,9 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     test.add_argument("--cases", type=int, default=60, help="random problems for each head dim or operator (60)")
     test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
     test.add_argument(
-        "--only", choices=("problems", "behaviour", "cache"), help="a part (all); cache: what is over a KV cache"
+        "--only",
+        choices=("problems", "behaviour", "cache", "frameworks", "devices"),
+        help="a part (all); cache: what is over a KV cache; frameworks: CuPy's and JAX's arrays; devices: several GPUs",
     )
     test.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
     values = commands.add_parser(
@@ -66,7 +68,17 @@ def library_test(options: argparse.Namespace) -> int:
     import tilekiln as tk
     import torch
 
-    from tools.gpu import backward_behaviour, backward_cases, behaviour, builds, cases, kv_behaviour, kv_cases
+    from tools.gpu import (
+        backward_behaviour,
+        backward_cases,
+        behaviour,
+        builds,
+        cases,
+        devices,
+        frameworks,
+        kv_behaviour,
+        kv_cases,
+    )
 
     seed = int(time.time()) if options.seed is None else options.seed
     libraries = [tk.load(path) for path in options.library]
@@ -82,7 +94,7 @@ def library_test(options: argparse.Namespace) -> int:
     library = libraries[0]
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}, {libraries}, seed {seed}", flush=True)
     bad = 0
-    if options.only not in ("problems", "cache"):
+    if options.only in (None, "behaviour"):
         behaviour.first_uses(library)
         bad += behaviour.run(library) + cases.refusals(library) + backward_behaviour.run(library)
         behaviour.call_times(library)
@@ -90,7 +102,11 @@ def library_test(options: argparse.Namespace) -> int:
         bad += kv_behaviour.run(library)
         for one in libraries:
             bad += kv_cases.run(one, options.cases, seed)
-    if options.only not in ("behaviour", "cache"):
+    if options.only in (None, "devices"):
+        bad += devices.run(library)
+    if options.only in (None, "frameworks"):
+        bad += frameworks.run(library)
+    if options.only in (None, "problems"):
         every = [(dtype, hdim) for dtype in ("bf16", "fp16") for hdim in cases.HDIMS]
         every += [*(("fp8bf16", hdim) for hdim in cases.FP8_HDIMS), ("fp8fp32", (128, 128))]
         for family, kind in (("fmha_fwd", cases), ("fmha_bwd_dq_dk_dv", backward_cases)):

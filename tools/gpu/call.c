@@ -1,4 +1,5 @@
-/* call LIBRARY: host time of tilekiln_fmha_fwd from C on a GPU, in a wrapped stream and (null stream) with the wait for its end.
+/* call LIBRARY: host time of tilekiln_fmha_fwd from C on a GPU, in a wrapped stream and (null stream) with the wait for its end; and of what
+ * the driver takes for the least of it: the launch of an empty kernel with a row of as many bytes, and the maps of three arrays.
  * cc -O2 -Iinclude tools/gpu/call.c -o call -ldl */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -16,6 +17,51 @@ static double now(void) {
 }
 static int order(const void* a, const void* b) {
   return (*(const double*)a > *(const double*)b) - (*(const double*)a < *(const double*)b);
+}
+
+/* An empty kernel whose argument has the bytes of the forward's row. */
+static const char empty_kernel[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry empty(.param .align 128 .b8 row[768]) { ret; }\n";
+
+/* The median of rounds of 200 calls; `end` waits for what they enqueued. */
+#define MEDIAN(took, call, end)                             \
+  for (int round = 0; round < 21; ++round) {                \
+    end;                                                    \
+    const double begun = now();                             \
+    for (int i = 0; i < 200; ++i)                           \
+      if (call) return fprintf(stderr, "call: it failed\n"), 1; \
+    took[round] = (now() - begun) / 200;                    \
+  }                                                         \
+  end;                                                      \
+  qsort(took, 21, sizeof(double), order)
+
+static int driver_times(void* cuda, uint64_t memory) {
+  int (*load)(void**, const void*) = dlsym(cuda, "cuModuleLoadData");
+  int (*function_of)(void**, void*, const char*) = dlsym(cuda, "cuModuleGetFunction");
+  int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**) =
+      dlsym(cuda, "cuLaunchKernel");
+  int (*synchronize)(void*) = dlsym(cuda, "cuStreamSynchronize");
+  int (*encode)(void*, int, unsigned, void*, const uint64_t*, const uint64_t*, const uint32_t*, const uint32_t*, int,
+                int, int, int) = dlsym(cuda, "cuTensorMapEncodeTiled");
+  int (*current)(void**) = dlsym(cuda, "cuCtxGetCurrent");
+  int (*capturing)(void*, int*) = dlsym(cuda, "cuStreamIsCapturing");
+  void *module = NULL, *function = NULL, *context = NULL, *const legacy = (void*)1;
+  if (load(&module, empty_kernel) || function_of(&function, module, "empty"))
+    return fprintf(stderr, "call: the empty kernel was not loaded\n"), 1;
+  _Alignas(128) char row[768] = {0};
+  void* parameters[] = {row};
+  _Alignas(64) char map[128];
+  const uint64_t lengths[5] = {64, 64, 1, 1, 1}, strides[4] = {128, 128, 8192, 8192};
+  const uint32_t box[5] = {64, 64, 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
+  double took[21];
+  MEDIAN(took, launch(function, 1, 1, 1, 384, 1, 1, 0, legacy, parameters, NULL), synchronize(legacy));
+  printf("the driver's launch of an empty kernel: %.2f us\n", took[10]);
+  MEDIAN(took, encode(map, 9, 5, (void*)memory, lengths, strides, box, every, 0, 3, 2, 0), (void)0);
+  printf("its map of an array, of which a call has three: %.2f us\n", took[10]);
+  int yes = 0;
+  MEDIAN(took, current(&context) || capturing(legacy, &yes), (void)0);
+  printf("its answers about the context and a capture: %.2f us\n", took[10]);
+  return 0;
 }
 
 int main(int count, char** arguments) {
@@ -69,5 +115,5 @@ int main(int count, char** arguments) {
     qsort(took, 21, sizeof(double), order);
     printf("call from C, %s: %.2f us\n", wrapped ? "in a stream" : "null stream (waits for its end)", took[10]);
   }
-  return 0;
+  return driver_times(cuda, memory[0]);
 }
