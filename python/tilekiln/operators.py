@@ -288,9 +288,14 @@ def _built(error: NoKernelError) -> Library:
     return jit(problem)
 
 
+def _of_another_device(error: ArgumentError) -> bool:
+    """Whether a library refuses the device of the first array, which another one may serve."""
+    return ": device was " in str(error) and ", the device of " not in str(error)
+
+
 def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library:
     best: tuple[int, Library] | None = None
-    refusals = []
+    refusals, elsewhere = [], None
     for library in at_hand():
         if operator not in library.operators:
             continue
@@ -299,6 +304,11 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
         except NoKernelError as refusal:
             refusals.append(Refusal(library.receipt, str(refusal)))
             continue
+        except ArgumentError as refusal:
+            if not _of_another_device(refusal):
+                raise
+            elsewhere = refusal
+            continue
         except TypeError:  # the operator itself says so, by its own name
             return library
         size = _capacities(library)[found if isinstance(found, int) else found[OPERATORS[operator].main]]
@@ -306,6 +316,8 @@ def _choose(operator: str, arrays: tuple[Array, ...], arguments: Any) -> Library
             best = size, library
     if best is not None:
         return best[1]
+    if elsewhere is not None and not refusals:
+        raise elsewhere
     if not refusals:
         names = ", ".join(library.receipt for library in at_hand())
         raise NoKernelError(

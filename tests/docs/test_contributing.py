@@ -38,6 +38,7 @@ TESTED = (
     "python",
     "tests/codegen",
     "tests/conftest.py",
+    "tests/gpu_run.py",
     "tests/programs.py",
     "tests/programs.yaml",
     "tests/sampling.py",

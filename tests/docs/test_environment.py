@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/reference/environment.md"
 FOLDERS = ("build_support", "codegen", "examples", "include", "kernels", "python", "tools", ".ci")
-FILES = ("SConstruct", "SConscript", "tests/conftest.py", "tests/programs.py")
-NOT_OURS = {"PATH", "PYTEST_XDIST_WORKER"}  # of the system and of pytest
+FILES = ("SConstruct", "SConscript", "tests/conftest.py", "tests/gpu_run.py", "tests/programs.py")
+NOT_OURS = {"PATH", "PYTEST_XDIST_WORKER", "XLA_PYTHON_CLIENT_PREALLOCATE"}  # of the system, of pytest, of JAX
 
 
 def sources() -> list[Path]:

@@ -360,6 +360,25 @@ def test_what_no_stream_wraps(flash: tk.Library) -> None:
         tk.Stream(device=(12, 0), native="x")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_library_at_hand_that_has_the_device(
+    flash: tk.Library, load: Made, monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    """A library of the CPU alone refuses the arrays' device, which is no word about one that has it."""
+    of_cpu = load("flash")
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [flash, of_cpu][::order])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    host = noise(1, 8, 2, 32)
+    q, out = Paper(host), Paper(zeros(1, 8, 2, 32))
+    tk.attention(q, q, q, out=out)
+    np.testing.assert_allclose(out.seen, tk.attention(host, host, host), rtol=1e-5, atol=1e-6)
+    with pytest.raises(tk.ArgumentError, match=r"^k: device was cpu, must be paper:0, the device of q$"):
+        tk.attention(q, noise(1, 8, 2, 32), q, out=out)
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [of_cpu])
+    with pytest.raises(tk.ArgumentError, match=r"^q: device was paper:0, must be cpu$"):
+        tk.attention(q, q, q, out=out)
+
+
 def test_arrays_of_two_devices(flash: tk.Library) -> None:
     q, out = noise(1, 8, 2, 32), zeros(1, 8, 2, 32)
     with pytest.raises(tk.ArgumentError, match=r"^k: device was cpu, must be paper:0, the device of q$"):
