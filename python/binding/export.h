@@ -57,6 +57,7 @@ static PyObject* export_array(PyObject* module, PyObject* const* arguments, Py_s
 
 /* described(shape, code, bits, device_type, device_id) -> capsule "dltensor" */
 static PyObject* export_described(PyObject* module, PyObject* arguments) {
+  static const char zeros[1 << 20] __attribute__((aligned(256)));
   (void)module;
   PyObject* shape;
   int code, bits, device_type, device_id;
@@ -71,7 +72,11 @@ static PyObject* export_described(PyObject* module, PyObject* arguments) {
   if (!self) return PyErr_NoMemory();
   for (Py_ssize_t i = 0; i < ndim; ++i) self->shape[i] = PyLong_AsLongLong(PyTuple_GetItem(shape, i));
   const DLDataType dtype = {(uint8_t)code, (uint8_t)bits, 1};
-  void* const place = (void*)((uintptr_t)1 << 60); /* no process has memory there, nor is it the place of a result */
+  int64_t bytes = bits / 8;
+  for (Py_ssize_t i = 0; i < ndim; ++i)
+    if (__builtin_mul_overflow(bytes, self->shape[i], &bytes)) bytes = INT64_MAX;
+  /* Zeros where a library might read lengths; else no process has memory there, nor is it the place of a result. */
+  void* const place = bytes <= (int64_t)sizeof(zeros) ? (void*)zeros : (void*)((uintptr_t)1 << 60);
   const DLTensor tensor = {place, {device_type, device_id}, (int32_t)ndim, dtype, self->shape, NULL, 0};
   self->managed.old = (DLManagedTensor){tensor, self, export_free_old};
   PyObject* capsule = PyErr_Occurred() ? NULL : PyCapsule_New(self, "dltensor", export_dropped);

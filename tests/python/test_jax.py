@@ -207,7 +207,11 @@ def test_checkpoint_and_scan(face):
 
         return jax.jit(jax.grad(loss))(q)
 
-    close(deep(lambda x: face.attention(x, k, v, causal=True)), deep(lambda x: plain(x, k, v, causal=True)[0]), WIDEST)
+    close(
+        deep(lambda x: face.attention(x, k, v, causal=True)),
+        deep(lambda x: plain(x, k, v, causal=True)[0].astype(x.dtype)),
+        WIDEST,
+    )
 
 
 def test_dropout_is_that_of_the_facade_and_goes_back(face):

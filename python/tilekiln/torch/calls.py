@@ -103,8 +103,8 @@ def _transformed() -> bool:
 
 
 def draw_rng_state() -> Tensor:
-    """int64 (2,): a seed and an offset from torch's default generator."""
-    return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64)
+    """int64 (2,): a seed and an offset from torch's default generator of the CPU."""
+    return torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device="cpu")
 
 
 def autocast(*tensors: Tensor | None) -> tuple[Any, ...]:

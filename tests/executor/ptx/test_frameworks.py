@@ -29,6 +29,12 @@ def choose(dtype, on_cuda, **others):
     arrays = tuple((name, (shape, jnp.dtype(dtype))) for name, shape in of.items())
     return _calls._choose("fmha_fwd", arrays, (), on_cuda)
 
+try:  # lengths of a wrong dtype, which the library reads
+    choose(jnp.bfloat16, True, cu_seqlens_q=(2,), cu_seqlens_k=(2,))
+except tk.ArgumentError as error:
+    assert str(error).startswith("cu_seqlens_q: "), error
+else:
+    raise AssertionError("lengths of bf16 were taken")
 print(choose(jnp.bfloat16, True), choose(jnp.bfloat16, False))
 for arguments in ((jnp.float32, True), (jnp.bfloat16, True, (1, 30, 3, 64))):
     try:
