@@ -147,7 +147,7 @@ template <int kBlocks> struct DroppedRows {
 // 8 j + 2 c + {0, 1}. The four lanes of a quad need the bytes of the same calls of Philox: each makes a quarter of them, for key i +
 // 8 (c % 2), and hands the bits round.
 template <int kBlocks> struct DroppedKeys {
-  static constexpr int kWords = kBlocks / 8;
+  static constexpr int kWords = (kBlocks + 7) / 8;
   // Block j, half, row parity e: bit 16 (j / 4 % 2) + 8 e + 4 half + (j / 2 % 2) + 2 (j % 2) of word j / 8.
   uint32_t word[kWords];
 
@@ -158,28 +158,41 @@ template <int kBlocks> struct DroppedKeys {
     for (int w = 0; w < kWords; ++w) word[w] = 0;
   }
 
-  // head: batch nhead_q + head. row: a multiple of 32 in its sequence. key: the warp's first, a multiple of 16.
+  // head: batch nhead_q + head. row: a multiple of 32 in its sequence; of 16, where that is all. key: the warp's first, a multiple of 16.
   __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key) {
-    static_assert(kBlocks % 8 == 0, "two patches of 32 rows a word");
+    static_assert(kBlocks == 2 || kBlocks % 8 == 0, "half of a patch of 32 rows, or two patches a word");
     const int lane = fresh_lane(), i = lane >> 2, c = lane & 3;
     const uint32_t at = uint32_t(key + i + 8 * (c & 1));
     const uint64_t offset = d.offset + uint64_t(head) * 64 + uint64_t(at % 32);
+    if constexpr (kBlocks ==
+                  2) {  // a call each, for rows 8 (c / 2) + 0..7: half of it is the other 16 rows' of the patch
+      const RandomWords r = philox(d.seed, offset + uint64_t(32 * (c >> 1)), uint32_t(row) / 32, at / 32);
+      const bool upper = row & 16;
+      const uint32_t bits = dropped_bits(upper ? r.word[2] : r.word[0], upper ? r.word[3] : r.word[1], d.over);
+      word[0] = 0;
 #pragma unroll
-    for (int w = 0; w < kWords; ++w) {
-      const uint32_t patch = uint32_t(row) / 32 + 2 * w + (c >> 1);
-      uint32_t bits = 0;
-#pragma unroll
-      for (int half = 1; half >= 0; --half) {  // rows 8 half + 0..7 and 16 + 8 half + 0..7 of the patch
-        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half), patch, at / 32);
-        bits += (dropped_bits(r.word[0], r.word[1], d.over) + (dropped_bits(r.word[2], r.word[3], d.over) << 1))
-                << (2 * half);
-      }
-      word[w] = 0;
-#pragma unroll
-      for (int other = 0; other < 4;
-           ++other) {  // whose rows 2 c and 2 c + 1 of eight are at 16 (c % 2) + 4 (c / 2) and + 8
+      for (int other = 0; other < 4; ++other) {
         const uint32_t theirs = __shfl_sync(~0u, bits, (lane & ~3) | other) >> (16 * (c & 1) + 4 * (c >> 1));
-        word[w] |= (theirs & 0x0f0fu) << (16 * (other >> 1) + 4 * (other & 1));
+        word[0] |= (theirs & 0x0101u) << bit_of(other >> 1, other & 1);
+      }
+    } else {
+#pragma unroll
+      for (int w = 0; w < kWords; ++w) {
+        const uint32_t patch = uint32_t(row) / 32 + 2 * w + (c >> 1);
+        uint32_t bits = 0;
+#pragma unroll
+        for (int half = 1; half >= 0; --half) {  // rows 8 half + 0..7 and 16 + 8 half + 0..7 of the patch
+          const RandomWords r = philox(d.seed, offset + uint64_t(32 * half), patch, at / 32);
+          bits += (dropped_bits(r.word[0], r.word[1], d.over) + (dropped_bits(r.word[2], r.word[3], d.over) << 1))
+                  << (2 * half);
+        }
+        word[w] = 0;
+#pragma unroll
+        // Rows 2 c and 2 c + 1 of its eight are at 16 (c % 2) + 4 (c / 2) and + 8.
+        for (int other = 0; other < 4; ++other) {
+          const uint32_t theirs = __shfl_sync(~0u, bits, (lane & ~3) | other) >> (16 * (c & 1) + 4 * (c >> 1));
+          word[w] |= (theirs & 0x0f0fu) << (16 * (other >> 1) + 4 * (other & 1));
+        }
       }
     }
   }

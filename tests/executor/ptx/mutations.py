@@ -77,6 +77,7 @@ FORWARD, BACKWARD = ("fmha_fwd_d64", "fmha_fwd:bf16:64"), ("fmha_bwd_d64", "fmha
 DECODE, GEMM = ("fmha_decode_d64", "fmha_fwd_splitkv:bf16:64"), ("gemm_row_column", "gemm:bf16")
 AMPERE, FP8 = ("fmha_fwd_ampere_d64", "fmha_fwd:bf16:64"), ("fmha_fwd_fp8_d128", "fmha_fwd:fp8bf16:128")
 GEMM_AMPERE, ROWS = ("gemm_ampere_row_column", "gemm:bf16"), ("softmax", "softmax:bf16")
+AMPERE_WIDE = ("fmha_bwd_ampere_d256", "fmha_bwd_dq_dk_dv:bf16:192")
 ONE_PAIR = swap(r"(shfl\.sync\.bfly\.b32 [^;]*), %r\d+, (%r\d+), (%r\d+);", r"\1, 0, \2, \3;")
 WAIT = r"\{\.reg \.pred p; again\d+: mbarrier\.try_wait\.parity\.shared::cta\.b64 p, \[(%r\d+)\], (%r\d+);[^}]*\}"
 SWIZZLE_128 = str(1 << 62 | 64 << 32 | 1 << 16)
@@ -162,6 +163,25 @@ MUTATIONS: dict[str, Mutation] = {
     "ampere: O is not rescaled": Mutation(*AMPERE, not_rescaled, "WRONG"),
     "ampere: the row's maximum is of one lane pair": Mutation(*AMPERE, ONE_PAIR, "WRONG"),
     "ampere: LSE in base 2": Mutation(*AMPERE, swap("0f3F317218", "0f3F800000"), "WRONG"),
+    "ampere backward: the other warp of the same keys is not waited for": Mutation(
+        *AMPERE_WIDE, swap(r"bar\.sync %r\d+, %r\d+;", ""), "RACE POISON"
+    ),
+    "ampere backward: a warp adds its own part twice": Mutation(
+        *AMPERE_WIDE, swap(r"xor\.b32 (%r\d+), (%r\d+), 2048;", r"mov.b32 \1, \2;"), "WRONG"
+    ),
+    "ampere backward: dS and the rows of products are not transposed": Mutation(
+        *AMPERE_WIDE, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"
+    ),
+    "ampere backward: a turn at dq is seen and not acquired": Mutation(
+        *AMPERE_WIDE, swap(r"ld\.acquire\.gpu", "ld.relaxed.gpu"), "RACE TRAP", 20
+    ),
+    "ampere backward: a sum of dq begins anew in each turn": Mutation(
+        *AMPERE_WIDE,
+        in_kernel(
+            "fmha_bwd_ampere", swap(r"ld\.global\.v4\.f32 \{([^,]*), [^}]*\}", r"ld.global.v4.f32 {\1, \1, \1, \1}")
+        ),
+        "WRONG",
+    ),
     "fp8: turned v is not fenced": Mutation(*FP8, swap(r"fence\.proxy\.async(\.shared::cta)?;", ""), "POISON PROXY"),
     "fp8: lanes turn v without meeting": Mutation(*FP8, swap(r"bar\.warp\.sync\s+-1;", ""), "RACE"),
     "fp8: v is not turned": Mutation(*FP8, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),

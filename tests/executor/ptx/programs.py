@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.conftest import ROOT
 from tools.executor.ptx import sources
 
-ALWAYS = ("attention", "ampere", "caches", "rows", "fp8", "ampere_products")
+ALWAYS = ("attention", "ampere", "ampere_wide", "caches", "rows", "fp8", "ampere_products")
 """Libraries whose kernels run in every test run."""
 WHOLE = ("flash", "aiter", "gemm_default", "norm_default")
 """Receipts of which --full runs every kernel, for both targets."""

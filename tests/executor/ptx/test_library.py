@@ -16,7 +16,16 @@ from tests.executor.ptx import executed
 from tests.executor.ptx.programs import ALWAYS, WHOLE, Emulated
 
 pytestmark = [pytest.mark.xdist_group("cuda"), pytest.mark.usefixtures("binding")]
-CASES = {"attention": 40, "ampere": 40, "caches": 40, "rows": 8, "fp8": 24, "ampere_products": 12, "products": 60}
+CASES = {
+    "attention": 40,
+    "ampere": 40,
+    "ampere_wide": 20,
+    "caches": 40,
+    "rows": 8,
+    "fp8": 24,
+    "ampere_products": 12,
+    "products": 60,
+}
 FULL = [*WHOLE, *(f"ampere_{receipt}" for receipt in WHOLE), "fp8_whole"]
 
 

@@ -19,6 +19,7 @@ LIBRARIES = {
     "fmha_fwd_ampere": "ampere",
     "fmha_fwd_fp8": "fp8",
     "fmha_fwd": "attention",
+    "fmha_bwd_ampere": "ampere_wide",
     "fmha_bwd": "attention",
     "fmha_decode": "caches",
     "gemm_ampere": "ampere_products",

@@ -84,6 +84,8 @@ Plan find_plan(const BwdKernelProblem& of, const Tiles& tiles, const Build& buil
   shape.rows = p.nhead_q / p.nhead_k * tiles.of_longest * build.query_rows;
   shape.keys = of.seqlen_k;
   shape.hdim = build.hdim;
+  shape.tile_rows = build.query_rows;
+  shape.key_rows = build.keys;
   shape.masked = is_masked(p);
   shape.paired = is_paired(p);
   shape.workers = workers;

@@ -7,9 +7,9 @@ namespace tilekiln::cuda::fmha_bwd {
 
 constexpr int kHdim = HDIM;
 constexpr bool kWide = kHdim > 128;
-constexpr int kKeys = kWide ? 64 : 128, kQueryRows = kWide ? 64 : 8192 / kHdim;
+constexpr int kKeys = kWide ? 64 : 128, kQueryRows = QUERY_ROWS;
 constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
-// Of dQ: blocks of 64 x 64, by rows (64) or columns (128, 256).
+// Of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
 // Four column groups of one row, packed and transposed, to `to` + column.
@@ -149,10 +149,11 @@ TILEKILN_DEVICE void convert(const Row& p) {
         a[4 * i] += v.x, a[4 * i + 1] += v.y, a[4 * i + 2] += v.z, a[4 * i + 3] += v.w;
       }
     }
-    const int column = kHdim == 64 ? 0 : block * 64;
+    constexpr int kRowBlocks = kQueryRows / 16;
+    const int piece = block * 4 + (thread >> 5), column = piece / kRowBlocks * 64;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = m * kQueryRows + (kHdim == 64 ? w * 64 : 0) + (thread >> 5) * 16 + (lane >> 2) + 8 * half;
+      const int row = m * kQueryRows + piece % kRowBlocks * 16 + (lane >> 2) + 8 * half;
       store_row(p.dq + b * p.dq_batch + h * p.dq_head + (start + row) * p.dq_row + column, row < e.seqlen_q,
                 p.hdim_q - column, lane, a, half, p.softmax_scale);
     }

@@ -4,10 +4,6 @@
 
 namespace tilekiln::cuda::fmha_bwd {
 
-// Of a query tile and a key tile of the kernel of a head dim (passes.h).
-constexpr int64_t tile_rows_of(int hdim) { return hdim > 128 ? 64 : 8192 / hdim; }
-constexpr int64_t key_rows_of(int hdim) { return hdim > 128 ? 64 : 128; }
-
 // Fields as in Row.
 struct Plan {
   int team, passes, units, team_units, lists, slots, turn;
@@ -15,9 +11,10 @@ struct Plan {
 };
 
 struct PlanShape {
-  int64_t heads;       // key heads of all sequences
-  int64_t rows, keys;  // of one: query rows over the heads of the group, in whole tiles; keys
-  int hdim;            // of the kernel
+  int64_t heads;            // key heads of all sequences
+  int64_t rows, keys;       // of one: query rows over the heads of the group, in whole tiles; keys
+  int hdim;                 // of the kernel
+  int tile_rows, key_rows;  // of its query tile and its key tile
   bool masked, paired;
   int workers;  // at most
 };
@@ -42,7 +39,7 @@ constexpr int64_t slots_of(int64_t heads, int64_t passes, int64_t team_units) {
 inline Plan plan_of(const PlanShape& of) {
   constexpr double step_us = 2.4, sum_bytes_per_us = 3e6;  // fitted to an H100
   constexpr int64_t l2_bytes = 40 << 20;                   // q, dout and fp32 dq of the heads in flight
-  const int64_t tile_rows = tile_rows_of(of.hdim), key_rows = key_rows_of(of.hdim);
+  const int64_t tile_rows = of.tile_rows, key_rows = of.key_rows;
   const int64_t steps = parts(of.rows, tile_rows), tiles = parts(of.keys, key_rows);
   const int64_t lists = of.paired ? parts(tiles, 2) : tiles;
   Plan best = {1, 1, 0, 1, 0, 1, 0, 0};
