@@ -85,7 +85,8 @@ template <class Compute> void run_dots(int size, const matrix::Problem& p, const
   const int rows = u.m1 - u.m0;
   const i64 a_row = p.lda * size, b_row = p.ldb * size, bytes = i64(p.k) * size;
   const char* a = (const char*)p.a + u.m0 * a_row;
-  if constexpr (Compute::kWord == 4) start_rows(x.starts, p, u.m0, u.m1);
+  [[maybe_unused]] const int* starts = nullptr;
+  if constexpr (Compute::kWord == 4) starts = starts_of(x, p, u.m0, u.m1);
   float* const sums = x.sums;  // rows x kPanel
   for (int n = u.n0; n < u.n1; n += kPanel) {
     const int columns = least(u.n1 - n, kPanel);
@@ -100,7 +101,7 @@ template <class Compute> void run_dots(int size, const matrix::Problem& p, const
       for (int i = 0; i < rows; ++i) {
         uint32_t words[kPanel];
         __builtin_memcpy(words, sums + i * kPanel, sizeof words);
-        for (int l = 0; l < kPanel; ++l) words[l] += uint32_t(x.starts[i]);
+        for (int l = 0; l < kPanel; ++l) words[l] += uint32_t(starts[i]);
         __builtin_memcpy(sums + i * kPanel, words, sizeof words);
       }
     }

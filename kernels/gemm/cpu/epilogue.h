@@ -121,10 +121,9 @@ inline void finish_words(const matrix::Problem& p, float* sums, int m, int n, in
     __builtin_memcpy((float*)p.out + (m + r) * p.out_row + n, sums, cols * sizeof *sums);
 }
 
-// Whether all before an activation is c, of contiguous rows, and a bias, and out is as wide as c.
-inline bool adds_alone(const matrix::Problem& p) {
-  return p.dtype != matrix::Dtype::int8 && p.out_dtype <= matrix::OutDtype::bf16 && p.alpha == 1 && !p.d[0].data &&
-         !p.row_scale && !p.column_scale && (!p.c.data || p.c.column == 1);
+// Whether all before an activation is factors, c, of contiguous rows, and a bias, and out is of the dtype of c.
+inline bool is_simple(const matrix::Problem& p) {
+  return p.out_dtype <= matrix::OutDtype::bf16 && !p.d[0].data && (!p.c.data || p.c.column == 1);
 }
 template <class T> TILEKILN_INLINE void add_row(vf (&x)[kBlockVectors], const T* c, float beta) {
   TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = fma(widen(c + j * kLanes), broadcast(beta), x[j]);
@@ -132,25 +131,39 @@ template <class T> TILEKILN_INLINE void add_row(vf (&x)[kBlockVectors], const T*
 template <class T> TILEKILN_INLINE void store_row(T* to, const vf (&x)[kBlockVectors]) {
   TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) narrow(to + j * kLanes, x[j]);
 }
-// c where it and a bias are all before, a bias and an activation, to out of any dtype; in place where it is quantised afterwards. Of a part of a panel all lanes are computed.
-template <class Functor> void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
+// A bias and an activation, to out of any dtype; in place where it is quantised afterwards. kAll: of a simple problem all steps; kInPlace:
+// those before the bias alone, in place. Of a part of a panel all lanes are computed.
+template <class Functor, bool kAll, bool kInPlace = false>
+void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int cols) {
   const auto to = p.out_dtype;
   const int size = to == matrix::OutDtype::fp32 ? 4 : 2;
-  const bool whole = cols == kPanel, added = p.bias && !p.d[0].data;
+  const bool whole = cols == kPanel, added = !kInPlace && p.bias && !p.d[0].data;
   const float* down = added && p.bias_of_rows ? p.bias + m : nullptr;
   const float* across = added && !p.bias_of_rows ? p.bias + n : nullptr;
-  alignas(64) float bias[kPanel], part[kPanel], part_of_c[kPanel] = {};
-  if (across && !whole) {
-    for (int j = 0; j < kPanel; ++j) bias[j] = j < cols ? across[j] : 0;
-    across = bias;
-  }
+  const bool int32 = kAll && p.dtype == matrix::Dtype::int8, times = kAll && p.alpha != 1;
+  const float *row_scale = kAll && p.row_scale ? p.row_scale + m : nullptr,
+              *column_scale = kAll && p.column_scale ? p.column_scale + n : nullptr;
+  alignas(64) float bias[kPanel], factors[kPanel], part[kPanel], part_of_c[kPanel] = {};
+  const auto lengthen = [cols](const float*& columns, float* to) __attribute__((always_inline)) {
+    if (!columns) return;
+    for (int j = 0; j < kPanel; ++j) to[j] = j < cols ? columns[j] : 0;
+    columns = to;
+  };
+  if (!whole) lengthen(across, bias), lengthen(column_scale, factors);
   const i64 row = p.out_row * size;
   char* out = (char*)p.out + m * row + n * size;
   const i64 c_row = p.c.row * size;
-  const char* c = p.c.data && adds_alone(p) ? (const char*)p.c.data + m * c_row + n * size : nullptr;
+  const char* c = kAll && p.c.data ? (const char*)p.c.data + m * c_row + n * size : nullptr;
   for (int r = 0; r < rows; ++r, sums += kPanel, out += row) {
     vf x[kBlockVectors];
     TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = load(sums + j * kLanes);
+    const auto each = [&](auto&& step) __attribute__((always_inline)) {
+      TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = step(x[j], j * kLanes);
+    };
+    if (int32) each([](vf a, int) { return from_int32(a); });
+    if (times) each([&](vf a, int) { return mul(a, broadcast(p.alpha)); });
+    if (row_scale) each([&](vf a, int) { return mul(a, broadcast(row_scale[r])); });
+    if (column_scale) each([&](vf a, int j) { return mul(a, load_unaligned(column_scale + j)); });
     if (c) {
       const void* const added_row = whole ? c : __builtin_memcpy(part_of_c, c, cols * size);
       if (to == matrix::OutDtype::fp32)
@@ -161,12 +174,13 @@ template <class Functor> void activate(const matrix::Problem& p, float* sums, in
         add_row(x, (const fp16*)added_row, p.beta);
       c += c_row;
     }
-    if (across) {
-      TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = add(x[j], load_unaligned(across + j * kLanes));
-    } else if (down) {
-      TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = add(x[j], broadcast(down[r]));
+    if (across) each([&](vf a, int j) { return add(a, load_unaligned(across + j)); });
+    if (down) each([&](vf a, int) { return add(a, broadcast(down[r])); });
+    each([&](vf a, int) { return Functor::template apply<float>(a, p, At{}); });
+    if constexpr (kInPlace) {
+      store_row(sums, x);
+      continue;
     }
-    TILEKILN_UNROLL(8) for (int j = 0; j < kBlockVectors; ++j) x[j] = Functor::template apply<float>(x[j], p, At{});
     void* const line = whole ? out : (char*)part;
     switch (to) {
       case matrix::OutDtype::fp32: store_row((float*)line, x); break;
@@ -179,22 +193,23 @@ template <class Functor> void activate(const matrix::Problem& p, float* sums, in
 }
 // In the order of Activation.
 inline Epilogue activation_of(const matrix::Problem& p) {
-#define ACTIVATION(name, x) activate<Activation_##name>,
+#define ACTIVATION(name, x) activate<Activation_##name, false>,
   static constexpr Epilogue activations[] = {
 #include "kernels/gemm/activations.inc"
   };
 #undef ACTIVATION
   return activations[(int)p.activation];
 }
-enum class Steps { none, adds, row_scale, any };  // before an activation
-template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p, Steps steps) {
-  const bool alone = steps == Steps::none;
-  if (p.activation != matrix::Activation::none || steps == Steps::adds)
-    return {steps <= Steps::adds ? nullptr : change<T, BeforeActivation>, nullptr, activation_of(p), false, sizeof(T)};
-  const Epilogue last = alone                       ? finish<T, Activation_none>
-                        : steps == Steps::row_scale ? finish<T, RowScale>
-                                                    : finish<T, Chain<BeforeActivation, BiasLast>>;
-  return {nullptr, nullptr, last, alone, sizeof(T)};
+template <class T> TILEKILN_INLINE Finish finish_in(const matrix::Problem& p) {
+  const bool none = p.activation == matrix::Activation::none;
+  const bool before = p.dtype == matrix::Dtype::int8 || p.alpha != 1 || p.row_scale || p.column_scale || p.c.data;
+  if (is_simple(p)) {
+    if (none && !before && !p.bias) return {nullptr, nullptr, finish<T, Activation_none>, true, sizeof(T)};
+    if (none) return {nullptr, nullptr, activate<Activation_none, true>, false, sizeof(T)};
+    return {before ? activate<Activation_none, true, true> : nullptr, nullptr, activation_of(p), false, sizeof(T)};
+  }
+  if (none) return {nullptr, nullptr, finish<T, Chain<BeforeActivation, BiasLast>>, false, sizeof(T)};
+  return {change<T, BeforeActivation>, nullptr, activation_of(p), false, sizeof(T)};
 }
 // The steps to an out of int8 or fp8: quantisation comes last, in a pass of its own over L1.
 template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem& p) {
@@ -203,16 +218,12 @@ template <class Q> TILEKILN_INLINE Finish finish_quantised(const matrix::Problem
 }
 Finish finish_of(const matrix::Problem& p) {
   if (p.out_dtype == matrix::OutDtype::int32) return {nullptr, nullptr, finish_words, true, 4};
-  const bool scaled_rows = p.dtype != matrix::Dtype::int8 && p.alpha == 1 && p.row_scale && !p.column_scale &&
-                           !p.c.data && !p.d[0].data && !p.bias;
-  const bool adds = p.c.data || p.bias;
-  const Steps steps = scaled_rows ? Steps::row_scale : !adds_alone(p) ? Steps::any : adds ? Steps::adds : Steps::none;
   switch (p.out_dtype) {
-    case matrix::OutDtype::fp16: return finish_in<fp16>(p, steps);
+    case matrix::OutDtype::fp16: return finish_in<fp16>(p);
     case matrix::OutDtype::int8: return finish_quantised<SaturatedInt8>(p);
     case matrix::OutDtype::fp8: return finish_quantised<CalledFp8>(p);
-    case matrix::OutDtype::bf16: return finish_in<bf16>(p, steps);
-    default: return finish_in<float>(p, steps);
+    case matrix::OutDtype::bf16: return finish_in<bf16>(p);
+    default: return finish_in<float>(p);
   }
 }
 

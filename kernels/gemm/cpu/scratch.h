@@ -47,15 +47,24 @@ constexpr int kTurnedColumns = kLanes == 16 ? 1024 : 0;
 constexpr float kLeast =
     0x1p-100f;  // what is less everywhere counts as 0: its factor would leave fp32's normal numbers
 
+// Rows of A whose sums a thread has: units of a call share them. First in scratch memory, which says that a call begins by zeros there.
+struct KnownStarts {
+  const void* a;  // null: none
+  int first, end, k;
+};
+constexpr int kMostStarts = 4096;
+static_assert(kMostStarts >= kMostRows);
+
 struct GemmScratch {
+  KnownStarts known;
   alignas(64) float b[kChunkWords * kUnitColumns];
   alignas(64) float sums[kGroupRows * kUnitColumns];
   alignas(64) float a[(kMostRows + kPanel) * kCopyRow];
   alignas(64) float block[kMostBlockRows * kPanel];
   alignas(64) float turned[(kTurnedColumns + kLanes) * kPanel];  // rows of B by rows of A
   alignas(64) float turned_block[kLanes * kPanel];
-  int starts[kMostRows + kRows];   // -128 times the sums of A's rows
-  int group_starts[kGroupStarts];  // the same of a row's stretches, with what b's elements are too much
+  int starts[kMostStarts + kRows];  // -128 times the sums of A's rows
+  int group_starts[kGroupStarts];   // the same of a row's stretches, with what b's elements are too much
 };
 
 template <class T> TILEKILN_INLINE T least(T a, T b) { return a < b ? a : b; }
@@ -77,6 +86,16 @@ TILEKILN_ONE_COPY inline void start_rows(int* starts, const matrix::Problem& p, 
     const int8* row = a + k * p.lda + m0;
     for (int i = 0; i < m1 - m0; ++i) starts[i] = int(uint32_t(starts[i]) - 128u * uint32_t(int(row[i])));
   }
+}
+// Those of rows m0 to m1, which are made where they are not known.
+TILEKILN_ONE_COPY inline const int* starts_of(GemmScratch& x, const matrix::Problem& p, int m0, int m1) {
+  KnownStarts& known = x.known;
+  const bool same = known.a == p.a && known.k == p.k && known.first <= m0;
+  if (same && m1 <= known.end) return x.starts + (m0 - known.first);
+  const bool next = same && m0 == known.end && m1 - known.first <= kMostStarts;
+  known = {p.a, next ? known.first : m0, m1, p.k};
+  start_rows(x.starts + (m0 - known.first), p, m0, m1);
+  return x.starts + (m0 - known.first);
 }
 #endif
 

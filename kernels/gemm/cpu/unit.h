@@ -89,8 +89,9 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
       }
       for (int m0 = g0; m0 < g1; m0 += tile_rows) {
         const int m1 = least(g1, m0 + tile_rows), kept = waiting ? m0 - g0 : 0;
+        [[maybe_unused]] const int* starts = nullptr;
 #if TILEKILN_QUADS
-        if (kFlipped && chunk == 0) start_rows(x.starts, p, m0, m1);
+        if (kFlipped && chunk == 0) starts = starts_of(x, p, m0, m1);
 #endif
         const i64 copy_row = once ? kChunkWords + 16 : kCopyRow;
         const i64 tile_words = once ? chunk_words : most_words;
@@ -188,7 +189,7 @@ TILEKILN_ONE_COPY void run_unit(const Stages& s, const matrix::Problem& p, const
                 float* const sums = x.sums + i64(m - m0 + kept) * kUnitColumns + (n - u.n0);
                 o.from = begins ? nullptr : sums, o.from_row = kUnitColumns;
                 const bool direct = ends && storable && (columns == kPanel || (of_half && columns == narrow));
-                o.starts = kFlipped && begins ? x.starts + (m - m0) : nullptr;
+                o.starts = kFlipped && begins ? starts + (m - m0) : nullptr;
                 o.to = sums, o.to_row = kUnitColumns, o.as_bf16 = direct && as_bf16;
                 o.a_ahead = n == u.n0 && !o.ahead && !a_group && o.a_word == 4 ? rows * o.a_row : 0;
                 o.to_bytes = !direct ? 0 : as_bf16 ? 2 : 4;
