@@ -43,6 +43,20 @@ def gemm_examples(scons: Scons, binding: object) -> str:
     return str(ROOT / _variant("native", "release", "").library("gemm_examples"))
 
 
+@pytest.fixture
+def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """ctypes_utils, upstream's names of products, over that library."""
+    from tilekiln import operators  # here, as it needs the binding
+
+    monkeypatch.syspath_prepend(ROOT / "python" / "compat" / "ck_dispatcher")
+    monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
+    operators.look_again()
+    import ctypes_utils
+
+    yield ctypes_utils
+    operators.look_again()
+
+
 @pytest.fixture(autouse=True)
 def _native_kernels_forget() -> None:
     """Tests put libraries of their own at hand: which one served a call of the test before is asked anew."""

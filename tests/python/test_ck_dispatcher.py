@@ -30,19 +30,6 @@ def fmha(flash: tk.Library, monkeypatch: pytest.MonkeyPatch) -> Any:
     operators.look_again()
 
 
-@pytest.fixture
-def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from tilekiln import operators
-
-    monkeypatch.syspath_prepend(COMPAT)
-    monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
-    operators.look_again()
-    import ctypes_utils
-
-    yield ctypes_utils
-    operators.look_again()
-
-
 def arrays(problem: Any) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(1)
     shapes = (problem.q_shape(), problem.k_shape(), problem.v_shape())

@@ -15,19 +15,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 COMPAT = ROOT / "python" / "compat" / "ck_dispatcher"
 
 
-@pytest.fixture
-def gemm(gemm_examples: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    from tilekiln import operators
-
-    monkeypatch.syspath_prepend(COMPAT)
-    monkeypatch.setenv("TILEKILN_PATH", gemm_examples)
-    operators.look_again()
-    import ctypes_utils
-
-    yield ctypes_utils
-    operators.look_again()
-
-
 BF16 = {"dtype_a": "bf16", "dtype_b": "bf16", "dtype_c": "bf16"}
 FP32 = {"dtype_a": "fp32", "dtype_b": "fp32", "dtype_c": "fp32"}
 INT8 = {"dtype_a": "int8", "dtype_b": "int8", "dtype_c": "int32", "dtype_acc": "int32"}
