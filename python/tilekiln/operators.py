@@ -186,11 +186,9 @@ def _call(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) 
 
 def _traced(operator: str, arrays: tuple[Any, ...], arguments: Any, few: int = 0) -> Any:
     """Of torch.compile: PyTorch's operator, whose result it knows by its shapes. The choice is made when it runs."""
-    import torch
+    from .torch import calls
 
-    import tilekiln.torch  # noqa: F401  # defines torch.ops.tilekiln
-
-    return getattr(torch.ops.tilekiln, operator)(*arrays, **arguments)
+    return calls.without_grad(operator, arrays, arguments)
 
 
 _call._torchdynamo_inline = _traced  # type: ignore[attr-defined]  # what it follows in place of a function

@@ -3,9 +3,11 @@
  *
  * They do what is plain: tensors of the CPU that nothing wraps and, but for attention, autograd does not watch; a call of a look that
  * Python has served before. To anything else they answer undefined tensors, and what calls them then takes the way through Python, which
- * has every error's words. Boxed functions of the stable ABI own what lies on the stack. */
+ * has every error's words. Whole operators, those of compiled code, ask Python themselves: it answers, or says why not. Boxed functions
+ * of the stable ABI own what lies on the stack. */
 #include <algorithm>
 #include <array>
+#include <stdexcept>
 #include <utility>
 
 #include "attention.h"
@@ -13,10 +15,10 @@
 namespace tilekiln::torch {
 namespace {
 
-enum { kOperators = 256 };
+enum { kTwins = 256, kOperators = 384 }; /* the rest are whole operators */
 /* Those that are there are never moved or freed: calls read them while another is defined. */
 std::array<std::unique_ptr<Operator>, kOperators> operators;
-int operator_count;
+int twin_count, whole_count;
 
 /* ---- what lies on the stack -------------------------------------------------------------------------------------------- */
 
@@ -88,6 +90,14 @@ bool take(Call& call, const Argument& argument, int i, StableIValue value) {
   }
 }
 
+/* Does it say what is so anyway? */
+bool is_default(const Argument& argument, StableIValue value) {
+  if (!argument.has_default) return false;
+  if (argument.kind != 's') return value == argument.default_bits;
+  const char* word = nullptr;
+  return !shim.torch_string_c_str(reinterpret_cast<StringHandle>(value), &word) && argument.default_word == word;
+}
+
 /* A number that is more than none, or a flag: libraries differ in such features. */
 bool is_set(const Argument& argument, StableIValue value) {
   switch (argument.kind) {
@@ -131,8 +141,9 @@ bool answer(const Operator& operator_, int number, const StableIValue* stack, St
   Call call(bound.table);
   for (size_t i = 0; i < operator_.arguments.size(); ++i) {
     const Argument& argument = operator_.arguments[i];
-    if (is_there(argument, stack[i]) && !take(call, argument, bound.arguments[i], inside(argument, stack[i])))
-      return false;
+    if (!is_there(argument, stack[i])) continue;
+    const StableIValue value = inside(argument, stack[i]);
+    if (!is_default(argument, value) && !take(call, argument, bound.arguments[i], value)) return false;
   }
   for (size_t i = 0; i < operator_.arguments.size(); ++i) /* what only Python makes */
     if (operator_.arguments[i].kind == 'b' && !operator_.arguments[i].optional && read<bool>(stack[i]))
@@ -180,6 +191,66 @@ void elsewhere(StableIValue* stack, uint64_t, uint64_t results) {
   leave(results, stack);
 }
 
+/* ---- calls of compiled code: below autograd, and nothing is left to the caller ---------------------------------------------- */
+
+/* Python's part of a whole operator: `values` are numbers' bits, words and tensors (its own from then on), null where `there` is not set;
+ * results become `made`. Nonzero: it has refused (tilekiln_torch_refuse). */
+using Python = int (*)(int number, const uint64_t* values, const bool* there, uint64_t* made);
+Python python;
+
+/* The text and kind of this thread's last refusal: RuntimeError, ValueError and LookupError, which PyTorch makes of these. */
+enum { kRuntimeError, kValueError, kLookupError };
+struct Refusal {
+  int kind = kRuntimeError;
+  std::string text;
+};
+thread_local Refusal refusal;
+
+bool answer_in_python(const Operator& operator_, int number, const StableIValue* stack, StableIValue* results) {
+  uint64_t values[kMaxArguments] = {}, made[kMaxResults] = {};
+  bool there[kMaxArguments] = {};
+  refusal = {kRuntimeError, "tilekiln: there is no Python to choose a kernel"};
+  if (!python) return false;
+  for (size_t i = 0; i < operator_.arguments.size(); ++i) {
+    const Argument& argument = operator_.arguments[i];
+    if (!(there[i] = is_there(argument, stack[i]))) continue;
+    values[i] = inside(argument, stack[i]);
+    if (argument.kind == 'T' || argument.kind == 'R') {
+      AtenTensorHandle its = nullptr;
+      shim.aoti_torch_new_tensor_handle(tensor_of(values[i]), &its);
+      values[i] = reinterpret_cast<uint64_t>(its);
+    } else if (argument.kind == 's') {
+      const char* word = nullptr;
+      shim.torch_string_c_str(reinterpret_cast<StringHandle>(values[i]), &word);
+      values[i] = reinterpret_cast<uint64_t>(word);
+    }
+  }
+  if (python(number, values, there, made)) return false;
+  for (size_t r = 0; r < operator_.results.size(); ++r) results[r] = made[r];
+  return true;
+}
+
+__attribute__((noinline)) void call_wholly(int number, StableIValue* stack, uint64_t results) {
+  const Operator& operator_ = *operators[size_t(number)];
+  StableIValue made[kMaxResults];
+  missed = Look{};
+  const bool answered = answer(operator_, number, stack, made) || answer_in_python(operator_, number, stack, made);
+  drop(operator_, stack);
+  if (answered) {
+    std::memcpy(stack, made, sizeof(made[0]) * results);
+    return;
+  }
+  leave(results, stack);
+  if (refusal.kind == kValueError) throw std::invalid_argument(refusal.text);
+  if (refusal.kind == kLookupError) throw std::out_of_range(refusal.text);
+  throw std::runtime_error(refusal.text);
+}
+
+template <int number>
+void whole(StableIValue* stack, uint64_t, uint64_t results) {
+  call_wholly(number, stack, results);
+}
+
 using Boxed = void (*)(StableIValue*, uint64_t, uint64_t);
 struct Kernels { Boxed kernel, elsewhere; };
 
@@ -187,7 +258,13 @@ template <int... number>
 constexpr std::array<Kernels, sizeof...(number)> all_kernels(std::integer_sequence<int, number...>) {
   return {Kernels{kernel<number>, elsewhere<number>}...};
 }
-constexpr std::array<Kernels, kOperators> kernels = all_kernels(std::make_integer_sequence<int, kOperators>{});
+constexpr std::array<Kernels, kTwins> kernels = all_kernels(std::make_integer_sequence<int, kTwins>{});
+
+template <int... number>
+constexpr std::array<Boxed, sizeof...(number)> all_whole(std::integer_sequence<int, number...>) {
+  return {whole<kTwins + number>...};
+}
+constexpr auto whole_kernels = all_whole(std::make_integer_sequence<int, kOperators - kTwins>{});
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------ */
 
@@ -363,13 +440,13 @@ __attribute__((visibility("default"))) const char* tilekiln_torch_start() {
   return good ? nullptr : "a place for the kernels";
 }
 
-/* Registers tilekiln_native::<spelled>, whose schema is there, as a form of operator `name`. arguments: "kind[?][!]name[.part]", as in "T?bias" (! : contiguous in its
- * last dimension), in the order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the arrays that steer the choice of a library.
- * Returns its number, or -1. */
+/* Registers tilekiln_native::<spelled>, whose schema is there, as a form of operator `name`. arguments: "kind[?][!]name[.part][=default]", as in "T?bias" (! : contiguous in its
+ * last dimension; a default is a word or the bits of a number), in the order of the schema, with a comma between them; results: "name:dtype when absent:asked by". looks: the
+ * arrays that steer the choice of a library. whole: compiled code calls it. Returns its number, or -1. */
 __attribute__((visibility("default"))) int tilekiln_torch_define(const char* name, const char* spelled,
                                                                  const char* arguments, const char* results, int look,
-                                                                 int other_look) {
-  if (operator_count == kOperators) return -1;
+                                                                 int other_look, int whole) {
+  if (whole ? kTwins + whole_count == kOperators : twin_count == kTwins) return -1;
   auto made = std::make_unique<Operator>();
   made->name = name;
   made->looks[0] = look;
@@ -379,9 +456,13 @@ __attribute__((visibility("default"))) int tilekiln_torch_define(const char* nam
     size_t at = 1;
     one.kind = text[0];
     for (; text[at] == '?' || text[at] == '!'; ++at) (text[at] == '?' ? one.optional : one.contiguous) = true;
-    const size_t dot = text.find('.', at);
+    const size_t dot = text.find('.', at), is = text.find('=', at);
     one.name = text.substr(at, dot - at);
-    if (dot != std::string::npos) one.part = std::stoi(text.substr(dot + 1));
+    one.part = std::stoi(text.substr(dot + 1));
+    if ((one.has_default = is != std::string::npos)) {
+      one.default_word = text.substr(is + 1);
+      if (one.kind != 's') one.default_bits = std::stoull(one.default_word);
+    }
     made->arguments.push_back(std::move(one));
   }
   for (const std::string& text : split(results, ',')) {
@@ -389,9 +470,19 @@ __attribute__((visibility("default"))) int tilekiln_torch_define(const char* nam
     made->results.push_back({parts[0], dtype_named(parts[1]), parts[2]});
   }
   if (made->arguments.size() > kMaxArguments || made->results.size() > kMaxResults) return -1;
-  const int number = operator_count++;
+  const int number = whole ? kTwins + whole_count++ : twin_count++;
   operators[size_t(number)] = std::move(made);
-  return implement_all(spelled, kernels[size_t(number)]) ? number : -1;
+  const bool good = whole ? implement("tilekiln_native", "CPU", spelled, whole_kernels[size_t(number - kTwins)])
+                          : implement_all(spelled, kernels[size_t(number)]);
+  return good ? number : -1;
+}
+
+/* Gives what answers for whole operators in Python. */
+__attribute__((visibility("default"))) void tilekiln_torch_ask(Python answer) { python = answer; }
+
+/* Python's refusal of the call that it is asked: 1 ValueError, 2 LookupError, 0 any other. */
+__attribute__((visibility("default"))) void tilekiln_torch_refuse(int kind, const char* text) {
+  refusal = {kind, text};
 }
 
 /* few: up to `most` queries over at least `fewest` keys are fmha_fwd_splitkv's. */

@@ -92,11 +92,14 @@ inline int64_t lay_densely(tilekiln_tensor& view) {
 /* ---- what Python says of an operator ---------------------------------------------------------------------------------- */
 
 /* One argument of PyTorch's operator. kind: T tensor, R seed and offset as a tensor, f float, b flag, i integer, s word; whether it may
- * be absent, and the name and place of what it sets. */
+ * be absent, the name and place of what it sets, and the value that sets nothing: a word, or the bits of a number. */
 struct Argument {
   char kind = 0;
   bool optional = false;
   bool contiguous = false;
+  bool has_default = false;
+  uint64_t default_bits = 0;
+  std::string default_word;
   std::string name;
   int part = 0;
 };

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pathlib
+import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -45,8 +46,11 @@ _twins: dict[str, dict[tuple[Any, ...], Call | None]] = {}
 """By operator, the number of arguments by position and the names of the others. `forget` empties them."""
 _defined: dict[str, bool] = {}
 """Names of twins; False: no kernel was left for it (256 in all, kernels.cpp), so calls go through Python."""
-_defining = threading.Lock()
+defining = threading.RLock()
 """Held while a twin is made: another thread's first call of the same look must not meet half of one."""
+
+starters: list[Callable[[], None]] = []
+"""Called once the library is loaded."""
 
 _LETTERS = {"Tensor": "T", "float": "f", "bool": "b", "int": "i", "str": "s"}
 _profiling: Callable[[], bool] = torch._C._autograd._profiler_enabled
@@ -93,6 +97,8 @@ def _start() -> str:
     for name in OPERATORS:
         define(name)
     _outside.followers.append(define)
+    for start in starters:
+        start()
     return ""
 
 
@@ -103,7 +109,7 @@ def _kind(argument: Any) -> str:
     return ("int" if inner == "SymInt" else inner) + "?" * (inner != text)
 
 
-def _said(table: Operator, arguments: Sequence[Any]) -> str | None:
+def arguments_in_words(table: Operator, arguments: Sequence[Any]) -> str | None:
     """Arguments as kernels.cpp reads them; None where one is of another kind."""
     pairs = {field: (pair, i) for pair, fields in table.pairs.items() for i, (field, _) in enumerate(fields)}
     states = {state: argument for argument, state in table.states.items()}
@@ -120,52 +126,95 @@ def _said(table: Operator, arguments: Sequence[Any]) -> str | None:
     return ",".join(words)
 
 
+def can_hold(name: str) -> bool:
+    """Are there kernels for calls of an operator? Not for lists, nor for arrays that it writes."""
+    arguments = getattr(torch.ops.tilekiln, name).default._schema.arguments
+    return not OPERATORS[name].written and arguments_in_words(OPERATORS[name], arguments) is not None
+
+
+def fall_through(spelled: str) -> None:
+    """Autograd does not watch this operator of `tilekiln_native`."""
+    _scope.impl(spelled, torch.library.fallthrough_kernel, "AutogradCPU")
+
+
 def define(name: str) -> None:
     """An operator of PyTorch tries its native twins first."""
-    table, packet = OPERATORS[name], getattr(torch.ops.tilekiln, name)
-    schema = packet.default._schema
-    if library is None or table.written or _said(table, schema.arguments) is None:
+    packet = getattr(torch.ops.tilekiln, name)
+    if library is None or not can_hold(name):
         return
     _twins[name] = {}
     for one in (packet, packet.default):
-        one._op = _entry(name, schema, one._op)
+        one._op = _entry(name, one._op)
 
 
-def _twin(name: str, schema: Any, count: int, named: Sequence[str]) -> Call | None:
-    """The twin of calls with `count` arguments by position and these by name; None where it cannot be."""
-    assert library is not None
-    table = OPERATORS[name]
-    of = {one.name: one for one in schema.arguments}
+def form(name: str, count: int, named: Sequence[str]) -> tuple[tuple[Any, ...], str] | None:
+    """The arguments of calls with `count` by position and these by name, and their schema; None: there is no kernel.
+
+    A flag that is on unless said otherwise is the last of them, an argument that nobody gives.
+    """
+    table, arguments = OPERATORS[name], getattr(torch.ops.tilekiln, name).default._schema.arguments
+    of = {one.name: one for one in arguments}
     given = [*list(of)[:count], *named]
     if count > len(of) or len({*given}) < len(given) or not {*given} <= {*of}:
         return None
-    # A flag that is on unless said otherwise is an argument that nobody gives.
-    on = [one.name for one in schema.arguments if one.default_value is True and one.name not in given]
-    taken = [of[argument] for argument in (*given, *on)]
-    said = _said(table, taken)
-    results = [f"{'' if one.torch_alone else one.name}:{one.dtype}:{one.asked_by}" for one in table.results]
-    if said is None or not {table.arrays[look] for look in table.looks} <= {*given}:
+    if not {table.arrays[look] for look in table.looks} <= {*given}:
         return None
-    arrays = [one.name for one, word in zip(taken, said.split(","), strict=True) if word[0] == "T"]
+    on = [one for one in arguments if _is_on(one) and one.name not in given]
+    taken = (*(of[argument] for argument in given), *on)
+    if arguments_in_words(table, taken) is None:
+        return None
+    kinds = [f"{_kind(one)} {one.name}{'=True' * (one in on)}" for one in taken]
+    return taken, f"({', '.join(kinds)}) -> {table.schema.partition(' -> ')[2]}"
+
+
+def _is_on(argument: Any) -> bool:
+    return argument.default_value is True
+
+
+def _bits(kind: str, value: Any) -> str:
+    """A default as kernels.cpp compares it with what is given."""
+    return value if kind == "s" else str(struct.unpack("Q", struct.pack("d" if kind == "f" else "q", value))[0])
+
+
+def give_kernel(name: str, spelled: str, taken: Sequence[Any], whole: bool) -> int:
+    """Gives `tilekiln_native::<spelled>` its kernel; returns its number, or -1 where none is left.
+
+    A whole operator answers every call (`compiled`); others answer with undefined tensors what they leave to Python.
+    """
+    assert library is not None
+    table = OPERATORS[name]
+    words = (arguments_in_words(table, taken) or "").split(",")
+    arrays = [one.name for one, word in zip(taken, words, strict=True) if word[0] == "T"]
     looks = [arrays.index(table.arrays[look]) for look in table.looks]
+    for i, one in enumerate(taken):
+        if one.default_value is not None and not _is_on(one):
+            words[i] += "=" + _bits(words[i][0], one.default_value)
+    results = [f"{'' if one.torch_alone else one.name}:{one.dtype}:{one.asked_by}" for one in table.results]
+    number: int = library.tilekiln_torch_define(
+        name.encode(), spelled.encode(), ",".join(words).encode(), ",".join(results).encode(), *looks, whole
+    )
+    return number
+
+
+def _twin(name: str, count: int, named: Sequence[str]) -> Call | None:
+    """The twin of calls with `count` arguments by position and these by name; None where it cannot be."""
+    made = form(name, count, named)
+    if made is None:
+        return None
+    taken, schema = made
     spelled = "_".join((name, str(count), *named))
     if spelled not in _defined:
-        kinds = [f"{_kind(one)} {one.name}{'=True' * (one.name in on)}" for one in taken]
-        made = table.schema.partition(" -> ")[2]
-        torch.library.define(f"tilekiln_native::{spelled}", f"({', '.join(kinds)}) -> {made}")
-        number = library.tilekiln_torch_define(
-            name.encode(), spelled.encode(), said.encode(), ",".join(results).encode(), *looks
-        )
-        _defined[spelled] = number >= 0
+        torch.library.define(f"tilekiln_native::{spelled}", schema)
+        _defined[spelled] = give_kernel(name, spelled, taken, False) >= 0
         if _defined[spelled]:
-            _scope.impl(spelled, torch.library.fallthrough_kernel, "AutogradCPU")
+            fall_through(spelled)
     if not _defined[spelled]:
         return None
     twin: Call = getattr(torch.ops.tilekiln_native, spelled).default._op
     return twin
 
 
-def _entry(name: str, schema: Any, through_python: Call) -> Call:
+def _entry(name: str, through_python: Call) -> Call:
     """A call of an operator."""
     twins = _twins[name]
     defaults = dict(operators.ARGUMENTS[name])
@@ -179,9 +228,9 @@ def _entry(name: str, schema: Any, through_python: Call) -> Call:
         try:
             twin = twins[look]
         except KeyError:
-            with _defining:
+            with defining:
                 if look not in twins and len(twins) < _MOST_TWINS:
-                    twins[look] = _twin(name, schema, len(values), [*named])
+                    twins[look] = _twin(name, len(values), [*named])
                 twin = twins.get(look)
         if twin is None:
             return through_python(*values, **named)
@@ -194,35 +243,28 @@ def _entry(name: str, schema: Any, through_python: Call) -> Call:
         new = library.tilekiln_torch_missed() != NEVER
         made = through_python(*values, **named)
         if new:
-            given = {**dict(zip(defaults, values, strict=False)), **named}
-            native_missed(name, defaults, given, twin, (*values, *named.values()))
+            twin(*values, *named.values())  # what is missed now is this call
+            teach(name, {**dict(zip(defaults, values, strict=False)), **named})
         return made
 
     return entry
 
 
-def native_missed(
-    name: str,
-    defaults: Mapping[str, Any],
-    given: Mapping[str, Any],
-    twin: Call,
-    values: tuple[Any, ...],
-) -> None:
-    """Teaches the native twin of an operator the library that serves such a call; `values` are the twin's arguments."""
+def teach(name: str, given: Mapping[str, Any]) -> None:
+    """Teaches native code the library that serves the call of an operator that it has just missed."""
     assert library is not None
     table = OPERATORS[name]
+    if library.tilekiln_torch_missed() == NEVER:
+        return
     arrays = tuple(given.get(array) for array in table.arrays)
     rest = {argument: value for argument, value in given.items() if argument not in table.arrays}
-    arguments = operators.of_the_facade(table, operators.flags_set(table, defaults), rest)
+    flags = operators.flags_set(table, dict(operators.ARGUMENTS[name]))
+    arguments = operators.of_the_facade(table, flags, rest)
     for one in table.results:
         if one.torch_alone:
             arguments.pop(one.asked_by, None)
-    try:
+    with suppress(ArgumentError, NoKernelError):
         chosen = facade._choose(name, arrays, arguments)
-    except (ArgumentError, NoKernelError):
-        return
-    twin(*values)  # what is missed now is this call
-    if library.tilekiln_torch_missed() != NEVER:
         library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), b"")
 
 
@@ -279,7 +321,7 @@ def forget() -> None:
     """Forgets which libraries serve which looks and which sets of arguments were called: both are found anew."""
     if library is not None:
         library.tilekiln_torch_forget()
-        with _defining:
+        with defining:
             for twins in _twins.values():
                 twins.clear()
 

@@ -208,11 +208,17 @@ def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[
     return kernel
 
 
+tracers: list[Callable[[], None]] = []
+"""Called when an operator is traced."""
+
+
 def _fake(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[..., Any]:
     table = OPERATORS[name]
     names = [*([""] if out_twin else []), *defaults]
 
     def fake(*values: Any, **named: Any) -> Any:
+        for see in tracers:
+            see()
         given = {**defaults, **dict(zip(names, values, strict=False)), **named}
         return _complete(table, given[table.first], _trace(table, given), 1 if out_twin else 0)
 
