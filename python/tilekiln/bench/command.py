@@ -191,7 +191,7 @@ def measure(
     moved = sum(array.nbytes for array in (*made.values(), *results.values()))
     dtype = settings.dtype(next(name for name, one in settings.call.arrays.items() if one.dtypes and one.required))
     extra = " ".join(f"{name}={_shown(value)}" for name, value in settings.arguments.items())
-    said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.said(), extra)))
+    said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.sizes_in_words(), extra)))
     return Outcome(said, library.instance_name(main), statistics.median(samples), min(samples), moved, error)
 
 

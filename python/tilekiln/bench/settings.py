@@ -250,7 +250,7 @@ class Settings:
             return self.keys
         return self.lengths[letter]
 
-    def said(self) -> str:
+    def sizes_in_words(self) -> str:
         """Sizes and first dtype, for a line of the report."""
         used = {one for name in self.wanted for one in self.form.shapes.get(name, "").split()}
         shown = [

@@ -55,11 +55,11 @@ def sdpa(
         and not _profiling()
     ):
         recorded = _records() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        kernel = native.recorded if recorded else native.attention
+        kernel = native.recorded_attention if recorded else native.attention
         try:
             made: Tensor | None = kernel(query, key, value, is_causal, scale, enable_gqa)
             if made is None:
-                made = native.again(kernel, query, key, value, is_causal, scale, enable_gqa)
+                made = native.attention_once_taught(kernel, query, key, value, is_causal, scale, enable_gqa)
             if made is not None:
                 return made
         except (RuntimeError, TypeError, IndexError, AttributeError):

@@ -268,7 +268,9 @@ def teach(name: str, given: Mapping[str, Any]) -> None:
         library.tilekiln_torch_teach(name.encode(), chosen.path.encode(), b"")
 
 
-def recorded(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool) -> Any:
+def recorded_attention(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
+) -> Any:
     """Such a call that autograd records."""
     # From here, as torch_call_dispatcher of 2.13 takes results of several types in the wrong order.
     if library is None or _modes() or _functorch() is not None or _tracing() is not None or _deterministic():
@@ -281,10 +283,10 @@ def recorded(query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: 
     return _recorded(query, key, value)[0]
 
 
-def again(
+def attention_once_taught(
     call: Call, query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None, grouped: bool
 ) -> Tensor | None:
-    """Such a call that `attention` or `recorded` did not do, once Python has said which library serves it."""
+    """Such a call that `attention` or `recorded_attention` did not do, once Python has said which library serves it."""
     missed = NEVER if library is None else library.tilekiln_torch_missed()
     if missed == NEVER or not _taught(missed, query, key, value, is_causal):
         return None
