@@ -125,24 +125,34 @@ TILEKILN_INLINE void score_block(const Keys& keys, int begin, int end, int words
   TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) maximum[j] = top[j];
 }
 
-// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over words [begin, end). A null alpha: O holds nothing yet. The words are summed
-// from 0 and O is added last: a sum of thousands of like terms, one by one, drifts by some u a term.
-template <class Compute, int R, int N>
-TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int begin, int end, float* o,
-                                const vf* alpha) {
-  vf sum[R][N];
-  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
-  v.each_run(begin, end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
+// Words [begin, end) of V that the vectors [First, First + Count) of a group of N see.
+template <int First, int Count> struct SeenWords { int begin, end; };
+
+// sum[r][:] += sum_w V[w][r] P[w][:] over the words that the vectors see.
+template <class Compute, int R, int N, int First, int Count>
+TILEKILN_INLINE void add_values(vf (&sum)[R][N], const float* p, const ValueRows& v, int d,
+                                SeenWords<First, Count> words) {
+  v.each_run(words.begin, words.end, [&](const float* row, i64 w, i64 run_end) __attribute__((always_inline)) {
     row += d;
     TILEKILN_UNROLL(2) for (; w < run_end; ++w, row += v.stride) {
-      vf x[N];
-      TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) x[j] = load(p + w * kTileQ + j * kLanes);
+      vf x[Count];
+      TILEKILN_UNROLL(8) for (int j = 0; j < Count; ++j) x[j] = load(p + w * kTileQ + (First + j) * kLanes);
       TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
         const vf y = broadcast_word(row + r);
-        TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = Compute::multiply_add(sum[r][j], x[j], y);
+        TILEKILN_UNROLL(8)
+        for (int j = 0; j < Count; ++j) sum[r][First + j] = Compute::multiply_add(sum[r][First + j], x[j], y);
       }
     }
   });
+}
+
+// O[r][:] = alpha O[r][:] + sum_w V[w][r] P[w][:] over all words of `seen`. A null alpha: O holds nothing yet. The words are summed
+// from 0 and O is added last: a sum of thousands of like terms, one by one, drifts by some u a term.
+template <class Compute, int R, int N, class... Seen>
+TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, float* o, const vf* alpha, Seen... seen) {
+  vf sum[R][N];
+  TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) { TILEKILN_UNROLL(8) for (int j = 0; j < N; ++j) sum[r][j] = zero(); }
+  (add_values<Compute>(sum, p, v, d, seen), ...);
   if (alpha) {
     TILEKILN_UNROLL(16) for (int r = 0; r < R; ++r) {
       TILEKILN_UNROLL(8)
@@ -154,24 +164,39 @@ TILEKILN_INLINE void value_rows(const float* p, const ValueRows& v, int d, int b
   }
 }
 
+// f.operator()<R>(d) for all `rows` rows of O^T, a multiple of 4, as many at a time as N vectors leave registers for.
+template <int N, class F> TILEKILN_INLINE void row_groups(int rows, F&& f) {
+  constexpr int R = block_rows(N);
+  int d = 0;
+  for (; d + R <= rows; d += R) f.template operator()<R>(d);
+  if constexpr (R != 4) {
+    for (; d + 4 <= rows; d += 4) f.template operator()<4>(d);
+  }
+  if constexpr (R % 4 != 0) {
+    if (d < rows) f.template operator()<2>(d);
+  }
+}
+
 // O += V^T P for all `rows` rows of O^T (a multiple of 4) and N vectors. beside(first, last): as in score_block, of rows of O^T.
 template <class Compute, int N, class Beside = Nothing>
 TILEKILN_INLINE void value_block(const float* p, const ValueRows& v, int begin, int end, float* o, int rows,
                                  const vf* alpha, Beside&& beside = {}) {
-  constexpr int R = block_rows(N);
-  int d = 0;
-  const auto step = [&]<int Rows>() __attribute__((always_inline)) {
-    value_rows<Compute, Rows, N>(p, v, d, begin, end, o + d * kTileQ, alpha);
-    beside(d, d + Rows);
-    d += Rows;
-  };
-  while (d + R <= rows) step.template operator()<R>();
-  if constexpr (R != 4) {
-    while (d + 4 <= rows) step.template operator()<4>();
-  }
-  if constexpr (R % 4 != 0) {
-    if (d < rows) step.template operator()<2>();
-  }
+  row_groups<N>(rows, [&]<int R>(int d) __attribute__((always_inline)) {
+    value_rows<Compute, R, N>(p, v, d, o + d * kTileQ, alpha, SeenWords<0, N>{begin, end});
+    beside(d, d + R);
+  });
+}
+
+// The same for two vectors, each over its own words, which overlap or touch: those that both see broadcast V for both.
+template <class Compute>
+TILEKILN_INLINE void value_pair(const float* p, const ValueRows& v, const int (&begin)[2], const int (&end)[2],
+                                float* o, int rows, const vf* alpha) {
+  const int both_begin = begin[0] > begin[1] ? begin[0] : begin[1], both_end = end[0] < end[1] ? end[0] : end[1];
+  row_groups<2>(rows, [&]<int R>(int d) __attribute__((always_inline)) {
+    value_rows<Compute, R, 2>(p, v, d, o + d * kTileQ, alpha, SeenWords<0, 1>{begin[0], both_begin},
+                              SeenWords<1, 1>{begin[1], both_begin}, SeenWords<0, 2>{both_begin, both_end},
+                              SeenWords<0, 1>{both_end, end[0]}, SeenWords<1, 1>{both_end, end[1]});
+  });
 }
 
 }  // namespace tilekiln::cpu::inline TILEKILN_TARGET

@@ -1,5 +1,5 @@
 // A partial block: a mask edge passes through it. Every vector of queries has its own range of keys: S is computed in groups of
-// keys for just the vectors that see them; mask, softmax and O go one vector at a time over its own range.
+// keys for just the vectors that see them; mask and softmax go one vector at a time over its own range, O two at a time.
 #pragma once
 
 #include "kernels/attention/cpu/qlanes/hidden_values.h"
@@ -15,10 +15,36 @@ struct Edges {
 
   // The lanes of the vector that starts at query q which see an existing key.
   TILEKILN_INLINE lane_bits lanes(int q, int key) const {
-    const int begin = lane(key - last - q), end = key < sink ? kLanes : lane(key - first - q + 1);
-    return lane_bits(((1u << end) - 1) & ~((1u << begin) - 1));
+    return lane_bits(between(lane(key - last - q), key < sink ? kLanes : lane(key - first - q + 1)));
   }
-  static TILEKILN_INLINE int lane(i64 i) { return int(i < 0 ? 0 : i > kLanes ? kLanes : i); }
+  static TILEKILN_INLINE int between(int begin, int end) { return ((1 << end) - 1) & ~((1 << begin) - 1); }
+  template <class Int> static TILEKILN_INLINE int lane(Int i) { return int(i < 0 ? 0 : i > kLanes ? kLanes : i); }
+};
+
+// The same for every key of a block: without a sink they depend on key - query alone, so they are made together. Made one by one they
+// took a tenth of the block (bf16, D = 64, causal); the backward's blocks, which use few, gain nothing.
+class SeenLanes {
+ public:
+  explicit SeenLanes(const Edges& edges) : edges_(edges) {
+    const int first = near(edges.first), last = near(edges.last);
+    for (int i = 0; i < kPlaces; ++i)
+      lanes_[i] = Edges::between(Edges::lane(i - kLastVector - last), Edges::lane(i - kLastVector - first + 1));
+  }
+
+  // None beyond the last key.
+  TILEKILN_INLINE lane_bits of(int q, int key) const {
+    if (key >= edges_.keys) return 0;
+    return key < edges_.sink ? edges_.lanes(q, key) : lane_bits(lanes_[key - q + kLastVector]);
+  }
+
+ private:
+  static constexpr int kLastVector = kTileQ - kLanes, kPlaces = kLastVector + kTileK;
+  static constexpr int kOutside = kTileQ + kTileK;  // farther than a key of the block is from a query of the tile
+
+  static int near(i64 key) { return int(key < -kOutside ? -kOutside : key > kOutside ? kOutside : key); }
+
+  const Edges edges_;
+  int lanes_[kPlaces];  // by key - q
 };
 
 // Keys that one vector of queries sees: some lane [begin, end), all lanes [all_begin, all_end), where no mask is needed.
@@ -56,6 +82,7 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
   State& state = b.state;
   const int keys = b.keys.count;
   const vf c = broadcast(b.c);
+  const SeenLanes lanes(edges);
   Range range[kVectors];
   vf maximum[kVectors];
   for (int j = 0; j < vectors; ++j) {
@@ -90,10 +117,14 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
   const bool finite = all_finite<Compute>(b.v, v_words, b.o_rows);
   const ValueRows v = finite ? b.v : HiddenValues::cleaned<Compute>(b, v_words);
 
+  vf alpha[kVectors];
+  const auto is_seen = [&](int j) { return range[j].rounded_end > range[j].begin; };
+  const auto words_begin = [&](int j) { return range[j].begin / Compute::kWord; };
+  const auto words_end = [&](int j) { return (range[j].end + Compute::kWord - 1) / Compute::kWord; };
   for (int j = 0; j < vectors; ++j) {
+    if (!is_seen(j)) continue;
     const Range& r = range[j];
     const int q = j * kLanes;
-    if (r.rounded_end <= r.begin) continue;
     if (b.stage) {
       vf unmasked[kVectors];
       unmasked[j] = maximum[j];
@@ -105,7 +136,7 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
     const auto mask = [&](int begin, int end) {
       for (int key = begin; key < end; ++key) {
         float* s = w.s + key * kTileQ + q;
-        const vf x = select(key < keys ? edges.lanes(q, key) : lane_bits(0), load(s), broadcast(-kInfinity));
+        const vf x = select(lanes.of(q, key), load(s), broadcast(-kInfinity));
         store(s, x);
         m = max(m, x);
       }
@@ -114,22 +145,37 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
     mask(r.all_end, r.rounded_end);
 
     // P = 2^(c (S - m))
-    vf alpha;
     const bool far = is_far(m, c);
-    const vf cm = raise_maximum(state.m[j], state.l[j], alpha, m, c, far), factor = far ? broadcast(1.f) : c;
+    const vf cm = raise_maximum(state.m[j], state.l[j], alpha[j], m, c, far), factor = far ? broadcast(1.f) : c;
     if (far) subtract_maximum(w.s, j, j + 1, r.begin, r.rounded_end, state.m, c);
     if (b.altered)
       probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
     else
       probabilities<Compute, false, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);
+  }
 
-    // O = alpha O + V^T P
-    const int words_begin = r.begin / Compute::kWord, words_end = (r.end + Compute::kWord - 1) / Compute::kWord;
-    const bool started = state.start(j, j + 1, w.o, b.o_rows);
-    value_block<Compute, 1>(w.s + q, v, words_begin, words_end, w.o + q, b.o_rows, started ? &alpha : nullptr);
-    if (!finite) {
-      HiddenValues::add<Compute>(b, q, words_begin, words_end,
-                                 [&](int key) { return key < keys ? edges.lanes(q, key) : lane_bits(0); });
+  // O = alpha O + V^T P, for two vectors at a time where their keys overlap or touch: 0.94-0.95 of the block's time in fp32
+  for (int j = 0, count; j < vectors; j += count) {
+    count = 1;
+    if (!is_seen(j)) continue;
+    const bool pair =
+        j + 1 < vectors && is_seen(j + 1) && words_begin(j) <= words_end(j + 1) && words_begin(j + 1) <= words_end(j);
+    if (pair) count = 2;
+    const bool started = state.start(j, j + count, w.o, b.o_rows);
+    const float* const p = w.s + j * kLanes;
+    float* const o = w.o + j * kLanes;
+    const vf* const factor = started ? alpha + j : nullptr;
+    if (pair)
+      value_pair<Compute>(p, v, {words_begin(j), words_begin(j + 1)}, {words_end(j), words_end(j + 1)}, o, b.o_rows,
+                          factor);
+    else
+      value_block<Compute, 1>(p, v, words_begin(j), words_end(j), o, b.o_rows, factor);
+  }
+  if (!finite) {
+    for (int j = 0; j < vectors; ++j) {
+      if (!is_seen(j)) continue;
+      HiddenValues::add<Compute>(b, j * kLanes, words_begin(j), words_end(j),
+                                 [&](int key) { return lanes.of(j * kLanes, key); });
     }
   }
 }
