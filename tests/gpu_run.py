@@ -25,6 +25,6 @@ def pytest_runtest_call() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if DEVICE == "cpu" or "tensor cores multiply no fp32" not in str(error):
+        if DEVICE == "cpu" or type(error).__name__ != "NoKernelError" or " dtype=fp32 " not in str(error):
             raise
         pytest.skip(f"{DEVICE} has no attention of fp32")
