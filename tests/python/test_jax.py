@@ -304,13 +304,13 @@ def test_refused_because_traced(face):
 def test_refused_when_it_runs(face):
     q, k, v, _, cu_k = packed()
     with pytest.raises(jax.errors.JaxRuntimeError, match="cu_seqlens_q: must not decrease, but entry 2 is 4 after 5"):
-        face.attention(q, k, v, cu_seqlens_q=[0, 5, 4, 11], cu_seqlens_k=cu_k)
+        jax.block_until_ready(face.attention(q, k, v, cu_seqlens_q=[0, 5, 4, 11], cu_seqlens_k=cu_k))
 
 
 def test_no_kernel(face):
     q = jnp.zeros((1, 8, 2, 64), jnp.float32)
     bias = jnp.zeros((1, 2, 8, 8))  # of fp32: in neither library
-    with pytest.raises(tk.NoKernelError, match="tensor cores multiply no fp32" if ON_GPU else "bias=elementwise"):
+    with pytest.raises(tk.NoKernelError, match="dtype=fp32" if ON_GPU else "bias=elementwise"):
         jax.jit(face.attention)(q, q, q, bias=bias)
 
 
@@ -469,6 +469,7 @@ def test_programs_of_the_compilation_cache_run_in_other_processes(run, tmp_path)
     assert first.split()[0] == second.split()[0]
 
 
+@pytest.mark.skipif(ON_GPU, reason="its handlers lie beside the package, not where they are built")
 def test_without_handlers_the_import_says_what_to_do(tmp_path, libraries):
     """In a fresh process: the face is imported by nobody but its users, and says what is missing."""
     code = """
