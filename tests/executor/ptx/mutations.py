@@ -93,7 +93,7 @@ MUTATIONS: dict[str, Mutation] = {
         *FORWARD, swap(SWIZZLE_128, str(1 << 62 | 32 << 32 | 1 << 16)), "WRONG"
     ),
     "the transpose of v is forgotten": Mutation(
-        *FORWARD, swap(r"p, 1, 1, 1;\}", "p, 1, 1, 0;}"), "WRONG RACE OOB POISON"
+        *FORWARD, swap(r"(p|t), 1, 1, 1;", r"\1, 1, 1, 0;"), "WRONG RACE OOB POISON"
     ),
     "fewer bytes expected than a box has": Mutation(
         *FORWARD,
@@ -139,7 +139,9 @@ MUTATIONS: dict[str, Mutation] = {
     "dS is not fenced for the async proxy": Mutation(
         *BACKWARD, swap(r"fence\.proxy\.async(\.shared::cta)?;", ""), "PROXY"
     ),
-    "dS is not transposed": Mutation(*BACKWARD, swap(r"p, 1, 1, 1, 1;\}", "p, 1, 1, 0, 1;}"), "WRONG RACE OOB POISON"),
+    "dS is not transposed": Mutation(
+        *BACKWARD, swap(r"(p|t), 1, 1, 1, 1;", r"\1, 1, 1, 0, 1;"), "WRONG RACE OOB POISON"
+    ),
     "LSE comes after it is read": Mutation(*BACKWARD, swap(WAIT, "", 2), "RACE POISON WRONG"),
     "rows of dS in another order": Mutation(
         *BACKWARD, swap(r"(stmatrix[^{]*)\{(%r\d+), (%r\d+)", r"\1{\3, \2"), "WRONG"

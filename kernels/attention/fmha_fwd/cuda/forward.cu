@@ -206,24 +206,26 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const uint32_t k = shared_address(s.k[at % kStages]);
     product_fence();
 #pragma unroll
-    for (int i = 0; i < kHdimQ / kStep; ++i)
-      Product<kKeys, 0, 0>::shared(score, tile_descriptor(q + i / 4 * 64 * 128 + i % 4 * 32, 16, 1024),
-                                   tile_descriptor(k + i / 4 * kKeys * 128 + i % 4 * 32, 16, 1024), i > 0);
+    for (int i = 0; i < kHdimQ / kColumns; ++i)
+      multiply_shared<kKeys, 0, 0, 4, 2, 2>(score, tile_descriptor(q + i * 64 * 128, 16, 1024),
+                                            tile_descriptor(k + i * kKeys * 128, 16, 1024), i > 0);
+    if constexpr (kHdimQ % kColumns != 0) {
+      constexpr int kWhole = kHdimQ / kColumns;
+      multiply_shared<kKeys, 0, 0, kHdimQ % kColumns / kStep, 2, 2>(
+          score, tile_descriptor(q + kWhole * 64 * 128, 16, 1024), tile_descriptor(k + kWhole * kKeys * 128, 16, 1024),
+          kWhole > 0);
+    }
     product_commit();
   };
   const auto issue_sums = [&](uint32_t at) {  // o += weight v
 #ifdef TILEKILN_FP8
     const uint32_t v = shared_address(s.turned[at % kStages]);
     product_fence();
-#pragma unroll
-    for (int i = 0; i < kKeys / 32; ++i)
-      Product<kHdimV, 0, 0>::registers(o, weight[i], tile_descriptor(v + i * 32, 16, 1024), 1);
+    add_registers<kHdimV, 0, kKeys / 32, 2>(o, weight, tile_descriptor(v, 16, 1024));
 #else
     const uint32_t v = shared_address(s.v[at % kStages]);
     product_fence();
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i)
-      Product<kHdimV, 0, 1>::registers(o, weight[i], tile_descriptor(v + i * 16 * 128, kKeys * 128, 1024), 1);
+    add_registers<kHdimV, 1, kKeys / 16, 128>(o, weight, tile_descriptor(v, kKeys * 128, 1024));
 #endif
     product_commit();
   };

@@ -20,17 +20,15 @@ TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
   const auto issue_scores = [&](uint32_t keys, uint32_t rows) {  // score (64 keys, query rows) = keys rows^T
     product_fence();
 #pragma unroll
-    for (int i = 0; i < kHdim / 16; ++i)
-      Product<kQueryRows, 0, 0>::shared(
-          score, tile_descriptor(keys + i / 4 * kKeys * 128 + own_keys * 128 + i % 4 * 32, 16, 1024),
-          tile_descriptor(rows + i / 4 * kQueryRows * 128 + i % 4 * 32, 16, 1024), i > 0);
+    for (int i = 0; i < kPanels; ++i)
+      multiply_shared<kQueryRows, 0, 0, 4, 2, 2>(score,
+                                                 tile_descriptor(keys + i * kKeys * 128 + own_keys * 128, 16, 1024),
+                                                 tile_descriptor(rows + i * kQueryRows * 128, 16, 1024), i > 0);
     product_commit();
   };
   const auto issue_sums = [&](float (&sums)[kHdim / 2], const uint32_t (&word)[kQueryRows / 16][4], uint32_t rows) {
     product_fence();  // sums += words rows
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-      Product<kHdim, 0, 1>::registers(sums, word[i], tile_descriptor(rows + i * 2048, kQueryRows * 128, 1024), 1);
+    add_registers<kHdim, 1, kQueryRows / 16, 128>(sums, word, tile_descriptor(rows, kQueryRows * 128, 1024));
     product_commit();
   };
   const auto issue_dk = [&](uint32_t step) { issue_sums(dk, ds, shared_address(s.q[step % kStages])); };

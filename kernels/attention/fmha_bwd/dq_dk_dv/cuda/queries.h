@@ -19,10 +19,8 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
     const uint32_t block_rows = kHdim == 64 ? block * kKeys * 128 : 0;
     const uint32_t block_columns = kHdim == 64 ? 0 : block * kKeys * 128;
     product_fence();
-#pragma unroll
-    for (int i = 0; i < kKeys / 16; ++i)
-      Product<64, 1, 1>::shared(dq, tile_descriptor(ds + block_rows + i * 2048, 1024, 1024),
-                                tile_descriptor(k + block_columns + i * 2048, 1024, 1024), i > 0);
+    multiply_shared<64, 1, 1, kKeys / 16, 128, 128>(dq, tile_descriptor(ds + block_rows, 1024, 1024),
+                                                    tile_descriptor(k + block_columns, 1024, 1024), 0);
     product_commit();
   };
   for (int x = 0; x < order.turns(); ++x) {

@@ -17,9 +17,9 @@ namespace tilekiln::cuda::fmha_bwd {
 TILEKILN_DEVICE void issue_scores(float (&score)[kQueryRows / 2], uint32_t keys, uint32_t rows) {
   product_fence();
 #pragma unroll
-  for (int i = 0; i < kHdim / 16; ++i)
-    Product<kQueryRows, 0, 0>::shared(score, tile_descriptor(keys + i / 4 * kKeys * 128 + i % 4 * 32, 16, 1024),
-                                      tile_descriptor(rows + i / 4 * kQueryRows * 128 + i % 4 * 32, 16, 1024), i > 0);
+  for (int i = 0; i < kPanels; ++i)
+    multiply_shared<kQueryRows, 0, 0, 4, 2, 2>(score, tile_descriptor(keys + i * kKeys * 128, 16, 1024),
+                                               tile_descriptor(rows + i * kQueryRows * 128, 16, 1024), i > 0);
   product_commit();
 }
 
@@ -39,12 +39,9 @@ struct Sums {
 TILEKILN_DEVICE void issue_sums(Sums& sums, const uint32_t (&word)[kQueryRows / 16][4], uint32_t rows) {
   product_fence();
 #pragma unroll
-  for (int i = 0; i < kQueryRows / 16; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      Product<kHdim / 2, 0, 1>::registers(
-          sums.half[half], word[i],
-          tile_descriptor(rows + half * (kPanels / 2) * kQueryRows * 128 + i * 2048, kQueryRows * 128, 1024), 1);
+  for (int half = 0; half < 2; ++half)
+    add_registers<kHdim / 2, 1, kQueryRows / 16, 128>(
+        sums.half[half], word, tile_descriptor(rows + half * (kPanels / 2) * kQueryRows * 128, kQueryRows * 128, 1024));
   product_commit();
 }
 
