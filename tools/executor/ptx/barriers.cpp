@@ -140,6 +140,43 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+/// Knowledge of other blocks of the cluster is as by releases and acquires (global.cpp).
+Step arrive_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
+  Cluster& cluster = *warp.block->cluster;
+  if (warp.cluster_arrivals != warp.cluster_waits)
+    fault("BARRIER", warp, in, "comes to the cluster's barrier again, with no barrier.cluster.wait between");
+  warp.cluster_arrivals++;
+  if (!cluster.arriving) cluster.arriving = std::make_shared<Blocks>();
+  const auto add = [&](u32 block, const u32* epochs) {
+    auto& held = (*cluster.arriving)[block];
+    for (size_t k = 0; k < MOST_WARPS; k++) held[k] = std::max(held[k], epochs[k]);
+  };
+  add(warp.block->number, warp.seen.at);
+  if (warp.seen.blocks)
+    for (const auto& [block, epochs] : *warp.seen.blocks) add(block, epochs.data());
+  warp.seen.at[warp.number]++, warp.seen.at[FETCHES + warp.number]++;
+  if (++cluster.arrived < cluster.warps) return Step::next;
+  cluster.arrived = 0, cluster.phase++;
+  cluster.seen = std::move(cluster.arriving);
+  return Step::next;
+}
+Step wait_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
+  const Cluster& cluster = *warp.block->cluster;
+  if (warp.cluster_arrivals == warp.cluster_waits)
+    fault("BARRIER", warp, in, "waits for the cluster's barrier, to which it did not come");
+  if (cluster.phase < warp.cluster_arrivals) {
+    warp.group->state = Group::at_cluster;
+    return Step::stay;
+  }
+  warp.cluster_waits++;
+  warp.seen.join_blocks(cluster.seen);
+  const auto& own = cluster.seen->at(warp.block->number);
+  for (size_t k = 0; k < own.size(); k++) warp.seen.at[k] = std::max(warp.seen.at[k], own[k]);
+  warp.seen.at[REMOTE] = cluster.phase;
+  meet(warp);
+  return Step::next;
+}
+
 /// Makes all that this warp has seen known to the async proxy, too.
 Step proxy_fence(Machine&, Warp& warp, const Instruction&, u32) {
   warp.proxied.join(warp.seen);
@@ -184,6 +221,14 @@ OPCODE("bar barrier", {
     if (!d.take("sync")) d.refuse("it must be .sync");
     d.end(1, warp_sync);
     return d.value(0, 4);
+  }
+  if (d.take("cluster")) {
+    const bool arrives = d.one_of({"arrive", "wait"}) == 0;
+    if (!d.take(arrives ? "release" : "acquire")) d.refuse("its order must be written");
+    if (!d.take("aligned")) d.refuse("it must be .aligned");
+    d.end(0, arrives ? arrive_cluster : wait_cluster);
+    d.in.converges = true;
+    return;
   }
   d.take("cta");
   const int which = d.one_of({"sync", "arrive"});

@@ -32,7 +32,9 @@ struct Span { size_t first, last; };
 Span granules(const Races& races, u32 address, u32 bytes) {
   return {address >> races.shift, (address + bytes - 1) >> races.shift};
 }
-const char* agent(int number) { return number < MOST_WARPS ? "warp" : "copies of mbarrier"; }
+const char* agent(int number) {
+  return number < MOST_WARPS ? "warp" : number == REMOTE ? "stores of the cluster, agent" : "copies of mbarrier";
+}
 int number_of(int of) { return of < MOST_WARPS ? of : of - MOST_WARPS; }
 
 [[noreturn]] void race(const Warp& warp, const Instruction& in, const char* what, size_t address, int other) {
@@ -126,6 +128,33 @@ void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, int l
     races.wrote[g] = now(warp, lane);
     races.write[g] = warp.seen.at[warp.number];
     races.writer[g] = u8(warp.number);
+    races.generic[g] = 1;
+  }
+}
+
+void note_remote(Warp& warp, const Instruction& in, Block& target, u32 address, u32 bytes) {
+  Races& races = target.races;
+  if (!races.on) return;
+  if (warp.cluster_waits == 0)
+    fault("RACE", warp, in, "stores to another block that may not have begun: no barrier.cluster is before");
+  const auto knows = [&](int who, u32 epoch) {
+    if (&target == warp.block) return warp.seen.at[who] >= epoch;
+    if (!warp.seen.blocks) return epoch == 0;
+    const auto found = warp.seen.blocks->find(target.number);
+    return epoch == 0 || (found != warp.seen.blocks->end() && found->second[size_t(who)] >= epoch);
+  };
+  const Span span = granules(races, address, bytes);
+  for (size_t g = span.first; g <= span.last; g++) {
+    const int who = races.writer[g];
+    const bool known = who == REMOTE      ? races.write[g] <= warp.cluster_waits
+                       : who < MOST_WARPS ? knows(who, races.write[g])
+                                          : races.write[g] == 0;
+    if (!known) race(warp, in, "stores of the cluster to", g << races.shift, who);
+    for (int k = 0; k < races.warps; k++)
+      if (!knows(k, races.read[g * size_t(races.warps) + size_t(k)]))
+        race(warp, in, "stores of the cluster to", g << races.shift, k);
+    races.write[g] = warp.cluster_waits + 1;
+    races.writer[g] = REMOTE;
     races.generic[g] = 1;
   }
 }

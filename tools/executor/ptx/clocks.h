@@ -3,7 +3,8 @@
 // PTX ISA, "Memory Consistency Model": causality order, and "Proxies": what one proxy wrote is seen through another only
 // behind a proxy fence. A warp is one agent; so is each mbarrier, by which the copies that it counts are known. Within a warp a lane
 // knows of the others' accesses behind bar.warp.sync, a barrier or the end of a phase alone; of what products and bulk copies read,
-// which is an agent of its own for each warp (FETCHES), behind the wait for their group, which each lane executes.
+// which is an agent of its own for each warp (FETCHES), behind the wait for their group, which each lane executes. What other blocks of
+// a cluster store is of one agent (REMOTE), whose epochs are the phases of the cluster's barrier.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -21,7 +22,8 @@ enum : int {
   MOST_WARPS = 32,
   MOST_MBARRIERS = 64,
   FETCHES = MOST_WARPS + MOST_MBARRIERS,
-  AGENTS = FETCHES + MOST_WARPS
+  REMOTE = FETCHES + MOST_WARPS,
+  AGENTS
 };
 
 /// Clocks of the warps of other blocks, by the blocks' numbers, as far as global memory has made them known.
@@ -69,11 +71,14 @@ struct Races {
 };
 
 struct Warp;
+struct Block;
 struct Instruction;
 
 /// Each throws RACE, or PROXY where a proxy fence is missing.
 void note_read(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
 void note_write(Warp&, const Instruction&, u32 address, u32 bytes, int lane);
+/// In the shared memory of a block of the warp's cluster, known by the next phase of its barrier.
+void note_remote(Warp&, const Instruction&, Block& target, u32 address, u32 bytes);
 /// By the async proxy, from now until group `tag` is waited for (note_fetched).
 void note_fetch(Warp&, const Instruction&, u32 address, u32 bytes, u32 tag);
 void note_fetched(Warp&, u32 address, u32 bytes, u32 tag);

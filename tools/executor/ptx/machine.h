@@ -14,7 +14,7 @@ namespace ptx {
 struct Group {
   int pc;
   u32 lanes;
-  enum State : u8 { running, at_phase, at_barrier, converging } state = running;
+  enum State : u8 { running, at_phase, at_barrier, at_cluster, converging } state = running;
   u32 barrier = 0, parity = 0;  // at_phase: which mbarrier, and the phase that must end; at_barrier: its number
 };
 
@@ -64,6 +64,7 @@ struct Warp {
   u32 syncs = 1, step = 0;       // times that its lanes met; instructions so far
   u32 touching = 0, met_at = 0;  // lanes that touched shared memory since they met; the epoch when they did
   u32 registers_held = 0;        // by setmaxnreg
+  u32 cluster_arrivals = 0, cluster_waits = 0;  // phases of the cluster's barrier that it came to, and waited for
 };
 
 /// An mbarrier object. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
@@ -93,7 +94,17 @@ struct Copy {
   std::vector<u8> data;  // of bulk_out
 };
 
+/// Blocks that are resident together. Of its barrier: warps that came to this phase, phases done, and what those knew who came.
+struct Cluster {
+  std::vector<Block*> blocks;  // by rank; null: has left
+  u32 warps = 0, arrived = 0, phase = 0;
+  std::shared_ptr<Blocks> arriving;
+  std::shared_ptr<const Blocks> seen;
+};
+
 struct Block {
+  std::shared_ptr<Cluster> cluster;
+  u32 rank = 0;  // in it
   u32 id[3] = {};
   u32 number = 0;
   Kernel* kernel = nullptr;

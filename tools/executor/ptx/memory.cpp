@@ -142,6 +142,43 @@ Step store(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
+/// Addresses of shared::cluster: of a block's own as it is, of rank r (r + 1) << kRankShift more.
+enum : u32 { kRankShift = 24 };
+Step map_cluster(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  must_know(warp, in, in.operand[1], lanes, "the address");
+  must_know(warp, in, in.operand[2], lanes, "the rank");
+  u32 made[32];
+  each_lane(lanes, [&](int k) {
+    const u32 address = source<u32>(warp, in.operand[1])[k], rank = source<u32>(warp, in.operand[2])[k];
+    if (rank >= warp.block->cluster->blocks.size())
+      fault("OOB", warp, in, "rank %u of a cluster of %zu blocks", rank, warp.block->cluster->blocks.size());
+    made[k] = address + ((rank + 1) << kRankShift);
+  });
+  each_lane(lanes, [&](int k) { target<u32>(warp, in.operand[0])[k] = made[k]; });
+  mark(warp, in.operand[0], lanes, ~0u);
+  return Step::next;
+}
+Step store_cluster(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  const Operand &where = in.operand[0], &base = in.items[size_t(where.first)];
+  must_know(warp, in, base, lanes, "the address");
+  each_lane(lanes, [&](int k) {
+    const u32 mapped = u32(address_of(warp, base, where.immediate, k)), rank = mapped >> kRankShift;
+    const u32 address = mapped & ((1u << kRankShift) - 1), whole = u32(in.bytes * in.parts);
+    Block* const block = rank == 0 ? warp.block : warp.block->cluster->blocks[rank - 1];
+    if (!block) fault("OOB", warp, in, "stores to shared memory of a block that has left");
+    check_shared(warp, in, address, whole);
+    note_remote(warp, in, *block, address, whole);
+    for (int p = 0; p < in.parts; p++) {
+      const Operand& from = part(in, 1, p);
+      const u32 value = source<u32>(warp, from)[k];
+      std::memcpy(&block->shared[address + u32(p * in.bytes)], &value, size_t(in.bytes));
+      std::memset(&block->shared_defined[address + u32(p * in.bytes)], int(known(warp, from) >> k & 1),
+                  size_t(in.bytes));
+    }
+  });
+  return Step::next;
+}
+
 enum Atomic : int { A_ADD, A_INC, A_EXCH, A_MAX, A_MIN, A_CAS, A_OR, A_AND };
 
 Step atomic(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
@@ -264,7 +301,21 @@ OPCODE("prefetch", {
   d.end(1, prefetch);
   d.address(0);
 });
+OPCODE("mapa", {
+  if (!d.take("shared::cluster") || d.next() != "u32") d.refuse("it must be .shared::cluster.u32");
+  d.end(3, map_cluster);
+  d.value(0, 4), d.value(1, 4), d.value(2, 4);
+});
 OPCODE("st", {
+  if (d.take("shared::cluster")) {
+    d.in.space = SHARED;
+    const Type type = access(d);
+    if (type.bytes != 4) d.refuse("the type is unknown here");
+    d.end(2, store_cluster);
+    d.address(0);
+    held(d, 1, type);
+    return;
+  }
   order(d, false);
   space(d);
   const Type type = access(d);

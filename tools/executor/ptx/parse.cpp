@@ -240,7 +240,9 @@ class Parser {
         kernel_->most_threads = threads_of(line.substr(8), line);
       else if (starts(".minnctapersm"))
         kernel_->least_blocks = u32(std::stoul(line.substr(13)));
-      else
+      else if (starts(".reqnctapercluster"))
+        kernel_->cluster = threads_of(line.substr(18), line);
+      else if (!starts(".explicitcluster"))
         refuse(line, "the directive of a kernel is unknown");
       at_ += line.size();
     }
@@ -403,9 +405,9 @@ class Parser {
   }
 
   bool special(const std::string& name, Operand& made) {
-    static const char* const names[] = {"%tid.x",    "%tid.y",    "%tid.z",   "%ntid.x",  "%ntid.y",
-                                        "%ntid.z",   "%ctaid.x",  "%ctaid.y", "%ctaid.z", "%nctaid.x",
-                                        "%nctaid.y", "%nctaid.z", "%laneid"};
+    static const char* const names[] = {"%tid.x",    "%tid.y",    "%tid.z",   "%ntid.x",         "%ntid.y",
+                                        "%ntid.z",   "%ctaid.x",  "%ctaid.y", "%ctaid.z",        "%nctaid.x",
+                                        "%nctaid.y", "%nctaid.z", "%laneid",  "%cluster_ctarank"};
     for (int k = 0; k < SPECIALS; k++)
       if (name == names[k]) {
         made.kind = Kind::lanes;

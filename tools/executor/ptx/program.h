@@ -71,6 +71,7 @@ struct Kernel {
   u32 parameter_bytes = 0, shared_bytes = 0;          // shared: before the dynamic part, from kSharedBegin on
   u32 most_threads = 1024;
   u32 least_blocks = 1;                // blocks at once that a processor has room for
+  u32 cluster = 1;                     // blocks of a cluster, neighbours along x
   int granule_shift = 2;               // of shared memory: its smallest access
   bool waits_for_others = false;       // other blocks' writes are acquired
   std::vector<u32> product_registers;  // numbers
@@ -91,6 +92,7 @@ enum Special : int {
   NCTAID_Y,
   NCTAID_Z,
   LANEID,
+  CLUSTER_RANK,
   SPECIALS
 };
 

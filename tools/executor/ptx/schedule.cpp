@@ -52,6 +52,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
   warp.seen = {}, warp.proxied = {};
   warp.seen.at[number] = warp.seen.at[FETCHES + number] = 1;
   warp.registers_held = 0;
+  warp.cluster_arrivals = warp.cluster_waits = 0;
   warp.syncs = 1, warp.step = 0, warp.touching = 0, warp.met_at = 0;
   const auto fill = [&](Special which, u32 value) {
     std::fill_n(reinterpret_cast<u32*>(warp.file.get() + kernel.special[which]), 32, value);
@@ -67,6 +68,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
       reinterpret_cast<u32*>(warp.file.get() + kernel.special[which])[lane] = value;
     };
     put(LANEID, lane);
+    put(CLUSTER_RANK, block.rank);
     put(TID_X, thread % machine.threads[0]);
     put(TID_Y, thread / machine.threads[0] % machine.threads[1]);
     put(TID_Z, thread / machine.threads[0] / machine.threads[1]);
@@ -76,6 +78,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
 void start_block(Machine& machine, Block& block, const Launch& launch, u32 number) {
   block.kernel = machine.kernel;
   block.number = number;
+  block.rank = number % machine.kernel->cluster;
   block.id[0] = number % launch.grid[0];
   block.id[1] = number / launch.grid[0] % launch.grid[1];
   block.id[2] = number / launch.grid[0] / launch.grid[1];
@@ -206,6 +209,8 @@ void run_for(Machine& machine, Warp& warp, u64 instructions) {
 void wake(Warp& warp) {
   bool any = false;
   for (Group& group : warp.groups) {
+    if (group.state == Group::at_cluster && warp.block->cluster->phase >= warp.cluster_arrivals)
+      group.state = Group::running;
     if (group.state != Group::at_phase) continue;
     const Mbarrier& barrier = warp.block->mbarriers[group.barrier];
     if ((barrier.phase & 1) == group.parity) continue;
@@ -236,6 +241,9 @@ void wake(Warp& warp) {
           const NamedBarrier& barrier = block->named[group.barrier];
           std::snprintf(text, sizeof text, "\n  block %u warp %d waits at barrier %u: %u of %u threads have come",
                         block->number, warp->number, group.barrier, barrier.arrived, barrier.threads);
+        } else if (group.state == Group::at_cluster) {
+          std::snprintf(text, sizeof text, "\n  block %u warp %d waits for its cluster: %u of %u warps have come",
+                        block->number, warp->number, block->cluster->arrived, block->cluster->warps);
         } else {
           std::snprintf(text, sizeof text, "\n  block %u warp %d lanes %08x wait for other lanes of %08x at: %.120s",
                         block->number, warp->number, group.lanes, warp->live, in.text.c_str());
@@ -269,24 +277,38 @@ void launch(Machine& machine, const Launch& launch) {
   for (int k = 0; k < 8; k++) machine.random();
   const bool random = machine.options.seed != 0;
   const u32 count = launch.grid[0] * launch.grid[1] * launch.grid[2];
-  std::vector<u32> order(count);
+  const u32 cluster = machine.kernel->cluster;
+  if (launch.grid[0] % cluster)
+    fail("LAUNCH: %u blocks along x, kernel %s has clusters of %u", launch.grid[0], launch.kernel, cluster);
+  std::vector<u32> order(count / cluster);  // of clusters
   std::iota(order.begin(), order.end(), 0);
   if (random)
-    for (u32 k = count; k > 1; k--) std::swap(order[k - 1], order[machine.random() % k]);
+    for (size_t k = order.size(); k > 1; k--) std::swap(order[k - 1], order[machine.random() % k]);
+  const auto begin_block = [&](u32 number, std::vector<Block*>& resident) {
+    if (machine.spare.empty()) machine.spare.push_back(std::make_unique<Block>());
+    Block* block = machine.spare.back().release();
+    machine.spare.pop_back();
+    resident.push_back(block);
+    start_block(machine, *block, launch, number);
+    return block;
+  };
   const u64 end = machine.executed + machine.options.most;
   size_t next = 0;
   std::vector<Block*> resident;
   // Blocks that wait for each other meet: more than one is there.
   const u32 least = machine.kernel->waits_for_others ? 3 : 1;
-  const size_t room = launch.together ? count : std::max<u32>(least, launch.resident);
-  while (next < count || !resident.empty()) {
-    while (next < count && resident.size() < room) {
-      if (machine.spare.empty()) machine.spare.push_back(std::make_unique<Block>());
-      Block* block = machine.spare.back().release();
-      machine.spare.pop_back();
-      resident.push_back(block);
+  const size_t room = launch.together ? count : std::max<u32>({least, launch.resident, cluster});
+  while (next < order.size() || !resident.empty()) {
+    while (next < order.size() && resident.size() + cluster <= room) {
       try {
-        start_block(machine, *block, launch, order[next++]);
+        const auto of = std::make_shared<Cluster>();
+        for (u32 k = 0; k < cluster; k++) {
+          Block* const block = begin_block(order[next] * cluster + k, resident);
+          block->cluster = of;
+          of->blocks.push_back(block);
+          of->warps += u32(block->left);
+        }
+        next++;
       } catch (...) {
         for (Block* one : resident) machine.spare.emplace_back(one);
         throw;
@@ -325,6 +347,7 @@ void launch(Machine& machine, const Launch& launch) {
           k++;
           continue;
         }
+        resident[k]->cluster->blocks[resident[k]->rank] = nullptr;
         machine.spare.emplace_back(resident[k]);
         resident.erase(resident.begin() + i64(k));
       }
