@@ -72,6 +72,34 @@ TILEKILN_DEVICE void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// Clusters of blocks. All threads of all blocks of it arrive and wait, in turn; what they stored before is there behind the wait.
+TILEKILN_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+TILEKILN_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+TILEKILN_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Stores a value to where another block of the cluster has the variable at `address` of this one.
+TILEKILN_DEVICE void cluster_store(uint32_t address, int rank, uint32_t value) {
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.u32 [there], %2;}" ::"r"(address),
+      "r"(rank), "r"(value)
+      : "memory");
+}
+TILEKILN_DEVICE void cluster_store(uint32_t address, int rank, float value) {
+  cluster_store(address, rank, __float_as_uint(value));
+}
+TILEKILN_DEVICE void cluster_store(uint32_t address, int rank, float4 value) {
+  asm volatile(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; st.shared::cluster.v4.f32 [there], {%2, %3, %4, "
+      "%5};}" ::"r"(address),
+      "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+      : "memory");
+}
+#endif
+
 // Copies by the tensor copy engine, global to shared memory; `b` counts the bytes.
 TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
                                  int c4) {

@@ -12,8 +12,8 @@ namespace tilekiln::cuda::norm {
 using Problem = tilekiln::norm::Problem;
 
 struct Shared {
-  float4 moments[32];
-  float most[32];
+  float4 moments[kClusterWarps];
+  float most[kClusterWarps];
 };
 
 // Of a row: mean + off is its mean, closer than fp32 has it, inverse 1 / rms or 1 / standard deviation.
@@ -40,10 +40,16 @@ TILEKILN_DEVICE void normalise_vector(const Problem& a, const Statistics& of, ui
 // Sums of a warp's columns, of deviations from `mean`, which is about theirs: of squares, and of themselves.
 struct Moments { float count, mean, off, squares; };
 
-TILEKILN_DEVICE float over_warp(float v, int lanes = 32) {
+TILEKILN_DEVICE float over_warp(float v) {
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(~0u, v, i);
+  return v;
+}
+// Of as many lanes as a team has warps.
+TILEKILN_DEVICE float over_warps(const Team& team, float v) {
 #pragma unroll
   for (int i = 16; i > 0; i /= 2) {
-    if (i < lanes) v += __shfl_xor_sync(~0u, v, i);
+    if (team.has(i)) v += __shfl_xor_sync(~0u, v, i);
   }
   return v;
 }
@@ -54,15 +60,28 @@ TILEKILN_DEVICE Statistics joined_moments(const Problem& a, const Team& team, Mo
   const float by = 1 / float(a.columns);
   of.squares = over_warp(of.squares), of.off = over_warp(of.off);
   if (!team.warp) {
-    const int warps = blockDim.x / 32;
-    if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = make_float4(of.count, of.mean, of.off, of.squares);
-    __syncthreads();
-    const float4 one = shared[threadIdx.x & 31 & (warps - 1)];                          // warps are a power of two
-    const float first = shared[0].y, own = one.x > 0 ? __fdividef(one.z, one.x) : 0.f;  // the mean less one.y
-    const float apart = one.y - first + own;
-    of.mean = first, of.off = over_warp(one.x * apart, warps);
-    const float from = apart - of.off * by;
-    of.squares = over_warp(fmaf(-own, one.z, one.w) + one.x * from * from, warps);
+    tell(team, shared, make_float4(of.count, of.mean, of.off, of.squares)), meet(team);
+    const int at = threadIdx.x & 31 & (team.warps() - 1);  // warps are a power of two
+    const float first = shared[0].y;
+    float4 one[2];
+    float own[2], apart[2];  // means of warps less theirs of one.y, and less the first's
+    of.mean = first, of.off = of.squares = 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i > 0 && !team.cluster) break;
+      one[i] = shared[at + 32 * i];
+      own[i] = one[i].x > 0 ? __fdividef(one[i].z, one[i].x) : 0.f;
+      apart[i] = one[i].y - first + own[i];
+      of.off += one[i].x * apart[i];
+    }
+    of.off = over_warps(team, of.off);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (i > 0 && !team.cluster) break;
+      const float from = apart[i] - of.off * by;
+      of.squares += fmaf(-own[i], one[i].z, one[i].w) + one[i].x * from * from;
+    }
+    of.squares = over_warps(team, of.squares);
     of.off *= by;
   } else {
     of.off *= by;
@@ -272,7 +291,7 @@ TILEKILN_DEVICE void quantise_whole(const Problem& a, const Team& team, long lon
     });
   });
   join_both(
-      team, squares, most, reinterpret_cast<float (&)[2][32]>(shared.moments),
+      team, squares, most, reinterpret_cast<float (&)[2][kClusterWarps]>(shared.moments),
       [](float one, float other) { return one + other; }, larger_or_nan);
   const float inverse = NORM == 2 ? inverse_of(a, squares) : 1.f;
   put_statistics(a, team, m, {0, 0, inverse});
@@ -358,6 +377,21 @@ template <bool kAdds> TILEKILN_DEVICE void whole_rows(const Row<Problem>& p) {
   finish_whole(a, team, m, row, shared);
 }
 
+#if TILEKILN_CLUSTERS
+// A row in the registers of a cluster.
+template <bool kAdds> TILEKILN_DEVICE void cluster_rows(const Row<Problem>& p) {
+  __shared__ Shared shared;
+  const Problem& a = p.problem;
+  const Team team = begin_cluster();
+  const long long m = team.row;
+  constexpr bool kGamma = NORM != 0;
+  Whole<kGamma> row(team, a.columns, static_cast<const Element*>(a.x) + m * a.x_row, a.gamma);
+  if constexpr (kAdds) add_residual(a, m, row.at, row.vector);
+  cluster_wait();  // all blocks have begun: there is shared memory to store to
+  finish_whole(a, team, m, row, shared);
+}
+#endif
+
 TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
   __shared__ Shared shared;
   const Problem& a = p.problem;
@@ -377,7 +411,7 @@ TILEKILN_DEVICE void staged_rows(const Row<Problem>& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024};
+extern "C" __constant__ norm::Build rows_build = {HELD, STAGES, kDtype, 1024, TILEKILN_CLUSTERS};
 
 extern "C" __global__ void __launch_bounds__(1024) rows(const __grid_constant__ norm::Row<norm::Problem> p) {
   norm::normalise(p);
@@ -393,4 +427,15 @@ extern "C" __global__ void __launch_bounds__(norm::kStagedThreads, 1)
 extern "C" __global__ void __launch_bounds__(1024) added_whole(const __grid_constant__ norm::Row<norm::Problem> p) {
   norm::whole_rows<true>(p);
 }
+#endif
+
+#if TILEKILN_CLUSTERS
+TILEKILN_CLUSTER_KERNEL rows_cluster(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::cluster_rows<false>(p);
+}
+#if NORM != 0
+TILEKILN_CLUSTER_KERNEL added_cluster(const __grid_constant__ norm::Row<norm::Problem> p) {
+  norm::cluster_rows<true>(p);
+}
+#endif
 #endif

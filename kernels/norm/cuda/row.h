@@ -16,8 +16,10 @@ template <class Problem> struct Row {
   int stages;  // vectors of a thread in shared memory, of rows that lie there
 };
 
-constexpr int kStagedThreads = 512;  // of a block that has a long row
-constexpr int kRingVectors = 16;     // of a thread of it that registers hold at most
+constexpr int kStagedThreads = 512;                 // of a block that has a long row
+constexpr int kCluster = 4, kClusterThreads = 512;  // blocks that share a longer one, and threads of each
+constexpr int kClusterWarps = kCluster * kClusterThreads / 32;
+constexpr int kRingVectors = 16;  // of a thread of it that registers hold at most
 
 // The row of the derivatives of norms.
 struct BackwardRow {
@@ -36,6 +38,7 @@ struct Build {
   int stages;      // vectors, or rows, of a thread on their way to shared memory at most
   int dtype;       // by value of the axis
   unsigned lanes;  // threads that share a row of `rows` at most
+  int clusters;    // 1: it has kernels of clusters
 };
 
 }  // namespace tilekiln::cuda::norm

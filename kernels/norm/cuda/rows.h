@@ -3,18 +3,31 @@
 // With warps of their own, four rows share a block of 128 threads and meet no barrier; else a block has one row.
 #pragma once
 
+#include "kernels/backends/cuda/ptx.h"
 #include "kernels/backends/cuda/vectors.h"
 #include "kernels/norm/cuda/row.h"
 
 namespace tilekiln::cuda::norm {
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define TILEKILN_CLUSTERS 1
+#define TILEKILN_CLUSTER_KERNEL \
+  extern "C" __global__ void __cluster_dims__(norm::kCluster, 1, 1) __launch_bounds__(norm::kClusterThreads, 2)
+#else
+#define TILEKILN_CLUSTERS 0
+#endif
+
 constexpr int kHeld = HELD;
 
-// The threads that share rows row, row + step, ..: a warp, or the block.
+// The threads that share rows row, row + step, ..: a warp, the block, or the blocks of a cluster.
 struct Team {
   bool warp;
   int lane, lanes;
   long long row, step;
+  bool cluster = false;
+
+  __device__ __forceinline__ int warps() const { return cluster ? kClusterWarps : blockDim.x / 32; }
+  __device__ __forceinline__ bool has(int lanes) const { return cluster || lanes < int(blockDim.x / 32); }
 };
 TILEKILN_DEVICE Team team_of(bool warps) {
   const int count = blockDim.x / 32;
@@ -24,36 +37,65 @@ TILEKILN_DEVICE Team team_of(bool warps) {
   return {false, int(threadIdx.x), int(blockDim.x), blockIdx.x, gridDim.x};
 }
 
-// The values of all threads of a team combined in one order, in every thread. `shared`: 32 words that no other call of a row uses.
+#if TILEKILN_CLUSTERS
+// Of a cluster, whose blocks have begun to come.
+TILEKILN_DEVICE Team begin_cluster() {
+  cluster_arrive();
+  return {
+      false, cluster_rank() * kClusterThreads + int(threadIdx.x), kCluster * kClusterThreads, blockIdx.x / kCluster, 0,
+      true};
+}
+#endif
+
+// `mine`, the same in all lanes of a warp, goes to shared[.] of the warp in every block of the team, and all meet.
+template <class Value> TILEKILN_DEVICE void tell(const Team& team, Value* shared, Value mine) {
+  const int lane = threadIdx.x & 31;
+#if TILEKILN_CLUSTERS
+  if (team.cluster) {
+    Value* const own = shared + cluster_rank() * (kClusterWarps / kCluster) + threadIdx.x / 32;
+    if (lane < kCluster) cluster_store(shared_address(own), lane, mine);
+    return;
+  }
+#endif
+  if (lane == 0) shared[threadIdx.x / 32] = mine;
+}
+TILEKILN_DEVICE void meet(const Team& team) {
+#if TILEKILN_CLUSTERS
+  if (team.cluster) return cluster_arrive(), cluster_wait();
+#endif
+  __syncthreads();
+}
+// The values that the warps of a team told, combined in one order.
+template <class Value, class Combine> TILEKILN_DEVICE Value told(const Team& team, const Value* shared,
+                                                                 Combine&& combine) {
+  const int at = threadIdx.x & 31 & (team.warps() - 1);  // warps are a power of two
+  Value v = shared[at];
+  if (team.cluster) v = combine(v, shared[at + 32]);
+#pragma unroll
+  for (int i = 16; i > 0; i /= 2) {
+    if (team.has(i)) v = combine(v, __shfl_xor_sync(~0u, v, i));
+  }
+  return v;
+}
+
+// The values of all threads of a team combined in one order, in every thread. `shared`: kClusterWarps words that no other call of a row uses.
 template <class Value, class Combine> TILEKILN_DEVICE Value joined(const Team& team, Value v, Value* shared,
                                                                    Combine&& combine) {
 #pragma unroll
   for (int i = 16; i > 0; i /= 2) v = combine(v, __shfl_xor_sync(~0u, v, i));
   if (team.warp) return v;
-  if ((threadIdx.x & 31) == 0) shared[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = shared[threadIdx.x & 31 & (blockDim.x / 32 - 1)];  // warps are a power of two
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) {
-    if (i < int(blockDim.x / 32)) v = combine(v, __shfl_xor_sync(~0u, v, i));
-  }
-  return v;
+  tell(team, shared, v), meet(team);
+  return told(team, shared, combine);
 }
 // Two of them at once.
 template <class Combine, class Other> TILEKILN_DEVICE void join_both(const Team& team, float& v, float& w,
-                                                                     float (&shared)[2][32], Combine&& combine,
-                                                                     Other&& other) {
+                                                                     float (&shared)[2][kClusterWarps],
+                                                                     Combine&& combine, Other&& other) {
 #pragma unroll
   for (int i = 16; i > 0; i /= 2) v = combine(v, __shfl_xor_sync(~0u, v, i)), w = other(w, __shfl_xor_sync(~0u, w, i));
   if (team.warp) return;
-  if ((threadIdx.x & 31) == 0) shared[0][threadIdx.x / 32] = v, shared[1][threadIdx.x / 32] = w;
-  __syncthreads();
-  const int at = threadIdx.x & 31 & (blockDim.x / 32 - 1);  // warps are a power of two
-  v = shared[0][at], w = shared[1][at];
-#pragma unroll
-  for (int i = 16; i > 0; i /= 2) {
-    if (i < int(blockDim.x / 32)) v = combine(v, __shfl_xor_sync(~0u, v, i)), w = other(w, __shfl_xor_sync(~0u, w, i));
-  }
+  tell(team, shared[0], v), tell(team, shared[1], w), meet(team);
+  v = told(team, shared[0], combine), w = told(team, shared[1], other);
 }
 TILEKILN_DEVICE float sum_of(const Team& team, float v, float* shared) {
   return joined(team, v, shared, [](float a, float b) { return a + b; });
