@@ -50,8 +50,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     build.add_argument("--no-gates", action="store_true", help="compile only; for a machine without cuobjdump")
     check.add_argument("--small", action="store_true", help="a few small cases; for compute-sanitizer")
     bench.add_argument(
-        "--library", type=Path, help="time it, not kernels alone; names are head dims, or cache, of attention"
+        "--library",
+        type=Path,
+        help="time it, not kernels alone; names are head dims, or cache, or features, of attention",
     )
+    bench.add_argument("--fp8", type=Path, help="with --library: a library whose forward of e4m3 is timed beside it")
     bench.add_argument("--rounds", type=int, default=3, help="interleaved rounds of which the median counts (3)")
     return parser.parse_args(argv)
 
@@ -148,7 +151,7 @@ def main(argv: list[str]) -> int:
         elif options.library:
             import tilekiln as tk
 
-            from tools.gpu import bench_kv, bench_library, bench_products, bench_rows
+            from tools.gpu import bench_features, bench_kv, bench_library, bench_products, bench_rows
 
             operators = tk.load(options.library).operators
             if "fmha_fwd" not in operators:
@@ -158,7 +161,11 @@ def main(argv: list[str]) -> int:
             if options.names == ["cache"]:
                 bench_kv.run(tk.load(options.library), options.rounds)
                 return 0
-            hdims = [int(name) for name in options.names] or [64, 128, 192, 256]
+            hdims = [int(name) for name in options.names if name != "features"] or [64, 128, 192, 256]
+            of_fp8 = tk.load(options.fp8) if options.fp8 else None
+            bench_features.run(tk.load(options.library), of_fp8, hdims, options.rounds)
+            if "features" in options.names:
+                return 0
             bench_library.run(tk.load(options.library), hdims, options.rounds)
             bench_library.run_backward(tk.load(options.library), hdims, options.rounds)
         else:
