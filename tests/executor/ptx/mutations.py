@@ -110,7 +110,7 @@ MUTATIONS: dict[str, Mutation] = {
         swap(r"(try_wait\.parity\.shared::cta\.b64 p, \[%r\d+\]), %r\d+;", r"\1, 0;"),
         "DEADLOCK RACE POISON WRONG",
     ),
-    "a wait for a phase is missing": Mutation(*FORWARD, swap(WAIT, "", 6), "RACE POISON"),
+    "a wait for a phase is missing": Mutation(*FORWARD, swap(WAIT, "", 4), "RACE POISON"),
     "waits do not ask again": Mutation(
         *FORWARD, swap(r"@p bra (done\d+); bra again\d+;", r"@p bra \1;"), "RACE POISON"
     ),
