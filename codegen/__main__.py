@@ -3,6 +3,9 @@ import sys
 
 gc.disable()  # a command ends before there is garbage worth a pass
 
-from codegen.cli import main
+try:
+    from codegen.cli import main
 
-sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))
+except KeyboardInterrupt:  # Ctrl-C; what is written is written whole or not at all
+    sys.exit(130)

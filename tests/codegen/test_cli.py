@@ -345,3 +345,12 @@ def test_diff_of_manifests(run: Run, tmp_path: pathlib.Path) -> None:
         run("diff", paths[0], str(broken))[2]
         == f"codegen: {broken}: is no manifest of Tilekiln: KeyError('instances')\n"
     )
+
+
+def test_ctrl_c_leaves_no_traceback() -> None:
+    program = (
+        "import os, runpy, signal, threading; threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start(); "
+    )
+    program += "import sys; sys.argv = ['codegen', 'list', 'flash']; runpy.run_module('codegen', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
