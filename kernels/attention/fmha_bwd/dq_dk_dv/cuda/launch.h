@@ -121,6 +121,8 @@ void fill_scores(const BwdKernelProblem& of, Row* row) {
   row->softcap = p.softcap;
   row->keep_scale = 1;
   cuda::fill_scores(p, row);
+  // Without a cap the slope of tanh is 1, and for a bias of -infinity 0, where a factor of 0 would make it NaN.
+  if (!p.features.softcap) row->softcap_inner = 0x1p-126f;
   row->shift = p.top_left ? 0 : of.seqlen_k - of.seqlen_q;
   row->features = (is_masked(p) ? kMask : 0) | (is_paired(p) ? kPaired : 0) | (p.features.softcap ? kSoftcap : 0) |
                   (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
