@@ -11,6 +11,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln import _frameworks
 
 from tests.python.capsules import Exported
 
@@ -34,6 +35,10 @@ def row() -> Any:
     structure = driver.structure(forward.HEADER, "Row")
     assert ctypes.sizeof(structure) <= stub.stub_row_bytes() < ctypes.sizeof(structure) + 128
     return structure.in_dll(stub, "stub_row")
+
+
+# The framework of Device works in the default stream and says so: nobody waits for the end of a call.
+_frameworks.current_stream = lambda array, device: 0
 
 
 class Device:
