@@ -266,7 +266,11 @@ def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> Problem:
             inputs["sink"] = normal(sizes.nhead_q)
     if signature["bias"] == "elementwise":
         planes = (sizes.nhead_q if sizes.bias_heads else 1, rows_q, columns)
-        inputs["bias"] = normal(*planes if group else (batch if sizes.bias_batch else 1, *planes), dtype=out)
+        bias = normal(*planes if group else (batch if sizes.bias_batch else 1, *planes), dtype=out)
+        hidden = np.random.default_rng((seed, 1))  # of its own: the other arrays of a seed stay as they are
+        if hidden.random() < 0.4:  # as a boolean mask becomes a bias
+            bias[hidden.random(bias.shape) < 0.2] = -np.inf
+        inputs["bias"] = bias
     elif signature["bias"] == "alibi":
         shape = (batch, sizes.nhead_q) if sizes.alibi_2d else (sizes.nhead_q,)
         inputs["alibi_slopes"] = random.uniform(0.01, 0.5, shape).astype(np.float32)

@@ -83,7 +83,7 @@ def head_backward(
         size = size + np.abs(score)
     size = size + np.abs(np.where(np.isfinite(lse), lse, 0.0))[:, None]
     if bias is not None:
-        score, size = score + bias, size + np.abs(bias)
+        score, size = score + bias, size + np.where(bias == -np.inf, 0.0, np.abs(bias))  # P of -inf is 0, exactly
     seen = ~(lse < LEAST_LSE)  # a NaN is
     sees = visible & seen[:, None]
     p = np.exp(np.where(sees, score - np.where(seen, lse, 0.0)[:, None], -np.inf))

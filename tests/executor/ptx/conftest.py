@@ -39,7 +39,7 @@ def emulated(
     of = {  # receipt, targets, where, and the target whose rows are asked for
         "attention": ("flash", test_library.TARGETS, test_library.WHERE, hopper),
         "ampere": ("flash", test_library.TARGETS, test_library.WHERE, ampere),
-        "ampere_wide": ("flash", ampere, "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=192 hdim_v=192", ampere),
+        "ampere_wide": ("ck_default", ampere, "family=fmha_bwd_dq_dk_dv dtype=bf16 hdim_q=256 hdim_v=256", ampere),
         "caches": ("flash", hopper, test_library.OVER_CACHES, hopper),
         "rows": ("norm_default", hopper, "family=softmax dtype=bf16", hopper),
         "fp8": ("fp8", hopper, test_library.FP8, hopper),
