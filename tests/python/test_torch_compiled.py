@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -70,6 +71,15 @@ def test_a_compiled_call_enters_no_python_of_ours(
         assert frames_of_ours(lambda: function(q, k, v)) != []  # asks which library serves it, once
         assert frames_of_ours(lambda: function(q, k, v)) == []
         assert torch.equal(function(q, k, v), attend(q, k, v))
+
+
+def test_functions_of_ctypes_that_others_declare_differently(native: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX gives PyCapsule_New, one object for the process, a destructor's type."""
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+    monkeypatch.setattr(ctypes.pythonapi.PyCapsule_New, "argtypes", [ctypes.c_void_p, ctypes.c_char_p, kind])
+    q, k, v = (torch.randn(2, 9, 2, 32) for _ in "qkv")
+    with torch.no_grad():
+        assert torch.equal(compiled(attend)(q, k, v), attend(q, k, v))
 
 
 def test_compiled_gradients_enter_no_python_of_ours(native: Any) -> None:
