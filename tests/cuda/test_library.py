@@ -205,7 +205,7 @@ def tile_of(kernel: kernels.Kernel) -> tuple[int, int]:
     define = kernel.file.define
     if "KEYS" in define:
         return 64 * define["WARPGROUPS"], define["KEYS"]
-    return define["QUERY_ROWS"], 64 if define["HDIM"] > 128 else 128
+    return define.get("QUERY_ROWS", 0), 64 if define.get("HDIM", 0) > 128 else 128
 
 
 def hdim_of(kernel: kernels.Kernel, axis: str) -> int:

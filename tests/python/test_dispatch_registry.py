@@ -272,7 +272,7 @@ def test_timing() -> None:
     assert times.runs == 5
     assert 0 <= times.min <= times.median <= times.max
     timing.on = False
-    assert measure(timing, sets.append) == (0, 0, 0, 0)
+    assert measure(timing, sets.append) == (0, 0, 0, 0, 0)
     for arguments, sentence in (
         ((-1, 1), "cold: was -1, must be at least 0"),
         ((0, 0), "repeat: was 0, must be at least 1"),
