@@ -218,6 +218,9 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any,
             return serve(*arrays, **arguments)
         except NoKernelError:  # the same look with other values, such as dropout_p = 0.1 after 0.0
             pass
+        except ArgumentError as refusal:  # the same look on another device
+            if not _of_another_device(refusal):
+                raise
     serve = getattr(_choose(operator, arrays, arguments), operator)
     if look is not None:
         _keep(look, serve)
@@ -256,7 +259,7 @@ def _few(operator: str, arrays: tuple[Any, ...], arguments: Any) -> Any:
         other = one.shape
         if other[0] != shape[0] or (other[place] < _FEWEST and (shape[place] > 1 or shape[3 - place] < _FEWEST)):
             return NotImplemented
-    look = (instead.operator, operator, first.dtype, shape[-1], *arguments)
+    look = (instead.operator, operator, first.dtype, getattr(first, "device", None), shape[-1], *arguments)
     stands_in: Any = _served.get(look)
     if stands_in is None:
         stands_in = (

@@ -379,6 +379,34 @@ def test_the_library_at_hand_that_has_the_device(
         tk.attention(q, q, q, out=out)
 
 
+class Spelled(Paper):
+    """With the look of arrays of NumPy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array)
+        self.shape, self.dtype = array.shape, array.dtype
+
+
+@pytest.mark.parametrize("rows", [1, 8])
+@pytest.mark.parametrize("first", ["cpu", "paper"])
+def test_two_devices_by_turns(
+    flash: tk.Library, load: Made, monkeypatch: pytest.MonkeyPatch, first: str, rows: int
+) -> None:
+    """The library that served a look on one device is none for the other; few rows, too."""
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [load("flash"), flash])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    host, keys = noise(1, rows, 8, 32), noise(1, 40, 8, 32)
+    q, k, out = Spelled(host), Spelled(keys), Spelled(zeros(1, rows, 8, 32))
+    expected = zeros(1, rows, 8, 32)
+    for _ in range(2):
+        for turn in ("cpu", "paper") if first == "cpu" else ("paper", "cpu"):
+            if turn == "cpu":
+                tk.attention(host, keys, keys, out=expected)
+            else:
+                tk.attention(q, k, k, out=out)
+    np.testing.assert_allclose(out.seen, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_arrays_of_two_devices(flash: tk.Library) -> None:
     q, out = noise(1, 8, 2, 32), zeros(1, 8, 2, 32)
     with pytest.raises(tk.ArgumentError, match=r"^k: device was cpu, must be paper:0, the device of q$"):
