@@ -155,6 +155,20 @@ class Legal {
   int64_t values_[max_integers] = {};
 };
 
+// " target=cuda-sm90a": the best of the library's targets that a device has, or all for such devices. A build without it is for the CPU.
+void add_targets(Text& text, const Dispatcher& dispatcher) {
+  const Machine& machine = dispatcher.machine();
+  const Table& table = dispatcher.table();
+  if (machine.device().type == Device().type) return;
+  const char* separator = " target=";
+  for (uint32_t i = 0; i < table.target_count; ++i) {
+    const Target& target = table.targets[i];
+    if (machine.best() == nullptr ? !machine.use(target).same_device : machine.best() != &target) continue;
+    text.add("%s%s", separator, target.name);
+    separator = ",";
+  }
+}
+
 void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query) {
   const Family& family = dispatcher.family();
   Legal legal(dispatcher, query);
@@ -162,7 +176,9 @@ void add_build_line(Text& text, const Dispatcher& dispatcher, const Query& query
     if (forbidding_rule(family, query.codes, values) != nullptr) continue;
     const ReceiptInfo* receipt = listing_receipt(family, dispatcher.table().receipt, query.codes, values);
     if (receipt == nullptr) continue;
-    text.add("\n  this builds it: scons receipt=%s where='", receipt->name);
+    text.add("\n  this builds it: scons receipt=%s", receipt->name);
+    add_targets(text, dispatcher);
+    text.add(" where='");
     add_selection(text, family, query.codes, values);
     text.add("'");
     return;
@@ -291,7 +307,7 @@ void add_exact(Text& text, const Dispatcher& dispatcher, const Row& row) {
   }
 }
 
-// The targets' own rules that forbid the problem. True when every target has one, so that no other build helps.
+// The rules by which the targets of this device forbid the problem. True when every one has such a rule, so that no other build helps.
 bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& query, const int64_t* values) {
   const Table& table = dispatcher.table();
   const Family& family = dispatcher.family();
@@ -299,6 +315,7 @@ bool add_target_refusals(Text& text, const Dispatcher& dispatcher, const Query& 
   bool every = true;
   for (uint32_t i = 0; i < table.target_count; ++i) {
     const Target& target = table.targets[i];
+    if (!dispatcher.machine().use(target).same_device) continue;
     const Rule* const rule =
         target.refusals == nullptr ? nullptr : forbidding_rule(family, target.refusals[at], query.codes, values);
     every = every && rule != nullptr;
@@ -425,8 +442,10 @@ void explain_missing(Text& text, const Dispatcher& dispatcher, const Query& quer
     return;
   }
   if (add_target_refusals(text, dispatcher, query, values)) return;
-  if (!add_unusable(text, dispatcher, query)) add_nearest(text, dispatcher, query);
-  add_build_line(text, dispatcher, query);
+  const bool here = add_unusable(text, dispatcher, query);
+  if (!here) add_nearest(text, dispatcher, query);
+  // A device that lacks the target of a row gains nothing by another build of it; a CPU may, whose build is for itself.
+  if (!here || dispatcher.machine().device().type == Device().type) add_build_line(text, dispatcher, query);
 }
 
 void explain_choice(Text& text, const Dispatcher& dispatcher, const Query& query, const Choice& choice) {

@@ -30,6 +30,7 @@ class Machine {
   [[nodiscard]] tilekiln_status status() const;
   bool known() const { return limit_known_; }
   const Use& use(const Row& row) const { return use_[row.target]; }
+  const Use& use(const Target& target) const { return use_[target.index]; }
   // The best usable target; null when there is none.
   const Target* best() const { return best_; }
   Device device() const { return device_; }

@@ -290,7 +290,11 @@ def errors(library: tk.Library) -> None:
     floats = Device(1, 8, 1, 64, dtype="fp32")
     made = Device(1, 8, 1, 64, dtype="fp32")
     said = refused(lambda: library.fmha_fwd(floats, floats, floats, out=made), tk.NoKernelError)
-    assert "its tensor cores multiply no fp32" in said, said
+    assert said.endswith("its tensor cores multiply no fp32"), said  # a target of the CPU, too, would not help
+    assert said.count("rule cuda_needs_16_bits of target cuda-sm") == 2, said
+    large, made = Device(1, 8, 1, 128), Device(1, 8, 1, 128)
+    said = refused(lambda: library.fmha_fwd(large, large, large, out=made), tk.NoKernelError)
+    assert "this builds it: scons receipt=flash target=cuda-sm90a where='dtype=bf16 hdim_q=128 " in said, said
     assert number("launches").value == launches
 
 
@@ -341,7 +345,8 @@ def early_chip(library: tk.Library) -> None:
     number("major").value = 7
     q, out = Device(1, 64, 1, 64), Device(1, 64, 1, 64)
     said = refused(lambda: library.fmha_fwd(q, q, q, out=out), tk.NoKernelError)
-    assert "which this machine has not (cuda:0 has compute capability 7.0)" in said, said
+    assert "which this machine has not (cuda:0 has compute capability 7.0, must have 8.0 or more)" in said, said
+    assert "this builds it" not in said
 
 
 def backward_row() -> Any:

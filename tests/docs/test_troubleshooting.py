@@ -81,6 +81,8 @@ def test_calling(say: Do, build_library, binding: Path, tmp_path: Path) -> None:
     page_has(
         "tilekiln.NoKernelError: no kernel", python("lib.fmha_fwd(q, q, q, bias=np.zeros((1, 1, 4, 4), np.float32))")
     )
+    on_gpu = "from tests.python.capsules import Exported; d = Exported(q, device_type=2); lib.fmha_fwd(d, d, d, out=d)"
+    page_has("tilekiln.ArgumentError: q:", python(f"import sys; sys.path.append({str(ROOT)!r}); {on_gpu}"))
     page_has("tilekiln.ArgumentError: k:", python("lib.fmha_fwd(q, q[..., :32], q)"))
     page_has("tilekiln.ArgumentError: TILEK", python("lib.fmha_fwd(q, q, q)", TILEKILN_NUM_THREADS="many"))
     program = tmp_path / "program.c"

@@ -115,7 +115,7 @@ const Case cases[] = {
     CASE("v: had 3 dimensions, must have 4: (batch, nhead, seqlen, hdim) as q", w.v.ndim = 3; w.args.layout = TILEKILN_BHSD),
     CASE("out: had 4 dimensions, must have 3: (total, nhead, hdim) as q", w.group(); w.out = tensor(w.out_memory.data(), TILEKILN_FP32, {1, total, Hq, Dv})),
     CASE("v: dimension 1 was -10 long, must be 0 or more", w.v.shape[1] = -10),
-    CASE("q: device was cuda:1, must be cpu", w.q.device_type = 2; w.q.device_id = 1),
+    CASE("q: device was cuda:1, must be cpu: this library holds no target of such devices (scons -h lists targets)", w.q.device_type = 2; w.q.device_id = 1),
     CASE("out: device was rocm:0, must be cpu", w.out.device_type = 10),
     CASE("k: device was of DLPack type 99, must be cpu (1)", w.k.device_type = 99),
 

@@ -28,13 +28,15 @@ bool has(Device device, const Target& target) {
 }
 
 const char* absent(Device device, const Target&) {
-  static thread_local char text[96];
+  static thread_local char text[160];
   if (driver().trouble != nullptr) return driver().trouble;
   const DeviceFacts* const fact = facts(device.id);
   if (fact == nullptr) {
     snprintf(text, sizeof(text), "there is no cuda:%d", device.id);
   } else {
-    snprintf(text, sizeof(text), "cuda:%d has compute capability %d.%d", device.id, fact->major, fact->minor);
+    const char* const other =
+        fact->major < 8 ? ", must have 8.0 or more" : "; cuda-sm80 serves it (scons target=cuda-sm80,native)";
+    snprintf(text, sizeof(text), "cuda:%d has compute capability %d.%d%s", device.id, fact->major, fact->minor, other);
   }
   return text;
 }
