@@ -25,7 +25,7 @@ ALWAYS = ["fmha_fwd_d32-bf16", "fmha_fwd_d64-bf16", "fmha_bwd_d64-bf16", "fmha_d
 
 @pytest.fixture(scope="module")
 def names(pytestconfig: pytest.Config) -> list[str]:
-    """Those, and four others of the day, or all: a kernel takes nvcc ten seconds and more."""
+    """Those, and four others of the day, or all: a kernel takes nvcc four seconds and more."""
     others = [name for name in NAMES if name not in ALWAYS]
     if not pytestconfig.option.full:
         others = random.Random(pytestconfig.option.sample_seed).sample(others, 4)
