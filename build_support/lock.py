@@ -36,7 +36,9 @@ def held(directory: str) -> Iterator[None]:
     """Keeps other processes out of a directory that several variants share, for as long as the body runs."""
     descriptor = _locked(directory)
     try:
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         yield
+        os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
 
@@ -51,7 +53,8 @@ def _locked(directory: str) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = os.pread(descriptor, 32, 0).decode(errors="replace") or "unknown"
-            console.block(f"waiting: another build is at work in {directory} (process {owner})")
+            if owner != str(os.getpid()):  # of this build another job
+                console.block(f"waiting: another build is at work in {directory} (process {owner})")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         # The build that held the lock may have removed the directory (-c) meanwhile.
         with contextlib.suppress(FileNotFoundError):
