@@ -68,14 +68,15 @@ static inline int numpy_number(int32_t dtype) {
   return NPY_FLOAT;
 }
 
-/* By a framework without the exchange API, on the device of `like`; *held as of view_array. */
+/* By the facade, on the device of `like`; *held as of view_array. stream: of the call, where the framework works in another one now;
+ * else 0. */
 static PyObject* new_foreign(PyObject* like, tilekiln_tensor* view, int zero, const char* name, CallStream* in,
-                             PyObject** held) {
+                             uintptr_t stream, PyObject** held) {
   const tilekiln_tensor wanted = *view;
   PyObject* shape = PyTuple_New(wanted.ndim);
   for (int i = 0; shape && i < wanted.ndim; ++i) PyTuple_SetItem(shape, i, PyLong_FromLongLong(wanted.shape[i]));
-  PyObject* array = shape ? PyObject_CallMethod(facade, "make", "OsOiii", like, name, shape, (int)(wanted.dtype >> 8),
-                                                (int)(wanted.dtype & 0xff), zero)
+  PyObject* array = shape ? PyObject_CallMethod(facade, "make", "OsOiiiK", like, name, shape, (int)(wanted.dtype >> 8),
+                                                (int)(wanted.dtype & 0xff), zero, (unsigned long long)stream)
                           : NULL;
   Py_XDECREF(shape);
   if (!array || view_array(array, view, 0, name, in, held) < 0) {
@@ -100,8 +101,13 @@ static PyObject* new_array(PyObject* like, tilekiln_tensor* view, int zero, cons
                            PyObject** held) {
   const DLPackExchangeAPI* api = PyArray_CheckExact(like) ? NULL : exchange_api(Py_TYPE(like));
   *held = NULL;
-  if (api) return new_exchanged(api, view, zero);
-  if (view->device_type != TILEKILN_CPU) return new_foreign(like, view, zero, name, in, held);
+  if (api) {
+    uintptr_t now = in->native;
+    if (now && view->device_type == DLPACK_CUDA && told_stream(like, view->device_id, &now) < 0) return NULL;
+    return now == in->native ? new_exchanged(api, view, zero)
+                             : new_foreign(like, view, zero, name, in, in->native, held);
+  }
+  if (view->device_type != TILEKILN_CPU) return new_foreign(like, view, zero, name, in, 0, held);
   if (view->dtype == TILEKILN_BF16 || view->dtype == TILEKILN_FP8 || view->dtype == TILEKILN_BF8) {
     if (!ml_dtypes.bf16_descr && ml_dtypes_import() < 0) return NULL;
     PyArray_Descr* const of_8_bits = view->dtype == TILEKILN_FP8 ? ml_dtypes.fp8_descr : ml_dtypes.bf8_descr;

@@ -31,13 +31,18 @@ CODES = {
 }  # fmt: skip
 """DLPack's code and bits of the dtypes of NumPy and ml_dtypes."""
 _NAMES = {code: name for name, code in CODES.items()}
+LEGACY_STREAM = 1
+"""CUDA's default stream, by the number that DLPack has for it."""
 
 
-def make(like: Any, name: str, shape: tuple[int, ...], code: int, bits: int, zero: bool) -> Any:
+def make(like: Any, name: str, shape: tuple[int, ...], code: int, bits: int, zero: bool, stream: int) -> Any:
     """A result `name` on the device of `like`, which is none of the host's, by its framework; zero: of zeros.
 
-    Raises ArgumentError for a framework that says neither its array namespace nor is CuPy.
+    stream: the CUDA stream in which its memory is used next, though the framework works in another one now; 0: none
+    such. Raises ArgumentError for a framework that says neither its array namespace nor is CuPy or PyTorch.
     """
+    if stream and isinstance(like, getattr(sys.modules.get("torch"), "Tensor", ())):
+        return _made_by_torch(like, shape, _NAMES[code, bits], zero, stream)
     import ml_dtypes  # noqa: F401  # gives NumPy the names of its dtypes
     import numpy as np
 
@@ -56,9 +61,24 @@ def make(like: Any, name: str, shape: tuple[int, ...], code: int, bits: int, zer
         with like.device:
             return maker(shape, dtype=dtype)
     if not _is_jax(like):
-        return maker(shape, dtype=dtype, device=like.device)
+        made = maker(shape, dtype=dtype, device=like.device)
+        if stream:
+            made.__dlpack__(stream=stream)  # that stream waits for what the framework does with this memory
+        return made
     with sys.modules["jax"].ensure_compile_time_eval():  # of a call with values while a function is traced, too
         return _made_by_jax(shape, dtype, next(iter(like.devices())))()
+
+
+def _made_by_torch(like: Any, shape: tuple[int, ...], name: str, zero: bool, stream: int) -> Any:
+    """Of the memory of that stream, which waits for no other; PyTorch's current one may read it until it is dropped."""
+    torch = sys.modules["torch"]
+    now = torch.cuda.current_stream(like.device)
+    legacy = torch.cuda.default_stream(like.device)
+    there = legacy if stream == LEGACY_STREAM else torch.cuda.ExternalStream(stream, like.device)
+    with torch.cuda.stream(there):
+        made = (torch.zeros if zero else torch.empty)(shape, dtype=getattr(torch, name), device=like.device)
+    made.record_stream(now)
+    return made
 
 
 @functools.lru_cache(maxsize=1024)

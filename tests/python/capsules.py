@@ -35,6 +35,10 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 )
 
 
+def capsule(address: int, name: bytes) -> Any:
+    return _new(address, name, None)
+
+
 class Exported:
     """A fp32 array as an exporter; what it exports of it can be changed. Nobody but it keeps the array alive."""
 

@@ -163,6 +163,41 @@ def own_stream_object(library: tk.Library) -> str | None:
     return equal(out, library.fmha_fwd(q, k, v))
 
 
+def results_in_a_given_stream(library: tk.Library) -> str | None:
+    """Their memory is the stream's: neither what the current stream still writes nor what it still reads."""
+    q = torch.randn(4000, 2, 64, device="cuda").bfloat16()
+    starts = torch.tensor([0, 2000, 4000], dtype=torch.int32, device="cuda")
+    lengths = torch.tensor([500, 2000], dtype=torch.int32, device="cuda")
+    packed = {"seqstart_q": starts, "seqstart_k": starts, "seqlen_q": lengths, "seqlen_k": lengths}
+    right, other = library.fmha_fwd(q, q, q, **packed), q + 1
+    side = torch.cuda.Stream()
+    stream = tk.Stream(device=(2, 0), native=side.cuda_stream)
+    library.fmha_fwd(q, q, q, stream=stream, **packed)
+    stream.synchronize()
+    for _ in range(3):
+        dropped = torch.empty_like(right)
+        torch.cuda.synchronize()
+        torch.cuda._sleep(40_000_000)  # 20 ms of the current stream
+        dropped.fill_(7)
+        del dropped
+        out = library.fmha_fwd(q, q, q, stream=stream, **packed)
+        stream.synchronize()
+        if torch.cuda.current_stream().query():
+            return "the call waited for the current stream"
+        torch.cuda.synchronize()
+        if wrong := equal(out, right):
+            return f"after what the current stream wrote: {wrong}"
+        torch.cuda._sleep(40_000_000)
+        read = out.clone()
+        del out
+        library.fmha_fwd(other, other, other, stream=stream, **packed)
+        stream.synchronize()
+        torch.cuda.synchronize()
+        if wrong := equal(read, right):
+            return f"read by the current stream: {wrong}"
+    return None
+
+
 def threads(library: tk.Library) -> str | None:
     wrong: list[str | None] = []
 
@@ -252,6 +287,7 @@ def run(library: tk.Library) -> int:
         "wrong starts on the device": wrong_starts,
         "the framework's current stream": side_stream,
         "a stream given by its handle": own_stream_object,
+        "results of a call whose stream is given": results_in_a_given_stream,
         "six threads on streams of their own": threads,
         "rows that no sequence has read as zero": untouched_rows_are_zero,
         "CuPy's arrays": cupy_arrays,

@@ -5,6 +5,7 @@ Prints nothing when all holds.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from typing import Any, ClassVar
 
@@ -15,6 +16,7 @@ import tilekiln as tk
 from tilekiln import reference
 
 from tests.executor.ptx.device import DeviceArray
+from tests.python.capsules import capsule
 from tests.python.device_arrays import OnDevice
 
 
@@ -60,6 +62,60 @@ class Transposing(Array):
         return Wrong
 
 
+class Exchanging(Array):
+    """An array of a framework with the C exchange API, which works in another stream than its calls are given."""
+
+    def __array_namespace__(self) -> Any:
+        class Made(Namespace):
+            @staticmethod
+            def zeros(shape: tuple[int, ...], *, dtype: Any, device: Any) -> Exchanging:
+                return Exchanging(np.zeros(shape, dtype))
+
+        return Made
+
+
+_ALLOCATE = ctypes.PYFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)
+_VIEW = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_void_p)
+_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+class ExchangeApi(ctypes.Structure):
+    """DLPackExchangeAPI."""
+
+    _fields_ = (
+        ("version", ctypes.c_uint32 * 2),
+        ("previous", ctypes.c_void_p),
+        ("allocate", _ALLOCATE),
+        ("managed_from_object", ctypes.c_void_p),
+        ("managed_to_object", ctypes.c_void_p),
+        ("tensor_from_object", _VIEW),
+        ("current_work_stream", _STREAM),
+    )
+
+
+@_ALLOCATE
+def _allocate(*_: Any) -> int:
+    """In the current stream, which nothing orders with that of the call."""
+    return -1
+
+
+@_VIEW
+def _view(array: Exchanging, place: int) -> int:
+    tensor = array.exported.managed.tensor
+    ctypes.memmove(place, ctypes.addressof(tensor), ctypes.sizeof(tensor))
+    return 0
+
+
+@_STREAM
+def _current(kind: int, number: int, stream: Any) -> int:
+    stream[0] = 2
+    return 0
+
+
+API = ExchangeApi((1, 3), None, _allocate, None, None, _view, _current)
+Exchanging.__dlpack_c_exchange_api__ = capsule(ctypes.addressof(API), b"dlpack_exchange_api")  # type: ignore[attr-defined]
+
+
 def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(ml_dtypes.bfloat16)
 
@@ -91,6 +147,16 @@ def main(library: tk.Library) -> None:
     stream.synchronize()
     assert Array.streams[own:] == [1] * 4
     assert np.array_equal(again.host().view(np.uint16), out.host().view(np.uint16))
+    # Of a framework that works in another one: made there, and the call's stream waits for it.
+    own = len(Array.streams)
+    rows = [Exchanging(x.like) for x in rows]
+    late = library.fmha_fwd(
+        *rows, seqstart_q=starts, seqstart_k=starts, seqlen_q=lengths, seqlen_k=lengths, stream=stream
+    )
+    stream.synchronize()
+    assert Array.streams[own:] == [1], Array.streams[own:]
+    assert isinstance(late, Exchanging)
+    assert np.array_equal(late.host().view(np.uint16), padded.host().view(np.uint16))
     # Questions make nothing.
     before = len(Array.made)
     assert library.fmha_fwd_find(*arrays) >= 0
