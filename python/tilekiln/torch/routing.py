@@ -109,13 +109,16 @@ def why_not(
         if tensor is not None:
             if not isinstance(tensor, Tensor):
                 return f"{name}: was no tensor"
-            if tensor.device.type != "cpu":
-                return f"{name}: was on {tensor.device}, only tensors of the CPU are routed"
+            if tensor.device.type not in ("cpu", "cuda"):
+                return f"{name}: was on {tensor.device}, only tensors of the CPU and of CUDA devices are routed"
+            if tensor.device != query.device:
+                return f"{name}: was on {tensor.device}, query on {query.device}"
             if tensor.is_nested or tensor.layout != torch.strided:
                 return f"{name}: was not a strided tensor"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode derivatives: the kernels have none"
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+    kind = query.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
     if dtype not in operators.FLOATS:
         return f"query: dtype was {dtype}, kernels are for torch.float32, torch.float16 and torch.bfloat16"
     records = torch.is_grad_enabled() and (
@@ -125,6 +128,7 @@ def why_not(
         or (attn_mask is not None and attn_mask.requires_grad)
     )
     reason: str = _no_kernel(
+        query.device,
         dtype,
         int(query.shape[-1]),
         int(value.shape[-1]),
@@ -149,20 +153,20 @@ _no_kernel._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 @functools.cache
 def _refusal(
-    dtype: torch.dtype, hdim_q: int, hdim_v: int, bias: bool, dbias: bool, dropout: bool, causal: bool, records: bool,
-    deterministic: bool,
+    device: torch.device, dtype: torch.dtype, hdim_q: int, hdim_v: int, bias: bool, dbias: bool, dropout: bool,
+    causal: bool, records: bool, deterministic: bool,
 ) -> str:  # fmt: skip
     """The error text of the libraries at hand for such a problem; "" when one has the kernels."""
-    q, v = torch.empty(1, 1, 1, hdim_q, dtype=dtype), torch.empty(1, 1, 1, hdim_v, dtype=dtype)
+    q, v = (torch.empty(1, 1, 1, hdim, dtype=dtype, device=device) for hdim in (hdim_q, hdim_v))
     arguments: dict[str, Any] = {"dropout_p": 0.5 if dropout else 0.0, "causal": causal, "mask_origin": "top_left"}
     if bias:
-        arguments["bias"] = torch.empty(1, 1, 1, 1, dtype=dtype)
+        arguments["bias"] = torch.empty(1, 1, 1, 1, dtype=dtype, device=device)
     try:
         facade._choose("fmha_fwd", (q, q, v), {**arguments, "return_lse": records})
         if records:
             if dbias:
                 arguments["dbias"] = True
-            lse = torch.empty(1, 1, 1)
+            lse = torch.empty(1, 1, 1, dtype=torch.float32, device=device)
             facade._choose("fmha_bwd", (v, q, q, v, v, lse), {**arguments, "deterministic": deterministic})
     except (NoKernelError, ArgumentError) as refusal:
         return str(refusal) or "no kernel"
