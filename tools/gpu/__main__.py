@@ -34,10 +34,13 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     test.add_argument("--seed", type=int, default=None, help="of the problems (the time)")
     test.add_argument(
         "--only",
-        choices=("problems", "behaviour", "cache", "frameworks", "devices"),
-        help="a part (all); cache: what is over a KV cache; frameworks: CuPy's and JAX's arrays; devices: several GPUs",
+        choices=("problems", "behaviour", "cache", "frameworks", "devices", "tests"),
+        help="a part (all but tests); cache: what is over a KV cache; frameworks: CuPy's and JAX's arrays; devices: "
+        "several GPUs; tests: the CPU's own test files, with the libraries whose receipts they name",
     )
-    test.add_argument("names", nargs="*", metavar="DTYPE:HDIM", help="only these, such as bf16:128x128 (all)")
+    test.add_argument(
+        "names", nargs="*", metavar="NAME", help="only these DTYPE:HDIM, such as bf16:128x128, or files of tests (all)"
+    )
     values = commands.add_parser(
         "values", help="write what kernels make of fixed problems to a file, for tests where there is no GPU; on a GPU"
     )
@@ -68,6 +71,10 @@ def _listed(libraries: list[Any], family: str) -> set[tuple[str, tuple[int, int]
 
 def library_test(options: argparse.Namespace) -> int:
     """0 when all holds."""
+    if options.only == "tests":
+        from tools.gpu import suite
+
+        return int(suite.run(options.library, options.names) > 0)
     import tilekiln as tk
     import torch
 
