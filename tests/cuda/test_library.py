@@ -191,6 +191,15 @@ def test_a_library_for_devices_alone_is_found(over_caches: Path, path: Path, tmp
         assert str(counts[found]) in every
 
 
+@pytest.mark.parametrize("library", ["path", "over_caches"])
+def test_drawn_wrong_calls(library: str, stub: Path, request: pytest.FixtureRequest) -> None:
+    given = (request.getfixturevalue(library), 25, request.config.option.sample_seed % 10**6)
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(stub), "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-m", "tests.cuda.bad_calls", *map(str, given)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
 @pytest.mark.torch
 def test_host_side_of_caches(over_caches: Path, stub: Path) -> None:
     test_host_side(over_caches, stub, "cache")

@@ -107,3 +107,26 @@ def test_max_seqlen_is_handed_on(face: Callable[..., Any]) -> None:
     assert [(name.removesuffix("_out"), *rest) for name, *rest in traced(face, "meta")] == FACES[face]
     for _, *longest in traced(face, "cpu"):
         assert longest in ([0, 0], [None, 0], [None, None])
+
+
+def test_head_dims_are_filled_up_where_kernels_read_eight_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As flash_attn does, with the scale of the headdim that was given; gradients are of the given elements."""
+    from tilekiln import flash_attn
+    from tilekiln.flash_attn import _arguments, flash_attn_interface
+
+    q, k = torch.empty(1, 8, 2, 60, device="meta"), torch.empty(1, 8, 2, 64, device="meta")
+    assert [x.shape[-1] for x in _arguments.in_vectors(q, k)] == [64, 64]
+    assert _arguments.in_vectors(k, k)[0] is k
+    assert _arguments.in_vectors(torch.empty(1, 8, 2, 60))[0].shape[-1] == 60  # kernels of the CPU read any
+    torch.manual_seed(3)
+    tensors = [torch.randn(1, 9, 2, 60, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+    made = []
+    for fills in (False, True):
+        if fills:
+            monkeypatch.setattr(flash_attn_interface, "in_vectors", _arguments.filled)
+        out = flash_attn.flash_attn_func(*tensors, causal=True)
+        one, _, _ = flash_attn.flash_attn_qkvpacked_func(torch.stack(tensors, 2), return_attn_probs=True)
+        made.append((out, one, *torch.autograd.grad(out, tensors, torch.ones_like(out))))
+    for ours, plain in zip(*reversed(made), strict=True):
+        assert ours.shape[-1] == 60
+        torch.testing.assert_close(ours, plain, rtol=0.02, atol=0.02)

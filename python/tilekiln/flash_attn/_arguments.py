@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._faces import FaceArgumentError
@@ -15,6 +16,17 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
         if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             return tuple(x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous() for x in tensors)
     return tensors
+
+
+def in_vectors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Of a GPU, whose kernels read eight elements at once: headdims filled with zeros up to a multiple of 8."""
+    return tensors if tensors[0].is_cpu else filled(*tensors)
+
+
+def filled(*tensors: Tensor) -> tuple[Tensor, ...]:
+    if not any(tensor.shape[-1] % 8 for tensor in tensors):
+        return tensors
+    return tuple(torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8)) for tensor in tensors)
 
 
 _PACKED = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}

@@ -1,8 +1,9 @@
 """The public functions of flash_attn 2.8, and the private ones that its callers import.
 
 q (batch, seqlen_q, nheads, headdim), k and v (batch, seqlen_k, nheads_k, headdim), nheads a multiple of nheads_k; the
-varlen forms (total, nheads, headdim) with int32 cu_seqlens (batch + 1). fp16, bf16 and fp32, head dims up to 256,
-strides as they are (a tensor whose last dimension is not contiguous is copied). Masks are bottom-right aligned.
+varlen forms (total, nheads, headdim) with int32 cu_seqlens (batch + 1). fp16, bf16 and fp32 (not on a GPU), head dims
+up to 256, strides as they are (a tensor whose last dimension is not contiguous is copied; on a GPU one whose headdim is
+no multiple of 8, too). Masks are bottom-right aligned.
 
 Common arguments:
 dropout_p: 0 to below 1; its random bits come from torch's default generator.
@@ -30,7 +31,7 @@ from torch.autograd.function import once_differentiable
 from .._faces import FaceArgumentError, errors_as_upstream, longest
 from ..torch import calls
 from . import attn_probs
-from ._arguments import check_dimensions, keys_of_sequences, last_dense, mask, two_sides
+from ._arguments import check_dimensions, in_vectors, keys_of_sequences, last_dense, mask, two_sides
 from ._kvcache import flash_attn_with_kvcache, over_pages
 from ._packed import forward, split
 
@@ -63,13 +64,17 @@ def _attend(
     """
     check_dimensions(packed, bool(sequences))
     seqlen_k = packed[-1].shape[1] if seqlen_k is None else seqlen_k
-    packed = last_dense(*packed)
+    packed, given = in_vectors(*last_dense(*packed)), packed
+    if packed[0].shape[-1] != given[0].shape[-1] and softmax_scale is None:
+        softmax_scale = given[0].shape[-1] ** -0.5
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, window_size, seqlen_k), "softcap": softcap,
         "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, **sequences,
     }  # fmt: skip
     wants_bits = return_attn_probs and dropout_p > 0
     out, lse, randval, _ = forward(packed, arguments, deterministic, return_attn_probs, wants_bits)
+    if packed[-1].shape[-1] != given[-1].shape[-1]:
+        out = out[..., : given[-1].shape[-1]]
     if not return_attn_probs:
         return out
     q, k, _ = split(packed)
