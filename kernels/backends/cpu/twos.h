@@ -45,42 +45,16 @@ template <class T, class To> TILEKILN_INLINE void narrow_two(To* p, Two x) {
   }
 }
 
-// Part of a row of kTwo, in whole lines, from and to memory. By masks where there are some: a call of memcpy takes 20 ns.
-template <class T> struct Part {
-  alignas(64) T row[sizeof(T) * kTwo < 64 ? 64 / sizeof(T) : kTwo];
-
-#if defined(__AVX512BW__)
-  static TILEKILN_INLINE unsigned long long first(int bytes) { return bytes >= 64 ? ~0ull : (1ull << bytes) - 1; }
-  TILEKILN_INLINE void read(const T* p, int left) {
-    const int bytes = left * int(sizeof(T));
-    for (int i = 0; i < int(sizeof row); i += 64)
-      _mm512_store_si512((char*)row + i, bytes <= i ? _mm512_setzero_si512()
-                                                    : _mm512_maskz_loadu_epi8(first(bytes - i), (const char*)p + i));
-  }
-  TILEKILN_INLINE void write(T* p, int left) const {
-    const int bytes = left * int(sizeof(T));
-    for (int i = 0; i < bytes; i += 64)
-      _mm512_mask_storeu_epi8((char*)p + i, first(bytes - i), _mm512_load_si512((const char*)row + i));
-  }
-#else
-  TILEKILN_INLINE void read(const T* p, int left) {
-    __builtin_memset(row, 0, sizeof row);
-    __builtin_memcpy(row, p, left * sizeof(T));
-  }
-  TILEKILN_INLINE void write(T* p, int left) const { __builtin_memcpy(p, row, left * sizeof(T)); }
-#endif
-};
-
 // The first `left` >= 1 elements exist; the others read as 0 and are not written.
 template <class T, class From> TILEKILN_INLINE Two widen_two(const From* p, int left) {
   if (left >= kTwo) return widen_two<T>(p);
-  Part<From> part;
+  Part<From, kTwo> part;
   part.read(p, left);
   return widen_two<T>(part.row);
 }
 template <class T, class To> TILEKILN_INLINE void narrow_two(To* p, Two x, int left) {
   if (left >= kTwo) return narrow_two<T>(p, x);
-  Part<To> part;
+  Part<To, kTwo> part;
   narrow_two<T>(part.row, x);
   part.write(p, left);
 }
