@@ -21,8 +21,12 @@ FAR = 1 << 29
 class Plan(ctypes.Structure):
     """As plan.h has it."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_int) for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers")
+    _fields_ = (
+        *(
+            (name, ctypes.c_int)
+            for name in ("team", "passes", "units", "team_units", "lists", "slots", "turn", "workers")
+        ),
+        ("apart", ctypes.c_bool),
     )
 
 
@@ -99,12 +103,13 @@ def walk_through(shapes: list[Shape], made: Plan) -> None:
         mine, keys = [], []
         for unit in range(team * made.team_units, min(made.units, (team + 1) * made.team_units)):
             head, turn = divmod(unit, made.passes)
-            lot, slot = me * made.passes + turn, team - head * made.passes // made.team_units
-            assert 0 <= slot < made.slots
+            lot, own = me * made.passes + turn, team - head * made.passes // made.team_units
             shape = shapes[head]
             if lot >= shape.lists:
                 continue
             for second in (False, True) if shape.paired else (False,):
+                slot = 2 * own + second if made.apart else own
+                assert 0 <= slot < made.slots
                 tile = shape.key_tiles - 1 - lot if second else lot
                 if second and tile == lot:
                     continue

@@ -218,6 +218,7 @@ tilekiln_status launch_stage(const Site& site, const BwdKernelProblem& of, const
   row.lists = plan.lists;
   row.slots = plan.slots;
   row.turn = plan.turn;
+  if (plan.apart) row.features |= kApart;
   constexpr unsigned rows_threads = 256;  // of the first and the last stage
   if (is_main)
     return launch(site, {kernel,

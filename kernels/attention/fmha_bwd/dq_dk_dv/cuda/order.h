@@ -3,7 +3,7 @@
 // Workers (one CTA a multiprocessor, all resident) stand in teams of `team`. The lists of a key head are its key tiles, or under
 // a causal mask the pairs {i, key_tiles - 1 - i}, all of one length. Worker j of a team owns the `passes` lists from j passes on;
 // unit u of a head is everyone's u-th list, and a team owns `team_units` units in a row of the units of all heads. All units of
-// a head that one team owns add into one fp32 slot.
+// a head that one team owns add into one fp32 slot, or (kApart) a pair's second tiles into one and the others into another.
 //
 // A list walks over the query tiles that see its keys, for each query head of the group in turn; a step is (head in group g, m),
 // numbered M = g query_tiles + m. Its ideal arrival is its place in the list: without a mask the walk is a circle that worker j
@@ -112,8 +112,9 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
     t.worker = uniform(blockIdx.x - team * p.team);
     t.list = uniform(t.worker * p.passes + t.pass);
     t.first_pass = uniform(max(team * p.team_units, t.head * p.passes) - t.head * p.passes);
-    t.slot = uniform(team - t.head * p.passes / p.team_units);
     const bool second = paired && x & 1;
+    const int slot = team - t.head * p.passes / p.team_units;
+    t.slot = uniform(p.features & kApart ? 2 * slot + second : slot);
     t.tile = uniform(second ? key_tiles(t) - 1 - t.list : t.list);
     t.begin = uniform(begin_of(t, t.tile));
     t.end = uniform(end_of(t, t.tile));
@@ -167,14 +168,15 @@ template <int kQueryRows, int kKeys, bool kPacked> struct Order {
       const int tiles = query_tiles(t), begin = begin_of(t, t.list);
       const int mine =
           t.direction > 0 ? upwards(begin, tiles, g, m) : downwards(t, group * (tiles - begin), t.begin, g, m);
+      const bool together = !(p.features & kApart), firsts = together || t.direction > 0;
       for (int unit = t.first_pass; unit <= t.pass; ++unit) {
         const bool earlier = unit < t.pass;
         for (int j = lane, i = j * p.passes + unit; i < lists(t) && j < p.team; j += 32, i += 32 * p.passes) {
           const int from = begin_of(t, i), n = key_tiles(t) - 1 - i, low = begin_of(t, n);
           if (from > m) continue;
           const int at = upwards(from, tiles, g, m);
-          count += earlier || at < mine || (at == mine && i < t.tile);
-          if (n <= i || low > m) continue;
+          count += firsts && (earlier || at < mine || (at == mine && i < t.tile));
+          if (n <= i || low > m || !(together || t.direction < 0)) continue;
           const int then = downwards(t, group * (tiles - from), low, g, m);
           count += earlier || then < mine || (then == mine && n < t.tile);
         }

@@ -8,6 +8,7 @@ namespace tilekiln::cuda::fmha_bwd {
 struct Plan {
   int team, passes, units, team_units, lists, slots, turn;
   int workers;  // CTAs: the teams' together
+  bool apart;   // kApart
 };
 
 struct PlanShape {
@@ -34,18 +35,21 @@ constexpr int64_t slots_of(int64_t heads, int64_t passes, int64_t team_units) {
 }
 
 // Least estimated time: rounds times steps, 15 % more where the heads in flight leave L2, and the sums' traffic. Neighbours in the
-// order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits. It belongs to the
-// problem: the same shape and workers give the same sums. No keys: no workers.
+// order are kept two steps apart or more (four in long causal calls), so that in the steady state nobody waits; one where that would
+// leave L2 and a pair's tiles have slots of their own. It belongs to the problem: the same shape and workers give the same sums. No keys: no workers.
 inline Plan plan_of(const PlanShape& of) {
   constexpr double step_us = 2.4, sum_bytes_per_us = 3e6;  // fitted to an H100
   constexpr int64_t l2_bytes = 40 << 20;                   // q, dout and fp32 dq of the heads in flight
   const int64_t tile_rows = of.tile_rows, key_rows = of.key_rows;
   const int64_t steps = parts(of.rows, tile_rows), tiles = parts(of.keys, key_rows);
   const int64_t lists = of.paired ? parts(tiles, 2) : tiles;
-  Plan best = {1, 1, 0, 1, 0, 1, 0, 0};
+  Plan best = {1, 1, 0, 1, 0, 1, 0, 0, false};
   if (lists == 0 || of.heads == 0) return best;
   const bool far = of.paired && of.hdim == 128 && tiles >= 128;
-  const int64_t gap = far ? 4 : 2;
+  // Rows and sums of the heads in flight leave L2 with two steps between neighbours. With one there are half as many, but firsts and
+  // seconds of pairs come to the last rows faster than adds follow each other.
+  const bool apart = of.paired && of.hdim > 128 && key_rows < 2 * tile_rows;
+  const int64_t gap = far ? 4 : apart ? 1 : 2;
   // A worker's time from a pair's first tile to its second: sums are written out, keys and values come. Too little, and all wait for
   // whoever has just turned round.
   const int turn = !of.paired ? 0 : of.hdim <= 128 ? 2 : tiles > 32 ? 4 : 6;
@@ -58,7 +62,7 @@ inline Plan plan_of(const PlanShape& of) {
     const int64_t team = parts(lists, passes);
     if (team > most_team) continue;
     const int64_t units = of.heads * passes, team_units = parts(units, of.workers / team);
-    const int64_t slots = slots_of(of.heads, passes, team_units), teams = parts(units, team_units);
+    const int64_t slots = slots_of(of.heads, passes, team_units) * (1 + apart), teams = parts(units, team_units);
     const double spill = teams * of.rows * of.hdim * 8 > l2_bytes ? 1.15 : 1.0;
     const double cost = static_cast<double>(team_units * (steps + 2 * of.paired)) * step_us * spill +
                         static_cast<double>(slots * of.heads * of.rows * of.hdim * 4) / sum_bytes_per_us;
@@ -71,7 +75,8 @@ inline Plan plan_of(const PlanShape& of) {
             static_cast<int>(lists),
             static_cast<int>(slots),
             turn,
-            static_cast<int>(teams * team)};
+            static_cast<int>(teams * team),
+            apart};
   }
   return best;
 }

@@ -20,6 +20,7 @@ enum Feature : int {
   kBias = 32,
   kDropout = 64,
   kBottomRight = 128,  // what shift is in a packed sequence
+  kApart = 256,        // with kPaired: the second tiles of pairs add into slots of their own
 };
 
 struct alignas(128) Row {
