@@ -1,4 +1,4 @@
-"""Kernels of HIP targets, compiled ahead by clang 22 without ROCm; and the host code that launches them."""
+"""Kernels of HIP targets, compiled ahead by clang 22 without ROCm."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from codegen.emit.flags import define
-
 from ..toolchain import ToolchainError
 from . import code_object
+from .launching import compile_engine, join_engines
+
+__all__ = ["compile_engine", "compile_kernel", "join_engines"]  # of a KernelToolchain
 
 if TYPE_CHECKING:
     from codegen.emit.generated import Engine
-    from codegen.schema.targets import Target
 
     from ..graph import Graph
 
@@ -81,24 +81,6 @@ def flags(
     return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], "-c", source]
 
 
-def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
-    """The host code that launches the kernels of a family."""
-    from codegen.emit import kernels
-    from codegen.schema.tree import tree
-
-    family = name.rpartition("-")[0]
-    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_engine(tree(), target.name, family))
-    return graph.compile(
-        source,
-        f"{place}/{target.name}/{name}.o",
-        "runtime",
-        [*graph.include, *graph.outside],
-        defines=[define(target.name), f"TILEKILN_KERNELS={listed}"],
-        label=f"{source} for {target.name}",
-        instances=instances,
-    )
-
-
 def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
     """The object of a code object."""
     from SCons.Script import SourceFileScanner
@@ -135,7 +117,3 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     for script in ("code_object.py", "cubin.py"):
         graph.env.Depends(node, graph.env.File(graph.node_path(f"{HERE}/{script}")))
     return node
-
-
-def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
-    return graph.join(path, objects, symbols, f"engines for {target.name}")

@@ -1,4 +1,4 @@
-"""Kernels of CUDA, compiled ahead by nvcc of four wheels or the system's; and the host code that launches them."""
+"""Kernels of CUDA, compiled ahead by nvcc of four wheels or the system's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from codegen.emit.flags import HEADERS, define
+from codegen.emit.flags import HEADERS
 
 from ..toolchain import ToolchainError
+from .launching import compile_engine, join_engines
+
+__all__ = ["compile_engine", "compile_kernel", "join_engines"]  # of a KernelToolchain
 
 if TYPE_CHECKING:
     from codegen.emit.generated import Engine
-    from codegen.schema.targets import Target
 
     from ..graph import Graph
 
@@ -91,24 +93,6 @@ def build_fields(source: str, top: str) -> list[str]:
     raise ToolchainError(f"{source}: includes no struct Build, which says what the host must know of a kernel")
 
 
-def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
-    """The host code that launches the kernels of a family."""
-    from codegen.emit import kernels
-    from codegen.schema.tree import tree
-
-    family = name.rpartition("-")[0]
-    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_engine(tree(), target.name, family))
-    return graph.compile(
-        source,
-        f"{place}/{target.name}/{name}.o",
-        "runtime",
-        [*graph.include, *graph.outside],
-        defines=[define(target.name), f"TILEKILN_KERNELS={listed}"],
-        label=f"{source} for {target.name}",
-        instances=instances,
-    )
-
-
 def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
     """The object of a cubin."""
     from SCons.Script import SourceFileScanner
@@ -162,7 +146,3 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     graph.env.Clean(node, graph.node_path(f"{place}/{engine.target}/{name}.o{job.beside}"))
     graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
     return node
-
-
-def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
-    return graph.join(path, objects, symbols, f"engines for {target.name}")

@@ -11,6 +11,7 @@ from codegen.plan.plan import Plan
 from codegen.schema import yaml_types
 from codegen.schema.axes import Axis, Family
 from codegen.schema.select import Clause
+from codegen.schema.targets import Target
 from codegen.schema.tree import Tree
 from codegen.schema.yaml_io import Document
 
@@ -70,6 +71,12 @@ def of_engine(root: Tree, target: str, family: str) -> list[Kernel]:
     """Those that instances of a family launch, and of every family that its engines hold."""
     held = {name for name, other in root.families.items() if other.engine_family.name == family}
     return [kernel for kernel in of_target(root, target) if held & set(kernel.families)]
+
+
+def absent(target: Target, family: str) -> str:
+    """A sentence: a target says that it answers a family, and nothing is compiled for it."""
+    place = f"kernels/backends/{target.backend}/builds.yaml"
+    return f"{place}: no kernel of family {family} is for {target.name}, whose file lists the family: add an entry"
 
 
 def of_plan(plan: Plan) -> dict[str, Kernel]:

@@ -6,15 +6,16 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 
-from codegen.emit import files
+from codegen.emit import files, kernels
 from codegen.emit.operators import written
 from codegen.plan.plan import resolve
 from codegen.plan.sieve import Sieve
 from codegen.schema import select, tile_tables
 from codegen.schema.axes import Family
-from codegen.schema.errors import no_such
+from codegen.schema.errors import CodegenError, no_such
 from codegen.schema.operators import Operator
 from codegen.schema.receipts import Receipt
+from codegen.schema.targets import Target
 from codegen.schema.tree import Tree
 from codegen.tell import docs
 from codegen.tell.options import columns
@@ -35,6 +36,8 @@ def check(root: Tree) -> str:
             if tables := root.tile_tables(backend, family):
                 tile_tables.check(tables)
     _check_tables(root)
+    for target in root.targets.values():
+        _check_kernels(root, target)
     total, listed = 0, set[str]()
     for receipt in sorted(receipts, key=lambda receipt: receipt.base is not None):  # a fault shows where it stands
         plan = resolve(receipt.name, ["all"], root=root)
@@ -177,6 +180,16 @@ def _check_files(root: Tree, family: Family) -> None:
     for file, path in named:
         if not os.path.isfile(root.places.at(file)):
             raise family.document.error(path, f"{file} is missing")
+
+
+def _check_kernels(root: Tree, target: Target) -> None:
+    """Of a target whose kernels are compiled ahead, a family that it answers has one."""
+    if not kernels.of_target(root, target.name):
+        return
+    answered = {one.engine_family.name for one in root.families.values() if root.algorithms(target, one)}
+    for name in sorted(answered):
+        if not kernels.of_engine(root, target.name, name):
+            raise CodegenError(kernels.absent(target, name))
 
 
 def check_places(root: Tree, operator: Operator, listed: set[str]) -> None:

@@ -299,6 +299,19 @@ def test_an_operator(scratch: Scratch) -> None:
     assert made == {name: (scratch.root / name).read_bytes() for name in made}
 
 
+def test_kernels_of_an_operator(scratch: Scratch) -> None:
+    """The entry of the page is the tree's, and `codegen check` names what of the page's places is missing."""
+    (entry,) = section("An operator")
+    builds, blocks = "kernels/backends/cuda/builds.yaml", "kernels/norm/softmax/cuda/blocks.cpp"
+    content = (scratch.root / builds).read_text()
+    assert f"\n{entry}" in content
+    (scratch.root / builds).write_text(content.replace(f"\n{entry}", "\n"))
+    assert "no kernel of family softmax is for cuda-sm" in scratch.codegen("check", code=2)
+    (scratch.root / builds).write_text(content)
+    (scratch.root / blocks).unlink()
+    assert f"{blocks} is missing" in scratch.codegen("check", code=2)
+
+
 def test_no_list_by_hand_names_the_worked_operator() -> None:
     """Modules in the package that name softmax are generated; the page names all others."""
     generated = {"python/tilekiln/_declared.py", "python/tilekiln/_tables.py", "python/tilekiln/bench/_declared.py"}

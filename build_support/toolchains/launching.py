@@ -1,0 +1,40 @@
+"""The host code that launches kernels compiled ahead: C++ of the machine, told which kernels the library may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from codegen.emit.flags import define
+
+from ..toolchain import ToolchainError
+
+if TYPE_CHECKING:
+    from codegen.schema.targets import Target
+
+    from ..graph import Graph
+
+
+def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
+    """The object of a family's host code. ToolchainError where builds.yaml has no kernel for it."""
+    from codegen.emit import kernels
+    from codegen.schema.tree import tree
+
+    family = name.rpartition("-")[0]
+    found = kernels.of_engine(tree(), target.name, family)
+    if not found:
+        raise ToolchainError(kernels.absent(target, family))
+    listed = " ".join(f"K({kernel.symbol})" for kernel in found)
+    return graph.compile(
+        source,
+        f"{place}/{target.name}/{name}.o",
+        "runtime",
+        [*graph.include, *graph.outside],
+        defines=[define(target.name), f"TILEKILN_KERNELS={listed}"],
+        label=f"{source} for {target.name}",
+        instances=instances,
+    )
+
+
+def join_engines(graph: Graph, path: str, objects: Sequence[Any], symbols: Sequence[str], target: Target) -> Any:
+    return graph.join(path, objects, symbols, f"engines for {target.name}")
