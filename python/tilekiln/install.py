@@ -38,7 +38,7 @@ class Choice(NamedTuple):
 
 
 def read(index: str) -> list[Entry]:
-    """The wheels of an index: a folder or a URL, with `index.json` in it."""
+    """The wheels of an index: a folder or a URL, with `index.json` in it. InstallError where it cannot be read."""
     import urllib.request  # other commands do not wait for it
 
     place = f"{index.rstrip('/')}/{JSON}"
@@ -108,7 +108,7 @@ def _tag_rank(tags: Sequence[str]) -> int | None:
 
 
 def choose(receipt: str, wheels: Sequence[Entry]) -> Choice:
-    """Of the wheels of a receipt the newest, of these the one whose best target here is the fastest."""
+    """Of a receipt's newest wheels that whose best target here is the fastest. InstallError without one."""
     own = [one for one in wheels if one.receipt == receipt]
     if not own:
         names = ", ".join(sorted({one.receipt for one in wheels if one.receipt})) or "none"

@@ -216,6 +216,9 @@ class KVCache:
 
         arguments: those of `Library.fmha_fwd_appendkv`, such as rotary_cos and rotary_sin. With q it is rotated in
         place and attends over the grown sequences, and out is returned (attend=False: only rotated).
+
+        ArgumentError for another shape, a sequence that is not here, or one with no room for more; what the operator
+        refuses is told as by `Library`. The cache is then as before.
         """
         tokens = np.shape(k)[1] if np.ndim(k) == 4 else 0
         if np.ndim(k) != 4 or np.shape(k)[0] != len(sequences):
@@ -249,7 +252,11 @@ class KVCache:
         return {**where, "block_table": table}
 
     def prefill_view(self, sequences: Sequence[int], lookup: Literal["sglang", "vllm"] = "vllm") -> dict[str, Any]:
-        """The same for `Library.fmha_batch_prefill`, of a paged cache: a block table, or lists of pages ("sglang")."""
+        """The same for `Library.fmha_batch_prefill`, of a paged cache: a block table, or lists of pages ("sglang").
+
+        Lists: kv_indptr, int32 (batch + 1), kv_page_indices, int32 (pages in use), kv_last_page_lens, int32 (batch).
+        ArgumentError for a contiguous cache and another lookup.
+        """
         if not self.paged:
             raise ArgumentError("cache: was contiguous, must be paged for batch prefill")
         if lookup == "vllm":

@@ -112,6 +112,7 @@ def plan_backward_workspace(
     kM0, kN0: queries and keys of the main stage's tile; None is that of the kernels at hand. workers: 0 is chosen from
     the sizes, as a call does.
     causal (bottom right) counts for work and the balances only, threads for thread_balance and plain_balance.
+    ArgumentError names an argument out of range, starts that decrease, and two that do not fit.
     """
     if mode not in ("group", "batch"):
         raise ArgumentError(f"mode: was {mode!r}, must be 'group' or 'batch'")

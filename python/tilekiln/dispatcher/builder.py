@@ -33,7 +33,7 @@ class GemmProblemBuilder(GemmSetters):
         self._values["operator"] = operator
 
     def from_ab(self, a_rows: int, a_columns: int, b_rows: int, b_columns: int) -> Self:
-        """From the shapes of a and b as they are multiplied: (m, k) and (k, n)."""
+        """From the shapes of a and b as they are multiplied: (m, k) and (k, n). ArgumentError where k differs."""
         if a_columns != b_rows:
             raise refusal("k", f"{b_rows} rows of b", f"{a_columns}, the columns of a")
         return self.dimensions(a_rows, b_columns, a_columns)
@@ -41,7 +41,7 @@ class GemmProblemBuilder(GemmSetters):
     def from_shapes(
         self, a_rows: int, a_columns: int, b_rows: int, b_columns: int, out_rows: int, out_columns: int
     ) -> Self:
-        """With the shape of out, which must be theirs."""
+        """With the shape of out; ArgumentError where it is not theirs."""
         if out_rows != a_rows:
             raise refusal("m", f"{out_rows} rows of out", f"{a_rows}, the rows of a")
         if out_columns != b_columns:
@@ -49,7 +49,7 @@ class GemmProblemBuilder(GemmSetters):
         return self.from_ab(a_rows, a_columns, b_rows, b_columns)
 
     def dtypes(self, ab: str, out: str = "") -> Self:
-        """Of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8."""
+        """Of a and b; of out, where "" is that of a, int32 of int8, bf16 of fp8 and bf8. ArgumentError for others."""
         if ab not in _DTYPES:
             raise one_of("dtype", ab, _DTYPES)
         if out not in _OUT_DTYPES:
@@ -59,7 +59,7 @@ class GemmProblemBuilder(GemmSetters):
         return self
 
     def layouts(self, letters: str) -> Self:
-        """Of a, b and out, a letter each: r (a row lies together) or c (a column does), as in "rcr"."""
+        """Of a, b and out, a letter each: r (a row lies together) or c (a column does). ArgumentError for others."""
         if len(letters) != len(_MATRICES):
             raise refusal("layouts", letters, "three letters of r and c, as in rcr")
         for (_, layout, _, _), letter in zip(_MATRICES, letters, strict=True):

@@ -178,7 +178,10 @@ class Dispatcher:
         return result
 
     def time(self, *calls: Call, problem: Problem | None = None) -> Times:
-        """Runs calls through the plan of the first as often as `timing` says, each set of buffers in turn."""
+        """Runs calls through the plan of the first as often as `timing` says, each set of buffers in turn.
+
+        ArgumentError without a call, NoKernelError where no kernel answers.
+        """
         if not calls:
             from .errors import ArgumentError
 
@@ -221,7 +224,7 @@ class Dispatcher:
         return instance.launch(call)
 
     def from_call(self, call: Call) -> Problem:
-        """The problem of a call, read by the first library added that has the operator."""
+        """The problem of a call, read by the first library added that has the operator; NoKernelError without one."""
         for library in self._libraries:
             if call.operator in operators_of(library):
                 return problem_of(library, call)

@@ -66,7 +66,10 @@ class KernelSet:
         return len(self.declarations)
 
     def add(self, signature: Signature, algorithm: Algorithm | None = None, target: str = ANY) -> Self:
-        """target: cpu-avx512, ck-gfx942 (or gfx942), ...; "*" or "any": what the build is for."""
+        """target: cpu-avx512, ck-gfx942 (or gfx942), ...; "*" or "any": what the build is for.
+
+        ArgumentError for anything but a Signature.
+        """
         if not isinstance(signature, Signature):
             raise wrong(refusal("signature", repr(signature), "a Signature"))
         at = f"{place()}: kernel set {self.name}, kernel {len(self) + 1}"

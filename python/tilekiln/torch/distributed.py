@@ -73,7 +73,7 @@ def merge(outs: list[Tensor], lses: list[Tensor]) -> tuple[Tensor, Tensor]:
 
     outs: (batch, seqlen_q, nhead_q, hdim_v) each; lses: fp32 (batch, nhead_q, seqlen_q), natural logarithms, -inf for
     a row that sees no key of a part. lse = log(sum exp lse_i), out = sum exp(lse_i - lse) out_i; rows that see nothing
-    anywhere are 0 with an lse of -inf.
+    anywhere are 0 with an lse of -inf. ArgumentError for lists of different lengths, or empty ones.
     """
     if not outs or len(outs) != len(lses):
         raise ArgumentError(f"lses: were {len(lses)}, must be as many as outs, {len(outs)}, and at least 1")
