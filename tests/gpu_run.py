@@ -11,14 +11,23 @@ import pytest
 DEVICE = os.environ.get("TILEKILN_TEST_DEVICE", "cpu")
 WIDEST = "fp32" if DEVICE == "cpu" else "fp16"
 """Of attention's dtypes there."""
+TARGETS = 4 if DEVICE == "cpu" else 1
+"""Instances of one signature in a library of all targets; of a GPU's there is one."""
 ATTENTION_OF_FP32 = re.compile(r" for fmha_\w+ (\S+ )*dtype=fp32 ")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "host_only(reason): runs on the CPU alone (tests/gpu_run.py)")
     if DEVICE != "cpu":
         import torch
 
         torch.set_default_device(DEVICE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items if DEVICE != "cpu" else ():
+        if mark := item.get_closest_marker("host_only"):
+            item.add_marker(pytest.mark.skip(reason=f"on the CPU alone: {mark.args[0]}"))
 
 
 @pytest.hookimpl(wrapper=True)

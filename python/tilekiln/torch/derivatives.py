@@ -81,8 +81,8 @@ def check_backward(q: Tensor, v: Tensor, arguments: Mapping[str, Any], wants_bia
     try:
         _backward(
             dtype=operators.NAMES[q.dtype],
-            hdim_q=q.shape[-1],
-            hdim_v=v.shape[-1],
+            hdim_q=int(q.shape[-1]),  # of a traced call with sizes that vary, a number from here on
+            hdim_v=int(v.shape[-1]),
             nhead_q=1,
             batch=1,
             seqlen_q=1,
