@@ -14,6 +14,7 @@ import pytest
 import tilekiln as tk
 
 from tests.conftest import Scons, _variant
+from tests.gpu_run import DEVICE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -28,7 +29,12 @@ def load(request: pytest.FixtureRequest) -> Callable[..., tk.Library]:
         )
     build_library: Callable[..., Path] = request.getfixturevalue("build_library")
     request.getfixturevalue("binding")
-    return functools.cache(lambda receipt, **options: tk.Library(build_library(receipt, **options)))
+    kind: Callable[..., tk.Library] = tk.Library
+    if DEVICE != "cpu":
+        from tests.python import moved_arrays
+
+        kind = moved_arrays.Library
+    return functools.cache(lambda receipt, **options: kind(build_library(receipt, **options)))
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,8 @@ import inspect
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -370,7 +372,7 @@ def test_below_autograd_batch(face):
 def test_sinks_of_each_sequence(face, varlen):
     """sink (batch, nheads), by position as upstream's callers give it; no row needs more of it than the lse."""
     dout = normal(2, 9, 4, 64, seed=9)
-    sinks = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    sinks = torch.randn(2, 4, generator=torch.Generator(DEVICE).manual_seed(0))
     q, k, v = (x.float() for x in qkv(9, 12))
     seen = upstream.visible(9, 12, True)
     inputs = [x.requires_grad_() for x in (q, k, v, sinks)]
@@ -478,7 +480,7 @@ def test_below_autograd_varlen(face):
 def test_generators_and_absent_results(face):
     q, k, v = qkv(9, 9)
     rest = (0.3, None, False, -1, -1, 0, False, False)
-    one, two = (face.mha_fwd(q, k, v, *rest, gen=torch.Generator().manual_seed(5)) for _ in range(2))
+    one, two = (face.mha_fwd(q, k, v, *rest, gen=torch.Generator(DEVICE).manual_seed(5)) for _ in range(2))
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[3], two[3])
     assert one[3].any()

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -55,7 +57,7 @@ class Sequences:
 
     def __init__(self, case: dict[str, Any], seed: int) -> None:
         self.varlen, padded = case["function"].startswith("varlen"), case["function"].endswith("padded")
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator(DEVICE).manual_seed(seed)
         batch = 1 if case["seqlens"][0] * case["seqlens"][1] > 200_000 else 2
 
         def some(longest: int) -> list[int]:
@@ -100,7 +102,7 @@ def test_matrix(case):
     import tilekiln.aiter as face
 
     seed = CASES.index(case)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     dtype, (hdim_q, hdim_v), p = upstream.DTYPES[case["dtype"]], case["hdims"], case["dropout_p"]
     nhead_q, nhead_k = upstream.HEADS[case["heads"]]
     sequences = Sequences(case, seed)
@@ -250,7 +252,7 @@ def test_batch_prefill_matrix(case):
     import tilekiln.aiter as face
 
     seed = PREFILL_CASES.index(case)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
     hdim, page, (nhead_q, nhead_k) = case["hdim"], case["page"], upstream.HEADS[case["heads"]]
     lengths_q, lengths_k = [37, 1, 0, 20], [130, 33, 16, 20]
     q_type = {"fp16": torch.float16, "fp8": FP8}.get(case["dtype"], torch.bfloat16)
@@ -365,7 +367,7 @@ def test_fp8_matrix(case):
         scales.append((values.abs().max() / torch.finfo(FP8).max)[None])
         stored.append((values / scales[-1]).to(FP8))
     causal, window = case["mask"] == "causal", (2, 1, 1) if "local" in case["mask"] else (-1, -1, 0)
-    sink = torch.randn(nhead_q, generator=torch.Generator().manual_seed(seed)) if case["sink"] else None
+    sink = torch.randn(nhead_q, generator=torch.Generator(DEVICE).manual_seed(seed)) if case["sink"] else None
     if case["varlen"]:
         packed = [x.flatten(0, 1) for x in stored]
         cu = [offsets([x.shape[1]] * 2) for x in stored[:2]]

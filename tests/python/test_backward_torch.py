@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -25,7 +27,7 @@ def libraries(load, monkeypatch):
 
 
 def tensors(dtype: str, *shapes: tuple[int, ...]) -> list:
-    generator = torch.Generator().manual_seed(5)
+    generator = torch.Generator(DEVICE).manual_seed(5)
     return [torch.randn(shape, generator=generator).to(DTYPES[dtype]).requires_grad_() for shape in shapes]
 
 

@@ -6,6 +6,8 @@ import inspect
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -69,7 +71,7 @@ def test_losses_and_gradient(face, monkeypatch, dtype, options, at_once):
     logits = upstream.normal(7, 33, dtype=upstream.DTYPES[dtype], seed=0, grad=True)
     labels = torch.tensor([0, 32, 5, -100, 7, 7, -100], dtype=torch.int32)
     right, right_z = exact(logits, labels, *options)
-    dout = torch.randn(7, generator=torch.Generator().manual_seed(1))
+    dout = torch.randn(7, generator=torch.Generator(DEVICE).manual_seed(1))
     [right_grad] = torch.autograd.grad(right, logits, dout.double())
     losses, z_losses = face.cross_entropy_loss(logits, labels, None, *options)
     assert losses.dtype == z_losses.dtype == torch.float32

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -78,7 +80,7 @@ def test_matrix(face, case):
     dtype, hdim, page = upstream.DTYPES[case["dtype"]], case["hdim"], case["page"]
     nheads, nheads_k = upstream.HEADS[case["heads"]]
     (seqlen_q, room), batch = case["seqlens"], 2
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator).to(dtype)

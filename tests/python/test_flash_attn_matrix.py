@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -53,7 +55,7 @@ def lengths_of(case: dict[str, Any], seed: int) -> tuple[list[int], list[int]]:
     batch = 1 if seqlen_q * seqlen_k > 200_000 else 2
     if "varlen" not in case["function"]:
         return [seqlen_q] * batch, [seqlen_k] * batch
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
 
     def some(longest: int) -> list[int]:
         return [longest, *torch.randint(longest // 2, longest + 1, (batch - 1,), generator=generator).tolist()]
@@ -78,7 +80,7 @@ def test_matrix(case):
     nhead_q, nhead_k = upstream.HEADS[case["heads"]]
     lengths_q, lengths_k = lengths_of(case, seed)
     batch, varlen = len(lengths_q), "varlen" in case["function"]
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(DEVICE).manual_seed(seed)
 
     def normal(lengths: list[int], heads: int, number: int) -> torch.Tensor:
         shape = (sum(lengths),) if varlen else (batch, lengths[0])

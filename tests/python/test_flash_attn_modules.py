@@ -6,6 +6,8 @@ import inspect
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -169,7 +171,7 @@ def turned(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, positions: lis
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("rotary_dim", [16, 24])
 def test_rotary(rotate, interleaved, offsets, dtype, rotary_dim):
-    angle = torch.rand(20, rotary_dim // 2, generator=torch.Generator().manual_seed(0)) * 6
+    angle = torch.rand(20, rotary_dim // 2, generator=torch.Generator(DEVICE).manual_seed(0)) * 6
     cos, sin = angle.cos().to(upstream.DTYPES[dtype]), angle.sin().to(upstream.DTYPES[dtype])
     x = upstream.normal(2, 6, 3, 24, dtype=upstream.DTYPES[dtype], seed=1, grad=True)
     starts = offsets.tolist() if isinstance(offsets, torch.Tensor) else [offsets] * 2

@@ -7,6 +7,8 @@ import inspect
 
 import pytest
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 from tests.python import upstream  # noqa: E402
 
@@ -50,14 +52,14 @@ def test_signature(rotary, name):
 
 
 def tables(positions: int, dim: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    angle = torch.rand(positions, dim // 2, generator=torch.Generator().manual_seed(seed)) * 6
+    angle = torch.rand(positions, dim // 2, generator=torch.Generator(DEVICE).manual_seed(seed)) * 6
     return angle.cos(), angle.sin()
 
 
 def both_ways(make, in_place, x: torch.Tensor) -> None:
     """make(x), differentiated by autograd, and in_place(x), which writes x and has a backward of its own."""
     exact = make(x)
-    dout = torch.randn(exact.shape, generator=torch.Generator().manual_seed(7)).to(exact.dtype)
+    dout = torch.randn(exact.shape, generator=torch.Generator(DEVICE).manual_seed(7)).to(exact.dtype)
     [right] = torch.autograd.grad(exact, x, dout)
     given = dout.clone()
     made = in_place(x)

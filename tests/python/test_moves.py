@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import TARGETS
 from tests.python.guard import guarded
 
 ELEMENTS = {"bytes1": np.uint8, "bytes2": np.int16, "bytes4": np.int32, "bytes8": np.int64}
@@ -53,7 +54,7 @@ def same(a: Any, b: Any) -> bool:
 
 def instances(lib: tk.Library, family: str, element: str) -> list[int]:
     found = lib.instances(f"family={family} element={element}")
-    assert len(found) == 4
+    assert len(found) == TARGETS
     return [one.number for one in found if lib.instance_usable(one.number)]
 
 

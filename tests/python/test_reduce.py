@@ -11,6 +11,7 @@ import pytest
 import tilekiln as tk
 from tilekiln.reference import reduce as reference
 
+from tests.gpu_run import TARGETS
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES
 
@@ -40,7 +41,7 @@ def draw(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 def instances(lib: tk.Library, dtype: str, operation: str) -> list[int]:
     found = lib.instances(f"family=reduce dtype={dtype} operation={operation}")
-    assert len(found) == 4
+    assert len(found) == TARGETS
     return [one.number for one in found if lib.instance_usable(one.number)]
 
 

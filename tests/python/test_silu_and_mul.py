@@ -9,6 +9,7 @@ import pytest
 import tilekiln as tk
 from tilekiln.reference import gated as reference
 
+from tests.gpu_run import TARGETS
 from tests.python.guard import guarded
 from tests.python.rows import DTYPES
 
@@ -27,7 +28,7 @@ def draw(rows: int, columns: int, dtype: str, scale: float = 3.0) -> list[np.nda
 
 def instances(lib: tk.Library, family: str, dtype: str) -> list[int]:
     found = lib.instances(f"family={family} dtype={dtype}")
-    assert len(found) == 4
+    assert len(found) == TARGETS
     return [one.number for one in found if lib.instance_usable(one.number)]
 
 

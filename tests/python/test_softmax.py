@@ -10,6 +10,7 @@ import pytest
 import tilekiln as tk
 from tilekiln.reference import softmax as reference
 
+from tests.gpu_run import TARGETS
 from tests.python.guard import guarded
 
 DTYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16)}
@@ -29,7 +30,7 @@ def logits(rows: int, columns: int, dtype: np.dtype, scale: float = 3.0) -> np.n
 def instances(lib: tk.Library, dtype: str) -> list[int]:
     """One a target; those that this machine can run."""
     found = lib.instances(f"family=softmax dtype={dtype}")
-    assert len(found) == 4
+    assert len(found) == TARGETS
     return [one.number for one in found if lib.instance_usable(one.number)]
 
 

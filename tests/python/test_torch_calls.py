@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -31,7 +33,7 @@ def calls(binding):
 
 
 def tensors(*shapes: tuple[int, ...], dtype=torch.float32, grad: bool = False) -> list:
-    generator = torch.Generator().manual_seed(11)
+    generator = torch.Generator(DEVICE).manual_seed(11)
     return [torch.randn(shape, generator=generator).to(dtype).requires_grad_(grad) for shape in shapes]
 
 

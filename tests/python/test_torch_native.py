@@ -257,10 +257,12 @@ def alone(flash: tk.Library, torch_kernels: object) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.host_only("these kernels are for tensors of the CPU")
 def test_first_calls_of_eight_threads(alone: Any) -> None:
     assert alone["errors"] == []  # without the lock 13 to 39 of 128 calls
 
 
+@pytest.mark.host_only("these kernels are for tensors of the CPU")
 def test_calls_past_the_last_twin_go_through_python(alone: Any) -> None:
     assert alone["twins"] == [16, 16]  # of one operator
     assert 200 < alone["made"] <= 256  # of all

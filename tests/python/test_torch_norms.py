@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 import tilekiln as tk
 
+from tests.gpu_run import DEVICE
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
@@ -125,7 +127,7 @@ def test_modules_of_transformers_are_known_by_what_they_compute(dtype: str) -> N
     theirs = weighted(Gemma2RMSNorm)  # factor 1 + weight, rounded once
     ours = RMSNorm.like(theirs)
     assert ours.offset == 1.0
-    x = torch.randn(5, 96, generator=torch.Generator().manual_seed(2)).to(theirs.weight.dtype)
+    x = torch.randn(5, 96, generator=torch.Generator(DEVICE).manual_seed(2)).to(theirs.weight.dtype)
     torch.testing.assert_close(ours(x), theirs(x))
     grads = [torch.autograd.grad(one(x).float().square().sum(), one.weight)[0] for one in (ours, theirs)]
     torch.testing.assert_close(*grads, rtol=2e-2 if dtype == "bfloat16" else 1e-5, atol=1e-2)

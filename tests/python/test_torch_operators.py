@@ -133,7 +133,7 @@ def test_compile_with_gradients(calls, dynamic):
 def test_inductor_and_dropout(calls):
     """Inputs that are views of one projection; the same bits for the same seed."""
     compiled = torch.compile(
-        lambda x: calls.forward(*(x * 2).unflatten(-1, (3, HEADS, HDIM)).unbind(2), dropout_p=0.3)[0] + 1,
+        lambda x: calls.forward(*(x * 2).view(2, 20, 3, HEADS, HDIM).unbind(2), dropout_p=0.3)[0] + 1,
         fullgraph=True,
     )
     x = randn(2, 20, 3 * HEADS * HDIM, grad=True)

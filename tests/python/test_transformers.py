@@ -309,7 +309,9 @@ def test_continuous_batching(monkeypatch):
     face.register(flash_attention_2=True)
     try:
         model.set_attn_implementation("flash_attention_2")
-        pool = transformers.ContinuousBatchingConfig(num_blocks=16, page_size=16)
+        fields = transformers.ContinuousBatchingConfig.__dataclass_fields__
+        rows = {"page_size" if "page_size" in fields else "block_size": 16}  # as older versions name it
+        pool = transformers.ContinuousBatchingConfig(num_blocks=16, **rows)
         made = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
     finally:
         face.unregister()

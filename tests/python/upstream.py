@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from tests.gpu_run import DEVICE
+
 FORWARD, GRADIENT = 2, 3
 """Bound of a result's error, in PyTorch's errors."""
 FP32 = 1e-5
@@ -72,7 +74,7 @@ def pairwise(
 
 def normal(*shape: int, dtype: torch.dtype, seed: int, grad: bool = False) -> torch.Tensor:
     """Standard normal numbers, the same for the same seed."""
-    made = torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    made = torch.randn(shape, generator=torch.Generator(DEVICE).manual_seed(seed)).to(dtype)
     return made.requires_grad_(grad)
 
 
