@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from codegen.emit.flags import define
 
-from ..toolchain import ToolchainError
-
 if TYPE_CHECKING:
     from codegen.schema.targets import Target
 
@@ -16,15 +14,12 @@ if TYPE_CHECKING:
 
 
 def compile_engine(graph: Graph, source: str, name: str, target: Target, place: str, instances: Sequence[str]) -> Any:
-    """The object of a family's host code. ToolchainError where builds.yaml has no kernel for it."""
+    """The object of a family's host code, or of what several share, which launches none itself."""
     from codegen.emit import kernels
     from codegen.schema.tree import tree
 
     family = name.rpartition("-")[0]
-    found = kernels.of_engine(tree(), target.name, family)
-    if not found:
-        raise ToolchainError(kernels.absent(target, family))
-    listed = " ".join(f"K({kernel.symbol})" for kernel in found)
+    listed = " ".join(f"K({kernel.symbol})" for kernel in kernels.of_engine(tree(), target.name, family))
     return graph.compile(
         source,
         f"{place}/{target.name}/{name}.o",
