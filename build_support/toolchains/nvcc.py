@@ -33,7 +33,17 @@ DTYPES: Mapping[str, Sequence[str]] = {
     "fp8fp32": ("-DTILEKILN_FP8", "-DTILEKILN_FP32"),
     "any": (),
 }
-WGMMA_COLUMNS = (32, 64, 80, 96, 112, 128, 192, 256)
+PRODUCTS: Mapping[int, Mapping[str, Sequence[int]]] = {
+    32: {"shared": (), "registers": (8,)},
+    64: {"shared": (1, 4, 8), "registers": (4, 8)},
+    80: {"shared": (8,), "registers": ()},
+    96: {"shared": (), "registers": (8,)},
+    112: {"shared": (4, 8), "registers": ()},
+    128: {"shared": (1, 2, 4, 6, 8), "registers": (4, 8)},
+    192: {"shared": (1,), "registers": (7,)},
+    256: {"shared": (1,), "registers": (4, 5)},
+}
+"""Columns of a product -> how many of them a statement has, both operands in shared memory or the first in registers."""
 WGMMA = "kernels/backends/cuda/wgmma.h.jinja"
 NEED = 400 << 20  # bytes of memory that one compiler takes
 
@@ -59,14 +69,14 @@ def find_nvcc() -> Path:
 
 
 def wgmma_header(top: str = ".") -> str:
-    """The text of wgmma.h: a template over the columns of a product."""
+    """The text of wgmma.h: a template over the products of a statement."""
     import jinja2
 
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     text = Path(top, WGMMA).read_text(encoding="utf-8")
-    return environment.from_string(text).render(columns=WGMMA_COLUMNS)
+    return environment.from_string(text).render(products=PRODUCTS)
 
 
 def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str]) -> list[str]:

@@ -142,15 +142,19 @@ template <int kPending> TILEKILN_DEVICE void product_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Keeps reads and writes of accumulators on their side of a wait: NVVM would hoist them.
+// Eight a statement: the compiler walks all statements often.
 template <int N> TILEKILN_DEVICE void pin(float (&a)[N]) {
+  static_assert(N % 8 == 0);
 #pragma unroll
-  for (int i = 0; i < N; ++i) asm volatile("" : "+f"(a[i])::"memory");
+  for (int i = 0; i < N; i += 8)
+    asm volatile(""
+                 : "+f"(a[i]), "+f"(a[i + 1]), "+f"(a[i + 2]), "+f"(a[i + 3]), "+f"(a[i + 4]), "+f"(a[i + 5]),
+                   "+f"(a[i + 6]), "+f"(a[i + 7]));
 }
 
 // Operands in registers are there before the fence: NVVM would work them out behind it.
 TILEKILN_DEVICE void pin(uint32_t (&word)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(word[i])::"memory");
+  asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
 }
 
 template <int kRegisters> TILEKILN_DEVICE void fewer_registers() {

@@ -205,16 +205,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   const auto issue_scores = [&](uint32_t at) {  // score = q k^T
     const uint32_t k = shared_address(s.k[at % kStages]);
     product_fence();
-#pragma unroll
-    for (int i = 0; i < kHdimQ / kColumns; ++i)
-      multiply_shared<kKeys, 0, 0, 4, 2, 2>(score, tile_descriptor(q + i * 64 * 128, 16, 1024),
-                                            tile_descriptor(k + i * kKeys * 128, 16, 1024), i > 0);
-    if constexpr (kHdimQ % kColumns != 0) {
-      constexpr int kWhole = kHdimQ / kColumns;
-      multiply_shared<kKeys, 0, 0, kHdimQ % kColumns / kStep, 2, 2>(
-          score, tile_descriptor(q + kWhole * 64 * 128, 16, 1024), tile_descriptor(k + kWhole * kKeys * 128, 16, 1024),
-          kWhole > 0);
-    }
+    multiply_shared<kKeys, 0, 0, kHdimQ / kStep, 2, 64 * 8, 2, kKeys * 8>(score, tile_descriptor(q, 16, 1024),
+                                                                          tile_descriptor(k, 16, 1024), 0);
     product_commit();
   };
   const auto issue_sums = [&](uint32_t at) {  // o += weight v

@@ -134,7 +134,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
             kLinesA ? tile_descriptor(a + i * 2048, kPanel, 1024) : tile_descriptor(a + i * 32, 16, 1024);
         const uint64_t of_b =
             kLinesB ? tile_descriptor(b + i * 2048, kPanel, 1024) : tile_descriptor(b + i * 32, 16, 1024);
-        Product<kColumns, kLinesA, kLinesB>::shared(sum, of_a, of_b, k > first || i > 0);
+        multiply_shared<kColumns, kLinesA, kLinesB, 1, 0, 0, 0, 0>(sum, of_a, of_b, k > first || i > 0);
       }
       product_commit();
       product_wait<1>();

@@ -19,11 +19,8 @@ TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
 
   const auto issue_scores = [&](uint32_t keys, uint32_t rows) {  // score (64 keys, query rows) = keys rows^T
     product_fence();
-#pragma unroll
-    for (int i = 0; i < kPanels; ++i)
-      multiply_shared<kQueryRows, 0, 0, 4, 2, 2>(score,
-                                                 tile_descriptor(keys + i * kKeys * 128 + own_keys * 128, 16, 1024),
-                                                 tile_descriptor(rows + i * kQueryRows * 128, 16, 1024), i > 0);
+    multiply_shared<kQueryRows, 0, 0, 4 * kPanels, 2, kKeys * 8, 2, kQueryRows * 8>(
+        score, tile_descriptor(keys + own_keys * 128, 16, 1024), tile_descriptor(rows, 16, 1024), 0);
     product_commit();
   };
   const auto issue_sums = [&](float (&sums)[kHdim / 2], const uint32_t (&word)[kQueryRows / 16][4], uint32_t rows) {

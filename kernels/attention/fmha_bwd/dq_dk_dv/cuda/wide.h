@@ -16,10 +16,8 @@ namespace tilekiln::cuda::fmha_bwd {
 // score (64 keys, query rows) = keys rows^T.
 TILEKILN_DEVICE void issue_scores(float (&score)[kQueryRows / 2], uint32_t keys, uint32_t rows) {
   product_fence();
-#pragma unroll
-  for (int i = 0; i < kPanels; ++i)
-    multiply_shared<kQueryRows, 0, 0, 4, 2, 2>(score, tile_descriptor(keys + i * kKeys * 128, 16, 1024),
-                                               tile_descriptor(rows + i * kQueryRows * 128, 16, 1024), i > 0);
+  multiply_shared<kQueryRows, 0, 0, 4 * kPanels, 2, kKeys * 8, 2, kQueryRows * 8>(
+      score, tile_descriptor(keys, 16, 1024), tile_descriptor(rows, 16, 1024), 0);
   product_commit();
 }
 
