@@ -72,10 +72,13 @@ def give_back() -> None:
     _held.clear()
 
 
+LEFT = (".new", ".new.inputs", ".new.scratch", ".new.scratch.o", ".new.scratch.ptx", ".new.fatbin", ".tmp")
+
+
 def _sweep(directory: str) -> None:
     """Removes what jobs and the generator write beside their targets before they rename it."""
     for above, _, names in os.walk(directory):
         for name in names:
-            if name.endswith((".new", ".new.inputs", ".new.scratch", ".new.scratch.o", ".new.fatbin", ".tmp")):
+            if name.endswith(LEFT):
                 with contextlib.suppress(OSError):
                     os.remove(os.path.join(above, name))

@@ -1,4 +1,6 @@
-"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... --run LAUNCHER... NVCC: an object of a kernel.
+"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... [--fp16 PLACE OTHER] --run LAUNCHER... NVCC
+
+An object of a kernel.
 
 The object defines SYMBOL, a tilekiln::cuda::Kernel (kernels/backends/cuda/kernel.h): the name, the image, and the
 constant by which the cubin says what the host must know of it (`..._build`), which is read here and so needs no device.
@@ -7,6 +9,10 @@ cubin alone; the fatbin then stays beside the object (OBJECT.fatbin), for the ex
 
 What a kernel needs is held to LIMITS, "registers=255,..."; TARGET's file is read only to refuse: that costs a fifth of
 a second. PLACE is where the constant has its shared_bytes, as a number among its integers; -1: it has none.
+
+--fp16: FLAGs are of bf16, and so is the PTX that they make or that OTHER, the object of bf16, has beside it; the names
+of its element type are exchanged (`exchanged`), and PLACE is where the constant says which it is. To compile C++ to PTX
+is half of a kernel's time.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ import re
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 SERIALISED = re.compile(r"C75\d\d[^\n]*")
@@ -41,6 +47,63 @@ def compile_cubin(command: Sequence[str], cubin: Path, where: Path | None = None
     return said
 
 
+EXCHANGES = (
+    (r"\.f32\.bf16\.bf16\b", r".f32.f16.f16"),
+    (r"\bcvt\.rn\.bf16x2\.f32\b", r"cvt.rn.f16x2.f32"),
+    (
+        r"\{shl\.b32 (%\w+), (%\w+), 16; and\.b32 (%\w+), \2, 0xffff0000;\}",
+        r"{.reg .b16 l, h; mov.b32 {l, h}, \2; cvt.f32.f16 \1, l; cvt.f32.f16 \3, h;}",
+    ),
+    (r"\{\.reg \.b32 w; cvt\.u32\.u16 w, (%\w+); shl\.b32 (%\w+), w, 16;\}", r"cvt.f32.f16 \2, \1;"),
+)
+"""What names bf16 in a kernel's PTX (ptx.h with TILEKILN_EXCHANGED, wgmma.h, mma.h), and the same of fp16."""
+
+
+def exchanged(ptx: str, place: int) -> str:
+    """The PTX of fp16 from that of bf16; `place` is that of `fp16` among the integers of the `..._build` constant."""
+    for bf16, fp16 in EXCHANGES:
+        ptx = re.sub(bf16, fp16, ptx)
+    said = re.findall(r"\.b8 \w+_build\[(\d+)\] = \{([^}]*)\}", ptx)
+    if len(said) != 1 or "bf16" in ptx:
+        raise CubinError(
+            f"PTX of bf16: {len(said)} constants end in _build, must be 1, or an unknown instruction names it"
+        )
+    size, values = int(said[0][0]), said[0][1]
+    words = [word.strip() for word in values.split(",")]
+    words += ["0"] * (size - len(words))  # zeros at the end are left out
+    return ptx.replace(f"{{{values}}}", f"{{{', '.join([*words[: 4 * place], '1', *words[4 * place + 1 :]])}}}")
+
+
+def ptx_text(fatbin: bytes) -> str:
+    """The PTX of a fatbin, in which it is not compressed."""
+    for kind, part in parts(fatbin):
+        if kind == 1 and b".version" in part:
+            return part.rstrip(b"\0").decode()
+    raise CubinError("the compiler's fatbin holds no PTX as it is")
+
+
+def compile_fp16(command: Sequence[str], place: int, other: str, cubin: Path, where: Path | None = None) -> str:
+    """As compile_cubin, of a command of bf16. `other`: an object whose fatbin beside it may be of that command."""
+    text = ""
+    with contextlib.suppress(OSError):
+        fatbin = Path(f"{other}.fatbin").read_bytes()
+        if machine_code(fatbin) in Path(other).read_bytes():  # and not one that an earlier build has left
+            text = ptx_text(fatbin)
+    if not text:
+        compile_cubin(command, cubin, where)
+        text = ptx_text(cubin.read_bytes())
+    source = Path(f"{cubin}.ptx")
+    try:
+        source.write_text(exchanged(text, place), encoding="utf-8")
+        nvcc = next(at for at, word in enumerate(command) if word.startswith("-")) - 1  # no cache knows PTX
+        kept = [
+            word for word in command[nvcc + 1 :] if word.startswith(("-c", "-fatbin", "-gencode", "-Xptxas", "--no-"))
+        ]
+        return compile_cubin([command[nvcc], *kept, str(source)], cubin, where)
+    finally:
+        source.unlink(missing_ok=True)
+
+
 def of_one_chip(command: Sequence[str]) -> bool:
     """Whether the command compiles for features that no other chip has, sm_90a's: newer ones run no PTX of them."""
     return any(re.match(r"-gencode=.*,code=\[sm_\d+a,", word) for word in command)
@@ -48,16 +111,25 @@ def of_one_chip(command: Sequence[str]) -> bool:
 
 def machine_code(image: bytes) -> bytes:
     """The ELF file of an image, which is one or a fatbin that holds one beside PTX."""
-    magic, _, header, size = struct.unpack_from("<IHHQ", image)
-    if magic != 0xBA55ED50:
+    if struct.unpack_from("<I", image)[0] != FATBIN:
         return image
+    for kind, part in parts(image):
+        if kind == 2:
+            return part
+    raise CubinError("the compiler's fatbin holds no machine code")
+
+
+FATBIN = 0xBA55ED50
+
+
+def parts(fatbin: bytes) -> Iterator[tuple[int, bytes]]:
+    """Kind (1: PTX, 2: an ELF file) and bytes of each part of a fatbin."""
+    _, _, header, size = struct.unpack_from("<IHHQ", fatbin)
     at = header
     while at < header + size:
-        kind, _, own, length = struct.unpack_from("<HHIQ", image, at)
-        if kind == 2:  # ELF; 1: PTX
-            return image[at + own : at + own + length]
+        kind, _, own, length = struct.unpack_from("<HHIQ", fatbin, at)
+        yield kind, fatbin[at + own : at + own + length]
         at += own + length
-    raise CubinError("the compiler's fatbin holds no machine code")
 
 
 def constant(cubin: bytes, ending: str) -> bytes:
@@ -155,7 +227,11 @@ def main(argv: Sequence[str]) -> int:
     run = argv.index("--run")
     flags, cubin = argv[7:run], Path(f"{path}.scratch")
     try:
-        said = compile_cubin([*argv[run + 1 :], *flags], cubin)
+        if "--fp16" in flags:
+            flags, (said_at, other) = flags[:-3], flags[-2:]
+            said = compile_fp16([*argv[run + 1 :], *flags], int(said_at), other, cubin)
+        else:
+            said = compile_cubin([*argv[run + 1 :], *flags], cubin)
         code = machine_code(cubin.read_bytes())
         build = constant(code, "_build")
         check_needs(target, name, needs(said, build, int(place)), numbers(limits))

@@ -43,7 +43,7 @@ PRODUCTS: Mapping[int, Mapping[str, Sequence[int]]] = {
     192: {"shared": (1,), "registers": (7,)},
     256: {"shared": (1,), "registers": (4, 5)},
 }
-"""Columns of a product -> how many of them a statement has, both operands in shared memory or the first in registers."""
+"""Columns of a product -> how many of them a statement has, the first operand in shared memory or in registers."""
 WGMMA = "kernels/backends/cuda/wgmma.h.jinja"
 NEED = 400 << 20  # bytes of memory that one compiler takes
 
@@ -79,13 +79,24 @@ def wgmma_header(top: str = ".") -> str:
     return environment.from_string(text).render(products=PRODUCTS)
 
 
-def flags(source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str]) -> list[str]:
-    """Words of nvcc's command, up to -o. No path of the machine is among them, so none gets into the cubin."""
+def flags(
+    source: str, arch: str, dtype: str, defines: Mapping[str, int], include: Sequence[str], exchanged: bool = False
+) -> list[str]:
+    """Words of nvcc's command, up to -o. No path of the machine is among them, so none gets into the cubin.
+
+    `exchanged`: PTX for fp16 is made of what these words of bf16 make.
+    """
     virtual, target = arch.replace("sm", "compute"), f"-DTILEKILN_TARGET=cuda_{arch.replace('_', '')}"
     # A fatbin of the cubin and its PTX. -c means nothing more, but compiler caches look for it.
     code = f"-gencode=arch={virtual},code=[{arch},{virtual}]"
     words = ["-std=c++20", "-O3", "-c", "-fatbin", code, "-Xptxas=-v", *(f"-I{path}" for path in include), target]
-    return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], source]
+    element = ["--no-compress", "-DTILEKILN_EXCHANGED"] if exchanged else DTYPES[dtype]
+    return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *element, source]
+
+
+def is_exchanged(arch: str) -> bool:
+    """Whether a target's kernels of fp16 are made of bf16's PTX, where builds.yaml says that they may be."""
+    return arch.endswith("a")  # images for further chips hold PTX, and compressed
 
 
 def build_fields(source: str, top: str) -> list[str]:
@@ -117,7 +128,8 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     kernel = kernels.named(tree(), engine.target, engine.kernel)
     fixed = engine.codes >= 0
     name = f"{kernel.name}-{engine.codes:x}" if fixed else kernel.name
-    nvcc = find_nvcc()
+    arch, nvcc = tree().target(engine.target).arch, find_nvcc()
+    exchanged = kernel.file.exchanged and not fixed and is_exchanged(arch)
     folder = f"{place}/{engine.target}/include"
     header = graph.env.File(graph.node_path(f"{folder}/wgmma.h"))
     if not header.has_builder():
@@ -125,10 +137,13 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     # The generated header of a family unpacks a signature.
     include = [graph.at(path) for path in (*(graph.include if fixed else HEADERS), folder)]
     defines = {**kernel.file.define, **({"TILEKILN_CODES": engine.codes} if fixed else {})}
-    compiler = flags(graph.at(engine.source), tree().target(engine.target).arch, kernel.dtype, defines, include)
+    compiler = flags(graph.at(engine.source), arch, kernel.dtype, defines, include, exchanged)
     limits = ",".join(f"{name}={most}" for name, most in tree().target(engine.target).limits.items())
     fields = build_fields(engine.source, graph.env.Dir(graph.node_path(".")).abspath)
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
+    other = f"{place}/{engine.target}/{name.replace('-fp16', '-bf16')}.o"
+    if exchanged and kernel.dtype == "fp16":
+        compiler += ["--fp16", str(fields.index("fp16")), graph.at(other)]
     job = Job(
         "compile",
         f"{name} for {engine.target}",
@@ -155,4 +170,6 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     node = graph.step(f"{place}/{engine.target}/{name}.o", job, (engine.source,), scan=True)
     graph.env.Clean(node, graph.node_path(f"{place}/{engine.target}/{name}.o{job.beside}"))
     graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
+    if "--fp16" in compiler and graph.env.File(graph.node_path(other)).has_builder():
+        graph.env.Requires(node, graph.node_path(other))  # engines come by name: bf16's is there
     return node

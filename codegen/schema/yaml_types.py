@@ -134,6 +134,7 @@ class KernelFile(Struct, frozen=True, forbid_unknown_fields=True):
     local: int = 0
     uncovered: int = 0
     wgmma: bool = True
+    exchanged: bool = False  # the PTX of fp16 is bf16's with other names of the element type
     family: Word | None = None
     when: Selection | None = None
     also: dict[Word, Selection] | None = None  # further families whose instances launch it

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from build_support.toolchains.cubin import compile_cubin, machine_code
+from build_support.toolchains.cubin import CubinError, compile_cubin, exchanged, machine_code
 from tools.gpu import builds, sass
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +97,34 @@ def test_a_serialised_product_fails_the_build(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(builds.GpuError, match=r"fmha_fwd_d64-bf16: C7510\) Potential"):
         builds.build(tmp_path, ["fmha_fwd_d64-bf16"], 1)
     assert not (tmp_path / "fmha_fwd_d64-bf16.cubin").exists()
+
+
+OF_BF16 = """
+.const .align 4 .b8 fmha_bwd_build[24] = {64, 0, 0, 0, 128, 0, 0, 0, 240, 70, 3};
+{.reg .pred p; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%f1}, %rd1, %rd2, p, 1, 1, 0, 0;}
+mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1};
+cvt.rn.bf16x2.f32 %r1, %f1, %f2;
+{shl.b32 %f3, %r2, 16; and.b32 %f4, %r2, 0xffff0000;}
+{.reg .b32 w; cvt.u32.u16 w, %rs1; shl.b32 %f5, w, 16;}
+shl.b32 %r3, %r4, 16;
+"""
+OF_FP16 = """
+.const .align 4 .b8 fmha_bwd_build[24] = \
+{64, 0, 0, 0, 128, 0, 0, 0, 240, 70, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0};
+{.reg .pred p; wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%f1}, %rd1, %rd2, p, 1, 1, 0, 0;}
+mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1};
+cvt.rn.f16x2.f32 %r1, %f1, %f2;
+{.reg .b16 l, h; mov.b32 {l, h}, %r2; cvt.f32.f16 %f3, l; cvt.f32.f16 %f4, h;}
+cvt.f32.f16 %f5, %rs1;
+shl.b32 %r3, %r4, 16;
+"""
+
+
+def test_ptx_of_fp16_is_made_of_bf16s() -> None:
+    assert exchanged(OF_BF16, 5) == OF_FP16
+    for wrong in (OF_BF16 + "cvt.f32.bf16 %f6, %rs2;", OF_BF16.replace("_build", "_")):
+        with pytest.raises(CubinError, match="constants end in _build, must be 1, or an unknown instruction"):
+            exchanged(wrong, 5)
 
 
 LOOP = """

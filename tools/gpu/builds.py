@@ -42,14 +42,23 @@ class Build:
     when: str = ""
     also: dict[str, str] = field(default_factory=dict)  # further families
     dtypes: tuple[str, ...] = ()
+    exchanged: bool = False  # as builds.yaml says, and the target allows: bf16's PTX, of which fp16's is made
 
     def command(self, nvcc: Path, out: Path) -> list[str]:
-        """The compiler's command line; no path of the machine but nvcc's own gets into the cubin."""
+        """The compiler's command line, of bf16's PTX if exchanged; no path but nvcc's own is of the machine."""
         from build_support.toolchains import nvcc as toolchain
 
         include = [".", "include", str(out / "include")]
-        flags = toolchain.flags(self.source, self.arch, self.dtype, self.define, include)
+        flags = toolchain.flags(self.source, self.arch, self.dtype, self.define, include, self.exchanged)
         return [str(nvcc), *flags, "-o", str(self.cubin(out))]
+
+    @property
+    def fp16_place(self) -> int:
+        """Of an exchanged build of fp16: where the kernel's constant says so; else -1."""
+        from build_support.toolchains import nvcc as toolchain
+
+        made = self.exchanged and self.dtype == "fp16"
+        return toolchain.build_fields(self.source, str(ROOT)).index("fp16") if made else -1
 
     def cubin(self, out: Path) -> Path:
         return out / f"{self.name}.{'cubin' if self.arch == 'sm_90a' else 'fatbin'}"
@@ -69,8 +78,15 @@ def name_of(key: str, target: str) -> str:
 def builds(names: list[str] | None = None) -> list[Build]:
     """Every build whose name begins with one of `names`; all without names."""
     table: dict[str, dict[str, Any]] = yaml.safe_load((CUDA / "builds.yaml").read_text(encoding="utf-8"))
+    from build_support.toolchains.nvcc import is_exchanged
+
     every = [
-        Build(name=f"{name_of(key, target)}-{dtype}", dtype=dtype, arch=arch_of(target), **{**entry, "target": target})
+        Build(
+            name=f"{name_of(key, target)}-{dtype}",
+            dtype=dtype,
+            arch=arch_of(target),
+            **{**entry, "target": target, "exchanged": entry.get("exchanged", False) and is_exchanged(arch_of(target))},
+        )
         for key, entry in table.items()
         for target in ([entry["target"]] if isinstance(entry["target"], str) else entry["target"])
         for dtype in entry.get("dtypes", ("bf16", "fp16"))
@@ -109,11 +125,12 @@ def render_wgmma(out: Path) -> None:
 
 def compile_one(build: Build, nvcc: Path, out: Path) -> dict[str, Any]:
     """Compiles one; returns what ptxas says of it. Fails on any wgmma that waits."""
-    from build_support.toolchains.cubin import CubinError, compile_cubin, machine_code, of_one_chip
+    from build_support.toolchains.cubin import CubinError, compile_cubin, compile_fp16, machine_code, of_one_chip
 
     command, made = build.command(nvcc, out)[:-2], build.cubin(out)
     try:
-        said = compile_cubin(command, made, ROOT)
+        place = build.fp16_place
+        said = compile_fp16(command, place, "", made, ROOT) if place >= 0 else compile_cubin(command, made, ROOT)
         if of_one_chip(command):
             made.write_bytes(machine_code(made.read_bytes()))
     except CubinError as error:

@@ -54,14 +54,9 @@ TILEKILN_DEVICE void load_matrices_transposed(uint32_t (&word)[4], uint32_t from
                : "memory");
 }
 
-#ifdef TILEKILN_FP16
-#define TILEKILN_MMA_TYPES "f16.f16"
-#else
-#define TILEKILN_MMA_TYPES "bf16.bf16"
-#endif
 // c (16, 8) += a (16, 16) b (16, 8).
 TILEKILN_DEVICE void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TILEKILN_MMA_TYPES
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TILEKILN_ELEMENT "." TILEKILN_ELEMENT
                ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

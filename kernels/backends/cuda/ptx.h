@@ -225,34 +225,46 @@ TILEKILN_DEVICE float tanh_approx(float x) {
   return y;
 }
 
-// Two values of the element type in a word, low half first; rounded to nearest even.
+// The element type, as instructions name it.
 #ifdef TILEKILN_FP16
+#define TILEKILN_ELEMENT "f16"
+#else
+#define TILEKILN_ELEMENT "bf16"
+#endif
+// Two values of the element type in a word, low half first; rounded to nearest even.
 TILEKILN_DEVICE uint32_t pack(float low, float high) {
   uint32_t word;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  asm("cvt.rn." TILEKILN_ELEMENT "x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
   return word;
 }
+#ifdef TILEKILN_FP16
 TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
       : "=f"(low), "=f"(high)
       : "r"(word));
 }
-#else
-TILEKILN_DEVICE uint32_t pack(float low, float high) {
-  uint32_t word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
+TILEKILN_DEVICE float element(uint16_t bits) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+  return x;
 }
+#elif defined(TILEKILN_EXCHANGED)
+// The PTX of fp16 is made of this one's (build_support/toolchains/exchange.py), which must tell conversions from other shifts.
+TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
+  asm("{shl.b32 %0, %2, 16; and.b32 %1, %2, 0xffff0000;}" : "=f"(low), "=f"(high) : "r"(word));
+}
+TILEKILN_DEVICE float element(uint16_t bits) {
+  float x;
+  asm("{.reg .b32 w; cvt.u32.u16 w, %1; shl.b32 %0, w, 16;}" : "=f"(x) : "h"(bits));
+  return x;
+}
+#else
 TILEKILN_DEVICE void unpack(uint32_t word, float& low, float& high) {
   low = __uint_as_float(word << 16);
   high = __uint_as_float(word & 0xffff0000u);
 }
+TILEKILN_DEVICE float element(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
 #endif
-TILEKILN_DEVICE float element(uint16_t bits) {
-  float low, high;
-  unpack(bits, low, high);
-  return low;
-}
 
 // Accumulators hold columns 8 j + 2 (lane % 4) + {0, 1}. Four such words of one row, of j .. j + 3, become the lane's eight
 // neighbours 8 (lane % 4) + 0..7 from column 8 j: a 4 x 4 transpose inside the lane quad.

@@ -16,13 +16,14 @@ import struct
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from build_support.toolchains.cubin import machine_code  # noqa: E402
+from build_support.toolchains.cubin import exchanged, machine_code  # noqa: E402
 from codegen.emit.flags import COMMON_HEADERS  # noqa: E402
 from tools.gpu import builds  # noqa: E402
 
@@ -132,13 +133,13 @@ def compiled(name: str, nvcc: Path, scratch: Path) -> str:
     of, _, codes = name.partition("-")[2].partition("-")
     (build,) = [one for one in builds.builds() if one.name == f"{name.partition('-')[0]}-{of}"]
     made = scratch / f"{name}.ptx"
-    words = command(build, nvcc, scratch, made)
+    words = command(replace(build, exchanged=build.exchanged and not codes), nvcc, scratch, made)
     if codes:
         words[1:1] = [f"-DTILEKILN_CODES=0x{codes}", f"-I{ROOT / COMMON_HEADERS}"]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SourcesError(f"{name}: nvcc failed\n{done.stdout}{done.stderr}")
-    return made.read_text()
+    return made.read_text() if codes or build.fp16_place < 0 else exchanged(made.read_text(), build.fp16_place)
 
 
 def write(name: str, image: bytes, nvcc: Path, scratch: Path, out: Path, place: Path) -> Path:

@@ -46,6 +46,9 @@ TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
 constexpr unsigned kWeighedByFma = 0, kCappedByFma = 0;
 #else
 constexpr unsigned kWeighedByFma = HDIM_Q == 128 || HDIM_Q == 192 ? 0x10 : 0, kCappedByFma = HDIM_Q == 64 ? 0x24 : 0;
+#ifdef TILEKILN_EXCHANGED
+static_assert(kCappedByFma == 0, "fp16 has none, so its PTX is another");
+#endif
 #endif
 
 // 2^(126 (u - 1) + kWeightExponent) for u of [0, 1], within 7.5e-5 of itself: 126 (u - 1) is n + f with |f| <= 1 / 2, a polynomial is 2^f.

@@ -7,20 +7,10 @@
 
 namespace tilekiln::cuda::fmha_append {
 
-TILEKILN_DEVICE float wide(uint16_t x) {
-#ifdef TILEKILN_FP16
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
-  return y;
-#else
-  return __uint_as_float(uint32_t(x) << 16);
-#endif
-}
-
 TILEKILN_DEVICE uint16_t narrow(float x) { return uint16_t(pack(x, 0.f)); }
 
 TILEKILN_DEVICE float entry(const Row& p, const void* table, int64_t at) {
-  return p.rotary_fp32 ? static_cast<const float*>(table)[at] : wide(static_cast<const uint16_t*>(table)[at]);
+  return p.rotary_fp32 ? static_cast<const float*>(table)[at] : element(static_cast<const uint16_t*>(table)[at]);
 }
 
 // Pair i of a head's row.
@@ -28,7 +18,7 @@ TILEKILN_DEVICE void rotate(const Row& p, const uint16_t* from, uint16_t* to, in
   const int first = p.interleaved ? 2 * i : i, second = p.interleaved ? 2 * i + 1 : i + p.rotary_dim / 2;
   const float cos = entry(p, p.rotary_cos, position * p.cos_row + i),
               sin = entry(p, p.rotary_sin, position * p.sin_row + i);
-  const float x0 = wide(from[first]), x1 = wide(from[second]);
+  const float x0 = element(from[first]), x1 = element(from[second]);
   to[first] = narrow(__fsub_rn(__fmul_rn(x0, cos), __fmul_rn(x1, sin)));
   to[second] = narrow(__fadd_rn(__fmul_rn(x1, cos), __fmul_rn(x0, sin)));
 }

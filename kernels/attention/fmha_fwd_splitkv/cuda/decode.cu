@@ -139,16 +139,6 @@ struct Line {
   const uint16_t* bias;
 };
 
-TILEKILN_DEVICE float element(const uint16_t* at) {
-#ifdef TILEKILN_FP16
-  float x;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(*at));
-  return x;
-#else
-  return __uint_as_float(uint32_t(*at) << 16);
-#endif
-}
-
 // Scale, soft cap, bias or alibi, mask; chunk [first, first + 16).
 TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&line)[2], int first, int lane) {
 #pragma unroll
@@ -159,7 +149,7 @@ TILEKILN_DEVICE void change(const Row& p, float (&score)[2][4], const Line (&lin
     const bool seen = key < of.end && (key >= of.first || key < p.sink_keys);
     x *= p.softmax_scale;
     if (p.features & kSoftcap) x = p.softcap - 2 * p.softcap / (exp2_approx(x * (2 * kLog2E / p.softcap)) + 1.f);
-    if (p.features & kBias && seen) x += element(of.bias + key);
+    if (p.features & kBias && seen) x += element(of.bias[key]);
     if (p.features & kAlibi) x -= of.slope * float(abs(of.position - key));
     if (!seen) x = -kInfinity;
   }
