@@ -79,7 +79,7 @@ class Engines:
             if engine.kernel:
                 self._objects[target.name, engine.symbol] = toolchains.KERNELS[
                     target.backend_.toolchain
-                ].compile_kernel(graph, engine, self._place, names)
+                ].compile_kernel(graph, engine, self._place, names, self._engines)
                 continue
             for source in engine.sources:
                 if (target.name, source) not in self._objects:

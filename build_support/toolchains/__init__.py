@@ -30,8 +30,10 @@ class EngineToolchain(Protocol):
 
 
 class KernelToolchain(EngineToolchain, Protocol):
-    def compile_kernel(self, graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
-        """The object that holds a kernel of builds.yaml as data."""
+    def compile_kernel(
+        self, graph: Graph, engine: Engine, place: str, instances: Sequence[str], held: Sequence[Engine] = ()
+    ) -> Any:
+        """The object that holds a kernel of builds.yaml as data. `held`: every engine of the build."""
 
 
 KERNELS: dict[str, KernelToolchain] = {"nvcc": nvcc, "hip": hip}

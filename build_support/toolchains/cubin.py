@@ -1,4 +1,4 @@
-"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... [--fp16 PLACE OTHER] --run LAUNCHER... NVCC
+"""python cubin.py OBJECT NAME SYMBOL TARGET PLACE LIMITS -- FLAG... [--fp16 PLACE OTHER BASE] --run LAUNCHER... NVCC
 
 An object of a kernel.
 
@@ -12,7 +12,8 @@ a second. PLACE is where the constant has its shared_bytes, as a number among it
 
 --fp16: FLAGs are of bf16, and so is the PTX that they make or that OTHER, the object of bf16, has beside it; the names
 of its element type are exchanged (`exchanged`), and PLACE is where the constant says which it is. To compile C++ to PTX
-is half of a kernel's time.
+is half of a kernel's time. BASE is the symbol of bf16's kernel, where every library with this one has it: the image is
+then its changes to that one's, one in a hundred bytes.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ EXCHANGES = (
     ),
     (r"\{\.reg \.b32 w; cvt\.u32\.u16 w, (%\w+); shl\.b32 (%\w+), w, 16;\}", r"cvt.f32.f16 \2, \1;"),
 )
-"""What names bf16 in a kernel's PTX (ptx.h with TILEKILN_EXCHANGED, wgmma.h, mma.h), and the same of fp16."""
+"""Of bf16 in a kernel's PTX (ptx.h with TILEKILN_EXCHANGED, wgmma.h, mma.h), and the same of fp16."""
 
 
 def exchanged(ptx: str, place: int) -> str:
@@ -82,16 +83,22 @@ def ptx_text(fatbin: bytes) -> str:
     raise CubinError("the compiler's fatbin holds no PTX as it is")
 
 
-def compile_fp16(command: Sequence[str], place: int, other: str, cubin: Path, where: Path | None = None) -> str:
-    """As compile_cubin, of a command of bf16. `other`: an object whose fatbin beside it may be of that command."""
-    text = ""
+def compile_fp16(
+    command: Sequence[str], place: int, other: str, cubin: Path, where: Path | None = None
+) -> tuple[str, bytes]:
+    """As compile_cubin, of a command of bf16, and its machine code.
+
+    `other`: an object whose fatbin beside it may be of that command.
+    """
+    fatbin = b""
     with contextlib.suppress(OSError):
         fatbin = Path(f"{other}.fatbin").read_bytes()
-        if machine_code(fatbin) in Path(other).read_bytes():  # and not one that an earlier build has left
-            text = ptx_text(fatbin)
-    if not text:
+        if machine_code(fatbin) not in Path(other).read_bytes():
+            fatbin = b""  # an earlier build has left it
+    if not fatbin:
         compile_cubin(command, cubin, where)
-        text = ptx_text(cubin.read_bytes())
+        fatbin = cubin.read_bytes()
+    text = ptx_text(fatbin)
     source = Path(f"{cubin}.ptx")
     try:
         source.write_text(exchanged(text, place), encoding="utf-8")
@@ -99,7 +106,7 @@ def compile_fp16(command: Sequence[str], place: int, other: str, cubin: Path, wh
         kept = [
             word for word in command[nvcc + 1 :] if word.startswith(("-c", "-fatbin", "-gencode", "-Xptxas", "--no-"))
         ]
-        return compile_cubin([command[nvcc], *kept, str(source)], cubin, where)
+        return compile_cubin([command[nvcc], *kept, str(source)], cubin, where), machine_code(fatbin)
     finally:
         source.unlink(missing_ok=True)
 
@@ -197,8 +204,57 @@ def check_needs(target: str, name: str, needed: dict[str, int], limits: Mapping[
         raise CubinError(str(error).partition(": ")[2]) from error
 
 
-def assembly(name: str, symbol: str, cubin: Path, build: bytes) -> str:
-    """The Kernel as assembler text, for any 64-bit machine of the lowest byte first."""
+def number(value: int) -> bytes:
+    """7 bits a byte, low ones first; a byte of 128 and more has another one after it."""
+    return bytes([value]) if value < 128 else bytes([value & 127 | 128]) + number(value >> 7)
+
+
+SAME = 4
+"""Bytes between two changes that are fewer than these belong to one."""
+
+
+def changes(of: bytes, to: bytes) -> bytes:
+    """The changes of `of` to `to`, as changed.h has them; b"" where lengths differ, or that would save little."""
+    if len(of) != len(to):
+        return b""
+    runs: list[list[int]] = []
+    for at in (at for at, (old, new) in enumerate(zip(of, to, strict=True)) if old != new):
+        if runs and at - runs[-1][1] < SAME:
+            runs[-1][1] = at + 1
+        else:
+            runs.append([at, at + 1])
+    made, end = [number(len(to))], 0
+    for begin, after in runs:
+        made += [number(begin - end), number(after - begin), to[begin:after]]
+        end = after
+    text = b"".join([*made, number(0), number(0)])
+    return text if 2 * len(text) < len(to) else b""
+
+
+def changed(of: bytes, made: bytes) -> bytes:
+    """The image that changed.h makes."""
+    at = 0
+
+    def read() -> int:
+        nonlocal at
+        begin = at
+        while made[at] >= 128:
+            at += 1
+        at += 1
+        return sum((byte & 127) << 7 * place for place, byte in enumerate(made[begin:at]))
+
+    image, to = bytearray(of[: read()]), 0
+    while True:
+        to += read()
+        count = read()
+        if not count:
+            return bytes(image)
+        image[to : to + count] = made[at : at + count]
+        to, at = to + count, at + count
+
+
+def assembly(name: str, symbol: str, cubin: Path, build: bytes, further: Sequence[str] = ()) -> str:
+    """The Kernel as assembler text, for any 64-bit machine of the lowest byte first; `further` pointers at its end."""
     words = ", ".join(str(word) for word in struct.unpack(f"<{len(build) // 4}i", build))
     return f"""\
     .section .rodata.{symbol}, "a"
@@ -215,9 +271,9 @@ def assembly(name: str, symbol: str, cubin: Path, build: bytes) -> str:
     .globl {symbol}
     .hidden {symbol}
     .type {symbol}, %object
-    .size {symbol}, 24
+    .size {symbol}, {24 + 8 * len(further)}
 {symbol}:
-    .8byte .Lname, .Limage, .Lbuild
+    .8byte {", ".join([".Lname", ".Limage", ".Lbuild", *further])}
     .section .note.GNU-stack, "", %progbits
 """
 
@@ -226,10 +282,11 @@ def main(argv: Sequence[str]) -> int:
     path, name, symbol, target, place, limits = argv[:6]
     run = argv.index("--run")
     flags, cubin = argv[7:run], Path(f"{path}.scratch")
+    base, of = "", b""
     try:
         if "--fp16" in flags:
-            flags, (said_at, other) = flags[:-3], flags[-2:]
-            said = compile_fp16([*argv[run + 1 :], *flags], int(said_at), other, cubin)
+            flags, (said_at, other, base) = flags[:-4], flags[-3:]
+            said, of = compile_fp16([*argv[run + 1 :], *flags], int(said_at), other, cubin)
         else:
             said = compile_cubin([*argv[run + 1 :], *flags], cubin)
         code = machine_code(cubin.read_bytes())
@@ -237,8 +294,12 @@ def main(argv: Sequence[str]) -> int:
         check_needs(target, name, needs(said, build, int(place)), numbers(limits))
         if of_one_chip(flags):
             cubin.replace(f"{path}.fatbin")
-            cubin.write_bytes(code)
-        text = assembly(name, symbol, cubin, build)
+            own = changes(of, code) if base else b""
+            base = base if own else ""
+            if own and changed(of, own) != code:
+                raise CubinError("its changes to bf16's image do not make it")
+            cubin.write_bytes(own or code)
+        text = assembly(name, symbol, cubin, build, [base or "0"])
         done = subprocess.run(["as", "-o", path, "-"], input=text, text=True, capture_output=True, check=False)
         if done.returncode != 0:
             raise CubinError(f"as failed\n{done.stderr}")

@@ -81,7 +81,9 @@ def flags(
     return [*words, *(f"-D{name}={value}" for name, value in defines.items()), *DTYPES[dtype], "-c", source]
 
 
-def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
+def compile_kernel(
+    graph: Graph, engine: Engine, place: str, instances: Sequence[str], held: Sequence[Engine] = ()
+) -> Any:
     """The object of a code object."""
     from SCons.Script import SourceFileScanner
     from SCons.Tool import CScanner

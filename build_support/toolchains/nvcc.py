@@ -114,7 +114,9 @@ def build_fields(source: str, top: str) -> list[str]:
     raise ToolchainError(f"{source}: includes no struct Build, which says what the host must know of a kernel")
 
 
-def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence[str]) -> Any:
+def compile_kernel(
+    graph: Graph, engine: Engine, place: str, instances: Sequence[str], held: Sequence[Engine] = ()
+) -> Any:
     """The object of a cubin."""
     from SCons.Script import SourceFileScanner
     from SCons.Tool import CScanner
@@ -143,7 +145,9 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     place_of = str(fields.index("shared_bytes") if "shared_bytes" in fields else -1)
     other = f"{place}/{engine.target}/{name.replace('-fp16', '-bf16')}.o"
     if exchanged and kernel.dtype == "fp16":
-        compiler += ["--fp16", str(fields.index("fp16")), graph.at(other)]
+        of = [one for one in held if (one.target, one.kernel) == (engine.target, kernel.name.replace("-fp16", "-bf16"))]
+        always = of and set(engine.receipts) <= set(of[0].receipts)
+        compiler += ["--fp16", str(fields.index("fp16")), graph.at(other), of[0].symbol if always else ""]
     job = Job(
         "compile",
         f"{name} for {engine.target}",
@@ -171,5 +175,5 @@ def compile_kernel(graph: Graph, engine: Engine, place: str, instances: Sequence
     graph.env.Clean(node, graph.node_path(f"{place}/{engine.target}/{name}.o{job.beside}"))
     graph.env.Depends(node, [graph.env.File(graph.node_path("build_support/toolchains/cubin.py")), header])
     if "--fp16" in compiler and graph.env.File(graph.node_path(other)).has_builder():
-        graph.env.Requires(node, graph.node_path(other))  # engines come by name: bf16's is there
+        graph.env.Depends(node, graph.node_path(other))  # engines come by name: bf16's is there
     return node

@@ -1,7 +1,8 @@
 """Engines of a device in a source tree: its kernels as data, compiled already, and the host code that launches them.
 
-A kernel's object (build_support/toolchains) holds one struct of three pointers into one section of constants. Here that
-section becomes a file of bytes, beside a C++ source that takes it in by the assembler, on any 64-bit machine.
+A kernel's object (build_support/toolchains) holds one struct of three pointers into one section of constants, and of
+CUDA one to another kernel, or null. Here that section becomes a file of bytes, beside a C++ source that takes it in by
+the assembler, on any 64-bit machine.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ def sources(root: Tree, target: Target, engines: Sequence[Engine], folder: str, 
     launched = {engine.symbol: engine for engine in engines if engine.kernel}
     named = {one.name: one for one in kernels.of_target(root, target.name) if one.symbol in launched}
     for name, path in objects(target.name, list(named)).items():
-        data, places = _constants(path, named[name].symbol)
+        data, pointers = _constants(path, named[name].symbol)
         place = f"{folder}/{target.name}/{name}"
         found[f"{place}.bin"] = data
-        found[f"{place}.cpp"] = _kernel(name, target.name, named[name].symbol, f"{place}.bin", data, places).encode()
+        found[f"{place}.cpp"] = _kernel(name, target.name, named[name].symbol, f"{place}.bin", data, pointers).encode()
     for engine in engines:
         if not engine.kernel:
             found[f"{folder}/{target.name}/{_stem(engine, target)}.cpp"] = _host(root, engine, target).encode()
@@ -59,18 +60,24 @@ def _host(root: Tree, engine: Engine, target: Target) -> str:
     return f'#define TILEKILN_KERNELS {listed}\n#include "{engine.source}"\n'
 
 
-def _constants(path: str, symbol: str) -> tuple[bytes, list[int]]:
-    """The section of constants of a kernel's object, and where in it the pointers of its struct lead."""
+def _constants(path: str, symbol: str) -> tuple[bytes, list[str]]:
+    """The section of constants of a kernel's object, and the pointers of its struct, as the assembler has them."""
     sections = {section.name: section for section in elf.sections(path)}
     moved = sections[f".rela.data.rel.ro.{symbol}"].data
     entries = sorted(struct.iter_unpack("<QQq", moved))
-    if [offset for offset, _, _ in entries] != [0, 8, 16]:
+    if [offset for offset, _, _ in entries] not in ([0, 8, 16], [0, 8, 16, 24]):
         raise CodegenError(f"{path}: was no kernel of three pointers, must be what this tree compiles: build it again")
-    return sections[f".rodata.{symbol}"].data, [addend for _, _, addend in entries]
+    pointers = [f".L{symbol}+{addend}" for _, _, addend in entries[:3]]
+    if len(entries) == 4:
+        (at,) = struct.unpack_from("<I", sections[".symtab"].data, 24 * (entries[3][1] >> 32))
+        names = sections[".strtab"].data
+        pointers.append(names[at : names.index(b"\0", at)].decode())
+    elif len(sections[f".data.rel.ro.{symbol}"].data) == 32:
+        pointers.append("0")
+    return sections[f".rodata.{symbol}"].data, pointers
 
 
-def _kernel(name: str, target: str, symbol: str, place: str, data: bytes, places: Sequence[int]) -> str:
-    pointers = ", ".join(f".L{symbol}+{at}" for at in places)
+def _kernel(name: str, target: str, symbol: str, place: str, data: bytes, pointers: Sequence[str]) -> str:
     return f"""\
 // {name} for {target}: {len(data):,} bytes, SHA-256 {hashlib.sha256(data).hexdigest()}.
 asm(R"(
@@ -84,9 +91,9 @@ asm(R"(
     .globl {symbol}
     .hidden {symbol}
     .type {symbol}, %object
-    .size {symbol}, 24
+    .size {symbol}, {8 * len(pointers)}
 {symbol}:
-    .8byte {pointers}
+    .8byte {", ".join(pointers)}
     .popsection
 )");
 """

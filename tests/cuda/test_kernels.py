@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from build_support.toolchains.cubin import CubinError, compile_cubin, exchanged, machine_code
+from build_support.toolchains.cubin import CubinError, changed, changes, compile_cubin, exchanged, machine_code
 from tools.gpu import builds, sass
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -125,6 +125,20 @@ def test_ptx_of_fp16_is_made_of_bf16s() -> None:
     for wrong in (OF_BF16 + "cvt.f32.bf16 %f6, %rs2;", OF_BF16.replace("_build", "_")):
         with pytest.raises(CubinError, match="constants end in _build, must be 1, or an unknown instruction"):
             exchanged(wrong, 5)
+
+
+def test_changes_make_an_image_of_another() -> None:
+    draw = random.Random(5)
+    of = draw.randbytes(70_000)
+    for places in ((), (0,), (69_999,), (5, 6, 9, 300, 65_000), draw.sample(range(70_000), 700), range(300, 20_000)):
+        to = bytearray(of)
+        for at in places:
+            to[at] ^= 1 + draw.randrange(255)
+        made = changes(of, bytes(to))
+        assert changed(of, made) == to
+        assert len(made) <= 5 + 6 * len(places)
+    assert changes(of, of[:-1]) == b""
+    assert changes(of, draw.randbytes(70_000)) == b""
 
 
 LOOP = """

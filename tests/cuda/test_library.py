@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TARGETS = "cuda-sm90a,cuda-sm80,native"
 WHERE = " or ".join(f"family={one} dtype=bf16 hdim_q=64 hdim_v=64" for one in ("fmha_fwd", "fmha_bwd_dq_dk_dv"))
 
-OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16 hdim_q=64 hdim_v=64 pipeline!=hopper"
+OVER_CACHES = "family=fmha_fwd_splitkv,fmha_fwd_appendkv dtype=bf16,fp16 hdim_q=64 hdim_v=64 pipeline!=hopper"
 FP8 = "family=fmha_fwd dtype=fp8bf16 hdim_q=128 mask=none sink=no"
 
 CASES = [

@@ -130,7 +130,7 @@ def compile_one(build: Build, nvcc: Path, out: Path) -> dict[str, Any]:
     command, made = build.command(nvcc, out)[:-2], build.cubin(out)
     try:
         place = build.fp16_place
-        said = compile_fp16(command, place, "", made, ROOT) if place >= 0 else compile_cubin(command, made, ROOT)
+        said = compile_fp16(command, place, "", made, ROOT)[0] if place >= 0 else compile_cubin(command, made, ROOT)
         if of_one_chip(command):
             made.write_bytes(machine_code(made.read_bytes()))
     except CubinError as error:

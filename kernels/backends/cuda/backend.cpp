@@ -8,6 +8,7 @@
 #include <atomic>
 #include <mutex>
 
+#include "kernels/backends/cuda/changed.h"
 #include "kernels/backends/cuda/kernel.h"
 #include "kernels/backends/streams.h"
 
@@ -74,8 +75,13 @@ tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
   if (*function != nullptr) return TILEKILN_OK;
   const Driver& cuda = driver();
   constexpr int attribute_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-  if (module == nullptr)
-    TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, launch.kernel->image), device, launch.kernel->name));
+  if (module == nullptr) {
+    const Kernel& kernel = *launch.kernel;
+    const auto own = kernel.of != nullptr ? changed(kernel.of->image, kernel.image) : nullptr;
+    if (kernel.of != nullptr && own == nullptr)
+      return fail(TILEKILN_INTERNAL, "%s: there is no host memory for its image", kernel.name);
+    TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, own != nullptr ? own.get() : kernel.image), device, kernel.name));
+  }
   TILEKILN_TRY(check(cuda.cuModuleGetFunction(function, module, launch.function), device, launch.kernel->name));
   const auto bytes = static_cast<int>(launch.shared_bytes);
   TILEKILN_TRY(check(cuda.cuFuncSetAttribute(*function, attribute_shared_bytes, bytes), device, launch.kernel->name));

@@ -8,8 +8,9 @@ namespace tilekiln::cuda {
 // An entry of builds.yaml for one dtype, written by build_support/toolchains/nvcc.py; loaded when it is first launched.
 struct Kernel {
   const char* name;   // "fmha_fwd_d128-bf16"
-  const void* image;  // a cubin
+  const void* image;  // a cubin; with `of`: its changes to that kernel's (changed.h)
   const void* build;  // what the cubin says of itself: the Build of its room's row.h
+  const Kernel* of;
 };
 
 // One launch, as a function of an operator's room makes it of a problem.

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from build_support.toolchains.cubin import exchanged, machine_code  # noqa: E402
+from build_support.toolchains.cubin import changed, exchanged, machine_code  # noqa: E402
 from codegen.emit.flags import COMMON_HEADERS  # noqa: E402
 from tools.gpu import builds  # noqa: E402
 
@@ -83,14 +83,19 @@ def kernels(library: Path) -> dict[str, bytes]:
                 pointers[where] = addend
     found = {}
     for where, name_at in pointers.items():
-        image = place(pointers.get(where + 8, 0))
+        of = pointers.get(where + 24, 0)  # the kernel whose image it changes, or what lies behind it
+        image, changes = place(pointers.get(where + 8, 0)), b""
         begin = place(name_at)
         if image < 0 or begin < 0 or image + 64 > len(data):
             continue
         length = image_bytes(data, image)
+        if not length and (base := place(pointers.get(of + 8, 0))) >= 0:
+            changes, image = data[image:], base
+            length = image_bytes(data, image)
         name = data[begin : data.index(b"\0", begin)]
         if length and re.fullmatch(rb"[a-z0-9_]+-[a-z0-9]+(-[0-9a-f]+)?", name):
-            found[name.decode()] = data[image : image + length]
+            whole = data[image : image + length]
+            found[name.decode()] = changed(whole, changes) if changes else whole
     return found
 
 

@@ -20,7 +20,7 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
     const uint32_t block_columns = kHdim == 64 ? 0 : block * kKeys * 128;
     product_fence();
     multiply_shared<64, 1, 1, kKeys / 16, 128, 512, 128, 512>(dq, tile_descriptor(ds + block_rows, 1024, 1024),
-                                                    tile_descriptor(k + block_columns, 1024, 1024), 0);
+                                                              tile_descriptor(k + block_columns, 1024, 1024), 0);
     product_commit();
   };
   for (int x = 0; x < order.turns(); ++x) {
