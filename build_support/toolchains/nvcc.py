@@ -36,9 +36,9 @@ DTYPES: Mapping[str, Sequence[str]] = {
 PRODUCTS: Mapping[int, Mapping[str, Sequence[int]]] = {
     32: {"shared": (), "registers": (8,)},
     64: {"shared": (1, 4, 8), "registers": (4, 8)},
-    80: {"shared": (8,), "registers": ()},
+    80: {"shared": (4,), "registers": ()},
     96: {"shared": (), "registers": (8,)},
-    112: {"shared": (4, 8), "registers": ()},
+    112: {"shared": (4,), "registers": ()},
     128: {"shared": (1, 2, 4, 6, 8), "registers": (4, 8)},
     192: {"shared": (1,), "registers": (7,)},
     256: {"shared": (1,), "registers": (4, 5)},
