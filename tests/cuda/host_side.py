@@ -213,7 +213,7 @@ def cache(library: tk.Library) -> None:
     number("capturing").value = 0
     odd = [Device(2, 1, 4, 60), Device(9, 16, 2, 60), Device(9, 16, 2, 60)]
     said = refused(lambda: library.fmha_fwd_splitkv(*odd, block_table=table, seqlen_k=lengths, out=Device(2, 1, 4, 60)))
-    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda", said
+    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda: pad it with zeros", said
     assert number("modules").value == 2  # decode's, and the append's
 
 
@@ -259,7 +259,7 @@ def fp8(library: tk.Library) -> None:
     assert (row().q_scales, row().k_scales) == (1, 2)
     odd = Device(2, 300, 4, 120, dtype="fp8")
     said = refused(lambda: library.fmha_fwd(odd, odd, odd, out=Device(2, 300, 4, 120)))
-    assert said == "q: had a head dim of 120, must have a multiple of 16 on cuda", said
+    assert said == "q: had a head dim of 120, must have a multiple of 16 on cuda: pad it with zeros", said
 
 
 def errors(library: tk.Library) -> None:
@@ -282,7 +282,7 @@ def errors(library: tk.Library) -> None:
     assert refused(lambda: call(softmax_scale=-1.0)) == "softmax_scale: was -1, must be above 0 on cuda"
     odd, made = Device(1, 8, 1, 60), Device(1, 8, 1, 60)
     said = refused(lambda: library.fmha_fwd(odd, odd, odd, out=made))
-    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda"
+    assert said == "q: had a head dim of 60, must have a multiple of 8 on cuda: pad it with zeros"
     wide = Device(1, 8, 1, 68)
     wide.exported.managed.tensor.shape[3] = 64
     said = refused(lambda: library.fmha_fwd(wide, wide, wide, out=Device(1, 8, 1, 64)))

@@ -94,7 +94,10 @@ def refusals(library: tk.Library) -> str | None:
     q, k = random(1, 1, 2, 128), random(1, 64, 2, 128)
     lengths = ints(64)
     for arguments, said in (
-        ((q[..., :124], k[..., :124], k[..., :124]), "q: had a head dim of 124, must have a multiple of 8 on cuda"),
+        (
+            (q[..., :124], k[..., :124], k[..., :124]),
+            "q: had a head dim of 124, must have a multiple of 8 on cuda: pad it with zeros",
+        ),
         ((q.float(), k.float(), k.float()), "tensor cores multiply no fp32"),
     ):
         try:

@@ -43,10 +43,11 @@ tilekiln_status check_rows(const Operand& operand, const Operand& other, int bat
 tilekiln_status check_operand(const Operand& operand) {
   const i64 multiple = unit / operand.bytes;
   if (operand.hdim % multiple != 0)
-    return fail_argument(operand.name, "had a head dim of %d, must have a multiple of %lld on cuda", operand.hdim,
-                         multiple);
+    return fail_argument(operand.name, "had a head dim of %d, must have a multiple of %lld on cuda: pad it with zeros",
+                         operand.hdim, multiple);
   if (reinterpret_cast<uintptr_t>(operand.data) % unit != 0)
-    return fail_argument(operand.name, "data was at %p, must be aligned to 16 bytes on cuda", operand.data);
+    return fail_argument(operand.name, "data was at %p, must be aligned to 16 bytes on cuda: pass a copy",
+                         operand.data);
   for (const i64 step : {operand.row, operand.head, operand.sequence}) {
     if (step % multiple == 0 && step >= 0) continue;
     return fail_argument(operand.name,

@@ -44,7 +44,7 @@ struct Format {
   if (hdim % multiple != 0)
     return fail_argument(name, "had a head dim of %d, must have a multiple of %lld on hip", hdim, multiple);
   if (reinterpret_cast<uintptr_t>(data) % 16 != 0)
-    return fail_argument(name, "data was at %p, must be aligned to 16 bytes on hip", data);
+    return fail_argument(name, "data was at %p, must be aligned to 16 bytes on hip: pass a copy", data);
   for (const i64 step : {row, head, batch}) {
     if (step % multiple == 0 && step >= 0) continue;
     return fail_argument(name, "a stride was %lld elements, must be a multiple of %lld, 0 or more, on hip: pass a copy",

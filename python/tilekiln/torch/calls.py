@@ -63,11 +63,6 @@ def _met(tensor: Tensor, keys: int) -> bool:
     return keys in _TENSORS
 
 
-def no_mode() -> bool:
-    """Does nothing that this thread runs (a transform, a trace, a mode) stand before kernels?"""
-    return _included().raw_repr() in _MODES
-
-
 def untouched(*tensors: Tensor | None) -> bool:
     """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel?
 

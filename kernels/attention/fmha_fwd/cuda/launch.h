@@ -59,7 +59,7 @@ tilekiln_status check_problem(const FwdKernelProblem& of, const Operands& operan
   TILEKILN_TRY(
       check_operand({"out", p.out, p.out_row, p.out_head, of.steps.out, p.hdim_v, p.nhead_q, of.seqlen_q, 0, bytes}));
   if (p.randval != nullptr)
-    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
+    return fail_argument("randval", "was given, must be null on cuda, where its bytes are not stored: leave it out");
   if (p.softmax_scale > 0) return TILEKILN_OK;
   return fail_argument("softmax_scale", "was %g, must be above 0 on cuda", static_cast<double>(p.softmax_scale));
 }

@@ -29,7 +29,7 @@ const Kernel* find_kernel(const char* name, Fits&& fits) {
 [[maybe_unused]] tilekiln_status check_steps(const char* name, const void* data, int multiple,
                                              std::initializer_list<i64> steps) {
   if (reinterpret_cast<uintptr_t>(data) % (static_cast<uintptr_t>(multiple) * 2) != 0)
-    return fail_argument(name, "data was at %p, must be aligned to %d bytes on cuda", data, 2 * multiple);
+    return fail_argument(name, "data was at %p, must be aligned to %d bytes on cuda: pass a copy", data, 2 * multiple);
   for (const i64 step : steps) {
     if (step % multiple == 0) continue;
     return fail_argument(name, "a stride was %lld elements, must be a multiple of %d on cuda: pass a copy", step,
@@ -40,7 +40,7 @@ const Kernel* find_kernel(const char* name, Fits&& fits) {
 
 [[maybe_unused]] tilekiln_status check_hdim(const char* name, int hdim) {
   if (hdim % 8 == 0) return TILEKILN_OK;
-  return fail_argument(name, "had a head dim of %d, must have a multiple of 8 on cuda", hdim);
+  return fail_argument(name, "had a head dim of %d, must have a multiple of 8 on cuda: pad it with zeros", hdim);
 }
 
 using fmha::fill_places;

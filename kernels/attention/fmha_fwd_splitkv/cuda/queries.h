@@ -49,7 +49,7 @@ tilekiln_status launch_decode(const Site& site, const KvKernelProblem& of) {
 // As fmha_fwd's, of a call that stores no bytes of dropout.
 tilekiln_status fill_tiles(const KvKernelProblem& of, const Build& build, Row* row) {
   if (of.problem.randval != nullptr)
-    return fail_argument("randval", "was given, must be null on cuda: its bytes are not stored");
+    return fail_argument("randval", "was given, must be null on cuda, where its bytes are not stored: leave it out");
   return fill_tiles(of, 2, build, row);
 }
 
