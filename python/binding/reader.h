@@ -349,7 +349,9 @@ static inline int describe_results(OperatorCall* call) {
       memset(tensor->shape, 0, sizeof(tensor->shape));
       tensor->data = NULL;
       tensor->ndim = tensor->ndim < 1 ? 1 : tensor->ndim;
-      tensor->device_type = TILEKILN_CPU;
+      const int like = is_given(call, table->first);
+      tensor->device_type = like ? call->tensor[table->first].device_type : TILEKILN_CPU;
+      tensor->device_id = like ? call->tensor[table->first].device_id : 0;
     }
   }
   return 0;

@@ -170,6 +170,7 @@ def refusals(library: tk.Library, arrays: list[Array]) -> None:
     for call, said in (
         (lambda: library.fmha_fwd(*plain), "out: was not given, must be: tests.executor.ptx.device.DeviceArray"),
         (lambda: library.fmha_fwd(*wrong), "out: was not given, must be here: "),
+        (lambda: library.fmha_fwd(Array(normal(2, 3)), *arrays[1:]), "q: had 2 dimensions, must have 4, (batch, "),
         (lambda: library.fmha_fwd(arrays[0], np.zeros((1, 30, 2, 64), ml_dtypes.bfloat16), arrays[2]), "k: device was"),
     ):
         with pytest.raises(tk.ArgumentError) as raised:
