@@ -15,13 +15,15 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import tilekiln as tk
+from tilekiln import _frameworks
 
 from tests.executor.ptx.device import CUDA, TARGET, ask, driver
 from tests.python.capsules import Exported
-from tests.python.device_arrays import CODES
+from tests.python.device_arrays import CODES as OF_DEVICES
 
+CODES, COMPLEX = {**_frameworks.CODES, **OF_DEVICES}, 5
 ALIGNED = 256
-"""What lies so on the host lies so on the device: arrays that are badly aligned stay so."""
+"""Bytes at whose multiples an array lies as it does on the host: one that is badly aligned stays so."""
 
 
 class Memory:
@@ -51,7 +53,7 @@ class Moved:
 
     def __init__(self, array: np.ndarray, memory: Memory) -> None:
         self.array, self.memory = array, memory
-        code, bits = CODES[array.dtype.name] if array.dtype.name in CODES else (2, array.itemsize * 8)
+        code, bits = (COMPLEX, array.itemsize * 8) if array.dtype.kind == "c" else CODES[array.dtype.name]
         place = memory.place + array.ctypes.data - memory.begin
         self.exported = Exported(array, device_type=CUDA, code=code, bits=bits, data=place)
         for index, stride in enumerate(array.strides):

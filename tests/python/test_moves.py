@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tilekiln as tk
 
-from tests.gpu_run import TARGETS
+from tests.gpu_run import DEVICE, TARGETS
 from tests.python.guard import guarded
 
 ELEMENTS = {"bytes1": np.uint8, "bytes2": np.int16, "bytes4": np.int32, "bytes8": np.int64}
@@ -163,6 +163,8 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "changes", "says"), BAD, ids=[says[:50] for _, _, says in BAD])
 def test_bad_input(lib: tk.Library, name: str, changes: dict[str, Any], says: str) -> None:
+    if DEVICE != "cpu" and "read-only" in says:
+        pytest.skip("arrays exported without a version of DLPack do not say that they are read-only")
     with pytest.raises(tk.ArgumentError) as raised:
         getattr(lib, name)(**{"x": np.zeros((2, 3, 4), "f"), **changes})
     assert str(raised.value).startswith(says)

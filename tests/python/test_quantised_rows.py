@@ -161,7 +161,9 @@ def test_a_special_row_leaves_its_neighbours_alone(lib: tk.Library, to: str) -> 
         y, scale = lib.rmsnorm2d_rdquant(
             x, gamma, y_dtype=to, residual=over, residual_out=over, epsilon=0, instance=number
         )[:2]
-        assert np.array_equal(over.view(np.int16), total.view(np.int16))
+        nan = np.isnan(total.astype(np.float32))  # of whatever bits: a GPU has others for it
+        assert np.array_equal(np.isnan(over.astype(np.float32)), nan)
+        assert np.array_equal(over.view(np.int16)[~nan], total.view(np.int16)[~nan])
         assert quantised.excess(y[usual], scale[usual], v[usual], error[usual]) <= 1
         assert np.isnan(scale[[1, 3]]).all()
         assert (y[[1, 3]].astype(float) == 0).all()
