@@ -33,7 +33,7 @@ def empty(q: Tensor) -> Tensor:
             f"CONVENTION: was {CONVENTION!r}, must be one of {', '.join(CONVENTIONS)} "
             "(tilekiln.flash_attn.attn_probs, or TILEKILN_FLASH_ATTN_S_DMASK)"
         )
-    return torch.empty(0, dtype=q.dtype if CONVENTION == "signed" else torch.uint8)
+    return torch.empty(0, dtype=q.dtype if CONVENTION == "signed" else torch.uint8, device=q.device)
 
 
 def s_dmask(q: Tensor, k: Tensor, lse: Tensor, randval: Tensor | None, arguments: dict[str, Any]) -> Tensor:
@@ -64,7 +64,8 @@ def _signed(q: Tensor, k: Tensor, lse: Tensor, randval: Tensor, b: int, argument
     scores = torch.einsum("ihd,jhd->hij", q.float(), wide) * (q.shape[-1] ** -0.5 if scale is None else scale)
     if arguments["softcap"]:
         scores = arguments["softcap"] * torch.tanh(scores / arguments["softcap"])
-    distance = torch.arange(len(k))[None] - torch.arange(len(q))[:, None] - (len(k) - len(q))
+    rows, keys = (torch.arange(len(x), device=q.device) for x in (q, k))
+    distance = keys[None] - rows[:, None] - (len(k) - len(q))
     slopes = arguments["alibi_slopes"]
     if slopes is not None:
         scores = scores - (slopes if slopes.ndim == 1 else slopes[b])[:, None, None] * distance.abs()

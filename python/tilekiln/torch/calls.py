@@ -18,6 +18,7 @@ from tilekiln._tables import OPERATORS
 from tilekiln.operators import _call
 
 from . import operators
+from .random_bytes import random_bytes
 
 if TYPE_CHECKING:
     from ._declared import FmhaBwdArguments, FmhaFwdArguments
@@ -122,7 +123,8 @@ def forward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
     """(out, lse, randval, rng_state) of `Library.fmha_fwd`, differentiable in q, k, v, bias and sink.
 
-    lse is None without return_lse, and never differentiable; randval, uint8, is None without return_randval. rng_state:
+    lse is None without return_lse, and never differentiable; randval, uint8, is None without return_randval; kernels of
+    GPUs store none, so it is drawn apart there. rng_state:
     with dropout_p and None a new one is drawn from torch's default generator; it is returned (None without dropout_p).
     deterministic is for the backward; None is what torch.are_deterministic_algorithms_enabled() says. Under autocast
     q, k, v and bias are cast. out is for calls that record no gradient.
@@ -137,18 +139,26 @@ def forward(
         rng_state = others["rng_state"] = draw_rng_state() if rng_state is None else rng_state
     else:
         rng_state = None
-    if return_randval:
+    apart = return_randval and not stores_bytes(q) and rng_state is not None and not torch.compiler.is_compiling()
+    if return_randval and not apart:
         others["return_randval"] = True
+    bits = random_bytes(q, k, rng_state, others) if apart and rng_state is not None else None
     if (torch.is_grad_enabled() and _requires_grad(q, k, v, others)) or not untouched(
         q, k, v, others.get("bias"), others.get("sink")
     ):
-        return *watched(q, k, v, others, deterministic, return_lse), rng_state
+        out, lse, randval = watched(q, k, v, others, deterministic, return_lse)
+        return out, lse, bits if apart else randval, rng_state
     if return_lse:
         others["return_lse"] = True
     out, lse, randval = run_forward(q, k, v, operators.facade_arguments(others))
     if "out" in others:
         operators.written(out)
-    return out, lse, randval, rng_state
+    return out, lse, bits if apart else randval, rng_state
+
+
+def stores_bytes(q: Tensor) -> bool:
+    """Do the kernels of a tensor's device store dropout's random bytes?"""
+    return q.is_cpu
 
 
 def run_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> tuple[Any, ...]:
