@@ -164,7 +164,7 @@ def test_a_target_says_the_limits_of_its_backend(copy: Copy) -> None:
 
 
 def test_a_family_that_a_target_answers_has_a_kernel(copy: Copy) -> None:
-    """Where kernels are compiled ahead: without one each call would end with an error of the library's own."""
+    """Of kernels compiled ahead: without one each call would end with an error of the library's own."""
     copy.edit("kernels/backends/cuda/builds.yaml", "  family: softmax\n", "  family: rotary\n")
     said = r"^kernels/backends/cuda/builds\.yaml: no kernel of family softmax is for cuda-sm(80|90a), whose file lists"
     with pytest.raises(CodegenError, match=said):
