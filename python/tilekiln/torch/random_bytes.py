@@ -26,8 +26,8 @@ def random_bytes(q: Tensor, k: Tensor, rng_state: Tensor, arguments: Mapping[str
     given = {name: value for name, value in arguments.items() if value is not None}
     lengths_q, lengths_k = _lengths(given, "q"), _lengths(given, "k")
     if q.dim() == 3:
-        starts = given.get("seqstart_q", given.get("cu_seqlens_q")).to(q.device, torch.int64)
-        keys = int(given.get("max_seqlen_k") or lengths_k.max())
+        starts = given["seqstart_q" if "seqstart_q" in given else "cu_seqlens_q"].to(q.device, torch.int64)
+        keys = given.get("max_seqlen_k") or (0 if lengths_k is None else int(lengths_k.max()))
         place = torch.arange(q.shape[0], device=q.device)
         sequence = torch.searchsorted(starts[1:], place, right=True).clamp_(max=len(starts) - 2)
         row = place - starts[sequence]
