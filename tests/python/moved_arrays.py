@@ -120,7 +120,7 @@ def on_device(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*positional: Any, **named: Any) -> Any:
         values = [*positional, *named.values()]
-        arrays = [x for x in values if isinstance(x, np.ndarray)]
+        arrays = [x for x in values if isinstance(x, np.ndarray) and (x.dtype.name in CODES or x.dtype.kind == "c")]
         if not arrays:
             return function(*positional, **named)
         there = moved(arrays)

@@ -205,6 +205,7 @@ def test_libraries_at_hand_are_asked(flash, monkeypatch):
         tk.decode(np.ones((1, 1, HEADS, HDIM), np.float32), cache, [one], sink=np.zeros(HEADS, np.float32))
 
 
+@pytest.mark.host_only("its arrays are fp32")
 def test_an_append_without_a_kernel_writes_nothing(flash):
     cache = paged(flash)
     one = cache.add()

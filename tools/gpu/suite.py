@@ -19,9 +19,9 @@ FILES = (
     "torch_compiled", "torch_native", "transformers", "jax", "flash_attn", "flash_attn_bad_input",
     "flash_attn_cross_entropy", "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules",
     "flash_attn_rotary", "aiter", "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear",
-    "kernels", "backward", "kv", "special_values", "few_queries", "reach", "unread_lengths", "gemm", "gemm_list",
+    "kernels", "backward", "kv", "special_values", "few_queries", "unread_lengths", "gemm", "gemm_list",
     "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul", "cross_entropy", "rotary", "moves",
-    "reduce", "quantised_rows", "facade", "kv_cache", "bad_input",
+    "reduce", "quantised_rows", "kv_cache", "bad_input",
 )  # fmt: skip
 """Those of tests/python whose arrays lie on the GPU there: PyTorch's, JAX's, and NumPy's by moved_arrays.py."""
 MOST_SECONDS = 300
