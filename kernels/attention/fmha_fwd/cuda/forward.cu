@@ -415,11 +415,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       seen_whole = uniform(seen_whole), masked_until = uniform(masked_until);
       n = following(tile, n);
       if constexpr (kStoreLate) {
-        if (rows_wait && n >= final) {
-          if (n < masked_until && n >= seen_whole)
-            next_key_tile(Constant<false>{}, Constant<kPlain>{}, Constant<true>{});
-          else
-            next_key_tile(Constant<true>{}, Constant<kPlain>{}, Constant<true>{});
+        if (rows_wait && n >= max(final, seen_whole) && n < masked_until) {
+          next_key_tile(Constant<false>{}, Constant<kPlain>{}, Constant<true>{});
           n = following(tile, n);
         } else if (rows_wait) {
           rows.store(lane);
