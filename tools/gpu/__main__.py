@@ -171,6 +171,7 @@ def main(argv: list[str]) -> int:
             hdims = [int(name) for name in options.names if name != "features"] or [64, 128, 192, 256]
             of_fp8 = tk.load(options.fp8) if options.fp8 else None
             bench_features.run(tk.load(options.library), of_fp8, hdims, options.rounds)
+            bench_features.run_backward(tk.load(options.library), hdims, options.rounds)
             if "features" in options.names:
                 return 0
             bench_library.run(tk.load(options.library), hdims, options.rounds)

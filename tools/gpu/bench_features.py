@@ -1,8 +1,9 @@
-"""Cost of the forward's features at seqlen 8192, called through a library, and the gain of e4m3."""
+"""Cost of features at seqlen 8192, called through a library, and the gain of the forward's e4m3."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tilekiln as tk
@@ -78,3 +79,38 @@ def run(library: tk.Library, of_fp8: tk.Library | None, hdims: list[int], rounds
         shown += [f"{name} {share:.3f}" for name, share in shares.items()]
         shown += [f"{name} not in the library" for name in missing]
         print(f"library fwd d{hdim} 8k: {', '.join(shown)}", flush=True)
+
+
+def run_backward(library: tk.Library, hdims: list[int], rounds: int) -> None:
+    """A line a head dim: times of the backward over the plain call's, without and with a causal mask."""
+    for hdim in hdims:
+        shape = (16384 // SEQLEN, 2048 // hdim, SEQLEN, hdim)
+        q, k, v, dout, dq, dk, dv = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(7))
+        sink, d_sink = (torch.zeros(shape[1], device="cuda") for _ in range(2))
+        slopes = torch.rand(shape[1], device="cuda") * 0.1
+        features: dict[str, dict[str, Any]] = {
+            "plain": {},
+            "soft cap": {"softcap": 30.0},
+            "alibi": {"alibi_slopes": slopes},
+            "dropout": {"dropout_p": 0.1, "rng": (1, 2)},
+            "sinks": {"sink": sink, "d_sink": d_sink},
+        }
+        for causal in (False, True):
+            out, lse = library.fmha_fwd(q, k, v, return_lse=True, causal=causal, layout="bhsd")
+            programs: dict[str, Callable[[], object]] = {}
+            missing = []
+            for name, given in features.items():
+                more = {"dq": dq, "dk": dk, "dv": dv, "causal": causal, "layout": "bhsd", **given}
+                try:
+                    size = library.fmha_bwd_workspace_size(dout, q, k, v, out, lse, **more)
+                    more["workspace"] = torch.empty(size, dtype=torch.uint8, device="cuda")
+                    program = partial(library.fmha_bwd, dout, q, k, v, out, lse, **more)
+                    program()
+                except tk.NoKernelError:
+                    missing.append(name)
+                    continue
+                programs[name] = program
+            took = interleaved(programs, rounds)
+            shown = [f"{name} {took[name] / took['plain']:.3f}" for name in took if name != "plain"]
+            shown += [f"{name} not in the library" for name in missing]
+            print(f"library bwd d{hdim}{' causal' if causal else ''} 8k: {', '.join(shown)}", flush=True)
