@@ -12,6 +12,9 @@ constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
 // Of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
+// Blocks of dQ that have columns of the call: three of four for a head dim of 192.
+TILEKILN_DEVICE int blocks_of(const Row& p) { return kWide ? (p.hdim_q + 63) / 64 : kBlocks; }
+
 // Four column groups of one row, packed and transposed, to `to` + column.
 template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int hdim, int lane, const float (&a)[N],
                                                 int half, float scale) {
@@ -135,7 +138,7 @@ TILEKILN_DEVICE void convert(const Row& p) {
   if (m >= e.query_tiles) return;
   const int64_t start = start_q(p, b), tile = tile_of<kQueryRows>(p, b, h, m);
   const unsigned* counters = p.counters + tile * p.slots;
-  for (int block = w; block < kBlocks; block += 2) {
+  for (int block = w; block < blocks_of(p); block += 2) {
     float a[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) a[i] = 0.f;

@@ -9,7 +9,7 @@ namespace tilekiln::cuda::fmha_bwd {
 
 TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
   const Order<kQueryRows, kKeys, true> order(p);
-  const int lane = thread & 31;
+  const int lane = thread & 31, blocks = blocks_of(p);
   float dq[32];
   uint32_t k = shared_address(s.k);
   uint32_t at = 0, turns = 0;
@@ -44,10 +44,12 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
         product_wait<0>();
         pin(dq);
         if (block == kBlocks - 1) warp_arrive(s.ds_empty[slot], lane);
+        if (block < blocks) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
-          store_or_add(alone, to + block * 1024 + i * 128,
-                       make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]));
+          for (int i = 0; i < 8; ++i)
+            store_or_add(alone, to + block * 1024 + i * 128,
+                         make_float4(dq[4 * i], dq[4 * i + 1], dq[4 * i + 2], dq[4 * i + 3]));
+        }
         pin(dq);
       }
       warp_arrive(s.dq_full[u], lane);  // the writer's release, which comes after it, holds for these adds too
