@@ -7,7 +7,7 @@
 //
 // A CTA holds a tile of keys and walks over the query tiles that see it: narrow.h for head dims to 128, wide.h above.
 //
-// Warpgroup 0: warp 0 loads; warps 1 and 2 see to it that dQ is added to its sum in L2 in the order of order.h. The other ones compute.
+// Warpgroup 0: warp 0 loads; the next ones see to it that dQ is added to its sum in L2 in the order of order.h. The other ones compute.
 // All CTAs must be resident together: a writer waits for adds of others.
 //
 // -D: HDIM (64, 128 or 256), LOADER_REGISTERS, REGISTERS, DQ_REGISTERS; TILEKILN_FP16 for fp16,
@@ -46,10 +46,10 @@ extern "C" __global__ void __launch_bounds__(fmha_bwd::kThreads, 1)
     const int warp = uniform(threadIdx.x >> 5);
     if (p.features & fmha_bwd::kGroup) {
       if (warp == 0) fmha_bwd::load<true>(p, s, thread & 31);
-      if (warp == 1 || warp == 2) fmha_bwd::write_dq<true>(p, s, warp - 1, thread & 31);
+      if (warp > 0 && warp <= fmha_bwd::kWriters) fmha_bwd::write_dq<true>(p, s, warp - 1, thread & 31);
     } else {
       if (warp == 0) fmha_bwd::load<false>(p, s, thread & 31);
-      if (warp == 1 || warp == 2) fmha_bwd::write_dq<false>(p, s, warp - 1, thread & 31);
+      if (warp > 0 && warp <= fmha_bwd::kWriters) fmha_bwd::write_dq<false>(p, s, warp - 1, thread & 31);
     }
   } else if (warpgroup == 3) {
     fewer_registers<DQ_REGISTERS>();

@@ -6,6 +6,7 @@
 namespace tilekiln::cuda::fmha_bwd {
 
 constexpr int kStages = kHdim == 128 ? 3 : 2, kDsStages = kWide ? 2 : kHdim == 128 ? 3 : 4, kThreads = 512;
+constexpr int kWriters = kHdim == 64 ? 2 : 3;  // warps; a third costs 64 columns 2 %
 
 // P^T before dropout, in the order of threads, from one warpgroup to the next (wide.h).
 template <bool> struct Weights {
@@ -26,10 +27,10 @@ struct Shared {
   uint16_t ds[kDsStages][kKeys * kQueryRows];
   Weights<kWide> weights;
   alignas(16) float lse[kStages][kQueryRows], delta[kStages][kQueryRows];
-  float* dq_to[2];  // by step parity: where dQ is to be added
-  int dq_first[2];  // nothing was there before
+  float* dq_to[kWriters];  // by writer: where dQ is to be added
+  int dq_first[kWriters];  // nothing was there before
   uint64_t kv_full, kv_empty, q_full[kStages], q_empty[kStages], dout_full[kStages], dout_empty[kStages];
-  uint64_t ds_full[kDsStages], ds_empty[kDsStages], dq_full[2], dq_empty[2];
+  uint64_t ds_full[kDsStages], ds_empty[kDsStages], dq_full[kWriters], dq_empty[kWriters];
 
   __device__ __forceinline__ void init() {
     barrier_init(kv_full, 1), barrier_init(kv_empty, 12);
@@ -38,7 +39,7 @@ struct Shared {
       barrier_init(dout_full[i], 1), barrier_init(dout_empty[i], 8);
     }
     for (int i = 0; i < kDsStages; ++i) barrier_init(ds_full[i], kWide ? 4 : 8), barrier_init(ds_empty[i], 4);
-    for (int i = 0; i < 2; ++i) barrier_init(dq_full[i], 4), barrier_init(dq_empty[i], 1);
+    for (int i = 0; i < kWriters; ++i) barrier_init(dq_full[i], 4), barrier_init(dq_empty[i], 1);
     weights.init();
     barrier_init_done();
   }
@@ -104,10 +105,11 @@ template <bool kPacked> TILEKILN_DEVICE void load(const Row& p, Shared& s, int l
   }
 }
 
-// Writer u has the dQ of every other step: one waits for its add to be done while the other looks for the next turn.
-template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int u, int lane) {
+// The writers take the dQ of steps in turn: one waits for its add to be done while others look for the next turns.
+template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, int writer, int lane) {
   const Order<kQueryRows, kKeys, kPacked> order(p);
-  uint32_t step = 0;
+  uint32_t step = 0, phase = 0;
+  int others = writer;  // steps until this writer's next one
   Turn t;
   for (int x = 0; x < order.turns(); ++x) {
     if (!order.turn(x, t)) continue;
@@ -116,7 +118,8 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
     int g, m;
     order.first_step(t, g, m);
     for (int c = 0; c < t.length; ++c, ++step, order.next_step(t, g, m)) {
-      if (int(step & 1) != u) continue;
+      if (others-- > 0) continue;
+      others = kWriters - 1;
 #ifdef UNORDERED
       const int before = 1;
 #else
@@ -130,12 +133,13 @@ template <bool kPacked> TILEKILN_DEVICE void write_dq(const Row& p, Shared& s, i
 #ifndef UNORDERED
         if (before > 0) await_turn(counter, before);
 #endif
-        s.dq_to[u] = sums;
-        s.dq_first[u] = before == 0;
-        arrive(s.dq_empty[u]);
-        wait(s.dq_full[u], step >> 1 & 1);
+        s.dq_to[writer] = sums;
+        s.dq_first[writer] = before == 0;
+        arrive(s.dq_empty[writer]);
+        wait(s.dq_full[writer], phase);
         end_turn(counter);
       }
+      phase ^= 1;
       __syncwarp();
     }
   }

@@ -12,7 +12,7 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
   const int lane = thread & 31, blocks = blocks_of(p);
   float dq[32];
   uint32_t k = shared_address(s.k);
-  uint32_t at = 0, turns = 0;
+  uint32_t at = 0, turns = 0, writer = 0, phase = 0;
   Turn t{};
 
   const auto issue_dq = [&](uint32_t ds, int block) {
@@ -31,13 +31,14 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
     ++turns;
     for (int c = 0; c < length; ++c, ++at) {
       at = uniform(at), k = uniform(k);
-      const int u = at & 1, slot = at % kDsStages;
+      const int slot = at % kDsStages;
       const uint32_t ds = shared_address(s.ds[slot]);
       wait(s.ds_full[slot], at / kDsStages & 1);
       issue_dq(ds, 0);
-      wait(s.dq_empty[u], at >> 1 & 1);
-      float4* const to = reinterpret_cast<float4*>(*const_cast<float* volatile*>(&s.dq_to[u])) + thread;
-      const bool alone = field(s.dq_first[u]);
+      writer = uniform(writer), phase = uniform(phase);
+      wait(s.dq_empty[writer], phase);
+      float4* const to = reinterpret_cast<float4*>(*const_cast<float* volatile*>(&s.dq_to[writer])) + thread;
+      const bool alone = field(s.dq_first[writer]);
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         if (block > 0) issue_dq(ds, block);
@@ -52,7 +53,8 @@ TILEKILN_DEVICE void compute_dq(const Row& p, Shared& s, int thread) {
         }
         pin(dq);
       }
-      warp_arrive(s.dq_full[u], lane);  // the writer's release, which comes after it, holds for these adds too
+      warp_arrive(s.dq_full[writer], lane);  // the writer's release, which comes after it, holds for these adds too
+      if (++writer == kWriters) writer = 0, phase ^= 1;
     }
     warp_arrive(s.kv_empty, lane);
   }
