@@ -1,7 +1,7 @@
 // Attention forward on Hopper: out = softmax(softmax_scale q k^T, masked) v for q, k and v of 16 bits or e4m3 (fp8.h).
 //
-// A CTA is one loader warp and kWarpgroups warpgroups of 64 query rows. The loader deals out tiles (query blocks, from a counter that
-// all CTAs share) and runs ahead of the warpgroups through rings of key and value tiles. A warpgroup does, for key tiles n:
+// A CTA is loader warps and kWarpgroups warpgroups of 64 query rows. The loaders deal out tiles (query blocks, from a counter that
+// all CTAs share) and run ahead of the warpgroups through rings of key and value tiles. A warpgroup does, for key tiles n:
 //
 //     S(n) = q k(n)^T          issued before          O += P(n + 1) v(n + 1),     so that the tensor cores work
 //     P(n) = softmax of S(n)   while                  that product runs
@@ -14,155 +14,15 @@
 // -D: HDIM_Q, HDIM_V (multiples of 16), WARPGROUPS, KEYS, STAGES, QUERY_STAGES, LOADER_REGISTERS, REGISTERS; TILEKILN_FP16 for fp16,
 // TILEKILN_FP8 for e4m3 with an out of bf16, or fp32 with TILEKILN_FP32.
 #include "kernels/attention/fmha_fwd/cuda/finish.h"
-#include "kernels/attention/fmha_fwd/cuda/fp8.h"
+#include "kernels/attention/fmha_fwd/cuda/load_apart.h"
 #include "wgmma.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
-constexpr int kHdimQ = HDIM_Q, kHdimV = HDIM_V, kWarpgroups = WARPGROUPS, kKeys = KEYS, kStages = STAGES;
-constexpr int kStep = kFp8 ? 32 : 16, kColumns = 4 * kStep;  // of one product, and of a panel: rows of 128 bytes
-constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV + kColumns - 1) / kColumns;
-constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
-constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
 // Whether out waits in registers, and is stored under the first products of the next tile.
 constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
-constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
 // If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
 constexpr bool kRescaleEarly = kHdimV > 128;
-using Order = Tiles<kQueryRows, kKeys>;
-
-struct Shared {
-  uint8_t q[kQStages][kWarpgroups][kQBytes], k[kStages][kKBytes], v[kStages][kVBytes];
-#ifdef TILEKILN_FP8
-  uint8_t turned[kStages][kHdimV * kKeys];  // v as the products want it
-  uint64_t turned_full[kStages], turned_empty[kStages];
-  int no_more[kStages];  // in place of a tile of v
-#endif
-  uint64_t q_full[kQStages][kWarpgroups], q_empty[kQStages][kWarpgroups];
-  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
-  Tile tile[kTileSlots][kWarpgroups];
-  uint32_t dropped[kWarpgroups][2][2][2][32];  // by pair of warps, step, warp and lane
-};
-static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
-
-// Panels of kColumns columns of `rows` rows, from (row, sequence, batch, head).
-template <int kPanels> TILEKILN_DEVICE void load_panels(const TensorMap& map, uint32_t to, int rows, uint64_t& full,
-                                                        int row, int sequence, int batch, int head) {
-#pragma unroll
-  for (int i = 0; i < kPanels; ++i)
-    tensor_load(to + i * rows * 128, map, full, kColumns * i, row, sequence, batch, head);
-}
-
-// The boxes of one tile of keys that lie in pages, a lane a box. Rows from keys.count on, and boxes before key `low` that hold no sink column, are
-// zero: what lies there, and in which page, means nothing.
-//
-// Slower, of the contiguous forward's speed with pages of 16 and of 1024 (H100; this: 0.71 and 0.96): boxes asked for by one lane, their pages
-// a tile ahead (0.43, 0.91); pages a tile ahead (0.63, 0.89; asked for before the tile's place is free and once for k and v, 0.96 of this);
-// the four warps of the loader (0.76, 0.86). Its registers are few.
-template <int kPanels> TILEKILN_DEVICE void load_boxes(const Row& p, const Keys& keys, const TensorMap& map,
-                                                       int page_rows, uint32_t to, uint64_t& full, int first, int low,
-                                                       int head) {
-  const int lane = threadIdx.x & 31;
-  for (int at = lane * p.box; at < kKeys; at += 32 * p.box) {
-    const bool hidden = first + at + p.box <= low && first + at >= p.sink_keys;
-    const int left = hidden ? 0 : max(min(keys.count - first - at, p.box), 0);
-    const Page page = left > 0 ? find_page(p, keys, keys.first + first + at) : Page{0, 0};
-    const int row = page.number * page_rows + page.key;
-#pragma unroll
-    for (int panel = 0; panel < kPanels; ++panel)
-      tensor_load(to + (panel * kKeys + at) * 128, map, full, kColumns * panel, kFar - left, row + left, kFar, head);
-  }
-}
-
-// One thread; of a cache one warp.
-template <bool kCached> TILEKILN_DEVICE void load(const Row& p, Shared& s) {
-  const int lane = threadIdx.x & 31;
-  const bool first_thread = !kCached || lane == 0;
-  uint32_t step = 0, count = 0;  // key tiles and tiles so far
-  const auto next = [&] {        // wraps to zero by itself
-    int t = 0;
-    if (first_thread) t = int(atomicInc(p.next_tile, p.tiles - 1)) + int(gridDim.x);
-    return kCached ? uniform(t) : t;
-  };
-  for (int t = blockIdx.x, following; t < p.tiles; t = following) {
-    Tile tile;
-    Keys keys;
-    if (!Order::decode(p, t, tile, keys)) {
-      following = next();
-      continue;
-    }
-    const bool group = kCached || features_of(p) & kGroup;
-    const int row_q = group ? kFar - tile.seqlen_q : 0, sequence_q = group ? tile.start_q + tile.seqlen_q : 0;
-    const int row_k = group ? kFar - tile.seqlen_k : 0, sequence_k = group ? keys.first + tile.seqlen_k : 0;
-    const int batch = group ? kFar : tile.b, head_k = tile.h / (p.nhead_q / p.nhead_k);
-    const int main_tiles = tile.last - tile.first, tiles = main_tiles + tile.sinks;
-    const auto place = [&](int i) { return (i < main_tiles ? tile.last - 1 - i : tiles - 1 - i) * kKeys; };
-    int low = 0;
-    if (kCached && features_of(p) & kMask) {  // what no row of the tile sees
-      low = tile.row + tile.shift - p.left;
-      keys.count = min(keys.count, min(tile.row + kQueryRows, tile.seqlen_q) + tile.shift + p.right);
-    }
-    const auto expect = [&](uint64_t& full, uint32_t bytes) {
-      if (first_thread) arrive_expecting(full, bytes);
-      if (kCached) __syncwarp();
-    };
-    const auto load_k = [&](int i, uint32_t at) {
-      const int slot = at % kStages;
-      const uint32_t to = shared_address(s.k[slot]);
-      wait(s.k_empty[slot], (at / kStages & 1) ^ 1);
-      expect(s.k_full[slot], kKBytes);
-      if constexpr (kCached)
-        load_boxes<kPanelsQ>(p, keys, p.k, p.k_page, to, s.k_full[slot], place(i), low, head_k);
-      else
-        load_panels<kPanelsQ>(p.k, to, kKeys, s.k_full[slot], row_k + place(i), sequence_k, batch, head_k);
-    };
-    const auto load_v = [&](int i, uint32_t at) {
-      const int slot = at % kStages;
-      const uint32_t to = shared_address(s.v[slot]);
-      wait(s.v_empty[slot], (at / kStages & 1) ^ 1);
-      expect(s.v_full[slot], kVBytes);
-      if constexpr (kCached)
-        load_boxes<kPanelsV>(p, keys, p.v, p.v_page, to, s.v_full[slot], place(i), low, head_k);
-      else
-        load_panels<kPanelsV>(p.v, to, kKeys, s.v_full[slot], row_k + place(i), sequence_k, batch, head_k);
-    };
-    if (tiles > 0) load_k(0, step);
-    for (int w = 0; w < kWarpgroups && first_thread; ++w) {
-      const int slot = count % kQStages;
-      uint64_t& full = s.q_full[slot][w];
-      wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
-      s.tile[count % kTileSlots][w] = tile;
-      arrive_expecting(full, kQBytes);
-      load_panels<kPanelsQ>(p.q, shared_address(s.q[slot][w]), 64, full, row_q + tile.row + 64 * w, sequence_q, batch,
-                            tile.h);
-    }
-    if (kCached) __syncwarp();
-    ++count;
-    // The next tile is asked for when two key tiles are left: earlier, and CTAs run out of work at different times (6 % of a
-    // causal forward); later, and the answer is waited for.
-    const int ask = max(tiles - 2, 0);
-    if (tiles == 0) following = next();
-    for (int i = 0; i < tiles; ++i, ++step) {
-      if (i == ask) following = next();
-      if (i + 1 < tiles) load_k(i + 1, step + 1);
-      load_v(i, step);
-    }
-  }
-  if (!first_thread) return;
-#ifdef TILEKILN_FP8
-  wait(s.v_empty[step % kStages], (step / kStages & 1) ^ 1);
-  s.no_more[step % kStages] = 1;
-  arrive(s.v_full[step % kStages]);
-#endif
-  for (int w = 0; w < kWarpgroups; ++w) {
-    const int slot = count % kQStages;
-    wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
-    Tile last = {};  // whole: what is asked of it before its row is looked at must be there
-    last.row = -1;
-    s.tile[count % kTileSlots][w] = last;
-    arrive(s.q_full[slot][w]);
-  }
-}
 
 #ifdef TILEKILN_FP8
 constexpr int kTurners = 3;  // warps
@@ -552,20 +412,18 @@ extern "C" __global__ void __launch_bounds__(fmha_fwd::kThreads, 1)
       barrier_init(s.v_empty[i], 4 * fmha_fwd::kWarpgroups);
 #endif
     }
+    for (int i = 0; i < 2; ++i) barrier_init(s.dealt_full[i], 1), barrier_init(s.dealt_empty[i], 2);
+    barrier_init(s.ask, 1);
     barrier_init_done();
   }
   __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
 #ifdef TILEKILN_FP8
-    if (thread == 0) fmha_fwd::load<false>(p, s);
+    if (thread == 0) fmha_fwd::load(p, s);
     if (thread >= 32) fmha_fwd::turn(s, uniform(thread >> 5) - 1, thread & 31);
 #else
-    if (features_of(p) & fmha_fwd::kCache) {
-      if (thread < 32) fmha_fwd::load<true>(p, s);
-    } else if (thread == 0) {
-      fmha_fwd::load<false>(p, s);
-    }
+    fmha_fwd::load_apart(p, s, uniform(thread >> 5), thread & 31);
 #endif
   } else {
     more_registers<REGISTERS>();
