@@ -32,7 +32,7 @@ BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
 ProductRow stub_product = {};
 AmpereRow stub_ampere_row = {};
 AmpereBackwardRow stub_ampere_backward_row = {};
-int stub_together = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
+int stub_together = 0, stub_early = 0, stub_stages = 0, stub_pinned = 0, stub_host_steps = 0;
 // The numbers that packed sequences of the last launch had on the device: starts and lengths of q and k, 16 of each at most.
 int stub_sequences[4][16] = {};
 }
@@ -124,6 +124,12 @@ EXPORT int cuLaunchCooperativeKernel(Opaque function, unsigned grid, unsigned y,
                                      unsigned, unsigned shared_bytes, Opaque stream, void** parameters) {
   return ++stub_together,
          cuLaunchKernel(function, grid, y, z, threads, 1, 1, shared_bytes, stream, parameters, nullptr);
+}
+EXPORT int cuLaunchKernelEx(const unsigned* config, Opaque function, void** parameters, void**) {
+  Opaque stream;
+  memcpy(&stream, config + 8, sizeof stream);
+  return ++stub_early, cuLaunchKernel(function, config[0], config[1], config[2], config[3], 1, 1, config[6], stream,
+                                      parameters, nullptr);
 }
 EXPORT int cuLaunchHostFunc(Opaque, void (*function)(void*), void* context) {
   return ++stub_host_steps, function(context), 0;

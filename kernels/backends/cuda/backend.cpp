@@ -145,13 +145,26 @@ using DriverStreams = Streams<Api>;
 
 }  // namespace
 
+namespace {
+
+Result launch_early(Opaque function, const KernelLaunch& launch, Opaque stream, void** parameters) {
+  LaunchAttribute attribute = {6, 0, {}};  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+  attribute.value = 1;
+  const LaunchConfig config = {
+      launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1, launch.shared_bytes, stream, &attribute, 1};
+  return driver().cuLaunchKernelEx(&config, function, parameters, nullptr);
+}
+
+}  // namespace
+
 tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   Opaque function = nullptr;
   TILEKILN_TRY(load(site.device.id, launch, &function));
   void* parameters[] = {const_cast<void*>(launch.row)};
   const unsigned *grid = launch.grid, threads = launch.threads, shared_bytes = launch.shared_bytes;
   const Opaque stream = native(site.stream);
-  const Result result = launch.together
+  const Result result = launch.early ? launch_early(function, launch, stream, parameters)
+                        : launch.together
                             ? driver().cuLaunchCooperativeKernel(function, grid[0], grid[1], grid[2], threads, 1, 1,
                                                                  shared_bytes, stream, parameters)
                             : driver().cuLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes,

@@ -10,6 +10,22 @@ using Result = int;  // CUresult; 0: success
 using Pointer = unsigned long long;
 using Opaque = void*;  // contexts, modules, functions, streams
 
+// A launch that may begin under the one before it in its stream: CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute {
+  int id, unused;
+  union {
+    char bytes[64];
+    int value;
+  };
+};
+struct LaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  Opaque stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "cuda.h");
+
 // name, parameters. Names are those that libcuda.so.1 exports.
 #define TILEKILN_CUDA_FUNCTIONS(X)                                                                                 \
   X(cuInit, (unsigned flags))                                                                                      \
@@ -32,6 +48,7 @@ using Opaque = void*;  // contexts, modules, functions, streams
   X(cuLaunchCooperativeKernel, (Opaque function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, \
                                 unsigned block_y, unsigned block_z, unsigned shared_bytes, Opaque stream,          \
                                 void** parameters))                                                                \
+  X(cuLaunchKernelEx, (const LaunchConfig* config, Opaque function, void** parameters, void** extra))              \
   X(cuLaunchHostFunc, (Opaque stream, void (*function)(void*), void* context))                                     \
   X(cuMemAlloc_v2, (Pointer * memory, size_t bytes))                                                               \
   X(cuMemHostAlloc, (void** memory, size_t bytes, unsigned flags))                                                 \

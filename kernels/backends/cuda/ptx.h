@@ -73,6 +73,11 @@ TILEKILN_DEVICE void named_arrive(int id, int threads) {
 }
 
 #if __CUDA_ARCH__ >= 900
+// A launch that begins under the one before it: what that one wrote is there behind the wait. It begins when all blocks of the other have said
+// so, or have ended.
+TILEKILN_DEVICE void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+TILEKILN_DEVICE void let_next_launch_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // Clusters of blocks. All threads of all blocks of it arrive and wait, in turn; what they stored before is there behind the wait.
 TILEKILN_DEVICE int cluster_rank() {
   int rank;

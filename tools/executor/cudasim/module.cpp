@@ -201,6 +201,15 @@ CUDA_API int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, un
   const unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};
   return launch(function, grid, threads, shared_bytes, parameters, false);
 }
+// Launches run one behind the other, also those that may begin early.
+CUDA_API int cuLaunchKernelEx(const void* config, void* function, void** parameters, void** extra) {
+  struct Config {  // CUlaunchConfig, as far as it is read
+    unsigned grid[3], threads[3], shared_bytes;
+  };
+  if (extra || !config) return invalid_value;
+  const auto& of = *static_cast<const Config*>(config);
+  return launch(function, of.grid, of.threads, of.shared_bytes, parameters, false);
+}
 CUDA_API int cuLaunchCooperativeKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned x,
                                        unsigned y, unsigned z, unsigned shared_bytes, void*, void** parameters) {
   const unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};

@@ -13,8 +13,16 @@ tilekiln_status launch_combine(const Site& site, const void* problem) {
     return fail_argument("q", "had %lld rows of all heads, must have fewer than 2^31 with splits on cuda", blocks);
   Row row = {};
   fill_row(of, &row);
-  const auto threads = static_cast<unsigned>(build_of(*kernel).hdim / 2);
-  return launch(site, {kernel, "fmha_decode_combine", {static_cast<unsigned>(blocks), 1, 1}, threads, 0, &row});
+  const Build& build = build_of(*kernel);
+  const auto threads = static_cast<unsigned>(build.hdim / 2);
+  return launch(site, {kernel,
+                       "fmha_decode_combine",
+                       {static_cast<unsigned>(blocks), 1, 1},
+                       threads,
+                       0,
+                       &row,
+                       false,
+                       build.early != 0});
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ constexpr int kMerge = kRows * (kHdim + 2) * 4;  // of a warp, after the loop
 constexpr int kSharedBytes = kWarps * (kRing > kMerge ? kRing : kMerge);
 constexpr int kCopies = kChunk * kPieces / 32;  // of 16 bytes a lane and chunk
 constexpr int kMostSplits = 128;
+#if __CUDA_ARCH__ >= 900
+constexpr int kEarly = 1;
+#else
+constexpr int kEarly = 0;
+#endif
 
 // The keys of its sequence that a tile of rows sees, [first, last) and those below `sinks`, and the chunks that hold them, in a row.
 struct Seen {
@@ -236,6 +241,9 @@ TILEKILN_DEVICE void store(const Row& p, int b, int row, int h, int d, float out
 
 // A CTA: x = (sequence, key head, split), y = tile of rows.
 template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row& p, char* raw) {
+#if __CUDA_ARCH__ >= 900
+  let_next_launch_begin();
+#endif
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, split = blockIdx.x % p.splits;
   const int head = blockIdx.x / p.splits % p.nhead_k, b = blockIdx.x / p.splits / p.nhead_k;
   const int group = p.nhead_q / p.nhead_k, first_row = blockIdx.y * kRows;
@@ -352,6 +360,9 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
 TILEKILN_DEVICE void combine(const Row& p) {
   __shared__ float weights[kMostSplits];
   __shared__ float whole[2];  // the sum of weights, the LSE
+#if __CUDA_ARCH__ >= 900
+  wait_for_launch_before();
+#endif
   const int h = blockIdx.x % p.nhead_q, i = blockIdx.x / p.nhead_q % p.seqlen_q_most;
   const int b = blockIdx.x / p.nhead_q / p.seqlen_q_most, d = threadIdx.x * 2;
   const Queries queries = find_queries(p, b);
@@ -395,14 +406,16 @@ TILEKILN_DEVICE void combine(const Row& p) {
 
 using namespace tilekiln::cuda;
 
-extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHdim, fmha_decode::kRows,
-                                                                fmha_decode::kWarps * 32, fmha_decode::kSharedBytes,
+extern "C" __constant__ fmha_decode::Build fmha_decode_build = {fmha_decode::kHdim,
+                                                                fmha_decode::kRows,
+                                                                fmha_decode::kWarps * 32,
+                                                                fmha_decode::kSharedBytes,
 #ifdef TILEKILN_FP16
-                                                                1
+                                                                1,
 #else
-                                                                0
+                                                                0,
 #endif
-};
+                                                                fmha_decode::kEarly};
 
 #define TILEKILN_DECODE(name, vectorized, general)                                                  \
   extern "C" __global__ void __launch_bounds__(fmha_decode::kWarps * 32, 1)                         \

@@ -77,7 +77,8 @@ struct Build {
   int rows;  // of a tile: pairs of a query and a query head that shares the key head
   int threads;
   int shared_bytes;
-  int fp16;  // else bf16
+  int fp16;   // else bf16
+  int early;  // the second stage may begin under the first: it waits for its end
 };
 
 }  // namespace tilekiln::cuda::fmha_decode
