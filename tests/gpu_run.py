@@ -13,8 +13,10 @@ WIDEST = "fp32" if DEVICE == "cpu" else "fp16"
 """Of attention's dtypes there."""
 TARGETS = 4 if DEVICE == "cpu" else 1
 """Instances of one signature in a library of all targets; of a GPU's there is one."""
-NO_ATTENTION_OF = re.compile(r" for fmha_\w+ (?:\S+ )*dtype=(fp32|fp8\w+) ")
-"""fp32 has none there; fp8 has libraries of its own."""
+NO_KERNEL_OF = re.compile(r" for (\w+) (?:\S+ )*dtype=(fp32|fp8\w+) ")
+"""What a GPU has of fp32 is norms and moves; fp8 has libraries of its own."""
+NOT_THERE = ("its bytes are not stored", "must be a multiple of 8")
+"""Ends of refusals of CUDA's rules: bytes of dropout, and strides and head dims that its loads cannot take."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,11 +35,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """A test that asks for attention of fp32 or fp8 is skipped there, and says so."""
+    """A test that asks for what a GPU's rules refuse is skipped there, and says so."""
     try:
         yield
     except Exception as error:
-        dtype = NO_ATTENTION_OF.search(str(error))
-        if DEVICE == "cpu" or type(error).__name__ != "NoKernelError" or not dtype:
+        kinds, text = {kind.__name__ for kind in type(error).__mro__}, str(error)
+        lacks = NO_KERNEL_OF.search(text) if "NoKernelError" in kinds else None
+        refused = [end for end in NOT_THERE if end in text] if "ArgumentError" in kinds else []
+        if DEVICE == "cpu" or not (lacks or refused):
             raise
-        pytest.skip(f"{DEVICE} has no attention of {dtype[1]} in this library")
+        pytest.skip(f"{DEVICE}: no {lacks[1]} of {lacks[2]} in this library" if lacks else f"{DEVICE}: {refused[0]}")

@@ -143,7 +143,8 @@ def mask(
         end = int(q_offset) + q_length
         if attention_mask is None:
             left_off = kv_offset + kv_length > end
-            return torch.ones(batch_size, end - kv_offset, dtype=torch.bool) if left_off else None
+            device = others.get("device") if cache_position is None else cache_position.device
+            return torch.ones(batch_size, end - kv_offset, dtype=torch.bool, device=device) if left_off else None
         there = attention_mask[:, kv_offset:end].bool()
         if there.shape[1] == end - kv_offset and not _has_holes(there):
             return None if there.shape[1] == kv_length and there.all() else there

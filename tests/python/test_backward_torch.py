@@ -223,6 +223,7 @@ def test_fmha_bwd_takes_and_gives_tensors(dtype, load):
     assert all(torch.equal(a, b) for a, b in zip(again, made, strict=True))
 
 
+@pytest.mark.host_only("NumPy's arrays are moved by what knows PyTorch")
 def test_numpy_alone_never_imports_torch(load):
     code = (
         "import sys, numpy as np, tilekiln as tk\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +132,35 @@ def test_head_dims_are_filled_up_where_kernels_read_eight_elements(monkeypatch: 
     for ours, plain in zip(*reversed(made), strict=True):
         assert ours.shape[-1] == 60
         torch.testing.assert_close(ours, plain, rtol=0.02, atol=0.02)
+
+
+FACTORIES = {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "tensor", "zeros"}
+OF_THE_HOST = {
+    "aiter/_arguments.py",  # absent results, and what a generator has drawn, which stays on the host
+    "aiter/_kernels.py",
+    "aiter/ops/mha.py",
+    "flash_attn/flash_attn_interface.py",
+    "torch/_optimize.py",  # models of the CPU
+    "torch/fused_decoder.py",
+    "torch/packed.py",
+}
+
+
+def made_anywhere(path: Path) -> Iterator[int]:
+    """Lines that make a tensor without saying on which device."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        of = node.func.value
+        if not (isinstance(of, ast.Name) and of.id == "torch" and node.func.attr in FACTORIES):
+            continue
+        if not {"device", None} & {word.arg for word in node.keywords}:
+            yield node.lineno
+
+
+def test_tensors_are_made_on_a_device_that_is_said() -> None:
+    """One that is not would be of the host, beside arguments of a GPU; a default device hides it in other tests."""
+    package = Path(__file__).resolve().parents[2] / "python" / "tilekiln"
+    found = {str(path.relative_to(package)): list(made_anywhere(path)) for path in package.rglob("*.py")}
+    assert {path: lines for path, lines in found.items() if lines and path not in OF_THE_HOST} == {}
+    assert all(found[path] for path in OF_THE_HOST)

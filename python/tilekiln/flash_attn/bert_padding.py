@@ -57,7 +57,9 @@ def unpad_input_for_concatenated_sequences(
     hidden_states (batch, seqlen, ...). attention_mask_in_length: integers (batch, seqlen): of each row the lengths of
     its sequences, and zeros. Returns the first four results of unpad_input, for these sequences.
     """
-    there = torch.arange(attention_mask_in_length.shape[1]) < attention_mask_in_length.sum(-1, keepdim=True)
+    there = torch.arange(
+        attention_mask_in_length.shape[1], device=attention_mask_in_length.device
+    ) < attention_mask_in_length.sum(-1, keepdim=True)
     indices = there.flatten().nonzero().flatten()
     cu_seqlens, longest = _packed(attention_mask_in_length[attention_mask_in_length != 0])
     return index_first_axis(hidden_states.flatten(0, 1), indices), indices, cu_seqlens, longest

@@ -54,7 +54,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_plac
     if len(cos) == 1:
         cos, sin = cos[0], sin[0]
     else:
-        given["positions"] = torch.arange(x.shape[0] * x.shape[1], dtype=torch.int32).view(x.shape[:2])
+        given["positions"] = torch.arange(x.shape[0] * x.shape[1], dtype=torch.int32, device=x.device)
+        given["positions"] = given["positions"].view(x.shape[:2])
         cos, sin = cos.flatten(0, 1), sin.flatten(0, 1)
     turned: Tensor = _call("rotary", (x, cos, sin), given)
     return turned
@@ -140,7 +141,7 @@ def fuse_attention(module: Any) -> str:
     hidden = first.in_features
     dtype = next(one.dtype for one in (first, module.o_proj, *module.parameters()) if hasattr(one, "dtype"))
     random = torch.Generator().manual_seed(0)
-    x = torch.randn(2, 3, hidden, generator=random).to(dtype)
+    x = torch.randn(2, 3, hidden, generator=random, device="cpu").to(dtype)
     problems: list[str] = []
     for doubled in (True, False):
         try:
@@ -157,7 +158,7 @@ def fuse_attention(module: Any) -> str:
 def _verified(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, random: Any) -> Attention:
     """The module's computation, tried against the module itself; an error where results differ."""
     for batch in (1, 2):
-        angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random)
+        angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random, device="cpu")
         angles = torch.cat([angles, angles], -1) if doubled else angles
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         q, k, v, told, out = _recorded(module, x, cos, sin)
@@ -269,7 +270,7 @@ def fuse_gated(module: Any, activation: str) -> str:
     fused = Gated(joined, names, activation)
     first = getattr(module, names[0])
     weight = first.dtype if type(first) is Linear else first.weight.dtype
-    x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0)).to(weight)
+    x = torch.randn(2, first.in_features, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
     with torch.no_grad():
         theirs = type(module).forward(module, x)
         module.__dict__[FUSED] = fused

@@ -241,7 +241,7 @@ class RMSNorm(torch.nn.Module):
         if eps is None:  # torch.nn.RMSNorm computes 16 bits in fp32, and takes its
             eps = torch.finfo(torch.float32).eps
         with torch.no_grad():
-            rows = torch.randn(16, columns, generator=torch.Generator().manual_seed(0)).to(weight)
+            rows = torch.randn(16, columns, generator=torch.Generator().manual_seed(0), device="cpu").to(weight)
             theirs = module(rows)
             far = {(kind, 0.0): _far(_rms_norm(rows, weight, eps, kind), theirs) for kind in ROUNDINGS}
             wide = _rms_norm(rows.float(), 1.0 + weight.float(), eps, "pytorch")

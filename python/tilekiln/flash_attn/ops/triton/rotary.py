@@ -135,8 +135,10 @@ def _check_positions(x: Tensor, there: int, start: int | Tensor, positions: Tens
 def _positions(x: Tensor, offsets: int | Tensor, cu_seqlens: Tensor | None) -> Tensor:
     """int64 (batch or 1, seqlen), or (total) with cu_seqlens."""
     if cu_seqlens is None:
-        return torch.arange(x.shape[1]) + (offsets[:, None] if isinstance(offsets, Tensor) else offsets)
-    rows = torch.arange(x.shape[0])
+        return torch.arange(x.shape[1], device=x.device) + (
+            offsets[:, None] if isinstance(offsets, Tensor) else offsets
+        )
+    rows = torch.arange(x.shape[0], device=x.device)
     # Rows past the last sequence count as of the last.
     batch = (torch.searchsorted(cu_seqlens, rows, right=True) - 1).clamp(max=cu_seqlens.numel() - 2)
     return rows - cu_seqlens[batch] + (offsets[batch] if isinstance(offsets, Tensor) else offsets)
