@@ -115,5 +115,10 @@ int main(int count, char** arguments) {
     qsort(took, 21, sizeof(double), order);
     printf("call from C, %s: %.2f us\n", wrapped ? "in a stream" : "null stream (waits for its end)", took[10]);
   }
+  tilekiln_status (*find)(const tilekiln_fmha_fwd_args*, int64_t*) = dlsym(library, "tilekiln_fmha_fwd_find");
+  int64_t instance;
+  double took[21];
+  MEDIAN(took, find(&args, &instance), (void)0);
+  printf("its checks and the choice of a kernel alone: %.2f us\n", took[10]);
   return driver_times(cuda, memory[0]);
 }
