@@ -64,7 +64,7 @@ TILEKILN_DEVICE uint32_t place_v(int dim, int group) { return (group * kHdim + d
 
 // Chunks of 16 keys of K and V to shared memory; keys that the tile does not see are zero there (in vectorized V: groups of eight past the
 // last), and so are columns past the head dims. Neither they nor their pages' numbers are read. The numbers of a chunk's pages are
-// asked for when the chunk before it is loaded.
+// asked for when the chunk before it is loaded, of whole chunks in a page those of 32 at a time.
 // A lane's 16-byte pieces lie a fixed step apart, and lanes take neighbouring pieces: of a key's row in linear caches, of eight
 // keys (V) or head dims (K) in vectorized ones.
 template <bool kVectorized> struct Loader {
@@ -74,7 +74,8 @@ template <bool kVectorized> struct Loader {
   const Seen& seen;
   int lane, row, piece;
   bool one_page;  // a chunk is never in two
-  Page ahead;     // of the next chunk, or of its key lane % 16
+  Page ahead;     // of the chunk that this lane looks up for the warp, or of key lane % 16 of the next chunk
+  int turn = 0;   // whose chunk is next
   const uint16_t *k, *v;
 
   __device__ __forceinline__ Loader(const Row& given, const Keys& of, const Seen& of_tile, int head, int in_warp)
@@ -86,19 +87,22 @@ template <bool kVectorized> struct Loader {
     v = p.v + head * p.v_head + (kVectorized ? lane * p.v_key : piece * p.v_chunk);
   }
 
-  __device__ __forceinline__ void look_ahead(int chunk) {
-    const int key = chunk * kChunk + (one_page ? 0 : lane % kChunk);
+  // The pages of the warp's chunks from the i-th on, of those before the end-th: a lane each, or of the first alone.
+  __device__ __forceinline__ void look_ahead(int i, int end) {
+    if (one_page) i += lane * kWarps;
+    const int key = seen.chunk(min(i, end - 1)) * kChunk + (one_page ? 0 : lane % kChunk);
     ahead = one_page || seen.has(key) ? find_page(p, keys, keys.first + key) : Page{0, 0};
   }
   __device__ __forceinline__ Page page_of(const Page& of_lane, int key) const {
     return {__shfl_sync(~0u, of_lane.number, key), __shfl_sync(~0u, of_lane.key, key)};
   }
 
-  // `following`: the chunk that is loaded next.
-  __device__ __forceinline__ void load(int chunk, int following, uint32_t to) {
-    const int first = chunk * kChunk;
-    const Page page = ahead;
-    look_ahead(following);
+  // The i-th chunk, of those before the end-th.
+  __device__ __forceinline__ void load(int i, int end, uint32_t to) {
+    const int first = seen.chunk(i) * kChunk;
+    Page page = ahead;
+    if (one_page) page = page_of(ahead, turn), turn = (turn + 1) % 32;
+    if (turn == 0) look_ahead(i + kWarps, end);
     const uint16_t* key_row = k + int64_t(page.number) * p.k_page + (page.key + row) * p.k_key;
     const uint16_t* value_row = v + int64_t(page.number) * p.v_page + (page.key + row) * p.v_key;  // linear
 #pragma unroll
@@ -258,10 +262,10 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
   const uint32_t ring = shared_address(raw) + warp * kRing;
   Loader<kVectorized> loader(p, keys, seen, head, lane);
   const auto load = [&](int i, int stage) {
-    if (i < end) loader.load(seen.chunk(i), seen.chunk(min(i + kWarps, end - 1)), ring + stage * 2 * kBytes);
+    if (i < end) loader.load(i, end, ring + stage * 2 * kBytes);
     copy_async_commit();
   };
-  if (begin + warp < end) loader.look_ahead(seen.chunk(begin + warp));
+  if (begin + warp < end) loader.look_ahead(begin + warp, end);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load(begin + warp + i * kWarps, i);
   uint32_t q[kHdim / 16][4];
