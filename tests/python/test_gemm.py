@@ -12,13 +12,14 @@ import pytest
 import tilekiln as tk
 from tilekiln.reference import gemm as reference
 
+from tests.gpu_run import DEVICE
 from tests.python.guard import guarded
 
 DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "int8": np.int8}
 FP8: dict[str, Any] = {"fp8": ml_dtypes.float8_e4m3fn, "bf8": ml_dtypes.float8_e5m2}
 NUMPY = DTYPES | FP8 | {"int32": np.int32}
 OUT = {**{name: name for name in DTYPES}, "int8": "int32", "fp8": "fp16", "bf8": "fp16"}
-TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16")
+TARGETS = ("cpu-generic", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16") if DEVICE == "cpu" else ("cuda-sm90a",)
 ACTIVATIONS = tuple(reference.ACTIVATIONS)
 # Register blocks are 4 or 6 rows and 8, 16 or 64 columns, tiles 120 x 256 x 1024 words; primes and neighbours of each.
 SHAPES = [

@@ -15,15 +15,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
-    "torch_sdpa", "torch_operators", "torch_calls", "torch_declared", "torch_device_gradients", "torch_norms",
-    "torch_compiled", "torch_native", "transformers", "jax", "flash_attn", "flash_attn_bad_input",
-    "flash_attn_cross_entropy", "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules",
-    "flash_attn_rotary", "aiter", "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear",
-    "kernels", "backward", "kv", "special_values", "few_queries", "unread_lengths", "gemm", "gemm_list",
-    "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul", "cross_entropy", "rotary", "moves",
-    "reduce", "quantised_rows", "kv_cache", "bad_input",
+    "torch_sdpa", "torch_operators", "torch_calls", "torch_device_gradients", "torch_norms", "torch_compiled",
+    "torch_native", "transformers", "jax", "flash_attn", "flash_attn_bad_input", "flash_attn_cross_entropy",
+    "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules", "flash_attn_rotary", "aiter",
+    "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear", "few_queries", "unread_lengths", "kv_cache",
+    "bad_input", "gemm", "gemm_list", "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul",
+    "cross_entropy", "rotary", "moves", "reduce", "quantised_rows",
 )  # fmt: skip
-"""Those of tests/python whose arrays lie on the GPU there: PyTorch's, JAX's, and NumPy's by moved_arrays.py."""
+"""Those of tests/python whose arrays lie on the GPU there: PyTorch's, JAX's, and NumPy's by moved_arrays.py.
+
+Attention's drawn problems (test_kernels, test_backward, test_kv) are --only problems and cache, with the bounds of the
+tensor cores.
+"""
 MOST_SECONDS = 300
 """Of a file."""
 
