@@ -111,7 +111,7 @@ def why_not(
                 return f"{name}: was no tensor"
             if tensor.device.type not in ("cpu", "cuda"):
                 return f"{name}: was on {tensor.device}, only tensors of the CPU and of CUDA devices are routed"
-            if tensor.device != query.device:
+            if (tensor.device.type, tensor.device.index) != (query.device.type, query.device.index):
                 return f"{name}: was on {tensor.device}, query on {query.device}"
             if tensor.is_nested or tensor.layout != torch.strided:
                 return f"{name}: was not a strided tensor"
