@@ -299,13 +299,15 @@ UNKNOWN = {
     "mul.lo.s32 r1, r2": "it has 2 operands, must have 3",
     "bra nowhere": "the label is nowhere",
     "mapa.u64 d1, d2, 1": "it must be .shared::cluster.u32",
-    "barrier.cluster.arrive.relaxed.aligned": "its order must be written",
+    "barrier.cluster.arrive.aligned": "its order must be written",
     "barrier.cluster.wait.acquire": "it must be .aligned",
     "mov.u32 r1, %cluster_nctarank": "the operand %cluster_nctarank is unknown",
     "st.shared::cluster.u64 [r1], d1": "the type is unknown here",
     "ld.shared::cluster.u32 r1, [r2]": "the state space is unknown",
     "cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [r1], [d1, {r2}], "
-    "[r4], h1": "the modifier .multicast::cluster is unknown",
+    "[r4]": "it has 3 operands, must have 4",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [r1], [d1], 16, [r2], "
+    "h1": "the modifier .multicast::cluster is unknown",
     "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r1]": "the mbarrier must lie in .shared::cta",
     "cvt.rn.f32.f16.sat f1, h1": "the conversion is unknown",
     "add.f64 d1, d2, d3": "the type .f64 is unknown",

@@ -118,8 +118,17 @@ Module* known(void* handle) {
   return nullptr;
 }
 
+/// CUlaunchAttribute and CUlaunchConfig.
+struct LaunchAttribute { unsigned id, padding, value[16]; };
+struct LaunchConfig {
+  unsigned grid[3], threads[3], shared_bytes;
+  void* stream;
+  const LaunchAttribute* attributes;
+  unsigned count;
+};
+
 int launch(void* handle, const unsigned grid[3], const unsigned threads[3], unsigned shared_bytes, void** parameters,
-           bool together) {
+           bool together, unsigned cluster = 0) {
   const std::lock_guard lock(gate());
   auto* function = static_cast<Function*>(handle);
   if (failed_before()) return launch_failed;
@@ -133,6 +142,7 @@ int launch(void* handle, const unsigned grid[3], const unsigned threads[3], unsi
   for (int axis = 0; axis < 3; axis++) of.grid[axis] = grid[axis], of.threads[axis] = threads[axis];
   of.shared_bytes = shared_bytes;
   of.together = together;
+  of.cluster = cluster;
   const char* said = std::getenv("TILEKILN_CUDASIM_SEED");
   const ptx_options options = {said ? std::strtoull(said, nullptr, 10) : 1, 1, 0};
   of.resident = options.seed % 3 == 0 ? 2 : 1;
@@ -201,14 +211,17 @@ CUDA_API int cuLaunchKernel(void* function, unsigned grid_x, unsigned grid_y, un
   const unsigned grid[3] = {grid_x, grid_y, grid_z}, threads[3] = {x, y, z};
   return launch(function, grid, threads, shared_bytes, parameters, false);
 }
-// Launches run one behind the other, also those that may begin early.
-CUDA_API int cuLaunchKernelEx(const void* config, void* function, void** parameters, void** extra) {
-  struct Config {  // CUlaunchConfig, as far as it is read
-    unsigned grid[3], threads[3], shared_bytes;
-  };
-  if (extra || !config) return invalid_value;
-  const auto& of = *static_cast<const Config*>(config);
-  return launch(function, of.grid, of.threads, of.shared_bytes, parameters, false);
+CUDA_API int cuLaunchKernelEx(const LaunchConfig* config, void* function, void** parameters, void** extra) {
+  constexpr unsigned cluster_dimension = 4, may_begin_early = 6;
+  if (!config || extra) return invalid_value;
+  unsigned cluster = 0;
+  for (unsigned k = 0; k < config->count; k++) {
+    const LaunchAttribute& one = config->attributes[k];
+    if (one.id == may_begin_early) continue;  // launches run one behind the other
+    if (one.id != cluster_dimension || one.value[1] != 1 || one.value[2] != 1) return invalid_value;
+    cluster = one.value[0];
+  }
+  return launch(function, config->grid, config->threads, config->shared_bytes, parameters, false, cluster);
 }
 CUDA_API int cuLaunchCooperativeKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned x,
                                        unsigned y, unsigned z, unsigned shared_bytes, void*, void** parameters) {

@@ -114,6 +114,20 @@ template <bool kExpects> Step arrive_phase(Machine&, Warp& warp, const Instructi
   return Step::next;
 }
 
+/// At an mbarrier of any block of the cluster.
+Step arrive_remote(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  know_address(warp, in, in.operand[1], lanes);
+  const u32 epoch = warp.seen.at[warp.number];
+  if (warp.touching & ~lanes) warp.seen.at[warp.number] = warp.met_at;  // as above
+  each_lane(lanes, [&](int k) {
+    const u32 mapped = address_of(warp, in, in.operand[1], k), rank = mapped >> kRankShift;
+    Warp there = stand_in(warp, in, rank == 0 ? warp.block->rank : rank - 1);
+    arrive(there, in, mbarrier_at(there, in, mapped & kInBlock), 0, there.seen);
+  });
+  warp.seen.at[warp.number] = epoch + 1, warp.seen.at[FETCHES + warp.number]++;
+  return Step::next;
+}
+
 Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   know_address(warp, in, in.operand[1], lanes);
   must_know(warp, in, in.operand[2], lanes, "the phase");
@@ -141,23 +155,17 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
 }
 
 /// Knowledge of other blocks of the cluster is as by releases and acquires (global.cpp).
-Step arrive_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
+template <bool kRelaxed> Step arrive_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
   Cluster& cluster = *warp.block->cluster;
   if (warp.cluster_arrivals != warp.cluster_waits)
     fault("BARRIER", warp, in, "comes to the cluster's barrier again, with no barrier.cluster.wait between");
   warp.cluster_arrivals++;
-  if (!cluster.arriving) cluster.arriving = std::make_shared<Blocks>();
-  const auto add = [&](u32 block, const u32* epochs) {
-    auto& held = (*cluster.arriving)[block];
-    for (size_t k = 0; k < MOST_WARPS; k++) held[k] = std::max(held[k], epochs[k]);
-  };
-  add(warp.block->number, warp.seen.at);
-  if (warp.seen.blocks)
-    for (const auto& [block, epochs] : *warp.seen.blocks) add(block, epochs.data());
+  cluster.arriving.join_blocks((kRelaxed ? warp.told : warp.seen).with_own(warp.block->number));
+  cluster.arriving_proxied.join_blocks((kRelaxed ? warp.told : warp.proxied).with_own(warp.block->number));
   warp.seen.at[warp.number]++, warp.seen.at[FETCHES + warp.number]++;
   if (++cluster.arrived < cluster.warps) return Step::next;
   cluster.arrived = 0, cluster.phase++;
-  cluster.seen = std::move(cluster.arriving);
+  cluster.seen = cluster.arriving, cluster.proxied = cluster.arriving_proxied;
   return Step::next;
 }
 Step wait_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
@@ -169,9 +177,8 @@ Step wait_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
     return Step::stay;
   }
   warp.cluster_waits++;
-  warp.seen.join_blocks(cluster.seen);
-  const auto& own = cluster.seen->at(warp.block->number);
-  for (size_t k = 0; k < own.size(); k++) warp.seen.at[k] = std::max(warp.seen.at[k], own[k]);
+  warp.seen.join_all(cluster.seen.blocks, warp.block->number);
+  warp.proxied.join_all(cluster.proxied.blocks, warp.block->number);
   warp.seen.at[REMOTE] = cluster.phase;
   meet(warp);
   return Step::next;
@@ -182,6 +189,10 @@ Step proxy_fence(Machine&, Warp& warp, const Instruction&, u32) {
   warp.proxied.join(warp.seen);
   warp.seen.at[warp.number]++;
   return Step::next;
+}
+Step tell_of_mbarriers(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
+  warp.told = warp.seen;
+  return proxy_fence(machine, warp, in, lanes);
 }
 Step nothing(Machine&, Warp&, const Instruction&, u32) { return Step::next; }
 
@@ -194,6 +205,21 @@ Step warp_sync(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
 }
 
 }  // namespace
+
+Warp stand_in(const Warp& warp, const Instruction& in, u32 rank) {
+  const Cluster& cluster = *warp.block->cluster;
+  Block* const block = rank < cluster.blocks.size() ? cluster.blocks[rank] : nullptr;
+  if (!block) fault("OOB", warp, in, "block %u of the cluster, which is not there or has left", rank);
+  const u32 own = warp.block->number;
+  if (block != warp.block && warp.cluster_waits == 0)
+    fault("RACE", warp, in, "reaches another block that may not have begun: no barrier.cluster is before");
+  Warp there;
+  there.block = block;
+  there.number = block == warp.block ? warp.number : int(MOST_WARPS);
+  there.seen = warp.seen.of_block(own, block->number);
+  there.proxied = warp.proxied.of_block(own, block->number);
+  return there;
+}
 
 void settle(Block&, Mbarrier& barrier) {
   if (barrier.pending || barrier.bytes) return;
@@ -224,9 +250,10 @@ OPCODE("bar barrier", {
   }
   if (d.take("cluster")) {
     const bool arrives = d.one_of({"arrive", "wait"}) == 0;
-    if (!d.take(arrives ? "release" : "acquire")) d.refuse("its order must be written");
+    const bool relaxed = arrives && d.take("relaxed");
+    if (!relaxed && !d.take(arrives ? "release" : "acquire")) d.refuse("its order must be written");
     if (!d.take("aligned")) d.refuse("it must be .aligned");
-    d.end(0, arrives ? arrive_cluster : wait_cluster);
+    d.end(0, !arrives ? wait_cluster : relaxed ? arrive_cluster<true> : arrive_cluster<false>);
     d.in.converges = true;
     return;
   }
@@ -241,14 +268,15 @@ OPCODE("mbarrier", {
   const int what = d.one_of({"init", "arrive", "try_wait", "inval"});
   if (what == 2 && !d.take("parity")) d.refuse("it must be .parity");
   const bool expects = what == 1 && d.take("expect_tx");
-  if (!d.take("shared::cta") && !d.take("shared")) d.refuse("the mbarrier must lie in .shared::cta");
+  const bool remote = what == 1 && !expects && d.take("shared::cluster");
+  if (!remote && !d.take("shared::cta") && !d.take("shared")) d.refuse("the mbarrier must lie in .shared::cta");
   if (d.next() != "b64") d.refuse("an mbarrier has .b64");
   if (what == 0) {
     d.end(2, init);
     d.address(0), d.value(1, 4);
   } else if (what == 1) {
     if (d.in.operands && d.in.operand[0].kind != Kind::none) d.refuse("the state of an arrival must be _");
-    d.end(expects ? 3 : 2, expects ? arrive_phase<true> : arrive_phase<false>);
+    d.end(expects ? 3 : 2, expects ? arrive_phase<true> : remote ? arrive_remote : arrive_phase<false>);
     d.address(1);
     if (expects) d.value(2, 4);
   } else if (what == 2) {
@@ -267,7 +295,7 @@ OPCODE("fence membar", {
   }
   if (d.take("mbarrier_init")) {
     if (!d.take("release") || !d.take("cluster")) d.refuse("it must be .release.cluster");
-    return d.end(0, proxy_fence);
+    return d.end(0, tell_of_mbarriers);
   }
   d.take("sc") || d.take("acq_rel");
   d.one_of({"cta", "gpu", "gl", "sys"});

@@ -26,6 +26,25 @@ void Clock::join_blocks(const std::shared_ptr<const Blocks>& more) {
   }
 }
 
+std::shared_ptr<Blocks> Clock::with_own(u32 own) const {
+  const auto all = blocks ? std::make_shared<Blocks>(*blocks) : std::make_shared<Blocks>();
+  auto& held = (*all)[own];
+  for (size_t k = 0; k < held.size(); k++) held[k] = std::max(held[k], at[k]);
+  return all;
+}
+
+void Clock::join_all(const std::shared_ptr<const Blocks>& all, u32 own) {
+  join_blocks(all);
+  const auto found = all->find(own);
+  for (size_t k = 0; found != all->end() && k < found->second.size(); k++) at[k] = std::max(at[k], found->second[k]);
+}
+
+Clock Clock::of_block(u32 own, u32 target) const {
+  Clock made;
+  made.join_all(with_own(own), target);
+  return made;
+}
+
 namespace {
 
 struct Span { size_t first, last; };

@@ -26,17 +26,22 @@ enum : int {
   AGENTS
 };
 
-/// Clocks of the warps of other blocks, by the blocks' numbers, as far as global memory has made them known.
-using Blocks = std::map<u32, std::array<u32, MOST_WARPS>>;
+/// Clocks of blocks by their numbers, as far as global memory and barriers of clusters have made them known.
+using Blocks = std::map<u32, std::array<u32, AGENTS>>;
 
 struct Clock {
   u32 at[AGENTS] = {};
-  std::shared_ptr<const Blocks> blocks;  // none: nothing
+  std::shared_ptr<const Blocks> blocks;  // of others; none: nothing
   void join(const Clock& other) {
     for (int k = 0; k < AGENTS; k++) at[k] = std::max(at[k], other.at[k]);
     if (other.blocks && other.blocks != blocks) join_blocks(other.blocks);
   }
   void join_blocks(const std::shared_ptr<const Blocks>& more);
+  /// Of a clock of block `own`: all blocks' with its own, and the same for a clock of block `target`.
+  [[nodiscard]] std::shared_ptr<Blocks> with_own(u32 own) const;
+  [[nodiscard]] Clock of_block(u32 own, u32 target) const;
+  /// All blocks' clocks, into a clock of block `own`.
+  void join_all(const std::shared_ptr<const Blocks>& all, u32 own);
 };
 
 enum : int { ALL_LANES = 32 };  // an access of the warp as one

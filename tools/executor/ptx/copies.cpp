@@ -61,7 +61,9 @@ void expect_room(Warp& warp, const Instruction& in, u32 to, u32 bytes, Mbarrier&
     fault("PROXY", warp, in, "the mbarrier was initialised with no fence.mbarrier_init or fence.proxy.async between");
 }
 
-template <int kRank> Step load_tensor(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
+/// kMulticast: to the same place of every block of the cluster that the mask names, each of whose mbarriers counts its bytes.
+template <int kRank, bool kMulticast>
+Step load_tensor(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   know(warp, in, lanes);
   each_lane(lanes, [&](int k) {
     Copy copy = {};
@@ -77,12 +79,22 @@ template <int kRank> Step load_tensor(Machine& machine, Warp& warp, const Instru
     if (copy.to % 128)
       fault("ALIGN", warp, in, "shared address %u of a tensor copy, must be a multiple of 128", copy.to);
     copy.bytes = box_bytes(map);
-    Mbarrier& barrier = mbarrier_at(warp, in, copy.barrier);
-    expect_room(warp, in, copy.to, copy.bytes, barrier);
-    copy.phase = barrier.phase;
     copy.group = u32(&in - warp.block->kernel->program.data());
-    std::memset(&warp.block->shared_defined[copy.to], 0, copy.bytes);
-    warp.block->copies.push_back(copy);
+    const auto begin = [&](Warp& there) {
+      Mbarrier& barrier = mbarrier_at(there, in, copy.barrier);
+      expect_room(there, in, copy.to, copy.bytes, barrier);
+      copy.phase = barrier.phase;
+      std::memset(&there.block->shared_defined[copy.to], 0, copy.bytes);
+      there.block->copies.push_back(copy);
+    };
+    if (!kMulticast) return begin(warp);
+    const u32 blocks = source<u32>(warp, in.operand[3])[k] & 0xffff;
+    if (!blocks) fault("TENSOR", warp, in, "a mask of no block");
+    for (u32 rank = 0; rank < 16; rank++) {
+      if (!(blocks >> rank & 1)) continue;
+      Warp there = stand_in(warp, in, rank);
+      begin(there);
+    }
   });
   return Step::next;
 }
@@ -349,9 +361,14 @@ OPCODE("cp", {
       if (!d.take("global")) d.refuse("it must be from .global");
       d.take("tile");
       if (!d.take("mbarrier::complete_tx::bytes")) d.refuse("it must complete an mbarrier");
-      const Handler runs[] = {load_tensor<1>, load_tensor<2>, load_tensor<3>, load_tensor<4>, load_tensor<5>};
-      d.end(3, runs[rank - 1]);
+      const bool all = d.take("multicast::cluster");
+      const Handler runs[] = {load_tensor<1, false>, load_tensor<2, false>, load_tensor<3, false>,
+                              load_tensor<4, false>, load_tensor<5, false>},
+                    multicasts[] = {load_tensor<1, true>, load_tensor<2, true>, load_tensor<3, true>,
+                                    load_tensor<4, true>, load_tensor<5, true>};
+      d.end(all ? 4 : 3, (all ? multicasts : runs)[rank - 1]);
       d.address(0), d.address(1), d.address(2);
+      if (all) d.value(3, 2);
       Operand& where = d.in.operand[1];
       if (where.count != rank + 1) d.refuse("the coordinates must be as many as the rank");
       for (int k = 1; k <= rank; k++) d.bind(d.in.items[size_t(where.first + k)], 4, false);

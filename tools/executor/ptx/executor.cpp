@@ -54,7 +54,8 @@ int ptx_launch(ptx_machine* machine, const ptx_launch_of* of, const ptx_options*
                       {of->threads[0], of->threads[1], of->threads[2]},
                       of->shared_bytes,
                       of->together != 0,
-                      of->resident});
+                      of->resident,
+                      of->cluster});
     return 0;
   } catch (const std::exception& problem) {
     tell(error, capacity, problem.what());

@@ -17,6 +17,7 @@ typedef struct {
   uint32_t shared_bytes;   // dynamic
   int32_t together;        // 1: all blocks are resident at once, as a cooperative launch's
   uint32_t resident;       // else so many
+  uint32_t cluster;        // blocks of a cluster, where the kernel does not say so itself; 0: as it says
   const void* parameters;  // packed, as the kernel declares them
   size_t parameter_bytes;
 } ptx_launch_of;

@@ -79,20 +79,14 @@ void global_done(Machine& machine, const Warp& warp, u64 address, u32 bytes) {
 
 void global_releases(Machine& machine, Warp& warp, u64 address) {
   if (!machine.options.races) return;
-  const auto known = warp.seen.blocks ? std::make_shared<Blocks>(*warp.seen.blocks) : std::make_shared<Blocks>();
-  auto& own = (*known)[warp.block->number];
-  std::copy_n(warp.seen.at, int(MOST_WARPS), own.begin());
-  machine.global.released[address].join_blocks(known);
+  machine.global.released[address].join_blocks(warp.seen.with_own(warp.block->number));
   warp.seen.at[warp.number]++;
 }
 
 void global_acquires(Machine& machine, Warp& warp, u64 address) {
   const auto found = machine.global.released.find(address);
   if (found == machine.global.released.end()) return;
-  warp.seen.join_blocks(found->second.blocks);
-  const auto own = warp.seen.blocks->find(warp.block->number);
-  for (size_t k = 0; own != warp.seen.blocks->end() && k < own->second.size(); k++)
-    warp.seen.at[k] = std::max(warp.seen.at[k], own->second[k]);
+  warp.seen.join_all(found->second.blocks, warp.block->number);
 }
 
 }  // namespace ptx

@@ -55,8 +55,9 @@ struct Warp {
   u32 group_open = 1, groups_done = 0;  // of wgmma
   std::deque<Leaving> leaving;
   u32 bulk_open = 1, bulk_uncommitted = 0;
-  u32 copies_open = 1;     // group of cp.async
-  Clock seen, proxied;     // what it knows of others; and what a proxy fence has made known to the async proxy
+  u32 copies_open = 1;  // group of cp.async
+  Clock seen, proxied;  // what it knows of others; and what a proxy fence has made known to the async proxy
+  Clock told;  // what relaxed arrivals at the cluster's barrier tell: what it knew at its last fence.mbarrier_init
   Group* group = nullptr;  // whose instruction runs
   int next_pc = 0;
   u32 taken = 0;  // lanes that a branch takes
@@ -98,8 +99,7 @@ struct Copy {
 struct Cluster {
   std::vector<Block*> blocks;  // by rank; null: has left
   u32 warps = 0, arrived = 0, phase = 0;
-  std::shared_ptr<Blocks> arriving;
-  std::shared_ptr<const Blocks> seen;
+  Clock arriving, arriving_proxied, seen, proxied;  // of no block: by their blocks alone
 };
 
 struct Block {
@@ -141,7 +141,7 @@ struct Machine {
   Module module;
   Options options;
   u64 random_state = 1, executed = 0;
-  u32 grid[3] = {}, threads[3] = {};
+  u32 grid[3] = {}, threads[3] = {}, cluster = 1;
   std::vector<u8> parameters;
   GlobalWrites global;
   std::vector<std::unique_ptr<Block>> spare;
@@ -162,6 +162,7 @@ struct Launch {
   u32 grid[3], threads[3], shared_bytes;
   bool together;  // all blocks are resident at once
   u32 resident;   // else so many
+  u32 cluster;    // blocks of a cluster, where the kernel does not say so itself; 0: as it says
 };
 /// Runs every block. Throws Fault at the first error. The parameters are the machine's.
 void launch(Machine&, const Launch&);
@@ -179,6 +180,11 @@ void global_done(Machine&, const Warp&, u64 address, u32 bytes);
 /// Order between blocks: what this warp knows, for those who acquire at the address.
 void global_releases(Machine&, Warp&, u64 address);
 void global_acquires(Machine&, Warp&, u64 address);
+
+/// A warp as block `rank` of its cluster sees it: what it does to that block's shared memory and mbarriers is judged by that block's clocks.
+Warp stand_in(const Warp&, const Instruction&, u32 rank);
+/// Addresses of shared::cluster: of a block's own as it is, of rank r (r + 1) << kRankShift more.
+enum : u32 { kRankShift = 24, kInBlock = (1u << kRankShift) - 1 };
 
 /// Completes what is due of an mbarrier whose counts changed.
 void settle(Block&, Mbarrier&);

@@ -142,8 +142,6 @@ Step store(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-/// Addresses of shared::cluster: of a block's own as it is, of rank r (r + 1) << kRankShift more.
-enum : u32 { kRankShift = 24 };
 Step map_cluster(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   must_know(warp, in, in.operand[1], lanes, "the address");
   must_know(warp, in, in.operand[2], lanes, "the rank");
@@ -163,7 +161,7 @@ Step store_cluster(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
   must_know(warp, in, base, lanes, "the address");
   each_lane(lanes, [&](int k) {
     const u32 mapped = u32(address_of(warp, base, where.immediate, k)), rank = mapped >> kRankShift;
-    const u32 address = mapped & ((1u << kRankShift) - 1), whole = u32(in.bytes * in.parts);
+    const u32 address = mapped & kInBlock, whole = u32(in.bytes * in.parts);
     Block* const block = rank == 0 ? warp.block : warp.block->cluster->blocks[rank - 1];
     if (!block) fault("OOB", warp, in, "stores to shared memory of a block that has left");
     check_shared(warp, in, address, whole);
@@ -296,8 +294,10 @@ OPCODE("ld", {
   d.address(1);
 });
 OPCODE("prefetch", {
-  if (!d.take("global")) d.refuse("the state space is unknown here");
-  d.one_of({"L1", "L2"});
+  if (!d.take("tensormap")) {
+    if (!d.take("global")) d.refuse("the state space is unknown here");
+    d.one_of({"L1", "L2"});
+  }
   d.end(1, prefetch);
   d.address(0);
 });

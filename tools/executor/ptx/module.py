@@ -31,6 +31,7 @@ class _Launch(ctypes.Structure):  # ptx_launch_of of executor.h
         ("shared_bytes", ctypes.c_uint32),
         ("together", ctypes.c_int32),
         ("resident", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32),
         ("parameters", ctypes.c_void_p),
         ("parameter_bytes", ctypes.c_size_t),
     )
@@ -102,6 +103,7 @@ class Module:
         races: bool = True,
         most: int = 0,
         together: bool = False,
+        cluster: int = 0,
     ) -> None:
         """Runs it. Arguments are NumPy scalars, bytes (aligned to 128) or `reads`, `writes`, `updates` of arrays."""
         packed, made = b"", []
@@ -115,7 +117,7 @@ class Module:
                     one = np.uint64(address)
                 data = one if isinstance(one, bytes) else one.tobytes()
                 packed += bytes(-len(packed) % (128 if isinstance(one, bytes) else len(data))) + data
-            of = _Launch(kernel.encode(), shared_bytes=shared_bytes, together=together, resident=1)
+            of = _Launch(kernel.encode(), shared_bytes=shared_bytes, together=together, resident=1, cluster=cluster)
             of.grid[:] = (*grid, 1, 1)[:3]
             of.threads[:] = (*threads, 1, 1)[:3]
             parameters = ctypes.create_string_buffer(packed, len(packed) + 1)

@@ -49,7 +49,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
   warp.taint.clear();
   warp.leaving.clear();
   warp.group_open = 1, warp.groups_done = 0, warp.bulk_open = 1, warp.bulk_uncommitted = 0, warp.copies_open = 1;
-  warp.seen = {}, warp.proxied = {};
+  warp.seen = {}, warp.proxied = {}, warp.told = {};
   warp.seen.at[number] = warp.seen.at[FETCHES + number] = 1;
   warp.registers_held = 0;
   warp.cluster_arrivals = warp.cluster_waits = 0;
@@ -78,7 +78,7 @@ void start_warp(Machine& machine, Block& block, Warp& warp, int number) {
 void start_block(Machine& machine, Block& block, const Launch& launch, u32 number) {
   block.kernel = machine.kernel;
   block.number = number;
-  block.rank = number % machine.kernel->cluster;
+  block.rank = number % machine.cluster;
   block.id[0] = number % launch.grid[0];
   block.id[1] = number / launch.grid[0] % launch.grid[1];
   block.id[2] = number / launch.grid[0] / launch.grid[1];
@@ -277,9 +277,12 @@ void launch(Machine& machine, const Launch& launch) {
   for (int k = 0; k < 8; k++) machine.random();
   const bool random = machine.options.seed != 0;
   const u32 count = launch.grid[0] * launch.grid[1] * launch.grid[2];
-  const u32 cluster = machine.kernel->cluster;
-  if (launch.grid[0] % cluster)
+  const u32 said = machine.kernel->cluster, cluster = std::max(said, launch.cluster);
+  if (launch.cluster && said != 1 && said != launch.cluster)
+    fail("LAUNCH: clusters of %u, kernel %s says %u", launch.cluster, launch.kernel, said);
+  if (cluster > 8 || launch.grid[0] % cluster)
     fail("LAUNCH: %u blocks along x, kernel %s has clusters of %u", launch.grid[0], launch.kernel, cluster);
+  machine.cluster = cluster;
   std::vector<u32> order(count / cluster);  // of clusters
   std::iota(order.begin(), order.end(), 0);
   if (random)
