@@ -35,13 +35,13 @@ DTYPES: Mapping[str, Sequence[str]] = {
 }
 PRODUCTS: Mapping[int, Mapping[str, Sequence[int]]] = {
     32: {"shared": (), "registers": (8,)},
-    64: {"shared": (1, 4, 8), "registers": (4, 8)},
+    64: {"shared": (4, 8), "registers": (4, 8)},
     80: {"shared": (4,), "registers": ()},
     96: {"shared": (), "registers": (8,)},
     112: {"shared": (4,), "registers": ()},
-    128: {"shared": (1, 2, 4, 6, 8), "registers": (4, 8)},
-    192: {"shared": (1,), "registers": (7,)},
-    256: {"shared": (1,), "registers": (4, 5)},
+    128: {"shared": (2, 4, 6, 8), "registers": (4, 8)},
+    192: {"shared": (4,), "registers": (7,)},
+    256: {"shared": (4,), "registers": (4, 5)},
 }
 """Columns of a product -> how many of them a statement has, the first operand in shared memory or in registers."""
 WGMMA = "kernels/backends/cuda/wgmma.h.jinja"

@@ -7,6 +7,7 @@
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/backends/cuda/launch_config.h"
 #include "kernels/gemm/gemm/cuda/row.h"
 
 #define EXPORT extern "C"
@@ -15,6 +16,7 @@ using tilekiln::cuda::fmha_fwd::AmpereRow;
 using tilekiln::cuda::fmha_fwd::Row;
 using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
+using tilekiln::cuda::LaunchConfig;
 using ProductRow = tilekiln::cuda::gemm::Row;
 
 extern "C" {
@@ -22,7 +24,7 @@ int stub_devices = 1, stub_major = 9, stub_minor = 0;
 int stub_capturing = 0, stub_launch_error = 0;
 int stub_inits = 0, stub_modules = 0, stub_launches = 0, stub_waits = 0, stub_allocated = 0, stub_maps = 0;
 int stub_encode_error = 0;
-unsigned stub_grid = 0, stub_threads = 0, stub_shared_bytes = 0;
+unsigned stub_grid = 0, stub_threads = 0, stub_shared_bytes = 0, stub_cluster = 0;
 uint64_t stub_stream = 0;
 char stub_name[64] = "";
 uint64_t stub_lengths[3][5] = {}, stub_strides[3][4] = {};
@@ -125,11 +127,14 @@ EXPORT int cuLaunchCooperativeKernel(Opaque function, unsigned grid, unsigned y,
   return ++stub_together,
          cuLaunchKernel(function, grid, y, z, threads, 1, 1, shared_bytes, stream, parameters, nullptr);
 }
-EXPORT int cuLaunchKernelEx(const unsigned* config, Opaque function, void** parameters, void**) {
-  Opaque stream;
-  memcpy(&stream, config + 8, sizeof stream);
-  return ++stub_early, cuLaunchKernel(function, config[0], config[1], config[2], config[3], 1, 1, config[6], stream,
-                                      parameters, nullptr);
+EXPORT int cuLaunchKernelEx(const LaunchConfig* config, Opaque function, void** parameters, void** extra) {
+  for (unsigned k = 0; k < config->count; ++k) {
+    const tilekiln::cuda::LaunchAttribute& one = config->attributes[k];
+    if (one.id == one.programmatic) ++stub_early;
+    if (one.id == one.cluster_dimension) stub_cluster = one.value[0];
+  }
+  return cuLaunchKernel(function, config->grid[0], config->grid[1], config->grid[2], config->threads[0], 1, 1,
+                        config->shared_bytes, config->stream, parameters, extra);
 }
 EXPORT int cuLaunchHostFunc(Opaque, void (*function)(void*), void* context) {
   return ++stub_host_steps, function(context), 0;

@@ -86,7 +86,10 @@ def products(library: tk.Library) -> None:
     assert shared(library, "gemm_hopper_64", 16, 4096, 4096) == (64, 0, 4096, 132)
     assert shared(library, "gemm_hopper_64", 16, 1024, 4096) == (16, 0, 1024, 132)
     assert shared(library, "gemm_hopper_192", 512, 11008, 4096) == (232, 232, 0, 132)
-    assert shared(library, "gemm_hopper", 4096, 4096, 4096) == (512, 512, 0, 132)
+    number("cluster").value = 0
+    # Two blocks, which share what they read of b, have a tile of 256 rows together.
+    assert shared(library, "gemm_hopper", 4096, 4096, 4096) == (256, 256, 0, 132)
+    assert number("cluster").value == 2
     number("encode_error").value = 1
     said = refused(lambda: library.gemm(x, w, out=out), RuntimeError)
     assert "cuda:0: a: as the stub was told" in said, said

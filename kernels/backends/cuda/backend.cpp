@@ -147,11 +147,18 @@ using DriverStreams = Streams<Api>;
 
 namespace {
 
-Result launch_early(Opaque function, const KernelLaunch& launch, Opaque stream, void** parameters) {
-  LaunchAttribute attribute = {6, 0, {}};  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-  attribute.value = 1;
-  const LaunchConfig config = {
-      launch.grid[0], launch.grid[1], launch.grid[2], launch.threads, 1, 1, launch.shared_bytes, stream, &attribute, 1};
+// With attributes: begun early, or in clusters.
+Result launch_with(Opaque function, const KernelLaunch& launch, Opaque stream, void** parameters) {
+  LaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (launch.early) attributes[count++] = {LaunchAttribute::programmatic, 0, {1}};
+  if (launch.cluster != 1) attributes[count++] = {LaunchAttribute::cluster_dimension, 0, {launch.cluster, 1, 1}};
+  const LaunchConfig config = {{launch.grid[0], launch.grid[1], launch.grid[2]},
+                               {launch.threads, 1, 1},
+                               launch.shared_bytes,
+                               stream,
+                               attributes,
+                               count};
   return driver().cuLaunchKernelEx(&config, function, parameters, nullptr);
 }
 
@@ -163,12 +170,15 @@ tilekiln_status launch(const Site& site, const KernelLaunch& launch) {
   void* parameters[] = {const_cast<void*>(launch.row)};
   const unsigned *grid = launch.grid, threads = launch.threads, shared_bytes = launch.shared_bytes;
   const Opaque stream = native(site.stream);
-  const Result result = launch.early ? launch_early(function, launch, stream, parameters)
-                        : launch.together
-                            ? driver().cuLaunchCooperativeKernel(function, grid[0], grid[1], grid[2], threads, 1, 1,
-                                                                 shared_bytes, stream, parameters)
-                            : driver().cuLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes,
-                                                      stream, parameters, nullptr);
+  const auto start = [&] {
+    if (launch.early || launch.cluster != 1) return launch_with(function, launch, stream, parameters);
+    if (launch.together)
+      return driver().cuLaunchCooperativeKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes,
+                                                stream, parameters);
+    return driver().cuLaunchKernel(function, grid[0], grid[1], grid[2], threads, 1, 1, shared_bytes, stream, parameters,
+                                   nullptr);
+  };
+  const Result result = start();
   TILEKILN_TRY(check(result, site.device.id, launch.kernel->name));
   return DriverStreams::end(site.device.id, site.stream, launch.kernel->name);
 }

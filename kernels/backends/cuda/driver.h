@@ -2,6 +2,7 @@
 //
 // Handles are those of cuda.h as plain words, so that nothing here needs a header of CUDA.
 #pragma once
+#include "kernels/backends/cuda/launch_config.h"
 #include "kernels/runtime/backend.h"
 
 namespace tilekiln::cuda {
@@ -9,22 +10,6 @@ namespace tilekiln::cuda {
 using Result = int;  // CUresult; 0: success
 using Pointer = unsigned long long;
 using Opaque = void*;  // contexts, modules, functions, streams
-
-// A launch that may begin under the one before it in its stream: CUlaunchAttribute and CUlaunchConfig.
-struct LaunchAttribute {
-  int id, unused;
-  union {
-    char bytes[64];
-    int value;
-  };
-};
-struct LaunchConfig {
-  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
-  Opaque stream;
-  LaunchAttribute* attributes;
-  unsigned count;
-};
-static_assert(sizeof(LaunchAttribute) == 72 && sizeof(LaunchConfig) == 56, "cuda.h");
 
 // name, parameters. Names are those that libcuda.so.1 exports.
 #define TILEKILN_CUDA_FUNCTIONS(X)                                                                                 \

@@ -85,6 +85,8 @@ TILEKILN_DEVICE int cluster_rank() {
   return rank;
 }
 TILEKILN_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// The same, and of what they stored before only mbarriers that were initialised are there (barrier_init_done).
+TILEKILN_DEVICE void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
 TILEKILN_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // Stores a value to where another block of the cluster has the variable at `address` of this one.
 TILEKILN_DEVICE void cluster_store(uint32_t address, int rank, uint32_t value) {
@@ -103,6 +105,23 @@ TILEKILN_DEVICE void cluster_store(uint32_t address, int rank, float4 value) {
       "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
       : "memory");
 }
+// The address, for operations on shared::cluster, at which block `rank` has what is at `address` of this one.
+TILEKILN_DEVICE uint32_t cluster_address(uint32_t address, int rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+// As arrive, where `condition`, at an mbarrier of any block of the cluster. By a predicate: see warp_arrive_if.
+TILEKILN_DEVICE void cluster_arrive_if(bool condition, uint32_t there) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %1, 0; @p mbarrier.arrive.shared::cluster.b64 _, [%0];}" ::"r"(there),
+               "r"(int(condition))
+               : "memory");
+}
+#endif
+
+#if __CUDA_ARCH__ >= 900
+// Has the description of an array on its way to the copy engine.
+TILEKILN_DEVICE void ask_for(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 #endif
 
 // Copies by the tensor copy engine, global to shared memory; `b` counts the bytes.
@@ -114,6 +133,17 @@ TILEKILN_DEVICE void tensor_load(uint32_t to, const TensorMap& map, uint64_t& b,
       "l"(&map), "r"(shared_address(&b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
       : "memory");
 }
+#if __CUDA_ARCH__ >= 900
+// The same, to the same place of each block of the cluster whose bit is set, whose mbarrier `b` counts its bytes.
+TILEKILN_DEVICE void tensor_load_to_all(uint32_t to, const TensorMap& map, uint64_t& b, int c0, int c1, int c2, int c3,
+                                        int c4, uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(&map), "r"(shared_address(&b)), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "h"(blocks)
+      : "memory");
+}
+#endif
 TILEKILN_DEVICE void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint64_t& b) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(shared_address(&b))

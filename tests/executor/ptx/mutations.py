@@ -149,9 +149,7 @@ MUTATIONS: dict[str, Mutation] = {
     "no wait for copies of keys": Mutation(*DECODE, swap(r"cp\.async\.wait_group \d+;", ""), "POISON"),
     "copies of keys are waited for one too late": Mutation(*DECODE, one_more, "POISON"),
     "v is not transposed": Mutation(*DECODE, swap(r"m8n8\.x4\.trans", "m8n8.x4"), "WRONG"),
-    "k is not advanced in a stage": Mutation(
-        *GEMM, swap(r"add\.s32 (%r\d+), (%r\d+), 32;", r"mov.b32 \1, \2;"), "WRONG"
-    ),
+    "k is not advanced in a stage": Mutation(*GEMM, swap(r"add\.s64 a, (%rd\d+), 2;", r"mov.b64 a, \1;"), "WRONG"),
     "ampere: copies are waited for one too late": Mutation(*AMPERE, one_more, "POISON"),
     "ampere: no barrier behind the wait for copies": Mutation(*AMPERE, without_barrier, "RACE POISON"),
     "ampere: a matrix of keys lies 16 bytes further": Mutation(

@@ -40,9 +40,9 @@ def product(library: tk.Library, draw: random.Random, numbers: np.random.Generat
 
 
 def wide_product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
-    """As many columns as the three processors have in their widest tiles."""
-    sizes = draw.choice((100, 128)), draw.choice((700, 768)), draw.choice((16, 65))
-    return product_of(sizes, library, draw, numbers, dtype)
+    """As many columns as the three processors have in their widest tiles; or what two have that share b."""
+    sizes = draw.choice(((draw.choice((100, 128)), draw.choice((700, 768))), (draw.choice((200, 256)), 256)))
+    return product_of((*sizes, draw.choice((16, 65, 300))), library, draw, numbers, dtype)
 
 
 def product_of(

@@ -6,29 +6,28 @@ namespace {
 
 // Two blocks of four warps share a processor. Of an A100: 312 TFLOP/s over 216 blocks.
 constexpr int together = 2;
-constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000, 128};
+constexpr Tiles tiles = {"gemm_ampere", 128, 128, 730, 0, 1, 1, 2000, 128, 1, 128};
+
+Tiles choose(const Batch& of, const Build& build, i64 blocks, Shares* shares) {
+  const i64 all = tiles_of(of, tiles);
+  *shares = share(tiles, all, divide_up(of.first.k, build.steps), blocks, 0);
+  if (shares->whole == all) shares->grid = all;  // as processors are free
+  return tiles;
+}
+
+tilekiln_status place(const Operand& of, int gather, Gathered* from, Row* row) {
+  if (!of.as_built || !can_copy(of)) row->features |= gather;
+  *from = gathered(of);
+  return TILEKILN_OK;
+}
 
 tilekiln_status launch_ampere(const Site& site, const void* problem) {
-  const auto& of = *static_cast<const Batch*>(problem);
-  const Problem& p = of.first;
-  if (p.m == 0 || p.n == 0 || of.count == 0) return TILEKILN_OK;
-  const Kernel* const kernel = find_kernel(p);
-  if (kernel == nullptr) return fail_kernel();
-  const Build& build = build_of(*kernel);
-  Row row = {};
-  TILEKILN_TRY(fill_row(of, build, tiles, &row));
-  if (p.k > 0) {
-    const Operand a = operand_a(of, build, tiles), b = operand_b(of, build, tiles);
-    if (!a.as_built || !can_copy(a)) row.features |= kGatherA;
-    if (!b.as_built || !can_copy(b)) row.features |= kGatherB;
-    row.from_a = gathered(a);
-    row.from_b = gathered(b);
-    row.a_batches = a.batches() > 1 ? 1 : 0;
-    row.b_batches = b.batches() > 1 ? 1 : 0;
-  }
-  Shares shares = share(tiles, row.tiles, row.steps, together * facts(site.device.id)->multiprocessors, 0);
-  if (shares.whole == row.tiles) shares.grid = row.tiles;  // as processors are free
-  return launch_shared(site, kernel, tiles, shares, &row);
+  return launch_product(
+      site, problem,
+      [&](const Batch& of, const Build& build, Shares* shares) {
+        return choose(of, build, together * facts(site.device.id)->multiprocessors, shares);
+      },
+      [](const Operand& of, int gather, TensorMap*, Gathered* from, Row* row) { return place(of, gather, from, row); });
 }
 
 }  // namespace

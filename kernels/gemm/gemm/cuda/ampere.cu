@@ -91,8 +91,8 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
   const int warp_row = warp / 2 * kWarpRows, warp_column = warp % 2 * kWarpColumns;
   const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
   __shared__ unsigned said;
-  Work work(p);
-  for (Piece piece; work.next(p, piece);) {
+  Work<false> work(p);
+  for (Piece piece; work.next(piece);) {
     const Tile tile = tile_of(p, piece.tile);
     const uint16_t* const a = p.from_a.data + (p.a_batches ? tile.batch : 0) * p.from_a.batch + tile.m * p.from_a.line;
     const uint16_t* const b = p.from_b.data + (p.b_batches ? tile.batch : 0) * p.from_b.batch + tile.n * p.from_b.line;
@@ -135,7 +135,7 @@ template <bool kLinesA, bool kLinesB> TILEKILN_DEVICE void multiply(const Row& p
     copy_async_wait<0>();
     __syncthreads();  // the next piece's stages take the places of these
     const bool mine = tile.m + warp_row < p.m;
-    if (stages < p.steps && !join(p, piece, sum, 0, 1, threadIdx.x, mine, said)) continue;
+    if (stages < p.steps && !join(work.worker, piece, sum, 0, 1, threadIdx.x, mine, said)) continue;
     if (!mine) continue;
     in_turns<kOfRows>(sum, [&](float (&v)[kOfRows], int m) {
       finish(p, v, tile.batch, tile.m + warp_row + 16 * m + lane / 4, tile.n + warp_column, lane);

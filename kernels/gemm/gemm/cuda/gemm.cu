@@ -3,7 +3,8 @@
 // A CTA is a loader and two warpgroups that compute a tile together, each half of its rows, with all sums in
 // registers. CTAs are as many as processors and walk the tiles in one order, `group` rows of tiles at a time, so that what is in flight shares
 // rows of a and columns of b in L2; where tiles are too few, or the last turn of them is, CTAs share their steps
-// (share.h). The loader runs ahead through a ring of stages of kSteps along k, also into the next tile while the warpgroups are in their epilogue (epilogue.h).
+// (share.h). Of large products two CTAs, a cluster, have tiles one below the other: each copies half of b's columns to both, a third less
+// for L2 to send, whose power the clock gets (8192^3: 1,425 MHz for 1,395, H100). The loader runs ahead through a ring of stages of kSteps along k, also into the next tile while the warpgroups are in their epilogue (epilogue.h).
 //
 // Either operand may be contiguous along k or along its lines (rows of a, columns of b): four builds, of which only the
 // descriptors of wgmma and the boxes of the tensor copies differ. What the copy engine cannot follow (odd strides, odd addresses) the loader's
@@ -22,6 +23,7 @@ constexpr int kPanel = 64 * 128;  // bytes of 64 rows of 128 bytes
 template <int kForm> struct Shared {
   static constexpr int kRows = kTileRows, kColumns = kForms[kForm].columns, kStages = kForms[kForm].stages,
                        kBoxes = kForms[kForm].boxes;
+  static constexpr bool kPairs = kForms[kForm].ctas == 2;
   static constexpr uint32_t kABytes = kRows * kSteps * 2, kBBytes = kColumns * kSteps * 2;
   uint8_t a[kStages][kABytes], b[kStages][kBBytes];
   uint8_t boxes[8][kBoxes][kBoxBytes];  // of a warp each
@@ -44,23 +46,32 @@ template <int kStages> struct Stage {
 };
 
 struct Tile { int m, n, batch; };
-template <class Shared> TILEKILN_DEVICE Tile tile_of(const Row& p, int number) {
+template <class Shared> TILEKILN_DEVICE Tile tile_of(const Worker<Shared::kPairs>& worker, int number) {
+  const Row& p = worker.p;
   const int each = p.tiles_m * p.tiles_n, batch = number / each, at = number - batch * each;
   const int per_group = p.group * p.tiles_n, group = at / per_group, rest = at - group * per_group;
   const int rows = min(p.group, p.tiles_m - group * p.group), n = rest / rows;
-  return {(group * p.group + rest - n * rows) * Shared::kRows, n * Shared::kColumns, batch};
+  const int m = (group * p.group + rest - n * rows) * worker.ctas() + worker.rank();
+  return {m * Shared::kRows, n * Shared::kColumns, batch};
 }
 
 // A stage of an operand by the copy engine: `lines` rows of a or columns of b from `line` on, kSteps along k from `step` on.
-// Contiguous along k a line is 128 bytes; else panels of 64 lines, whose rows are steps.
-template <bool kLines>
+// Contiguous along k a line is 128 bytes; else panels of 64 lines, whose rows are steps. kMany: to the CTAs of a cluster whose bits
+// are set.
+template <bool kLines, bool kMany>
 TILEKILN_DEVICE void copy_stage(const TensorMap& map, uint32_t to, uint64_t& full, int line, int step, int batch,
-                                int lines) {
+                                int lines, uint16_t ctas = 1) {
+  const auto copy = [&](uint32_t at, int c0, int c1) {
+    if constexpr (kMany)
+      tensor_load_to_all(at, map, full, c0, c1, batch, 0, 0, ctas);
+    else
+      tensor_load(at, map, full, c0, c1, batch, 0, 0);
+  };
   if constexpr (!kLines) {
-    tensor_load(to, map, full, step, line, batch, 0, 0);
+    copy(to, step, line);
   } else {
 #pragma unroll 4
-    for (int i = 0; i < lines / 64; ++i) tensor_load(to + i * kPanel, map, full, line + 64 * i, step, batch, 0, 0);
+    for (int i = 0; i < lines / 64; ++i) copy(to + i * kPanel, line + 64 * i, step);
   }
 }
 
@@ -90,9 +101,10 @@ template <bool kLinesA, bool kLinesB, class Shared> TILEKILN_DEVICE void load(co
   const bool gather_a = p.features & kGatherA, gather_b = p.features & kGatherB;
   const uint32_t bytes = (gather_a ? 0 : p.rows_a * 128) + (gather_b ? 0 : Shared::kBBytes);
   Stage<Shared::kStages> stage;
-  Work work(p);
-  for (Piece piece; work.next(p, piece);) {
-    const Tile tile = tile_of<Shared>(p, piece.tile);
+  Work<Shared::kPairs> work(p);
+  const uint16_t ctas = uint16_t(2 * work.worker.ctas() - 1);  // all of them, by bits
+  for (Piece piece; work.next(piece);) {
+    const Tile tile = tile_of<Shared>(work.worker, piece.tile);
     const int of_a = p.a_batches ? tile.batch : 0, of_b = p.b_batches ? tile.batch : 0;
     for (int k = piece.first; k < piece.last; ++k, stage.next()) {
       const int step = k * kSteps;
@@ -101,8 +113,17 @@ template <bool kLinesA, bool kLinesB, class Shared> TILEKILN_DEVICE void load(co
       const uint32_t to_a = shared_address(s.a[stage.at]), to_b = shared_address(s.b[stage.at]);
       if (thread == 0) {
         arrive_expecting(full, bytes);
-        if (!gather_a) copy_stage<kLinesA>(p.a, to_a, full, tile.m, step, of_a, p.rows_a);
-        if (!gather_b) copy_stage<kLinesB>(p.b, to_b, full, tile.n, step, of_b, Shared::kColumns);
+        if (!gather_a) copy_stage<kLinesA, false>(p.a, to_a, full, tile.m, step, of_a, p.rows_a);
+        if (!gather_b) {
+          if constexpr (Shared::kPairs) {  // each CTA of a pair has one half
+#pragma unroll 1
+            for (int half = work.worker.rank(); half < 2; half += work.worker.ctas())
+              copy_stage<kLinesB, true>(p.b, to_b + half * (Shared::kBBytes / 2), full,
+                                        tile.n + half * (Shared::kColumns / 2), step, of_b, Shared::kColumns / 2, ctas);
+          } else {
+            copy_stage<kLinesB, false>(p.b, to_b, full, tile.n, step, of_b, Shared::kColumns);
+          }
+        }
       }
       if (gather_a || gather_b) {
         if (gather_a) gather_stage<kLinesA, Shared::kRows>(p.from_a, to_a, p.m, p.k, tile.m, step, of_a, thread);
@@ -114,13 +135,30 @@ template <bool kLinesA, bool kLinesB, class Shared> TILEKILN_DEVICE void load(co
   }
 }
 
+// Of an operand's stage at `address`; and from one of its 16 steps to the next, in 16 bytes.
+template <bool kLines> TILEKILN_DEVICE uint64_t descriptor(uint32_t address) {
+  return tile_descriptor(address, kLines ? kPanel : 16, 1024);
+}
+template <bool kLines> constexpr int kStepOf = (kLines ? 2048 : 32) / 16;
+
 template <bool kLinesA, bool kLinesB, class Shared>
 TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
   constexpr int kColumns = Shared::kColumns;
   const int lane = thread & 31;
   Stage<Shared::kStages> stage;
-  Work work(p);
-  for (Piece piece; work.next(p, piece);) {
+  Work<Shared::kPairs> work(p);
+  const Worker<Shared::kPairs>& worker = work.worker;
+  const auto release = [&](bool condition) {
+    if constexpr (Shared::kPairs) {
+      const int cta = fresh_lane();
+      __syncwarp();
+      cluster_arrive_if(condition && cta <= worker.shift(),
+                        cluster_address(shared_address(&s.empty[stage.before()]), cta & worker.shift()));
+    } else {
+      warp_arrive_if(condition, s.empty[stage.before()], lane);
+    }
+  };
+  for (Piece piece; work.next(piece);) {
     const int first = uniform(piece.first), last = uniform(piece.last);
     float sum[kColumns / 2];
 #pragma unroll 1
@@ -128,21 +166,15 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       wait(s.full[stage.at], stage.phase);
       const uint32_t a = shared_address(s.a[stage.at]) + w * kPanel, b = shared_address(s.b[stage.at]);
       product_fence();
-#pragma unroll
-      for (int i = 0; i < kSteps / 16; ++i) {
-        const uint64_t of_a =
-            kLinesA ? tile_descriptor(a + i * 2048, kPanel, 1024) : tile_descriptor(a + i * 32, 16, 1024);
-        const uint64_t of_b =
-            kLinesB ? tile_descriptor(b + i * 2048, kPanel, 1024) : tile_descriptor(b + i * 32, 16, 1024);
-        multiply_shared<kColumns, kLinesA, kLinesB, 1, 0, 0, 0, 0>(sum, of_a, of_b, k > first || i > 0);
-      }
+      multiply_shared<kColumns, kLinesA, kLinesB, kSteps / 16, kStepOf<kLinesA>, 0, kStepOf<kLinesB>, 0>(
+          sum, descriptor<kLinesA>(a), descriptor<kLinesB>(b), k > first);
       product_commit();
       product_wait<1>();
-      warp_arrive_if(k > first, s.empty[stage.before()], lane);
+      release(k > first);
       stage.next();
     }
     // The divisions behind a tile's place, and the way of its bias to L1, pass under the last products.
-    Tile tile = tile_of<Shared>(p, piece.tile);
+    Tile tile = tile_of<Shared>(worker, piece.tile);
     asm volatile("" : "+r"(tile.m), "+r"(tile.n), "+r"(tile.batch));
     ask_for_bias(p, tile.n, kColumns, lane);
     product_wait<0>();
@@ -151,10 +183,10 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) asm volatile("mov.b32 %0, 0;" : "=f"(sum[i]));
     }
-    warp_arrive_if(last > first, s.empty[stage.before()], lane);
+    release(last > first);
     const int row = tile.m + w * 64 + uniform(thread / 32) * 16;
     const bool mine = row < p.m;
-    if (last - first < p.steps && !join(p, piece, sum, w, 2, thread, mine, s.said[w])) continue;
+    if (last - first < p.steps && !join(worker, piece, sum, w, 2, thread, mine, s.said[w])) continue;
     // A narrow tile is well served by the epilogue of any place: a second one would be 60 kB of code.
     if constexpr (kColumns > 64) {
       if (p.features & kAligned && tile.m + Shared::kRows <= p.m && tile.n + kColumns <= p.n) {
@@ -173,12 +205,21 @@ template <int kForm> TILEKILN_DEVICE void multiply(const Row& p) {
   const int warpgroup = uniform(threadIdx.x >> 7), thread = threadIdx.x & 127;
   const int teams = p.m > kTileRows / 2 ? 2 : 1;  // the second warpgroup has no rows of few
   const bool gathers = p.features & (kGatherA | kGatherB);
+  constexpr bool kPairs = Shared<kForm>::kPairs;
+  const int ctas = Worker<kPairs>{p}.ctas();
+  if (threadIdx.x == 32 && p.steps > 0) {
+    if (!(p.features & kGatherA)) ask_for(p.a);
+    if (!(p.features & kGatherB)) ask_for(p.b);
+  }
   if (threadIdx.x == 0) {
     for (int i = 0; i < kForms[kForm].stages; ++i)
-      barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 4 * teams);
+      barrier_init(s.full[i], gathers ? 5 : 1), barrier_init(s.empty[i], 4 * teams * ctas);
     barrier_init_done();
   }
-  __syncthreads();
+  if constexpr (kPairs)
+    cluster_arrive_relaxed(), cluster_wait();  // the other CTA's barriers are there, too
+  else
+    __syncthreads();
   if (warpgroup == 0) {
     fewer_registers<LOADER_REGISTERS>();
     if (thread == 0 || gathers) load<LINES_A, LINES_B>(p, s, thread);
@@ -195,6 +236,10 @@ template <int kForm> TILEKILN_DEVICE void multiply(const Row& p) {
       named_sync(3, teams * 128);
     }
     compute<LINES_A, LINES_B>(p, s, warpgroup - 1, thread);
+  }
+  if constexpr (kPairs) {  // none leaves while the other CTA still copies to it, or arrives at its barriers
+    __syncwarp();
+    cluster_arrive_relaxed(), cluster_wait();
   }
 }
 

@@ -4,9 +4,9 @@
 namespace tilekiln::cuda::gemm {
 namespace {
 
-tilekiln_status encode_operand(const Operand& of, bool fp16, bool ahead, int device, TensorMap* map) {
+tilekiln_status encode_operand(const Operand& of, bool ahead, int device, TensorMap* map) {
   const i64 rows = of.along_lines ? of.steps : of.lines;
-  RowArray array = {of.name, of.data, fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
+  RowArray array = {of.name, of.data, of.fp16 ? TILEKILN_FP16 : TILEKILN_BF16, {1, 1, 1, 1, 1}, {16, 16, 16, 16}};
   array.lengths[0] = static_cast<uint64_t>(of.along_lines ? of.lines : of.steps);
   array.lengths[1] = static_cast<uint64_t>(rows);
   array.lengths[2] = static_cast<uint64_t>(of.batches());
@@ -17,9 +17,9 @@ tilekiln_status encode_operand(const Operand& of, bool fp16, bool ahead, int dev
 }
 
 // The map of an operand, or where to gather it.
-tilekiln_status place(const Operand& of, bool fp16, int device, TensorMap* map, Gathered* from, int gather, Row* row) {
+tilekiln_status place(const Operand& of, int device, int gather, TensorMap* map, Gathered* from, Row* row) {
   constexpr int most_streamed = 256;  // rows of products that read each byte of b about once
-  if (of.as_built && can_copy(of)) return encode_operand(of, fp16, row->m <= most_streamed, device, map);
+  if (of.as_built && can_copy(of)) return encode_operand(of, row->m <= most_streamed, device, map);
   row->features |= gather;
   *from = gathered(of);
   return TILEKILN_OK;
@@ -35,41 +35,42 @@ Tiles choose(const Batch& of, const Build& build, i64 workers, Shares* shares) {
   const Problem& p = of.first;
   const double read = static_cast<double>(p.k) * (static_cast<double>(p.m) + p.n) + static_cast<double>(p.m) * p.n;
   const double least_ns = 2 * read * static_cast<double>(of.count) / memory;
-  const int part_rows = static_cast<int>(std::min<i64>(divide_up(p.m, 16) * 16, kTileRows));  // of whole warps
   Tiles best = {};
-  for (const Form& form : kForms) {
-    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, kTileRows) + form.columns);
-    const Tiles one = {
-        form.function, kTileRows, form.columns, std::max(ring_ns / form.stages, column_ns * form.columns),
-        bytes,         one_l2,    all_l2,       parts_l2,
-        part_rows};
-    const i64 tiles = divide_up(p.m, one.rows) * divide_up(p.n, one.columns) * of.count;
-    const Shares its = share(one, tiles, divide_up(p.k, build.steps), workers, least_ns);
+  const auto consider = [&](const Form& form, int ctas) {
+    const int rows = ctas * kTileRows;
+    const i64 bytes = 2 * build.steps * (std::min<i64>(p.m, rows) + form.columns);
+    const Tiles one = {form.function,
+                       rows,
+                       form.columns,
+                       std::max(ring_ns / form.stages, column_ns * form.columns),
+                       bytes,
+                       ctas * one_l2,
+                       all_l2,
+                       parts_l2,
+                       static_cast<int>(std::min<i64>(divide_up(p.m, 16) * 16, rows)),  // of whole warps
+                       ctas,
+                       form.columns / form.ctas};
+    const Shares its = share(one, tiles_of(of, one), divide_up(p.k, build.steps), workers / ctas, least_ns);
     if (best.function == nullptr || its.ns < shares->ns) best = one, *shares = its;
+  };
+  for (const Form& form : kForms) {
+    for (int ctas = form.ctas; ctas > 0; --ctas) {
+      if (ctas == 1 || p.m > kTileRows) consider(form, ctas);
+    }
   }
   return best;
 }
 
 tilekiln_status launch_hopper(const Site& site, const void* problem) {
-  const auto& of = *static_cast<const Batch*>(problem);
-  const Problem& p = of.first;
-  if (p.m == 0 || p.n == 0 || of.count == 0) return TILEKILN_OK;
-  const Kernel* const kernel = find_kernel(p);
-  if (kernel == nullptr) return fail_kernel();
-  const Build& build = build_of(*kernel);
-  Shares shares = {};
-  const Tiles form = choose(of, build, facts(site.device.id)->multiprocessors, &shares);
-  Row row = {};
-  TILEKILN_TRY(fill_row(of, build, form, &row));
-  if (p.k > 0) {
-    const bool fp16 = p.dtype == Dtype::fp16;
-    const Operand a = operand_a(of, build, form), b = operand_b(of, build, form);
-    TILEKILN_TRY(place(a, fp16, site.device.id, &row.a, &row.from_a, kGatherA, &row));
-    TILEKILN_TRY(place(b, fp16, site.device.id, &row.b, &row.from_b, kGatherB, &row));
-    row.a_batches = a.batches() > 1 ? 1 : 0;
-    row.b_batches = b.batches() > 1 ? 1 : 0;
-  }
-  return launch_shared(site, kernel, form, shares, &row);
+  const int device = site.device.id;
+  return launch_product(
+      site, problem,
+      [&](const Batch& of, const Build& build, Shares* shares) {
+        return choose(of, build, facts(device)->multiprocessors, shares);
+      },
+      [&](const Operand& of, int gather, TensorMap* map, Gathered* from, Row* row) {
+        return place(of, device, gather, map, from, row);
+      });
 }
 
 }  // namespace

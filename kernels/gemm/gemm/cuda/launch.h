@@ -42,6 +42,7 @@ struct Operand {
   i64 lines, steps, between, batch_bytes, count;
   uint32_t rows;  // of a copy
   bool as_built;  // the build has it so
+  bool fp16;      // else bf16
 
   [[nodiscard]] i64 batches() const { return batch_bytes == 0 ? 1 : count; }
 };
@@ -99,8 +100,10 @@ struct Tiles {
   double cta_l2, l2;  // bytes a ns that one CTA gets, and all
   double parts_l2;    // with which parts are written and read
   int part_rows;      // of a part that are
-  [[nodiscard]] double stage_ns(i64 ctas) const {
-    return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(ctas)));
+  int ctas;           // that compute one tile
+  int b_columns;      // of a copy of b
+  [[nodiscard]] double stage_ns(i64 workers) const {
+    return std::max(compute_ns, static_cast<double>(stage_bytes) / std::min(cta_l2, l2 / static_cast<double>(workers)));
   }
   [[nodiscard]] i64 part_bytes() const { return i64(rows) * columns * static_cast<i64>(sizeof(float)); }
 };
@@ -134,7 +137,7 @@ Shares share(const Tiles& of, i64 tiles, i64 steps, i64 workers, double least_ns
 // Whole lines of eight, which the swizzle turns, or panels of 64.
 int copied_rows(const Problem& p, const Tiles& form) {
   const i64 whole = p.a_columns ? 64 : 8;
-  return static_cast<int>(std::min<i64>(form.rows, divide_up(p.m, whole) * whole));
+  return static_cast<int>(std::min<i64>(form.rows / form.ctas, divide_up(p.m, whole) * whole));
 }
 
 // The row of a launch by tiles of `form` but for where a and b lie, and its estimated time.
@@ -154,7 +157,8 @@ tilekiln_status fill_row(const Batch& of, const Build& build, const Tiles& form,
   row->steps = static_cast<int>(divide_up(p.k, build.steps));
   row->rows_a = copied_rows(p, form);
   constexpr int rows_in_flight = 16;
-  row->group = rows_in_flight;
+  row->pairs = form.ctas - 1;
+  row->group = rows_in_flight / form.ctas;
   return TILEKILN_OK;
 }
 
@@ -166,7 +170,7 @@ tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tile
   row->shared = (row->tiles - row->whole) * row->steps;
   LaunchMemory memory;
   if (row->shared > 0) {
-    constexpr int most_teams = 2;
+    const int most_teams = 2 * form.ctas;
     TILEKILN_TRY(memory.take(site, static_cast<size_t>(2 * shares.grid * form.part_bytes()),
                              static_cast<uint32_t>(most_teams * (row->tiles - row->whole))));
     row->parts = static_cast<float4*>(memory.data());
@@ -174,11 +178,13 @@ tilekiln_status launch_shared(const Site& site, const Kernel* kernel, const Tile
   }
   return launch(site, {kernel,
                        form.function,
-                       {static_cast<unsigned>(shares.grid), 1, 1},
+                       {static_cast<unsigned>(shares.grid * form.ctas), 1, 1},
                        static_cast<unsigned>(build.threads),
                        static_cast<unsigned>(build.shared_bytes),
                        row,
-                       false});
+                       false,
+                       false,
+                       static_cast<unsigned>(form.ctas)});
 }
 
 Operand operand_a(const Batch& of, const Build& build, const Tiles& form) {
@@ -192,7 +198,8 @@ Operand operand_a(const Batch& of, const Build& build, const Tiles& form) {
           of.a_step,
           of.count,
           static_cast<uint32_t>(p.a_columns ? build.steps : copied_rows(p, form)),
-          (build.lines_a != 0) == p.a_columns};
+          (build.lines_a != 0) == p.a_columns,
+          p.dtype == Dtype::fp16};
 }
 
 Operand operand_b(const Batch& of, const Build& build, const Tiles& form) {
@@ -205,8 +212,9 @@ Operand operand_b(const Batch& of, const Build& build, const Tiles& form) {
           p.ldb,
           of.b_step,
           of.count,
-          static_cast<uint32_t>(p.b_columns ? form.columns : build.steps),
-          (build.lines_b != 0) != p.b_columns};
+          static_cast<uint32_t>(p.b_columns ? form.b_columns : build.steps),
+          (build.lines_b != 0) != p.b_columns,
+          p.dtype == Dtype::fp16};
 }
 
 Gathered gathered(const Operand& of) {
@@ -214,8 +222,31 @@ Gathered gathered(const Operand& of) {
           of.along_lines ? of.between : 1};
 }
 
-tilekiln_status fail_kernel() {
-  return fail(TILEKILN_INTERNAL, "the library has a matrix product for cuda without its kernel");
+i64 tiles_of(const Batch& of, const Tiles& form) {
+  return divide_up(of.first.m, form.rows) * divide_up(of.first.n, form.columns) * of.count;
+}
+
+// One launch. `choose` gives the tiles and their shares; `place` says in the row how an operand is read, `gather` being its feature.
+template <class Choose, class Place>
+tilekiln_status launch_product(const Site& site, const void* problem, const Choose& choose, const Place& place) {
+  const auto& of = *static_cast<const Batch*>(problem);
+  const Problem& p = of.first;
+  if (p.m == 0 || p.n == 0 || of.count == 0) return TILEKILN_OK;
+  const Kernel* const kernel = find_kernel(p);
+  if (kernel == nullptr) return fail(TILEKILN_INTERNAL, "the library has a matrix product for cuda without its kernel");
+  const Build& build = build_of(*kernel);
+  Shares shares = {};
+  const Tiles form = choose(of, build, &shares);
+  Row row = {};
+  TILEKILN_TRY(fill_row(of, build, form, &row));
+  if (p.k > 0) {
+    const Operand a = operand_a(of, build, form), b = operand_b(of, build, form);
+    TILEKILN_TRY(place(a, kGatherA, &row.a, &row.from_a, &row));
+    TILEKILN_TRY(place(b, kGatherB, &row.b, &row.from_b, &row));
+    row.a_batches = a.batches() > 1 ? 1 : 0;
+    row.b_batches = b.batches() > 1 ? 1 : 0;
+  }
+  return launch_shared(site, kernel, form, shares, &row);
 }
 
 }  // namespace

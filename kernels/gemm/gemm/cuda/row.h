@@ -52,9 +52,11 @@ struct alignas(128) Row {
   int m, n, k;
   int tiles_m, tiles_n, tiles;  // of one product, and of all
   int rows_a;                   // of a stage, that are copied; the others are zeros, where tiles have more rows than a
+  int pairs;                    // 1: clusters of two CTAs have tiles one below the other, and share their reads of b
   int group;                    // rows of tiles that are walked together, so that their operands stay in L2
   int steps;                    // stages along k of a tile
-  int whole, shared;         // tiles that one CTA computes each, the first ones; steps of the others together (share.h)
+  int whole,
+      shared;  // tiles, or pairs of them, that one worker computes each, the first ones; steps of the others together (share.h)
   float4* parts;             // sums of parts of tiles
   unsigned* arrivals;        // zeros, one for each team of each shared tile
   int a_batches, b_batches;  // 0: all products share the operand
@@ -70,11 +72,12 @@ struct Form {
   const char* function;
   int columns, stages;
   int boxes;  // through which a warp stores
+  int ctas;   // 2: two may share their reads of b
 };
-constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2},
-                           {"gemm_hopper_192", 192, 5, 1},
-                           {"gemm_hopper_128", 128, 6, 2},
-                           {"gemm_hopper_64", 64, 8, 1}};
+constexpr Form kForms[] = {{"gemm_hopper", 256, 4, 2, 2},
+                           {"gemm_hopper_192", 192, 5, 1, 1},
+                           {"gemm_hopper_128", 128, 6, 2, 1},
+                           {"gemm_hopper_64", 64, 8, 1, 1}};
 
 // Constants of a build that the host must know; the cubin holds one as `gemm_build`.
 struct Build {
