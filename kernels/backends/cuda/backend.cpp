@@ -77,10 +77,11 @@ tilekiln_status load(int device, const KernelLaunch& launch, Opaque* function) {
   constexpr int attribute_shared_bytes = 8;  // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
   if (module == nullptr) {
     const Kernel& kernel = *launch.kernel;
-    const auto own = kernel.of != nullptr ? changed(kernel.of->image, kernel.image) : nullptr;
-    if (kernel.of != nullptr && own == nullptr)
+    Image own;
+    if (kernel.of != nullptr && !own.make(kernel.of->image, kernel.image))
       return fail(TILEKILN_INTERNAL, "%s: there is no host memory for its image", kernel.name);
-    TILEKILN_TRY(check(cuda.cuModuleLoadData(&module, own != nullptr ? own.get() : kernel.image), device, kernel.name));
+    TILEKILN_TRY(
+        check(cuda.cuModuleLoadData(&module, kernel.of != nullptr ? own.bytes : kernel.image), device, kernel.name));
   }
   TILEKILN_TRY(check(cuda.cuModuleGetFunction(function, module, launch.function), device, launch.kernel->name));
   const auto bytes = static_cast<int>(launch.shared_bytes);

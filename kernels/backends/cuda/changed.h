@@ -2,33 +2,40 @@
 // both, as numbers; then of each change how many bytes are the same before it, how many are others, and these. Last: 0 0.
 // A number is 7 bits a byte, low ones first; a byte of 128 and more has another one after it.
 #pragma once
-#include <cstring>
-#include <memory>
-#include <new>
+#include <stdlib.h>
+#include <string.h>
 
 namespace tilekiln::cuda {
 
-// Null where there is no memory for it.
-inline std::unique_ptr<unsigned char[]> changed(const void* image, const void* changes) {
-  const auto* at = static_cast<const unsigned char*>(changes);
-  const auto number = [&at] {
-    size_t value = 0;
-    int bits = 0;
-    do value |= size_t(*at & 127) << bits, bits += 7;
-    while (*at++ >= 128);
-    return value;
-  };
-  const size_t bytes = number();
-  std::unique_ptr<unsigned char[]> made(new (std::nothrow) unsigned char[bytes]);
-  if (made == nullptr) return made;
-  std::memcpy(made.get(), image, bytes);
-  for (unsigned char* to = made.get();;) {
-    to += number();
-    const size_t others = number();
-    if (others == 0) return made;
-    std::memcpy(to, at, others);
-    to += others, at += others;
+struct Image {
+  void* bytes = nullptr;
+
+  Image() = default;
+  Image(const Image&) = delete;
+  ~Image() { free(bytes); }
+
+  // Whether there was memory for it.
+  bool make(const void* of, const void* changes) {
+    const auto* at = static_cast<const unsigned char*>(changes);
+    const auto number = [&at] {
+      size_t value = 0;
+      int bits = 0;
+      do value |= size_t(*at & 127) << bits, bits += 7;
+      while (*at++ >= 128);
+      return value;
+    };
+    const size_t size = number();
+    bytes = malloc(size);
+    if (bytes == nullptr) return false;
+    memcpy(bytes, of, size);
+    for (auto* to = static_cast<unsigned char*>(bytes);;) {
+      to += number();
+      const size_t others = number();
+      if (others == 0) return true;
+      memcpy(to, at, others);
+      to += others, at += others;
+    }
   }
-}
+};
 
 }  // namespace tilekiln::cuda
