@@ -33,18 +33,19 @@ TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
     at = uniform(at), turns = uniform(turns);
 #pragma unroll
     for (int i = 0; i < kHdim / 2; ++i) dk[i] = dv[i] = 0.f;
+    clear(ds);
     pin(dk);
     pin(dv);
     wait(s.kv_full, turns & 1);
     ++turns;
   };
-  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m) {
+  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool fresh) {
     at = uniform(at), k = uniform(k), v = uniform(v);  // else every descriptor is worked out ahead and takes registers
     const int slot = at % kStages, last_slot = (at + kStages - 1) % kStages, ds_slot = at % kDsStages;
     const uint32_t phase = at / kStages & 1;
     wait(s.q_full[slot], phase);
     issue_scores(k, shared_address(s.q[slot]));
-    if constexpr (!first.value) issue_dk(at - 1);
+    if constexpr (!first.value) issue_dk(fresh ? at : at - 1);
     Scores<extras.value, kQueryRows, 64> scores(p, t, group, g, m, t.tile * kKeys + own_keys, warp * 16, lane, weight);
     scores.draw();
     if constexpr (first.value)
@@ -57,7 +58,7 @@ TILEKILN_DEVICE void compute_dk_dv(const Row& p, Shared& s, int w, int thread) {
         pin(score);
         product_wait<0>();
         pin(dk);
-        warp_arrive(s.q_empty[last_slot], lane);
+        arrive_unless<extras.value != kPlain>(fresh, s.q_empty[last_slot], lane);
       }
     });
     wait(s.dout_full[slot], phase);

@@ -61,7 +61,7 @@ TILEKILN_DEVICE void compute_dv(const Row& p, Shared& s, int thread) {
     wait(s.kv_full, turns & 1);
     ++turns;
   };
-  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m) {
+  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool) {
     // Else every descriptor of k is worked out ahead, and they are more than the registers hold.
     at = uniform(at), k = uniform(k);
     const int slot = at % kStages, u = at & 1;
@@ -131,7 +131,7 @@ TILEKILN_DEVICE void compute_dk(const Row& p, Shared& s, int thread) {
     wait(s.kv_full, turns & 1);
     ++turns;
   };
-  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m) {
+  const auto step = [&](auto first, auto extras, const Turn& t, int g, int m, bool) {
     at = uniform(at), v = uniform(v);  // as in compute_dv
     const int slot = at % kStages, u = at & 1;
     if constexpr (!first.value) issue_dk(at - 1);
