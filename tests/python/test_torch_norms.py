@@ -71,7 +71,7 @@ def test_gradients_traced_and_transformed(kind: str) -> None:
     x = torch.randn(5, 24, requires_grad=True)
 
     def loss(x: torch.Tensor) -> torch.Tensor:
-        return (norm(x) ** 2 * torch.arange(24)).sum()
+        return (norm(x) ** 2 * torch.arange(24, device=x.device)).sum()
 
     (eager,) = torch.autograd.grad(loss(x), x)
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
