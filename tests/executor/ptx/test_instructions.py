@@ -125,6 +125,15 @@ def test_lanes_are_matched() -> None:
     assert made.tolist() == [0xFFFF] * 16
 
 
+def test_halves_are_compared() -> None:
+    a, b = words(U), words(U)
+    b[::3] = a[::3]
+    halves = [x.view(np.float16).reshape(32, 2) for x in (a, b)]
+    for name, by in (("lt", np.less), ("le", np.less_equal), ("eq", np.equal), ("ge", np.greater_equal)):
+        expected = np.where(by(*halves), 0xFFFF, 0).astype(np.uint16).view(U)[:, 0]
+        assert np.array_equal(lanes(f"set.{name}.u32.f16x2", "rrr", a, b, result=U), expected)
+
+
 def test_bytes_are_permuted() -> None:
     a, b, pick = words(U), words(U)[::-1].copy(), words(U)
     both = np.concatenate([a.view(np.uint8).reshape(32, 4), b.view(np.uint8).reshape(32, 4)], 1)

@@ -160,6 +160,21 @@ Step leave(Machine&, Warp&, const Instruction&, u32) { return Step::exit; }
 
 }  // namespace
 
+/// Of two halves of a word each ones or zeros, by comparing numbers of fp16.
+Step compare_halves(Machine&, Warp& warp, const Instruction& in, u32 lanes) {
+  const int by = in.a;
+  map2<u32, u32, u32>(warp, in, lanes, [by](u32 a, u32 b) {
+    const u32 low = holds(by, from_half(a & 0xffff), from_half(b & 0xffff)) ? 0xffff : 0;
+    return holds(by, from_half(a >> 16), from_half(b >> 16)) ? 0xffff0000 | low : low;
+  });
+  return Step::next;
+}
+OPCODE("set", {
+  d.in.a = d.one_of({"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"});
+  if (!d.take("u32") || !d.take("f16x2")) d.refuse("it must be .u32.f16x2");
+  d.end(3, compare_halves);
+  d.values(0, 3, 4);
+});
 OPCODE("setp", {
   d.in.a = d.one_of({"eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"});
   if (d.take("ftz")) d.refuse("the modifier .ftz is unknown");
