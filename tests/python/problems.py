@@ -277,7 +277,7 @@ def make(signature: dict[str, Any], sizes: Sizes, seed: int = 0) -> Problem:
     if signature["dropout"]:
         inputs |= {"dropout_p": sizes.dropout_p, "rng": (int(random.integers(2**63)), int(random.integers(2**63)) * 2)}
     if signature["softcap"]:
-        inputs["softcap"] = 1.5
+        inputs["softcap"] = (1.5, 30.0, 90.0)[sum(logical_k) % 3]
     if signature["skip_min_seqlen_q"]:
         inputs["min_seqlen_q"] = sizes.min_seqlen_q
     if signature["qscale"] == "pertensor":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ class Forward:
         """
         group = seqstart_q is not None
         row: Any = driver.aligned(driver.structure(HEADER, "Row"))
-        driver.map_rows(row.q, q, self.build.query_box)
+        driver.map_rows(row.q, q, 8 if dropout_p else self.build.query_box)
         driver.map_rows(row.k, k, self.build.keys)
         driver.map_rows(row.v, v, self.build.keys)
         row.out, row.lse, row.next_tile = map(driver.address, (out, lse, self.next_tile))
@@ -94,6 +95,9 @@ class Forward:
         scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
         row.score_scale_log2 = (softcap or scale) * LOG2E
         row.softcap_inner = scale / softcap if softcap else 0.0
+        alone = softcap and alibi_slopes is None and bias is None and not dropout_p
+        if alone and row.score_scale_log2 <= 100:
+            row.capped_top = math.floor(min(row.score_scale_log2 + 1, 126 - row.score_scale_log2))
         row.bias_scale = LOG2E / row.score_scale_log2
         left, right = window[0], 0 if causal else window[1]
         row.left, row.right = (UNBOUNDED if side < 0 else side for side in (left, right))

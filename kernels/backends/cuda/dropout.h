@@ -44,11 +44,57 @@ TILEKILN_DEVICE RandomWords philox(uint64_t seed, uint64_t counter, uint32_t row
   return {{c0, c1, c2, c3}};
 }
 
+// The same for keys one after the other under one counter and row32: what the first three rounds do to those is worked out once.
+class PhiloxOfKeys {
+ public:
+  PhiloxOfKeys() = default;
+  __device__ __forceinline__ PhiloxOfKeys(uint64_t seed, uint64_t counter, uint32_t row32)
+      : k0_(uint32_t(seed)), k1_(uint32_t(seed >> 32)) {
+    const Wide x = multiply(uint32_t(counter), core::kPhiloxMultiplier0), y = multiply(row32, core::kPhiloxMultiplier1);
+    const Wide x2 = multiply(y.high ^ uint32_t(counter >> 32) ^ k0_, core::kPhiloxMultiplier0);
+    const Wide y3 = multiply(x2.high ^ x.low ^ k1(1), core::kPhiloxMultiplier1);
+    c2_of_2_ = x.high ^ k1_;
+    c0_of_3_ = y.low ^ k0(1);
+    c0_of_4_ = y3.high ^ k0(2);
+    c1_of_4_ = y3.low;
+    c2_of_4_ = x2.low ^ k1(2);
+  }
+
+  __device__ __forceinline__ RandomWords words(uint32_t key32) const {
+    const Wide y2 = multiply(c2_of_2_ ^ key32, core::kPhiloxMultiplier1);
+    const Wide x3 = multiply(y2.high ^ c0_of_3_, core::kPhiloxMultiplier0);
+    uint32_t c0 = c0_of_4_ ^ y2.low, c1 = c1_of_4_, c2 = x3.high ^ c2_of_4_, c3 = x3.low;
+#pragma unroll
+    for (int round = 3; round < core::kPhiloxRounds; ++round) {
+      const Wide x = multiply(c0, core::kPhiloxMultiplier0), y = multiply(c2, core::kPhiloxMultiplier1);
+      c0 = y.high ^ c1 ^ k0(round);
+      c1 = y.low;
+      c2 = x.high ^ c3 ^ k1(round);
+      c3 = x.low;
+    }
+    return {{c0, c1, c2, c3}};
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t k0(int round) const { return k0_ + uint32_t(round) * core::kPhiloxWeyl0; }
+  __device__ __forceinline__ uint32_t k1(int round) const { return k1_ + uint32_t(round) * core::kPhiloxWeyl1; }
+
+  uint32_t k0_, k1_, c2_of_2_, c0_of_3_, c0_of_4_, c1_of_4_,
+      c2_of_4_;  // c2 of the second round but for the key, and so on
+};
+
 // prmt with the sign of a byte replicated where a selector has 8.
 TILEKILN_DEVICE uint32_t permute(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t word;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(selector));
   return word;
+}
+
+// Of two halves of a word, each ~0 where a number of fp16 is at most the other.
+TILEKILN_DEVICE uint32_t at_most(uint32_t a, uint32_t b) {
+  uint32_t mask;
+  asm("set.le.u32.f16x2 %0, %1, %2;" : "=r"(mask) : "r"(a), "r"(b));
+  return mask;
 }
 
 // Eight random bytes to eight bits, 1 = dropped: byte r to bit 8 (r % 4) + 4 (r / 4).
@@ -59,10 +105,83 @@ TILEKILN_DEVICE uint32_t dropped_bits(uint32_t low, uint32_t high, uint32_t over
          (permute(even_high, odd_high, 0x7351) << 4);  // the carries are bits 8 and 24
 }
 
+// For S = q k^T of a warp whose 16 rows are those of one half of a patch: 8 half + 0..7 and 16 + 8 half + 0..7. Lane (i, c) =
+// (lane / 4, lane % 4) holds of both the i-th, and the keys 8 j + 2 c + {0, 1}. A lane draws the bytes of one key of 32, for all
+// rows; they go through shared memory, 16 bytes a key, and come back transposed: a word holds of both rows the bytes of two keys.
+// kRoom: keys that the warp has shared memory for. Of all kKeys, they stay there until they are asked for; else in registers.
+template <int kKeys, int kRoom> struct DroppedHalf {
+  static constexpr bool kStay = kRoom >= kKeys;
+  static_assert(kKeys % 16 == 0 && (kStay ? kRoom % 32 == 0 : kRoom == 16 || kRoom == 32));
+  uint32_t bytes[kStay ? 4 : (kKeys + 31) / 32 * 4];
+  uint32_t from, limit;  // where they are; the largest byte that is kept, as `apply` compares
+
+  // The same for tiles of keys one after the other, if 32 divides the keys of a tile; else of one tile alone.
+  struct Source {
+    PhiloxOfKeys keys;
+    uint32_t room, lane, limit;
+    Source() = default;
+    // head: batch nhead_q + head. row: of the warp's patch, a multiple of 32. key: the first, a multiple of 16. room: of the warp, 16 kRoom bytes.
+    __device__ __forceinline__ Source(const Dropout& d, int head, int row, int half, int key, uint32_t to)
+        : lane(uint32_t(fresh_lane())) {
+      keys = PhiloxOfKeys(d.seed, d.offset + uint64_t(head) * 64 + uint64_t(32 * half) + (uint32_t(key) + lane) % 32,
+                          uint32_t(row) / 32);
+      room = to;
+      limit = 0x00ff00ffu - d.over + (lane >> 5);  // + 0: ptxas would copy one that is uniform in front of each use
+    }
+  };
+
+  __device__ __forceinline__ void none() {
+    limit = 0x00ff00ffu;
+#pragma unroll
+    for (uint32_t& word : bytes) word = 0;
+  }
+
+  __device__ __forceinline__ void draw(const Source& source, int key) {
+    const uint32_t room = source.room, lane = source.lane, at = kKeys % 32 == 0 ? uint32_t(key) : uint32_t(key) + lane;
+    from = room + 16 * lane;
+    limit = source.limit;
+#pragma unroll
+    for (int chunk = 0; 32 * chunk < kKeys; ++chunk) {
+      const RandomWords r = source.keys.words(at / 32 + chunk);
+      const uint32_t word[4] = {permute(r.word[0], r.word[2], 0x5140), permute(r.word[0], r.word[2], 0x7362),
+                                permute(r.word[1], r.word[3], 0x5140), permute(r.word[1], r.word[3], 0x7362)};
+      if constexpr (kStay) {
+        store_four_words(true, from + 512 * chunk, word);
+      } else {
+        constexpr int kParts = kRoom == 32 ? 1 : 2;
+#pragma unroll
+        for (int part = 0; part < kParts && 32 * chunk + kRoom * part < kKeys; ++part) {
+          store_four_words(kRoom == 32 || lane / 16 == part, kRoom == 32 ? from : room + lane % 16 * 16, word);
+          __syncwarp();
+          if constexpr (kRoom == 32) {
+            uint32_t loaded[4];
+            load_transposed(from, loaded);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) bytes[4 * chunk + j] = loaded[j];
+          } else {
+            load_two_transposed(room + lane % 16 * 16, bytes[4 * chunk + 2 * part], bytes[4 * chunk + 2 * part + 1]);
+          }
+          __syncwarp();
+        }
+      }
+    }
+    if (kStay) __syncwarp();
+  }
+
+  // Of the 32 keys `chunk`, before `apply`.
+  __device__ __forceinline__ void fetch(int chunk) {
+    if constexpr (kStay) load_transposed(from + 512 * chunk, bytes);
+  }
+
+  // The packed pair of block j (keys e = 0, 1) and row: dropped ones become zero. Bytes compare as numbers of fp16 below the normal ones.
+  __device__ __forceinline__ uint32_t apply(uint32_t pair, int j, int row) const {
+    return pair & at_most(permute(bytes[kStay ? j % 4 : j], 0, row ? 0x4341 : 0x4240), limit);
+  }
+};
+
 // For S = q k^T, 16 rows of a warp x 8 kBlocks keys from `key`. Lane (i, c) = (lane / 4, lane % 4) holds the rows i and
-// i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i + 8 w, for all eight rows of either half, as eight nibbles;
-// transposing the nibbles over the eight lanes i gives each lane its own rows of j = 8 w .. 8 w + 7. A call of Philox serves the
-// 16 rows of two neighbouring warps, so each of them draws every other w and hands its neighbour the neighbour's half.
+// i + 8 and the keys 8 j + 2 c + {0, 1}. It draws the keys of j = i, for all eight rows of either half, as eight nibbles;
+// transposing the nibbles over the eight lanes i gives each lane its own rows of j = 0..7.
 template <int kBlocks> struct DroppedRows {
   static constexpr int kWords = (kBlocks + 7) / 8;
   uint32_t word[kWords];  // j, key parity e, half: bit 8 (j % 4) + 4 (j / 4 % 2) + 2 e + half of word j / 8
@@ -72,32 +191,7 @@ template <int kBlocks> struct DroppedRows {
     for (int w = 0; w < kWords; ++w) word[w] = 0;
   }
 
-  // head: batch nhead_q + head. row: the warp's first row in its sequence, a multiple of 16. exchange: kWords / 2 x 2 x 32 words
-  // of the two warps, not those of their last call; barrier: a named one of theirs.
-  __device__ __forceinline__ void draw(const Dropout& d, int head, int row, int key, uint32_t* exchange, int barrier) {
-    static_assert(kWords == 2, "one word for each of two warps");
-    const int lane = fresh_lane(), i = lane >> 2, c = lane & 3, group = row >> 4 & 1;
-    const uint64_t offset = d.offset + uint64_t(head) * 64;
-    uint32_t rows[2] = {0, 0};  // of either warp, j = i + 8 group
-#pragma unroll
-    for (int half = 1; half >= 0; --half) {
-#pragma unroll
-      for (int e = 1; e >= 0; --e) {
-        const uint32_t at = uint32_t(key + 8 * (i + 8 * group) + 2 * c + e);
-        const RandomWords r = philox(d.seed, offset + uint64_t(32 * half + at % 32), uint32_t(row) / 32, at / 32);
-        rows[0] += dropped_bits(r.word[0], r.word[1], d.over) << (2 * e + half);
-        rows[1] += dropped_bits(r.word[2], r.word[3], d.over) << (2 * e + half);
-      }
-    }
-    exchange[32 * group + lane] = transpose(group ? rows[0] : rows[1], lane);
-    const uint32_t own = transpose(group ? rows[1] : rows[0], lane);
-    named_sync(barrier, 64);
-    const uint32_t others = exchange[32 * (1 - group) + lane];
-    word[0] = group ? others : own;
-    word[1] = group ? own : others;
-  }
-
-  // Of at most 64 keys, without a neighbour: rows[g] are the 16 rows from row + 16 g on, of one warp. Two groups, with `row` a multiple
+  // Of at most 64 keys: rows[g] are the 16 rows from row + 16 g on, of one warp. Two groups, with `row` a multiple
   // of 32, share what they draw; one throws half of it away.
   template <int kGroups>
   static __device__ __forceinline__ void draw_alone(const Dropout& d, int head, int row, int key,

@@ -162,6 +162,19 @@ TILEKILN_DEVICE void load_transposed(uint32_t from, uint32_t (&word)[4]) {
                : "r"(from)
                : "memory");
 }
+// Two matrices; lanes 0 to 15 give the addresses.
+TILEKILN_DEVICE void load_two_transposed(uint32_t from, uint32_t& first, uint32_t& second) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(first), "=r"(second)
+               : "r"(from)
+               : "memory");
+}
+// 16 bytes to shared memory. By a predicate: at a branch ptxas would wait for all products in flight.
+TILEKILN_DEVICE void store_four_words(bool condition, uint32_t to, const uint32_t (&word)[4]) {
+  asm volatile("{.reg .pred p; setp.ne.b32 p, %5, 0; @p st.shared.v4.b32 [%0], {%1, %2, %3, %4};}" ::"r"(to),
+               "r"(word[0]), "r"(word[1]), "r"(word[2]), "r"(word[3]), "r"(int(condition))
+               : "memory");
+}
 // Makes this thread's ordinary stores to shared memory visible to wgmma and to the copy engine.
 TILEKILN_DEVICE void async_shared_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -1,11 +1,15 @@
 // Common fields of the rows of all calls of the forward's kernels, over arrays and over KV caches.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/attention/cuda/operands.h"
 #include "kernels/attention/fmha_fwd/cuda/row.h"
 
 namespace tilekiln::cuda::fmha_fwd {
 
+constexpr int dropped_box = 8;      // rows of one copy of q with dropout: the kernel has them in another order
 constexpr i64 l2_bytes = 16 << 20;  // keys and values of the heads in flight
 
 // `Problem`: of fmha_fwd or over a KV cache; `features` besides those it says.
@@ -16,6 +20,10 @@ void fill_scores(const Problem& p, int features, Row* row) {
     row->score_scale_log2 = p.softcap * log2_e;
     row->bias_scale = log2_e / row->score_scale_log2;
   }
+  // Weights are between 2^-126 and 2^(2 a - 126) or 1, a = score_scale_log2: what keeps them in range is known beforehand.
+  const bool alone = p.features.softcap && p.features.bias == fmha::Bias::none && !p.features.dropout;
+  if (alone && row->score_scale_log2 <= 100)
+    row->capped_top = std::floor(std::min(row->score_scale_log2 + 1, 126 - row->score_scale_log2));
   row->features = features | (p.features.mask ? kMask : 0) | (p.features.softcap ? kSoftcap : 0) |
                   (p.features.bias == fmha::Bias::alibi ? kAlibi : 0) |
                   (p.features.bias == fmha::Bias::elementwise ? kBias : 0) | (p.features.dropout ? kDropout : 0) |

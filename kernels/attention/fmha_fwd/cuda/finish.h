@@ -16,16 +16,17 @@ TILEKILN_DEVICE void store_four(void* out, int64_t at, float a, float b, float c
 
 // The places of the rows of a tile. Read before anything that lanes do apart: behind it ptxas takes a warp for divided.
 struct Place {
-  int b, h, start_q, seqlen_q, row;
+  int b, h, start_q, seqlen_q, row, apart;  // apart: from a lane's first row to its second
   float sink;
 
-  TILEKILN_DEVICE Place of(const Row& p, const Tile& tile, int from_first_row) {
+  TILEKILN_DEVICE Place of(const Row& p, const Tile& tile, int from_first_row, int apart) {
     const int h = field(tile.h);
     return {field(tile.b),
             h,
             field(tile.start_q),
             field(tile.seqlen_q),
             field(tile.row) + from_first_row,
+            apart,
             sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity};
   }
   __device__ __forceinline__ int64_t line(const Row& p, int at) const {
@@ -36,7 +37,7 @@ struct Place {
   __device__ __forceinline__ float end(const Row& p, int half, int lane, const Running& r, float scale_log2,
                                        float of_values) const {
     constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
-    const int at = row + 8 * half;
+    const int at = row + apart * half;
     const float top = r.maximum[half] == -kInfinity ? -kInfinity : r.maximum[half] * scale_log2;
     const float reference = fmaxf(top, sink) == -kInfinity ? 0.f : fmaxf(top, sink),
                 share = exp2_approx(top - reference);
@@ -62,13 +63,13 @@ template <int N> struct OutRows {
   __device__ __forceinline__ void clear() { columns[0] = columns[1] = 0; }
 
   __device__ __forceinline__ void take(const Row& p, const Tile& tile, int from_first_row, int lane,
-                                       const float (&o)[N], const Running& r, float scale_log2) {
-    const Place place = Place::of(p, tile, from_first_row);
+                                       const float (&o)[N], const Running& r, float scale_log2, int apart) {
+    const Place place = Place::of(p, tile, from_first_row, apart);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float scale = place.end(p, half, lane, r, scale_log2, 1.f);
-      to[half] = static_cast<uint16_t*>(p.out) + place.line(p, place.row + 8 * half) + (lane & 3) * 8;
-      columns[half] = place.row + 8 * half < place.seqlen_q ? p.hdim_v : 0;
+      to[half] = static_cast<uint16_t*>(p.out) + place.line(p, place.row + place.apart * half) + (lane & 3) * 8;
+      columns[half] = place.row + place.apart * half < place.seqlen_q ? p.hdim_v : 0;
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
         word[half][i] = pack(o[4 * i + 2 * half] * scale, o[4 * i + 2 * half + 1] * scale);
@@ -92,14 +93,14 @@ template <int N> struct OutRows {
 // The sums of two rows of a lane go to out. `of_values`: the factor of o.
 template <int N>
 TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, int lane, const float (&o)[N],
-                            const Running& r, float scale_log2, float of_values) {
+                            const Running& r, float scale_log2, float of_values, int apart = 8) {
 #ifdef TILEKILN_FP8
-  const Place place = Place::of(p, tile, from_first_row);
+  const Place place = Place::of(p, tile, from_first_row, apart);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float scale = place.end(p, half, lane, r, scale_log2, of_values);
-    const int64_t line_at = place.line(p, place.row + 8 * half);
-    const bool inside = place.row + 8 * half < place.seqlen_q;
+    const int64_t line_at = place.line(p, place.row + place.apart * half);
+    const bool inside = place.row + place.apart * half < place.seqlen_q;
 #pragma unroll
     for (int d = 0; d < 2 * N; d += 16) {  // columns in the order of fp8.h
       const int at_o = d / 2 + 2 * half, column = d + (lane & 3) * 4;
@@ -110,7 +111,7 @@ TILEKILN_DEVICE void finish(const Row& p, const Tile& tile, int from_first_row, 
   }
 #else
   OutRows<N> rows;
-  rows.take(p, tile, from_first_row, lane, o, r, scale_log2);
+  rows.take(p, tile, from_first_row, lane, o, r, scale_log2, apart);
   rows.store(lane);
 #endif
 }

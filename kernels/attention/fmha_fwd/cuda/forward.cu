@@ -19,6 +19,7 @@
 
 namespace tilekiln::cuda::fmha_fwd {
 
+constexpr bool kSameSource = kKeys % 32 == 0;  // what bytes are drawn from is the same for all tiles of keys
 // Whether out waits in registers, and is stored under the first products of the next tile.
 constexpr bool kStoreLate = !kFp8 && kHdimV <= 128 && kWarpgroups == 2;
 // If O is the larger part of the registers it is rescaled between issuing the two products, else after the second.
@@ -138,23 +139,29 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const Tile& tile = s.tile[(count - 1) % kTileSlots][w];
     if (field(tile.row) < 0) break;
     uint64_t* const q_empty = &s.q_empty[(count - 1) % kQStages][w];
-    const int warp_row = 64 * w + warp * 16;  // from the tile's first row
+    const int warp_row = 64 * w + row_of_warp(p, warp);  // from the tile's first row
     Running running;
 #pragma unroll
     for (int i = 0; i < kHdimV / 2; ++i) o[i] = 0.f;
 
-    using Dropped = DroppedRows<kKeys / 8>;
-    // For key tile n, the `at`-th of all. Tiles of keys that nobody sees are not drawn for, so that a query tile's first words may go
-    // where the last ones before went: what the neighbour has to read there it reads first.
-    const auto draw = [&](auto extras, Dropped& dropped, uint32_t at, bool first) {
+#ifndef TILEKILN_FP8
+    using Dropped = DroppedHalf<kKeys, kDroppedRoom>;
+    const auto source_of = [&] {
+      const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
+      return Dropped::Source(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + 64 * w + warp / 2 * 32,
+                             warp & 1, n * kKeys, shared_address(s.dropped[w][warp]));
+    };
+    typename Dropped::Source source;                        // of the loop at hand
+    const auto draw = [&](auto extras, Dropped& dropped) {  // for key tile n
       if constexpr (extras.value == kDropped || extras.value == kGeneral) {
         if (extras.value == kGeneral && !(features_of(p) & kDropout)) return dropped.none();
-        const Dropout d{p.dropout_seed, p.dropout_offset, p.dropout_over};
-        if (first) named_sync(1 + kWarpgroups + 2 * w + warp / 2, 64);
-        dropped.draw(d, field(tile.b) * p.nhead_q + field(tile.h), field(tile.row) + warp_row, n * kKeys,
-                     s.dropped[w][warp / 2][at & 1][0], 1 + kWarpgroups + 2 * w + warp / 2);
+        dropped.draw(extras.value == kDropped && kSameSource ? source : source_of(), n * kKeys);
       }
     };
+#else
+    struct Dropped {};
+    const auto draw = [](auto, Dropped&) {};
+#endif
     float of_values = 1;  // the factor of o: what undoes the quantisation of v
 #ifdef TILEKILN_FP8
     BlockScales blocks = {};
@@ -173,7 +180,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         Score::cap(score, p);
         Score::scale(score, p.score_scale_log2);
       }
-      if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
+      if constexpr (masked.value)
+        Score::mask(score, p, tile, warp_row, n * kKeys, rows_apart(p, extras.value == kGeneral));
       Score::template weigh<!masked.value ? kWeighedByFma : 0>(score, scale_log2, running);
       if constexpr (extras.value != kPlain) {
         kept = of_tile == 0.f ? 0 : ~0u;
@@ -199,19 +207,25 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const auto look_up = [](auto) {};
     const auto softmax = [&](auto masked, auto extras) {
       if constexpr (extras.value == kCapped) Score::cap(score, p);
+      if constexpr (kCappedTop && extras.value == kCapped) {
+        Score::weigh_capped(score, scale_log2, p.capped_top, running);
+        return;
+      }
       if constexpr (extras.value == kSloped) Score::slant(score, slope, distance - float(n * kKeys));
-      if constexpr (extras.value == kGeneral) Score::change(score, p, tile, warp_row, n * kKeys);
-      if constexpr (masked.value) Score::mask(score, p, tile, warp_row, n * kKeys);
-      Score::template weigh<extras.value == kCapped && !masked.value ? kCappedByFma : 0>(score, scale_log2, running);
+      if constexpr (extras.value == kGeneral) Score::change(score, p, tile, warp_row, n * kKeys, rows_apart(p));
+      if constexpr (masked.value)
+        Score::mask(score, p, tile, warp_row, n * kKeys, rows_apart(p, extras.value == kGeneral));
+      Score::weigh(score, scale_log2, running, kCappedTop && extras.value == kGeneral && p.capped_top > 0);
     };
-    const auto to_weights = [&](auto extras, const Dropped& dropped) {
+    const auto to_weights = [&](auto extras, Dropped& dropped) {
+      constexpr bool drops = extras.value == kDropped || extras.value == kGeneral;
 #pragma unroll
       for (int i = 0; i < kKeys / 16; ++i) {
+        if (drops && i % 2 == 0 && (extras.value == kDropped || features_of(p) & kDropout)) dropped.fetch(i / 2);
 #pragma unroll
         for (int u = 0; u < 4; ++u) {
           weight[i][u] = pack(score[8 * i + 2 * u], score[8 * i + 2 * u + 1]);
-          if constexpr (extras.value == kDropped || extras.value == kGeneral)
-            weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
+          if constexpr (drops) weight[i][u] = dropped.apply(weight[i][u], 2 * i + u / 2, u % 2);
         }
       }
     };
@@ -221,30 +235,35 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       full(s.k_full, step + 1);
       pin(score);
       issue_scores(step + 1);
-      if (kRescaleEarly) rescale(running);
+      constexpr bool keeps = kCappedTop && extras.value == kCapped;  // the maximum
+      if (kRescaleEarly && !keeps) rescale(running);
       full(v_full, step);
       pin(o);
       issue_sums(step);
       pass_turn();
       if constexpr (stores.value) rows.store(lane);
       Dropped dropped;
-      draw(extras, dropped, step + 1, false);
+      draw(extras, dropped);
       look_up(extras);
       product_wait<1>();
       pin(score);
       empty(s.k_empty, step + 1);
-      warp_arrive_if(n == final, *q_empty, lane);  // q is free: the next tile's comes under the last softmax
+      // q is free: the next tile's comes under the last softmax. ptxas keeps the wait for the second product behind this arrival: where that
+      // is quicker (dropout at 128: 549 TFLOP/s, else 537), it waits for a weight, and those are not negative.
+      constexpr bool holds = extras.value == kDropped && kWarpgroups == 2 && kSameSource;
+      if constexpr (!holds) warp_arrive_if(n == final, *q_empty, lane);
       softmax(masked, extras);
+      if constexpr (holds) warp_arrive_if(n == final && !(score[0] < 0), *q_empty, lane);
       product_wait<0>();
       pin(o);
       empty(v_empty, step);
       ++step;
       to_weights(extras, dropped);
-      if (!kRescaleEarly) rescale(running);
+      if (!kRescaleEarly && !keeps) rescale(running);
     };
     const auto first_key_tile = [&](auto extras) {
       Dropped dropped;
-      draw(extras, dropped, step, true);
+      draw(extras, dropped);
       look_up(extras);
       softmax(Constant<true>{}, extras);
       to_weights(extras, dropped);
@@ -256,6 +275,7 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
     const auto unmasked_key_tiles = [&](auto extras, int until) {
 #ifndef TILEKILN_FP8
       if constexpr (extras.value == kSloped) slope = slope_of(p, tile), distance = float(distance_of(tile, warp_row));
+      if constexpr (extras.value == kDropped && kSameSource) source = source_of();
 #endif
 #pragma unroll 1
       for (; n >= until; --n) next_key_tile(Constant<false>{}, extras, Constant<false>{});
@@ -314,7 +334,11 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
         by(Constant<kScaled>{});
 #else
       const int extras = extras_of();
-      const bool general = extras & kBias || extras & (extras - 1);  // or two of them
+      bool general = extras & kBias || extras & (extras - 1);  // or two of them
+      if (kCappedTop && extras == kSoftcap) {
+        general = p.capped_top == 0;
+        if (!general) running.maximum[0] = running.maximum[1] = p.capped_top / p.score_scale_log2;
+      }
       key_tiles(
           [&] {
             if (extras == 0)
@@ -346,6 +370,8 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       for (int half = 0; half < 2; ++half) {
         running.sum[half] += __shfl_xor_sync(~0u, running.sum[half], 1);
         running.sum[half] += __shfl_xor_sync(~0u, running.sum[half], 2);
+        if (kCappedTop && p.capped_top > 0 && running.sum[half] > 0x1p120f)
+          running.sum[half] = __int_as_float(0x7fffffff);
       }
       product_wait<0>();
       pin(o);
@@ -356,12 +382,12 @@ TILEKILN_DEVICE void compute(const Row& p, Shared& s, int w, int thread) {
       if constexpr (kStoreLate) rows.store(lane);
     }
     if constexpr (kStoreLate) {
-      rows.take(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2);
+      rows.take(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, rows_apart(p));
       begin();
       if (extras_of() != 0) rows.store(lane), rows.clear();
     } else {
       begin();
-      finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values);
+      finish(p, tile, warp_row + (lane >> 2), lane, o, running, scale_log2, of_values, rows_apart(p));
     }
     product_wait<0>();
     pin(score);

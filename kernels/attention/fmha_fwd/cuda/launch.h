@@ -47,7 +47,8 @@ struct Operands { Operand q, k, v; };
 Operands operands_of(const FwdKernelProblem& of, const Build& build) {
   const FwdProblem& p = of.problem;
   const int bytes = is_fp8(p.features.dtype) ? 1 : 2;
-  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q, build.query_box, bytes},
+  return {{"q", p.q, p.q_row, p.q_head, of.steps.q, p.hdim_q, p.nhead_q, of.seqlen_q,
+           p.features.dropout ? dropped_box : build.query_box, bytes},
           {"k", p.k, p.k_row, p.k_head, of.steps.k, p.hdim_q, p.nhead_k, of.seqlen_k, build.keys, bytes},
           {"v", p.v, p.v_row, p.v_head, of.steps.v, p.hdim_v, p.nhead_k, of.seqlen_k, build.keys, bytes}};
 }

@@ -36,6 +36,17 @@ struct Origin {
   }
 };
 
+// 64 rows of q from `row`. With dropout eight at a time, in the order that row_of_warp says.
+TILEKILN_DEVICE void load_queries(const Row& p, uint32_t to, uint64_t& full, const Origin& origin, int row, int head) {
+  if (!(features_of(p) & kDropout))
+    return load_panels<kPanelsQ>(p.q, to, 64, full, origin.row + row, origin.sequence, origin.batch, head);
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int panel = 0; panel < kPanelsQ; ++panel)
+      tensor_load(to + (panel * 64 + 8 * i) * 128, p.q, full, kColumns * panel,
+                  origin.row + row + 8 * ((i & 4) + (i & 1) * 2 + (i & 2) / 2), origin.sequence, origin.batch, head);
+}
+
 // The queries of a tile to the warpgroups, and what the tile is. `count`: tiles so far.
 TILEKILN_DEVICE void hand_out(const Row& p, Shared& s, const Tile& tile, uint32_t count) {
   const Origin origin = Origin::of(p, tile, tile.seqlen_q, tile.start_q);
@@ -45,8 +56,7 @@ TILEKILN_DEVICE void hand_out(const Row& p, Shared& s, const Tile& tile, uint32_
     wait(s.q_empty[slot][w], (count / kQStages & 1) ^ 1);
     s.tile[count % kTileSlots][w] = tile;
     arrive_expecting(full, kQBytes);
-    load_panels<kPanelsQ>(p.q, shared_address(s.q[slot][w]), 64, full, origin.row + tile.row + 64 * w, origin.sequence,
-                          origin.batch, tile.h);
+    load_queries(p, shared_address(s.q[slot][w]), full, origin, tile.row + 64 * w, tile.h);
   }
 }
 

@@ -49,6 +49,8 @@ struct alignas(128) Row {
   // s = tanh(softcap_inner q k^T), softcap_inner = softmax_scale / softcap, and score_scale_log2 = softcap log2(e).
   float score_scale_log2;
   float softcap_inner;
+  // With a soft cap alone, the integer that all rows take for score_scale_log2 times their maximum; 0: it is found.
+  float capped_top;
   float bias_scale;  // log2(e) / score_scale_log2, for bias and alibi
   int batch, nhead_q, nhead_k;
   int seqlen_q_most, seqlen_k_most;

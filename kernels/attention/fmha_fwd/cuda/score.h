@@ -13,12 +13,6 @@ namespace tilekiln::cuda::fmha_fwd {
 // Of e4m3 there are kPlain, kScaled (scales of blocks) and kGeneral (soft cap).
 enum Extras : int { kPlain, kCapped, kSloped, kDropped, kGeneral, kScaled };
 
-TILEKILN_DEVICE int half_of(int j) { return j >> 1 & 1; }
-TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
-
-// The running softmax of two rows: maximum of raw scores, sum of weights, and what earlier sums must be multiplied with.
-struct Running { float maximum[2] = {-kInfinity, -kInfinity}, sum[2] = {0.f, 0.f}, correction[2]; };
-
 // Weights are 2^kWeightExponent times what they are, so that those of e4m3 use its range.
 #ifdef TILEKILN_FP8
 constexpr bool kFp8 = true;
@@ -27,6 +21,22 @@ constexpr float kWeightExponent = 8;
 constexpr bool kFp8 = false;
 constexpr float kWeightExponent = 0;
 #endif
+
+// The rows of warp `warp` of a warpgroup of Hopper. With dropout they are those of half of a patch of random bytes (DroppedHalf): the
+// loader loads q in that order.
+TILEKILN_DEVICE int row_of_warp(const Row& p, int warp) {
+  return !kFp8 && features_of(p) & kDropout ? warp / 2 * 32 + warp % 2 * 8 : warp * 16;
+}
+// From a lane's first row to its second one; `may_drop`: whether the loop at hand can be one of dropout.
+TILEKILN_DEVICE int rows_apart(const Row& p, bool may_drop = true) {
+  return !kFp8 && may_drop && features_of(p) & kDropout ? 16 : 8;
+}
+
+TILEKILN_DEVICE int half_of(int j) { return j >> 1 & 1; }
+TILEKILN_DEVICE int column_of(int j) { return (j >> 2) * 8 + (j & 1); }
+
+// The running softmax of two rows: maximum of raw scores, sum of weights, and what earlier sums must be multiplied with.
+struct Running { float maximum[2] = {-kInfinity, -kInfinity}, sum[2] = {0.f, 0.f}, correction[2]; };
 
 // Of alibi: the slope of a tile's head, in units of raw scores, and how far the lane's first row is from its first key of key tile 0.
 // A loop without a mask asks for both before it begins: a load from memory in it makes ptxas wait for both products at once, and the
@@ -42,25 +52,36 @@ TILEKILN_DEVICE int distance_of(const Tile& tile, int warp_row) {
 // Of 8 elements those, as bits, whose exp2 is a polynomial: the special function unit makes 16 a clock, and of e4m3 it is as busy as the
 // tensor cores at 128 columns; a soft cap takes two of it an element. The polynomial is one for weights of 8 or 16 bits (see
 // reference/tolerance.py). More of them lose: d128 of e4m3 822 TFLOP/s without, 884, 873, 844 with 1, 2, 3 (8k); d64 640, 623 with 1.
-#if defined(TILEKILN_FP16) || defined(TILEKILN_FP32)
-constexpr unsigned kWeighedByFma = 0, kCappedByFma = 0;
+#ifdef TILEKILN_FP32
+constexpr unsigned kWeighedByFma = 0;
 #else
-constexpr unsigned kWeighedByFma = HDIM_Q == 128 || HDIM_Q == 192 ? 0x10 : 0, kCappedByFma = HDIM_Q == 64 ? 0x24 : 0;
-#ifdef TILEKILN_EXCHANGED
-static_assert(kCappedByFma == 0, "fp16 has none, so its PTX is another");
+constexpr unsigned kWeighedByFma = HDIM_Q == 128 || HDIM_Q == 192 ? 0x10 : 0;
 #endif
+constexpr unsigned kCappedByFma = 0x0f;
+
+// Whether a soft cap alone makes all rows take the same maximum (Row::capped_top). Weights of fp16 have no room for that, and PTX that
+// fp16 shares has not, either.
+#if defined(TILEKILN_FP16) || defined(TILEKILN_FP8) || defined(TILEKILN_EXCHANGED)
+constexpr bool kCappedTop = false;
+#else
+constexpr bool kCappedTop = true;
 #endif
 
-// 2^(126 (u - 1) + kWeightExponent) for u of [0, 1], within 7.5e-5 of itself: 126 (u - 1) is n + f with |f| <= 1 / 2, a polynomial is 2^f.
-TILEKILN_DEVICE float exp2_by_fma(float u) {
-  constexpr float kRound = 12582912.f;  // 1.5 2^23: what is added to it is rounded to an integer, in the low bits
+// 2^(f + n + kWeightExponent) for |f| <= 1 / 2, within 7.5e-5 of itself, of an integer n in the low bits of `rounded`.
+TILEKILN_DEVICE float exp2_near(float f, float rounded) {
   constexpr float kUnit = 1 << int(kWeightExponent);
-  const float rounded = __fmaf_rn(u, 126.f, kRound - 126.f);
-  const float f = __fmaf_rn(u, 126.f, (kRound - 126.f) - rounded);
   float y = __fmaf_rn(f, 0.0551716685f * kUnit, 0.242611125f * kUnit);
   y = __fmaf_rn(y, f, 0.693260968f * kUnit);
   y = __fmaf_rn(y, f, 0.999928057f * kUnit);
   return __int_as_float(__float_as_int(y) + (__float_as_int(rounded) << 23));
+}
+
+constexpr float kRound = 12582912.f;  // 1.5 2^23: what is added to it is rounded to an integer, in the low bits
+
+// 2^(126 (u - 1) + kWeightExponent) for u of [0, 1].
+TILEKILN_DEVICE float exp2_by_fma(float u) {
+  const float rounded = __fmaf_rn(u, 126.f, kRound - 126.f);
+  return exp2_near(__fmaf_rn(u, 126.f, (kRound - 126.f) - rounded), rounded);
 }
 
 template <int N> struct Scores {
@@ -75,22 +96,23 @@ template <int N> struct Scores {
   }
 
   // s -= slope |distance - column|, `distance` from the lane's first row and its first key of the tile.
-  static __device__ __forceinline__ void slant(float (&s)[N], float slope, float distance) {
+  static __device__ __forceinline__ void slant(float (&s)[N], float slope, float distance, int apart = 8) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * 8 - column_of(j)));
+    for (int j = 0; j < N; ++j) s[j] -= slope * fabsf(distance + float(half_of(j) * apart - column_of(j)));
   }
 
   // Soft cap, alibi and s += bias_scale bias, as the features say.
-  static __device__ __forceinline__ void change(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key) {
+  static __device__ __forceinline__ void change(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key,
+                                                int apart = 8) {
     const int lane = fresh_lane(), b = field(tile.b), h = field(tile.h);
     const int row = field(tile.row) + warp_row + (lane >> 2), from_key = key + (lane & 3) * 2;
     if (features_of(p) & kSoftcap) cap(s, p);
-    if (features_of(p) & kAlibi) slant(s, slope_of(p, tile), distance_of(tile, warp_row) - key);
+    if (features_of(p) & kAlibi) slant(s, slope_of(p, tile), distance_of(tile, warp_row) - key, apart);
     if (features_of(p) & kBias) {
       const int end = field(tile.seqlen_k) - from_key;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int at = row + 8 * half;
+        const int at = row + apart * half;
         const uint16_t* line =
             p.bias + b * p.bias_batch + h * p.bias_head + (field(tile.start_q) + at) * p.bias_row + from_key;
         const int inside = at < field(tile.seqlen_q) ? end : 0;
@@ -102,11 +124,12 @@ template <int N> struct Scores {
   }
 
   // Keys outside of [i + shift - left, i + shift + right] and past the sequence become -inf; keys below sink_keys stay.
-  static __device__ __forceinline__ void mask(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key) {
+  static __device__ __forceinline__ void mask(float (&s)[N], const Row& p, const Tile& tile, int warp_row, int key,
+                                              int apart = 8) {
     const int lane = fresh_lane(), from_key = key + (lane & 3) * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int centre = field(tile.row) + warp_row + (lane >> 2) + 8 * half + field(tile.shift);
+      const int centre = field(tile.row) + warp_row + (lane >> 2) + apart * half + field(tile.shift);
       const int end = min(field(tile.seqlen_k), centre + p.right + 1) - from_key;
       const int begin = centre - p.left - from_key, sinks = p.sink_keys - from_key;
 #pragma unroll
@@ -116,9 +139,26 @@ template <int N> struct Scores {
     }
   }
 
+  // The same where all rows take `top` for their maximum: scores are in [-1, 1], and 126 >= a + top. NaN becomes NaN or the largest
+  // float, whose like no sum of other weights comes near.
+  static __device__ __forceinline__ void weigh_capped(float (&s)[N], float a, float top, Running& r) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      if (kCappedByFma >> j % 8 & 1) {
+        const float rounded = __fmaf_rn(s[j], a, kRound - top);
+        s[j] = exp2_near(__fmaf_rn(s[j], a, (kRound - top) - rounded), rounded);
+      } else {
+        s[j] = exp2_approx(__fmaf_rn(s[j], a, -top));
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < N; ++j) r.sum[half_of(j)] += s[j];
+  }
+
   // m' = max(m, max_j s_j); c = 2^(a m - a m'); s_j = 2^(a s_j - a m' + kWeightExponent); sum = c sum + sum_j s_j.
-  // kByFma: as kCappedByFma. A weight below 2^-126 is 2^-126 there, so no score may be hidden; NaN stays.
-  template <unsigned kByFma = 0> static __device__ __forceinline__ void weigh(float (&s)[N], float a, Running& r) {
+  // kByFma: as kWeighedByFma. A weight below 2^-126 is 2^-126 there, so no score may be hidden; NaN stays. keep: m stays.
+  template <unsigned kByFma = 0>
+  static __device__ __forceinline__ void weigh(float (&s)[N], float a, Running& r, bool keep = false) {
     float top[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -128,7 +168,7 @@ template <int N> struct Scores {
         if (half_of(j) == half) most = fmaxf(most, s[j]);
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      most = fmaxf(most, r.maximum[half]);
+      most = keep ? r.maximum[half] : fmaxf(most, r.maximum[half]);
       top[half] = most == -kInfinity ? 0.f : most * a;
       r.correction[half] = exp2_approx(r.maximum[half] * a - top[half]);
       r.maximum[half] = most;

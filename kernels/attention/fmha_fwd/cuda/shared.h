@@ -11,6 +11,7 @@ constexpr int kPanelsQ = (kHdimQ + kColumns - 1) / kColumns, kPanelsV = (kHdimV 
 constexpr int kQueryRows = 64 * kWarpgroups, kThreads = 128 * (kWarpgroups + 1);
 constexpr int kQStages = QUERY_STAGES, kTileSlots = 2 * kQStages;  // a loader is at most kQStages tiles ahead
 constexpr uint32_t kKBytes = kPanelsQ * kKeys * 128, kVBytes = kPanelsV * kKeys * 128, kQBytes = kPanelsQ * 64 * 128;
+constexpr int kDroppedRoom = kHdimQ > 192 ? 16 : kHdimQ > 128 ? 32 : 128;  // see DroppedHalf
 using Order = Tiles<kQueryRows, kKeys>;
 
 // A tile, as the warp that deals tiles out hands it to those that load keys and values.
@@ -32,7 +33,9 @@ struct Shared {
   Tile tile[kTileSlots][kWarpgroups];
   Dealt dealt[2];
   uint64_t dealt_full[2], dealt_empty[2], ask;
-  uint32_t dropped[kWarpgroups][2][2][2][32];  // by pair of warps, step, warp and lane
+#ifndef TILEKILN_FP8
+  alignas(16) uint8_t dropped[kWarpgroups][4][16 * kDroppedRoom];  // by warp
+#endif
 };
 static_assert(sizeof(Shared) <= 232448, "a block of Hopper has 227 KB of shared memory");
 

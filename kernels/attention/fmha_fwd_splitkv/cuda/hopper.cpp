@@ -96,7 +96,8 @@ tilekiln_status launch_hopper(const Site& site, const void* problem) {
   TILEKILN_TRY(fill_tiles(of, build, &row));
   row.box = box_of(of, build.keys);
   const int device = site.device.id;
-  TILEKILN_TRY(encode_rows(p, "q", p.q, p.hdim_q, p.nhead_q, rows.q_row, p.q_head, build.query_box, device, &row.q));
+  TILEKILN_TRY(encode_rows(p, "q", p.q, p.hdim_q, p.nhead_q, rows.q_row, p.q_head,
+                           p.features.dropout ? dropped_box : build.query_box, device, &row.q));
   const auto key_row = [&](i64 own, i64 page) { return own > 0 ? own : page; };
   TILEKILN_TRY(encode_rows(p, "k", p.k, p.hdim_q, p.nhead_k, key_row(p.k_row, p.pages.k_page), p.k_head, row.box,
                            device, &row.k));
