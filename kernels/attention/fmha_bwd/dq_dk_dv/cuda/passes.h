@@ -12,8 +12,10 @@ constexpr int kPanels = kHdim / 64;  // of 64 columns, rows of 128 bytes
 // Of dQ: blocks of four pieces of 16 rows and 64 columns, those of the same columns one behind the other.
 constexpr int kTileBytes = kQueryRows * kHdim * 4, kBlocks = kTileBytes / (64 * 64 * 4);
 
-// Blocks of dQ that have columns of the call: three of four for a head dim of 192.
-TILEKILN_DEVICE int blocks_of(const Row& p) { return kWide ? (p.hdim_q + 63) / 64 : kBlocks; }
+// Blocks of dQ that have columns of the call: three of four for a head dim of 192, where a tile has 64 rows.
+TILEKILN_DEVICE int blocks_of(const Row& p) {
+  return kWide ? (kQueryRows / 16 * ((p.hdim_q + 63) / 64) + 3) / 4 : kBlocks;
+}
 
 // Four column groups of one row, packed and transposed, to `to` + column.
 template <int N> TILEKILN_DEVICE void store_row(uint16_t* to, bool inside, int hdim, int lane, const float (&a)[N],
