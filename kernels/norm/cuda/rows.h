@@ -40,7 +40,7 @@ TILEKILN_DEVICE Team team_of(bool warps) {
 #if TILEKILN_CLUSTERS
 // Of a cluster, whose blocks have begun to come.
 TILEKILN_DEVICE Team begin_cluster() {
-  cluster_arrive();
+  cluster_arrive_relaxed();
   return {
       false, cluster_rank() * kClusterThreads + int(threadIdx.x), kCluster * kClusterThreads, blockIdx.x / kCluster, 0,
       true};
@@ -61,7 +61,11 @@ template <class Value> TILEKILN_DEVICE void tell(const Team& team, Value* shared
 }
 TILEKILN_DEVICE void meet(const Team& team) {
 #if TILEKILN_CLUSTERS
-  if (team.cluster) return cluster_arrive(), cluster_wait();
+  if (team.cluster) {
+    __syncthreads();  // one warp releases what all of its block have told
+    threadIdx.x < 32 ? cluster_arrive() : cluster_arrive_relaxed();
+    return cluster_wait();
+  }
 #endif
   __syncthreads();
 }

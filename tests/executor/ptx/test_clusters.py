@@ -10,6 +10,9 @@ from tools.executor.ptx.module import Module, writes
 
 ARRIVE, WAIT = "barrier.cluster.arrive.release.aligned;\n", "barrier.cluster.wait.acquire.aligned;\n"
 MEET = ARRIVE + WAIT
+RELAXED = "barrier.cluster.arrive.relaxed.aligned;\n"
+# One warp releases what its block told.
+MEET_BY_ONE = f"bar.sync 0; setp.lt.u32 p4, r0, 32; @!p4 bra others;\n{ARRIVE}bra met;\nothers:\n{RELAXED}met:\n{WAIT}"
 
 
 def clustered(body: str, parameters: int = 1, threads: int = 64) -> str:
@@ -41,6 +44,15 @@ def test_blocks_of_a_cluster_tell_each_other(seed: int) -> None:
     assert np.array_equal(made, [own[block // 4 * 8 :][:8] for block in range(8)])
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_one_warp_releases_what_its_block_told(seed: int) -> None:
+    made = np.zeros((8, 8), np.uint32)
+    text = clustered(RELAXED + WAIT + TELL + MEET_BY_ONE + LOOK)
+    Module(text).launch("k", (8,), (64,), [writes(made)], seed=seed)
+    own = [100 * block + warp for block in range(8) for warp in range(2)]
+    assert np.array_equal(made, [own[block // 4 * 8 :][:8] for block in range(8)])
+
+
 def test_vectors_go_to_other_blocks() -> None:
     body = MEET + (
         "add.u32 r3, r1, 1; and.b32 r3, r3, 3; mov.u32 r6, tile; shl.b32 r9, r0, 4; add.u32 r9, r9, r6; "
@@ -63,6 +75,9 @@ def test_vectors_go_to_other_blocks() -> None:
         (MEET + TELL + LOOK + MEET, "RACE: reads shared address|POISON"),
         (MEET + TELL + MEET + LOOK + TELL, "RACE|OOB"),
         (MEET + TELL + TELL + MEET, "RACE: stores of the cluster to shared address"),
+        (MEET + TELL + RELAXED + WAIT + LOOK, "RACE: comes relaxed behind stores to other blocks"),
+        (MEET + TELL + "bar.sync 0;\n" + RELAXED + WAIT, "RACE: block [0-9]+ has stored to others and no warp"),
+        (MEET + TELL + MEET_BY_ONE.replace("bar.sync 0;", ""), "RACE: comes relaxed behind stores"),
         (ARRIVE + ARRIVE, "BARRIER: comes to the cluster's barrier again"),
         (WAIT, "BARRIER: waits for the cluster's barrier, to which it did not come"),
         ("setp.eq.u32 p3, r1, 2; @p3 ret;\n" + MEET, "DEADLOCK: .*waits for its cluster: [0-9]+ of 8 warps"),

@@ -51,6 +51,7 @@ template <bool kWaits> Step arrive_named(Machine&, Warp& warp, const Instruction
   barrier.threads = threads;
   barrier.arrived += 32;
   release(warp, barrier.arriving, barrier.arriving_proxied);
+  if (warp.stored) warp.stored = false, block.stored = true;
   if (kWaits) {
     warp.group->state = Group::at_barrier;
     warp.group->barrier = number;
@@ -154,17 +155,23 @@ Step try_wait(Machine& machine, Warp& warp, const Instruction& in, u32 lanes) {
   return Step::next;
 }
 
-/// Knowledge of other blocks of the cluster is as by releases and acquires (global.cpp).
+/// Knowledge of other blocks of the cluster is as by releases and acquires (global.cpp). What a block has stored to others one of its warps
+/// releases: the others come relaxed behind a barrier of the block.
 template <bool kRelaxed> Step arrive_cluster(Machine&, Warp& warp, const Instruction& in, u32) {
   Cluster& cluster = *warp.block->cluster;
   if (warp.cluster_arrivals != warp.cluster_waits)
     fault("BARRIER", warp, in, "comes to the cluster's barrier again, with no barrier.cluster.wait between");
   warp.cluster_arrivals++;
+  if (!kRelaxed) warp.stored = warp.block->stored = false;
+  if (warp.stored) fault("RACE", warp, in, "comes relaxed behind stores to other blocks that nobody can release");
   cluster.arriving.join_blocks((kRelaxed ? warp.told : warp.seen).with_own(warp.block->number));
   cluster.arriving_proxied.join_blocks((kRelaxed ? warp.told : warp.proxied).with_own(warp.block->number));
   warp.seen.at[warp.number]++, warp.seen.at[FETCHES + warp.number]++;
   if (++cluster.arrived < cluster.warps) return Step::next;
   cluster.arrived = 0, cluster.phase++;
+  for (const Block* block : cluster.blocks)
+    if (block && block->stored)
+      fault("RACE", warp, in, "block %u has stored to others and no warp of it released that", block->number);
   cluster.seen = cluster.arriving, cluster.proxied = cluster.arriving_proxied;
   return Step::next;
 }

@@ -152,6 +152,7 @@ void note_write(Warp& warp, const Instruction& in, u32 address, u32 bytes, int l
 }
 
 void note_remote(Warp& warp, const Instruction& in, Block& target, u32 address, u32 bytes) {
+  warp.stored = true;
   Races& races = target.races;
   if (!races.on) return;
   if (warp.cluster_waits == 0)

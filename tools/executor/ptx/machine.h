@@ -66,6 +66,7 @@ struct Warp {
   u32 touching = 0, met_at = 0;  // lanes that touched shared memory since they met; the epoch when they did
   u32 registers_held = 0;        // by setmaxnreg
   u32 cluster_arrivals = 0, cluster_waits = 0;  // phases of the cluster's barrier that it came to, and waited for
+  bool stored = false;  // to other blocks, and neither came to a barrier of its block nor released it since
 };
 
 /// An mbarrier object. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
@@ -104,7 +105,8 @@ struct Cluster {
 
 struct Block {
   std::shared_ptr<Cluster> cluster;
-  u32 rank = 0;  // in it
+  u32 rank = 0;         // in it
+  bool stored = false;  // as of its warps, behind a barrier of the block
   u32 id[3] = {};
   u32 number = 0;
   Kernel* kernel = nullptr;
