@@ -232,20 +232,6 @@ TILEKILN_DEVICE void smooth(const Problem& a, Place at, int n, float (&v)[kWide]
 }
 
 #if QUANTISED
-// A vector of a row whose scale is known, as bytes: `by` makes numbers to be rounded of v.
-TILEKILN_DEVICE void store_quantised(const Problem& a, Place at, int n, uint8_t* y, const Scale& to, float by,
-                                     const float (&v)[kWide]) {
-  const uint32_t mask = to.some ? ~0u : 0u;
-  uint32_t words[kWide / 4];
-  if (a.y_dtype != 0) {
-#pragma unroll
-    for (int e = 0; e < kWide / 4; ++e) words[e] = quantised(v + 4 * e, by, true) & mask;
-  } else {
-#pragma unroll
-    for (int e = 0; e < kWide / 4; ++e) words[e] = quantised(v + 4 * e, by, false) & mask;
-  }
-  if (at.there(n)) store_bytes(y + at.column(n), words);
-}
 // The row's scale and bytes: of what `make` made of its vectors, times `by`, of which `most` is the largest magnitude.
 template <class Source, class Make>
 TILEKILN_DEVICE void put_quantised(const Problem& a, const Team& team, long long m, Source& row, Make&& make,
@@ -253,10 +239,23 @@ TILEKILN_DEVICE void put_quantised(const Problem& a, const Team& team, long long
   const Scale to = scale_of(most, a.y_dtype != 0);
   if (team.lane == 0) a.y_scale[m] = to.scale;
   uint8_t* const y = static_cast<uint8_t*>(a.y) + m * a.y_row;
-  row.kept(make, [&](const Values& made, Place at) __attribute__((always_inline)) {
+  const auto put = [&](auto&& bytes) __attribute__((always_inline)) {
+    row.kept(make, [&](const Values& made, Place at) __attribute__((always_inline)) {
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) store_quantised(a, at, i, y, to, to.by * by, made[i]);
-  });
+      for (int i = 0; i < kHeld; ++i) {
+        uint32_t words[kWide / 4];
+#pragma unroll
+        for (int e = 0; e < kWide / 4; ++e) words[e] = bytes(made[i] + 4 * e);
+        if (at.there(i)) store_bytes(y + at.column(i), words);
+      }
+    });
+  };
+  if (!to.some)
+    put([](const float*) { return 0u; });
+  else if (a.y_dtype != 0)
+    put([&](const float* v) { return quantised(v, to.by * by, true); });
+  else
+    put([&](const float* v) { return quantised(v, to.by * by, false); });
 }
 
 // A row whose largest magnitude follows from that of x gamma smooth_scale: that and the sum of squares are taken in one pass.

@@ -52,6 +52,11 @@ TILEKILN_DEVICE void forget(Vectors& of) {
   for (int i = 0; i < kHeld; ++i) asm volatile("" : "+r"(of[i].x), "+r"(of[i].y), "+r"(of[i].z), "+r"(of[i].w));
 }
 
+// Of a thread of a team: a warp's vectors lie next to each other, so that the places of all follow from the first by constants.
+TILEKILN_DEVICE Place place_of(const Team& team, int columns) {
+  return {((team.lane & ~31) * kHeld + (team.lane & 31)) * kWide, 32 * kWide, columns};
+}
+
 // A row in registers. `pass(f)`: f(vectors, their place). kGamma: gamma has registers too.
 template <bool kGamma> struct Whole {
   Vectors vector, gammas;
@@ -59,7 +64,7 @@ template <bool kGamma> struct Whole {
   Place at;
 
   __device__ __forceinline__ Whole(const Team& team, int columns, const void* x, const void* gamma)
-      : at{team.lane * kWide, team.lanes * kWide, columns} {
+      : at(place_of(team, columns)) {
     load_once(at, x, vector);
     if constexpr (kGamma) load_beside(at, gamma, gammas);
   }
