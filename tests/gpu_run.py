@@ -13,8 +13,8 @@ WIDEST = "fp32" if DEVICE == "cpu" else "fp16"
 """Of attention's dtypes there."""
 TARGETS = 4 if DEVICE == "cpu" else 1
 """Instances of one signature in a library of all targets; of a GPU's there is one."""
-NO_KERNEL_OF = re.compile(r" for (\w+) (?:\S+ )*dtype=(fp32|fp8\w+) ")
-"""fp32 has norms and moves alone on a GPU; fp8 has libraries of its own."""
+NO_KERNEL_OF = re.compile(r" for (\w+) (?:\S+ )*dtype=(fp32|fp8\w+|int8) ")
+"""fp32 and int8 have norms and moves alone on a GPU; fp8 has libraries of its own."""
 NOT_THERE = ("its bytes are not stored", "must be a multiple of 8", "must have a multiple of 8", "must be cpu")
 """Of refusals: dropout's bytes, strides and head dims that CUDA's loads cannot take, libraries of the CPU alone."""
 

@@ -181,6 +181,7 @@ def int32(*values: Any) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
+@pytest.mark.host_only("a table on a device is not read by the host")
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
 @pytest.mark.parametrize("lse", [False, True])
 def test_a_table_too_short_is_a_runtime_error_that_names_it(face, softcap, lse):

@@ -18,8 +18,8 @@ FILES = (
     "torch_sdpa", "torch_operators", "torch_calls", "torch_device_gradients", "torch_norms", "torch_compiled",
     "torch_native", "transformers", "jax", "flash_attn", "flash_attn_bad_input", "flash_attn_cross_entropy",
     "flash_attn_kvcache", "flash_attn_matrix", "flash_attn_mha", "flash_attn_modules", "flash_attn_rotary", "aiter",
-    "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear", "few_queries", "unread_lengths", "kv_cache",
-    "bad_input", "gemm", "gemm_list", "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul",
+    "aiter_matrix", "backward_torch", "frameworks", "norm_faces", "linear", "few_queries", "kv_cache",
+    "bad_input", "gemm", "rmsnorm2d", "layernorm2d", "norm_backward", "softmax", "silu_and_mul",
     "cross_entropy", "rotary", "moves", "reduce", "quantised_rows",
 )  # fmt: skip
 """Those of tests/python whose arrays lie on the GPU there: PyTorch's, JAX's, and NumPy's by moved_arrays.py.
