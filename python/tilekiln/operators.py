@@ -117,9 +117,14 @@ def at_hand() -> list[Library]:
     return _at_hand()
 
 
-def at_hand_has(operator: str) -> bool:
-    """Does a library that is built or installed have the operator?"""
-    return any(operator in library.operators for library in _at_hand())
+def at_hand_has(operator: str, backend: str = "cpu") -> bool:
+    """Does a library that is built or installed have the operator, and targets of that backend: cpu, cuda or hip?"""
+    return any(operator in library.operators and backend in _backends(library) for library in _at_hand())
+
+
+@functools.cache
+def _backends(library: Library) -> frozenset[str]:
+    return frozenset(target["backend"] for target in library.manifest["targets"])
 
 
 @functools.cache

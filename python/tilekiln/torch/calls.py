@@ -64,6 +64,11 @@ def _met(tensor: Tensor, keys: int) -> bool:
     return keys in _TENSORS
 
 
+def backend(tensor: Tensor) -> str:
+    """The backend, by the name that targets have for it, whose kernels read a tensor's device."""
+    return "hip" if tensor.is_cuda and torch.version.hip else tensor.device.type
+
+
 def untouched(*tensors: Tensor | None) -> bool:
     """Does nothing (functorch, tracing, a mode, a subclass) stand between these tensors and a kernel?
 

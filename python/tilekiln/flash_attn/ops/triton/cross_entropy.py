@@ -152,13 +152,13 @@ def _computes(logits: Tensor, labels: Tensor, smoothing: float, ignore_index: in
     """Is there a kernel for this call?"""
     return (
         calls.untouched(logits, labels)
-        and logits.device.type == labels.device.type == "cpu"
+        and logits.device == labels.device
         and logits.dtype in operators.FLOATS
         and logits.shape[1] > 0
         and (logits.shape[1] < 2 or logits.stride(1) == 1)
         and 0 <= smoothing < 1
         and abs(ignore_index) < 2**31
-        and at_hand_has("cross_entropy")
+        and at_hand_has("cross_entropy", calls.backend(logits))
     )
 
 

@@ -86,11 +86,11 @@ def _computes(x: Tensor, cos: Tensor, sin: Tensor) -> bool:
     """Is there a kernel for this call?"""
     return (
         calls.untouched(x, cos, sin)
-        and x.device.type == "cpu"
+        and x.device == cos.device == sin.device
         and x.dtype in operators.FLOATS
         and (x.shape[-1] < 2 or x.stride(-1) == 1)
         and cos.shape[-1] > 0
-        and at_hand_has("rotary")
+        and at_hand_has("rotary", calls.backend(x))
     )
 
 
