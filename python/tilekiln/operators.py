@@ -118,8 +118,11 @@ def at_hand() -> list[Library]:
 
 
 def at_hand_has(operator: str, backend: str = "cpu") -> bool:
-    """Does a library that is built or installed have the operator, and targets of that backend: cpu, cuda or hip?"""
-    return any(operator in library.operators and backend in _backends(library) for library in _at_hand())
+    """Does a library that is built or installed have the operator, for that backend: cpu, cuda or hip?"""
+    return any(
+        operator in library.operators and (library.isa if backend == "cpu" else backend in _backends(library))
+        for library in _at_hand()
+    )
 
 
 @functools.cache
