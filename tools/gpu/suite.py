@@ -80,6 +80,15 @@ def _run(name: str, libraries: Path, folder: Path) -> Outcome:
 
 def run(libraries: list[Path], names: list[str]) -> int:
     """Runs the files of these names, or all; returns how many tests failed. One a pair of cores, beside each other."""
+    unknown = [name for name in names if name not in FILES]
+    if unknown:
+        raise SystemExit(f"NAME: was {unknown[0]!r}, must be one of {' '.join(FILES)}")
+    for library in libraries:
+        for file in (library, library.with_suffix(".json")):
+            if not file.is_file():
+                raise SystemExit(f"--library: {file} was no file, must be a built library with its .json beside it")
+    if len({library.name for library in libraries}) < len(libraries):
+        raise SystemExit("--library: two were of one receipt, must be one of each: tests name receipts")
     with tempfile.TemporaryDirectory() as kept, ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2)) as pool:
         given = Path(kept) / "libraries"
         given.mkdir()
