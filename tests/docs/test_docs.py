@@ -26,7 +26,7 @@ ELSEWHERE = ("own-operator.md",)  # run by a test of its own
 RUN = [page for page in PAGES if page.parent.name in ("tutorial", "how-to") or page.name == "README.md"]
 RUN = [page for page in RUN if page.name not in ELSEWHERE]
 # CI runs the first itself; benchmarks print figures, they are no tests.
-NOT_RUN = ("tools/dev pytest", "tools/dev --with torch python tools/bench")
+NOT_RUN = ("tools/dev pytest", *(f"tools/dev --with torch{more} python tools/bench" for more in ("", " --with peers")))
 
 
 def name(page: pathlib.Path) -> str:

@@ -1,4 +1,4 @@
-"""python tools/gpu build|gates|check|bench|test: CUDA kernels, built and gated without a GPU, checked and timed on one.
+"""python tools/gpu build|gates|check|bench|test|field: CUDA kernels, built and gated anywhere, run and timed on a GPU.
 
 build, gates, check and bench take kernels alone, each launched by these programs. test and bench --library take a
 library with a cuda target. What no library holds yet, tools/gpu/README.md says.
@@ -46,6 +46,11 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     )
     values.add_argument("--library", type=Path, nargs="+", required=True, help="as test's")
     values.add_argument("--out", type=Path, required=True, help="the file")
+    commands.add_parser(
+        "field",
+        add_help=False,
+        help="the field table of a GPU: every row of tools/field.yaml beside its best peer; -h of it",
+    )
     for command in (build, gates, check, bench):
         command.add_argument("--out", type=Path, default=ROOT / "build" / "gpu", help="where cubins are (build/gpu)")
         command.add_argument("names", nargs="*", metavar="NAME", help="only kernels whose name begins so (all)")
@@ -130,10 +135,14 @@ def library_test(options: argparse.Namespace) -> int:
 
 
 def main(argv: list[str]) -> int:
-    options = arguments(argv)
     for place in (ROOT, ROOT / "python"):  # as tools/dev does
         if str(place) not in sys.path:
             sys.path.insert(0, str(place))
+    if argv[:1] == ["field"]:
+        from tools.field import program
+
+        return program.main(argv[1:], "gpu")
+    options = arguments(argv)
     from tools.gpu import builds
 
     try:

@@ -1,0 +1,1 @@
+"""The field table: rows of tools/field.yaml timed beside their peers, on the CPU and on a GPU."""
