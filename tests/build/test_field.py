@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.build.conftest import ROOT
-from tools.field import rows
+from tools.field import program, results, rows
 
 pytest.importorskip("torch", reason="the field table times PyTorch's calls: tools/dev --with torch")
 
@@ -106,3 +106,10 @@ def test_a_small_part_of_the_table(tmp_path: Path, build_library: Callable[..., 
     again = _run("--only", "tiny b64+bf16", *quick, "--file", str(file), "--machine", "here", libraries=libraries)
     assert again.returncode in (0, 1), again.stderr
     assert len(json.loads(file.read_text())["machines"]["here"]["cells"]) == 10  # merged
+
+
+def test_the_page_is_of_the_results() -> None:
+    known = {cell.key: cell for machine in rows.MACHINES for cell in rows.cells(machine)}
+    assert program.PAGE.read_text(encoding="utf-8") == results.heat_map(program.FILE, known), (
+        "docs/measurements/field.md is older than field.json: tools/dev python tools/bench field --page"
+    )

@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Sequence
 
 from . import rows
@@ -169,6 +170,7 @@ def _run(given: argparse.Namespace, machine: str, cells: list[Cell], threads: in
     from . import bounds, measure, peers, results
 
     device = "cuda" if machine == "gpu" else "cpu"
+    warnings.simplefilter("ignore")  # PyTorch says of each backend why it does not run; the file of results has it
     if machine == "cpu":
         torch.set_num_threads(threads)
         torch.set_num_interop_threads(1)
