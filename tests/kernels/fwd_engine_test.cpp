@@ -21,10 +21,10 @@ namespace {
 // One tolerance per dtype. u = unit roundoff of what is rounded: 2^-8 bf16, 2^-11 fp16, 2^-24 fp32.
 //   element: |error| <= (u of P + u of out) sum P |V|, plus what fp32 scores and sums add: their rounding is multiplied by
 //            |score| (up to ~40 in log2 units here) and grows with sqrt(hdim): 1.2e-5 covers it; measured worst 7.3e-6.
-//            bf16 = 2 2^-8 + 2 7.5e-5 (2^x of degree 3, in P and in l) + 1.2e-5. fp16 keeps P in fp32: one 2^-11.
+//            bf16 = 2 2^-8 + 2 1.0e-4 (2^x of degree 3, in P and in l) + 1.2e-5. fp16 keeps P in fp32: one 2^-11.
 //   rms:     roundings are independent and uniform: each adds about 0.4 u, so 0.57 u = 2.2e-3 for bf16; the rest is slack for
 //            rows of few keys.
-//   lse:     fp32 sums; bf16's 2^x error of 7.5e-5 goes straight into the sum.
+//   lse:     fp32 sums; bf16's 2^x error of 1.0e-4 goes straight into the sum.
 struct Tolerance { double rms, element, lse; };
 Tolerance tolerance(Dtype dtype) {
   switch (dtype) {

@@ -21,12 +21,15 @@ inline void subtract_maximum(float* s, int j0, int j1, int begin, int end, const
   }
 }
 
-// Changes the state for a new maximum m': alpha = 2^(c m - c m'), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
-TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& alpha, vf maximum, vf c, bool far) {
-  const vf cm = mul(maximum, c);
-  alpha = exp2<5>(far ? mul(sub(m, maximum), c) : sub(mul(m, c), cm));
+// Changes the state for a new maximum m': alpha = 2^(fl(c m) - fl(c m')), l = alpha l, m = m'. Returns what P subtracts: fl(c m').
+// Both products are rounded, as P has them, and the old one is remembered: where m stays, alpha is exactly 1. An alpha that is only near
+// it is the same in block after block, and l and O drift with the number of keys.
+TILEKILN_INLINE vf raise_maximum(vf& m, vf& l, vf& shift, vf& alpha, vf maximum, vf c, bool far) {
+  const vf cm = rounded(mul(maximum, c));
+  alpha = exp2<5>(far ? mul(sub(m, maximum), c) : sub(shift, cm));
   l = mul(l, alpha);
   m = maximum;
+  shift = cm;
   return far ? zero() : cm;
 }
 

@@ -12,7 +12,7 @@ out = activation(alpha row_i column_j a b + beta c + bias), where row and column
   bf16, fp16, fp8 and bf8 are exact in fp32; those of fp32 are fused into their sum.
 * factors = 6 u: alpha, both scales, beta, c and the bias round once each. The slope of every activation is at most
   1.13, in it.
-* function, 0 without one: exp2 (7.5e-8), erf (1.5e-7) and the products around them: 2^-20 of the argument |x|, twice
+* function, 0 without one: exp2 (8.3e-8), erf (1.5e-7) and the products around them: 2^-20 of the argument |x|, twice
   the size of the result at most where it matters; tails below 2^-100 may be flushed.
 * tiny: half the smallest subnormal of fp16, 2^-25; k 2^-126 else, since a bf16 dot product flushes subnormal numbers.
 

@@ -18,9 +18,9 @@ With u the unit roundoff, half the distance from 1 to the next number (2^-24 for
   size where that is more: rounding errors of random signs add up to 0.23 sqrt(hdim) u of a sum whose terms are alike,
   as a row's largest scores are, and two such sums meet in s - m (Higham and Mary 2019, "A new approach to
   probabilistic rounding error analysis").
-* weight = what else makes p wrong. fp32 and fp16: exp (7.5e-8), the running sum and the rescaling by exp(m - m') of
+* weight = what else makes p wrong. fp32 and fp16: exp (8.3e-8), the running sum and the rescaling by exp(m - m') of
   earlier blocks, some u each: 2^-20 = 16 u_fp32. fp8fp32 too. bf16, fp8bf16 and those of FNUZ round p to bf16
-  before it meets v, u_bf16 each, all to the same side at worst, and use a shorter exp (7.5e-5 = 2^-13.7): 2^-8 + 2^-12.
+  before it meets v, u_bf16 each, all to the same side at worst, and use a shorter exp (1.0e-4 = 2^-13.2): 2^-8 + 2^-12.
   Not in it: errors of one sign. Kernels sum 64 keys at a time, so that n keys whose weights and values are all alike
   drift by at most (64 + n / 64) u / 2 more, not by n u / 2 as a sum one by one does. (A decode of several key heads
   at once sums 1 to 8 at a time.)

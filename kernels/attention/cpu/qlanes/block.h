@@ -21,6 +21,7 @@ struct Storage {
 // The state that a tile carries from block to block, beside O in scratch.
 struct State {
   vf m[kVectors], l[kVectors];  // running maximum and sum of each query
+  vf shift[kVectors];           // fl(c m)
   bool
       started[kVectors];  // O of this vector holds something. Not cleared beforehand: the stores would miss L1 and cost
                           // as much as a third of a block (bf16, D = 64); the first product writes it instead.

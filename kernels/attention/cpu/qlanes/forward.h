@@ -132,6 +132,7 @@ void forward(const Stages& storage, const Problem& a, const Unit& u, Space& w) {
   for (int j = 0; j < vectors; ++j) {
     state.m[j] = broadcast(first_m);
     state.l[j] = broadcast(first_l);
+    state.shift[j] = rounded(mul(state.m[j], broadcast(c)));
     state.started[j] = false;
   }
 

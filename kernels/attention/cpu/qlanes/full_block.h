@@ -32,7 +32,8 @@ template <class Compute> void full_block(const Block& b, int vectors) {
   vf c = broadcast(b.c);
   bool far = false;
   for (int j = 0; j < vectors; ++j) far |= is_far(maximum[j], c);
-  for (int j = 0; j < vectors; ++j) cm[j] = raise_maximum(state.m[j], state.l[j], alpha[j], maximum[j], c, far);
+  for (int j = 0; j < vectors; ++j)
+    cm[j] = raise_maximum(state.m[j], state.l[j], state.shift[j], alpha[j], maximum[j], c, far);
   if (far) {
     subtract_maximum(w.s, 0, vectors, 0, keys, state.m, c);
     c = broadcast(1.f);

@@ -146,7 +146,8 @@ template <class Compute> void partial_block(const Block& b, int vectors, const E
 
     // P = 2^(c (S - m))
     const bool far = is_far(m, c);
-    const vf cm = raise_maximum(state.m[j], state.l[j], alpha[j], m, c, far), factor = far ? broadcast(1.f) : c;
+    const vf cm = raise_maximum(state.m[j], state.l[j], state.shift[j], alpha[j], m, c, far);
+    const vf factor = far ? broadcast(1.f) : c;
     if (far) subtract_maximum(w.s, j, j + 1, r.begin, r.rounded_end, state.m, c);
     if (b.altered)
       probabilities<Compute, true, 1>(w.s, j, r.begin, r.rounded_end, factor, &cm, state.l + j, b.alteration);

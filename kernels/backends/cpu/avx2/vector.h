@@ -25,6 +25,11 @@ TILEKILN_INLINE void store(float* p, vf a) { _mm256_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm256_storeu_ps(p, a.v); }
 // Nothing: with 16 registers, memory is the better place for some.
 TILEKILN_INLINE void keep(vf&) {}
+// a, of which a compiler knows nothing: a product stays rounded, and is not made one operation with what is added to it.
+TILEKILN_INLINE vf rounded(vf a) {
+  asm("" : "+x"(a.v));
+  return a;
+}
 TILEKILN_INLINE vf broadcast(float x) { return {_mm256_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm256_set1_ps(*(const unaligned_float*)p)};

@@ -35,6 +35,11 @@ TILEKILN_INLINE void store(float* p, vf a) { _mm512_store_ps(p, a.v); }
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { _mm512_storeu_ps(p, a.v); }
 // a stays in its register, instead of being read from memory again: where registers are few, compilers do that.
 TILEKILN_INLINE void keep(vf& a) { asm("" : "+v"(a.v)); }
+// a, of which a compiler knows nothing: a product stays rounded, and is not made one operation with what is added to it.
+TILEKILN_INLINE vf rounded(vf a) {
+  asm("" : "+v"(a.v));
+  return a;
+}
 TILEKILN_INLINE vf broadcast(float x) { return {_mm512_set1_ps(x)}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {
   return {_mm512_set1_ps(*(const unaligned_float*)p)};

@@ -27,6 +27,11 @@ TILEKILN_INLINE void store(float* p, vf a) { *(float4*)__builtin_assume_aligned(
 TILEKILN_INLINE void store_unaligned(float* p, vf a) { __builtin_memcpy(p, &a.v, sizeof a.v); }
 // Nothing: with 16 registers, memory is the better place for some.
 TILEKILN_INLINE void keep(vf&) {}
+// a, of which a compiler knows nothing: a product stays rounded, and is not made one operation with what is added to it.
+TILEKILN_INLINE vf rounded(vf a) {
+  asm("" : "+m"(a.v));
+  return a;
+}
 TILEKILN_INLINE vf broadcast(float x) { return {float4{x, x, x, x}}; }
 TILEKILN_INLINE vf broadcast_word(const void* p) {  // any 32 bits
   float x;
