@@ -51,6 +51,7 @@ struct Problem {
   i64 out_row;
   Extra c, d[2];                                 // data null: without
   const float *bias, *row_scale, *column_scale;  // null: without
+  i64 row_scale_step;                            // from factor to factor; 1 but for Grouped
   float alpha, beta;
   float clamp_min, clamp_max;  // of the activation clamp
   float slope, per_slope;      // of swiglu, and 1 / slope

@@ -78,7 +78,7 @@ TILEKILN_INLINE vf add_bias(vf x, const matrix::Problem& p, At at) {
 #define FUNCTOR(Name) struct Name { template <class T> static TILEKILN_INLINE vf apply(vf x, [[maybe_unused]] const matrix::Problem& p, [[maybe_unused]] At at)
 FUNCTOR(FromSums) { return p.dtype == matrix::Dtype::int8 ? from_int32(x) : x; } };
 FUNCTOR(Alpha) { return mul(x, broadcast(p.alpha)); } };
-FUNCTOR(RowScale) { return p.row_scale ? mul(x, broadcast(p.row_scale[at.row])) : x; } };
+FUNCTOR(RowScale) { return p.row_scale ? mul(x, broadcast(p.row_scale[at.row * p.row_scale_step])) : x; } };
 FUNCTOR(ColumnScale) { return p.column_scale ? mul(x, load_columns(p.column_scale, at)) : x; } };
 FUNCTOR(AddC) { return p.c.data ? fma(load_extra<T>(p.c, at), broadcast(p.beta), x) : x; } };
 FUNCTOR(Bias) { return p.bias && p.d[0].data ? add_bias(x, p, at) : x; } };
@@ -141,7 +141,7 @@ void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int
   const float* down = added && p.bias_of_rows ? p.bias + m : nullptr;
   const float* across = added && !p.bias_of_rows ? p.bias + n : nullptr;
   const bool int32 = kAll && p.dtype == matrix::Dtype::int8, times = kAll && p.alpha != 1;
-  const float *row_scale = kAll && p.row_scale ? p.row_scale + m : nullptr,
+  const float *row_scale = kAll && p.row_scale ? p.row_scale + m * p.row_scale_step : nullptr,
               *column_scale = kAll && p.column_scale ? p.column_scale + n : nullptr;
   alignas(64) float bias[kPanel], factors[kPanel], part[kPanel], part_of_c[kPanel] = {};
   const auto lengthen = [cols](const float*& columns, float* to) __attribute__((always_inline)) {
@@ -162,7 +162,7 @@ void activate(const matrix::Problem& p, float* sums, int m, int n, int rows, int
     };
     if (int32) each([](vf a, int) { return from_int32(a); });
     if (times) each([&](vf a, int) { return mul(a, broadcast(p.alpha)); });
-    if (row_scale) each([&](vf a, int) { return mul(a, broadcast(row_scale[r])); });
+    if (row_scale) each([&](vf a, int) { return mul(a, broadcast(row_scale[r * p.row_scale_step])); });
     if (column_scale) each([&](vf a, int j) { return mul(a, load_unaligned(column_scale + j)); });
     if (c) {
       const void* const added_row = whole ? c : __builtin_memcpy(part_of_c, c, cols * size);

@@ -58,7 +58,10 @@ void fill(const Args& args, Call& call) {
     to.a_scale_row = in.a_scale.stride[0];
     to.a_scale_step = in.a_scale.shape[1] == 1 ? 0 : 1;
     // A factor a row: of the whole sum.
-    if (to.a_scale_step == 0 && (to.a_scale_row == 1 || p.m == 1)) p.row_scale = std::exchange(to.a_scale, nullptr);
+    if (to.a_scale_step == 0) {
+      p.row_scale = std::exchange(to.a_scale, nullptr);
+      p.row_scale_step = to.a_scale_row;
+    }
   }
   to.quantise_a = call.signature.quantise_a;
   int64_t* const sizes = call.to.query.sizes;
@@ -87,6 +90,7 @@ tilekiln_status launch(StageCall<Grouped>& call) {
       g.product.a = made;
       g.product.lda = k;
       g.product.row_scale = scales;
+      g.product.row_scale_step = 1;
     }
   }
   const matrix::Cut cut(g.product, engine, call.threads, 1);

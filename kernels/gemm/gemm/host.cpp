@@ -47,6 +47,7 @@ void fill(const Args& args, Call& call) {
   if (in.c.given() && args.beta != 0) p.c = matrix::extra(Matrix(in.c), transposed);
   p.bias = matrix::numbers(in.bias);
   p.row_scale = matrix::numbers(transposed ? in.column_scale : in.row_scale);
+  p.row_scale_step = 1;
   p.column_scale = matrix::numbers(transposed ? in.row_scale : in.column_scale);
   p.bias_of_rows = transposed;
   p.alpha = args.alpha;

@@ -37,6 +37,7 @@ void fill(const Args& args, Call& call) {
   matrix::fill_activation(args, call.signature, &p);
   p.bias = matrix::numbers(in.bias);
   p.row_scale = matrix::numbers(in.row_scale);
+  p.row_scale_step = 1;
   p.column_scale = matrix::numbers(in.column_scale);
   p.alpha = args.alpha;
   to.scale = reinterpret_cast<float*>(in.out_scale.data);

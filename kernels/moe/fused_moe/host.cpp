@@ -374,6 +374,7 @@ tilekiln_status launch(StageCall<Experts>& call) {
     if (e.int8_rows) {
       g.product.a = a.numbers + first * a.columns;
       g.product.row_scale = a.scale + first;
+      g.product.row_scale_step = 1;
       g.a_sums = a.sums + first * a.blocks;
     }
     return g;
