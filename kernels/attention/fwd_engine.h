@@ -53,6 +53,7 @@ struct FwdProblem : VisibleKeys {
   const float *q_descale, *k_descale, *v_descale;  // pertensor: one value each; blockscale: see FwdUnit
   i64 q_descale_head, k_descale_head, v_descale_head;
   int block_scale_q, block_scale_k;                // rows and keys per scale block (128), multiples of the tile
+  int q_scales, k_scales;                          // blocks of a head, of all its sequences
 };
 
 // One tile of queries of one head of one sequence, everything about its sequence resolved (element offsets from the pointers above).

@@ -45,7 +45,7 @@ KvDevicePlaces unread_places(const UnreadKeys& unread) {
   at.room_k = static_cast<int>(std::min<i64>(cache.seqlen, max_seqlen));
   if (in.block_table.given()) {
     at.table = data_of(in.block_table);
-    at.table_row = in.block_table.shape[1];
+    at.table_row = in.block_table.stride[0];
     at.rows_k = static_cast<int>(in.block_table.shape[0]);
     at.room_k = static_cast<int>(keys_of_pages(in.block_table.shape[1], cache.page_size));
   } else if (in.kv_indptr.given()) {

@@ -7,6 +7,7 @@
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/ampere_row.h"
 #include "kernels/attention/fmha_bwd/dq_dk_dv/cuda/row.h"
 #include "kernels/attention/fmha_fwd/cuda/ampere_row.h"
+#include "kernels/attention/fmha_fwd_splitkv/cuda/row.h"
 #include "kernels/backends/cuda/launch_config.h"
 #include "kernels/gemm/gemm/cuda/row.h"
 
@@ -16,6 +17,7 @@ using tilekiln::cuda::fmha_fwd::AmpereRow;
 using tilekiln::cuda::fmha_fwd::Row;
 using AmpereBackwardRow = tilekiln::cuda::fmha_bwd::AmpereRow;
 using BackwardRow = tilekiln::cuda::fmha_bwd::Row;
+using DecodeRow = tilekiln::cuda::fmha_decode::Row;
 using tilekiln::cuda::LaunchConfig;
 using ProductRow = tilekiln::cuda::gemm::Row;
 
@@ -30,6 +32,7 @@ char stub_name[64] = "";
 uint64_t stub_lengths[3][5] = {}, stub_strides[3][4] = {};
 uint32_t stub_boxes[3][5] = {};
 Row stub_row = {};
+DecodeRow stub_decode_row = {};      // of the last launch over a KV cache by decode
 BackwardRow stub_backward_row = {};  // of the last launch of any of its stages
 ProductRow stub_product = {};
 AmpereRow stub_ampere_row = {};
@@ -110,6 +113,8 @@ EXPORT int cuLaunchKernel(Opaque function, unsigned grid, unsigned, unsigned, un
     memcpy(&stub_backward_row, parameters[0], sizeof(BackwardRow));
     return ++stub_stages, 0;
   }
+  if (strncmp(stub_name, "fmha_decode_linear", 18) == 0)
+    return memcpy(&stub_decode_row, parameters[0], sizeof stub_decode_row), 0;
   if (strncmp(stub_name, "gemm_", 5) == 0) return memcpy(&stub_product, parameters[0], sizeof(ProductRow)), 0;
   if (strcmp(stub_name, "fmha_fwd_ampere") == 0)
     return memcpy(&stub_ampere_row, parameters[0], sizeof(AmpereRow)), stub_row = stub_ampere_row.row, 0;

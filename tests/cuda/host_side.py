@@ -204,6 +204,13 @@ def cache(library: tk.Library) -> None:
     assert (number("allocated").value, number("grid").value, number("early").value) == (0, 8, 1)
     library.fmha_fwd_splitkv(q, k, v, num_splits=1, causal=True, window=(3, 0), **arguments, **longest)
     assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_decode_linear_general\0")
+    wide = Device(2, 9, dtype="int32", fill=1)
+    wide.exported.managed.tensor.shape[1] = 4
+    library.fmha_fwd_splitkv(q, k, v, num_splits=1, **arguments | {"block_table": wide}, **longest)
+    from tools.gpu import driver
+
+    decode = driver.structure("kernels/attention/fmha_fwd_splitkv/cuda/row.h", "Row")
+    assert decode.in_dll(stub, "stub_decode_row").table_row == 9
     knew = Device(2, 1, 2, 64)
     library.fmha_fwd_appendkv(None, k, v, knew, knew, block_table=table, seqlen_k=lengths, max_seqlen_k=64)
     assert numbers("name", ctypes.c_char, 64).tobytes().startswith(b"fmha_append\0")
@@ -236,7 +243,16 @@ def fp8(library: tk.Library) -> None:
     library.fmha_fwd(q, k, k, out=out, **blocks)
     at = row()
     assert (at.features & 512, at.q_scales, at.k_scales, at.q_scale_batch, at.k_scale_batch) == (512, 3, 2, 12, 4)
+    assert (at.q_scale_head, at.k_scale_head, at.v_scale_batch, at.v_scale_head) == (3, 2, 4, 2)
     assert at.scale_start_q == 0
+    room = {name: Device(2, one.array.shape[1], 5, dtype="fp32") for name, one in blocks.items()}  # for 5 blocks
+    for name, one in room.items():
+        one.exported.managed.tensor.shape[2] = blocks[name].array.shape[2]
+    library.fmha_fwd(q, k, k, out=out, **room)
+    at = row()
+    assert (at.q_scales, at.k_scales) == (3, 2)
+    assert (at.q_scale_head, at.k_scale_head, at.v_scale_head) == (5, 5, 5)
+    assert (at.q_scale_batch, at.k_scale_batch, at.v_scale_batch) == (20, 10, 10)
     packed, made = Device(500, 4, 128, dtype="fp8"), Device(500, 4, 128)
     blocks = {f"{name}_descale": Device(4, 5, dtype="fp32") for name in "qkv"}
     starts = {name: ints(0, 200, 500) for name in ("seqstart_q", "seqstart_k")}

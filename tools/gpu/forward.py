@@ -111,7 +111,9 @@ class Forward:
         if descales is not None:
             row.q_descale, row.k_descale, row.v_descale = map(driver.address, descales)
             row.q_scales, row.k_scales = descales[0].shape[-1], descales[1].shape[-1]
-            row.q_scale_batch, row.k_scale_batch = descales[0][0].numel(), descales[1][0].numel()
+            for name, one in zip("qkv", descales, strict=True):
+                setattr(row, f"{name}_scale_batch", one[0].numel())
+                setattr(row, f"{name}_scale_head", one.shape[-1])
         row.features = (
             MASK * (left >= 0 or right >= 0)
             | GROUP * group

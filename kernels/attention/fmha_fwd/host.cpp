@@ -65,10 +65,11 @@ void fill(const Args& args, const Call& call) {
   problem.v_descale = reinterpret_cast<const float*>(in.v_descale.data);
   if (signature.qscale == Scales::pertensor) return;
   problem.block_scale_q = problem.block_scale_k = scale_block;
-  // They are contiguous, and a stride over one entry says nothing.
+  problem.q_scales = static_cast<int>(in.q_descale.shape[in.q_descale.ndim - 1]);
+  problem.k_scales = static_cast<int>(in.k_descale.shape[in.k_descale.ndim - 1]);
   const auto blocks = [&](const Array& array, fmha::i64* head, fmha::i64* step) {
-    *head = array.shape[array.ndim - 1];
-    *step = group ? 1 : array.shape[array.ndim - 2] * array.shape[array.ndim - 1];
+    *head = array.stride[array.ndim - 2];
+    *step = group ? 1 : array.stride[0];
   };
   blocks(in.q_descale, &problem.q_descale_head, &steps.q_descale);
   blocks(in.k_descale, &problem.k_descale_head, &steps.k_descale);

@@ -73,10 +73,10 @@ struct BlockScales {
     if (!(p.features & kBlockScales)) return {nullptr, nullptr, 0, all.scores};
     const int start_q = p.scale_start_q ? clamp(p.scale_start_q[b], 0, p.q_scales - 1) : 0;
     const int start_k = p.scale_start_k ? clamp(p.scale_start_k[b], 0, max(p.k_scales - 1, 0)) : 0;
-    const int64_t head_k = b * p.k_scale_batch + int64_t(h / (p.nhead_q / p.nhead_k)) * p.k_scales + start_k;
-    const int at = min(start_q + row / kScaleBlock, p.q_scales - 1);
-    return {p.k_descale + head_k, p.v_descale + head_k, p.k_scales - 1 - start_k,
-            p.q_descale[b * p.q_scale_batch + int64_t(h) * p.q_scales + at]};
+    const int head_k = h / (p.nhead_q / p.nhead_k), at = min(start_q + row / kScaleBlock, p.q_scales - 1);
+    return {p.k_descale + b * p.k_scale_batch + head_k * p.k_scale_head + start_k,
+            p.v_descale + b * p.v_scale_batch + head_k * p.v_scale_head + start_k, p.k_scales - 1 - start_k,
+            p.q_descale[b * p.q_scale_batch + h * p.q_scale_head + at]};
   }
 };
 

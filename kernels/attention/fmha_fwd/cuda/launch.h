@@ -73,13 +73,17 @@ void fill_scales(const FwdKernelProblem& of, Row* row) {
   row->v_descale = p.v_descale;
   if (p.features.qscale == fmha::Qscale::pertensor) return;
   row->features |= kBlockScales;
-  row->q_scales = static_cast<int>(p.q_descale_head);
-  row->k_scales = static_cast<int>(p.k_descale_head);
+  row->q_scales = p.q_scales;
+  row->k_scales = p.k_scales;
+  row->q_scale_head = p.q_descale_head;
+  row->k_scale_head = p.k_descale_head;
+  row->v_scale_head = p.v_descale_head;
   row->scale_start_q = of.lengths.scale_start_q;
   row->scale_start_k = of.lengths.scale_start_k;
   if (p.features.group) return;
   row->q_scale_batch = of.steps.q_descale;
   row->k_scale_batch = of.steps.k_descale;
+  row->v_scale_batch = of.steps.v_descale;
 }
 
 void fill_addresses(const FwdKernelProblem& of, const Packing& packing, Row* row) {

@@ -84,13 +84,13 @@ struct alignas(128) Row {
   int page_shift;
   int box;
   // Of e4m3: what undoes the quantisation, or null. One value each; or with kBlockScales of head h and block i of sequence b that at
-  // [b q_scale_batch + h q_scales + scale_start_q[b] + i].
+  // [b q_scale_batch + h q_scale_head + scale_start_q[b] + i], of q_scales blocks of a head.
   const float* q_descale;
   const float* k_descale;
   const float* v_descale;
   const int* scale_start_q;  // (batch), or null: 0
   const int* scale_start_k;
-  int64_t q_scale_batch, k_scale_batch;
+  int64_t q_scale_batch, q_scale_head, k_scale_batch, k_scale_head, v_scale_batch, v_scale_head;
   int q_scales, k_scales;
 };
 
