@@ -7,8 +7,11 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import tilekiln as tk
+from tilekiln import reference
+from tilekiln._dropout import unbiased
 
 from tests.gpu_run import DEVICE, WIDEST
 
@@ -220,6 +223,27 @@ def test_dropout(tkt):
     nothing = tkt.sdpa(q, k, v, dropout_p=1.0)
     assert not nothing.any()
     assert not torch.autograd.grad(nothing.sum(), q)[0].any()
+
+
+@pytest.mark.parametrize("p", [0.001, 0.1, 0.5, 0.6, 0.9, 0.99, 0.995, 0.999])
+def test_dropout_keeps_the_mean(tkt, p):
+    """Of values that are 1, out of a row is binomial: 400 keys, each kept with probability n / 256."""
+    torch.manual_seed(3)
+    ones = torch.ones(1, 4, 400, 32, requires_grad=True)
+    out = tkt.sdpa(ones, ones, ones, dropout_p=p)
+    n = reference.keep_threshold(p) + 1
+    deviation = ((256 / n - 1) / 400 / (4 * 400)) ** 0.5
+    assert out.mean().item() == pytest.approx(1, abs=5 * deviation + 1e-6)
+    dv = torch.autograd.grad(out.sum(), ones)[0]
+    assert dv.mean().item() == pytest.approx(1, abs=5 * deviation + 1e-6)
+
+
+def test_the_dropout_without_bias_keeps_the_same_bytes():
+    for p in [*np.random.default_rng(0).random(2000).tolist(), 0.0, 1e-9, 0.2, 0.6, 1 - 1e-7]:
+        kept = reference.keep_threshold(p) + 1
+        exact = unbiased(p)
+        assert exact == 1 - kept / 256
+        assert reference.keep_threshold(exact) + 1 == kept
 
 
 def test_empty(tkt):

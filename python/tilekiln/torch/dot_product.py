@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from tilekiln._dropout import unbiased
 from tilekiln._native import ArgumentError, NoKernelError
 from tilekiln.operators import MOST_OF_FEW, _call
 
@@ -143,7 +144,7 @@ def _general(
             softmax_scale=scale,
             causal=bool(is_causal),
             mask_origin="top_left",
-            dropout_p=dropout_p,
+            dropout_p=unbiased(dropout_p),
             layout="bshd" if inner else "bhsd",
             return_lse=False,
         )[0]
