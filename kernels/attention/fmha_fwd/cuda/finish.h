@@ -27,7 +27,7 @@ struct Place {
             field(tile.seqlen_q),
             field(tile.row) + from_first_row,
             apart,
-            sink_of(p) ? __fmul_rn(sink_of(p)[h], kLog2E) : -kInfinity};
+            sink_of(p) ? sink_of(p)[h] * kLog2E : -kInfinity};
   }
   __device__ __forceinline__ int64_t line(const Row& p, int at) const {
     return b * p.out_batch + h * p.out_head + (start_q + at) * p.out_row;
@@ -38,10 +38,10 @@ struct Place {
                                        float of_values) const {
     constexpr float kWeight = kFp8 ? 1.f / 256 : 1.f;  // 2^-kWeightExponent
     const int at = row + apart * half;
-    const float top = r.maximum[half] == -kInfinity ? -kInfinity : __fmul_rn(r.maximum[half], scale_log2);
+    const float top = r.maximum[half] == -kInfinity ? -kInfinity : r.maximum[half] * scale_log2;
     const float reference = fmaxf(top, sink) == -kInfinity ? 0.f : fmaxf(top, sink),
-                share = exp2_approx(top - reference);
-    const float total = r.sum[half] * kWeight * share + exp2_approx(sink - reference);
+                share = exp2_approx(__fsub_rn(top, reference));
+    const float total = r.sum[half] * kWeight * share + exp2_approx(__fsub_rn(sink, reference));
     float scale = total > 0.f ? share / total : total == total ? 0.f : total;  // a NaN stays one
     if (features_of(p) & kDropout) scale *= p.keep_scale;
     if constexpr (kFp8) scale *= kWeight * of_values;

@@ -169,9 +169,9 @@ template <int N> struct Scores {
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
       most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
       most = keep ? r.maximum[half] : fmaxf(most, r.maximum[half]);
-      // Both products rounded: fused with the subtraction, c would not be 1 where m stays, tile after tile.
-      top[half] = most == -kInfinity ? 0.f : __fmul_rn(most, a);
-      r.correction[half] = exp2_approx(__fmul_rn(r.maximum[half], a) - top[half]);
+      top[half] = most == -kInfinity ? 0.f : most * a;
+      // A subtraction of its own: fused with the product, c would not be 1 where m stays, tile after tile.
+      r.correction[half] = exp2_approx(__fsub_rn(r.maximum[half] * a, top[half]));
       r.maximum[half] = most;
       r.sum[half] *= r.correction[half];
       top[half] -= kWeightExponent;

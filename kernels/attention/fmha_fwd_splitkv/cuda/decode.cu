@@ -192,9 +192,9 @@ TILEKILN_DEVICE void add_chunk(const Row& p, const uint32_t (&q)[kHdim / 16][4],
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
     most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
     most = fmaxf(most, s.maximum[half]);
-    // Both products rounded: fused with the subtraction, the factor would not be 1 where the maximum stays, chunk after chunk.
-    const float top = most == -kInfinity ? 0.f : __fmul_rn(most, p.score_scale_log2);
-    correction[half] = exp2_approx(__fmul_rn(s.maximum[half], p.score_scale_log2) - top);
+    const float top = most == -kInfinity ? 0.f : most * p.score_scale_log2;
+    // A subtraction of its own: fused with the product, the factor would not be 1 where the maximum stays, chunk after chunk.
+    correction[half] = exp2_approx(__fsub_rn(s.maximum[half] * p.score_scale_log2, top));
     s.maximum[half] = most;
     s.sum[half] *= correction[half];
 #pragma unroll
@@ -333,18 +333,18 @@ template <bool kVectorized, bool kGeneral> TILEKILN_DEVICE void decode(const Row
     const int row = e / (kHdim / 2), d = e % (kHdim / 2) * 2;
     if (d >= p.hdim_v) continue;
     const Place at(p, head, first_row + row);
-    const float sink = p.sink && split == 0 ? __fmul_rn(p.sink[at.h], kLog2E) : -kInfinity;
+    const float sink = p.sink && split == 0 ? p.sink[at.h] * kLog2E : -kInfinity;
     float most = -kInfinity, out0 = 0.f, out1 = 0.f;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) most = fmaxf(most, ends[(i * kRows + row) * 2]);
-    const float top = fmaxf(most == -kInfinity ? -kInfinity : __fmul_rn(most, p.score_scale_log2), sink);
+    const float top = fmaxf(most == -kInfinity ? -kInfinity : most * p.score_scale_log2, sink);
     const float reference = top == -kInfinity ? 0.f : top;
-    float sum = exp2_approx(sink - reference);
+    float sum = exp2_approx(__fsub_rn(sink, reference));
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) {
       const float maximum = ends[(i * kRows + row) * 2];
       if (maximum == -kInfinity) continue;
-      const float weight = exp2_approx(__fmul_rn(maximum, p.score_scale_log2) - reference);
+      const float weight = exp2_approx(__fsub_rn(maximum * p.score_scale_log2, reference));
       sum += weight * ends[(i * kRows + row) * 2 + 1];
       out0 += weight * outs[(i * kRows + row) * kHdim + d];
       out1 += weight * outs[(i * kRows + row) * kHdim + d + 1];
