@@ -38,12 +38,15 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--receipt", default="flash", help="receipts or files of libraries, separated by commas (flash)"
     )
+    parser.add_argument(
+        "--beside", default="", help="a receipt or file: opened first with its names visible to all (RTLD_GLOBAL)"
+    )
     parser.add_argument("--operator", choices=tuple(OPERATORS), default="", help="only this one")
     parser.add_argument(
         "--kind",
         choices=KINDS,
         default="",
-        help="only right calls, only wrong ones, or only those made from the declarations",
+        help="only right calls, only wrong ones, only those made from the declarations, or those with any strides",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the tenth failure")
@@ -84,7 +87,7 @@ class Worker:
 
     def command(self) -> list[str]:
         asked = self.asked
-        words = [asked.receipt, asked.operator, asked.kind, self.next, self.step, self.end]
+        words = [asked.receipt, asked.beside, asked.operator, asked.kind, self.next, self.step, self.end]
         return [sys.executable, "-m", "tests.fuzz.worker", *map(str, words)]
 
     def _one_process(self) -> None:
@@ -159,7 +162,7 @@ def _report(case: str, wrong: str, call: str) -> str:
 def replay(asked: argparse.Namespace) -> int:
     """Runs one case in this process, so that a debugger sees it."""
     case = asked.replay
-    found = libraries(asked.receipt.split(","))
+    found = libraries(asked.receipt.split(","), asked.beside)
     if case.receipt not in found:
         found |= libraries([case.receipt])
     turns = list(cases(found, case.operator, case.kind))
@@ -175,7 +178,7 @@ def replay(asked: argparse.Namespace) -> int:
 def main() -> int:
     asked = parse()
     try:
-        libraries(asked.receipt.split(","))
+        libraries([*asked.receipt.split(","), *filter(None, [asked.beside])])
     except (LookupError, OSError, ImportError, ValueError) as error:
         print(f"tests/fuzz: {error}", file=sys.stderr)
         return 2

@@ -115,7 +115,7 @@ class BadCall(Call):
         arguments = {name: self.given(value) for name, value in self.spoilt.items()}
         try:
             getattr(self.library, self.case.operator)(**arguments)
-        except (tk.ArgumentError, tk.NoKernelError, TypeError) as error:
+        except (tk.ArgumentError, tk.NoKernelError, TypeError, MemoryError) as error:  # no room for a new result
             text = str(error)
             if not any(name in text for name in (*names, "argument", "TILEKILN_")):
                 raise MismatchError(f"the refusal names no argument: {type(error).__name__}: {text}") from None

@@ -10,7 +10,8 @@ import numpy as np
 import tilekiln as tk
 from tilekiln import reference
 
-from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values
+from tests.fuzz.draw import Draw, attention_sizes, cache_sizes, change_values, many_keys
+from tests.fuzz.layouts import relaid
 from tests.fuzz.memory import ENDS, Placed
 from tests.python import gradients, kv_problems, problems
 from tests.python.drawn import OPERATORS
@@ -22,9 +23,10 @@ FAMILIES = {  # by operator: the family whose instances it is called with
 }
 
 
-# Right calls, whose values are compared; wrong ones, which must be refused; and calls of any declared operator, right
-# or wrong, of which no value is known.
-KINDS = ("values", "arguments", "declared")
+# Right calls, whose values are compared; wrong ones, which must be refused; calls of any declared operator, right
+# or wrong, of which no value is known; and calls whose arrays lie in any way, compared with contiguous ones.
+KINDS = ("values", "arguments", "declared", "laid")
+MOST_RELAID = 1 << 20  # elements of an array that gets other strides
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +51,7 @@ class Case:
             raise ValueError(f"{text!r} is no case: RECEIPT/OPERATOR/KIND/SEED, as the fuzzer prints them") from None
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is no kind of case: {', '.join(KINDS)}")
-        known = OPERATORS if kind == "declared" else FAMILIES
+        known = OPERATORS if kind in ("declared", "laid") else FAMILIES
         if operator not in known:
             raise ValueError(f"{operator!r} is no operator: {', '.join(known)}")
         return case
@@ -99,22 +101,31 @@ class Call:
         if self.case.operator == "fmha_bwd":
             if signature["deterministic"]:
                 self.options |= {"deterministic": True, "workers": draw.often(0, 1, 3)}
-            sizes = attention_sizes(draw, signature)
+            sizes = many_keys(draw, attention_sizes(draw, signature))
             return gradients.make(signature, sizes, seed, lambda inputs: change_values(draw, inputs))
         if self.case.operator == "fmha_fwd":
-            problem: Any = problems.make(signature, attention_sizes(draw, signature), seed)
+            problem: Any = problems.make(signature, many_keys(draw, attention_sizes(draw, signature)), seed)
         else:
-            problem = kv_problems.make(self.case.operator, signature, cache_sizes(draw), seed)
+            problem = kv_problems.make(self.case.operator, signature, many_keys(draw, cache_sizes(draw)), seed)
             self.options |= problem.only_facade
         change_values(draw, problem.inputs)
         return problem
 
     def place(self, arguments: dict[str, Any], kept: dict[str, Placed]) -> dict[str, Any]:
-        """Copies of the arrays in guarded pages, noted in `kept`; what is no array as it is."""
+        """Copies of the arrays in guarded pages, noted in `kept`, half of them with other strides."""
         for name, value in arguments.items():
             if isinstance(value, np.ndarray):
-                kept[name] = Placed(value, self.draw.one(ENDS))
+                kept[name] = Placed(self.relaid(name, value, kept is self.read), self.draw.one(ENDS))
         return {**arguments, **{name: kept[name].array for name in arguments if name in kept}}
+
+    def relaid(self, name: str, array: np.ndarray, read: bool) -> np.ndarray:
+        """The array, or its values with strides that the operator takes as well. read: it is not written."""
+        own = OPERATORS[self.case.operator].arguments.get(name)
+        fixed = array.ndim > 4 or (self.case.operator == "fmha_bwd" and name in ("lse", "delta"))  # vectors; alike
+        if own is None or fixed or array.size > MOST_RELAID or self.draw.random.random() < 0.5:
+            return array
+        written = self.case.operator == "fmha_fwd_appendkv" and name in kv_problems.WRITTEN
+        return relaid(self.draw, array, last=own.file.read == "host", repeated=read and not written)
 
     def call(self, **arguments: Any) -> Any:
         """The facade, now or on a stream of its own."""
@@ -160,7 +171,7 @@ class Call:
 
     def _append(self) -> None:
         """The appended cache is that of the reference to the byte; attention over it within tolerance."""
-        attend = bool(self.draw.random.integers(2)) and kv_problems.attends(self.problem)
+        attend = bool(self.draw.random.integers(2)) and kv_problems.attends(self.problem) and self._can_attend()
         ours = self.place({name: _copy(value) for name, value in self.problem.inputs.items()}, self.read)
         for name in kv_problems.WRITTEN:
             self.written[name] = self.read.pop(name)
@@ -174,6 +185,11 @@ class Call:
             worst = reference.excess(self.problem.dtype, expected, result)
             if not worst <= 1:
                 raise MismatchError(f"error {worst:.3g} times its bound")
+
+    def _can_attend(self) -> bool:
+        """Whether the library has the kernels of an append's attention."""
+        dtype = self.instance.signature["dtype"]
+        return any(one.signature["dtype"] == dtype for one in instances(self.library, "fmha_fwd_splitkv"))
 
     def __str__(self) -> str:
         return self.shown({**self.problem.inputs, **self.options})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.python import kv_problems, problems
 TILE = 64
 EDGES = (0, 1, 2, 15, 16, 17, TILE - 1, TILE, TILE + 1, 127, 128, 129, 131)
 PAGE_SIZES = (16, 32, 64, 128)
+MANY_KEYS = 100_000  # of a few calls
 
 
 class Draw:
@@ -70,6 +72,15 @@ def attention_sizes(draw: Draw, signature: dict[str, Any]) -> problems.Sizes:
     )
 
 
+def many_keys(draw: Draw, sizes: Any) -> Any:
+    """In a few calls one sequence of a few queries sees very many keys."""
+    if draw.random.random() >= 0.004:
+        return sizes
+    return dataclasses.replace(
+        sizes, lengths_q=(int(draw.random.integers(1, 20)),), lengths_k=(MANY_KEYS,), nhead_q=1, nhead_k=1
+    )
+
+
 def cache_sizes(draw: Draw) -> kv_problems.Sizes:
     """Of a call over a KV cache."""
     nhead_k = int(draw.random.integers(1, 4))
@@ -102,6 +113,11 @@ def change_values(draw: Draw, inputs: dict[str, Any]) -> None:
     if factor != 1.0:
         q = inputs["q"]
         q[...] = (q.astype(np.float32) * np.float32(factor)).astype(q.dtype)
+    wide = [name for name in ("q", "k", "v", "bias") if inputs.get(name) is not None and inputs[name].ndim > 1]
+    if draw.random.random() < 0.15:  # one entry of a dimension, again and again
+        array = inputs[draw.one(wide)]
+        d = int(draw.random.integers(array.ndim - 1))
+        array[...] = np.take(array, [0], d) if array.shape[d] else array
     if "softcap" in inputs:
         inputs["softcap"] = draw.often(draw.decades(-3, 20), 1.5, 30.0, 50.0)
     if "sink" in inputs:

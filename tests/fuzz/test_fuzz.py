@@ -19,6 +19,7 @@ import tilekiln as tk
 from tests.fuzz import __main__ as fuzzer
 from tests.fuzz.bad import BadCall
 from tests.fuzz.calls import Call, Case, MismatchError
+from tests.fuzz.draw import MANY_KEYS, Draw, attention_sizes, many_keys
 from tests.fuzz.memory import Placed
 from tests.fuzz.worker import run
 
@@ -94,6 +95,25 @@ def test_a_written_input_is_seen(load):
     call = Call(Wrong(library, "fmha_fwd", more), with_elements(library))
     with pytest.raises(MismatchError, match="k was written, and the call only reads it"):
         call.run()
+
+
+def test_strides_that_are_ignored_are_seen(load):
+    """An operator that takes a gapped array for a contiguous one; the first such case of a few seeds."""
+
+    def more(named: dict) -> None:
+        if not all(value.flags.c_contiguous for value in named.values() if isinstance(value, np.ndarray)):
+            named["out"][(0,) * named["out"].ndim] += 1
+
+    library = Wrong(load("aiter"), "fmha_fwd", more)
+    cases = [Case("aiter", "fmha_fwd", "laid", seed) for seed in range(20)]
+    wrong = [text for text, _ in (run(library, case) for case in cases) if text]
+    assert "out differs from that of contiguous arrays" in wrong
+
+
+def test_some_calls_have_very_many_keys():
+    signature = {"hdim_q": 64, "hdim_v": 64}
+    drawn = [many_keys(draw, attention_sizes(draw, signature)) for draw in map(Draw, range(1000))]
+    assert any(sizes.lengths_k == (MANY_KEYS,) for sizes in drawn)
 
 
 @pytest.mark.parametrize("end", ["after", "before"])

@@ -5,6 +5,7 @@ Its lines: "> CASE" before, "! CASE JSON" for a mismatch. It ends when its count
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from collections.abc import Iterator
@@ -14,21 +15,33 @@ import tilekiln as tk
 from tests.fuzz.bad import BadCall
 from tests.fuzz.calls import KINDS, Call, Case, MismatchError, operators
 from tests.fuzz.declared import DeclaredCall, declared
+from tests.fuzz.laid import LaidCall, laid
 
-CALLS: dict[str, type[Call]] = {"values": Call, "arguments": BadCall, "declared": DeclaredCall}
+CALLS: dict[str, type[Call]] = {
+    "values": Call,
+    "arguments": BadCall,
+    "declared": DeclaredCall,
+    "laid": LaidCall,
+}
 
 
-def libraries(receipts: list[str]) -> dict[str, tk.Library]:
-    """By receipt. A name with a slash is a file. Raises what tilekiln.load raises."""
+def libraries(receipts: list[str], beside: str = "") -> dict[str, tk.Library]:
+    """By receipt. A name with a slash is a file. Raises what tilekiln.load raises.
+
+    beside: a library that is opened first with its names visible to all, as one that the program is linked to.
+    """
+    if beside:
+        ctypes.CDLL(str(tk.load(beside).path), ctypes.RTLD_GLOBAL)
     loaded = [tk.load(one) for one in receipts]
     return {library.receipt: library for library in loaded}
 
 
 def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tuple[str, str, str]]:
-    """Cases of one seed: for every operator of every library three right calls, a wrong one and a declared one."""
+    """Cases of one seed: of every operator of every library three right calls, a wrong, a declared and a laid one."""
     for receipt, library in found.items():
         turns = [(name, one) for name in operators(library) for one in (*["values"] * 3, "arguments")]
         turns += [(name, "declared") for name in declared(library)]
+        turns += [(name, "laid") for name in laid(library)]
         yield from ((receipt, name, one) for name, one in turns if operator in ("", name) and kind in ("", one))
 
 
@@ -52,11 +65,11 @@ def run(library: tk.Library, case: Case) -> tuple[str, str]:
 
 
 def main(words: list[str]) -> None:
-    """worker.py RECEIPTS OPERATOR KIND FIRST STEP COUNT: cases FIRST, FIRST + STEP, ... of the endless list."""
-    receipts, operator, kind, first, step, count = words
+    """worker.py RECEIPTS BESIDE OPERATOR KIND FIRST STEP COUNT: cases FIRST, FIRST + STEP, ... of the endless list."""
+    receipts, beside, operator, kind, first, step, count = words
     if kind not in ("", *KINDS):
         raise ValueError(kind)
-    found = libraries(receipts.split(","))
+    found = libraries(receipts.split(","), beside)
     turns = list(cases(found, operator, kind))
     for number in range(int(first), int(count), int(step)):
         receipt, name, one = turns[number % len(turns)]

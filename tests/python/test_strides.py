@@ -7,68 +7,18 @@ and its strides.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 import tilekiln as tk
 
+from tests.fuzz.layouts import layouts
 from tests.fuzz.memory import ENDS, Placed
 from tests.python.drawn import OPERATORS
 from tests.python.strided_calls import CALLS, Call
 
 CASES = [(call, name) for call in CALLS for name in sorted(call.arrays)]
-
-
-class Laid(NamedTuple):
-    """An array that lies in some way, and what it lies for: a contiguous array of its values."""
-
-    how: str
-    array: np.ndarray
-    values: np.ndarray
-
-
-def strided(array: np.ndarray, strides: tuple[int, ...], first: int = 0) -> np.ndarray:
-    """Values of `array` with these strides, in elements; first: of the element (0, 0, ..)."""
-    reach = [s * (n - 1) for s, n in zip(strides, array.shape, strict=True)]
-    low, high = sum(r for r in reach if r < 0), sum(r for r in reach if r > 0)
-    memory = np.zeros(first + high - low + 1, array.dtype)
-    view = np.ndarray(
-        array.shape, array.dtype, memory, (first - low) * array.itemsize, [s * array.itemsize for s in strides]
-    )
-    view[...] = array
-    return view
-
-
-def layouts(array: np.ndarray) -> Iterator[Laid]:
-    """Each dimension with a gap, backwards and repeated; neighbours exchanged; every row an element from the next."""
-    if array.size == 0:
-        return
-    dense = [s // array.itemsize for s in array.strides]
-    yield Laid("moved by an element", strided(array, tuple(dense), 1), array)
-    for d, n in enumerate(array.shape):
-        if n == 1:
-            odd = [*dense[:d], 7777, *dense[d + 1 :]]
-            view = np.ndarray(array.shape, array.dtype, array, 0, [s * array.itemsize for s in odd])
-            yield Laid(f"an odd stride of dimension {d}, of length 1", view, array)
-            continue
-        gap = [s * (2 if i <= d else 1) for i, s in enumerate(dense)]
-        yield Laid(f"a gap in dimension {d}", strided(array, tuple(gap)), array)
-        back = [-s if i == d else s for i, s in enumerate(dense)]
-        yield Laid(f"dimension {d} backwards", strided(array, tuple(back)), array)
-        repeated = np.repeat(np.take(array, [0], d), n, d)
-        yield Laid(f"dimension {d} repeated", np.broadcast_to(np.take(repeated, [0], d), array.shape), repeated)
-    if array.ndim > 1:
-        apart = [1]
-        for n in array.shape[:0:-1]:
-            apart.append(apart[-1] * n + 1)
-        yield Laid("every row an element apart", strided(array, tuple(reversed(apart))), array)
-        for i in range(array.ndim - 1):
-            order = [*range(array.ndim)]
-            order[i], order[i + 1] = order[i + 1], order[i]
-            view = np.ascontiguousarray(array.transpose(order)).transpose(order)
-            yield Laid(f"dimensions {i} and {i + 1} exchanged", view, array)
 
 
 def copies(arguments: dict[str, Any]) -> dict[str, Any]:
