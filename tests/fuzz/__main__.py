@@ -46,7 +46,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
         "--kind",
         choices=KINDS,
         default="",
-        help="only right calls, only wrong ones, only those made from the declarations, or those with any strides",
+        help="only right calls, only wrong ones, those made from the declarations, those with any strides, or right "
+        "ones on tensors, which no other run makes",
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the tenth failure")

@@ -24,8 +24,9 @@ FAMILIES = {  # by operator: the family whose instances it is called with
 
 
 # Right calls, whose values are compared; wrong ones, which must be refused; calls of any declared operator, right
-# or wrong, of which no value is known; and calls whose arrays lie in any way, compared with contiguous ones.
-KINDS = ("values", "arguments", "declared", "laid")
+# or wrong, of which no value is known; calls whose arrays lie in any way, compared with contiguous ones; and, where
+# they are asked for, right calls on tensors of PyTorch.
+KINDS = ("values", "arguments", "declared", "laid", "tensors")
 MOST_RELAID = 1 << 20  # elements of an array that gets other strides
 
 

@@ -110,6 +110,22 @@ def test_strides_that_are_ignored_are_seen(load):
     assert "out differs from that of contiguous arrays" in wrong
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("told", [False, True])
+def test_a_tensor_that_is_written_unseen_by_autograd_is_seen(load, told):
+    torch = pytest.importorskip("torch")
+
+    def more(named: dict) -> None:
+        out = named["out"]
+        if isinstance(out, torch.Tensor):
+            torch._C._autograd._unsafe_set_version_counter((out,), (int(told),))
+
+    library = Wrong(load("aiter"), "fmha_fwd", more)
+    wrong = [run(library, Case("aiter", "fmha_fwd", "tensors", seed))[0] for seed in range(30)]
+    assert any("its version stayed" in text and text.startswith("out") for text in wrong) != told
+    assert not any("differs" in text for text in wrong)
+
+
 def test_some_calls_have_very_many_keys():
     signature = {"hdim_q": 64, "hdim_v": 64}
     drawn = [many_keys(draw, attention_sizes(draw, signature)) for draw in map(Draw, range(1000))]

@@ -16,12 +16,14 @@ from tests.fuzz.bad import BadCall
 from tests.fuzz.calls import KINDS, Call, Case, MismatchError, operators
 from tests.fuzz.declared import DeclaredCall, declared
 from tests.fuzz.laid import LaidCall, laid
+from tests.fuzz.tensors import TensorCall
 
 CALLS: dict[str, type[Call]] = {
     "values": Call,
     "arguments": BadCall,
     "declared": DeclaredCall,
     "laid": LaidCall,
+    "tensors": TensorCall,
 }
 
 
@@ -42,6 +44,7 @@ def cases(found: dict[str, tk.Library], operator: str, kind: str) -> Iterator[tu
         turns = [(name, one) for name in operators(library) for one in (*["values"] * 3, "arguments")]
         turns += [(name, "declared") for name in declared(library)]
         turns += [(name, "laid") for name in laid(library)]
+        turns += [(name, "tensors") for name in operators(library) if kind == "tensors"]
         yield from ((receipt, name, one) for name, one in turns if operator in ("", name) and kind in ("", one))
 
 
