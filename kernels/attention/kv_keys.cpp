@@ -134,7 +134,7 @@ class Keys {
     TILEKILN_TRY(index(arrays_.cache_leftpad, batch, "batch"));
     if (cache_.paged) {
       TILEKILN_TRY(check_block_table(arrays_.block_table, arrays_.cache_batch_idx.given() ? -1 : batch));
-      return call_.unread ? check_contiguous(arrays_.block_table) : TILEKILN_OK;
+      return call_.unread ? check_last_contiguous(arrays_.block_table) : TILEKILN_OK;
     }
     if (!arrays_.cache_batch_idx.given() && cache_.batch != batch) {
       return fail_argument("k", "batch was %lld, must be %lld, the batch of q, without cache_batch_idx",

@@ -143,7 +143,7 @@ tilekiln_status check_dtype(const Array& array, int32_t dtype, const char* what)
                        fnuz ? ": FNUZ formats have kernels for gfx942 alone, convert it" : "");
 }
 
-tilekiln_status check_contiguous(const Array& array) {
+tilekiln_status check_last_contiguous(const Array& array) {
   const int last = array.ndim - 1;
   if (last < 0 || array.shape[last] <= 1 || array.empty() || array.stride[last] == 1) return TILEKILN_OK;
   return fail_argument(

@@ -238,7 +238,7 @@ class Check:
     def _strides(self, a: Argument) -> None:
         if a.file.strides == "any":
             return
-        self._try(f"check_{'matrix' if a.file.strides else 'contiguous'}(in.{a.name})")
+        self._try(f"check_{'matrix' if a.file.strides else 'last_contiguous'}(in.{a.name})")
 
     def _guarded(self, a: Argument, put: Callable[[Argument], None]) -> None:
         """Puts the checks of an array, guarded by `given()` where it is optional."""

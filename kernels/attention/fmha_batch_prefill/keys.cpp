@@ -31,8 +31,8 @@ tilekiln_status table_lengths(const KvIndexArrays& arrays, const Cache& cache, K
   TILEKILN_TRY(check_block_table(arrays.block_table, call->batch));
   TILEKILN_TRY(check_index(arrays.seqlen_k, call->batch, "batch"));
   if (call->unread) {
-    TILEKILN_TRY(check_contiguous(arrays.seqlen_k));
-    return check_contiguous(arrays.block_table);
+    TILEKILN_TRY(check_last_contiguous(arrays.seqlen_k));
+    return check_last_contiguous(arrays.block_table);
   }
   for (i64 i = 0; i < call->batch; ++i) {
     const int length = entry(arrays.seqlen_k, i);
@@ -62,7 +62,7 @@ tilekiln_status list_lengths(const KvIndexArrays& arrays, const Cache& cache, Kv
   }
   if (call->unread) {
     for (const Array* array : {&starts, &list, &last})
-      if (array->given()) TILEKILN_TRY(check_contiguous(*array));
+      if (array->given()) TILEKILN_TRY(check_last_contiguous(*array));
     return TILEKILN_OK;
   }
   for (i64 i = 0; i < call->batch; ++i) {

@@ -144,7 +144,7 @@ namespace tilekiln::fmha {
 tilekiln_status check_workspace(const Array& workspace) {
   TILEKILN_TRY(check_dtype(workspace, TILEKILN_UINT8, "uint8"));
   TILEKILN_TRY(check_ndim(workspace, 1, "bytes"));
-  TILEKILN_TRY(check_contiguous(workspace));
+  TILEKILN_TRY(check_last_contiguous(workspace));
   if (reinterpret_cast<uintptr_t>(workspace.data) % 16 != 0) {
     return fail_argument("workspace", "data was at %p, must be aligned to 16 bytes",
                          static_cast<const void*>(workspace.data));

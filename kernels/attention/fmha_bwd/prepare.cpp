@@ -65,7 +65,7 @@ tilekiln_status check_start_array(const Plan& plan, const char* name, const tile
   TILEKILN_TRY(check_dtype(*array, TILEKILN_INT32, "int32"));
   TILEKILN_TRY(check_ndim(*array, 1, "batch + 1"));
   TILEKILN_TRY(check_length(*array, 0, "its length", i64(plan.shape.batch) + 1, "batch + 1"));
-  return check_contiguous(*array);
+  return check_last_contiguous(*array);
 }
 
 tilekiln_status check_arguments(const Plan& plan, const tilekiln_tensor* workspace, const tilekiln_tensor* seqstart_q,

@@ -25,7 +25,7 @@ tilekiln_status check_block_scale(const Call& call, const Array& array, int64_t 
   if (call.form == Form::batch) TILEKILN_TRY(check_length(array, 0, "batch", call.to.batch, "the batch of q"));
   TILEKILN_TRY(check_length(array, array.ndim - 2, "nhead", nhead, nhead_name));
   TILEKILN_TRY(check_length(array, array.ndim - 1, "block count", count, count_name));
-  return check_contiguous(array);
+  return check_last_contiguous(array);
 }
 
 // Everything is checked: the problem of the engines, and the steps from sequence to sequence.

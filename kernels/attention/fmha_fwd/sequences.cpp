@@ -180,7 +180,7 @@ void make_sequences(AttentionCall* call) {
 tilekiln_status check_unread(const Array& array, i64 count, const char* sum) {
   if (!array.given()) return TILEKILN_OK;
   TILEKILN_TRY(check_index(array, count, sum));
-  return check_contiguous(array);
+  return check_last_contiguous(array);
 }
 
 namespace {

@@ -44,7 +44,7 @@ tilekiln_status rotary(const Args& args, Call& call) {
     return fail_argument("rotary_cos", "rotary_dim was 2 x %lld, must be from 2 to %lld, the hdim of q",
                          static_cast<long long>(cos.shape[1]), static_cast<long long>(call.D / 2 * 2));
   }
-  for (const Array* array : {&cos, &sin}) TILEKILN_TRY(check_contiguous(*array));
+  for (const Array* array : {&cos, &sin}) TILEKILN_TRY(check_last_contiguous(*array));
   problem.rope = args.rotary_interleaved != 0 ? fmha::Rope::interleaved : fmha::Rope::half;
   problem.rotary_dim = static_cast<int>(2 * cos.shape[1]);
   problem.rotary_cos = cos.data;

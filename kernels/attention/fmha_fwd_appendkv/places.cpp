@@ -23,7 +23,7 @@ tilekiln_status check_append_places(const KvIndexArrays& arrays, const Cache& ca
       return fail_argument("max_seqlen_k", "was %d, must be at least %d, the new keys of a sequence", most,
                            call->seqlen_new);
     for (const Array* array : {&lengths, &rows, &table})
-      if (array->given()) TILEKILN_TRY(check_contiguous(*array));
+      if (array->given()) TILEKILN_TRY(check_last_contiguous(*array));
     call->unread_places.reset(new UnreadPlaces{arrays, cache});
     call->seqlen_k = most;
     return TILEKILN_OK;

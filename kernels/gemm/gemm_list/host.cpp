@@ -129,7 +129,7 @@ tilekiln_status features(const Args& args, Call& call) {
   TILEKILN_TRY(matrix::check_clamp(args));
   const Arrays& in = call.in;
   for (const Array* const one : {&in.a, &in.b, &in.out, &in.bias}) {
-    if (one->given()) TILEKILN_TRY(check_contiguous(*one));
+    if (one->given()) TILEKILN_TRY(check_last_contiguous(*one));
   }
   std::vector<Listed>& list = call.to.problem.problems;
   list.reserve(static_cast<size_t>(call.Q));
