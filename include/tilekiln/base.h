@@ -2,6 +2,10 @@
 #ifndef TILEKILN_BASE_H
 #define TILEKILN_BASE_H
 
+#if !defined(__cplusplus) && defined(__STRICT_ANSI__) && (!defined(__STDC_VERSION__) || __STDC_VERSION__ < 199901L)
+#error "tilekiln.h is C99 and must be compiled as C99 or later: -std=c99"
+#endif
+
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -25,6 +25,14 @@ class Json {
   int line = 1;
   const std::string* file = nullptr;  // of the document: it must outlive its values
 
+  // Defined below the class: a pair of the members' type is complete there, which clang asks for from C++20 on.
+  Json();
+  Json(const Json&);
+  Json(Json&&) noexcept;
+  Json& operator=(const Json&);
+  Json& operator=(Json&&) noexcept;
+  ~Json();
+
   [[noreturn]] void fail(const std::string& what) const {
     throw FileError((file == nullptr ? std::string("<text>") : *file) + ":" + std::to_string(line) + ": " + what);
   }
@@ -34,12 +42,7 @@ class Json {
     if (const Json* found = find(name)) return *found;
     fail("'" + std::string(name) + "' is missing here");
   }
-  const Json* find(std::string_view name) const {
-    if (kind != Kind::object) fail("was " + kind_name() + ", must be an object");
-    for (const auto& [member, value] : members)
-      if (member == name) return &value;
-    return nullptr;
-  }
+  const Json* find(std::string_view name) const;
   const std::string& text() const {
     if (kind != Kind::string) fail("was " + kind_name() + ", must be a string");
     return string;
@@ -67,6 +70,20 @@ class Json {
     return names[static_cast<int>(kind)];
   }
 };
+
+inline Json::Json() = default;
+inline Json::Json(const Json&) = default;
+inline Json::Json(Json&&) noexcept = default;
+inline Json& Json::operator=(const Json&) = default;
+inline Json& Json::operator=(Json&&) noexcept = default;
+inline Json::~Json() = default;
+
+inline const Json* Json::find(std::string_view name) const {
+  if (kind != Kind::object) fail("was " + kind_name() + ", must be an object");
+  for (const auto& [member, value] : members)
+    if (member == name) return &value;
+  return nullptr;
+}
 
 // Reads one document. `file` is for errors and must outlive the result.
 class JsonReader {

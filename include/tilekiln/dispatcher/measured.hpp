@@ -1,5 +1,6 @@
 // Tables of the kernels that were measured to be the fastest for problems on a machine (`tilekiln tune`).
 #pragma once
+#include <algorithm>
 #include <map>
 
 #include "tilekiln/dispatcher/json.hpp"
@@ -12,8 +13,8 @@ using Settings = std::map<std::string, int64_t>;
 
 // A kernel that was the fastest: its id, and with which settings.
 struct Measured {
-  Measured(std::string id, Settings settings = {}) : id(std::move(id)), settings(std::move(settings)) {}
-  Measured(const char* id) : id(id) {}
+  Measured(std::string of, Settings with = {}) : id(std::move(of)), settings(std::move(with)) {}
+  Measured(const char* of) : id(of) {}
   bool operator==(const Measured& other) const { return id == other.id && settings == other.settings; }
 
   std::string id;

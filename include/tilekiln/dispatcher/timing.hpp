@@ -47,8 +47,8 @@ inline Times measure(const Timing& timing, const std::function<void(int)>& run) 
   std::vector<unsigned char> flushed(timing.flush_bytes);
   std::vector<double> taken;
   for (int i = 0; i < timing.repeat; ++i) {
-    for (size_t at = 0; at < flushed.size(); at += 64)
-      reinterpret_cast<volatile unsigned char*>(flushed.data())[at] += 1;
+    volatile unsigned char* const lines = flushed.data();
+    for (size_t at = 0; at < flushed.size(); at += 64) lines[at] = static_cast<unsigned char>(lines[at] + 1);
     const auto begin = std::chrono::steady_clock::now();
     run(i % sets);
     taken.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
