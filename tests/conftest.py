@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -24,21 +23,7 @@ for place in (ROOT, ROOT / "python"):  # as tools/dev does, for a pytest started
 if TYPE_CHECKING:
     from build_support.variant import Variant
 
-pytest_plugins = ["pytester", "tests.sampling", "tests.gpu_run"]
-
-EXTRAS = {"torch": "torch", "transformers": "transformers", "jax": "jax", "packaging": "cmake"}
-"""Marks of tests that need an extra of tools/dev, and the module that shows that it is there."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for mark, module in EXTRAS.items():
-        if importlib.util.find_spec(module) is None:
-            if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
-                raise pytest.UsageError(f"CI must have {module}: TILEKILN_WITH in .ci/run names the extra {mark}")
-            skip = pytest.mark.skip(reason=f"{module} is not installed: tools/dev --with {mark} pytest")
-            for item in items:
-                if item.get_closest_marker(mark):
-                    item.add_marker(skip)
+pytest_plugins = ["pytester", "tests.programs", "tests.sampling", "tests.gpu_run"]
 
 
 def shared_objects() -> list[str]:

@@ -16,6 +16,7 @@ from codegen.plan.plan import resolve
 from codegen.schema.errors import CodegenError
 from codegen.schema.tree import Tree
 from tests.conftest import ROOT
+from tests.programs import OF_LLVM
 
 RECEIPT = """receipt: fixed_small
 about: Four kernels.
@@ -129,6 +130,7 @@ def killed_and_resumed(tree: Any, receipt: str, target: str, objects: str) -> Pa
     return made / f"lib/libtilekiln_{receipt}.so"
 
 
+@pytest.mark.needs("nvcc", "cuobjdump")
 def test_those_of_cuda_killed_and_resumed(
     built_tree, scons, binding: Path, tmp_path: Path, pytestconfig: pytest.Config
 ) -> None:
@@ -148,6 +150,7 @@ def test_those_of_cuda_killed_and_resumed(
     assert "8 problems, 0 wrong" in ran
 
 
+@pytest.mark.needs(*OF_LLVM)
 def test_those_of_hip_killed_and_resumed(built_tree, scons, binding: Path, pytestconfig: pytest.Config) -> None:
     """And each against float64, in the executor: emulated (functional), never run on AMD silicon."""
     from tests.executor.conftest import LIBRARIES

@@ -226,7 +226,7 @@ def sccache_server(monkeypatch: pytest.MonkeyPatch, storage: dict[str, str]) -> 
             subprocess.run(["sccache", "--stop-server"], capture_output=True, check=False)
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("sccache")
 @pytest.mark.parametrize("storage", ["directory", "redis"])
 def test_sccache(trees, tmp_path, monkeypatch, storage, request):
     """One server finds another's entries, for a tree that lies elsewhere."""

@@ -41,7 +41,7 @@ def configure(build: Path, prefix: Path, *words: str) -> subprocess.CompletedPro
     return subprocess.run([*command, *words], capture_output=True, text=True, check=False, env={**os.environ})
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_a_cpp_program_by_find_package_from_a_prefix_that_has_moved(installed: Path, tmp_path: Path) -> None:
     shutil.copytree(installed, tmp_path / "moved")
     said = configure(tmp_path / "build", tmp_path / "moved")
@@ -52,7 +52,7 @@ def test_a_cpp_program_by_find_package_from_a_prefix_that_has_moved(installed: P
     assert f"{tmp_path}/moved/lib/libtilekiln_fp32_min.so" in needed
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -66,7 +66,7 @@ def test_what_cmake_refuses(installed: Path, tmp_path: Path, words: list[str], m
     assert message in " ".join(said.stderr.split())
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 @pytest.mark.parametrize(
     ("asked", "found"), [("0.1", True), ("0.1.0 EXACT", True), ("0.2", False), ("0.0.9", False), ("1.0", False)]
 )

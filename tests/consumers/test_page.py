@@ -36,6 +36,6 @@ def test_c(installed: Path, tmp_path: Path) -> None:
     carry_out(tmp_path, installed, "C", "c")
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_cpp(installed: Path, tmp_path: Path) -> None:
     carry_out(tmp_path, installed, "C++", "cpp")

@@ -20,7 +20,7 @@ from tests.declared import functions
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
 
 
-@pytest.fixture(params=["make", pytest.param("cmake", marks=pytest.mark.packaging)])
+@pytest.fixture(params=["make", pytest.param("cmake", marks=pytest.mark.needs("cmake", "ninja"))])
 def vendored(request: pytest.FixtureRequest) -> Vendored:
     return request.getfixturevalue(f"made_by_{request.param}")
 
@@ -65,17 +65,17 @@ def test_nothing_is_built_twice(made_by_make: Vendored) -> None:
     assert "Nothing to be done" in run("make", cwd=made_by_make.tree)
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_nothing_is_built_twice_by_cmake(made_by_cmake: Vendored) -> None:
     assert "no work to do" in run("cmake", "--build", made_by_cmake.library.parents[1])
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_a_cpp_program_by_add_subdirectory(made_by_cmake: Vendored) -> None:
     assert run(made_by_cmake.library.parents[1] / "attention").splitlines() == made_by_cmake.listed()
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_two_trees_in_one_project(tmp_path: Path) -> None:
     """Configured only: no target, function or cache entry of one is that of the other."""
     for receipt in ("fp8", "fp32_min"):
@@ -140,7 +140,7 @@ def test_make_installs_what_scons_installs(made_by_make: Vendored, installed: Pa
     assert not [path for path in installed_files(tmp_path / "opt/tk") if "flash" in path]
 
 
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_cmake_installs_what_scons_installs(made_by_cmake: Vendored, installed: Path, tmp_path: Path) -> None:
     run("cmake", "--install", made_by_cmake.library.parents[1], "--prefix", tmp_path / "prefix")
     here = installed_files(tmp_path / "prefix")
@@ -154,7 +154,7 @@ def test_the_facade_calls_it(made_by_make: Vendored, binding: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.packaging
+@pytest.mark.needs("cmake", "ninja")
 def test_a_pytorch_extension(made_by_make: Vendored, tmp_path: Path) -> None:
     use = Path(__file__).parent / "torch_extension/use.py"
     said = run(sys.executable, use, made_by_make.tree, made_by_make.library.parent, tmp_path, cwd=tmp_path)

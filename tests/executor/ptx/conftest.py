@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from build_support.toolchain import ToolchainError
-from build_support.toolchains import nvcc
-from tests.executor.ptx.programs import ALWAYS, WHOLE, Emulated
+from tests.executor.ptx.programs import ALWAYS, NEEDS, WHOLE, Emulated
+from tests.programs import need
+
+
+@pytest.fixture(autouse=True)
+def numbers(request: pytest.FixtureRequest) -> None:
+    """NUMBERS of a test's module, by the test's name: not by what ran before it in its worker."""
+    if hasattr(request.module, "NUMBERS"):
+        request.module.NUMBERS = np.random.default_rng(zlib.crc32(request.node.name.encode()))
 
 
 @pytest.fixture(scope="session")
-def need_nvcc() -> None:
-    try:
-        nvcc.find_nvcc()
-    except ToolchainError as error:
-        if "TILEKILN_CI" in os.environ:  # where a skip would go unseen
-            pytest.fail(str(error))
-        pytest.skip(str(error))
+def needs() -> None:
+    """Before anything is built."""
+    need(*NEEDS)
 
 
 @pytest.fixture(scope="session")
 def emulated(
-    need_nvcc: None,
+    needs: None,
     binding: object,
     build_library: Callable[..., Path],
     tmp_path_factory: pytest.TempPathFactory,

@@ -12,6 +12,8 @@ from tools.executor.ptx import sources
 
 ALWAYS = ("attention", "ampere", "ampere_wide", "caches", "rows", "fp8", "ampere_products")
 """Libraries whose kernels run in every test run."""
+NEEDS = ("nvcc", "cuobjdump")
+"""For libraries and the PTX in them (tests/programs.py)."""
 WHOLE = ("flash", "aiter", "gemm_default", "norm_default")
 """Receipts of which --full runs every kernel, for both targets."""
 CUDASIM = ROOT / "build" / "executor-release" / "cudasim"

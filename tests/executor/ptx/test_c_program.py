@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from build_support.toolchains import nvcc
 from tests.conftest import ROOT
 from tests.consumers.test_page import blocks
 from tests.executor.ptx.programs import CUDASIM, Emulated
+from tests.programs import cuda_headers
 
 
 @pytest.mark.xdist_group("cuda")
+@pytest.mark.needs("cuda.h")
 def test_the_program_of_the_page(emulated: Callable[..., Emulated], tmp_path: Path) -> None:
     made = emulated("attention")
     (program,), (said,) = blocks("On a GPU", "c"), blocks("On a GPU", "text")
     (tmp_path / "gpu.c").write_text(program)
-    headers = Path(nvcc.find_nvcc()).parents[1] / "include"
     command = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", "gpu.c", "-o", "gpu", f"-I{ROOT / 'include'}"]
-    command += [f"-isystem{headers}", f"-L{CUDASIM}", "-l:libcuda.so.1", str(made.library)]
+    command += [f"-isystem{cuda_headers()}", f"-L{CUDASIM}", "-l:libcuda.so.1", str(made.library)]
     subprocess.run(command, cwd=tmp_path, check=True)
     environment = {
         **os.environ,

@@ -182,7 +182,7 @@ def test_multiply_adds_round_once() -> None:
 @pytest.mark.parametrize(
     ("opcode", "function", "most"),
     [
-        ("ex2.approx.ftz.f32", np.exp2, 2**-22),
+        ("ex2.approx.ftz.f32", np.exp2, 2**-23),
         ("tanh.approx.f32", np.tanh, 2**-11),
         ("rcp.rn.f32", np.reciprocal, 0),
         ("sqrt.rn.f32", np.sqrt, 0),
@@ -190,7 +190,8 @@ def test_multiply_adds_round_once() -> None:
 )
 def test_functions(opcode: str, function: np.ufunc, most: float) -> None:
     x = np.abs(NUMBERS.standard_normal(32).astype(np.float32)) * 5 + 0.1
-    expected = function(x.astype(np.float64)).astype(np.float32)
+    x[:8] = np.linspace(1.495, 1.505, 8)  # where a polynomial for 2^f, |f| <= 1/2, is worst
+    expected = function(x.astype(np.float64)) if most else function(x.astype(np.float64)).astype(np.float32)
     made = lanes(opcode, "ff", x, result=np.float32)
     assert np.all(np.abs(made - expected) <= most * np.abs(expected))
 
