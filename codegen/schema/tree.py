@@ -97,7 +97,7 @@ class Tree:
         if not found:
             named = [one.name for one in self.every_target.values() if one.backend == name]
             raise CodegenError(
-                f"backend {name} has no target that its name means; by their own names: {', '.join(named)}"
+                f"backend {name}: its targets are listed and not built, and are named one by one: {', '.join(named)}"
             )
         return found
 
@@ -113,9 +113,19 @@ class Tree:
 
     def target(self, name: str) -> Target:
         if name not in self.every_target:
-            near = no_such("target", name, [*self.targets, *self.planned])
-            raise CodegenError(f"{near}\ntargets: {', '.join(self.targets)}")
+            raise CodegenError(f"{self._no_target(name)}\ntargets: {', '.join(self.targets)}")
         return self.every_target[name]
+
+    def _no_target(self, word: str) -> str:
+        """With the nearest: of a chip those of every backend, and what for; `portable` is the first of the host."""
+        if word.lower() == "portable":
+            return f"no target '{word}'; nearest: {next(iter(self.of_host))}"
+        of_chip = [one for one in self.every_target.values() if one.name.endswith(f"-{word}")]
+        if len(of_chip) < 2:
+            return no_such("target", word, [*self.targets, *self.planned])
+        of_chip.sort(key=lambda one: one.planned)
+        near = [f"{one.name} ({'lists a plan, builds nothing' if one.planned else 'builds'})" for one in of_chip]
+        return f"no target '{word}'; nearest: {', '.join(near)}"
 
     def native(self) -> Target:
         """The best target of this machine's own processors."""

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from codegen.emit import kernels
-from codegen.plan.plan import pick_targets, sieve
+from codegen.plan.plan import pick_targets, resolve, sieve
 from codegen.plan.sieve import Leaf, Sieve
 from codegen.schema import language, select
 from codegen.schema.axes import INTEGER, Axis, Family, Table
-from codegen.schema.errors import CodegenError, SelectionError
+from codegen.schema.errors import CodegenError, SelectionError, no_such
 from codegen.schema.receipts import Receipt
 from codegen.schema.select import Clause, Selected
 from codegen.schema.targets import Target
@@ -29,7 +29,7 @@ class Explained(NamedTuple):
 
 
 def explain(root: Tree, word: str, text: str, targets: Sequence[str]) -> Explained:
-    """`text` is `[FAMILY] axis=value ...`, or the name of an instance."""
+    """`text` is `[FAMILY] axis=value ...`, or the name of an instance, its own or CK's."""
     source, chosen = root.receipt(word), pick_targets(root, targets)
     text, unused = _without_unused(root, text, chosen)
     questions, named = _questions(root, source, text, chosen)
@@ -120,6 +120,22 @@ def scons(root: Tree, source: Receipt, family: Family, selected: Selected, chose
     return " ".join(words)
 
 
+def _of_ck_name(root: Tree, source: Receipt, name: str, chosen: Sequence[Target]) -> str:
+    """The name of the instance that CK calls `name`, of those a receipt lists. CodegenError where there is none."""
+    targets = [target for target in chosen if target.tiles] or [t for t in root.every_target.values() if t.tiles]
+    for target in targets:
+        plan = resolve(source.name, [target.name], root=root)
+        for instance in plan.instances:
+            if plan.ck_name(instance) == name:
+                return instance.name
+    near = no_such("family", name, root.families).replace(f"no family '{name}'", "")
+    listed = ", ".join(target.name for target in targets)
+    raise CodegenError(
+        f"explain: '{name}' is no family and no name of an instance, nor is it CK's name of one that {source.name} "
+        f"lists for {listed}{near}\nfamilies: {', '.join(root.families)}"
+    )
+
+
 def _questions(
     root: Tree, source: Receipt, text: str, chosen: Sequence[Target]
 ) -> tuple[list[tuple[Family, Selected]], Target | None]:
@@ -134,6 +150,8 @@ def _questions(
             clause = tuple(1 << axis.words.index(match[axis.name]) for axis in family.axes)
             return [(family, Selected(clause))], next(t for t in _every(root) if t.word == match["target"])
     if first and "=" not in first:
+        if first not in root.families and re.search(r"_d\d", first):  # as in names of instances alone
+            return _questions(root, source, _of_ck_name(root, source, first, chosen), chosen)
         families = [root.family(first)]
     else:
         families, rest = [family for family in root.families.values() if not family.main], text.strip()

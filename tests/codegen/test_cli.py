@@ -102,6 +102,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
             f"no target 'avx512'; nearest: cpu-avx512\ntargets: {', '.join(TARGETS)}",
         ),
         (
+            ["list", "flash", "--target", "portable"],
+            f"no target 'portable'; nearest: cpu-generic\ntargets: {', '.join(TARGETS)}",
+        ),
+        (
+            ["list", "flash", "--target", "gfx942"],
+            "no target 'gfx942'; nearest: hip-gfx942 (builds), ck-gfx942 (lists a plan, builds nothing)\n"
+            f"targets: {', '.join(TARGETS)}",
+        ),
+        (
             ["list", "flash", "--family", "fmha"],
             f"no family 'fmha'; nearest: fmha_fwd\nfamilies: {', '.join(FAMILIES)}",
         ),

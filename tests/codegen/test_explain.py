@@ -206,3 +206,23 @@ def test_the_verdict_on_the_backward_is_the_plan(receipt: str, family: str, valu
     assert answer.startswith("yes: " if found else "no: ")
     if found:
         assert answer.splitlines()[1] == ("1 instance:" if len(found) == 1 else f"{len(found)} instances:")
+
+
+def test_a_name_of_cks() -> None:
+    """As listings of planned targets have it; of the targets that are asked for, or of all that CK has names on."""
+    plan = resolve("flash", ["ck-gfx942"], "family=fmha_fwd dtype=bf16 hdim_q=128")
+    instance = plan.instances[-1]
+    name = plan.ck_name(instance)
+    assert name
+    assert name != instance.name
+    said = explain(tree(), "flash", name, ["ck-gfx942"])
+    assert said.listed
+    assert said.text == explain(tree(), "flash", instance.name, ["ck-gfx942"]).text
+    assert instance.name in said.text
+    with pytest.raises(CodegenError) as error:
+        explain(tree(), "flash", f"{name}x", ["ck-gfx942"])
+    first = str(error.value).splitlines()[0]
+    assert first == (
+        f"explain: '{name}x' is no family and no name of an instance, nor is it CK's name of one that flash lists for "
+        "ck-gfx942"
+    )

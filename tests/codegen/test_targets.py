@@ -196,7 +196,7 @@ def test_words_for_targets(copy: Copy) -> None:
     assert resolve("fp32_min", ["all"], root=root).targets == cpus
     assert resolve("fp32_min", ["cpu"], root=root).targets == cpus
     assert resolve("fp32_min", ["unit"], root=root).targets == ["unit-one"]
-    said = r"^backend paper has no target that its name means; by their own names: paper-generic$"
+    said = r"^backend paper: its targets are listed and not built, and are named one by one: paper-generic$"
     with pytest.raises(CodegenError, match=said):
         resolve("fp32_min", ["paper"], root=root)
 

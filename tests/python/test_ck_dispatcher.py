@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pathlib
 import re
 from collections.abc import Callable
@@ -34,6 +35,27 @@ def arrays(problem: Any) -> tuple[Any, Any, Any]:
     random = np.random.default_rng(1)
     shapes = (problem.q_shape(), problem.k_shape(), problem.v_shape())
     return tuple(random.standard_normal(shape).astype(np.float32) for shape in shapes)
+
+
+ROCMINFO = """
+  Name:                    AMD EPYC
+  Name:                    gfx90a
+      Name:                    amdgcn-amd-amdhsa--gfx90a:sramecc+:xnack-
+  Name:                    gfx942
+"""
+
+
+def test_the_architecture_is_rocminfos(fmha: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """Of its first GPU; examples hand it on as a word, here where no kernel runs on it."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    tool = tmp_path / "rocminfo"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'{ROCMINFO}END\n")
+    tool.chmod(0o755)
+    assert fmha.detect_gpu_arch() == "gfx90a"
+    tool.write_text("#!/bin/sh\necho 'ROCk module is NOT loaded'\nexit 1\n")
+    assert fmha.detect_gpu_arch() == "gfx942"
+    assert fmha.detect_gpu_arch(fallback="gfx950") == "gfx950"
+    assert fmha.FmhaKernelConfig(hdim_q=64, hdim_v=64, gfx_arch=fmha.detect_gpu_arch()).gfx_arch == "gfx942"
 
 
 @pytest.mark.parametrize("mask_type", [0, 1, 2])

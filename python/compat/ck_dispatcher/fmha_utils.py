@@ -11,6 +11,9 @@ FmhaResult, as there. There are no device buffers, so nothing of HIP is here.
 from __future__ import annotations
 
 import dataclasses
+import re
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -209,6 +212,16 @@ class FmhaKernelSpec:
     m0: int
     n0: int
     k0: int
+
+
+def detect_gpu_arch(fallback: str = "gfx942") -> str:
+    """The architecture of the first AMD GPU that `rocminfo` lists, as "gfx942"; `fallback` where there is none."""
+    tool = shutil.which("rocminfo") or shutil.which("/opt/rocm/bin/rocminfo")
+    if tool is None:
+        return fallback
+    said = subprocess.run([tool], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"^\s*Name:\s+(gfx[0-9a-f]+)\s*$", said, re.MULTILINE)
+    return found[1] if found else fallback
 
 
 def spec_to_config(spec: FmhaKernelSpec, **fields: Any) -> FmhaKernelConfig:
