@@ -13,7 +13,7 @@ say is made whole, of 4 dimensions, and becomes a bias.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 try:
@@ -98,6 +98,37 @@ def unregister() -> None:
         AttentionInterface.register(FLASH, _replaced.pop("attention"))
         AttentionMaskInterface.register(FLASH, _replaced.pop("mask"))
         setattr(PreTrainedModel, CHECK, _replaced.pop("check"))
+
+
+def why_not(model: Any) -> str | None:
+    """Why attention_implementation "tilekiln" would not compute a model, in a few words; None where it would.
+
+    Asks the classes of the model and of every model of Transformers in it, sets nothing. `set_attn_implementation` of
+    a model that cannot take the word only logs a warning and leaves what there was.
+    """
+    found = dict(_models(model))
+    if not found:
+        return f"{type(model).__name__} is no model of Transformers and holds none"
+    for part in found.values():
+        name = type(part).__name__
+        if not part._can_set_attn_implementation():
+            return f"{name} computes its attention itself and asks no AttentionInterface"
+        if not part._supports_flash_attn:
+            return f"{name} does not support flash attention, whose masks and arguments {NAME!r} takes"
+    return None
+
+
+def reads_attention(model: Any) -> dict[str, str]:
+    """The attention implementation of every model of Transformers in a model: what their configs say now.
+
+    By name of the submodule, "" for the model itself. After set_attn_implementation("tilekiln") those with another word
+    did not take it.
+    """
+    return {name: str(part.config._attn_implementation) for name, part in _models(model)}
+
+
+def _models(model: Any) -> Iterator[tuple[str, PreTrainedModel]]:
+    return ((name, part) for name, part in model.named_modules() if isinstance(part, PreTrainedModel))
 
 
 def _parts(function: Callable[..., Any]) -> set[str]:
