@@ -42,6 +42,10 @@ try:
     from transformers.integrations import moe
 except ImportError:  # Transformers 4, whose experts have no implementations to choose from
     moe: Any = None  # type: ignore[no-redef]
+try:
+    from transformers.masking_utils import bidirectional_mask_function
+except ImportError:  # Transformers 4, whose encoders make their masks themselves
+    bidirectional_mask_function: Any = None  # type: ignore[no-redef]
 
 from ._native import NoKernelError  # noqa: E402
 from .operators import _call  # noqa: E402
@@ -162,30 +166,40 @@ def mask(
     None: nothing but what is said by name. Bool (batch, keys): the keys that are there, from the first to the last of
     each sequence without holes; later keys of a static cache are left off. Bool (batch, 1, q_length, kv_length): all.
     """
-    bidirectional = mask_function is not None and mask_function.__qualname__ == "bidirectional_mask_function"
-    by_name = mask_function is None or (not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME))
-    if bidirectional and attention_mask is None:
+    mask_function = mask_function or causal_mask_function
+    if attention_mask is None and mask_function is bidirectional_mask_function:
         return None
     queries: dict[str, Any] = {"q_length": q_length, "q_offset": q_offset}
     if cache_position is not None:
         queries = {"cache_position": cache_position}
         q_length, q_offset = len(cache_position), cache_position[0]
-    if by_name and not torch.compiler.is_compiling():
-        end = int(q_offset) + q_length
-        if attention_mask is None:
-            left_off = kv_offset + kv_length > end
-            device = others.get("device") if cache_position is None else cache_position.device
-            return torch.ones(batch_size, end - kv_offset, dtype=torch.bool, device=device) if left_off else None
-        there = attention_mask[:, kv_offset:end].bool()
-        if there.shape[1] == end - kv_offset and not _has_holes(there):
-            return None if there.shape[1] == kv_length and there.all() else there
+    if attention_mask is not None and _is_cut(attention_mask, kv_length, kv_offset):
+        attention_mask = torch.nn.functional.pad(attention_mask, (kv_offset, 0))
+    if torch.compiler.is_compiling():  # values and closures cannot be looked at
+        sliding = others.get("local_size") is not None and allow_is_causal_skip and not use_vmap  # and nothing else
+        chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
+        by_name = mask_function is causal_mask_function or (sliding and not chunked)
+        known = by_name and attention_mask is None and not isinstance(q_offset, Tensor)
+        if known and q_offset + q_length == kv_offset + kv_length:
+            return None
+    else:
+        by_name = not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME)
+        if by_name:
+            end = int(q_offset) + q_length
+            if attention_mask is None:
+                left_off = kv_offset + kv_length > end
+                device = others.get("device") if cache_position is None else cache_position.device
+                return torch.ones(batch_size, end - kv_offset, dtype=torch.bool, device=device) if left_off else None
+            there = attention_mask[:, kv_offset:end].bool()
+            if there.shape[1] == end - kv_offset and not _has_holes(there):
+                return None if there.shape[1] == kv_length and there.all() else there
     plain = by_name and attention_mask is None and q_length == kv_length
     made: Tensor | None = sdpa_mask(
         batch_size=batch_size,
         **queries,
         kv_length=kv_length,
         kv_offset=kv_offset,
-        mask_function=causal_mask_function if mask_function is None else mask_function,
+        mask_function=mask_function,
         attention_mask=attention_mask,
         use_vmap=use_vmap,
         allow_is_causal_skip=allow_is_causal_skip and plain,
@@ -193,6 +207,15 @@ def mask(
         **others,
     )
     return made
+
+
+def _is_cut(attention_mask: Tensor, kv_length: int, kv_offset: int) -> bool:
+    """Is this mask of the last keys alone: one that `mask` gave before?
+
+    `generate` makes the masks of a static cache ahead, and the model hands them to `mask` again. A mask of all tokens
+    is as long as kv_offset and kv_length together once a sliding window is full.
+    """
+    return kv_offset > 0 and attention_mask.shape[1] == kv_length
 
 
 def _has_holes(there: Tensor) -> bool:
@@ -247,7 +270,7 @@ def attention(
         keys = attention_mask.shape[-1]
         k, v = k[:, :keys], v[:, :keys]
         options["bias"] = dot_product.additive(attention_mask, (q.shape[0],), query, k.transpose(1, 2))
-        return _forward(q, k, v, options), None
+        return (_capped_and_biased if softcap else _forward)(q, k, v, options), None
     options["causal"] = causal and q.shape[1] > 1
     if sliding_window is not None and k.shape[1] > sliding_window:
         options["window"] = (sliding_window - 1, 0 if causal else sliding_window - 1)
@@ -300,8 +323,12 @@ DECODING = frozenset(("softmax_scale", "softcap", "window", "causal"))
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
-    """out. A step of generation goes to split-KV, which takes the heads of queries that share keys together."""
-    if q.shape[1] == 1 and q.dim() == 4 and not options.get("dropout_p") and not _recorded(q, k, v):
+    """out. A step of generation goes to split-KV, which takes the heads of queries that share keys together.
+
+    Not in a graph of torch.compile, which cannot turn to the forward where no library has the kernel.
+    """
+    step = q.shape[1] == 1 and q.dim() == 4 and not torch.compiler.is_compiling()
+    if step and not options.get("dropout_p") and not _recorded(q, k, v):
         kept = {name: value for name, value in options.items() if name in DECODING}
         others = options.keys() - kept.keys() - {"dropout_p", "deterministic"}
         if all(options[name] is None for name in others):  # biases and sinks are the forward's
@@ -311,6 +338,18 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor
             except NoKernelError:  # of libraries without it
                 pass
     return calls.forward(q, k, v, return_lse=False, **options)[0]
+
+
+def _capped_and_biased(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
+    """out by PyTorch's operations: a bias and a soft cap exclude each other in kernels. Rows that see nothing are 0."""
+    if "sink" in options:
+        raise NoKernelError(f"{NAME}: a soft cap with sinks takes no mask of four dimensions, nor padding with holes")
+    group = q.shape[2] // k.shape[2]
+    q, k, v = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
+    scale, cap = options["softmax_scale"], options["softcap"]
+    scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    seen = (cap * torch.tanh(scores / cap) + options["bias"]).float().softmax(-1).nan_to_num(0).to(v.dtype)
+    return (torch.dropout(seen, options["dropout_p"], True) @ v).transpose(1, 2)
 
 
 def _recorded(*tensors: Tensor) -> bool:
