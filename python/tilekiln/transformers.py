@@ -13,6 +13,8 @@ say is made whole, of 4 dimensions, and becomes a bias.
 
 from __future__ import annotations
 
+import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,8 +29,17 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
-OLDEST = 4, 57
-if tuple(map(int, transformers.__version__.split(".")[:2])) < OLDEST:
+TESTED = (4, 57), (5, 23), (5, 24)
+"""Versions of Transformers that the tests run with, of requirements/: a new minor version may rename what is used."""
+OLDEST = TESTED[0]
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
+
+
+if _minor(transformers.__version__) < OLDEST:
     raise ImportError(
         f"transformers: was {transformers.__version__}, must be {OLDEST[0]}.{OLDEST[1]} or newer, whose masks are made "
         "by functions that can be registered: pip install --upgrade transformers",
@@ -70,8 +81,10 @@ def register(*, flash_attention_2: bool = False) -> None:
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
-    check for the package and a GPU is passed over for that name. `unregister` undoes both.
+    check for the package and a GPU is passed over for that name. `unregister` undoes both. Warns once (RuntimeWarning)
+    of a version of Transformers that is none of TESTED.
     """
+    _warn_of_untested(transformers.__version__)
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     if moe is not None:
@@ -90,6 +103,18 @@ def register(*, flash_attention_2: bool = False) -> None:
         return _replaced["check"](self, attn_implementation, *others, **named)
 
     setattr(PreTrainedModel, CHECK, check)
+
+
+@functools.cache
+def _warn_of_untested(version: str) -> None:
+    if _minor(version) not in TESTED:
+        tested = ", ".join(f"{major}.{minor}" for major, minor in TESTED)
+        warnings.warn(
+            f"transformers: is {version}, and tilekiln is tested with {tested}: compare a result with "
+            'attn_implementation="sdpa", or install one of these',
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def unregister() -> None:
@@ -250,10 +275,15 @@ def attention(
     """
     if position_bias is not None:
         raise NotImplementedError(f'{NAME}: a position_bias (T5) is not supported: use attn_implementation="sdpa"')
-    if cache is not None and (not hasattr(cache, "layer_to_allocator") or others.get("block_table") is not None):
+    if others.get("block_table") is not None:
         raise NotImplementedError(
-            f"{NAME}: continuous batching is supported as Transformers 5 does it on a CPU, not by a "
-            f'{type(cache).__name__} with block tables: use attn_implementation="sdpa"'
+            f"{NAME}: continuous batching with block tables (GPUs) is not supported; without them, as Transformers 5 "
+            'does it on a CPU, it is: use attn_implementation="sdpa"'
+        )
+    if cache is not None and not hasattr(cache, "layer_to_allocator"):
+        raise NotImplementedError(
+            f"{NAME}: cache: was a {type(cache).__name__}, must be that of continuous batching (PagedAttentionCache) "
+            'or None, as a model updates other caches before attention: use attn_implementation="sdpa"'
         )
     causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
     options: dict[str, Any] = {"softmax_scale": scaling, "dropout_p": dropout, "deterministic": deterministic}

@@ -6,6 +6,7 @@ Each client is a program of this folder, so that what it does to a process stays
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,28 @@ def test_modernbert(run):
 @BOTH
 def test_transformers_over_pages(run, lock):
     run("paged_batching.py", lock)
+
+
+WITH_ANOTHER_TRANSFORMERS = {
+    "transformers-newest": ("not fp16 and not bf16", ["test_transformers.py", "test_transformers_windows.py"]),
+    "clients-older": ("just_full or right", ["test_transformers_windows.py"]),
+}
+"""Of each lock the tests, and which of them."""
+
+
+@pytest.mark.parametrize("lock", WITH_ANOTHER_TRANSFORMERS)
+def test_other_versions_of_transformers(overlay, tmp_path, lock):
+    """The tests of tilekiln.transformers with a newer version than the environment's, and with the oldest."""
+    which, files = WITH_ANOTHER_TRANSFORMERS[lock]
+    version = re.search(r"^transformers==(\S+)", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE)[1]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), ROOT / "python", ROOT]))}
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
+    with_it = f"import transformers; assert transformers.__version__ == {version!r}, transformers; "
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", which]
+    options += [f"--basetemp={tmp_path}/tests", *(f"tests/python/{name}" for name in files)]
+    command = [sys.executable, "-c", f"{with_it}import sys, pytest; sys.exit(pytest.main({options!r}))"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
 
 
 def test_torchao_quantises(run):

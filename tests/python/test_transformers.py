@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pathlib
 import re
+import warnings
 
 import pytest
 
@@ -318,8 +319,13 @@ def test_sinks_and_what_is_refused(face):
     exact = exact[0] if isinstance(exact, tuple) else exact
     assert weights is None
     torch.testing.assert_close(out.transpose(1, 2), torch.from_numpy(exact).float(), atol=1e-5, rtol=1e-5)
-    for named in ({"position_bias": torch.zeros(1, 4, 9, 9)}, {"cache": object()}):
-        with pytest.raises(NotImplementedError, match='use attn_implementation="sdpa"'):
+    refused = {
+        "a position_bias": {"position_bias": torch.zeros(1, 4, 9, 9)},
+        "continuous batching with block tables": {"cache": object(), "block_table": torch.zeros(1, 1)},
+        "cache: was a DynamicCache, must be that of continuous batching": {"cache": transformers.DynamicCache()},
+    }
+    for said, named in refused.items():
+        with pytest.raises(NotImplementedError, match=f'^tilekiln: {said}.*use attn_implementation="sdpa"'):
             face.attention(module, q, k, v, None, **named)
 
 
@@ -410,6 +416,19 @@ def test_models_that_do_not_take_the_word(face):
         model.set_attn_implementation("tilekiln")
     assert set(face.reads_attention(bloom).values()) == {"eager"}
     assert set(face.reads_attention(wrapped).values()) == {"tilekiln"}
+
+
+def test_an_untested_version_is_told_once(face):
+    with pytest.warns(RuntimeWarning, match=r"transformers: is 5\.99\.0.*, and tilekiln is tested with 4\.57, "):
+        face._warn_of_untested("5.99.0.dev0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        face._warn_of_untested("5.99.0.dev0")
+    locks = [f"requirements/{name}.lock" for name in ("clients-older", "transformers", "transformers-newest")]
+    versions = [re.search(r"^transformers==(\d+\.\d+)", (ROOT / lock).read_text(), re.MULTILINE)[1] for lock in locks]
+    assert [f"{major}.{minor}" for major, minor in face.TESTED] == versions
+    page = (ROOT / "docs/how-to/transformers.md").read_text()
+    assert f"Tested with {', '.join(versions[:-1])} and {versions[-1]}" in page
 
 
 def test_too_old_a_transformers_is_refused(run):
