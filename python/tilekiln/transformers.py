@@ -47,6 +47,8 @@ if _minor(transformers.__version__) < OLDEST:
     )
 
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
+from transformers import modeling_flash_attention_utils as flash  # noqa: E402
+from transformers.generation.continuous_batching import ContinuousBatchingManager  # noqa: E402
 from transformers.masking_utils import causal_mask_function, sdpa_mask  # noqa: E402
 
 try:
@@ -65,6 +67,7 @@ from .torch import calls, dot_product  # noqa: E402
 NAME = "tilekiln"
 FLASH = "flash_attention_2"
 CHECK = "_check_and_adjust_attn_implementation"
+SWITCH = "switch_to_cb_friendly_attn"
 SAID_BY_NAME = (
     "and_masks.<locals>.and_mask",
     "causal_mask_function",
@@ -74,35 +77,91 @@ SAID_BY_NAME = (
 )
 """The mask functions of Transformers whose meaning a model hands to the attention function by name."""
 
-_replaced: dict[str, Any] = {}
+BATCHING = "tilekiln_flash"
+"""NAME while Transformers batches continuously, which it does over names with "flash" in them."""
+
+_undo: dict[str, list[Callable[[], None]]] = {}
+"""What gives back what `register` replaced in Transformers, by name of the implementation that asked for it."""
 
 
 def register(*, flash_attention_2: bool = False) -> None:
     """Make attn_implementation="tilekiln" known to Transformers, to version 5 experts_implementation="tilekiln" too.
 
     flash_attention_2: also stand in for "flash_attention_2", for code that asks for it by that name: Transformers' own
-    check for the package and a GPU is passed over for that name. `unregister` undoes both. Warns once (RuntimeWarning)
-    of a version of Transformers that is none of TESTED.
+    check for the package and a GPU is passed over for that name, and its functions are those of tilekiln.flash_attn.
+    `unregister` undoes both. Warns once (RuntimeWarning) of a version of Transformers that is none of TESTED.
     """
     _warn_of_untested(transformers.__version__)
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, mask)
     if moe is not None:
         moe.ALL_EXPERTS_FUNCTIONS.register(NAME, experts)
-    if not flash_attention_2 or _replaced:
-        return
-    _replaced["attention"] = AttentionInterface._global_mapping[FLASH]
-    _replaced["mask"] = AttentionMaskInterface._global_mapping[FLASH]
-    _replaced["check"] = getattr(PreTrainedModel, CHECK)
-    AttentionInterface.register(FLASH, attention)
-    AttentionMaskInterface.register(FLASH, mask)
+    if NAME not in _undo:
+        _undo[NAME] = [_replace(flash, "_lazy_imports", _flash_functions)]
+        if hasattr(ContinuousBatchingManager, SWITCH):
+            AttentionInterface.register(BATCHING, attention)
+            AttentionMaskInterface.register(BATCHING, mask)
+            _undo[NAME].append(_replace(ContinuousBatchingManager, SWITCH, _batching))
+    if flash_attention_2 and FLASH not in _undo:
+        own: list[Any] = [one._global_mapping[FLASH] for one in (AttentionInterface, AttentionMaskInterface)]
+        _undo[FLASH] = [
+            functools.partial(AttentionInterface.register, FLASH, own[0]),
+            functools.partial(AttentionMaskInterface.register, FLASH, own[1]),
+            _replace(PreTrainedModel, CHECK, _unchecked),
+        ]
+        AttentionInterface.register(FLASH, attention)
+        AttentionMaskInterface.register(FLASH, mask)
+        _forget_loaded()
 
+
+def _replace(owner: Any, name: str, make: Callable[[Any], Any]) -> Callable[[], None]:
+    """Put make(what is there) in its place; the result puts it back."""
+    own = getattr(owner, name)
+    setattr(owner, name, functools.wraps(own)(make(own)))
+    return functools.partial(setattr, owner, name, own)
+
+
+def _unchecked(own: Any) -> Any:
     def check(self: Any, attn_implementation: str | None, *others: Any, **named: Any) -> Any:
         if attn_implementation == FLASH and self._supports_flash_attn:
             return attn_implementation
-        return _replaced["check"](self, attn_implementation, *others, **named)
+        return own(self, attn_implementation, *others, **named)
 
-    setattr(PreTrainedModel, CHECK, check)
+    return check
+
+
+def _flash_functions(own: Any) -> Any:
+    """The functions that Transformers, and others by its lazy_import_flash_attention, call for a name."""
+
+    def imports(implementation: str | None, *others: Any, **named: Any) -> Any:
+        if implementation != BATCHING and (implementation != FLASH or FLASH not in _undo):
+            return own(implementation, *others, **named)
+        from . import flash_attn
+
+        over_pages = (None,) if hasattr(flash, "_flash_with_kvcache_fn") else ()  # block tables are not supported
+        functions = flash_attn.flash_attn_func, flash_attn.flash_attn_varlen_func
+        return (*functions, *over_pages, flash._pad_input, flash._unpad_input)
+
+    return imports
+
+
+def _forget_loaded() -> None:
+    """Transformers keeps the functions of the last name that it was asked for."""
+    for word in ("_loaded_implementation", "_flash_fn"):
+        if hasattr(flash, word):
+            setattr(flash, word, None)
+
+
+def _batching(own: Any) -> Any:
+    """Continuous batching takes a model to a name that it knows, and back when it ends."""
+
+    def switch(self: Any, model: Any, *others: Any, **named: Any) -> None:
+        if model.config._attn_implementation == NAME:
+            model.set_attn_implementation(BATCHING)
+            self._original_attn_impl = NAME
+        own(self, model, *others, **named)
+
+    return switch
 
 
 @functools.cache
@@ -123,10 +182,12 @@ def unregister() -> None:
     AttentionMaskInterface._global_mapping.pop(NAME, None)
     if moe is not None:
         moe.ALL_EXPERTS_FUNCTIONS._global_mapping.pop(NAME, None)
-    if _replaced:
-        AttentionInterface.register(FLASH, _replaced.pop("attention"))
-        AttentionMaskInterface.register(FLASH, _replaced.pop("mask"))
-        setattr(PreTrainedModel, CHECK, _replaced.pop("check"))
+    AttentionInterface._global_mapping.pop(BATCHING, None)
+    AttentionMaskInterface._global_mapping.pop(BATCHING, None)
+    for name in list(_undo):
+        for give_back in _undo.pop(name):
+            give_back()
+    _forget_loaded()
 
 
 def why_not(model: Any) -> str | None:

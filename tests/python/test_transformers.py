@@ -329,10 +329,31 @@ def test_sinks_and_what_is_refused(face):
             face.attention(module, q, k, v, None, **named)
 
 
+def test_functions_that_others_load_by_the_name(face):
+    """lazy_import_flash_attention gives them, to sentence-transformers and to Transformers' own padded calls."""
+    from transformers import modeling_flash_attention_utils as utils
+
+    q, k, v = torch.randn(BATCH, SEQLEN, 4, 16), torch.randn(BATCH, SEQLEN, 2, 16), torch.randn(BATCH, SEQLEN, 2, 16)
+    there = padding("left").bool()
+    face.register(flash_attention_2=True)
+    functions, _ = utils.lazy_import_flash_attention("flash_attention_2")
+    assert [one.__module__.partition(".")[0] for one in functions[:2]] == ["tilekiln", "tilekiln"]
+    arguments = {"is_causal": True, "query_length": SEQLEN, "implementation": "flash_attention_2"}
+    made = utils._flash_attention_forward(q, k, v, there, **arguments)
+    sees = there[:, None, None] & torch.ones(SEQLEN, SEQLEN, dtype=torch.bool).tril()
+    heads = [x.transpose(1, 2) for x in (q, k, v)]
+    exact = torch.nn.functional.scaled_dot_product_attention(*heads, attn_mask=sees, enable_gqa=True)
+    torch.testing.assert_close(made[there], exact.transpose(1, 2)[there], atol=1e-5, rtol=1e-5)
+    face.unregister()
+    with pytest.raises((ImportError, ValueError, AttributeError)):
+        utils.lazy_import_flash_attention("flash_attention_2")
+
+
 @pytest.mark.skipif(OLDER, reason="generate_batch of Transformers 4 asks for a GPU")
-def test_continuous_batching(monkeypatch):
-    """generate_batch in place of flash_attention_2: the tokens of each prompt alone, pages of a pool shared."""
-    import tilekiln.transformers as face
+@pytest.mark.parametrize("way", ["flash_attention_2", "tilekiln", "optimize"])
+def test_continuous_batching(way, face, monkeypatch, load):
+    """generate_batch: the tokens of each prompt alone, pages of a pool shared; after it a model has its own word."""
+    import tilekiln.torch
 
     model = make("Llama")
     prompts = [torch.randint(2, 64, (length,)).tolist() for length in (5, 19, 11, 40)]
@@ -341,15 +362,19 @@ def test_continuous_batching(monkeypatch):
     alone = [model.generate(torch.tensor([one]), generation_config=greedy)[0, len(one) :].tolist() for one in prompts]
     calls = []
     monkeypatch.setattr(face, "_packed", lambda *given, its=face._packed: calls.append(given) or its(*given))
-    face.register(flash_attention_2=True)
-    try:
-        model.set_attn_implementation("flash_attention_2")
-        fields = transformers.ContinuousBatchingConfig.__dataclass_fields__
-        rows = {"page_size" if "page_size" in fields else "block_size": 16}  # as older versions name it
-        pool = transformers.ContinuousBatchingConfig(num_blocks=16, **rows)
-        made = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
-    finally:
-        face.unregister()
+    face.register(flash_attention_2=way == "flash_attention_2")
+    if way == "optimize":
+        found = [load(name) for name in ("flash", "pytorch", "fp32", "gemm_default", "gemm_linear", "norm_default")]
+        monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
+        assert any(one.became.startswith("packed") for one in tilekiln.torch.optimize(model).changes)
+    else:
+        model.set_attn_implementation(way)
+    fields = transformers.ContinuousBatchingConfig.__dataclass_fields__
+    rows = {"page_size" if "page_size" in fields else "block_size": 16}  # as older versions name it
+    pool = transformers.ContinuousBatchingConfig(num_blocks=16, **rows)
+    word = model.config._attn_implementation
+    made = model.generate_batch(prompts, generation_config=greedy, continuous_batching_config=pool)
+    assert model.config._attn_implementation == word
     tokens = {tuple(one.prompt_ids): list(one.generated_tokens) for one in made.values()}
     assert [tokens[tuple(one)] for one in prompts] == alone
     assert calls, "another attention ran"
