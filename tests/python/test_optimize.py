@@ -11,13 +11,9 @@ pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-OLDER = int(transformers.__version__.partition(".")[0]) < 5  # of tests/clients
-SIZES: dict[str, Any] = {
-    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32, "vocab_size": 90, "max_position_embeddings": 64, "pad_token_id": 0, "tie_word_embeddings": False,
-    "eos_token_id": None, "bos_token_id": None,
-}  # fmt: skip
+from tests.python.tiny_models import OLDER, became, libraries, prompt, same  # noqa: E402,F401
+from tests.python.tiny_models import make as made  # noqa: E402
+
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 PACKED = {"attention": "attention 'tilekiln'", "cache": "grows in place", "Linear": "packed float32"}
 JOINED, ROTARY = "one product, rotary in place", "rotary"
@@ -28,7 +24,7 @@ WHOLE = {"RMSNorm": "RMSNorm", "MLP": GATED, "Attention": JOINED, "DecoderLayer"
 MIXTURE = {"Experts": "packed float32", "RMSNorm": "RMSNorm", "Attention": JOINED}
 NARROW = {"head_dim": 16, "intermediate_size": 96}  # less than a panel: projections stay apart
 MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
-    # Entries of a model's configuration besides SIZES, and the form that each of its modules must take.
+    # Entries of a model's configuration besides those of tiny_models, and the form that each of its modules must take.
     "Llama": ({}, WHOLE),
     "Mistral": (NARROW | {"sliding_window": 8}, {"RMSNorm": "RMSNorm", "MLP": "silu_and_mul", "Attention": ROTARY}),
     "Qwen2": ({}, WHOLE),
@@ -41,13 +37,6 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "Qwen3Moe": (EXPERTS, MIXTURE | {"DecoderLayer": STEP}),
     "GptOss": (EXPERTS, MIXTURE),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def libraries(load, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [load("flash"), load("pytorch"), load("fp32")]
-    found += [load(name, targets="all") for name in ("gemm_default", "gemm_linear", "norm_default", "moe_default")]
-    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: found)
 
 
 @pytest.mark.parametrize("rope", ["yarn", "llama3", "linear"])
@@ -98,26 +87,7 @@ def test_what_no_library_has_is_left(load, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def make(name: str, **more: Any) -> Any:
-    words = dict(MODELS.get(name, ({}, {}))[0]) | more
-    config = getattr(transformers, words.pop("_config", f"{name}Config"))
-    torch.manual_seed(0)
-    return getattr(transformers, words.pop("_name", f"{name}ForCausalLM"))(config(**SIZES | words)).eval()
-
-
-def prompt() -> Any:
-    return torch.randint(1, SIZES["vocab_size"], (2, 11), generator=torch.Generator().manual_seed(1))
-
-
-def became(done: Any) -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
-    for one in done.changes:
-        module = one.module if one.name else "cache" if one.module == "DynamicCache" else "attention"
-        found.setdefault(module, set()).add(one.became)
-    return found
-
-
-def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return sorted(one) == sorted(other) and all(torch.equal(one[key], other[key]) for key in one)
+    return made(name, **dict(MODELS.get(name, ({}, {}))[0]) | more)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -317,11 +317,15 @@ def _caches(model: Any, done: Optimized) -> None:
     """Of a Transformers model: the dynamic cache that it is given, whoever made it."""
     if not hasattr(model, "set_attn_implementation"):
         return
+    from transformers.cache_utils import Cache
+
     from .growing_cache import grow_in_place
 
-    def given(_: Any, arguments: Any, named: dict[str, Any]) -> None:
-        if named.get("past_key_values") is not None and not torch.compiler.is_compiling():
-            grow_in_place(named["past_key_values"])
+    def given(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not torch.compiler.is_compiling():
+            for one in (*arguments, *named.values()):  # its name is cache from Transformers 5.24 on
+                if isinstance(one, Cache):
+                    grow_in_place(one)
 
     handle = model.register_forward_pre_hook(given, with_kwargs=True)
     done._undo.append(handle.remove)

@@ -18,17 +18,15 @@ from torch.nn.modules.module import _has_any_global_hook
 from .._native import NoKernelError
 from ..operators import _call
 from . import calls
-from .fused_layers import FUSED, agree, attention_forward, gated_forward, give_back
+from .fused_layers import FUSED, agree, attention_forward, cache_word, gated_forward, give_back, told_of
 from .norms import RMSNorm
 from .packed import Linear
 
 NORMS = ("input_layernorm", "post_attention_layernorm")
 PARTS = (*NORMS, "self_attn", "mlp")
-KNOWN = frozenset(
-    ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings", "cache_position")
-)
-"""Arguments of a layer by name that a fused step knows; others must be None."""
-SAID = frozenset(("dropout", "scaling", "sliding_window"))
+KNOWN = frozenset(("attention_mask", "position_ids", "use_cache", "position_embeddings", "cache_position"))
+"""Arguments of a layer by name that a fused step knows, besides its cache; others must be None."""
+SAID = frozenset(("dropout", "scaling", "sliding_window", "position_ids"))
 """Arguments of attention that a step of one token covers; dropout and window must ask for nothing."""
 
 
@@ -44,19 +42,21 @@ class Layer(NamedTuple):
     scaling: float | None
     norms: tuple[dict[str, Any], dict[str, Any]]
     """Options of rmsnorm2d for the layer's two norms."""
+    cache: str
+    """Word of the layer for its cache."""
 
 
 def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
     """Norm, projections, rotary, cache, attention, sum and norm, feed-forward: one token of each sequence."""
     fused: Layer = self.__dict__[FUSED]
-    angles, cache = named.get("position_embeddings"), named.get("past_key_values")
+    angles, cache = named.get("position_embeddings"), named.get(fused.cache)
     if (
         args
         or angles is None
         or hidden_states.shape[1] != 1
         or named.get("attention_mask") is not None
         or not _as_it_was(self, fused, hidden_states)
-        or any(named[word] is not None for word in named if word not in KNOWN)
+        or any(named[word] is not None for word in named if word not in KNOWN and word != fused.cache)
     ):
         return type(self).forward(self, hidden_states, *args, **named)
     first, second, attention, mlp = fused.parts
@@ -74,7 +74,7 @@ def layer_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) ->
         both = qkv[:, :, : of_q + of_k]
         _call("rotary", (both, cos, sin), {"y": both, **positions})
     if cache is not None:
-        k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), attention.layer_idx)
+        k, v = cache.update(k.transpose(1, 2), v.transpose(1, 2), attention.layer_idx, **told_of(fused.cache, {}))
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     try:
         attended = _call("fmha_fwd_splitkv", (q, k, v), {"softmax_scale": fused.scaling})
@@ -166,6 +166,9 @@ def fuse_layer(module: Any) -> str:
     its = attention.__dict__.get(FUSED)
     if its is None or its.joined is None or type(attention.o_proj) is not Linear:
         raise ValueError("has attention of several products")
+    word = cache_word(type(module).forward)
+    if word is None or its.cache is None:
+        raise ValueError("takes no cache")
     said = its.said
     if its.parameters or not said.keys() <= SAID or said.get("dropout") or said.get("sliding_window") is not None:
         raise ValueError("has attention with a window, a soft cap or sinks")
@@ -187,7 +190,7 @@ def fuse_layer(module: Any) -> str:
         if type(theirs) is not Tensor:
             raise ValueError("gives something else than rows")
         parts = first, second, attention, mlp
-        module.__dict__[FUSED] = Layer(parts, attention.o_proj, down, said.get("scaling"), tuple(told))
+        module.__dict__[FUSED] = Layer(parts, attention.o_proj, down, said.get("scaling"), tuple(told), word)
         try:
             agree(theirs, layer_forward(module, x, **given))
         except BaseException:

@@ -23,6 +23,23 @@ NAMES = ("q_proj", "k_proj", "v_proj")
 WHOLE = ("qkv_proj",)
 """The projections of attention, apart or as one (Phi-3)."""
 FUSED = "_tilekiln_fused"
+CACHES = ("cache", "past_key_values")
+"""Words of Transformers for the cache of a module: from 5.24 on, and before."""
+TAKEN = frozenset(("self", "hidden_states", "position_embeddings", "attention_mask", *CACHES))
+"""Arguments of an attention module whose meaning is known."""
+IDLE = frozenset(("position_ids", "use_cache", "output_attentions", "cache_position"))
+"""Further ones, by which its results do not change."""
+
+
+def cache_word(forward: Any) -> str | None:
+    """The name that a forward has for the cache; None where it takes none."""
+    taken = inspect.signature(forward).parameters
+    return next((word for word in CACHES if word in taken), None)
+
+
+def told_of(word: str, named: dict[str, Any]) -> dict[str, Any]:
+    """Named arguments of `update` of a cache: from 5.24 on it writes into those of the attention function."""
+    return {"kwargs": named} if word == CACHES[0] else {}
 
 
 class Attention(NamedTuple):
@@ -38,6 +55,10 @@ class Attention(NamedTuple):
     """Further arguments of the attention function by name."""
     parameters: dict[str, str]
     """The same, of its parameters: their names."""
+    cache: str | None
+    """Word of the module for its cache."""
+    own: frozenset[str]
+    """Arguments that the forward of its class takes by name: it hands on those that are `said` alone."""
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, doubled: bool = True, *, in_place: bool = False) -> Tensor:
@@ -66,38 +87,31 @@ def _theirs(self: Any, x: Tensor) -> bool:
     return self.training or torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad)
 
 
-def attention_forward(
-    self: Any,
-    hidden_states: Tensor,
-    position_embeddings: tuple[Tensor, Tensor] | None = None,
-    attention_mask: Tensor | None = None,
-    past_key_values: Any = None,
-    **kwargs: Any,
-) -> Any:
+def attention_forward(self: Any, hidden_states: Tensor, *args: Any, **named: Any) -> Any:
     """Projections in one product, queries and keys rotated where they lie, the model's attention function."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     fused: Attention = self.__dict__[FUSED]
     implementation = self.config._attn_implementation
-    joined = fused.joined
+    joined, angles = fused.joined, named.get("position_embeddings")
     if (
-        position_embeddings is None
+        args
+        or angles is None
         or implementation == "eager"
         or _theirs(self, hidden_states)
         or not (joined is None or joined.ready(self))
+        or any(named[word] is not None for word in named if word in fused.own and word not in TAKEN | IDLE)
     ):
-        return type(self).forward(
-            self, hidden_states=hidden_states, position_embeddings=position_embeddings, attention_mask=attention_mask,
-            past_key_values=past_key_values, **kwargs,
-        )  # fmt: skip
-    q, k, v = _heads(self, fused, hidden_states, *position_embeddings)
-    if past_key_values is not None:
-        k, v = past_key_values.update(k, v, self.layer_idx)
-    function: Any = ALL_ATTENTION_FUNCTIONS[implementation]
-    told = fused.said
+        return type(self).forward(self, hidden_states, *args, **named)
+    q, k, v = _heads(self, fused, hidden_states, *angles)
+    told = fused.said | {word: named[word] for word in named if word in fused.said or word not in fused.own}
+    cache = named.get(fused.cache) if fused.cache else None
+    if cache is not None:
+        k, v = cache.update(k, v, self.layer_idx, **told_of(fused.cache or "", told))
     if fused.parameters:
-        told = told | {word: getattr(self, name) for word, name in fused.parameters.items()}
-    out, probabilities = function(self, q, k, v, attention_mask, **told, **kwargs)
+        told |= {word: getattr(self, name) for word, name in fused.parameters.items()}
+    function: Any = ALL_ATTENTION_FUNCTIONS[implementation]
+    out, probabilities = function(self, q, k, v, named.get("attention_mask"), **told)
     return _out(self, out, hidden_states), probabilities
 
 
@@ -161,13 +175,16 @@ def _verified(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, ra
         angles = torch.randn(batch, x.shape[1], module.head_dim // 2, generator=random, device="cpu")
         angles = torch.cat([angles, angles], -1) if doubled else angles
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-        q, k, v, told, out = _recorded(module, x, cos, sin)
+        own = frozenset(inspect.signature(type(module).forward).parameters)
+        places = {"position_ids": torch.arange(x.shape[1])[None]} if batch > 1 and "position_ids" in own else {}
+        q, k, v, told, out = _recorded(module, x, cos, sin, places)
         by_id = {id(parameter): name for name, parameter in module.named_parameters(recurse=False)}
         parameters = {word: by_id[id(one)] for word, one in told.items() if id(one) in by_id}
-        said = {word: one for word, one in told.items() if word not in parameters}
+        said = {word: None if word in own else one for word, one in told.items() if word not in parameters}
         if any(isinstance(one, Tensor) for one in said.values()):
             raise ValueError("tells attention tensors that are no parameters")
-        fused = Attention(joined, names, (q.shape[1], k.shape[1]), doubled, said, parameters)
+        heads, word = (q.shape[1], k.shape[1]), cache_word(type(module).forward)
+        fused = Attention(joined, names, heads, doubled, said, parameters, word, own)
         for theirs, ours in zip((q, k, v), _heads(module, fused, x, cos, sin), strict=True):
             agree(theirs, ours)
         agree(out, _out(module, q.transpose(1, 2), x))
@@ -188,7 +205,7 @@ def agree(theirs: Tensor, ours: Tensor, terms: int = 64) -> None:
 
 
 def _recorded(
-    module: Any, x: Tensor, cos: Tensor, sin: Tensor
+    module: Any, x: Tensor, cos: Tensor, sin: Tensor, more: dict[str, Any]
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Any], Tensor]:
     """q, k, v and the named arguments that the forward of a module's class hands to the attention function.
 
@@ -209,7 +226,7 @@ def _recorded(
         forward.__code__, {**forward.__globals__, asked: interface}, forward.__name__, forward.__defaults__
     )
     copied.__kwdefaults__ = forward.__kwdefaults__
-    out = copied(module, hidden_states=x, position_embeddings=(cos, sin), attention_mask=None)[0]
+    out = copied(module, hidden_states=x, position_embeddings=(cos, sin), attention_mask=None, **more)[0]
     ((q, k, v, told),) = heard
     return q, k, v, told, out
 
