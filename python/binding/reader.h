@@ -8,6 +8,7 @@
 #include "says.h"
 #include "scalars.h"
 #include "stream.h"
+#include "torch_tensors.h"
 #include "work_stream.h"
 
 enum { MAX_ARGUMENTS = 64, MAX_ARRAYS = 32, MAX_POINTERS = 4, MAX_ARGS = 640 };
@@ -434,11 +435,35 @@ bad:
 /* Runs a call in place of its operator's own function. */
 typedef tilekiln_status (*RunWith)(const Library* library, void* context, const void* args);
 
+/* Bit i: argument i is a tensor of PyTorch's that the caller gave and the call writes to. Refuses one that autograd would have to
+ * record. */
+static inline int find_written(const OperatorCall* call, uint64_t* written) {
+  const tilekiln_operator* table = call->operator_->table;
+  *written = 0;
+  if (!torch.tensor) return 0;
+  for (uint64_t left = call->present & (((uint64_t)1 << table->array_count) - 1); left; left &= left - 1) {
+    const int i = __builtin_ctzll(left);
+    if (!is_written(call, i) || !is_torch(call->given[i])) continue;
+    if (check_written_tensor(call->given[i], table->arguments[i].name) < 0) return -1;
+    *written |= (uint64_t)1 << i;
+  }
+  return 0;
+}
+
+__attribute__((noinline)) static int count_written_of(const OperatorCall* call, uint64_t written) {
+  PyObject* arrays[MAX_ARRAYS];
+  int count = 0;
+  for (; written; written &= written - 1) arrays[count++] = call->given[__builtin_ctzll(written)];
+  return count_written(arrays, count);
+}
+
 /* Runs a call that has begun; `with` null: by its operator. */
 static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context) {
   const Operator* self = call->operator_;
   Library* library = self->library;
   tilekiln_status status;
+  uint64_t written;
+  if (find_written(call, &written) < 0) return NULL;
   if (results_are_large(&call->results)) {
     int64_t instances[TILEKILN_MAX_STAGES];
     status = self->table->find(call->args, instances);
@@ -465,6 +490,7 @@ static inline PyObject* call_run(OperatorCall* call, RunWith with, void* context
     Py_END_ALLOW_THREADS
   }
   if (work) library->stream_destroy(work);
+  if (written && status == TILEKILN_OK && count_written_of(call, written) < 0) return NULL;
   return status == TILEKILN_OK ? results_of(call) : library_error(library, status);
 }
 
@@ -504,10 +530,27 @@ static PyObject* call_number(OperatorCall* call) {
   return status == TILEKILN_OK ? PyLong_FromUnsignedLongLong(number) : library_error(self->library, status);
 }
 
+/* The call as PyTorch's operator, which traces, dispatch modes and fake tensors see. */
+__attribute__((noinline, cold)) static PyObject* run_recorded(const Operator* self, PyObject* const* values,
+                                                              Py_ssize_t positional, PyObject* names) {
+  PyObject *arrays = PyTuple_New(positional), *keywords = PyDict_New(), *result = NULL;
+  for (Py_ssize_t i = 0; arrays && i < positional; ++i) PyTuple_SetItem(arrays, i, Py_NewRef(values[i]));
+  int bad = !arrays || !keywords;
+  for (Py_ssize_t i = 0; !bad && names && i < PyTuple_Size(names); ++i)
+    bad = PyDict_SetItem(keywords, PyTuple_GetItem(names, i), values[positional + i]) < 0;
+  if (!bad) result = PyObject_CallMethod(facade, "recorded", "sOO", self->name, arrays, keywords);
+  Py_XDECREF(arrays);
+  Py_XDECREF(keywords);
+  return result;
+}
+
 static PyObject* operator_run(Operator* self, PyObject* const* values, Py_ssize_t positional, PyObject* names) {
+  const int recorded = torch_records(values, positional);
+  if (recorded) return recorded < 0 ? NULL : run_recorded(self, values, positional, names);
   OperatorCall call;
   PyObject* result = call_begin(self, &call, values, positional, names) == 0 ? call_run(&call, NULL, NULL) : NULL;
   call_end(&call);
+  if (!result && torch_transforms(values, positional)) return run_recorded(self, values, positional, names);
   return result;
 }
 

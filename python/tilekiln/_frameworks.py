@@ -15,6 +15,29 @@ def unknown_argument(function: str, name: str, known: tuple[str, ...]) -> str:
     return f"{function}() has no argument {name!r}; {help_}"
 
 
+def records(arrays: tuple[Any, ...]) -> bool:
+    """Whether a call with these must be PyTorch's operator: torch.jit.trace, a dispatch mode or torch.func sees it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not any(isinstance(array, torch.Tensor) for array in arrays):
+        return False
+    return bool(torch._C._len_torch_dispatch_stack() or torch._C._is_tracing() or transforms())
+
+
+def transforms() -> bool:
+    """Whether a transform of torch.func (vmap, grad) is at work in this thread."""
+    return sys.modules["torch"]._C._functorch.peek_interpreter_stack() is not None
+
+
+def recorded(operator: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+    """A Library function's call while PyTorch traces this thread or a dispatch mode watches it: as PyTorch's operator.
+
+    The library is then the one that `tilekiln.attention` and its like would choose.
+    """
+    from .torch import calls
+
+    return calls.as_operator(operator, arrays, arguments)
+
+
 def adopt(like: Any, made: Any) -> Any:
     """Hand a new NumPy array to the framework of `like`, which has __dlpack__ but no C exchange API.
 

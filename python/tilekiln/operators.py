@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from ._frameworks import recorded, records
 from ._native import ArgumentError, NoKernelError
 from ._refusals import Refusal, one_text, problem_of
 from ._tables import OPERATORS
@@ -219,7 +220,7 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any,
                 return made
         look = (operator, q.dtype, shape[-1], keys[-1], ndim, *arguments)
         serve = _served.get(look)
-    except (AttributeError, IndexError):  # an exporter with __dlpack__ alone, or an array of no dimensions
+    except (AttributeError, IndexError, TypeError):  # an exporter with __dlpack__ alone, no dimensions, symbolic ones
         look = serve = None
     if serve is not None:
         try:
@@ -229,6 +230,8 @@ def _run(operator: str, arrays: tuple[Any, ...], arguments: Any, q: Any, v: Any,
         except ArgumentError as refusal:  # the same look on another device
             if not _of_another_device(refusal):
                 raise
+    if records(arrays):  # before libraries are asked, which can tell nothing of tensors without values
+        return recorded(operator, arrays, arguments)
     serve = getattr(_choose(operator, arrays, arguments), operator)
     if look is not None:
         _keep(look, serve)

@@ -156,8 +156,6 @@ def forward(
     if return_lse:
         others["return_lse"] = True
     out, lse, randval = run_forward(q, k, v, operators.facade_arguments(others))
-    if "out" in others:
-        operators.written(out)
     return out, lse, bits if apart else randval, rng_state
 
 
@@ -247,9 +245,7 @@ def backward(
     direct = untouched(*arrays, others.get("bias"), others.get("sink"), dq, dk, dv)
     records = torch.is_grad_enabled() and not places and any(one.requires_grad for one in arrays)
     if direct and not records:
-        made = operators.run("fmha_bwd", arrays, {**operators.facade_arguments(others), **places})
-        operators.written(*places.values())
-        return made
+        return operators.run("fmha_bwd", arrays, {**operators.facade_arguments(others), **places})
     if direct or _transformed():
         from . import derivatives
 
@@ -296,18 +292,27 @@ def batch_prefill(q: Tensor, k: Tensor, v: Tensor, **arguments: Any) -> Any:
 
 def without_grad(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
     """The results of any operator as `Library.<name>` gives them; none has a gradient."""
-    table = OPERATORS[name]
     if untouched(*arrays):
-        made = _call(name, arrays, operators.facade_arguments(arguments))
-        operators.written(*operators.changed(table, arrays, arguments))
-        operators.written(*(arguments.get(one.name) for one in table.results))
-        return made
-    arrays_by_name = dict(zip(table.arrays, arrays, strict=True))
-    asked = table.asked({**arrays_by_name, **arguments})
+        return _call(name, arrays, operators.facade_arguments(arguments))
+    return as_operator(name, arrays, arguments)
+
+
+def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
+    """The results of `Library.<name>`, whose arguments these are, by `torch.ops.tilekiln.<name>`."""
+    table = OPERATORS[name]
+    arguments = dict(arguments)
+    for argument, state in table.states.items():
+        if arguments.get(argument) is not None:
+            arguments[state] = torch.tensor(arguments.pop(argument), dtype=torch.int64)
+    if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
+        return_lse = arguments.pop("return_lse", False)
+        out, lse, _ = watched(*arrays, arguments, None, return_lse)
+        return (out, lse) if return_lse else out
+    asked = table.asked({**dict(zip(table.arrays, arrays, strict=True)), **arguments})
     places = {
         one.name: arguments.pop(one.name)
         for one in table.results
-        if one.name != table.twin and arguments.get(one.name) is not None
+        if one.name != table.twin and isinstance(arguments.get(one.name), Tensor)
     }
     asks = {one.asked_by: True for one in table.results if one.name in places and one.asked_by}
     made = []

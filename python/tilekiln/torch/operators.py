@@ -65,22 +65,6 @@ def facade_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def written(*tensors: Tensor | None) -> None:
-    """Autograd is told of what a kernel wrote to, so that it refuses to use what it saved of that."""
-    for tensor in tensors:
-        if tensor is not None and not tensor.is_inference():
-            torch.autograd.graph.increment_version(tensor)
-
-
-def changed(table: Operator, arrays: Iterable[Any], arguments: Mapping[str, Any]) -> list[Tensor | None]:
-    """The arrays by position that such a call writes."""
-    return [
-        array
-        for name, array in zip(table.arrays, arrays, strict=True)
-        if name in table.written and (not table.written[name] or arguments.get(table.written[name]) is not None)
-    ]
-
-
 def _longest(arguments: Mapping[str, Any]) -> int:
     """seqlen_k of the longest sequence, by its starts."""
     starts = arguments.get("seqstart_k")
@@ -120,8 +104,6 @@ def run(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -> tuple[
         if wanted:
             arguments[one.name] = beside[-1]
     made = _call(name, arrays, arguments)
-    if table.written:
-        written(*changed(table, arrays, arguments))
     if not conditional:
         return (*made, *beside) if isinstance(made, tuple) else (made, *beside)
     rest = iter(made if isinstance(made, tuple) else (made,))
@@ -202,7 +184,6 @@ def _kernel(name: str, defaults: Mapping[str, Any], out_twin: bool) -> Callable[
             arguments[table.twin] = out
         check_tangents(*values[:count])
         results = run(name, values[:count], arguments)
-        written(out)
         return _complete(table, values[like], results, 1 if out_twin else 0)
 
     return kernel

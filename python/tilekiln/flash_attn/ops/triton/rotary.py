@@ -109,7 +109,6 @@ def _computed(
         given["y"] = heads
     made: Tensor = _call("rotary", (heads, *tables), given)
     if inplace:
-        operators.written(x)
         return x
     return made[0] if x.dim() == 3 else made
 

@@ -1,0 +1,111 @@
+/* PyTorch's bookkeeping of a call that it does not make itself: tracing and dispatch modes before it, version counters after it. */
+#ifndef TILEKILN_BINDING_TORCH_TENSORS_H
+#define TILEKILN_BINDING_TORCH_TENSORS_H
+
+#include "arrays.h"
+
+/* Of the torch that was imported when its first tensor was met; null before. Strong references. */
+static struct {
+  PyTypeObject* tensor;
+  PyObject *modes, *tracing; /* how many dispatch modes this thread is in; whether torch.jit.trace records it */
+  PyObject *grad, *increment, *requires_grad;
+} torch;
+
+static PyObject* of_module(const char* module, const char* name) {
+  PyObject* found = PyImport_ImportModule(module);
+  PyObject* value = found ? PyObject_GetAttrString(found, name) : NULL;
+  Py_XDECREF(found);
+  return value;
+}
+
+/* Looks PyTorch up, once it is imported. Returns -1 with an exception. */
+static int meet_torch(void) {
+  PyObject* modules = PyImport_GetModuleDict(); /* borrowed, as what it holds */
+  PyObject* there = modules ? PyDict_GetItemString(modules, "torch") : NULL;
+  if (!there || !PyObject_HasAttrString(there, "Tensor") || !PyObject_HasAttrString(there, "autograd")) return 0;
+  PyObject* tensor = PyObject_GetAttrString(there, "Tensor");
+  torch.modes = of_module("torch._C", "_len_torch_dispatch_stack");
+  torch.tracing = of_module("torch._C", "_is_tracing");
+  torch.grad = of_module("torch", "is_grad_enabled");
+  torch.requires_grad = PyUnicode_InternFromString("requires_grad");
+  torch.increment = of_module("torch._C", "_increment_version"); /* torch.autograd.graph.increment_version calls it */
+  if (!torch.increment) {
+    PyErr_Clear();
+    torch.increment = of_module("torch.autograd.graph", "increment_version");
+  }
+  if (!tensor || !torch.requires_grad || !torch.modes || !torch.tracing || !torch.grad || !torch.increment) return -1;
+  torch.tensor = (PyTypeObject*)tensor;
+  return 0;
+}
+
+static inline int is_torch(PyObject* array) { return torch.tensor && PyObject_TypeCheck(array, torch.tensor); }
+
+/* Is what a function of torch says true? -1 with an exception. */
+static inline int torch_says(PyObject* function) {
+  PyObject* said = PyObject_CallNoArgs(function);
+  if (!said) return -1;
+  const int yes = said == Py_True || (said != Py_False && PyObject_IsTrue(said));
+  Py_DECREF(said);
+  return yes;
+}
+
+/* Does PyTorch record what this thread does with tensors, so that a call must be one of its operators? The first array tells whether a
+ * call is PyTorch's. 40 ns. */
+static inline int torch_records(PyObject* const* arrays, Py_ssize_t count) {
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PyArray_CheckExact(arrays[i])) return 0;
+    if (arrays[i] == Py_None) continue;
+    if (!torch.tensor && meet_torch() < 0) return -1;
+    if (!is_torch(arrays[i])) return 0;
+    const int modes = torch_says(torch.modes);
+    return modes ? modes : torch_says(torch.tracing);
+  }
+  return 0;
+}
+
+/* Was a call refused since its tensors are those of a transform of torch.func (vmap, grad), which have no memory? Then no exception is
+ * left. */
+__attribute__((noinline, cold)) static int torch_transforms(PyObject* const* arrays, Py_ssize_t count) {
+  int any = 0;
+  for (Py_ssize_t i = 0; i < count; ++i) any |= is_torch(arrays[i]);
+  if (!any || !PyErr_ExceptionMatches(ArgumentError)) return 0;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject* said = PyObject_CallMethod(facade, "transforms", NULL);
+  const int yes = said == Py_True;
+  Py_XDECREF(said);
+  if (!yes) {
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    return 0;
+  }
+  Py_XDECREF(type);
+  Py_XDECREF(value);
+  Py_XDECREF(trace);
+  return 1;
+}
+
+/* Refuses a tensor that a call writes to while autograd would have to record it. */
+static int check_written_tensor(PyObject* array, const char* argument) {
+  PyObject* requires_grad = PyObject_GetAttr(array, torch.requires_grad);
+  if (!requires_grad) return -1;
+  const int refused = requires_grad == Py_True ? torch_says(torch.grad) : 0;
+  Py_DECREF(requires_grad);
+  if (refused > 0)
+    return refuse(argument,
+                  "required grad, must not where it is written to: no gradient is recorded; pass a tensor without, or "
+                  "call under torch.no_grad()");
+  return refused;
+}
+
+/* Tells autograd of tensors that a call has written to, so that it refuses to use what it saved of them. */
+static int count_written(PyObject* const* arrays, int count) {
+  PyObject* all = PyTuple_New(count);
+  for (int i = 0; all && i < count; ++i) PyTuple_SetItem(all, i, Py_NewRef(arrays[i]));
+  PyObject* none = all ? PyObject_CallFunctionObjArgs(torch.increment, all, NULL) : NULL;
+  Py_XDECREF(all);
+  Py_XDECREF(none);
+  return none ? 0 : -1;
+}
+
+#endif

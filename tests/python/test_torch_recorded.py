@@ -1,0 +1,128 @@
+"""Calls under torch.jit.trace, make_fx, dispatch modes and torch.func; tensors that a call writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tilekiln as tk
+
+from tests.python.test_torch_declared import NAMES, calls, results, table
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+__all__ = ["table"]
+Function = Callable[..., Any]
+
+
+class Seen(TorchDispatchMode):
+    """The operators that PyTorch's dispatcher shows to a mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def flash(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) -> tk.Library:
+    library = load("flash")
+    monkeypatch.setattr("tilekiln.operators._at_hand", lambda: [library])
+    monkeypatch.setattr("tilekiln.operators._served", {})
+    return library
+
+
+CALLS: dict[str, Callable[[tk.Library], Function]] = {
+    "attention": lambda _: lambda q: tk.attention(q, q, q, causal=True),
+    "few queries": lambda _: lambda q: tk.attention(q[:, :1].contiguous(), q, q),
+    "library": lambda lib: lambda q: lib.fmha_fwd(q, q, q, window=(2, 0)),
+    "lse": lambda lib: lambda q: lib.fmha_fwd(q, q, q, return_lse=True)[1],
+    "out": lambda lib: lambda q: lib.fmha_fwd(q, q, q, out=torch.empty_like(q)),
+    "dropout": lambda lib: lambda q: lib.fmha_fwd(q, q, q, dropout_p=0.5, rng=(1, 2)),
+    "split": lambda lib: lambda q: lib.fmha_fwd_splitkv(q, q, q),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_trace_has_the_call_and_not_its_result(flash: tk.Library, name: str) -> None:
+    call = CALLS[name](flash)
+    q, other = torch.randn(2, 1, 9, 2, 16).unbind(0)
+    want = call(other)
+    with torch.no_grad():
+        assert torch.equal(torch.jit.trace(call, (q,))(other), want)
+    for mode in ("real", "fake", "symbolic"):
+        got = make_fx(call, tracing_mode=mode)(q)(other)
+        torch.testing.assert_close(got, want, atol=1e-6, rtol=0)  # symbolic: not split, whose bits are others
+    with Seen() as seen:
+        assert torch.equal(call(other), want)
+    assert any(one.startswith("tilekiln.fmha_fwd") for one in seen.names)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mode_sees_every_operator(load: Callable[..., tk.Library], table: Any, name: str) -> None:
+    from tests.python.drawn import receipt
+
+    library = load(receipt(name))
+    for arrays, named in calls(name, table):
+        want = results(getattr(library, name)(*arrays, **named))
+        for function in (getattr(library, name), getattr(tk, name, getattr(library, name))):
+            with Seen() as seen:
+                got = results(function(*arrays, **named))
+            assert f"tilekiln.{name}.default" in seen.names
+            for mine, theirs in zip(got, want, strict=True):
+                assert torch.equal(mine, theirs)
+
+
+def test_torch_func(flash: tk.Library) -> None:
+    q = torch.randn(3, 1, 6, 2, 16)
+    for call in (lambda q: tk.attention(q, q, q), lambda q: flash.fmha_fwd(q, q, q)):
+        torch.testing.assert_close(torch.vmap(call)(q), torch.stack([call(one) for one in q]))
+    leaf = q[0].clone().requires_grad_()
+    tk.attention(leaf, leaf, leaf).sum().backward()
+    torch.testing.assert_close(torch.func.grad(lambda q: flash.fmha_fwd(q, q, q).sum())(q[0]), leaf.grad)
+
+
+def test_arguments_that_the_operator_lacks_are_named(flash: tk.Library) -> None:
+    q = torch.randn(1, 6, 2, 16)
+    with Seen(), pytest.raises(tk.ArgumentError, match=r"stream: was given, must be absent while"):
+        flash.fmha_fwd(q, q, q, stream=tk.Stream())
+
+
+WRITES: dict[str, Callable[[tk.Library, Any, Any], object]] = {
+    "out": lambda lib, q, x: lib.fmha_fwd(q, q, q, out=x),
+    "attention's out": lambda lib, q, x: tk.attention(q, q, q, out=x),
+    "dq": lambda lib, q, x: lib.fmha_bwd(q, q, q, q, *lib.fmha_fwd(q, q, q, return_lse=True), dq=x),
+    "a cache": lambda lib, q, x: lib.fmha_fwd_appendkv(None, x, torch.zeros_like(x), q, q, seqlen_k=0 * LENGTHS),
+}
+LENGTHS = torch.zeros(2, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_autograd_is_told_of_what_a_call_writes(flash: tk.Library, name: str) -> None:
+    x = torch.randn(2, 9, 4, 64, requires_grad=True)
+    q, place = torch.randn(2, 9, 4, 64), torch.zeros(2, 9, 4, 64)
+    y = (x * place).sum()  # saves place
+    WRITES[name](flash, q, place)
+    assert place.any()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    with torch.inference_mode():
+        WRITES[name](flash, q, torch.zeros(2, 9, 4, 64))  # which has no version
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_tensor_that_requires_grad_is_not_written(flash: tk.Library, name: str) -> None:
+    q, place = torch.randn(2, 9, 4, 64), torch.zeros(2, 9, 4, 64, requires_grad=True)
+    with pytest.raises(tk.ArgumentError, match=r": required grad, must not where it is written to"):
+        WRITES[name](flash, q, place)
+    assert not place.any()
+    with torch.no_grad():
+        WRITES[name](flash, q, place)
+    assert place.any()
