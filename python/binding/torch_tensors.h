@@ -85,12 +85,24 @@ __attribute__((noinline, cold)) static int torch_transforms(PyObject* const* arr
   return 1;
 }
 
+/* Would autograd record a gradient of this tensor? -1 with an exception. */
+static int is_recorded(PyObject* tensor) {
+  PyObject* requires_grad = PyObject_GetAttr(tensor, torch.requires_grad);
+  if (!requires_grad) return -1;
+  const int recorded = requires_grad == Py_True ? torch_says(torch.grad) : 0;
+  Py_DECREF(requires_grad);
+  return recorded;
+}
+
+/* Refuses a number whose gradient would silently be none. */
+static int check_no_gradient(PyObject* tensor, const char* argument) {
+  const int recorded = is_recorded(tensor);
+  return recorded > 0 ? refuse(argument, "required grad, must be a number: it has no gradient") : recorded;
+}
+
 /* Refuses a tensor that a call writes to while autograd would have to record it. */
 static int check_written_tensor(PyObject* array, const char* argument) {
-  PyObject* requires_grad = PyObject_GetAttr(array, torch.requires_grad);
-  if (!requires_grad) return -1;
-  const int refused = requires_grad == Py_True ? torch_says(torch.grad) : 0;
-  Py_DECREF(requires_grad);
+  const int refused = is_recorded(array);
   if (refused > 0)
     return refuse(argument,
                   "required grad, must not where it is written to: no gradient is recorded; pass a tensor without, or "

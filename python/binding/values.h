@@ -2,7 +2,7 @@
 #ifndef TILEKILN_BINDING_VALUES_H
 #define TILEKILN_BINDING_VALUES_H
 
-#include "arrays.h"
+#include "torch_tensors.h"
 
 static int read_integer(PyObject* value, const char* name, long long low, long long high, long long* result) {
   PyObject* index = PyLong_CheckExact(value) ? Py_NewRef(value) : PyNumber_Index(value);
@@ -44,6 +44,7 @@ static int read_uint64(PyObject* value, const char* name, uint64_t* result) {
 
 static int read_float(PyObject* value, const char* name, float* result) {
   if (!value) return 0;
+  if (is_torch(value) && check_no_gradient(value, name) < 0) return -1;
   const double wide = PyFloat_AsDouble(value);
   if (wide == -1.0 && PyErr_Occurred()) {
     PyErr_Clear();

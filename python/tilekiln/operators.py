@@ -59,6 +59,7 @@ def attention(
             or getattr(v, "requires_grad", False)
             or ("bias" in arguments and getattr(arguments["bias"], "requires_grad", False))
             or ("sink" in arguments and getattr(arguments["sink"], "requires_grad", False))
+            or ("alibi_slopes" in arguments and getattr(arguments["alibi_slopes"], "requires_grad", False))
         )
         and torch.is_grad_enabled()
     ):

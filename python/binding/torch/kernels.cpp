@@ -293,6 +293,9 @@ void sdpa_elsewhere(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = undefined();
 }
 
+/* Whether this thread's calls of what follows compute nothing and only say, by `missed`, whether a library is known for them. */
+thread_local bool asks = false;
+
 /* aten::_scaled_dot_product_fused_attention_overrideable(query, key, value, attn_bias?, dropout_p, is_causal, return_debug_mask, scale?)
  * -> (output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask) */
 template <bool cast>
@@ -306,10 +309,13 @@ void recorded_forward(StableIValue* stack, uint64_t, uint64_t) {
   missed = Look{};
   /* There is no mask to return: what asks for one says that heads may be grouped. */
   if (ours && given.read(tensors[0], tensors[1], tensors[2], read<bool>(stack[6]))) {
-    if (served_backward.find(given.look(kBackward, read<bool>(stack[5]))))
+    const Look look = given.look(kTraining, read<bool>(stack[5]));
+    if (asks) {
+      if (!served.find(look) || !served_backward.find(given.look(kBackward, read<bool>(stack[5])))) missed = look;
+    } else if (served_backward.find(given.look(kBackward, read<bool>(stack[5]))))
       attend(given, kTraining, read<bool>(stack[5]), stack[7] ? &scale : nullptr, &out, &lse);
     else
-      missed = given.look(kTraining, read<bool>(stack[5]));
+      missed = look;
   }
   for (AtenTensorHandle one : tensors) shim.aoti_torch_delete_tensor_object(one);
   if (stack[3]) {
@@ -489,6 +495,8 @@ __attribute__((visibility("default"))) void tilekiln_torch_refuse(int kind, cons
 __attribute__((visibility("default"))) void tilekiln_torch_few(int64_t most, int64_t fewest) { few = {most, fewest}; }
 
 /* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
+__attribute__((visibility("default"))) void tilekiln_torch_asks(int yes) { asks = yes; }
+
 __attribute__((visibility("default"))) int tilekiln_torch_missed() { return int(missed.operator_); }
 
 /* Teaches that this operator of this library serves that look from now on (attention that is recorded: backward by the other). 0 when it

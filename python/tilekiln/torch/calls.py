@@ -176,8 +176,7 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any]) -> t
 def _requires_grad(q: Tensor, k: Tensor, v: Tensor, others: dict[str, Any]) -> bool:
     if q.requires_grad or k.requires_grad or v.requires_grad:
         return True
-    bias, sink = others.get("bias"), others.get("sink")
-    return (bias is not None and bias.requires_grad) or (sink is not None and sink.requires_grad)
+    return any(getattr(others.get(name), "requires_grad", False) for name in ("bias", "sink", "alibi_slopes"))
 
 
 def watched(
@@ -306,7 +305,8 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
             arguments[state] = torch.tensor(arguments.pop(argument), dtype=torch.int64)
     if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
         return_lse = arguments.pop("return_lse", False)
-        out, lse, _ = watched(*arrays, arguments, None, return_lse)
+        q, k, v = arrays
+        out, lse, _ = watched(q, k, v, arguments, None, return_lse)
         return (out, lse) if return_lse else out
     asked = table.asked({**dict(zip(table.arrays, arrays, strict=True)), **arguments})
     places = {

@@ -48,6 +48,9 @@ def record(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], keeps_ord
 def check_differentiable(arguments: dict[str, Any]) -> None:
     """Raise ArgumentError, naming it, for an argument of the forward that goes with no backward."""
     because = "when an input requires grad: call it under torch.no_grad(), or detach the inputs"
+    for name, value in arguments.items():
+        if name not in INPUTS and getattr(value, "requires_grad", False):
+            raise ArgumentError(f"{name}: required grad, must not: attention has no gradient of it")
     for name in ("out", "lse"):
         if arguments.get(name) is not None:
             raise ArgumentError(f"{name}: was given, must be absent {because}; autograd needs results of its own")

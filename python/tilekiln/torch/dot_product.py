@@ -35,10 +35,11 @@ def sdpa(
 
     query (..., heads, seqlen_q, hdim), key and value (..., heads_kv, seqlen_k, hdim), of at least 2 dimensions, all
     fp32, fp16 or bf16; leading dimensions broadcast. attn_mask: bool (True: takes part) or floating (added to the
-    scores), of the dtype of query or fp32, which is rounded to that dtype; broadcast to (..., heads, seqlen_q,
-    seqlen_k). is_causal: row i sees keys 0 to i (aligned top left); with attn_mask both hold. dropout_p in [0, 1], from
-    torch's default generator, not in the same bits as torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and
-    value may have fewer heads, a divisor. A row that sees no key is 0, and so is its gradient, as torch has it.
+    scores), of the dtype of query or fp32; broadcast to (..., heads, seqlen_q, seqlen_k). Terms in fp32 that the dtype
+    of query would round are added in fp32 arithmetic, by kernels of fp32. is_causal: row i sees keys 0 to i (aligned
+    top left); with attn_mask both hold. dropout_p in [0, 1], from torch's default generator, not in the same bits as
+    torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and value may have fewer heads, a divisor. A row that
+    sees no key is 0, and so is its gradient, as torch has it.
 
     Returns (..., heads, seqlen_q, hdim of value). Few queries go to split-KV, as in `tilekiln.attention`.
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
@@ -52,6 +53,7 @@ def sdpa(
             or (type(query) in TYPES and type(key) in TYPES and type(value) in TYPES)
         )
         and query.is_cpu
+        and not isinstance(scale, Tensor)
         and forward_ad._current_level < 0
         and not _profiling()
     ):
@@ -125,7 +127,10 @@ def _general(
     _check_tensors(query, key, value)
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         query, key, value = calls.autocast(query, key, value)
-    _check(query, key, value, attn_mask, dropout_p)
+    _check(query, key, value, attn_mask, dropout_p, scale)
+    if attn_mask is not None and not kept_by(attn_mask, query.dtype):  # fp32 arithmetic, as torch has it
+        q, k, v = query.float(), key.float(), value.float()
+        return _general(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa).to(query.dtype)
     shape = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
     q, k, v = (_four(x, shape) for x in (query, key, value))
     q, k, v = (x if x.stride(-1) == 1 or x.shape[-1] < 2 else x.contiguous() for x in _heads(q, k, v, enable_gqa))
@@ -167,7 +172,37 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
             )
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float) -> None:
+def kept_by(mask: Tensor, dtype: torch.dtype) -> bool:
+    """Do the terms of a mask keep their values in a dtype? Those of a traced mask are not known: no."""
+    if mask.dtype in (torch.bool, dtype):
+        return True
+    if not calls.untouched(mask):
+        return False
+    part = _unexpanded(mask.detach())
+    return torch.equal(part.to(dtype).to(part.dtype), part)
+
+
+def _unexpanded(x: Tensor) -> Tensor:
+    """The part of a tensor that `expand` has repeated: length 1 along those dimensions."""
+    repeated = [n for n in range(x.dim()) if x.stride(n) == 0 and x.shape[n] > 1]
+    for n in repeated:
+        x = x.narrow(n, 0, 1)
+    return x
+
+
+def _check(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, scale: float | None
+) -> None:
+    if isinstance(scale, Tensor):
+        raise TypeError(
+            f"scaled_dot_product_attention(): argument 'scale' must be float, not {type(scale).__name__}: it has no "
+            "gradient; multiply query by it"
+        )
+    if attn_mask is not None and not isinstance(attn_mask, Tensor):
+        raise TypeError(
+            "scaled_dot_product_attention(): argument 'attn_mask' (position 4) must be Tensor, "
+            f"not {type(attn_mask).__name__}"
+        )
     if not query.dtype == key.dtype == value.dtype:
         raise RuntimeError(
             "Expected query, key, and value to have the same dtype, but got query.dtype: "
@@ -247,9 +282,11 @@ def additive(mask: Tensor, batch: tuple[int, ...], q: Tensor, k: Tensor) -> Tens
     whole = (*batch, heads, seqlen_q, seqlen_k)
     if _broadcast("an attn_mask that fits the scores", mask.shape, whole) != whole:
         raise RuntimeError(f"Expected an attn_mask that broadcasts to {whole}, but got {tuple(mask.shape)}.")
-    if mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(~mask, -math.inf)
-    mask = mask.to(q.dtype)
+    if mask.dtype != q.dtype:
+        part, given = _unexpanded(mask), mask.shape
+        if mask.dtype == torch.bool:
+            part = torch.zeros_like(part, dtype=q.dtype).masked_fill_(~part, -math.inf)
+        mask = part.to(q.dtype).expand(given)
     if mask.dim() > 3 and len(batch) > 1:
         mask = mask.expand(*batch, *mask.shape[-3:]).flatten(0, len(batch) - 1)
     while mask.dim() < 4:

@@ -15,8 +15,10 @@ from tilekiln import operators as facade
 from tilekiln._native import ArgumentError, NoKernelError
 
 from . import operators
-from .dot_product import sdpa
+from .checkpointing import follow
+from .dot_product import kept_by, sdpa
 
+_NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 _torchs_own = torch.nn.functional.scaled_dot_product_attention
 
 
@@ -41,7 +43,8 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
             loss = model(x)
 
     It may be nested, is left in order when an exception passes, decorates functions too, and other threads are not
-    routed. With TILEKILN_VERBOSE=dispatch each reason to fall back is said once on stderr.
+    routed. What is checkpointed inside (torch.utils.checkpoint) is routed when a backward recomputes it, wherever it
+    runs. With TILEKILN_VERBOSE=dispatch each reason to fall back is said once on stderr.
 
     Reached is what calls the function as an attribute of torch.nn.functional while `use` is entered: most models,
     nn.MultiheadAttention (need_weights=False) and the layers made of it, whose fused inference path is switched off
@@ -52,6 +55,7 @@ class use:  # noqa: N801  a context manager, read as torch.no_grad is
     def __enter__(self) -> use:
         global _threads_inside, _mha_had_fast_path
         with _lock:
+            follow(lambda: _depth.value > 0, use)
             if _threads_inside == 0:
                 _mha_had_fast_path = torch.backends.mha.get_fastpath_enabled()
                 torch.backends.mha.set_fastpath_enabled(False)
@@ -90,9 +94,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while a thread is in `use`."""
     if _depth.value:
-        reason = why_not(query, key, value, attn_mask, dropout_p, is_causal)
+        reason = why_not(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if not reason:
-            return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            try:
+                return sdpa(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            except NoKernelError as refusal:  # of values, such as no heads, or a scale that is infinite
+                reason = str(refusal)
         _say(reason)
     made: Tensor = _torchs_own(
         query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale,
@@ -102,11 +109,22 @@ def scaled_dot_product_attention(
 
 
 def why_not(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None = None,
 ) -> str:
-    """The reason why a call goes to torch's own function; "" where it is routed."""
+    """The reason why a call goes to torch's own function, which says what is wrong; "" where it is routed."""
+    if type(is_causal) is not bool:
+        return f"is_causal: was {is_causal!r}, is routed as True or False"
+    for name, number in (("dropout_p", dropout_p), ("scale", scale)):
+        if type(number) not in _NUMBERS and not (number is None and name == "scale"):
+            return f"{name}: was a {type(number).__name__}, is routed as a number"
     for name, tensor in (("query", query), ("key", key), ("value", value), ("attn_mask", attn_mask)):
-        if tensor is not None:
+        if tensor is not None or name != "attn_mask":
             if not isinstance(tensor, Tensor):
                 return f"{name}: was no tensor"
             if tensor.device.type not in ("cpu", "cuda"):
@@ -119,6 +137,8 @@ def why_not(
         return "forward-mode derivatives: the kernels have none"
     kind = query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    if attn_mask is not None and not kept_by(attn_mask, dtype):
+        dtype = torch.float32  # in which it is computed then
     if dtype not in operators.FLOATS:
         return f"query: dtype was {dtype}, kernels are for torch.float32, torch.float16 and torch.bfloat16"
     records = torch.is_grad_enabled() and (
