@@ -6,6 +6,8 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from codegen.emit.flags import SELF_CONTAINED
+
 from . import console, jobs
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ def _library(graph: Graph, name: str, include: Sequence[str], folders: Sequence[
     job = jobs.Job(
         "link",
         target,
-        [[*tools.link(True), "-o", jobs.OUT, jobs.INPUTS, "-pthread"]],
+        [[*tools.link(True), *SELF_CONTAINED, "-o", jobs.OUT, jobs.INPUTS, "-pthread"]],
         tools.identity,
         content=" ".join(tools.compile(include[-1], "runtime", [*include], FLAGS)),  # of the objects
         summary=f"{console.line('built', target)}: @size@",

@@ -7,6 +7,8 @@ import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
+from codegen.emit.flags import EXPORTS, SELF_CONTAINED
+
 from . import console, jobs
 
 if TYPE_CHECKING:
@@ -35,7 +37,8 @@ def library(graph: Graph, source: str, name: str, package: str, headers: Sequenc
     place = f"-isystem{include}"
     path = f"{variant.python_directory}/{name}"
     compile_ = tools.compile(graph.at(source), "rows", [graph.at("include")])[:-2]
-    command = [*compile_, graph.at(source), "-shared", "-Wl,--build-id=none", "-Wl,--as-needed", "-o", jobs.OUT, "-ldl"]
+    link = ["-shared", "-Wl,--build-id=none", "-Wl,--as-needed", f"-Wl,--version-script={graph.at(EXPORTS)}"]
+    command = [*compile_, graph.at(source), *link, *SELF_CONTAINED, "-o", jobs.OUT, "-ldl"]
     graph.compiled.append(
         {"file": graph.at(source), "output": graph.at(path), "arguments": [*compile_, place, "-c", graph.at(source)]}
     )
@@ -48,4 +51,4 @@ def library(graph: Graph, source: str, name: str, package: str, headers: Sequenc
         unsigned=[*tools.prefix_map, place],
         summary=f"{console.line('built', path)}: @size@",
     )
-    return graph.shared(path, job, [source], ["include", os.path.dirname(source)])
+    return graph.shared(path, job, [source, EXPORTS], ["include", os.path.dirname(source)])

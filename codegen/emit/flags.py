@@ -40,8 +40,11 @@ def headers_in(generated: str, outside: bool) -> list[str]:
 LINK = ["-Wl,--build-id=sha1", "-Wl,--as-needed", "-Wl,--hash-style=gnu"]
 # Debug information makes that hash one of the folder too.
 NO_BUILD_ID = "-Wl,--build-id=none"
+# A library calls its own functions. Without it the loader would take those of this name that are in the global scope:
+# of another receipt that the program is linked with, or that somebody has opened RTLD_GLOBAL.
+SELF_CONTAINED = ["-Wl,-Bsymbolic"]
 # Pool threads sleep in the library's code: a dlclose must not take it away.
-LIBRARY_LINK = ["-Wl,-z,nodelete"]
+LIBRARY_LINK = [*SELF_CONTAINED, "-Wl,-z,nodelete"]
 # One object of many: without --force-group-allocation the COMDAT groups would stay, and the final link would merge a
 # std:: template compiled for one instruction set with that of another.
 JOIN = ["-r", "--force-group-allocation"]

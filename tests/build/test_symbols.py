@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.declared import functions
+from tests.elf import left_to_the_loader
 
 # Release and sanitize have the engines of other tests; debug holds two instruction sets, which is enough to collide.
 TARGETS = {"release": "all", "debug": "cpu-avx2,cpu-avx512", "sanitize": "native"}
@@ -29,6 +30,7 @@ def test_only_the_c_abi_is_exported(build_library, mode):
     declared = functions(Path(__file__).resolve().parents[2], "fp32_min")
     assert len(declared) > 10
     assert exported == declared
+    assert not left_to_the_loader(library)
 
 
 @pytest.mark.parametrize("mode", TARGETS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.elf import left_to_the_loader
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,3 +32,4 @@ def test_it_needs_neither_pytorch_nor_python_to_load(torch_kernels):
     assert "NEEDED" in needed
     assert "libtorch" not in needed
     assert "python" not in needed
+    assert not left_to_the_loader(torch_kernels)
