@@ -18,8 +18,11 @@ SOUND_CLANG = 19
 OLD_CLANG_ENGINE = ["-mllvm", "-disable-vector-combine"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 # These undo flags that a host sets for all its files and ours cannot bear: objcopy could hide no symbols of link-time
-# code, which is no object, and kernels count on infinities. The host's warnings are for its own code.
-AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-w"]
+# code, which is no object, kernels count on infinities, the runtime catches. The host's warnings are for its own code.
+AGAINST_HOST = ["-fno-lto", "-fno-fast-math", "-fexceptions", "-w"]
+# Flags of a host that a link must not have: g++ before 13 and clang before 18 add start code for them, which makes the
+# processor flush subnormals in every thread that loads the library. Nothing undoes -Ofast there.
+FAST_MATH = ["-Ofast", "-ffast-math", "-funsafe-math-optimizations"]
 
 EXPORTS = "kernels/runtime/exports.map"
 # Include directories, from the root: of public headers, and of "kernels/..." beside the sources.

@@ -96,6 +96,7 @@ def contents(source: Sources) -> dict[str, bytes]:
         "assembler": device.ASSEMBLER,
         "exports": flags.EXPORTS,
         "link_flags": [*flags.LINK, *flags.LIBRARY_LINK],
+        "fast_math": flags.FAST_MATH,
         "installed": installed,
         "folders": sorted({LIB, *(folder for _, folder in installed)}),
         "own": own,

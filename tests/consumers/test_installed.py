@@ -80,3 +80,13 @@ def test_versions(installed: Path, tmp_path: Path, asked: str, found: bool) -> N
     assert f"found {1 if found else 0}" in said.replace("TRUE", "1")
     # Without components, every receipt that is there.
     assert (f"{installed}/lib/libtilekiln_flash.json" in said) == found
+
+
+@pytest.mark.needs("cmake", "ninja")
+@pytest.mark.parametrize("project", ["project(host LANGUAGES NONE)", ""])
+def test_before_a_language_is_enabled(installed: Path, tmp_path: Path, project: str) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(
+        f"cmake_minimum_required(VERSION 3.16)\n{project}\nfind_package(tilekiln REQUIRED)\n"
+        "project(host LANGUAGES CXX)\n"
+    )
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={installed}")

@@ -15,6 +15,7 @@ import pytest
 from build_support.programs import read_programs
 from tests.consumers.conftest import ROOT, Vendored, run, shown
 from tests.declared import functions
+from tests.elf import left_to_the_loader
 
 # Through the C ABI alone, on a library with fp32 of every family.
 PROGRAMS = ("attention_c", "attention_cpp", "bad_input", "threads", "fork", "kv_bad_input")
@@ -55,6 +56,7 @@ def test_instruction_sets_are_apart(vendored: Vendored) -> None:
 
 def test_only_the_c_abi_is_exported(vendored: Vendored) -> None:
     assert set(shown(vendored.library, "-D", "--defined-only")) == functions(vendored.tree, "fp32_min")
+    assert not left_to_the_loader(vendored.library)
     dynamic = run("readelf", "-dW", vendored.library)
     assert f"soname: [{vendored.library.name}]" in dynamic
     assert "NODELETE" in dynamic
@@ -159,3 +161,16 @@ def test_a_pytorch_extension(made_by_make: Vendored, tmp_path: Path) -> None:
     use = Path(__file__).parent / "torch_extension/use.py"
     said = run(sys.executable, use, made_by_make.tree, made_by_make.library.parent, tmp_path, cwd=tmp_path)
     assert said.splitlines()[-1].startswith("k: ")
+
+
+SUBNORMALS = """
+import ctypes, sys
+import numpy as np
+ctypes.CDLL(sys.argv[1])
+print(float(np.full(4, 1e-40, np.float32)[0] * np.float32(1)))
+"""
+
+
+def test_what_loads_it_keeps_its_subnormals(vendored: Vendored) -> None:
+    """Whatever fast mathematics the host had, at the link too: start code would set the processor's flags."""
+    assert float(run(sys.executable, "-c", SUBNORMALS, vendored.library)) > 0
