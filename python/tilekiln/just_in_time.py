@@ -8,18 +8,19 @@ import hashlib
 import os
 import pathlib
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, overload
 
+from . import _jit_key
+from ._jit_key import Recipe
 from ._native import TREE, ArgumentError, NoKernelError, __version__, in_tree
 from .library import Library, _open
 
 Config = str | Mapping[str, Any]
 Progress = Callable[[int, int], object]
 
-_SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
-_ENDINGS = (".cpp", ".h", ".hpp", ".inc", ".jinja", ".py", ".yaml")
 _STEP = re.compile(r"\[\s*(\d+)/(\d+)(?:, [^]]* left)?\] ")
 _DEFAULT_SIZE = 2_000_000_000
 
@@ -54,7 +55,9 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
 
     The store is shared by processes and found in TILEKILN_JIT (~/.cache/tilekiln/jit); `python -m tilekiln cache` shows
     it. A library is there whole or not at all, under the hash of its content; what was used longest ago goes when there
-    is more than TILEKILN_JIT_SIZE. Other sources, another CXX or PATH are other kernels.
+    is more than TILEKILN_JIT_SIZE. Sources of other content, another version of the compiler and another CPU
+    are other kernels; without sources, or without a compiler, what the store has is taken. What is damaged in it is
+    built again.
 
     Raises ArgumentError for what is no kernel or what no receipt lists, with the reason; NoKernelError where there are
     no sources to build from, neither a tree's nor those of the wheel tilekiln-sources; RuntimeError with command and
@@ -64,11 +67,12 @@ def jit(config: Config | list[Config], *, progress: bool | Progress | None = Non
     texts = [_text(one) for one in (config if isinstance(config, list) else [config])]
     if not texts:
         return []
-    store, stamp = place(), _stamp()
-    paths = [_found(store, stamp, text) for text in texts]
+    store = place()
+    recipe = _jit_key.recipe(store, _sources())
+    paths = [_found(store, recipe, text) for text in texts]
     if None in paths:
-        _build(store, stamp, [text for text, path in zip(texts, paths, strict=True) if path is None], progress)
-        paths = [path or _found(store, stamp, text) for text, path in zip(texts, paths, strict=True)]
+        _build(store, recipe, [text for text, path in zip(texts, paths, strict=True) if path is None], progress)
+        paths = [path or _found(store, recipe, text) for text, path in zip(texts, paths, strict=True)]
     libraries = [_open(path) for path in paths if path is not None]
     for library in dict.fromkeys(libraries):
         if library not in loaded:
@@ -103,7 +107,7 @@ def place() -> pathlib.Path:
     """The folder of the store."""
     named = os.environ.get("TILEKILN_JIT")
     if named:
-        return pathlib.Path(named)
+        return pathlib.Path(named).expanduser()
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "tilekiln" / "jit"
 
 
@@ -119,17 +123,14 @@ def limit() -> int:
 
 
 def _options() -> list[str]:
-    """Further words of a build's command line, from TILEKILN_JIT_OPTIONS."""
-    return os.environ.get("TILEKILN_JIT_OPTIONS", "").split()
-
-
-def _stamp() -> bytes:
-    """Digest of all that decides a kernel's code: the tree's sources, the compiler, this machine's CPU."""
-    words = [__version__, os.environ.get("CXX", ""), os.environ.get("PATH", ""), *_options(), _cpu()]
-    tree = _sources()
-    if tree:
-        words += _states(tree)
-    return hashlib.blake2b("\0".join(words).encode(), digest_size=16).digest()
+    """Further words of a build's command line, from TILEKILN_JIT_OPTIONS, where a shell's quotes hold blanks."""
+    text = os.environ.get("TILEKILN_JIT_OPTIONS", "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ArgumentError(
+            f"TILEKILN_JIT_OPTIONS: was {text!r}, must be words as a shell reads them: {error}"
+        ) from None
 
 
 def _sources() -> pathlib.Path | None:
@@ -158,11 +159,11 @@ def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
     import shutil
     import tempfile
 
-    name = hashlib.blake2b("\n".join(_states(sources)).encode(), digest_size=8).hexdigest()
-    place = store / "tree" / name
+    place = store / "tree" / _jit_key.sources(store, sources)[:16]
     if not place.is_dir():
-        shutil.rmtree(place.parent, ignore_errors=True)  # of sources that were replaced
-        place.parent.mkdir(parents=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for old in sorted(place.parent.iterdir(), key=lambda one: one.stat().st_mtime)[:-1]:
+            shutil.rmtree(old, ignore_errors=True)  # of sources that were replaced
         new = pathlib.Path(tempfile.mkdtemp(prefix=".new-", dir=store))
         try:
             shutil.copytree(sources, new / "tree", ignore=shutil.ignore_patterns("__pycache__"))
@@ -172,48 +173,73 @@ def _workplace(store: pathlib.Path, sources: pathlib.Path) -> pathlib.Path:
     return place
 
 
-def _states(tree: pathlib.Path) -> list[str]:
-    """A line for each source with its time and size, which differ after a change."""
-    listed = (each for name in _SOURCES for each in _files(tree / name))
-    return [f"{path} {status.st_mtime_ns} {status.st_size}" for path, status in listed]
+def _request(store: pathlib.Path, text: str) -> pathlib.Path:
+    """The folder that has, by recipe, a file with the entry of a kernel."""
+    return store / "requests" / _jit_key.digest(__version__, *_options(), _jit_key.cpu(), text)
 
 
-def _files(path: pathlib.Path) -> Iterator[tuple[str, os.stat_result]]:
-    if path.is_file():
-        yield str(path), path.stat()
-        return
-    waiting = [str(path)]
-    while waiting:
-        with os.scandir(waiting.pop()) as listed:
-            for entry in sorted(listed, key=lambda entry: entry.name):
-                if entry.name.endswith(_ENDINGS):
-                    yield entry.path, entry.stat()
-                elif entry.is_dir() and entry.name[0] not in "._":
-                    waiting.append(entry.path)
+def _found(store: pathlib.Path, recipe: Recipe, text: str) -> pathlib.Path | None:
+    """The library of a kernel in the store; its time of use is noted where the store can be written."""
+    request = _request(store, text)
+    for name in [recipe.name()] if recipe.sources and recipe.compiler else _names_of(request, recipe):
+        with contextlib.suppress(OSError):
+            path = store / "entries" / (request / name).read_text()
+            if _is_whole(path):
+                with contextlib.suppress(OSError):
+                    os.utime(path.with_suffix(".json"))  # not the library's, by whose time it is known to be loaded
+                return path
+    return None
 
 
-def _cpu() -> str:
-    """The line of /proc/cpuinfo that lists this CPU's instructions; "" where there is none."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        return next((line for line in file if line.startswith(("flags", "Features"))), "")
-    return ""
+def _names_of(request: pathlib.Path, recipe: Recipe) -> list[str]:
+    """Recipes that a store has of a kernel, where sources or a compiler are missing: the newest first."""
+    with contextlib.suppress(OSError):
+        made = [file for file in request.iterdir() if file.name[0] != "." and recipe.makes(file.name)]
+        made.sort(key=lambda file: (file.name.endswith(f"-{recipe.compiler}"), file.stat().st_mtime), reverse=True)
+        return [file.name for file in made]
+    return []
 
 
-def _request(store: pathlib.Path, stamp: bytes, text: str) -> pathlib.Path:
-    return store / "requests" / hashlib.blake2b(stamp + text.encode(), digest_size=16).hexdigest()
+_whole: set[tuple[str, int, int]] = set()
+"""Path, time and size of libraries of the store whose content this process has compared with their name."""
 
 
-def _found(store: pathlib.Path, stamp: bytes, text: str) -> pathlib.Path | None:
-    """The library of a kernel in the store; its time of use is noted."""
+def _is_whole(path: pathlib.Path) -> bool:
+    """Are library and manifest there, the library with the content that its folder is named after?"""
     try:
-        path = store / "entries" / _request(store, stamp, text).read_text()
-        os.utime(path.with_suffix(".json"))  # not the library's, by whose time it is known to be loaded already
+        status = path.stat()
+        path.with_suffix(".json").stat()
+        look = str(path), status.st_mtime_ns, status.st_size
+        if look not in _whole:
+            if _content(path) != path.parent.name:
+                return False
+            _whole.add(look)
     except OSError:
-        return None
-    return path
+        return False
+    return True
 
 
-def _build(store: pathlib.Path, stamp: bytes, texts: list[str], progress: bool | Progress | None) -> None:
+def _content(path: pathlib.Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(store: pathlib.Path) -> Iterator[None]:
+    """The store for this process alone. ArgumentError where it cannot be written."""
+    try:
+        store.mkdir(parents=True, exist_ok=True)
+        lock = open(store / "lock", "w", encoding="ascii")  # noqa: SIM115  closed below
+    except OSError as error:
+        raise ArgumentError(
+            f"TILEKILN_JIT: the store of kernels is {store}, must be a folder that can be written ({error.strerror}): "
+            "set TILEKILN_JIT to one"
+        ) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(store: pathlib.Path, recipe: Recipe, texts: list[str], progress: bool | Progress | None) -> None:
     """Puts the libraries of kernels into the store; one process builds, others wait and find."""
     sources = _sources()
     if sources is None:
@@ -222,10 +248,8 @@ def _build(store: pathlib.Path, stamp: bytes, texts: list[str], progress: bool |
             f"sources to build it from: pip install tilekiln-sources=={__version__} (it needs a C++ compiler besides), "
             "or install a library that has it"
         )
-    store.mkdir(parents=True, exist_ok=True)
-    with open(store / "lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        texts = [text for text in dict.fromkeys(texts) if _found(store, stamp, text) is None]
+    with _locked(store):
+        texts = [text for text in dict.fromkeys(texts) if _found(store, recipe, text) is None]
         if not texts:
             return
         bytes_ = limit()
@@ -233,14 +257,13 @@ def _build(store: pathlib.Path, stamp: bytes, texts: list[str], progress: bool |
         made = _run(tree, {"kernels": texts, "options": _options()}, progress)
         entries = {library: _put(store, tree / library) for library in dict.fromkeys(made)}
         for text, library in zip(texts, made, strict=True):
-            _write(_request(store, stamp, text), entries[library])
+            _jit_key.write(_request(store, text) / recipe.name(), entries[library])
         evict(store, bytes_, keep=set(entries.values()))
 
 
 def _run(tree: pathlib.Path, asked: Mapping[str, Any], progress: bool | Progress | None) -> list[str]:
     """The build's answer: the library of each kernel, below the tree."""
     import json
-    import shlex
     import subprocess
 
     command = [sys.executable, "-m", "build_support.just_in_time"]
@@ -305,35 +328,44 @@ def _put(store: pathlib.Path, library: pathlib.Path) -> str:
     import shutil
     import tempfile
 
-    name = hashlib.blake2b(library.read_bytes(), digest_size=16).hexdigest()
+    name = _content(library)
     folder = store / "entries" / name
-    if not folder.is_dir():
+    if not _is_whole(folder / library.name):
         folder.parent.mkdir(parents=True, exist_ok=True)
         new = pathlib.Path(tempfile.mkdtemp(prefix=".new-", dir=store))
         try:
             for file in (library, library.with_suffix(".json")):
                 shutil.copyfile(file, new / file.name)
+                _to_disk(new / file.name)
+            _to_disk(new)
             new.chmod(0o755)
+            if folder.exists():  # damaged
+                folder.rename(pathlib.Path(tempfile.mkdtemp(prefix=".new-", dir=store)) / "damaged")
             new.rename(folder)
+            _to_disk(folder.parent)
         finally:
             shutil.rmtree(new, ignore_errors=True)
     return f"{name}/{library.name}"
 
 
-def _write(path: pathlib.Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(text)
-    new.replace(path)
+def _to_disk(path: pathlib.Path) -> None:
+    """Waits until a file or a folder is on the disk: what a name leads to must be whole after a power cut, too."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def entries(store: pathlib.Path | None = None) -> list[Entry]:
-    """The libraries of the store, the last used first."""
+    """The libraries of the store, the last used first. The path of a damaged one may lead nowhere."""
     found = []
-    for path in (store or place()).glob("entries/*/*.so"):
-        with contextlib.suppress(FileNotFoundError):  # another process has removed it
-            size = sum(file.stat().st_size for file in path.parent.iterdir())
-            found.append(Entry(path, size, path.with_suffix(".json").stat().st_mtime))
+    for folder in (store or place()).glob("entries/*"):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # another process has removed it
+            files = {file.name: file.stat() for file in folder.iterdir()}
+            library = next((name for name in files if name.endswith(".so")), "damaged.so")
+            used = max((status.st_mtime for name, status in files.items() if name.endswith(".json")), default=0.0)
+            found.append(Entry(folder / library, sum(status.st_size for status in files.values()), used))
     return sorted(found, key=lambda entry: entry.used, reverse=True)
 
 
@@ -356,10 +388,13 @@ def evict(store: pathlib.Path, bytes_: int, keep: set[str]) -> list[pathlib.Path
 
 def _forget(store: pathlib.Path) -> None:
     """Removes the requests whose entries are gone."""
-    for request in store.glob("requests/*"):
+    for file in store.glob("requests/*/*"):
         with contextlib.suppress(OSError):
-            if not (store / "entries" / request.read_text()).exists():
-                request.unlink()
+            if not (store / "entries" / file.read_text()).exists():
+                file.unlink()
+    for request in store.glob("requests/*"):
+        with contextlib.suppress(OSError):  # of which a kernel is left
+            request.rmdir()
 
 
 def clear(store: pathlib.Path | None = None) -> list[pathlib.Path]:
@@ -367,9 +402,9 @@ def clear(store: pathlib.Path | None = None) -> list[pathlib.Path]:
     root = store or place()
     if not root.is_dir():
         return []
-    with open(root / "lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked(root):
         import shutil
 
-        shutil.rmtree(root / "tree", ignore_errors=True)  # where installed sources are built
+        for name in ("tree", "digests"):  # where installed sources are built, and what was asked of files
+            shutil.rmtree(root / name, ignore_errors=True)
         return evict(root, -1, keep=set())

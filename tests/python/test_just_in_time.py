@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tilekiln
 import tilekiln as tk
+from tilekiln import _jit_key
 
 from tests.conftest import shared_objects
 
@@ -178,8 +179,8 @@ def _entry(store: pathlib.Path, name: str, size: int, used: float) -> None:
     (folder / "libtilekiln_x.so").write_bytes(b"x" * size)
     (folder / "libtilekiln_x.json").touch()
     os.utime(folder / "libtilekiln_x.json", (used, used))
-    (store / "requests").mkdir(exist_ok=True)
-    (store / "requests" / f"of_{name}").write_text(f"{name}/libtilekiln_x.so")
+    (store / "requests" / f"of_{name}").mkdir(parents=True)
+    (store / "requests" / f"of_{name}" / "recipe").write_text(f"{name}/libtilekiln_x.so")
 
 
 def test_what_was_used_longest_ago_goes(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +200,111 @@ def test_what_was_used_longest_ago_goes(store: pathlib.Path, monkeypatch: pytest
         tilekiln.just_in_time.limit()
 
 
-def test_sources_that_changed_are_other_kernels(store: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert tilekiln.just_in_time._stamp() == tilekiln.just_in_time._stamp()
-    before = tilekiln.just_in_time._stamp()
-    monkeypatch.setenv("CXX", "another")
-    assert tilekiln.just_in_time._stamp() != before
+def _compiler(path: pathlib.Path, version: str) -> None:
+    path.write_text(f"#!/bin/sh\necho 'g++ {version}'\n")
+    path.chmod(0o755)
+
+
+def test_a_kernel_is_known_by_what_it_is_made_of(
+    store: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sources by content and relative path, a compiler by its own words; neither by the place."""
+    store.mkdir()
+    trees = [tmp_path / "one", tmp_path / "two"]
+    for tree in trees:
+        (tree / "kernels").mkdir(parents=True)
+        (tree / "kernels/a.cpp").write_text("int a;")
+        (tree / "VERSION").write_text("1")
+    first, second = (_jit_key.sources(store, tree) for tree in trees)
+    assert first == second == _jit_key.sources(store, trees[0])
+    os.utime(trees[0] / "kernels/a.cpp", (1e9, 1e9))
+    assert _jit_key.sources(store, trees[0]) == first
+    (trees[0] / "kernels/a.cpp").write_text("int b;")
+    assert _jit_key.sources(store, trees[0]) != first
+    (trees[1] / "kernels/a.cpp").rename(trees[1] / "kernels/b.cpp")
+    assert _jit_key.sources(store, trees[1]) != first
+
+    for name in ("one", "two"):
+        _compiler(tmp_path / name / "g++", "12.2.0")
+    monkeypatch.setenv("PATH", str(tmp_path / "one"))
+    here = _jit_key.compiler(store)
+    monkeypatch.setenv("PATH", f"/nowhere:{tmp_path / 'two'}")
+    assert _jit_key.compiler(store) == here
+    monkeypatch.setenv("CXX", str(tmp_path / "one/g++"))
+    assert _jit_key.compiler(store) == here
+    _compiler(tmp_path / "one/g++", "13.1.0, replaced in place")
+    assert _jit_key.compiler(store) != here
+    monkeypatch.setenv("CXX", "nowhere")
+    assert _jit_key.compiler(store) == ""
+
+
+def test_what_is_built_is_found_without_sources_and_compiler(
+    store: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in a store that cannot be written, whose times of use then stay."""
+    built = tk.jit(SECOND)
+    monkeypatch.setattr(tilekiln.just_in_time, "_run", lambda *_: pytest.fail("built again"))
+    monkeypatch.setenv("PATH", os.environ["PATH"] + ":/nowhere")
+    assert tk.jit(SECOND) is built
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert tk.jit(SECOND) is built
+    monkeypatch.setattr(tilekiln.just_in_time, "in_tree", lambda: False)
+    assert tk.jit(SECOND) is built
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    (store / "lock").unlink()
+    (store / "lock").mkdir()
+    monkeypatch.setattr(os, "utime", refuse)
+    assert tk.jit(SECOND) is built
+
+
+def test_a_store_that_cannot_be_written(
+    store: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.touch()
+    with pytest.raises(
+        tk.ArgumentError, match=r"^TILEKILN_JIT: the store of kernels is .*store, must be a folder that"
+    ):
+        tk.jit(FIRST)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TILEKILN_JIT", "~/kernels")
+    assert tilekiln.just_in_time.place() == tmp_path / "kernels"
+    for text, words in (("a 'b c'", ["a", "b c"]), ("", [])):
+        monkeypatch.setenv("TILEKILN_JIT_OPTIONS", text)
+        assert tilekiln.just_in_time._options() == words
+    monkeypatch.setenv("TILEKILN_JIT_OPTIONS", "a 'b")
+    with pytest.raises(
+        tk.ArgumentError, match='TILEKILN_JIT_OPTIONS: was "a \'b", must be words as a shell reads them'
+    ):
+        tilekiln.just_in_time._options()
+
+
+DAMAGES: dict[str, Callable[[pathlib.Path], object]] = {
+    "no manifest": lambda library: library.with_suffix(".json").unlink(),
+    "no library": lambda library: library.unlink(),
+    "cut": lambda library: os.truncate(library, 1000),
+    "empty": lambda library: os.truncate(library, 0),
+    "overwritten": lambda library: library.write_bytes(library.read_bytes()[:-4] + b"fire"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_entry_is_built_again(store: pathlib.Path, damage: str) -> None:
+    """In another process: what this one has loaded stays as it is."""
+    ask = f"import tilekiln as tk; print(tk.jit({THIRD!r}).path)"
+    library = pathlib.Path(_python(ask).strip())
+    DAMAGES[damage](library)
+    listed = tilekiln.just_in_time.entries()
+    assert [entry.path.parent for entry in listed] == [library.parent]
+    assert pathlib.Path(_python(ask).strip()) == library
+    assert tilekiln.just_in_time._content(library) == library.parent.name
+    assert not list(store.glob(".new-*"))
+    DAMAGES[damage](library)
+    assert len(tilekiln.just_in_time.clear()) == 1
+    assert not library.parent.exists()
+    assert not list(store.glob("requests/*"))
 
 
 PRODUCT = (

@@ -25,11 +25,11 @@ KERNELS = [
 FIND = """
 import sys, time
 import tilekiln as tk
-from tilekiln import just_in_time, operators
+from tilekiln import _jit_key, just_in_time, operators
 store, text, taken = just_in_time.place(), sys.argv[1], []
 for _ in range(5):
     start = time.thread_time()
-    path = just_in_time._found(store, just_in_time._stamp(), text)
+    path = just_in_time._found(store, _jit_key.recipe(store, just_in_time._sources()), text)
     taken.append(time.thread_time() - start)
 start = time.thread_time()
 tk.jit(text)
