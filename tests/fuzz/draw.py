@@ -117,7 +117,8 @@ def change_values(draw: Draw, inputs: dict[str, Any]) -> None:
     if draw.random.random() < 0.15:  # one entry of a dimension, again and again
         array = inputs[draw.one(wide)]
         d = int(draw.random.integers(array.ndim - 1))
-        array[...] = np.take(array, [0], d) if array.shape[d] else array
+        if array.shape[d] and not np.isnan(array.astype(np.float32)).any():  # padding would become keys
+            array[...] = np.take(array, [0], d)
     if "softcap" in inputs:
         inputs["softcap"] = draw.often(draw.decades(-3, 20), 1.5, 30.0, 50.0)
     if "sink" in inputs:
