@@ -266,7 +266,7 @@ def mask(
         chunked = getattr(others.get("config"), "attention_chunk_size", None) is not None
         by_name = mask_function is causal_mask_function or (sliding and not chunked)
         known = by_name and attention_mask is None and not isinstance(q_offset, Tensor)
-        if known and q_offset + q_length == kv_offset + kv_length:
+        if known and q_offset + q_length == kv_offset + kv_length and not torch.onnx.is_in_onnx_export():
             return None
     else:
         by_name = not use_vmap and _parts(mask_function) <= set(SAID_BY_NAME)
@@ -334,6 +334,8 @@ def attention(
     query (batch, nhead_q, seqlen_q, hdim), key and value (batch, nhead_k, seqlen_k, hdim). Returns (batch, seqlen_q,
     nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head.
     """
+    if torch.onnx.is_in_onnx_export() and not (softcap and attention_mask is not None):
+        return _for_onnx(module, query, key, value, attention_mask, dropout, scaling, is_causal, softcap, s_aux)
     if position_bias is not None:
         raise NotImplementedError(f'{NAME}: a position_bias (T5) is not supported: use attn_implementation="sdpa"')
     if others.get("block_table") is not None:
@@ -441,6 +443,22 @@ def _capped_and_biased(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any])
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
     seen = (cap * torch.tanh(scores / cap) + options["bias"]).float().softmax(-1).nan_to_num(0).to(v.dtype)
     return (torch.dropout(seen, options["dropout_p"], True) @ v).transpose(1, 2)
+
+
+def _for_onnx(
+    module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, dropout: float, scaling: float | None,
+    is_causal: bool | None, softcap: float | None, s_aux: Tensor | None,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """Attention of a model that is exported to ONNX, which translates the operators of PyTorch alone."""
+    if softcap or s_aux is not None:
+        raise NotImplementedError(
+            f'{NAME}: ONNX takes no soft cap without a mask and no sinks: export with attn_implementation="eager"'
+        )
+    its = AttentionInterface._global_mapping["sdpa"]
+    made: tuple[Tensor, None] = its(
+        module, q, k, v, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal
+    )
+    return made
 
 
 def _recorded(*tensors: Tensor) -> bool:

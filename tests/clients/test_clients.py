@@ -111,6 +111,10 @@ def test_other_versions_of_transformers(overlay, tmp_path, lock):
     assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-2000:]}"
 
 
+def test_onnx_export(run):
+    run("onnx_export.py", "onnx", receipts=("flash", "pytorch", "fp32"))
+
+
 def test_torchao_quantises(run):
     run("torchao_models.py", "torchao", receipts=("flash", "gemm_default", "gemm_linear", "norm_default"))
 
