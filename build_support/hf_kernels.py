@@ -36,6 +36,11 @@ if "tilekiln" not in sys.modules:
     _spec = importlib.util.spec_from_file_location("tilekiln", _HERE / "tilekiln" / "__init__.py")
     sys.modules["tilekiln"] = importlib.util.module_from_spec(_spec)
     _spec.loader.exec_module(sys.modules["tilekiln"])
+elif not hasattr(sys.modules["tilekiln"], "_HOME"):
+    raise ImportError(
+        f"{{sys.modules['tilekiln'].__file__}}, imported as tilekiln, is another project's package: a process has one "
+        "of that name, and these kernels need their own"
+    )
 
 from tilekiln import KVCache, __version__, add_library, attention, attention_backward, decode
 

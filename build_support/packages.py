@@ -47,7 +47,7 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
         from . import wheels
 
         places = {f"jax/{jax_handlers.NAME}": build.jax_handlers, f"torch/{torch_kernels.NAME}": build.torch_kernels}
-        more = {f"{wheels.FACADE}/{place}": str(node.abspath) for place, node in places.items() if node}
+        more = {f"{wheels.PACKAGE}/{place}": str(node.abspath) for place, node in places.items() if node}
         return wheels.facade(root, tree(root).version, build.binding.abspath, more)
 
     def kernels(receipt: str) -> Wheel:
@@ -63,10 +63,14 @@ def commands(root: str, request: Request, build: Build) -> dict[str, Callable[..
             path, written = wheels.write(wheel, f"{request.variant.directory}/wheel")
             built = f"{console.line('built', path)}: {shown(os.path.getsize(path))}"
             console.block(built if written else f"{path} is up to date")
-        if not build.jax_handlers:
-            console.block("tilekiln.jax is in it without its handlers: JAX is not installed here")
-        if not build.torch_kernels:
-            console.block("tilekiln.torch is in it without its kernels: PyTorch is not installed here")
+        parts = (
+            (build.jax_handlers, "tilekiln.jax", "handlers", "JAX", "jax"),
+            (build.torch_kernels, "tilekiln.torch", "kernels", "PyTorch", "torch"),
+        )
+        for made, package, what, framework, extra in parts:
+            if not made:
+                how = f"`tools/dev --with {extra} scons ... wheel` brings it"
+                console.block(f"{package} is in it without its {what}: {framework} is not installed here; {how}")
         return 0
 
     def write_hf_kernels(target: Any, source: Any, env: Any) -> int:

@@ -1,4 +1,4 @@
-"""`scons wheel`: the wheels of the facade, tilekiln, of each receipt's kernels, tilekiln-<receipt>, and of the sources.
+"""`scons wheel`: the wheels of the facade, of each receipt's kernels, tilekiln-<receipt>, and of the sources.
 
 Their bytes depend on what is in them alone: names in order, one date, nothing of the machine.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -17,17 +18,13 @@ from wheel.wheelfile import WheelFile
 
 from .platform_tag import platform_tag
 
-FACADE = "tilekiln"
-FACADE_NEEDS = ("numpy>=2", "ml-dtypes")
+NAMES = runpy.run_path(os.path.join(os.path.dirname(os.path.dirname(__file__)), "python/tilekiln/_distribution.py"))
+"""Names of the distributions, as the package itself declares them."""
+PACKAGE: str = NAMES["PACKAGE"]
 EXTRAS = {"demo": "rich", "install": "packaging"}
 ENTRY_POINTS = "tilekiln.libraries"
-EXTENSION = f"{FACADE}/_binding.abi3.so"
+EXTENSION = f"{PACKAGE}/_binding.abi3.so"
 DATE = (1980, 1, 1, 0, 0, 0)  # the first that an archive can name
-
-
-def distribution(receipt: str) -> str:
-    """The name that `pip install` takes."""
-    return f"{FACADE}-{receipt.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -88,26 +85,25 @@ def facade(root: str, version: str, binding: str, more: Mapping[str, str]) -> Wh
     binaries = {EXTENSION: binding, **more}
     files = {name: _read(path) for name, path in binaries.items()}
     return Wheel(
-        FACADE,
+        NAMES["FACADE"],
         version,
         f"cp311-abi3-{platform_tag(binaries.values())}",
         "Receipts in, attention kernels out: the Python facade. Kernels come in packages of their own.",
-        FACADE_NEEDS,
+        NAMES["FACADE_NEEDS"],
         {**files, **package_files(root)},
         _read(os.path.join(root, "LICENSE")),
-        f"[console_scripts]\n{FACADE} = {FACADE}.__main__:main\n",
+        f"[console_scripts]\n{PACKAGE} = {PACKAGE}.__main__:main\n",
         EXTRAS,
     )
 
 
 SOURCES = ("VERSION", "SConstruct", "SConscript", "build_support", "codegen", "include", "kernels", "receipts")
 """Sources of a kernel; `tilekiln.jit` looks at the same (python/tilekiln/just_in_time.py)."""
-SOURCES_NEED = ("scons>=4.11", "jinja2", "pyyaml", "msgspec", "numpy>=2")
 
 
 def sources(root: str, version: str) -> Wheel:
     """The tree's sources, for `tilekiln.jit` to build kernels from where the tree is not."""
-    package = f"{FACADE}_sources"
+    package = f"{PACKAGE}_sources"
     module = (
         f'"""The sources of Tilekiln {version}, from which tilekiln.jit builds kernels."""\n\n'
         'import pathlib\n\ntree = pathlib.Path(__file__).with_name("tree")\n'
@@ -124,11 +120,11 @@ def sources(root: str, version: str) -> Wheel:
                     here = os.path.relpath(os.path.join(directory, file), root).replace(os.sep, "/")
                     files[f"{package}/tree/{here}"] = _read(os.path.join(directory, file))
     return Wheel(
-        f"{FACADE}-sources",
+        NAMES["SOURCES"],
         version,
         "py3-none-any",
         "Tilekiln's sources: with a C++ compiler, tilekiln.jit builds the kernels that no library has.",
-        [f"{FACADE}=={version}", *SOURCES_NEED],
+        [f"{NAMES['FACADE']}=={version}", *NAMES["SOURCES_NEED"]],
         files,
         _read(os.path.join(root, "LICENSE")),
     )
@@ -137,7 +133,7 @@ def sources(root: str, version: str) -> Wheel:
 def package_files(root: str) -> dict[str, bytes]:
     """The sources of the facade, by path from the directory it is imported from."""
     files = {}
-    for directory, inner, names in os.walk(os.path.join(root, "python", FACADE)):
+    for directory, inner, names in os.walk(os.path.join(root, "python", PACKAGE)):
         inner[:] = [name for name in inner if name != "__pycache__"]
         for name in names:
             if name.endswith((".py", ".pyi", "py.typed")):
@@ -148,7 +144,7 @@ def package_files(root: str) -> dict[str, bytes]:
 
 def kernels(root: str, version: str, receipt: str, library: str, manifest: str) -> Wheel:
     """One library. It needs neither Python nor a framework, so one wheel serves them all."""
-    package = f"{FACADE}_{receipt}"
+    package = f"{PACKAGE}_{receipt}"
     plan = json.loads(_read(manifest))
     targets = ", ".join(target["name"] for target in plan["targets"])
     module = (
@@ -156,11 +152,11 @@ def kernels(root: str, version: str, receipt: str, library: str, manifest: str) 
         f'import pathlib\n\nlibrary = pathlib.Path(__file__).with_name("{os.path.basename(library)}")\n'
     )
     return Wheel(
-        distribution(receipt),
+        NAMES["of_receipt"](receipt),
         version,
         f"py3-none-{platform_tag([library])}",
         f"Attention kernels for Tilekiln: receipt {receipt}, {len(plan['instances']['rows'])} instances for {targets}.",
-        [f"{FACADE}=={version}"],
+        [f"{NAMES['FACADE']}=={version}"],
         {
             f"{package}/__init__.py": module.encode(),
             f"{package}/{os.path.basename(library)}": _read(library),

@@ -14,6 +14,10 @@ Importing this imports neither NumPy nor any framework.
 
 from __future__ import annotations
 
+from . import _distribution
+
+_distribution.check(__path__[0])
+
 TYPE_CHECKING = False  # what typing has, without its import
 if TYPE_CHECKING:
     from typing import Any

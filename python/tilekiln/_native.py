@@ -5,6 +5,11 @@ import sysconfig
 
 import tilekiln
 
+from . import _distribution
+
+# Again, as the package's __init__ may be another project's.
+_distribution.check(str(pathlib.Path(__file__).parent))
+
 TREE = pathlib.Path(__file__).resolve().parents[2]
 """The root of the source tree, when this package lies in one (see `in_tree`)."""
 

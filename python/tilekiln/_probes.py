@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from . import _distribution
+
 FRAMEWORKS = (
     "numpy", "ml_dtypes", "torch", "transformers", "kernels", "diffusers", "flash-attn", "amd-aiter", "triton", "jax",
     "jaxlib", "cupy", "dask",
@@ -101,12 +103,12 @@ def _after_colon(text: str) -> str:
 
 def python() -> dict[str, str]:
     """This Python, and how Tilekiln came into it."""
-    return {"version": sys.version.split()[0], "path": sys.executable, "tilekiln": guarded(_distribution)}
+    return {"version": sys.version.split()[0], "path": sys.executable, "tilekiln": guarded(_origin)}
 
 
-def _distribution() -> str:
+def _origin() -> str:
     here = Path(__file__).resolve().parent
     try:
-        return f"wheel {importlib.metadata.version('tilekiln')} in {here}"
+        return f"wheel {importlib.metadata.version(_distribution.FACADE)} in {here}"
     except importlib.metadata.PackageNotFoundError:
         return f"source tree {here}"

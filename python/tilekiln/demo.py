@@ -257,7 +257,7 @@ def main(peak: Peak | None = None) -> int:
     parser.add_argument("receipt", nargs="+", help="name, number or path of a built library")
     receipts = parser.parse_args().receipt
     if importlib.util.find_spec("rich") is None:
-        parser.error('the package rich, which draws its tables, is not installed: pip install "tilekiln[demo]"')
+        parser.error("the package rich, which draws its tables, is not installed: pip install rich")
     good = True
     for receipt in receipts:
         good = show(load(receipt), peak) and good

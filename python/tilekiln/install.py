@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import json
 import os
 import platform
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import _probes
+from ._distribution import FACADE_NEEDS
 from .wheel_index import FORMAT, HTML, JSON, Entry
 
 _TIMEOUT = 20.0  # seconds
@@ -141,10 +143,10 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def pip_line(index: str, choices: Sequence[Choice]) -> list[str]:
-    """The command that installs them with this Python. The facade, where it is missing, comes from the index too."""
+    """The command that installs them with this Python, of the index alone: the facade, where it is missing, too."""
     base = index.rstrip("/") if _is_url(index) else Path(index).resolve().as_uri()
     places = [f"{base}/{one.wheel.file}#sha256={one.wheel.sha256}" for one in choices]
-    return [sys.executable, "-m", "pip", "install", "--find-links", f"{base}/{HTML}", *places]
+    return [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", f"{base}/{HTML}", *places]
 
 
 def add(commands: Any) -> None:
@@ -176,6 +178,16 @@ def run(given: argparse.Namespace) -> int:
         choices = [choose(receipt, wheels) for receipt in dict.fromkeys(given.receipts)]
     except InstallError as error:
         print(f"tilekiln install: {error}", file=sys.stderr)
+        return 1
+    missing = [
+        need for need in FACADE_NEEDS if importlib.util.find_spec(re.split("[<>=]", need)[0].replace("-", "_")) is None
+    ]
+    if missing:
+        print(
+            f"tilekiln install: {', '.join(missing)} must be there before, as pip is told to look in the index alone: "
+            f"{sys.executable} -m pip install {shlex.join(FACADE_NEEDS)}",
+            file=sys.stderr,
+        )
         return 1
     for one in choices:
         print(f"{one.wheel.receipt}: {one.wheel.file}, {one.target['name']} here", file=sys.stderr)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, overload
 
 from . import _jit_key
+from ._distribution import SOURCES, SOURCES_NEED, install_line
 from ._jit_key import Recipe
 from ._native import TREE, ArgumentError, NoKernelError, __version__, in_tree
 from .library import Library, _open
@@ -146,8 +147,8 @@ def _sources() -> pathlib.Path | None:
     version = (tree / "VERSION").read_text().strip()
     if version != __version__:
         raise NoKernelError(
-            f"tilekiln-sources is of {version} and this is Tilekiln {__version__}: install both in one version, "
-            f"pip install tilekiln-sources=={__version__}"
+            f"{SOURCES} is of {version} and this is Tilekiln {__version__}: install both in one version, "
+            f"{install_line(f'{SOURCES}=={__version__}')}"
         )
     return tree
 
@@ -245,7 +246,8 @@ def _build(store: pathlib.Path, recipe: Recipe, texts: list[str], progress: bool
     if sources is None:
         raise NoKernelError(
             f"no kernel for {texts[0]} is in the store {store}, and this installation of Tilekiln {__version__} has no "
-            f"sources to build it from: pip install tilekiln-sources=={__version__} (it needs a C++ compiler besides), "
+            f"sources to build it from: {install_line(f'{SOURCES}=={__version__}')} "
+            f"(it needs a C++ compiler besides, and {', '.join(SOURCES_NEED)}), "
             "or install a library that has it"
         )
     with _locked(store):
@@ -311,7 +313,8 @@ def _run(tree: pathlib.Path, asked: Mapping[str, Any], progress: bool | Progress
         raise ArgumentError(f"config: {answer['error']}")
     missing = ""
     if "No module named" in output:
-        how = "`tools/dev` makes an environment that has" if tree == TREE else "`pip install tilekiln-sources` brings"
+        installs = f"`pip install {' '.join(SOURCES_NEED)}` brings"
+        how = "`tools/dev` makes an environment that has" if tree == TREE else installs
         missing = f"\n({how} all it needs)"
     raise RuntimeError(f"the kernel could not be built: {answer['error']}\n{shlex.join(command)}\n{output}{missing}")
 

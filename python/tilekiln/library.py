@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 from . import _binding, _outside, selection
+from ._distribution import install_line, of_receipt
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
 
 if TYPE_CHECKING:
@@ -232,7 +233,8 @@ def how_to_build(receipt: str) -> str:
     """The line that brings a library."""
     if in_tree():
         return f"tools/dev scons receipt={receipt}"
-    return f"tools/dev scons receipt={receipt} wheel, in a tree of Tilekiln {_binding.__version__}; then pip install it"
+    line = install_line(of_receipt(receipt))
+    return f"tools/dev scons receipt={receipt} wheel, in a tree of Tilekiln {_binding.__version__}; then {line}"
 
 
 def looked_in() -> str:

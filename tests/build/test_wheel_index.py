@@ -51,7 +51,7 @@ def other_wheel(packed: Path, folder: Path, targets: list[dict]) -> Path:  # noq
 def index(packed: Path, tmp_path: Path, say) -> Path:  # noqa: F811
     folder = tmp_path / "wheels of ours"
     (folder / "here").mkdir(parents=True)  # other tests pack other receipts beside these
-    for name in ("tilekiln", "tilekiln_fp32_min", "tilekiln_fp8", "tilekiln_sources"):
+    for name in ("tilekiln_python", "tilekiln_fp32_min", "tilekiln_fp8", "tilekiln_sources"):
         shutil.copy(wheel_of(packed, name), folder / "here")
     plain = {"name": "cpu-generic", "backend": "cpu", "isa": "generic", "order": 0, "arch": "any", "cpu_flags": []}
     other_wheel(packed, folder / "generic", [plain])

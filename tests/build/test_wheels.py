@@ -40,7 +40,7 @@ def wheel_of(packed: Path, name: str) -> Path:
     return found
 
 
-NAMES = ("tilekiln", *(f"tilekiln_{receipt}" for receipt in RECEIPTS))
+NAMES = ("tilekiln_python", *(f"tilekiln_{receipt}" for receipt in RECEIPTS))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -60,7 +60,7 @@ def test_record_and_metadata(packed, name):
     assert (metadata["Name"], metadata["Version"]) == (name.replace("_", "-"), VERSION)
     tag = path.name.removesuffix(".whl").removeprefix(f"{name}-{VERSION}-")
     assert f"Tag: {tag}\n" in files[f"{information}/WHEEL"].decode()
-    if name == "tilekiln":
+    if name == "tilekiln_python":
         assert tag.startswith("cp311-abi3-")
         assert metadata.get_all("Requires-Dist") == [
             "numpy>=2",
@@ -73,7 +73,7 @@ def test_record_and_metadata(packed, name):
         assert "tilekiln/_binding.abi3.so" in files
     else:
         assert tag.startswith("py3-none-")
-        assert metadata.get_all("Requires-Dist") == [f"tilekiln=={VERSION}"]
+        assert metadata.get_all("Requires-Dist") == [f"tilekiln-python=={VERSION}"]
         receipt = name.removeprefix("tilekiln_")
         assert files[f"{name}/libtilekiln_{receipt}.so"] == (packed / f"lib/libtilekiln_{receipt}.so").read_bytes()
 
@@ -160,7 +160,7 @@ def clean_python(packed, tmp_path_factory):
     python = place / "venv/bin/python"
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-index"]
     command += ["--disable-pip-version-check", "--find-links", str(place), "--find-links", str(packed / "wheel")]
-    asked = ["tilekiln[demo]", *(name.replace("_", "-") for name in NAMES[1:])]
+    asked = ["tilekiln-python[demo]", *(name.replace("_", "-") for name in NAMES[1:])]
     done = subprocess.run([*command, *asked], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return python
@@ -215,7 +215,8 @@ def test_two_receipts_in_one_process(clean_python):
     done = start(clean_python, "-c", SIDE_BY_SIDE)
     assert done.stdout.splitlines() == [f"fp32_min fp8 {VERSION}", "1024.0 512.0", "1024.0 512.0"], done.stderr
     assert done.stderr.splitlines()[-1] == (
-        f"  build it: tools/dev scons receipt=flash wheel, in a tree of Tilekiln {VERSION}; then pip install it"
+        f"  build it: tools/dev scons receipt=flash wheel, in a tree of Tilekiln {VERSION}; then "
+        "pip install --no-index --find-links WHEELS tilekiln-flash"
     )
 
 
@@ -236,7 +237,7 @@ def test_jit_builds_from_the_wheel_of_the_sources(packed, clean_python, tmp_path
         f"import os; os.environ.update(TILEKILN_JIT={str(tmp_path / 'store')!r}, TILEKILN_JIT_OPTIONS={LAUNCHER!r})\n"
     )
     done = start(clean_python, "-c", told + JIT)
-    assert f"pip install tilekiln-sources=={VERSION}" in done.stderr.splitlines()[-1]
+    assert f"pip install --no-index --find-links WHEELS tilekiln-sources=={VERSION}" in done.stderr.splitlines()[-1]
     place = tmp_path / "needs"
     place.mkdir()
     for name in ("scons", "jinja2", "markupsafe", "pyyaml", "msgspec"):

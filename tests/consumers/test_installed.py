@@ -68,7 +68,7 @@ def test_what_cmake_refuses(installed: Path, tmp_path: Path, words: list[str], m
 
 @pytest.mark.needs("cmake", "ninja")
 @pytest.mark.parametrize(
-    ("asked", "found"), [("0.1", True), ("0.1.0 EXACT", True), ("0.2", False), ("0.0.9", False), ("1.0", False)]
+    ("asked", "found"), [("0.9", True), ("0.9.0 EXACT", True), ("0.10", False), ("0.8.4", False), ("1.0", False)]
 )
 def test_versions(installed: Path, tmp_path: Path, asked: str, found: bool) -> None:
     (tmp_path / "CMakeLists.txt").write_text(

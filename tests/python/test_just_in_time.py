@@ -169,7 +169,9 @@ def test_a_call_that_finds_no_kernel_has_it_built(monkeypatch: pytest.MonkeyPatc
 
 def test_without_sources_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tilekiln.just_in_time, "in_tree", lambda: False)
-    with pytest.raises(tk.NoKernelError, match="has no sources to build it from: pip install tilekiln-sources"):
+    with pytest.raises(
+        tk.NoKernelError, match="has no sources to build it from: pip install --no-index --find-links WHEELS"
+    ):
         tk.jit(FIRST)
 
 

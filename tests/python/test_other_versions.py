@@ -171,4 +171,4 @@ def test_the_demo_without_rich(monkeypatch, capsys):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SystemExit):
         demo.main()
-    assert 'is not installed: pip install "tilekiln[demo]"' in capsys.readouterr().err
+    assert "is not installed: pip install rich" in capsys.readouterr().err
