@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 from . import _language, install, installed, just_in_time, machine, replay, trace, wheel_index
 from .bench import command as bench
@@ -40,6 +41,19 @@ def main(argv: list[str] | None = None) -> int:
         return 130
 
 
+class _Version(argparse.Action):
+    """Reads the version when it is asked for: it is in the binding, which other commands load later."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**{**given, "nargs": 0, "dest": argparse.SUPPRESS, "default": argparse.SUPPRESS})
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from ._native import __version__
+
+        print(f"tilekiln {__version__}")
+        parser.exit()
+
+
 def _refuse(command: argparse.ArgumentParser, word: str) -> None:
     """Ends with what was meant in place of a word that the command does not take."""
     if not word.startswith("-"):
@@ -55,6 +69,7 @@ def _refuse(command: argparse.ArgumentParser, word: str) -> None:
 def _run(argv: list[str] | None) -> int:
     prog = "python -m tilekiln" if os.path.basename(sys.argv[0]) == "__main__.py" else "tilekiln"
     parser = argparse.ArgumentParser(prog=prog, description="What Tilekiln finds on this machine, and how fast it is.")
+    parser.add_argument("--version", action=_Version, help="Tilekiln's version, and end")
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser(
         "info", help="what a report of a problem needs: system, CPU, compilers, frameworks, libraries"

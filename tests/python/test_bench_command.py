@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -166,3 +167,54 @@ def test_what_there_is_to_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert "  rows=1024\n" in said
     assert "  add=none,add_store,add\n" in said
     assert "  epsilon=X\n" in said
+
+
+@pytest.mark.parametrize(
+    ("operator", "words", "count"),
+    [
+        ("gemm", {"m": "5", "n": "7", "k": "9"}, 2 * 5 * 7 * 9),
+        ("batched_gemm", {"batch": "3", "m": "5", "n": "7", "k": "9"}, 2 * 3 * 5 * 7 * 9),
+        ("fmha_fwd", {"batch": "2", "seqlen_q": "10", "nhead_q": "3", "hdim_q": "64"}, 2 * 2 * 3 * 100 * 128),
+        ("fmha_fwd", {"seqlen_q": "10", "nhead_q": "1", "hdim_q": "64", "causal": "yes"}, 2 * 55 * 128),
+        ("fmha_fwd", {"seqlen_q": "10", "seqlen_k": "20", "nhead_q": "1", "hdim_q": "64"}, 2 * 200 * 128),
+        ("fmha_bwd", {"seqlen_q": "10", "nhead_q": "1", "hdim_q": "64"}, 2 * 100 * 5 * 64),
+        ("fmha_fwd", {"mode": "group"}, None),
+        ("softmax", {}, None),
+    ],
+)
+def test_operations_and_lengths_that_follow(operator: str, words: dict[str, str], count: int | None) -> None:
+    """Of attention seqlen_k is seqlen_q, where it is not said: a causal call then hides half of the pairs."""
+    from tilekiln.bench.operations import operations
+    from tilekiln.bench.settings import Settings
+
+    assert operations(Settings(operator, words)) == count
+
+
+def test_a_cache_keeps_its_length() -> None:
+    from tilekiln.bench.settings import LENGTHS, Settings
+
+    settings = Settings("fmha_fwd_appendkv", {"seqlen_q": "1"})
+    assert settings.lengths[settings.letters["seqlen_k"]] == LENGTHS["seqlen_k"]
+
+
+def test_a_face_names_its_operator(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "attention", "batch=1"]) == 2
+    said = capsys.readouterr().err
+    assert "there is no operator 'attention'" in said
+    assert "; attention is a face of fmha_fwd" in said
+
+
+def test_products_say_what_arithmetic_they_do(
+    load: Callable[..., tk.Library], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(load("fp32_min"), "fmha_fwd seqlen_q=33 nhead_q=1 hdim_q=48") == 0
+    said = capsys.readouterr().out
+    assert "seqlen_k=33 " in said
+    assert re.search(r" us, least [\d.]+; \d+\.\d{3} TFLOP/s, [\d.]+ GB/s; fmha_fwd_", said)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"tilekiln {tk.__version__}\n"

@@ -39,6 +39,7 @@ class Outcome(NamedTuple):
     least: float
     bytes: int
     error: float | None
+    operations: float | None  # None where nothing counts them
 
 
 def add(commands: Any) -> None:
@@ -47,7 +48,8 @@ def add(commands: Any) -> None:
         "bench",
         help="time any operator, on arrays made from its declaration, its answer checked",
         description="Times an operator on arrays made from its declaration and checks the answer with the float64 "
-        "reference. With one thread, its processor time; with several, wall time. GB/s: arrays in and results, once.",
+        "reference. With one thread, its processor time; with several, wall time. GB/s: arrays in and results, once. "
+        "TFLOP/s, of products and attention: what the mask leaves.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -153,7 +155,10 @@ def _report(library: Library, calls: list[Settings], given: argparse.Namespace) 
 
 
 def _line(one: Outcome, rate: float) -> str:
-    text = f"{one.said}: {one.median * 1e6:.1f} us, least {one.least * 1e6:.1f}; {rate:.1f} GB/s; {one.instance}"
+    speed = f"{rate:.1f} GB/s"
+    if one.operations is not None:
+        speed = f"{one.operations / one.median / 1e12:.3f} TFLOP/s, {speed}"
+    text = f"{one.said}: {one.median * 1e6:.1f} us, least {one.least * 1e6:.1f}; {speed}; {one.instance}"
     if one.error is None:
         return f"{text}; not checked"
     return f"{text}; {'right' if one.error <= 1 else 'WRONG'}, {one.error:.2f} of the largest error allowed"
@@ -165,6 +170,7 @@ def measure(
     """Computes a call once, checks it, and times it with its results given."""
     from .._tables import OPERATORS
     from . import answers, problems
+    from .operations import operations
 
     operator = settings.operator
     made = problems.arrays(settings, seed, library)
@@ -192,7 +198,9 @@ def measure(
     dtype = settings.dtype(next(name for name, one in settings.call.arrays.items() if one.dtypes and one.required))
     extra = " ".join(f"{name}={_shown(value)}" for name, value in settings.arguments.items())
     said = " ".join(filter(None, (operator, f"dtype={dtype}", settings.sizes_in_words(), extra)))
-    return Outcome(said, library.instance_name(main), statistics.median(samples), min(samples), moved, error)
+    return Outcome(
+        said, library.instance_name(main), statistics.median(samples), min(samples), moved, error, operations(settings)
+    )
 
 
 def _shown(value: Any) -> str:

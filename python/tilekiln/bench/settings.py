@@ -40,6 +40,15 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "topk_softmax": {"topk": 8},
     "moe_sorting": {"experts": 64},
 }
+FACES = {
+    "attention": "fmha_fwd",
+    "attention_backward": "fmha_bwd",
+    "decode": "fmha_fwd_splitkv",
+    "matmul": "gemm",
+    "linear": "gemm",
+    "experts": "fused_moe",
+}
+"""Functions of the package that are no operators, and the operator that most of their calls are."""
 FOLLOWS = ("B1", "G1", "Mb", "Rd", "Dc", "Pc", "Vec", "P", "W", "L", "V")
 """Letters whose length follows from the others, unless a word below names them."""
 
@@ -49,7 +58,8 @@ class Settings:
 
     def __init__(self, operator: str, words: Mapping[str, str]) -> None:
         if operator not in CALLS:
-            raise ArgumentError(_no_such("operator", operator, CALLS))
+            faces = f"; {operator} is a face of {FACES[operator]}" if operator in FACES else ""
+            raise ArgumentError(_no_such("operator", operator, CALLS) + faces)
         self.operator = operator
         self.call: Call = CALLS[operator]
         self.packed = operator.startswith("flatmm")
@@ -187,6 +197,10 @@ class Settings:
             self.wanted.add("seqlen_k")
         if "Bc" in lengths and "batch_cache" not in words:
             lengths["Bc"] = lengths["B"]
+        if self.operator in ("fmha_fwd", "fmha_bwd"):  # a cache is longer than what asks it
+            for q, k, letter_q, letter_k in (("seqlen_q", "seqlen_k", "Sq", "Sk"), ("total_q", "total_k", "Tq", "Tk")):
+                if q in words and k not in words:
+                    lengths[letter_k] = lengths[letter_q]
         if "nhead_q" in words and "nhead_k" not in words and "Hk" in lengths:
             lengths["Hk"] = lengths["H"]
         if "hdim_q" in words and "hdim_v" not in words and "Dv" in lengths:
