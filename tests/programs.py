@@ -1,4 +1,4 @@
-"""What tests need of the machine or the environment, declared in one table: programs and packages of Python.
+"""Needs of tests from the machine and the environment, declared in one table: programs and packages of Python.
 
     @pytest.mark.needs("nvcc", "cuobjdump")   of a test, a class or a module (pytestmark)
     need("make", "pkg-config")                in a fixture, or of one case of a test
@@ -51,7 +51,7 @@ def _of_cuda(name: str) -> None:
 
 
 def _nvdisasm(name: str) -> None:
-    """Where cuobjdump runs it from: its own folder, then PATH."""
+    """In cuobjdump's own folder, then on PATH, as cuobjdump runs it."""
     from build_support.toolchain import ToolchainError
     from build_support.toolchains import nvcc
 
@@ -98,7 +98,7 @@ TABLE = {
 }
 OF_LLVM = [name for name in TABLE if name.endswith(f"-{LLVM}") and "++" not in name]
 MARKS = {"torch": ["torch"], "transformers": ["torch", "transformers"], "jax": ["jax"]}
-"""What a mark of the same name stands for."""
+"""Marks, and the names that each stands for."""
 
 
 @functools.cache

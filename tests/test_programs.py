@@ -1,4 +1,4 @@
-"""What a test needs and lacks: a skip with its reason, a failure where TILEKILN_CI is set."""
+"""A need of a test that is not met: a skip with its reason, a failure where TILEKILN_CI is set."""
 
 from __future__ import annotations
 

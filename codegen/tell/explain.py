@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -238,6 +239,8 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
         return []
     reasons: list[str] = []
     endings = {reason for together in legal.endings() for reason in together}
+    if "algorithms" in endings and (reason := _no_such_sizes(root, family, target, query)):
+        return [reason]
     own = root.refusals(target, family)
     every = [*family.rules, *own]
     rules = [r for r in every if any(all(q & ~c == 0 for q, c in zip(query, w, strict=True)) for w in r.when)]
@@ -257,6 +260,18 @@ def _illegal(root: Tree, family: Family, target: Target, query: Clause) -> list[
         why = "no algorithm of it answers this" if has else f"it has no kernels of {family.name}"
         reasons.append(f"target {target.name}: {why}")
     return reasons
+
+
+def _no_such_sizes(root: Tree, family: Family, target: Target, query: Clause) -> str:
+    """The reason where a device has kernels for all of a clause but its sizes, which its kernels are compiled for."""
+    builds = f"kernels/backends/{target.backend}/builds.yaml"
+    if not family.table or not os.path.exists(os.path.join(root.root, builds)):
+        return ""
+    free = {axis.position for axis in family.table.columns}
+    others = tuple(family.everything[at] if at in free else codes for at, codes in enumerate(query))
+    if not _legal(root, family, target, others).leaves():
+        return ""
+    return f"target {target.name}: none of its kernels has these {family.table.title}; {builds} has an entry for each"
 
 
 def _takes(table: Table) -> str:

@@ -161,7 +161,7 @@ def _recorded(*arrays: Any) -> bool:
         return False
     import torch
 
-    return torch.is_grad_enabled()
+    return bool(torch.is_grad_enabled())
 
 
 def _array(name: str, value: Any) -> Any:

@@ -226,3 +226,16 @@ def test_a_name_of_cks() -> None:
         f"explain: '{name}x' is no family and no name of an instance, nor is it CK's name of one that flash lists for "
         "ck-gfx942"
     )
+
+
+def test_a_size_that_a_device_has_no_kernel_of() -> None:
+    """The sizes are the reason, and not a rule on some of the dtypes that were left open."""
+    answer = explain(tree(), "ck_default", "fmha_fwd hdim_q=48", ["hip-gfx942"])
+    assert not answer.listed
+    reason = (
+        "target hip-gfx942: none of its kernels has these head dims; kernels/backends/hip/builds.yaml has an entry "
+    )
+    assert reason in " ".join(answer.text.split())
+    assert "rule " not in answer.text
+    other = explain(tree(), "ck_default", "fmha_fwd hdim_q=128 dtype=fp32", ["hip-gfx942"])
+    assert "rule hip_needs_16_bits of target hip-gfx942" in other.text

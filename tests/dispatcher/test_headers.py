@@ -17,7 +17,7 @@ OF = {"g++": ["-Wvolatile"], f"clang++-{LLVM}": ["-Wno-deprecated-declarations"]
 
 
 def compiled(compiler: str, header: str, *options: str) -> str:
-    """What the compiler says of a file that includes the header; "" where that compiles without a warning."""
+    """Output of the compiler for a file that includes the header; "" where that compiles without a warning."""
     command = [compiler, *options, *WARNINGS, "-Iinclude", "-fsyntax-only", "-"]
     text = f"#include <{header}>\n"
     done = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=False)

@@ -33,7 +33,7 @@ class GrowingLayer(DynamicLayer):
             return made
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        old: tuple[Any, Any] = (self.keys, self.values)
+        old: tuple[Any, Any] = (self.keys, self.values)  # type: ignore[has-type]  # of a base that is Any without Transformers
         given, rooms = self._given, self._rooms
         ours = given is not None and old[0] is given[0] and old[1] is given[1]
         length = old[0].shape[-2] if ours else self.get_seq_length()
