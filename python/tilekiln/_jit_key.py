@@ -104,8 +104,9 @@ def _remembered(store: pathlib.Path, look: str, find: Callable[[], str]) -> str:
 
 def _files(path: pathlib.Path, name: str) -> Iterator[tuple[str, str, os.stat_result]]:
     """Relative name, path and status of the sources below a folder, or of one file."""
-    if path.is_file():
-        yield name, str(path), path.stat()
+    if not path.is_dir():
+        if path.is_file():
+            yield name, str(path), path.stat()
         return
     waiting = [(name, str(path))]
     while waiting:
