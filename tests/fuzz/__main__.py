@@ -118,7 +118,7 @@ class Worker:
 
 
 def fuzz(asked: argparse.Namespace) -> int:
-    """Runs until the time or the count is over; prints what fails. The exit code: 0, or 1 with failures."""
+    """Runs until the time or the count is over, or Ctrl-C; prints what fails. The exit code: 0, or 1 with failures."""
     said: queue.Queue = queue.Queue()
     end = asked.seed + (asked.calls or ENDLESS)
     began = time.monotonic()
@@ -145,6 +145,8 @@ def fuzz(asked: argparse.Namespace) -> int:
                     progress.console.print(_report(case, *rest), markup=False, highlight=False, soft_wrap=True)
                     if failures == 10 and not asked.keep_going:
                         break
+    except KeyboardInterrupt:
+        print("interrupted; until then:")
     finally:
         for worker in workers:
             worker.stop()
