@@ -60,3 +60,17 @@ def given() -> dict[str, str]:
     """Those that are set, and their values."""
     names = {one.name for one in VARIABLES}
     return {name: value for name, value in sorted(os.environ.items()) if name in names}
+
+
+def misspelt() -> dict[str, str]:
+    """Variables that are set and are none of these, but nearly one, and that one: they are read by nothing."""
+    import difflib
+
+    names = [one.name for one in VARIABLES]
+    found = {}
+    for name in sorted(os.environ):
+        if name.startswith("TILEKILN_") and name not in names:
+            near = difflib.get_close_matches(name, names, 1, 0.9)
+            if near and near[0] not in os.environ:
+                found[name] = near[0]
+    return found

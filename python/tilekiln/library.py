@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
-from . import _binding, _outside, selection
+from . import _binding, _outside, _variables, selection
 from ._distribution import install_line, of_receipt
 from ._native import TREE, ArgumentError, NoKernelError, in_tree
 
@@ -245,6 +245,13 @@ def looked_in() -> str:
 
 
 @functools.cache
+def _warn_of_misspelt() -> None:
+    """Once in a process, with its first library."""
+    for name, meant in _variables.misspelt().items():
+        warnings.warn(f"the variable {name} is read by nothing; did you mean {meant}?", RuntimeWarning, stacklevel=2)
+
+
+@functools.cache
 def _loaded(path: str, stamp: tuple[int, int]) -> Library:
     library = Library(path)
     _outside.bring(library)
@@ -258,6 +265,7 @@ def _loaded(path: str, stamp: tuple[int, int]) -> Library:
 
 def _open(path: pathlib.Path) -> Library:
     """A file is loaded once, however often it is asked for; a rebuilt one is another file."""
+    _warn_of_misspelt()
     status = path.stat()
     return _loaded(
         str(path.absolute()), (status.st_ino, status.st_mtime_ns)

@@ -66,6 +66,19 @@ def test_wrong_words(small, arguments, message):
     assert (said.returncode, said.stderr) == (2, message + "\n")
 
 
+def test_scons_outside_a_tree(small, tmp_path, monkeypatch):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    said = run(small, "scons", "receipt=flash")
+    assert (said.returncode, said.stderr) == (
+        2,
+        f"tools/dev: there is no SConstruct in {elsewhere}: run it in the tree, cd {small}, or say "
+        f"tools/dev scons -C {small} ...\n",
+    )
+    assert not (small / ".venv").exists()
+
+
 def test_what_is_missing_is_said_in_one_sentence(small, script):
     said = run(small, "true", PYTHON="no-such-python")
     assert said.returncode == 1

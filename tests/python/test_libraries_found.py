@@ -168,3 +168,19 @@ def test_an_isa_that_leaves_nothing_gives_the_sentence_of_the_library(load, tmp_
             *[f"ArgumentError {sentence}"] * 3,
             f"{[f'{copied}: {sentence}']} {isa}",
         ]
+
+
+def test_a_misspelt_variable_is_told_once(flash: tk.Library) -> None:
+    """With the first library of a process; variables of other tools, and those that are spelt well, are nobody's."""
+    code = "import sys, tilekiln as tk\nfor _ in range(2): tk.load(sys.argv[1])"
+    variables = {"TILEKILN_NUM_THREAD": "3", "TILEKILN_NUM_THREADS_": "3", "TILEKILN_MINE": "1", "TILEKILN_ISA": "avx2"}
+    said = {}
+    for name, value in variables.items():
+        environment = {**os.environ, name: value}
+        command = [sys.executable, "-c", code, flash.path]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        said[name] = [line for line in done.stderr.splitlines() if "RuntimeWarning" in line and name in line]
+    for name in ("TILEKILN_NUM_THREAD", "TILEKILN_NUM_THREADS_"):
+        assert len(said[name]) == 1
+        assert said[name][0].endswith(f"the variable {name} is read by nothing; did you mean TILEKILN_NUM_THREADS?")
+    assert said["TILEKILN_MINE"] == said["TILEKILN_ISA"] == []
