@@ -67,10 +67,10 @@ def misspelt() -> dict[str, str]:
     import difflib
 
     names = [one.name for one in VARIABLES]
-    found = {}
-    for name in sorted(os.environ):
+    found, present = {}, sorted(os.environ)
+    for name in present:
         if name.startswith("TILEKILN_") and name not in names:
             near = difflib.get_close_matches(name, names, 1, 0.9)
-            if near and near[0] not in os.environ:
+            if near and near[0] not in present:
                 found[name] = near[0]
     return found
