@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,27 +112,133 @@ def test_max_seqlen_is_handed_on(face: Callable[..., Any]) -> None:
         assert longest in ([0, 0], [None, 0], [None, None])
 
 
-def test_head_dims_are_filled_up_where_kernels_read_eight_elements(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As flash_attn does, with the scale of the headdim that was given; gradients are of the given elements."""
-    from tilekiln import flash_attn
-    from tilekiln.flash_attn import _arguments, flash_attn_interface
+def test_kernels_of_gpus_read_eight_elements() -> None:
+    from tilekiln.flash_attn import _arguments
 
     q, k = torch.empty(1, 8, 2, 60, device="meta"), torch.empty(1, 8, 2, 64, device="meta")
     assert [x.shape[-1] for x in _arguments.in_vectors(q, k)] == [64, 64]
-    assert _arguments.in_vectors(k, k)[0] is k
+    assert _arguments.in_vectors(q, k)[1] is k
     assert _arguments.in_vectors(torch.empty(1, 8, 2, 60))[0].shape[-1] == 60  # kernels of the CPU read any
-    torch.manual_seed(3)
-    tensors = [torch.randn(1, 9, 2, 60, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+
+
+HEADDIM = 59
+
+
+def drawn(*shape: int) -> Any:
+    return torch.randn(*shape, HEADDIM, dtype=torch.bfloat16)
+
+
+def with_gradients(call: Callable[..., Any], *tensors: Any) -> list[Any]:
+    leaves = [x.clone().requires_grad_() for x in tensors]
+    out, *others = call(*leaves)
+    return [out, *others, *torch.autograd.grad(out, leaves, torch.ones_like(out))]
+
+
+def of_functions() -> list[Any]:
+    from tilekiln import flash_attn
+
+    starts = torch.tensor([0, 4, 9], dtype=torch.int32)
+    tensors = [drawn(1, 9, 2) for _ in range(3)]
+    flat = [x[0] for x in tensors]
+    return [
+        *with_gradients(lambda *x: (flash_attn.flash_attn_func(*x, causal=True),), *tensors),
+        *with_gradients(
+            lambda x: flash_attn.flash_attn_qkvpacked_func(x, return_attn_probs=True), torch.stack(tensors, 2)
+        ),
+        *with_gradients(lambda *x: (flash_attn.flash_attn_varlen_func(*x, starts, starts, 5, 5),), *flat),
+    ]
+
+
+def of_private_functions() -> list[Any]:
+    from tilekiln.flash_attn import flash_attn_interface as face
+
+    q, k, v, dout = (drawn(1, 9, 2) for _ in range(4))
     made = []
-    for fills in (False, True):
-        if fills:
-            monkeypatch.setattr(flash_attn_interface, "in_vectors", _arguments.filled)
-        out = flash_attn.flash_attn_func(*tensors, causal=True)
-        one, _, _ = flash_attn.flash_attn_qkvpacked_func(torch.stack(tensors, 2), return_attn_probs=True)
-        made.append((out, one, *torch.autograd.grad(out, tensors, torch.ones_like(out))))
-    for ours, plain in zip(*reversed(made), strict=True):
-        assert ours.shape[-1] == 60
+    options = None, True, -1, -1, 0.0, None
+    out, lse, *_ = face._flash_attn_forward(q, k, v, 0.0, *options, False)
+    gradients = [torch.full_like(q, 7) for _ in range(3)]
+    made += [out, lse, face._flash_attn_backward(dout, q, k, v, out, lse, *gradients, 0.0, *options, False), *gradients]
+    starts = torch.tensor([0, 3, 7], dtype=torch.int32)  # rows 7 and 8 are nobody's
+    flat = [x[0] for x in (dout, q, k, v)]
+    sizes = starts, starts, 4, 4, 0.0
+    out, lse, *_ = face._flash_attn_varlen_forward(*flat[1:], *sizes, *options, False)
+    gradients = [torch.full_like(flat[0], 7) for _ in range(3)]
+    made.append(face._flash_attn_varlen_backward(*flat, out, lse, *gradients, *sizes, *options, False)[:, :7])
+    assert all((one[7:] == 7).all() for one in gradients), "rows of no sequence were written"
+    return [*made, out[:7], lse[:, :7], *(one[:7] for one in gradients)]
+
+
+def of_pages() -> list[Any]:
+    from tilekiln import flash_attn
+
+    q, k, v = drawn(7, 2), drawn(4, 16, 2), drawn(4, 16, 2)
+    table = torch.tensor([[0, 3], [2, 1]], dtype=torch.int32)
+    starts = [torch.tensor(x, dtype=torch.int32) for x in ([0, 3, 7], [0, 20, 50])]
+    made = []
+    for softcap in (0.0, 20.0):
+        options = {"softcap": softcap, "causal": True, "block_table": table, "return_attn_probs": True}
+        made += flash_attn.flash_attn_varlen_func(q, k, v, *starts, 4, 30, **options)[:2]
+    return made
+
+
+def of_caches() -> list[Any]:
+    from tilekiln import flash_attn
+
+    made = []
+    lengths = torch.tensor([5, 20], dtype=torch.int32)
+    angle = torch.rand(28, 16)
+    for softcap, appended, lse in itertools.product((0.0, 20.0), (0, 2), (False, True)):
+        q, k_cache, v_cache = drawn(2, 3, 2), drawn(2, 32, 2), drawn(2, 32, 2)
+        before = q.clone()
+        new = {}
+        if appended:
+            new = {"k": drawn(2, 2, 2), "v": drawn(2, 2, 2), "rotary_cos": angle.cos(), "rotary_sin": angle.sin()}
+        options = {"softcap": softcap, "causal": True, "return_softmax_lse": lse, "cache_seqlens": lengths, **new}
+        out = flash_attn.flash_attn_with_kvcache(q, k_cache, v_cache, **options)
+        assert torch.equal(q, before)
+        made += [*(out if lse else [out]), k_cache, v_cache]
+    return made
+
+
+@pytest.mark.parametrize("calls", [of_functions, of_private_functions, of_pages, of_caches])
+def test_head_dims_are_filled_up_where_kernels_read_eight_elements(
+    calls: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As flash_attn does, with the scale of the headdim that was given; what is written are the given elements."""
+    from tilekiln.flash_attn import _arguments
+
+    torch.manual_seed(3)
+    plain_results = calls()
+    asked: list[Any] = []
+
+    def reads_vectors(tensor: Any) -> bool:
+        asked.append(tensor)
+        return True
+
+    monkeypatch.setattr(_arguments, "reads_vectors", reads_vectors)
+    torch.manual_seed(3)
+    results = calls()
+    assert asked
+    for ours, plain in zip(results, plain_results, strict=True):
+        assert ours.shape == plain.shape
         torch.testing.assert_close(ours, plain, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("rows", "queries", "causal", "most"),
+    [(40, 3, True, 32), (32, 5, True, 29), (20, 5, True, 17), (20, 5, False, 20), (3, 5, True, 32)],
+)
+def test_a_rotary_table_bounds_what_grows(rows: int, queries: int, causal: bool, most: int) -> None:
+    """A cache of 32 on a device: a sequence that grows by 2 cannot have positions that the table lacks."""
+    from tilekiln import flash_attn
+
+    def call(empty: Any, ints: Any) -> Any:
+        q, cache, new = empty(2, queries, 4, 64), empty(2, 32, 4, 64), empty(2, 2, 4, 64)
+        tables = empty(rows, 16), empty(rows, 16)
+        options = {"cache_seqlens": ints(2), "causal": causal}
+        return flash_attn.flash_attn_with_kvcache(q, cache, cache.clone(), new, new, *tables, **options)
+
+    assert [longest for _, _, longest in traced(call, "meta")] == [most]
 
 
 FACTORIES = {"arange", "empty", "eye", "full", "linspace", "ones", "rand", "randint", "randn", "tensor", "zeros"}

@@ -18,15 +18,33 @@ def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tensors
 
 
+def reads_vectors(tensor: Tensor) -> bool:
+    """Do kernels of its device read eight elements of a headdim at once? Those of GPUs do."""
+    return not tensor.is_cpu
+
+
 def in_vectors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Of a GPU, whose kernels read eight elements at once: headdims filled with zeros up to a multiple of 8."""
-    return tensors if tensors[0].is_cpu else filled(*tensors)
+    return filled(*tensors) if reads_vectors(tensors[0]) else tensors
 
 
 def filled(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Copies, headdims a multiple of 8, of those whose headdim is none."""
     if not any(tensor.shape[-1] % 8 for tensor in tensors):
         return tensors
-    return tuple(torch.nn.functional.pad(tensor, (0, -tensor.shape[-1] % 8)) for tensor in tensors)
+    pad = torch.nn.functional.pad
+    return tuple(pad(tensor, (0, -tensor.shape[-1] % 8)) if tensor.shape[-1] % 8 else tensor for tensor in tensors)
+
+
+def scale_of(softmax_scale: float | None, given: Tensor, q: Tensor) -> float | None:
+    """softmax_scale; where q is `given` filled, the one that None stands for, which goes by given's headdim."""
+    filled_up = q.shape[-1] != given.shape[-1]
+    return float(given.shape[-1] ** -0.5) if softmax_scale is None and filled_up else softmax_scale
+
+
+def narrowed(out: Tensor, headdim: int) -> Tensor:
+    """out without what v was filled with."""
+    return out if out.shape[-1] == headdim else out[..., :headdim]
 
 
 _PACKED = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
@@ -54,7 +72,7 @@ def two_sides(window_size: Any) -> tuple[int, int]:
     try:
         left, right = window_size
         return int(left), int(right)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise FaceArgumentError(
             f"window_size: was {window_size!r}, must be (left, right), two integers, of which -1 is unbounded"
         ) from error

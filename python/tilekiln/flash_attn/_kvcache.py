@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .._faces import FaceArgumentError, errors_as_upstream, longest
 from ..torch import calls
-from ._arguments import last_dense, mask
+from ._arguments import in_vectors, last_dense, mask, narrowed, scale_of
 
 
 @errors_as_upstream(k="k_cache", v="v_cache", knew="k", vnew="v", seqlen_k="cache_seqlens", window="window_size")
@@ -50,7 +50,47 @@ def flash_attn_with_kvcache(
     Returns out, shape of q, or (out, softmax_lse) with return_softmax_lse, fp32 (batch, nheads, seqlen_q).
     """
     _check_append(k, v, rotary_cos, rotary_sin, cache_seqlens)
-    [q] = last_dense(q)
+    _check_rotary_dim(rotary_cos, q.shape[-1])
+    headdim_v = v_cache.shape[-1]
+    with torch.no_grad():
+        wide_q, wide_k, wide_v = in_vectors(*last_dense(q), k_cache, v_cache)
+        new = None if k is None or v is None else in_vectors(*last_dense(k, v))
+        made = _attend(
+            wide_q, wide_k, wide_v, new, rotary_cos, rotary_sin, cache_seqlens, cache_batch_idx, cache_leftpad,
+            block_table, scale_of(softmax_scale, q, wide_q), causal, window_size, softcap, rotary_interleaved,
+            alibi_slopes, num_splits, return_softmax_lse, wide_q is q,
+        )  # fmt: skip
+        if new is not None:
+            for cache, wide in ((k_cache, wide_k), (v_cache, wide_v)):
+                if wide is not cache:
+                    cache.copy_(narrowed(wide, cache.shape[-1]))
+    if headdim_v == wide_v.shape[-1]:
+        return made
+    return (narrowed(made[0], headdim_v), made[1]) if return_softmax_lse else narrowed(made, headdim_v)
+
+
+def _attend(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    new: tuple[Tensor, ...] | None,
+    rotary_cos: Tensor | None,
+    rotary_sin: Tensor | None,
+    cache_seqlens: int | Tensor | None,
+    cache_batch_idx: Tensor | None,
+    cache_leftpad: Tensor | None,
+    block_table: Tensor | None,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: Any,
+    softcap: float,
+    rotary_interleaved: bool,
+    alibi_slopes: Tensor | None,
+    num_splits: int,
+    return_softmax_lse: bool,
+    is_callers: bool,
+) -> Any:
+    """flash_attn_with_kvcache of headdims that kernels read. is_callers: q must not be written."""
     capacity = k_cache.shape[1] * (1 if block_table is None else block_table.shape[1])
     lengths = _lengths(cache_seqlens, q, None if block_table is None else capacity)
     places: dict[str, Any] = {"block_table": block_table, "cache_batch_idx": cache_batch_idx}
@@ -62,40 +102,60 @@ def flash_attn_with_kvcache(
     }
     splits: dict[str, Any] = {"num_splits": num_splits, "return_lse": return_softmax_lse}
     most = longest(q.shape[1], capacity, q)
-    grown = {name: value for name, value in most.items() if name == "max_seqlen_k"}  # all that an append takes
-    with torch.no_grad():
-        if k is not None and v is not None:
-            k, v = last_dense(k, v)
-            rotary: dict[str, Any] = {
-                "rotary_cos": rotary_cos,
-                "rotary_sin": rotary_sin,
-                "rotary_interleaved": rotary_interleaved,
-            }
-            q = q if rotary_cos is None else q.clone()  # the append rotates it in place
-            if not softcap:
-                return calls.appendkv(
-                    q,
-                    k_cache,
-                    v_cache,
-                    k,
-                    v,
-                    seqlen_k=lengths,
-                    **rotary,
-                    **places,
-                    **masks,
-                    **scores,
-                    **splits,
-                    **grown,
-                )
-            rotated = q if rotary_cos is not None else None
-            calls.appendkv(
-                rotated, k_cache, v_cache, k, v, seqlen_k=lengths, **rotary, **places, **masks, **grown, attend=False
-            )
-            lengths = None if lengths is None else lengths + k.shape[1]
+    if new is not None:
+        k, v = new
+        grown = _grown(most, rotary_cos, k.shape[1], q.shape[1] if causal or masks["window"] != (-1, -1) else 1)
+        rotary: dict[str, Any] = {
+            "rotary_cos": rotary_cos,
+            "rotary_sin": rotary_sin,
+            "rotary_interleaved": rotary_interleaved,
+        }
+        q = q.clone() if is_callers and rotary_cos is not None else q  # the append rotates it in place
         if not softcap:
-            return calls.splitkv(q, k_cache, v_cache, seqlen_k=lengths, **places, **masks, **scores, **splits, **most)
-        return _soft_capped(
-            q, k_cache, v_cache, lengths, places, {**masks, **scores, **most, "softcap": softcap}, return_softmax_lse
+            return calls.appendkv(
+                q,
+                k_cache,
+                v_cache,
+                k,
+                v,
+                seqlen_k=lengths,
+                **rotary,
+                **places,
+                **masks,
+                **scores,
+                **splits,
+                **grown,
+            )
+        rotated = q if rotary_cos is not None else None
+        calls.appendkv(
+            rotated, k_cache, v_cache, k, v, seqlen_k=lengths, **rotary, **places, **masks, **grown, attend=False
+        )
+        lengths = None if lengths is None else lengths + k.shape[1]
+    if not softcap:
+        return calls.splitkv(q, k_cache, v_cache, seqlen_k=lengths, **places, **masks, **scores, **splits, **most)
+    return _soft_capped(
+        q, k_cache, v_cache, lengths, places, {**masks, **scores, **most, "softcap": softcap}, return_softmax_lse
+    )
+
+
+def _grown(most: dict[str, int], rotary_cos: Tensor | None, seqlen_new: int, queries: int) -> dict[str, int]:
+    """max_seqlen_k, all that an append takes of `most`: no sequence grows past it.
+
+    Neither does one that the rotary tables have no positions for: the last query's, where there are more queries than
+    new keys, lies behind the sequence.
+    """
+    if "max_seqlen_k" not in most:
+        return {}
+    room = most["max_seqlen_k"]
+    if rotary_cos is not None and rotary_cos.shape[0] >= max(seqlen_new, queries):
+        room = min(room, rotary_cos.shape[0] - max(seqlen_new, queries) + seqlen_new)
+    return {"max_seqlen_k": room}
+
+
+def _check_rotary_dim(cos: Tensor | None, headdim: int) -> None:
+    if cos is not None and cos.ndim == 2 and 2 * cos.shape[1] > headdim:
+        raise FaceArgumentError(
+            f"rotary_cos: rotary_dim was 2 x {cos.shape[1]}, must be from 2 to {headdim // 2 * 2}, the headdim of q"
         )
 
 
@@ -207,24 +267,26 @@ def over_pages(
     """(out, lse) of packed queries over pages of keys."""
     if dropout_p:
         raise FaceArgumentError(f"dropout_p: was {dropout_p}, must be 0 with block_table")
-    [dense] = last_dense(q)
     lengths = cu_seqlens_k.diff() if seqused_k is None else seqused_k
-    arguments = {
-        "softmax_scale": softmax_scale, **mask(causal, window_size, max_seqlen_k), "alibi_slopes": alibi_slopes,
-        "cu_seqlens_q": cu_seqlens_q, "seqlen_k": lengths, **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
-    }  # fmt: skip
+    headdim_v = v.shape[-1]
     with torch.no_grad():
+        dense, wide_k, wide_v = in_vectors(*last_dense(q), k, v)
+        arguments = {
+            "softmax_scale": scale_of(softmax_scale, q, dense), **mask(causal, window_size, max_seqlen_k),
+            "alibi_slopes": alibi_slopes, "cu_seqlens_q": cu_seqlens_q, "seqlen_k": lengths,
+            **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
+        }  # fmt: skip
         if not softcap:
             made = calls.splitkv(
-                dense, k, v, block_table=block_table, num_splits=num_splits, return_lse=True, **arguments
+                dense, wide_k, wide_v, block_table=block_table, num_splits=num_splits, return_lse=True, **arguments
             )
         else:
-            keys, values, _ = _copied(k, v, block_table, lengths, None)
+            keys, values, _ = _copied(wide_k, wide_v, block_table, lengths, None)
             starts = torch.arange(len(lengths) + 1, dtype=torch.int32, device=k.device) * keys.shape[1]
             made = calls.forward(
                 dense, keys.flatten(0, 1), values.flatten(0, 1), seqstart_k=starts, softcap=softcap, **arguments
             )
-    out, lse = made[:2]
+        out, lse = narrowed(made[0], headdim_v), made[1]
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         out = _ForwardOnly.apply(out, q, k, v)
     return out, lse

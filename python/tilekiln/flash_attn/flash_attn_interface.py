@@ -31,7 +31,16 @@ from torch.autograd.function import once_differentiable
 from .._faces import FaceArgumentError, errors_as_upstream, longest
 from ..torch import calls
 from . import attn_probs
-from ._arguments import check_dimensions, in_vectors, keys_of_sequences, last_dense, mask, two_sides
+from ._arguments import (
+    check_dimensions,
+    in_vectors,
+    keys_of_sequences,
+    last_dense,
+    mask,
+    narrowed,
+    scale_of,
+    two_sides,
+)
 from ._kvcache import flash_attn_with_kvcache, over_pages
 from ._packed import forward, split
 
@@ -65,16 +74,13 @@ def _attend(
     check_dimensions(packed, bool(sequences))
     seqlen_k = packed[-1].shape[1] if seqlen_k is None else seqlen_k
     packed, given = in_vectors(*last_dense(*packed)), packed
-    if packed[0].shape[-1] != given[0].shape[-1] and softmax_scale is None:
-        softmax_scale = given[0].shape[-1] ** -0.5
     arguments = {
-        "softmax_scale": softmax_scale, **mask(causal, window_size, seqlen_k), "softcap": softcap,
-        "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, **sequences,
+        "softmax_scale": scale_of(softmax_scale, given[0], packed[0]), **mask(causal, window_size, seqlen_k),
+        "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, **sequences,
     }  # fmt: skip
     wants_bits = return_attn_probs and dropout_p > 0
     out, lse, randval, _ = forward(packed, arguments, deterministic, return_attn_probs, wants_bits)
-    if packed[-1].shape[-1] != given[-1].shape[-1]:
-        out = out[..., : given[-1].shape[-1]]
+    out = narrowed(out, given[-1].shape[-1])
     if not return_attn_probs:
         return out
     q, k, _ = split(packed)
@@ -239,11 +245,14 @@ def flash_attn_varlen_qkvpacked_func(
 
 def _private_forward(q: Tensor, k: Tensor, v: Tensor, arguments: dict[str, Any], return_softmax: bool) -> Any:
     wants_bits = return_softmax and arguments["dropout_p"] > 0
+    given_q, headdim_v = q, v.shape[-1]
     with torch.no_grad():
+        q, k, v = in_vectors(*last_dense(q, k, v))
+        arguments = {**arguments, "softmax_scale": scale_of(arguments["softmax_scale"], given_q, q)}
         out, lse, randval, rng_state = calls.forward(q, k, v, **arguments, return_randval=wants_bits)
     assert lse is not None
     s_dmask = attn_probs.s_dmask(q, k, lse, randval, arguments)
-    return out, lse, s_dmask, torch.zeros(2, dtype=torch.int64) if rng_state is None else rng_state
+    return narrowed(out, headdim_v), lse, s_dmask, torch.zeros(2, dtype=torch.int64) if rng_state is None else rng_state
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
@@ -264,7 +273,6 @@ def _flash_attn_forward(
 
     rng_state, int64 (2,), is what _flash_attn_backward wants for dropout.
     """
-    q, k, v = last_dense(q, k, v)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, (window_size_left, window_size_right), k.shape[1]),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p,
@@ -309,7 +317,6 @@ def _flash_attn_varlen_forward(
             window_size, softcap, alibi_slopes, block_table, seqused_k=seqused_k, num_splits=num_splits,
         )  # fmt: skip
         return out, lse, attn_probs.empty(q), torch.zeros(2, dtype=torch.int64)
-    q, k, v = last_dense(q, k, v)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, window_size, max_seqlen_k), "softcap": softcap,
         "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
@@ -329,11 +336,19 @@ def _private_backward(
     if arguments["dropout_p"] > 0 and rng_state is None:
         raise FaceArgumentError("rng_state: was None, must be with dropout_p what the forward returned")
     with torch.no_grad():
-        q, k, v, out, lse = tensors
+        *given, lse = tensors
+        dense = last_dense(*given)
+        q, k, v, out = in_vectors(*dense)
+        [wide] = in_vectors(dout)
+        arguments = {**arguments, "softmax_scale": scale_of(arguments["softmax_scale"], given[0], q)}
+        places: dict[str, Any] = {name: one if one is None else in_vectors(one)[0] for name, one in gradients.items()}
         calls.backward(
-            dout, q, k, v, out, lse, **gradients, deterministic=deterministic or None, rng_state=rng_state, **arguments
+            wide, q, k, v, out, lse, **places, deterministic=deterministic or None, rng_state=rng_state, **arguments
         )
-        return torch.einsum("...hd,...hd->...h", dout.float(), out.float()).mT.contiguous()
+        for given_one, place in zip(gradients.values(), places.values(), strict=True):
+            if place is not given_one:
+                given_one.copy_(narrowed(place, given_one.shape[-1]))
+        return torch.einsum("...hd,...hd->...h", dout.float(), dense[3].float()).mT.contiguous()
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
@@ -361,13 +376,12 @@ def _flash_attn_backward(
 
     Returns softmax_d, fp32 (batch, nheads, seqlen_q): the sums of dout out over the head dim.
     """
-    tensors = last_dense(q, k, v, out)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, (window_size_left, window_size_right), k.shape[1]),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p,
     }  # fmt: skip
     gradients: dict[str, Any] = {"dq": dq, "dk": dk, "dv": dv}
-    return _private_backward(dout, (*tensors, softmax_lse), gradients, deterministic, rng_state, arguments)
+    return _private_backward(dout, (q, k, v, out, softmax_lse), gradients, deterministic, rng_state, arguments)
 
 
 @errors_as_upstream(window="window_size", lse="softmax_lse")
@@ -400,7 +414,6 @@ def _flash_attn_varlen_backward(
 
     zero_tensors: rows of dq, dk and dv past the last sequence become 0; else they are left as they were.
     """
-    tensors = last_dense(q, k, v, out)
     arguments = {
         "softmax_scale": softmax_scale, **mask(causal, (window_size_left, window_size_right), max_seqlen_k),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
@@ -411,7 +424,7 @@ def _flash_attn_varlen_backward(
         for gradient in gradients.values():
             if gradient is not None:
                 gradient.zero_()
-    return _private_backward(dout, (*tensors, softmax_lse), gradients, deterministic, rng_state, arguments)
+    return _private_backward(dout, (q, k, v, out, softmax_lse), gradients, deterministic, rng_state, arguments)
 
 
 _wrapped_flash_attn_forward = _flash_attn_forward
