@@ -31,6 +31,7 @@ SIGNATURES = {
     "cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None, block_table=None, softmax_scale=None, causal=False, "
     "window_size=(-1, -1), softcap=0.0, rotary_interleaved=True, alibi_slopes=None, num_splits=0, "
     "return_softmax_lse=False",
+    "_get_block_size_n": "device, head_dim, is_dropout, is_causal",
     "_flash_attn_forward": f"q, k, v, {PLAIN}, return_softmax",
     "_flash_attn_varlen_forward": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p, "
     "softmax_scale, causal, window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None, "

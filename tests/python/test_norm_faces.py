@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -24,6 +24,9 @@ def library(load: Callable[..., tk.Library], monkeypatch: pytest.MonkeyPatch) ->
 
 
 def plain(kind: str, x: Any, weight: Any, bias: Any, eps: float) -> Any:
+    """In the dtype that holds all of them."""
+    wide = torch.promote_types(x.dtype, weight.dtype)
+    x, weight, bias = (None if one is None else one.to(wide) for one in (x, weight, bias))
     if kind == "rms_norm":
         return functional.rms_norm(x, weight.shape, weight, eps)
     return functional.layer_norm(x, weight.shape, weight, bias, eps)
@@ -43,9 +46,9 @@ def test_flash_attn_norms_with_residual_and_scales(kind: str, residual_dtype: An
     to = residual_dtype or torch.float32
 
     def expected(x0: Any, weight: Any) -> tuple[Any, Any]:
-        total = (x0 * rowscale[..., None] * layerscale).to(to)
-        total = total if residual is None else residual + total
-        return plain(kind, total, weight.to(to), None if own is None else own.to(to), 1e-5).to(x0.dtype), total
+        total = x0.float() * rowscale[..., None] * layerscale
+        total = (total if residual is None else residual + total).to(to)
+        return plain(kind, total, weight, own, 1e-5).to(x0.dtype), total
 
     def ours(x0: Any, weight: Any) -> Any:
         scales = rowscale, layerscale
@@ -61,6 +64,147 @@ def test_flash_attn_norms_with_residual_and_scales(kind: str, residual_dtype: An
     for its, mine in zip(*results, strict=True):
         assert its.dtype == mine.dtype
         torch.testing.assert_close(mine, its, rtol=2**-6, atol=2**-6 * its.detach().abs().max().item())
+
+
+def ours_and_exact(kind: str, call: Callable[..., Any], tensors: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Results and gradients of a call of the face, and of `call` in fp64, by name."""
+    made = []
+    module = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    for exact in (False, True):
+        leaves = {
+            name: None if one is None else (one.double() if exact else one.clone()).requires_grad_()
+            for name, one in tensors.items()
+        }
+        results = call(None if exact else module, **leaves)
+        torch.manual_seed(5)
+        sum(
+            (one.double() * torch.randint(-4, 5, one.shape)).sum() for one in results
+        ).backward()  # no dtype rounds these
+        gradients = {f"gradient of {name}": one.grad for name, one in leaves.items() if one is not None}
+        made.append({**{f"result {i}": one for i, one in enumerate(results)}, **gradients})
+    for name, one in made[0].items():
+        yield name, one, made[1][name]
+
+
+WITH_FP32 = [
+    (torch.bfloat16, torch.bfloat16),
+    (torch.bfloat16, torch.float32),
+    (torch.float16, torch.float32),
+    (torch.float32, torch.bfloat16),
+]
+
+
+def check_rounded_once(made: Iterator[tuple[str, Any, Any]], through: Any) -> None:
+    """Results and gradients of weights lie where one rounding may put them; others came `through` a sum of a dtype."""
+    for name, ours, exact in made:
+        exact = exact.detach()
+        most = exact.abs().max()
+        allowed = 2e-5 * most
+        if ours.dtype != torch.float32:
+            allowed = allowed + 0.51 * torch.finfo(ours.dtype).eps * exact.abs()
+        if name.startswith("gradient") and name.rpartition(" ")[2] not in ("weight", "bias"):
+            allowed = allowed + 4 * torch.finfo(through).eps * most
+        far = (ours.detach().double() - exact).abs()
+        assert (far <= allowed).all(), f"{name}: {far.max().item()}, of {most.item()}"
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize(
+    ("dtype", "of_weight"),
+    [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.float16, torch.bfloat16)],
+)
+def test_weights_are_read_as_they_are(kind: str, dtype: Any, of_weight: Any) -> None:
+    """fp32 weights of 16-bit rows, as training has them: one rounding, to the dtype of the rows; dw has w's."""
+    torch.manual_seed(2)
+    tensors = {"x": torch.randn(64, 96).to(dtype), "weight": torch.randn(96).to(of_weight)}
+    tensors["bias"] = torch.randn(96).to(of_weight) if kind == "layer_norm" else None
+
+    def call(module: Any, x: Any, weight: Any, bias: Any) -> Any:
+        if module is None:
+            return [plain(kind, x, weight, bias, 1e-5)]
+        given = (x, weight, bias, 1e-5) if kind == "layer_norm" else (x, weight, 1e-5)
+        alone = getattr(module, kind)(*given)
+        added = getattr(module, f"dropout_add_{kind}")(x, None, weight, bias, 0.0, 1e-5)
+        assert torch.equal(alone, added)
+        assert alone.dtype is dtype
+        return [alone]
+
+    check_rounded_once(ours_and_exact(kind, call, tensors), dtype)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+@pytest.mark.parametrize(("dtype", "of_residual"), WITH_FP32)
+@pytest.mark.parametrize("form", ["", "_subset", "_parallel_residual"])
+def test_sums_are_rounded_once(kind: str, dtype: Any, of_residual: Any, form: str) -> None:
+    """Dropout, scales and x1 in fp32, into a residual of its own dtype; values, gradients, rows that are left out."""
+    torch.manual_seed(4)
+    columns = 64
+    x0_subset = torch.tensor([[1, 0, 2], [0, 3, 4]], dtype=torch.int32)
+    out_subset = torch.tensor([[0, 1, 2], [3, 0, 0]], dtype=torch.int32)
+    shape = (4, columns) if form == "_subset" else (2, 3, columns)
+    tensors: dict[str, Any] = {
+        "x0": torch.randn(shape).to(dtype),
+        "x1": torch.randn(shape).to(dtype) if form == "_parallel_residual" else None,
+        "residual": torch.randn(2, 3, columns).to(of_residual), "weight": torch.randn(columns), "bias": None,
+        "layerscale": None if form == "_parallel_residual" else torch.randn(columns),
+    }  # fmt: skip
+    if kind == "layer_norm":
+        tensors["bias"] = torch.randn(columns)
+    masks: list[Any] = []
+    sums: list[Any] = []
+
+    def call(module: Any, x0: Any, x1: Any, residual: Any, weight: Any, bias: Any, layerscale: Any) -> Any:
+        if module is not None:
+            function = getattr(module, f"dropout_add_{kind}{form}")
+            options: dict[str, Any] = {"prenorm": True, "return_dropout_mask": True}
+            given = (x0, residual, weight, bias)
+            if form == "_parallel_residual":
+                given = (x0, x1, residual, weight, bias, weight, bias)
+            else:
+                options["layerscale"] = layerscale
+            if form == "_subset":
+                options |= {"x0_subset": x0_subset, "out_subset": out_subset, "rowscale_const": 1.5, "out_numrows": 3}
+            made = function(*given, 0.3, 1e-5, **options)
+            results = 3 if form == "_parallel_residual" else 2
+            masks[:], sums[:] = made[results:], [made[results - 1].detach().double()]
+            assert [one.dtype for one in made] == [dtype] * (results - 1) + [of_residual] + [torch.uint8] * len(masks)
+            return made[:results]
+        parts = [x * mask / 0.7 for x, mask in zip((x0, x1), masks, strict=False)]
+        total = sum(parts) if layerscale is None else parts[0] * layerscale
+        if form == "_subset":
+            rows = torch.zeros(6, columns, dtype=torch.float64)
+            rows[[0, 2, 4, 5]] = 1.5 * total
+            total = rows.view(2, 3, columns)
+        total = residual + total
+        read = total + (sums[0].view_as(total) - total).detach()  # the rounded sum, which is compared beside
+        out = plain(kind, read, weight, bias, 1e-5)
+        if form == "_subset":
+            return [out.view(6, columns)[[1, 2, 3]], total.view(6, columns)]
+        return [out, total] if form == "" else [out, out, total]
+
+    check_rounded_once(ours_and_exact(kind, call, tensors), of_residual)
+
+
+def test_subsets_that_name_no_row() -> None:
+    from tilekiln.flash_attn.ops import layer_norm
+
+    x, weight = torch.randn(4, 32), torch.ones(32)
+
+    def call(x0_subset: Any, out_subset: Any, out_numrows: int = 2) -> Any:
+        options = {
+            "x0_subset": torch.tensor(x0_subset),
+            "out_subset": torch.tensor(out_subset),
+            "out_numrows": out_numrows,
+        }
+        return layer_norm.dropout_add_layer_norm_subset(x, None, weight, None, 0.0, 1e-5, **options)
+
+    assert call([1, 2, 0, 4, 3], [0, 0, 2, 1, 0]).shape == (2, 32)
+    with pytest.raises(ValueError, match="x0_subset: had entries from 0 to 5, must be from 0 to 4"):
+        call([0, 5], [1, 2])
+    with pytest.raises(ValueError, match="out_subset: had entries from -1 to 1, must be from 0 to 2"):
+        call([0, 4], [1, -1])
+    with pytest.raises(ValueError, match="out_subset: had 1 entries, must have 2"):
+        call([0, 4], [1])
 
 
 def test_flash_attn_modules_and_dropout() -> None:

@@ -427,6 +427,18 @@ def _flash_attn_varlen_backward(
     return _private_backward(dout, (q, k, v, out, softmax_lse), gradients, deterministic, rng_state, arguments)
 
 
+USE_TRITON_ROCM = False
+"""Upstream's word for its Triton kernels on AMD GPUs, which are not here."""
+
+
+def _get_block_size_n(device: torch.device | str, head_dim: int, is_dropout: bool, is_causal: bool) -> int:
+    """Keys that a kernel takes at once; upstream's tests ask, to undo how its kernels scale S_dmask by such blocks.
+
+    Here nothing is scaled by blocks: S_dmask is what `attn_probs` says, and one block holds every key.
+    """
+    return torch.iinfo(torch.int32).max
+
+
 _wrapped_flash_attn_forward = _flash_attn_forward
 """Upstream's name for _flash_attn_forward behind torch.library; torch.compile traces this one as it is."""
 _wrapped_flash_attn_varlen_forward = _flash_attn_varlen_forward
