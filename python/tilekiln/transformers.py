@@ -14,6 +14,8 @@ say is made whole, of 4 dimensions, and becomes a bias.
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -203,9 +205,15 @@ def why_not(model: Any) -> str | None:
         name = type(part).__name__
         if not part._can_set_attn_implementation():
             return f"{name} computes its attention itself and asks no AttentionInterface"
-        if not part._supports_flash_attn:
+        if not part._supports_flash_attn and not (part._supports_sdpa and _hands_position_bias(part)):
             return f"{name} does not support flash attention, whose masks and arguments {NAME!r} takes"
     return None
+
+
+def _hands_position_bias(part: Any) -> bool:
+    """Is that why a model does not support flash attention? `attention` takes it, as T5 hands it."""
+    source = inspect.getsource(sys.modules[type(part).__module__])
+    return "position_bias=position_bias" in source
 
 
 def reads_attention(model: Any) -> dict[str, str]:
@@ -332,12 +340,14 @@ def attention(
     """The attention function, as Transformers' AttentionInterface calls it.
 
     query (batch, nhead_q, seqlen_q, hdim), key and value (batch, nhead_k, seqlen_k, hdim). Returns (batch, seqlen_q,
-    nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head.
+    nhead_q, hdim) and no probabilities. Positions of padding are 0. s_aux: a learned sink per head. position_bias:
+    (1 or batch, nhead_q, seqlen_q, seqlen_k), added to the scores.
     """
     if torch.onnx.is_in_onnx_export() and not (softcap and attention_mask is not None):
-        return _for_onnx(module, query, key, value, attention_mask, dropout, scaling, is_causal, softcap, s_aux)
-    if position_bias is not None:
-        raise NotImplementedError(f'{NAME}: a position_bias (T5) is not supported: use attn_implementation="sdpa"')
+        said: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal}
+        if position_bias is not None:
+            said["position_bias"] = position_bias
+        return _for_onnx(module, query, key, value, attention_mask, softcap, s_aux, said)
     if others.get("block_table") is not None:
         raise NotImplementedError(
             f"{NAME}: continuous batching with block tables (GPUs) is not supported; without them, as Transformers 5 "
@@ -359,6 +369,8 @@ def attention(
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=where)
         cu_seq_lens_k = where["cu_seq_lens_k"]
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+    if position_bias is not None:
+        attention_mask = _biased(position_bias, attention_mask, q.shape[1], k.shape[1], causal)
     if attention_mask is not None and attention_mask.dim() == 4:  # says all, the window too
         keys = attention_mask.shape[-1]
         k, v = k[:, :keys], v[:, :keys]
@@ -433,6 +445,22 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor
     return calls.forward(q, k, v, return_lse=False, **options)[0]
 
 
+def _biased(bias: Tensor, attention_mask: Tensor | None, queries: int, keys: int, causal: bool) -> Tensor:
+    """A position_bias, as T5 has it, and what hides keys: a mask of four dimensions that is added to the scores."""
+    if attention_mask is not None and attention_mask.dim() == 2:
+        keys = attention_mask.shape[1]
+        attention_mask = attention_mask[:, None, None]
+    elif attention_mask is not None:
+        keys, causal = attention_mask.shape[-1], False
+    bias = bias[..., :keys]
+    if attention_mask is not None and attention_mask.dtype != torch.bool:
+        return bias + attention_mask
+    if causal and queries > 1:  # the queries are the last of the keys
+        seen = torch.ones(queries, keys, dtype=torch.bool, device=bias.device).tril(keys - queries)
+        attention_mask = seen if attention_mask is None else attention_mask & seen
+    return bias if attention_mask is None else bias.masked_fill(~attention_mask, -torch.inf)
+
+
 def _capped_and_biased(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any]) -> Tensor:
     """out by PyTorch's operations: a bias and a soft cap exclude each other in kernels. Rows that see nothing are 0."""
     if "sink" in options:
@@ -446,8 +474,8 @@ def _capped_and_biased(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any])
 
 
 def _for_onnx(
-    module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, dropout: float, scaling: float | None,
-    is_causal: bool | None, softcap: float | None, s_aux: Tensor | None,
+    module: Any, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None, softcap: float | None,
+    s_aux: Tensor | None, options: dict[str, Any],
 ) -> tuple[Tensor, None]:  # fmt: skip
     """Attention of a model that is exported to ONNX, which translates the operators of PyTorch alone."""
     if softcap or s_aux is not None:
@@ -455,9 +483,7 @@ def _for_onnx(
             f'{NAME}: ONNX takes no soft cap without a mask and no sinks: export with attn_implementation="eager"'
         )
     its = AttentionInterface._global_mapping["sdpa"]
-    made: tuple[Tensor, None] = its(
-        module, q, k, v, attention_mask, dropout=dropout, scaling=scaling, is_causal=is_causal
-    )
+    made: tuple[Tensor, None] = its(module, q, k, v, attention_mask, **options)
     return made
 
 
