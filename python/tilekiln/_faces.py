@@ -33,6 +33,9 @@ class FaceNoKernelError(NoKernelError, RuntimeError):
 def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
     """Decorator: ArgumentError and NoKernelError of the function become RuntimeErrors too.
 
+    An argument that is no tensor and must be one, which shows where the function reads it, is named by a
+    FaceArgumentError.
+
     names: what the function calls an argument, when the kernels' name for it, with which the text begins, is another.
     """
 
@@ -51,12 +54,32 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
                 raise FaceArgumentError(text(error)) from error
             except NoKernelError as error:
                 raise FaceNoKernelError(str(error)) from error
+            except (AttributeError, TypeError) as error:
+                wrong = _no_tensor(face.__signature__, arguments, named)  # type: ignore[attr-defined]
+                if wrong:
+                    raise FaceArgumentError(wrong) from error
+                raise
 
         # inspect.getfullargspec does not follow __wrapped__, and ring attention fills in arguments by what it says.
         face.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
         return face  # type: ignore[return-value]
 
     return decorate
+
+
+def _no_tensor(signature: inspect.Signature, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
+    """What is wrong with the first argument that is declared a Tensor and is none; "" where all are."""
+    try:
+        given = signature.bind(*arguments, **named).arguments
+    except TypeError:  # too many or too few: the error of the call says so
+        return ""
+    for name, value in given.items():
+        kinds = [kind.strip() for kind in str(signature.parameters[name].annotation).split("|")]
+        fits = type(value).__name__ in kinds or (value is None and "None" in kinds) or hasattr(value, "untyped_storage")
+        if "Tensor" in kinds and not fits:
+            was = "None" if value is None else f"of type {type(value).__name__}"
+            return f"{name}: was {was}, must be a torch.Tensor"
+    return ""
 
 
 def longest(max_seqlen_q: Any, max_seqlen_k: Any, index: Any) -> dict[str, int]:

@@ -137,6 +137,13 @@ class KVCache:
         self._lengths: dict[int, int] = {}
         self._next = 0
 
+    def __copy__(self) -> KVCache:
+        """Raises TypeError: two caches over the same k and v would give the same room to different sequences."""
+        raise TypeError(
+            "a tilekiln.KVCache has no shallow copy, which would share k and v with it, and write over its keys: "
+            "copy.deepcopy copies them too, KVCache.over(k, v, paged=...) begins anew in them"
+        )
+
     def __repr__(self) -> str:
         kind = (
             f"{self.k.shape[0]} pages of {self.page_size}" if self.paged else f"{self.k.shape[0]} x {self.k.shape[1]}"

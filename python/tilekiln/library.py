@@ -71,6 +71,17 @@ class Library(_binding.Library):
 
         def __getattr__(self, name: str) -> Any: ...
 
+    def __copy__(self) -> Self:
+        """The library itself, as `copy.deepcopy` gives: a process loads a file once."""
+        return self
+
+    def __deepcopy__(self, _memo: Any) -> Self:
+        return self
+
+    def __reduce__(self) -> Any:
+        """Pickled as its file's name, and its receipt for where that file is not."""
+        return _again, (self.path, self.receipt)
+
     def _missing(self, name: str) -> NoReturn:
         """Raises AttributeError for an operator that the library lacks; the binding calls it."""
         operators = ", ".join(self.operators)
@@ -143,6 +154,11 @@ class Library(_binding.Library):
                 algorithm = {axis: values[axis] for axis in family["algorithm"]}
                 result.append(Instance(number, values["name"], values["family"], signature, algorithm))
         return result
+
+
+def _again(path: str, receipt: str) -> Library:
+    """A library that was pickled: of its file where that is here, else as `load` finds it by its receipt."""
+    return load(pathlib.Path(path) if os.path.isfile(path) else receipt)
 
 
 class Found(NamedTuple):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pathlib
+import pickle
+
 import numpy as np
 import pytest
 import tilekiln as tk
@@ -302,3 +306,24 @@ def test_like_what():
         paged(device="cuda")
     with pytest.raises(tk.ArgumentError, match="like: was 'jax', must be 'numpy' or 'torch'"):
         paged(like="jax")
+
+
+@KINDS
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_copies_grow_alone(flash, make, copied):
+    cache = make(flash)
+    sequence = cache.add()
+    cache.append([sequence], *(np.ones((1, 20, HEADS, HDIM), np.float32),) * 2)
+    other = copied(cache)
+    assert pathlib.Path(other.library.path).samefile(flash.path)
+    other.append([sequence], *(np.full((1, 5, HEADS, HDIM), 2, np.float32),) * 2)
+    assert (cache.length(sequence), other.length(sequence)) == (20, 25)
+    assert np.sum(cache.k) == 20 * HEADS * HDIM
+    assert np.sum(other.k) == 30 * HEADS * HDIM
+    other.free(sequence)
+    assert cache.sequences == [sequence]
+
+
+def test_a_shallow_copy_is_refused():
+    with pytest.raises(TypeError, match=r"no shallow copy, .*copy\.deepcopy copies them too"):
+        copy.copy(paged())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy as copying
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import subprocess
 import sys
@@ -184,3 +186,17 @@ def test_a_misspelt_variable_is_told_once(flash: tk.Library) -> None:
         assert len(said[name]) == 1
         assert said[name][0].endswith(f"the variable {name} is read by nothing; did you mean TILEKILN_NUM_THREADS?")
     assert said["TILEKILN_MINE"] == said["TILEKILN_ISA"] == []
+
+
+def test_copies_and_pickles_of_a_library(load, place):
+    """A copy is the library itself; a pickle names its file, and its receipt for where that file is not."""
+    path = copy(load("flash", where=WHERE), place / "first")
+    library = tk.load(path)
+    assert copying.copy(library) is copying.deepcopy({"its": library})["its"] is library
+    pickled = pickle.dumps(library)
+    assert pickle.loads(pickled) is library
+    path.unlink()
+    with pytest.raises(tk.NoKernelError, match="'flash' is not built"):
+        pickle.loads(pickled)
+    other = copy(load("flash", where=WHERE), place)
+    assert pickle.loads(pickled).path == str(other)

@@ -10,26 +10,31 @@ from torch import Tensor
 
 from .._faces import FaceArgumentError, longest
 from .._native import ArgumentError
-from ..flash_attn._arguments import mask
+from ..flash_attn._arguments import Lengths, mask
 from ..torch import calls
 
 SOFTSIGN = "CK_TILE_ATTENTION_LOGITS_SOFT_CAP_DEFAULT"
 """1 when aiter's kernels are to be compiled with the other form of the soft cap."""
 
 
-def masks(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
-    """causal, window and sink_size. window_size: left, right and, when there are three, sink tokens."""
+def masks(causal: bool, window_size: Any, seqlen_k: int, lengths: Lengths | None = None) -> dict[str, Any]:
+    """causal, window and sink_size. window_size: left, right and, when there are three, sink tokens. Others: `mask`."""
     if type(window_size) is tuple and window_size in ((-1, -1, 0), (-1, -1)):  # nearly every call
         return {"causal": bool(causal)}
     try:
         sizes = [int(size) for size in window_size]
         if len(sizes) not in (2, 3):
             raise ValueError
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ArgumentError(
             f"window_size: was {window_size!r}, must be (left, right) or (left, right, sink tokens), integers"
         ) from error
-    return {**mask(causal, sizes[:2], seqlen_k), "sink_size": sizes[2] if len(sizes) == 3 else 0}
+    return {**mask(causal, sizes[:2], seqlen_k, lengths), "sink_size": sizes[2] if len(sizes) == 3 else 0}
+
+
+def keys_of(cu_seqlens_k: Tensor | None) -> Lengths | None:
+    """The keys of each sequence; None where nothing says so."""
+    return None if cu_seqlens_k is None else cu_seqlens_k.diff
 
 
 def softcap(logits_soft_cap: float) -> float:

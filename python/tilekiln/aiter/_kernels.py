@@ -16,7 +16,7 @@ from .._faces import errors_as_upstream
 from .._native import ArgumentError
 from ..flash_attn._arguments import last_dense
 from ..torch import calls
-from ._arguments import given, heads_of_bias, logits, masks, s_dmask, sequences, softcap
+from ._arguments import given, heads_of_bias, keys_of, logits, masks, s_dmask, sequences, softcap
 
 _NAMES = {
     "window": "window_size", "softcap": "logits_soft_cap", "lse": "softmax_lse", "seqstart_q": "cu_seqlens_q_padded",
@@ -193,9 +193,9 @@ def mha_varlen_fwd(
             cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
         ),
         "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap), "min_seqlen_q": min_seqlen_q,
-        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k), "out": out,
-        "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "q_descale": q_descale, "k_descale": k_descale,
-        "v_descale": v_descale, "sink": logits(sink_ptr),
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k, keys_of(cu_seqlens_k)),
+        "out": out, "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "q_descale": q_descale,
+        "k_descale": k_descale, "v_descale": v_descale, "sink": logits(sink_ptr),
     }  # fmt: skip
     if block_table is None:
         return _forward((q, k, v), arguments, dropout_p, gen, return_softmax_lse, return_dropout_randval, max_seqlen_k)
@@ -321,7 +321,7 @@ def mha_varlen_bwd(
             cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
         ),
         "softmax_scale": softmax_scale,
-        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k),
+        **masks(is_causal, (window_size_left, window_size_right, sink_size), max_seqlen_k, keys_of(cu_seqlens_k)),
         "alibi_slopes": alibi_slopes,
     }  # fmt: skip
     return _backward(

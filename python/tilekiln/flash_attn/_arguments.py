@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._faces import FaceArgumentError
+from ..torch import calls
 
 
 def last_dense(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -78,9 +80,31 @@ def two_sides(window_size: Any) -> tuple[int, int]:
         ) from error
 
 
-def mask(causal: bool, window_size: Any, seqlen_k: int) -> dict[str, Any]:
-    """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded."""
+Lengths = Callable[[], Tensor | None]
+"""Gives the number of keys of each sequence, (batch), when they are asked for."""
+
+
+def _check_longest(lengths: Tensor | None, max_seqlen_k: int, sides: tuple[int, ...]) -> None:
+    if lengths is None or not lengths.is_cpu or not lengths.numel() or not calls.untouched(lengths):
+        return
+    longest = int(lengths.max())
+    for side in sides:
+        if max_seqlen_k <= side < longest:
+            raise FaceArgumentError(
+                f"max_seqlen_k: was {max_seqlen_k}, must be at least {longest}, the keys of the longest sequence: "
+                f"window_size has a side of {side}, and sides of max_seqlen_k and more are unbounded"
+            )
+
+
+def mask(causal: bool, window_size: Any, seqlen_k: int, lengths: Lengths | None = None) -> dict[str, Any]:
+    """causal and window. window_size: two integers, or a tensor of them; sides of seqlen_k and more are unbounded.
+
+    lengths: where seqlen_k is a caller's max_seqlen_k. One that is too small to keep a side of the window is an error
+    where they are on the CPU; those of a device are not read.
+    """
     left, right = two_sides(window_size)
+    if lengths is not None and max(left, right) >= seqlen_k:
+        _check_longest(lengths(), seqlen_k, (left, right)[: 1 if causal else 2])
     return {
         "causal": bool(causal),
         "window": (left if 0 <= left < seqlen_k else -1, right if 0 <= right < seqlen_k and not causal else -1),

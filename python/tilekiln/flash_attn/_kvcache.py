@@ -272,7 +272,8 @@ def over_pages(
     with torch.no_grad():
         dense, wide_k, wide_v = in_vectors(*last_dense(q), k, v)
         arguments = {
-            "softmax_scale": scale_of(softmax_scale, q, dense), **mask(causal, window_size, max_seqlen_k),
+            "softmax_scale": scale_of(softmax_scale, q, dense),
+            **mask(causal, window_size, max_seqlen_k, lambda: lengths),
             "alibi_slopes": alibi_slopes, "cu_seqlens_q": cu_seqlens_q, "seqlen_k": lengths,
             **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
         }  # fmt: skip

@@ -72,10 +72,11 @@ def _attend(
     lie. Without sequences each row is one, and seqlen_k is None.
     """
     check_dimensions(packed, bool(sequences))
+    lengths = sequences["cu_seqlens_k"].diff if sequences else None
     seqlen_k = packed[-1].shape[1] if seqlen_k is None else seqlen_k
     packed, given = in_vectors(*last_dense(*packed)), packed
     arguments = {
-        "softmax_scale": scale_of(softmax_scale, given[0], packed[0]), **mask(causal, window_size, seqlen_k),
+        "softmax_scale": scale_of(softmax_scale, given[0], packed[0]), **mask(causal, window_size, seqlen_k, lengths),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, **sequences,
     }  # fmt: skip
     wants_bits = return_attn_probs and dropout_p > 0
@@ -173,7 +174,8 @@ def flash_attn_varlen_func(
 
     q (total_q, nheads, headdim), k and v (total_k, nheads_k, headdim). cu_seqlens_q, cu_seqlens_k: int32 (batch + 1),
     cumulative lengths, of which zero is one. max_seqlen_q, max_seqlen_k: no sequence is
-    longer; on a device the lengths stay there. window_size is compared with max_seqlen_k.
+    longer; on a device the lengths stay there. window_size is compared with max_seqlen_k; on the CPU one that is too
+    small to keep a side of it is an error.
     block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
     how many keys each sequence has, and there is neither dropout nor a backward.
     Returns out, shape of q, or (out, softmax_lse, S_dmask) with return_attn_probs.
@@ -237,7 +239,8 @@ def flash_attn_varlen_qkvpacked_func(
     """flash_attn_varlen_func with q, k and v in qkv (total, 3, nheads, headdim), whose gradient is one tensor too."""
     return _attend(
         (qkv,), max_seqlen, {
-            "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens, **longest(max_seqlen, max_seqlen, cu_seqlens),
+            "cu_seqlens_q": cu_seqlens, "cu_seqlens_k": cu_seqlens,
+            **longest(max_seqlen, max_seqlen, cu_seqlens),
         },
         dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes, deterministic, return_attn_probs,
     )  # fmt: skip
@@ -317,10 +320,12 @@ def _flash_attn_varlen_forward(
             window_size, softcap, alibi_slopes, block_table, seqused_k=seqused_k, num_splits=num_splits,
         )  # fmt: skip
         return out, lse, attn_probs.empty(q), torch.zeros(2, dtype=torch.int64)
+    keys = keys_of_sequences(cu_seqlens_k, seqused_k, leftpad_k)
     arguments = {
-        "softmax_scale": softmax_scale, **mask(causal, window_size, max_seqlen_k), "softcap": softcap,
-        "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
-        **keys_of_sequences(cu_seqlens_k, seqused_k, leftpad_k), **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
+        "softmax_scale": softmax_scale, "softcap": softcap,
+        **mask(causal, window_size, max_seqlen_k, lambda: keys.get("seqlen_k", cu_seqlens_k.diff())),
+        "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q, **keys,
+        **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     return _private_forward(q, k, v, arguments, return_softmax)  # type: ignore[no-any-return]
 
@@ -415,7 +420,8 @@ def _flash_attn_varlen_backward(
     zero_tensors: rows of dq, dk and dv past the last sequence become 0; else they are left as they were.
     """
     arguments = {
-        "softmax_scale": softmax_scale, **mask(causal, (window_size_left, window_size_right), max_seqlen_k),
+        "softmax_scale": softmax_scale,
+        **mask(causal, (window_size_left, window_size_right), max_seqlen_k, cu_seqlens_k.diff),
         "softcap": softcap, "alibi_slopes": alibi_slopes, "dropout_p": dropout_p, "cu_seqlens_q": cu_seqlens_q,
         "cu_seqlens_k": cu_seqlens_k, **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip

@@ -41,6 +41,7 @@ from .._arguments import (
     given,
     heads_of_bias,
     in_order,
+    keys_of,
     logits,
     masks,
     s_dmask,
@@ -139,7 +140,7 @@ def flash_attn_varlen_func(
     cu_seqlens_q, cu_seqlens_k: int32 (batch + 1), cumulative lengths, of which zero is one. cu_seqlens_q_padded,
     cu_seqlens_k_padded: where each sequence begins, when they do not lie close; out and lse lie as q does.
     max_seqlen_q, max_seqlen_k: no sequence is longer; on a device the lengths stay there. window_size is compared with
-    max_seqlen_k.
+    max_seqlen_k; on the CPU one that is too small to keep a side of it is an error.
     min_seqlen_q: above 0: sequences of so many queries or fewer are left out: their rows of out are 0, or as they were
     when out is given. Not with gradients. out: where to write, (total_q, nheads, headdim_v); not with gradients.
     block_table: int32 (batch, max_blocks): k and v are then pages (blocks, page, nheads_k, headdim), cu_seqlens_k says
@@ -151,8 +152,9 @@ def flash_attn_varlen_func(
             cu_seqlens_q, cu_seqlens_k, cu_seqlens_q_padded, cu_seqlens_k_padded, max_seqlen_q, max_seqlen_k
         ),
         "softmax_scale": softmax_scale, "softcap": softcap(logits_soft_cap),
-        **masks(causal, window_size, max_seqlen_k), "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes,
-        "out": out, "sink": logits(sink_ptr), "min_seqlen_q": min_seqlen_q,
+        **masks(causal, window_size, max_seqlen_k, keys_of(cu_seqlens_k)),
+        "bias": heads_of_bias(bias, 1), "alibi_slopes": alibi_slopes, "out": out, "sink": logits(sink_ptr),
+        "min_seqlen_q": min_seqlen_q,
     }  # fmt: skip
     if block_table is not None:
         made, lse = over_pages(q, k, v, block_table, arguments, dropout_p)
@@ -209,9 +211,9 @@ def mha_batch_prefill_func(
     [q] = last_dense(q)
     arguments = {
         "cu_seqlens_q": cu_seqlens_q, "dropout_p": dropout_p, "softmax_scale": softmax_scale,
-        "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k), "alibi_slopes": alibi_slopes,
-        "out": out, "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
-        "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
+        "softcap": softcap(logits_soft_cap), **masks(causal, window_size, max_seqlen_k, lambda: seqlen_k),
+        "alibi_slopes": alibi_slopes, "out": out, "q_descale": q_descale, "k_descale": k_descale,
+        "v_descale": v_descale, "kv_block_descale": kv_block_descale, "sink": logits(sink_ptr), "seqlen_k": seqlen_k,
         **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q),
     }  # fmt: skip
     if sink_size:
@@ -282,8 +284,8 @@ def flash_attn_varlen_fp8_pertensor_func(
     arguments = {
         "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k, "min_seqlen_q": min_seqlen_q,
         **longest(max_seqlen_q, max_seqlen_k, cu_seqlens_q), "softcap": softcap(logits_soft_cap),
-        "softmax_scale": softmax_scale, **masks(causal, window_size, max_seqlen_k), "sink": logits(sink_ptr),
-        "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
+        "softmax_scale": softmax_scale, **masks(causal, window_size, max_seqlen_k, keys_of(cu_seqlens_k)),
+        "sink": logits(sink_ptr), "q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale,
     }  # fmt: skip
     with torch.no_grad():
         return calls.forward(q, k, v, **given(arguments), return_lse=False)[0]
