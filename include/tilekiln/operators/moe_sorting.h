@@ -16,7 +16,8 @@ extern "C" {
  * tokens has no unit with skip_empty, else one of padding. An id outside of 0 to experts - 1 is no expert's.
  *
  * With expert_mask the experts are those whose number there is not 0, and sorted_expert_ids counts only them. With local_tokens only so
- * many tokens count, of those that there are. sorted_token_ids and sorted_weights have room for tokens topk + experts unit - 1 elements (no
+ * many tokens count, of those that there are, and padding holds that number | topk << 24.
+ * sorted_token_ids and sorted_weights have room for tokens topk + experts unit - 1 elements (no
  * tokens: experts unit), which is enough for whatever ids; sorted_expert_ids for the units of these. Those of a caller may be shorter, down
  * to tokens topk + experts unit - topk, as other libraries make them (with skip_empty tokens topk + experts (unit - 1)): enough when no
  * token names an expert twice. An expert for which there is no room then is left out, and total_tokens_post_pad[0], more than
