@@ -144,6 +144,17 @@ def test_a_pinned_table_and_a_log(library: Path, tmp_path: Path, capsys: pytest.
     assert "causal=1: library fp32_min has no kernel\n" in said
     assert ": 1 problems, " in said
     assert "1 calls of the log were left out" in said
+    pinned = copy.with_suffix(".tuned.json")
+    text = pinned.read_text()
+    (one,) = tk.tune.read(pinned).winners.values()
+    for at, (old, new, what) in enumerate([(one.instance, "avx9", "instance 'avx9'"), (one.call, "zz", "call 'zz'")]):
+        (tmp_path / f"{at}").mkdir()
+        other = tmp_path / f"{at}" / library.name
+        other.write_bytes(library.read_bytes())
+        other.with_suffix(".tuned.json").write_text(text.replace(json.dumps(old), json.dumps(new)))
+        with pytest.warns(RuntimeWarning, match=f"left out: table: {what} of .* is none of fp32_min"):
+            damaged = tk.load(other)
+        assert damaged.tuned is None
     tuned = tk.tune.Tuned(tk.load(copy))
     q, k = np.ones((1, 20, 2, 48), np.float32), np.ones((1, 30, 2, 48), np.float32)
     assert tuned.settings("fmha_fwd", q, k, k, softmax_scale=0.5).keys() >= {"instance"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -86,7 +87,8 @@ def library_key(library: Library) -> str:
 
 
 def taken(library: Library, table: Table) -> list[tuple[int, int, int, int]]:
-    """A table as Library.take_tuned wants it. ArgumentError where it is of another library."""
+    """A table as Library.take_tuned wants it. ArgumentError where it is of another library, or names a kernel or a call
+    that none has."""
     if table.library != library_key(library):
         raise ArgumentError(
             f"table: was of {table.receipt} ({table.library}), must be of {library.receipt} ({library_key(library)}): "
@@ -95,6 +97,13 @@ def taken(library: Library, table: Table) -> list[tuple[int, int, int, int]]:
     numbers = {row[0]: at for at, row in enumerate(library.manifest["instances"]["rows"])}
     winners = table.winners.values()
     splits, threads = ([one.settings.get(name, 0) for one in winners] for name in ("num_splits", "num_threads"))
+    for one in winners:
+        known = isinstance(one.instance, str) and one.instance in numbers
+        if not known or not re.fullmatch("[0-9a-fA-F]{1,16}", str(one.call)):
+            what = f"call {one.call!r}" if known else f"instance {one.instance!r}"
+            raise ArgumentError(
+                f"table: {what} of {one.problem} is none of {library.receipt}: write the table again by tilekiln tune"
+            )
     calls, ways = ([int(one.call, 16) for one in winners], [numbers[one.instance] for one in winners])
     return list(zip(calls, ways, splits, threads, strict=True))
 
@@ -102,13 +111,14 @@ def taken(library: Library, table: Table) -> list[tuple[int, int, int, int]]:
 def pinned(library: Library) -> Table | None:
     """The table that a library takes when it is loaded, for this machine: the one beside it, else its receipt's.
 
-    ArgumentError where what lies beside it was measured here for another library.
+    ArgumentError where what lies beside it was measured here for another library, or names what this one has not.
     """
     if os.environ.get("TILEKILN_TUNED") == "no":
         return None
     place, here, of = beside(library), machine_key(), library_key(library)
     for table in read_all(place) if place.is_file() else []:
         if table.machine == here and table.library == of:
+            taken(library, table)
             return table
     if place.is_file() and any(table.machine == here for table in read_all(place)):
         raise ArgumentError(f"{place}: was measured for other sources or another plan than {of}: tune again")
