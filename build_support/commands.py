@@ -147,7 +147,12 @@ def clean(request: Request, only_say: bool) -> None:
     database = files.read("compile_commands.json")
     if database is not None and f'"{own}/'.encode() in database:
         _remove("compile_commands.json", only_say)
-    if not only_say and os.path.isdir("build") and not os.listdir("build"):
+    _remove_build(only_say)
+
+
+def _remove_build(only_say: bool) -> None:
+    """The folder of builds, once it is empty. A link to a folder elsewhere is somebody's, and stays."""
+    if not only_say and os.path.isdir("build") and not os.path.islink("build") and not os.listdir("build"):
         os.rmdir("build")
 
 
@@ -156,8 +161,7 @@ def clean_everything(only_say: bool) -> None:
     for name in sorted(os.listdir("build")) if os.path.isdir("build") else []:
         _remove(f"build/{name}", only_say)
     _remove("compile_commands.json", only_say)
-    if not only_say and os.path.isdir("build"):
-        os.rmdir("build")
+    _remove_build(only_say)
 
 
 def _remove(path: str, only_say: bool) -> None:

@@ -40,7 +40,7 @@ def _declared(path: str, cxx: str) -> list[str]:
         compiler = toolchain.find(cxx, "release").cxx
         # Whatever else the program calls is not called here, so nothing is linked with it.
         command = [
-            *shlex.split(compiler),
+            compiler,
             "-std=c++17",
             "-O0",
             "-fPIC",

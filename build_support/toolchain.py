@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
@@ -97,6 +98,12 @@ def find(cxx: str, mode: str) -> Toolchain:
     names = [asked] if asked else list(flags.LEAST)
     path = next((found for name in names if (found := shutil.which(name))), None)
     if path is None:
+        if " " in asked and shutil.which(asked.split()[0]):
+            named = f"{'cxx' if cxx else 'CXX'}={shlex.quote(asked)}"
+            raise ToolchainError(
+                f"{named} is a command of several words, and must be one compiler. What runs a compiler is named in "
+                "launcher=, as launcher=ccache cxx=g++; a compiler with options is a script of yours."
+            )
         what = (
             f"{asked} (from {'cxx=' if cxx else 'CXX'}) is not on PATH"
             if asked
@@ -104,19 +111,30 @@ def find(cxx: str, mode: str) -> Toolchain:
         )
         raise ToolchainError(f"{what}. Install g++ >= 12 or clang++ >= 16, or name one in cxx=.")
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
-    kind = "clang++" if "clang" in said else "g++"
-    versions = re.findall(r"\b(\d+)\.\d+\.\d+", said)
-    if not versions:
+    kind, whole = kind_and_version(said)
+    if not kind:
         raise ToolchainError(
             f"{path} --version says {said!r}, which is neither g++ nor clang++. Name one of them in cxx=."
         )
-    whole = re.findall(r"\b\d+\.\d+\.\d+", said)[-1]
-    if int(versions[-1]) < flags.LEAST[kind]:
+    if int(whole.partition(".")[0]) < flags.LEAST[kind]:
         raise ToolchainError(
             f"{path} is {kind} {whole}, and {flags.LEAST[kind]} or newer is needed. Name another in cxx=."
         )
     hidden = [f"{name}={os.environ[name]}" for name in HIDDEN_INPUTS if name in os.environ]
     return Toolchain(asked or os.path.basename(path), kind, whole, "\n".join([said, *binutils(), *hidden]), mode)
+
+
+def kind_and_version(said: str) -> tuple[str, str]:
+    """g++ or clang++, and its x.y.z, by the first line of --version; ("", "") for another compiler.
+
+    A clang says its own version after "clang version", and then that of who has packed it: "AMD clang version
+    20.0.0git (... roc-7.0.2 ...)". g++ says it after who has packed it: "g++ (Debian 12.2.0-14) 12.2.0". Apple's clang
+    has numbers of its own, and Intel's compilers name neither.
+    """
+    if clang := re.search(r"(?<!Apple )\bclang version (\d+\.\d+\.\d+)", said):
+        return "clang++", clang[1]
+    gnu = re.match(r"\S+ \((?!ICC\)).*\) (\d+\.\d+\.\d+)\b", said)
+    return ("g++", gnu[1]) if gnu else ("", "")
 
 
 def binutils() -> list[str]:

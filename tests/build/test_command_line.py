@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from build_support import toolchain
 from codegen.schema.tree import tree
 
 TARGETS = list(tree().targets)
@@ -132,6 +133,50 @@ def test_compiler_too_old(tree, script):
     said = tree.scons(f"cxx={old}")
     assert said.code == 2
     assert said.error == f"tilekiln: {old} is g++ 11.4.0, and 12 or newer is needed. Name another in cxx=.\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "version"),
+    [
+        ("g++ (Debian 12.2.0-14+deb12u1) 12.2.0", "g++", "12.2.0"),
+        ("x86_64-conda-linux-gnu-c++ (conda-forge gcc 13.3.0-1) 13.3.0", "g++", "13.3.0"),
+        ("g++ (GCC) 13.2.1 20230801", "g++", "13.2.1"),
+        ("Debian clang version 16.0.6 (15~deb12u1)", "clang++", "16.0.6"),
+        ("AMD clang version 20.0.0git (https://github.com/x/llvm-project roc-7.0.2 25385 0)", "clang++", "20.0.0"),
+        ("AMD clang version 17.0.0 (https://github.com/x/llvm-project roc-6.0.0 23483 0)", "clang++", "17.0.0"),
+        ("Apple clang version 15.0.0 (clang-1500.3.9.4)", "", ""),
+        ("Intel(R) oneAPI DPC++/C++ Compiler 2025.0.0 (2025.0.0.20241008)", "", ""),
+        ("icpc (ICC) 2021.10.0 20230609", "", ""),
+        ("nvc++ 24.1-0 64-bit target on x86-64 Linux", "", ""),
+    ],
+)
+def test_the_version_of_a_compiler_is_its_own(said, kind, version):
+    assert toolchain.kind_and_version(said) == (kind, version)
+
+
+def test_another_compiler_is_refused(tree, script):
+    other = script("icpx", ["echo 'Intel(R) oneAPI DPC++/C++ Compiler 2025.0.0 (2025.0.0.20241008)'"])
+    said = tree.scons(f"cxx={other}")
+    assert said.code == 2
+    assert "Compiler 2025.0.0 (2025.0.0.20241008)', which is neither g++ nor clang++. Name one" in said.error
+
+
+def test_a_compiler_of_several_words_is_refused(tree):
+    said = tree.scons(environment={"CXX": "env g++"})
+    assert said.code == 2
+    assert said.error.startswith("tilekiln: CXX='env g++' is a command of several words, and must be one compiler.")
+    assert "launcher=ccache" in said.error
+
+
+def test_a_build_folder_that_is_a_link_stays(tree, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tree.root / "build").symlink_to(tmp_path / "elsewhere")
+    for goals in (["receipt=fp32_min"], ["build"]):
+        (tmp_path / "elsewhere" / "avx2-release" / "lib").mkdir(parents=True)
+        said = tree.scons("-c", "target=cpu-avx2", *goals)
+        assert (said.code, said.error) == (0, "")
+        assert not list((tmp_path / "elsewhere").iterdir())
+        assert (tree.root / "build").is_symlink()
 
 
 @pytest.mark.parametrize(

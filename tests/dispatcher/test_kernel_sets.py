@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -135,6 +136,14 @@ def test_what_is_wrong(listed: Run, asked: Callable[..., tuple[int, str, str]], 
     for said, line in zip(errors, SAID.splitlines(), strict=True):
         assert re.sub(rf"{tmp_path}/(\w+/)?", "", said).partition(": ")[2].startswith(line), said
     assert "rule softcap_without_elementwise_bias: a soft cap is allowed only" in errors[-1]
+
+
+def test_a_compiler_in_a_folder_with_a_blank(listed: Run, tmp_path: Path) -> None:
+    compiler = tmp_path / "a dir" / "g++"
+    compiler.parent.mkdir()
+    compiler.symlink_to(shutil.which("g++") or "")
+    done = listed("none.cpp", "int main() { return 1; }\n", f"cxx={compiler}")
+    assert (done.returncode, "declares no set" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize(
