@@ -14,6 +14,7 @@ from torch import Tensor
 from .._native import ArgumentError, NoKernelError
 from . import torchao_weight
 from .biased_experts import BiasedExperts
+from .checked import Check
 from .fused_decoder import PARTS, fuse_layer
 from .fused_layers import NAMES, WHOLE, agree, fuse_attention, fuse_gated, give_back
 from .norms import LayerNorm, RMSNorm
@@ -46,10 +47,20 @@ class Optimized:
             raise RuntimeError(
                 f"undo: {self._quantised} weights were quantised and their originals let go; load the model again"
             )
-        while self._undo:
+        self._back_to(0)
+        self.changes.clear()
+
+    def _back_to(self, mark: int) -> None:
+        """Undo all but the first `mark` steps."""
+        while len(self._undo) > mark:
             self._undo[-1]()
             self._undo.pop()
-        self.changes.clear()
+
+    def _give_back(self, steps: int, rows: int, why: str) -> None:
+        """Undo all but the first `steps`, and say why of what the table says since row `rows`."""
+        self._back_to(steps)
+        late = self.changes[rows:]
+        self.changes[rows:] = [one._replace(became="", why=why) if one.became else one for one in late]
 
     def _let_go(self) -> None:
         """The last step of a pass that quantised: nothing but `undo` holds the originals."""
@@ -68,7 +79,9 @@ class Optimized:
         return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Activations = "int8") -> Optimized:
+def optimize(
+    model: torch.nn.Module, *, weights: Weights = None, activations: Activations = "int8", verify: bool = True
+) -> Optimized:
     """Have a loaded decoder of Transformers, or any model of plain modules, computed by Tilekiln, in place.
 
     Linear layers and experts get packed weights (`Linear`, `Experts`, `BiasedExperts`), which replace the originals:
@@ -79,6 +92,11 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
     Tilekiln's too, and its dynamic cache grows in place. A module is replaced only if it gives on random rows what its
     replacement gives. In training mode weights are left, as packed ones do not learn. What became of each module, and
     why, is in the result: print it; its `undo` gives the model back.
+
+    verify: a decoder or encoder of Transformers computes a few tokens, and one more by its cache, before and after.
+    Where that raises an exception now or gives other numbers, kinds of modules are given back, the last made first,
+    until it does not; the table says so. Numbers are compared unless weights are quantised or experts are chosen, which
+    rounding changes. No hooks run meanwhile, and random numbers and buffers stay what they were.
 
     state_dict, load_state_dict, generate and torch.compile work as before; quantised weights are in the state dict as
     they are packed. An exception, Ctrl-C too, leaves the model as it was: until all is done the originals of quantised
@@ -93,14 +111,26 @@ def optimize(model: torch.nn.Module, *, weights: Weights = None, activations: Ac
         raise ArgumentError(f"activations: was {activations!r}, must be 'int8' or None")
     done = Optimized(activations)
     try:
-        _attention(model, done)
-        _caches(model, done)
-        embedding = getattr(model, "get_output_embeddings", lambda: None)()
+        models = _models(model)
+        before = [Check.of(one) if verify else None for _, one in models]
+        for (name, one), check in zip(models, before, strict=True):
+            step = len(done._undo), len(done.changes)
+            _attention(name, one, done)
+            _verify(one, check, True, done, [step])
+            _caches(name, one, done)
+        steps: list[tuple[int, int]] = []
+        """Before each kind, how many steps can be undone and how many rows the table has."""
+        embeddings = [one.get_output_embeddings() for _, one in models if hasattr(one, "get_output_embeddings")]
         owners = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
         for kinds in (KINDS, COMPOSED, LAYERS):
+            steps.append((len(done._undo), len(done.changes)))
             for name, parent, key, module in list(_places(model)):
                 shared = any(owners[id(p)] > 1 for p in module.parameters(recurse=False))
-                _replace(done, kinds, name, parent, key, module, None if module is embedding else weights, shared)
+                kept = any(module is embedding for embedding in embeddings)
+                _replace(done, kinds, name, parent, key, module, None if kept else weights, shared)
+        exact = weights is None and not any("experts" in one.name for one in done.changes if one.became)
+        for (_, one), check in zip(models, before, strict=True):
+            _verify(one, check, exact, done, steps)
         done._let_go()
     except BaseException:  # Ctrl-C too: half of a model helps nobody
         if not done._final:
@@ -120,19 +150,38 @@ def _replace(
     done: Optimized, kinds: Kinds, name: str, parent: Any, key: str, module: Any, weights: Weights, shared: bool
 ) -> None:
     kind = next((kind for kind, (is_one, _) in kinds.items() if is_one(module)), None)
+    was, mark = type(module).__name__, len(done._undo)
     if kind is None:
+        if kinds is KINDS and (why := _like_linear(module)):
+            done.changes.append(Change(name, was, "", why))
         return
-    was = type(module).__name__
     try:
         if module._forward_hooks or module._forward_pre_hooks or torch.nn.utils.parametrize.is_parametrized(module):
             raise _LeftError("has hooks or parametrizations")
         if shared and kind != "norm":
             raise _LeftError("shares its weight with another module")
         became = kinds[kind][1](done, parent, key, module, weights)
-    except (_LeftError, ValueError, NoKernelError) as error:
-        done.changes.append(Change(name, was, "", str(error).splitlines()[0]))
+    except Exception as error:  # whatever a stranger's module does: it is left as it was, and the others are done
+        done._back_to(mark)
+        done.changes.append(Change(name, was, "", _reason(error)))
         return
     done.changes.append(Change(name, was, became, ""))
+
+
+def _reason(error: Exception) -> str:
+    """An error in a line, with its type where it is none of ours."""
+    text = next(iter(str(error).splitlines()), "")
+    known = isinstance(error, (_LeftError, ValueError, NoKernelError))
+    return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def _like_linear(module: Any) -> str:
+    """Why a module that multiplies by a weight, and is no torch.nn.Linear, is left; "" of others."""
+    if type(module).__name__ == "Conv1D" and getattr(getattr(module, "weight", None), "ndim", 0) == 2:
+        return "has its weight transposed (Conv1D of Transformers): only torch.nn.Linear is packed"
+    if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear:
+        return "is a subclass of torch.nn.Linear, which may compute something else"
+    return ""
 
 
 class _LeftError(Exception):
@@ -296,40 +345,67 @@ def _layer(done: Optimized, parent: Any, key: str, module: Any, weights: Weights
     return fuse_layer(module)
 
 
-def _attention(model: Any, done: Optimized) -> None:
-    """Of a Transformers model: by its own word for it."""
-    if not hasattr(model, "set_attn_implementation"):
-        return
+def _models(model: torch.nn.Module) -> list[tuple[str, Any]]:
+    """The models of Transformers in a model by name, but those inside of another; "" is the model itself."""
+    found: list[tuple[str, Any]] = []
+    for name, module in model.named_modules():
+        inside = any(not outer or name.startswith(f"{outer}.") for outer, _ in found)
+        if hasattr(module, "set_attn_implementation") and not inside:
+            found.append((name, module))
+    return found
+
+
+def _attention(name: str, model: Any, done: Optimized) -> None:
+    """Of a Transformers model: by its own word for it, which is read back from the configs."""
     from .. import transformers
 
-    before = model.config._attn_implementation
+    was, mark = type(model).__name__, len(done._undo)
     try:
-        transformers.register()
-        done._undo.append(lambda: model.set_attn_implementation(before))
-        model.set_attn_implementation(transformers.NAME)
-    except (ValueError, AttributeError) as error:
-        done.changes.append(Change("", type(model).__name__, "", f"attention: {str(error).splitlines()[0]}"))
+        why = transformers.why_not(model)
+        if why is None:
+            before = model.config._attn_implementation
+            transformers.register()
+            done._undo.append(lambda: model.set_attn_implementation(before))
+            model.set_attn_implementation(transformers.NAME)
+            words = transformers.reads_attention(model).items()
+            why = ", ".join(f"{part or was} keeps {word!r}" for part, word in words if word != transformers.NAME)
+    except Exception as error:
+        why = _reason(error)
+    if why:
+        done._back_to(mark)
+        done.changes.append(Change(name, was, "", f"attention: {why}"))
         return
-    done.changes.append(Change("", type(model).__name__, "attention 'tilekiln'", ""))
+    done.changes.append(Change(name, was, "attention 'tilekiln'", ""))
 
 
-def _caches(model: Any, done: Optimized) -> None:
+def _caches(name: str, model: Any, done: Optimized) -> None:
     """Of a Transformers model: the dynamic cache that it is given, whoever made it."""
-    if not hasattr(model, "set_attn_implementation"):
-        return
+    handle = model.register_forward_pre_hook(_grow_given, with_kwargs=True)
+    done._undo.append(handle.remove)
+    done.changes.append(Change(name, "DynamicCache", "grows in place", ""))
+
+
+def _grow_given(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    """A hook, of this module so that a model with it can be saved whole."""
     from transformers.cache_utils import Cache
 
     from .growing_cache import grow_in_place
 
-    def given(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if not torch.compiler.is_compiling():
-            for one in (*arguments, *named.values()):  # its name is cache from Transformers 5.24 on
-                if isinstance(one, Cache):
-                    grow_in_place(one)
+    if not torch.compiler.is_compiling():
+        for one in (*arguments, *named.values()):  # its name is cache from Transformers 5.24 on
+            if isinstance(one, Cache):
+                grow_in_place(one)
 
-    handle = model.register_forward_pre_hook(given, with_kwargs=True)
-    done._undo.append(handle.remove)
-    done.changes.append(Change("", "DynamicCache", "grows in place", ""))
+
+def _verify(model: Any, before: Check | None, compare: bool, done: Optimized, steps: list[tuple[int, int]]) -> None:
+    """Give back what was made, the last kind first, until a model computes what it did before."""
+    why = "" if before is None else before.why_not(model, compare)
+    for undone, rows in reversed(steps):
+        if not why or before is None:
+            return
+        if len(done._undo) > undone:
+            done._give_back(undone, rows, f"did not hold: {why}")
+            why = before.why_not(model, compare)
 
 
 def _is_norm(module: Any) -> bool:

@@ -1,0 +1,85 @@
+"""What a model of Transformers computes, before it is changed and after: a few tokens, then one more by its cache."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TOKENS = 5
+OFF = {torch.float32: 2e-3, torch.float16: 3e-2, torch.bfloat16: 0.15}
+"""By dtype, how far results may be apart: the norm of the difference over the norm. Layers add up their roundings."""
+
+
+class Check:
+    """The results of a model, to be compared with those that it gives later."""
+
+    def __init__(self, tokens: Tensor, results: list[Tensor]) -> None:
+        self._tokens, self._results = tokens, results
+
+    @classmethod
+    def of(cls, model: Any) -> Check | None:
+        """Of a model as it is; None where it is asked for something else than tokens, trains, or is not on the CPU."""
+        vocabulary = getattr(model.config, "vocab_size", None)
+        asked = getattr(model, "main_input_name", "") == "input_ids" and not getattr(
+            model.config, "is_encoder_decoder", 0
+        )
+        on_cpu = all(one.device.type == "cpu" for one in model.parameters())
+        if model.training or not asked or not isinstance(vocabulary, int) or not on_cpu:
+            return None
+        tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+        try:
+            return cls(tokens, _results(model, tokens))
+        except Exception:  # what it cannot do as it is, it need not do later
+            return None
+
+    def why_not(self, model: Any, compare: bool) -> str:
+        """Why the model is no longer what it was; "" where it is. compare: its numbers too, not whether it computes."""
+        try:
+            now = _results(model, self._tokens)
+        except Exception as error:
+            return f"the model raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        for what, before, after in zip(("tokens", "a token by the cache"), self._results, now, strict=False):
+            most = OFF.get(before.dtype)
+            if compare and most is not None:
+                off = float((after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-30))
+                if not off <= most:
+                    return f"the model gave other numbers for {what}, {off:.2g} of their size away"
+        return ""
+
+
+def _results(model: Any, tokens: Tensor) -> list[Tensor]:
+    with _apart(model), torch.no_grad():
+        first = model(input_ids=tokens[:, :TOKENS])
+        results = [first[0]]
+        cache = getattr(first, "past_key_values", None)
+        if cache is not None:
+            results.append(model(input_ids=tokens[:, TOKENS:], past_key_values=cache)[0])
+    return [one.detach().clone() for one in results]
+
+
+@contextlib.contextmanager
+def _apart(model: torch.nn.Module) -> Iterator[None]:
+    """A forward that nobody sees: no hooks of others run, random numbers and buffers stay what they were."""
+    hooks = "_forward_hooks", "_forward_pre_hooks"
+    own = [(module, name, getattr(module, name)) for module in model.modules() for name in hooks]
+    buffers = [(one, one.clone()) for module in model.modules() for one in _states(module)]
+    state = torch.get_rng_state()
+    try:
+        for module, name, there in own:
+            setattr(module, name, type(there)())
+        yield
+    finally:
+        for module, name, there in own:
+            setattr(module, name, there)
+        torch.set_rng_state(state)
+        for one, was in buffers:
+            one.copy_(was)
+
+
+def _states(module: torch.nn.Module) -> Iterator[Tensor]:
+    """Buffers that a forward may change: not packed weights, which are large."""
+    return (one for one in module.buffers(recurse=False) if one.numel() <= 1 << 16)

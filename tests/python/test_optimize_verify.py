@@ -1,0 +1,134 @@
+"""tilekiln.torch.optimize beside models that it does not know: what it leaves, and that it looks at what it did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.transformers, pytest.mark.usefixtures("binding")]
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from tests.python.tiny_models import became, libraries, make, prompt  # noqa: E402,F401
+
+
+class Permuting(torch.nn.LayerNorm):
+    """A norm over the second of four dimensions, as those of timm."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+def test_a_module_that_raises_is_left_and_the_others_are_done() -> None:
+    from tilekiln.torch import optimize
+
+    model = torch.nn.Sequential(Permuting(8), torch.nn.Conv2d(8, 8, 1), torch.nn.Linear(6, 64)).eval()
+    x = torch.randn(2, 8, 5, 6)
+    want = model(x)
+    done = optimize(model)
+    assert [(one.module, bool(one.became)) for one in done.changes] == [("Permuting", False), ("Linear", True)]
+    assert done.changes[0].why.startswith("RuntimeError: ")
+    torch.testing.assert_close(model(x), want)
+    done.undo()
+    assert torch.equal(model(x), want)
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "more", "why"),
+    [
+        ("FalconForCausalLM", "FalconConfig", {"num_hidden_layers": 2}, "computes its attention itself"),
+        ("BloomForCausalLM", "BloomConfig", {"n_layer": 2, "n_head": 4}, "computes its attention itself"),
+        ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 64, "n_layer": 2, "n_head": 4}, ""),
+    ],
+)
+@torch.no_grad()
+def test_the_table_claims_what_happened(name: str, config: str, more: dict[str, Any], why: str) -> None:
+    """Attention by the word that the configs have; layers that look like a linear one have a row."""
+    from tilekiln.torch import optimize
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 90} | more
+    model = getattr(transformers, name)(getattr(transformers, config)(**sizes)).eval()
+    want = model(prompt()).logits
+    done = optimize(model)
+    [attention] = [one for one in done.changes if one.name == "" and one.module == name]
+    assert bool(attention.became) == (model.config._attn_implementation == "tilekiln") == (not why)
+    assert why in attention.why
+    linear = {one.why for one in done.changes if one.module in ("Conv1D", "FalconLinear")}
+    if name[0] != "B":
+        assert len(linear) == 1
+        assert "torch.nn.Linear" in linear.pop()
+    assert (model(prompt()).logits - want).abs().max() <= 1e-4 * want.abs().max()
+
+
+@torch.no_grad()
+def test_a_model_in_another_module() -> None:
+    from tilekiln.torch import optimize
+
+    class Wrapper(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = make("Llama")
+
+    model = Wrapper().eval()
+    want = model.inner(prompt()).logits
+    done = optimize(model)
+    assert model.inner.config._attn_implementation == "tilekiln"
+    whole = [(one.name, one.became) for one in done.changes if one.module in ("LlamaForCausalLM", "DynamicCache")]
+    assert whole == [("inner", "attention 'tilekiln'"), ("inner", "grows in place")]
+    assert (model.inner(prompt()).logits - want).abs().max() <= 1e-4 * want.abs().max()
+    done.undo()
+    assert torch.equal(model.inner(prompt()).logits, want)
+
+
+@pytest.mark.parametrize("fault", ["raises", "gives other numbers"])
+@torch.no_grad()
+def test_what_does_not_hold_is_given_back(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    """A fault in what a layer becomes, which no check of a module alone sees."""
+    from tilekiln.torch import _optimize, optimize
+
+    own = _optimize.fuse_layer
+
+    def faulty(layer: Any) -> str:
+        word = own(layer)
+        forward = layer.forward
+
+        def broken(hidden_states: Any, *given: Any, **named: Any) -> Any:
+            if fault == "raises":
+                raise TypeError("got multiple values for argument 'position_ids'")
+            return forward(hidden_states * 1.5, *given, **named)
+
+        layer.forward = broken
+        return word
+
+    monkeypatch.setattr(_optimize, "fuse_layer", faulty)
+    model = make("Llama")
+    want = model(prompt()).logits
+    done = optimize(model)
+    layers = [one for one in done.changes if one.module == "LlamaDecoderLayer"]
+    assert len(layers) == 2
+    for one in layers:
+        assert not one.became
+        assert one.why.startswith("did not hold: the model ")
+        assert ("position_ids" if fault == "raises" else "other numbers") in one.why
+    assert became(done)["Linear"] == {"packed float32"}  # what was made before stays
+    assert (model(prompt()).logits - want).abs().max() <= 1e-4 * want.abs().max()
+    model = make("Llama")
+    assert all(one.became for one in optimize(model, verify=False).changes if one.module == "LlamaDecoderLayer")
+
+
+@torch.no_grad()
+def test_nobody_sees_the_look() -> None:
+    from tilekiln.torch import optimize
+
+    seen: list[Any] = []
+    model = make("Llama")
+    model.model.embed_tokens.register_forward_hook(lambda *given: seen.append(given))
+    model.register_forward_hook(lambda *given: seen.append(given))
+    state = torch.get_rng_state()
+    optimize(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not seen
+    model(prompt())
+    assert len(seen) == 2
