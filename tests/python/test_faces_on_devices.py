@@ -118,14 +118,16 @@ def test_kernels_of_gpus_read_eight_elements() -> None:
     q, k = torch.empty(1, 8, 2, 60, device="meta"), torch.empty(1, 8, 2, 64, device="meta")
     assert [x.shape[-1] for x in _arguments.in_vectors(q, k)] == [64, 64]
     assert _arguments.in_vectors(q, k)[1] is k
-    assert _arguments.in_vectors(torch.empty(1, 8, 2, 60))[0].shape[-1] == 60  # kernels of the CPU read any
+    assert (
+        _arguments.in_vectors(torch.empty(1, 8, 2, 60, device="cpu"))[0].shape[-1] == 60
+    )  # kernels of the CPU read any
 
 
 HEADDIM = 59
 
 
 def drawn(*shape: int) -> Any:
-    return torch.randn(*shape, HEADDIM, dtype=torch.bfloat16)
+    return torch.randn(*shape, HEADDIM, device="cpu").to(torch.get_default_device(), torch.bfloat16)
 
 
 def with_gradients(call: Callable[..., Any], *tensors: Any) -> list[Any]:
@@ -186,7 +188,7 @@ def of_caches() -> list[Any]:
 
     made = []
     lengths = torch.tensor([5, 20], dtype=torch.int32)
-    angle = torch.rand(28, 16)
+    angle = torch.rand(28, 16, device="cpu").to(torch.get_default_device())
     for softcap, appended, lse in itertools.product((0.0, 20.0), (0, 2), (False, True)):
         q, k_cache, v_cache = drawn(2, 3, 2), drawn(2, 32, 2), drawn(2, 32, 2)
         before = q.clone()
@@ -208,7 +210,8 @@ def test_head_dims_are_filled_up_where_kernels_read_eight_elements(
     from tilekiln.flash_attn import _arguments
 
     torch.manual_seed(3)
-    plain_results = calls()
+    with torch.device("cpu"):
+        plain_results = calls()
     asked: list[Any] = []
 
     def reads_vectors(tensor: Any) -> bool:
@@ -221,7 +224,7 @@ def test_head_dims_are_filled_up_where_kernels_read_eight_elements(
     assert asked
     for ours, plain in zip(results, plain_results, strict=True):
         assert ours.shape == plain.shape
-        torch.testing.assert_close(ours, plain, rtol=0.02, atol=0.02)
+        torch.testing.assert_close(ours.cpu(), plain, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.parametrize(
