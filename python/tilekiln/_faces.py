@@ -68,7 +68,7 @@ def errors_as_upstream(**names: str) -> Callable[[Function], Function]:
 
 
 def _no_tensor(signature: inspect.Signature, arguments: tuple[Any, ...], named: dict[str, Any]) -> str:
-    """What is wrong with the first argument that is declared a Tensor and is none; "" where all are."""
+    """Text about the first argument that is declared a Tensor and is none; "" where all are."""
     try:
         given = signature.bind(*arguments, **named).arguments
     except TypeError:  # too many or too few: the error of the call says so
