@@ -57,7 +57,7 @@ def _dtype_of_sum(x0: Tensor, residual: Tensor | None, residual_in_fp32: bool) -
 
 
 def _bytes(mask: Tensor | None, x0: Tensor) -> Tensor:
-    """What dropout kept, uint8: all of it without dropout."""
+    """Mask of elements that dropout kept, uint8: all of them without dropout."""
     return torch.ones(x0.shape, dtype=torch.uint8, device=x0.device) if mask is None else mask.to(torch.uint8)
 
 
