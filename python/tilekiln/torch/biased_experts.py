@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .packed import Activations, Experts, Weights, refuse_training
+from .unpacked import Unpacked
 
 
 class BiasedExperts(torch.nn.Module):
@@ -23,6 +24,7 @@ class BiasedExperts(torch.nn.Module):
 
     gate_up_proj_bias: Tensor
     down_proj_bias: Tensor
+    _biases_read: dict[str, Tensor]
 
     def __init__(self, experts: Any, weights: Weights = None, activations: Activations = "int8") -> None:
         super().__init__()
@@ -44,19 +46,30 @@ class BiasedExperts(torch.nn.Module):
 
     def forward(self, hidden_states: Tensor, router_indices: Tensor, routing_weights: Tensor) -> Tensor:
         refuse_training(self)
+        if any(not torch.equal(getattr(self, name), read) for name, read in self._biases_read.items()):
+            _put_biases(self)
         ids = router_indices.reshape(-1, router_indices.shape[-1])
         out: Tensor = self.experts(hidden_states, ids, routing_weights.reshape(ids.shape))
         return out
 
     @property
     def gate_up_proj(self) -> Tensor:
-        """(experts, hidden, 2 inter), a new tensor; of weights that are not quantised."""
-        return _in_turn(self.experts.gate_up_proj)
+        """(experts, hidden, 2 inter), a copy, which cannot be written into; of weights that are not quantised."""
+        return Unpacked.of(self.unpack("gate_up_proj"))
 
     @property
     def down_proj(self) -> Tensor:
         """(experts, inter, hidden), alike."""
-        return self.experts.down_proj.transpose(1, 2).contiguous()
+        return Unpacked.of(self.unpack("down_proj"))
+
+    def unpack(self, name: str) -> Tensor:
+        """A weight or a bias, as a new tensor."""
+        if name == "gate_up_proj":
+            return _in_turn(self.experts.unpack(name))
+        if name == "down_proj":
+            return self.experts.unpack(name).transpose(1, 2).contiguous()
+        bias: Tensor = getattr(self, name)
+        return bias.clone()
 
     def extra_repr(self) -> str:
         return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, limit={self.limit}, alpha={self.alpha}"
@@ -75,6 +88,7 @@ def _in_turn(halves: Tensor) -> Tensor:
 
 def _put_biases(module: Any, *_: Any) -> None:
     both = module.gate_up_proj_bias
+    module._biases_read = {name: getattr(module, name).clone() for name in ("gate_up_proj_bias", "down_proj_bias")}
     module.experts.put_biases(torch.cat([both[:, 0::2], both[:, 1::2]], 1), module.down_proj_bias)
 
 
@@ -84,7 +98,7 @@ def _originals(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
         return
     for name in ("gate_up_proj", "down_proj"):
         del state[f"{prefix}experts.{name}"]
-        state[prefix + name] = getattr(module, name)
+        state[prefix + name] = module.unpack(name)
 
 
 def _packed(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:

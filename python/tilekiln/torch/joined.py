@@ -60,6 +60,7 @@ class Joined:
         for (name, one), times in zip(self.layers, self._times, strict=True):
             if modules[name] is not one or one._forward_hooks or one._forward_pre_hooks:
                 return False
+            one.settle()
             if one.times_packed != times:
                 self._join()
                 break

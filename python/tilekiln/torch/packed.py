@@ -18,6 +18,7 @@ from ..operators import _call
 from ..packed_experts import PackedExperts, in_panels
 from ..products import PackedWeight
 from ..quantised_weight import LANES, QuantisedWeight
+from .unpacked import Unpacked
 
 Weights = Literal["int4", "int8"] | None
 Activations = Literal["int8"] | None
@@ -54,7 +55,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return dy @ ctx.linear.weight, None
+        return dy @ ctx.linear.unpack("weight"), None
 
 
 class _Packed(torch.nn.Module, abc.ABC):
@@ -142,13 +143,14 @@ class Linear(_Packed):
 
     def _pad_bias(self) -> None:
         self.times_packed += 1
+        self._bias_read: Tensor | None = None if self.bias is None else self.bias.detach().clone()
         if self.bias is not None:
             padded = torch.zeros(self.panels.shape[0] * LANES)
             padded[: self.out_features] = self.bias.detach().float()
             self.padded_bias = padded.view(-1, LANES)
 
     def _repack(self, dtype: torch.dtype) -> None:
-        weight = None if self.weights else self.weight
+        weight = None if self.weights else self.unpack("weight")
         self.dtype = dtype
         if weight is not None:
             self._pack(weight.to(dtype))
@@ -158,7 +160,11 @@ class Linear(_Packed):
 
     @property
     def weight(self) -> Tensor:
-        """The weight (out_features, in_features) as it is multiplied by, a new tensor."""
+        """The weight (out_features, in_features) as it is multiplied by: a copy, which cannot be written into."""
+        return Unpacked.of(self.unpack("weight"))
+
+    def unpack(self, name: str) -> Tensor:
+        """The weight, as a new tensor."""
         if self.weights is None:
             return unpacked(self.panels, self.out_features, self.in_features)
         packed = QuantisedWeight.__new__(QuantisedWeight)
@@ -167,8 +173,16 @@ class Linear(_Packed):
         weight: Tensor = packed.dequantised()
         return weight.to(self.dtype)
 
+    def settle(self) -> None:
+        """Has the bias, which is the original's, been written into? Then it is read anew."""
+        if self.bias is not None and not torch.compiler.is_compiling():
+            bias = self.bias.detach()
+            if self._bias_read is None or not torch.equal(bias, self._bias_read):
+                self._pad_bias()
+
     def product(self, rows: Tensor, activation: str = "none") -> Tensor:
         """Of rows (m, in_features), without a gradient; activation: in the words of flatmm."""
+        self.settle()
         quantised: dict[str, Any] = {} if activation == "none" else {"activation": activation}
         if self.weights:
             quantised |= {"group": self.group, "quantise_a": self.activations is not None}
@@ -198,7 +212,7 @@ class Linear(_Packed):
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         if self.weights is None:
-            destination[f"{prefix}weight"] = self.weight
+            destination[f"{prefix}weight"] = self.unpack("weight")
         else:
             destination[f"{prefix}panels"], destination[f"{prefix}scale"] = self.panels, self.scale
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -255,22 +269,28 @@ class Experts(_Packed):
         self.gate_up_bias, self.down_bias = in_panels(gate_up, 2), in_panels(down, 1)
 
     def _repack(self, dtype: torch.dtype) -> None:
-        originals = None if self.weights else (self.gate_up_proj, self.down_proj)
+        originals = None if self.weights else (self.unpack("gate_up_proj"), self.unpack("down_proj"))
         self.dtype = dtype
         if originals is not None:
             self._pack(*(one.to(dtype) for one in originals))
 
     @property
     def gate_up_proj(self) -> Tensor:
-        """(experts, 2 inter, hidden), a new tensor; of weights that are not quantised."""
+        """(experts, 2 inter, hidden), a copy, which cannot be written into; of weights that are not quantised."""
+        return Unpacked.of(self.unpack("gate_up_proj"))
+
+    def unpack(self, name: str) -> Tensor:
+        """A weight, as a new tensor."""
+        if name == "down_proj":
+            return unpacked(self.down, self.hidden, self.inter)
         half = self.gate_up.shape[1] // 2
         parts = (self.gate_up[:, :half], self.gate_up[:, half:])
         return torch.cat([unpacked(part.contiguous(), self.inter, self.hidden) for part in parts], 1)
 
     @property
     def down_proj(self) -> Tensor:
-        """(experts, hidden, inter), a new tensor; of weights that are not quantised."""
-        return unpacked(self.down, self.hidden, self.inter)
+        """(experts, hidden, inter), alike."""
+        return Unpacked.of(self.unpack("down_proj"))
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         refuse_training(self)
@@ -297,7 +317,7 @@ class Experts(_Packed):
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ("gate_up_proj", "down_proj")
         for name in names:
-            destination[prefix + name] = getattr(self, name)
+            destination[prefix + name] = getattr(self, name) if self.weights else self.unpack(name)
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
