@@ -90,7 +90,10 @@ def test_transformers_over_pages(run, lock):
 
 
 WITH_ANOTHER_TRANSFORMERS = {
-    "transformers-newest": ("not fp16 and not bf16", ["test_transformers.py", "test_transformers_windows.py"]),
+    "transformers-newest": (
+        "not fp16 and not bf16",
+        ["test_transformers.py", "test_transformers_windows.py", "test_optimize.py", "test_optimize_verify.py"],
+    ),
     "clients-older": ("just_full or right", ["test_transformers_windows.py"]),
 }
 """Of each lock the tests, and which of them."""
@@ -98,7 +101,7 @@ WITH_ANOTHER_TRANSFORMERS = {
 
 @pytest.mark.parametrize("lock", WITH_ANOTHER_TRANSFORMERS)
 def test_other_versions_of_transformers(overlay, tmp_path, lock):
-    """The tests of tilekiln.transformers with a newer version than the environment's, and with the oldest."""
+    """The tests of tilekiln.transformers and optimize with a newer version than the environment has, and an older."""
     which, files = WITH_ANOTHER_TRANSFORMERS[lock]
     version = re.search(r"^transformers==(\S+)", (ROOT / "requirements" / f"{lock}.lock").read_text(), re.MULTILINE)[1]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [overlay(lock), ROOT / "python", ROOT]))}
