@@ -302,7 +302,7 @@ def as_operator(name: str, arrays: tuple[Any, ...], arguments: dict[str, Any]) -
     arguments = dict(arguments)
     for argument, state in table.states.items():
         if arguments.get(argument) is not None:
-            arguments[state] = torch.tensor(arguments.pop(argument), dtype=torch.int64)
+            arguments[state] = torch.tensor(arguments.pop(argument), dtype=torch.int64, device="cpu")
     if name == "fmha_fwd" and _transformed():  # which has the derivative that torch.func.grad wants
         return_lse = arguments.pop("return_lse", False)
         q, k, v = arrays

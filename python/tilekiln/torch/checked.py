@@ -30,7 +30,8 @@ class Check:
         on_cpu = all(one.device.type == "cpu" for one in model.parameters())
         if model.training or not asked or not isinstance(vocabulary, int) or not on_cpu:
             return None
-        tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=torch.Generator().manual_seed(0))
+        random = torch.Generator().manual_seed(0)
+        tokens = torch.randint(vocabulary, (2, TOKENS + 1), generator=random, device="cpu")
         try:
             return cls(tokens, _results(model, tokens))
         except Exception:  # what it cannot do as it is, it need not do later

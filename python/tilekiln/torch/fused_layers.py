@@ -176,7 +176,11 @@ def _verified(module: Any, joined: Any, names: Any, doubled: bool, x: Tensor, ra
         angles = torch.cat([angles, angles], -1) if doubled else angles
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         own = frozenset(inspect.signature(type(module).forward).parameters)
-        places = {"position_ids": torch.arange(x.shape[1])[None]} if batch > 1 and "position_ids" in own else {}
+        places = (
+            {"position_ids": torch.arange(x.shape[1], device="cpu")[None]}
+            if batch > 1 and "position_ids" in own
+            else {}
+        )
         q, k, v, told, out = _recorded(module, x, cos, sin, places)
         by_id = {id(parameter): name for name, parameter in module.named_parameters(recurse=False)}
         parameters = {word: by_id[id(one)] for word, one in told.items() if id(one) in by_id}
