@@ -199,17 +199,16 @@ def _run(given: argparse.Namespace, machine: str, cells: list[Cell], threads: in
                 print(f"\r[{index + 1}/{len(cells)}] {cell.key:50}", end="", file=sys.stderr, flush=True)
             figures = measure.cell(cell, device, threads, rates, given.seconds, given.without, not given.no_compile)
             found.append((cell, figures))
+            if not given.no_file:  # at once: what ends the program early keeps what was timed
+                results.merge(given.file, name, f"{about}; {speeds}", threads, {cell.key: figures}, at)
             if sys.stderr.isatty():
                 print("\r" + " " * 70 + "\r", end="", file=sys.stderr, flush=True)
             print(results.line(cell, figures), flush=True)
             if machine == "gpu":
                 torch.cuda.empty_cache()
     except KeyboardInterrupt:
-        print("\nstopped: what was timed is kept", file=sys.stderr)
+        print("\nstopped", file=sys.stderr)
         code = 130
-    if not given.no_file and found:
-        every = {cell.key: figures for cell, figures in found}
-        results.merge(given.file, name, f"{about}; {speeds}", threads, every, at)
     return code or _sum_up(found, left)
 
 
