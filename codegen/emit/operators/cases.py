@@ -70,6 +70,7 @@ class Drawn:
             yield from self._presence(a, array)
             if extra is None:
                 continue
+            yield from self._numbers(a, array, extra)
             if a.name in self.operator.order:  # of those of the main step a length is bound, not compared
                 yield from self._lengths(a, array, extra)
             wrong = next((one for one in ("int32", "fp16") if one not in a.dtypes), "")
@@ -116,6 +117,16 @@ class Drawn:
         if file.needs and a.kind != "result":
             text = f"{a.name}: was given without {file.needs}, must be null: {file.says}"
             yield Case(f"{a.name} without {file.needs}", {a.name: array}, text)
+
+    def _numbers(self, a: Argument, array: Array, extra: dict[str, Any]) -> Iterator[Case]:
+        """Of dimensions whose length is a number."""
+        for index, one in enumerate(self.operator.shape(self.form, a.name) or ()):
+            if one.number is None or a.file.only:
+                continue
+            for wrong in (one.number - 1, one.number + 1):
+                shape = (*array.shape[:index], wrong, *array.shape[index + 1 :])
+                text = f"{a.name}: dimension {index} was {wrong}, must be {one.number}, "
+                yield Case(f"{a.name}: {wrong} of {one.number}", extra | {a.name: array._replace(shape=shape)}, text)
 
     def _lengths(self, a: Argument, array: Array, extra: dict[str, Any]) -> Iterator[Case]:
         for index, one in enumerate(self.operator.shape(self.form, a.name) or ()):

@@ -226,10 +226,25 @@ class Check:
                 for name in symbol.file.equal or names:
                     if name != symbol.file.of and name in names:
                         self._equal(symbol, name)
+        for a in shaped:
+            if any(one.number is not None for one in self._shape(self.operator.forms[0], a)):
+                self._guarded(a, self._numbers)
         for a in arrays:
             self._guarded(a, self._strides)
             if a.file.shape_by:
                 self._guarded(a, self._made_shape)
+
+    def _numbers(self, a: Argument) -> None:
+        """Lengths that are numbers, the same in every form."""
+        shapes = [self._shape(form, a) for form in self.operator.forms]
+        for index, one in enumerate(shapes[0]):
+            if one.number is None:
+                continue
+            if any(len(shape) != len(shapes[0]) or shape[index] != one for shape in shapes):
+                raise ValueError(
+                    f"{self.operator.name}: {a.name}: dimension {index} is {one.number} in some forms alone"
+                )
+            self._length(a, index, one, None)
 
     def _made_shape(self, a: Argument) -> None:
         """The shape that a function of host.cpp says."""
