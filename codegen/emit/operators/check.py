@@ -241,9 +241,8 @@ class Check:
             if one.number is None:
                 continue
             if any(len(shape) != len(shapes[0]) or shape[index] != one for shape in shapes):
-                raise ValueError(
-                    f"{self.operator.name}: {a.name}: dimension {index} is {one.number} in some forms alone"
-                )
+                text = f"dimension {index} of {a.name} is {one.number} here, and something else in another form"
+                raise self.operator.document.error(("forms", self.operator.forms[0].name), text)
             self._length(a, index, one, None)
 
     def _made_shape(self, a: Argument) -> None:
