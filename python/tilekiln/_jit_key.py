@@ -1,4 +1,4 @@
-"""What decides a just-in-time kernel's code: sources by content, the compiler by its own words, the machine's CPU.
+"""Identity of a just-in-time kernel's code: sources by content, the compiler by its own words, the machine's CPU.
 
 Both are remembered by the times and sizes of their files, in the store where that can be written, so that to ask again
 costs a look at each file.
@@ -41,7 +41,7 @@ def digest(*parts: str) -> str:
 
 
 def recipe(store: pathlib.Path, tree: pathlib.Path | None) -> Recipe:
-    """What kernels would be made of now."""
+    """The recipe by which kernels would be made now."""
     return Recipe(sources(store, tree) if tree else "", compiler(store))
 
 

@@ -83,7 +83,7 @@ BATCHING = "tilekiln_flash"
 """NAME while Transformers batches continuously, which it does over names with "flash" in them."""
 
 _undo: dict[str, list[Callable[[], None]]] = {}
-"""What gives back what `register` replaced in Transformers, by name of the implementation that asked for it."""
+"""Functions that give back what `register` replaced in Transformers, by the implementation that asked for it."""
 
 
 def register(*, flash_attention_2: bool = False) -> None:
@@ -193,7 +193,7 @@ def unregister() -> None:
 
 
 def why_not(model: Any) -> str | None:
-    """Why attention_implementation "tilekiln" would not compute a model, in a few words; None where it would.
+    """The reason why "tilekiln" would not compute a model's attention, in a few words; None where it would.
 
     Asks the classes of the model and of every model of Transformers in it, sets nothing. `set_attn_implementation` of
     a model that cannot take the word only logs a warning and leaves what there was.

@@ -1,4 +1,4 @@
-"""What models of Transformers hand to the modules that optimize has replaced: by every name, to what it was for."""
+"""Arguments that models of Transformers hand to the modules that optimize has replaced, by every name."""
 
 from __future__ import annotations
 

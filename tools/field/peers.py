@@ -41,7 +41,7 @@ MOST_SCORES = 1 << 30
 
 
 class LeftOutError(RuntimeError):
-    """Why a peer has no figure in a cell."""
+    """The reason why a peer has no figure in a cell."""
 
 
 def missing(machine: str, without: list[str]) -> list[str]:
@@ -111,7 +111,7 @@ def _check_scores(problem: Problem, backend: SDPBackend | None) -> None:
 
 
 def _sdpa(problem: Problem, backend: SDPBackend | None = None) -> Call:
-    """What torch chooses, or one backend."""
+    """The backend that torch chooses, or one of them."""
     cell = problem.cell
     _check_scores(problem, backend)
     mask: Any = problem.bias if problem.bias is not None else problem.visible()

@@ -15,7 +15,7 @@ from .rows import Cell
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHADES = ((1.3, "🟩"), (0.98, "🟢"), (0.85, "🟧"), (0.0, "🟥"))
-"""From which ratio on a cell has which colour."""
+"""Colours of cells, each with the least ratio that has it."""
 
 
 def commit() -> str:

@@ -69,7 +69,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What a file of results calls it."""
+        """Its name in a file of results."""
         return f"{self.name} | {self.dtype}"
 
     def __getattr__(self, name: str) -> Any:

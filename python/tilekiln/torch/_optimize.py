@@ -176,7 +176,7 @@ def _reason(error: Exception) -> str:
 
 
 def _like_linear(module: Any) -> str:
-    """Why a module that multiplies by a weight, and is no torch.nn.Linear, is left; "" of others."""
+    """The reason to leave a module that multiplies by a weight and is no torch.nn.Linear; "" of others."""
     if type(module).__name__ == "Conv1D" and getattr(getattr(module, "weight", None), "ndim", 0) == 2:
         return "has its weight transposed (Conv1D of Transformers): only torch.nn.Linear is packed"
     if isinstance(module, torch.nn.Linear) and type(module) is not torch.nn.Linear:

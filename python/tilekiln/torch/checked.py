@@ -1,4 +1,4 @@
-"""What a model of Transformers computes, before it is changed and after: a few tokens, then one more by its cache."""
+"""Results of a model of Transformers, before it is changed and after: a few tokens, then one more by its cache."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Check:
             return None
 
     def why_not(self, model: Any, compare: bool) -> str:
-        """Why the model is no longer what it was; "" where it is. compare: its numbers too, not whether it computes."""
+        """The way in which a model is not what it was; "" where it is. compare: its numbers, too."""
         try:
             now = _results(model, self._tokens)
         except Exception as error:
