@@ -32,7 +32,9 @@ LIBRARIES = {
 def outcome(emulated: Emulated, name: str, folder: Path) -> str:
     """The first fault's kind, WRONG, or "" for nothing; of a kernel with the fault in it."""
     mutation = MUTATIONS[name]
-    (kernel,) = [one for one in emulated.texts if one.startswith(f"{mutation.kernel}-")]
+    of_name = [one for one in emulated.texts if one.startswith(f"{mutation.kernel}-")]
+    dtype = mutation.problems.split(":")[1]
+    (kernel,) = of_name if len(of_name) == 1 else [one for one in of_name if one.endswith(f"-{dtype}")]
     for path in emulated.texts.values():
         if path != emulated.texts[kernel]:
             (folder / path.name).symlink_to(path)
