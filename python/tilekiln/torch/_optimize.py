@@ -236,7 +236,8 @@ def _linear(done: Optimized, parent: Any, key: str, module: Any, weights: Weight
     if weights is None:
         agree(module(rows), ours, module.in_features)
     _put(done, parent, key, made, module)
-    _emptied(done, module.weight, lambda: made.unpack("weight"), weights is not None)
+    for name, parameter in module.named_parameters():
+        _emptied(done, parameter, functools.partial(made.settled, name), weights is not None)
     return _kind(weights, made.dtype)
 
 
@@ -284,7 +285,7 @@ def _put_experts(done: Optimized, parent: Any, key: str, made: Any, module: Any,
         agree(module(*given), ours, max(hidden, module.down_proj[0].numel() // hidden))
     _put(done, parent, key, made, module)
     for name, parameter in module.named_parameters():
-        _emptied(done, parameter, functools.partial(made.unpack, name), weights is not None)
+        _emptied(done, parameter, functools.partial(made.settled, name), weights is not None)
     return _kind(weights, rows.dtype)
 
 

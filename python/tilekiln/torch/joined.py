@@ -32,7 +32,7 @@ class Joined:
                 raise ValueError(f"{name}: is not packed")
             if len(self.layers) > 1 and one.out_features % LANES:
                 raise ValueError(f"{name}: has {one.out_features} rows, and panels of {LANES} are joined")
-            kinds.add((one.in_features, one.weights, one.dtype, one.group, one.activations, one.bias is None))
+            kinds.add((one.in_features, one.weights, one.dtype, one.group, one.activations, one.padded_bias is None))
         if len(kinds) > 1:
             raise ValueError(f"{', '.join(names)}: are packed in different ways")
         self._join()
@@ -57,14 +57,21 @@ class Joined:
     def ready(self, owner: torch.nn.Module) -> bool:
         """Are the layers still those of the module, without hooks? What was packed anew is joined anew."""
         modules: Any = owner._modules
+        stale = False
         for (name, one), times in zip(self.layers, self._times, strict=True):
             if modules[name] is not one or one._forward_hooks or one._forward_pre_hooks:
                 return False
-            one.settle()
-            if one.times_packed != times:
-                self._join()
-                break
+            if one._lent:
+                one.settle()
+            stale = stale or one.times_packed != times
+        if stale:
+            self._join()
         return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy joins its layers anew: pickle would copy what these have in common."""
+        state = {name: one for name, one in self.__dict__.items() if name not in PARTS}
+        return state | {"_times": [-1] * len(self.layers)}
 
     def product(self, rows: Tensor) -> Tensor:
         """(m, the columns of all) of rows (m, in_features), without a gradient."""

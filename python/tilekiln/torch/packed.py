@@ -1,7 +1,8 @@
 """Modules with packed weights, in place of torch.nn.Linear and of the experts of a mixture, for inference.
 
 The numbers of a weight are kept once, packed; the module's state dict has them as the original's, so checkpoints load
-and are saved as before. Quantised weights are in the state dict as they are packed, with their factors.
+and are saved as before, and what is written into a weight that was handed out is packed (`lent`). Quantised weights are
+in the state dict as they are packed, with their factors.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..operators import _call
 from ..packed_experts import PackedExperts, in_panels
 from ..products import PackedWeight
 from ..quantised_weight import LANES, QuantisedWeight
-from .unpacked import Unpacked
+from .lent import Lending, Weight
 
 Weights = Literal["int4", "int8"] | None
 Activations = Literal["int8"] | None
@@ -34,6 +35,14 @@ def refuse_training(module: torch.nn.Module) -> None:
             f"{type(module).__name__}: was called in training mode with gradients, must be in eval mode or under "
             "torch.no_grad(): packed weights do not learn; undo() gives the weights back"
         )
+
+
+def dequantised(panels: Tensor, scale: Any, kind: Any, group: int, n: int, k: int) -> Tensor:
+    """The weight (n, k) that `QuantisedWeight` packed into these, fp32."""
+    packed = QuantisedWeight.__new__(QuantisedWeight)
+    packed.panels, packed.scale, packed.kind, packed.group, packed.n, packed.k = panels, scale, kind, group, n, k
+    weight: Tensor = packed.dequantised()
+    return weight
 
 
 def unpacked(panels: Tensor, n: int, k: int) -> Tensor:
@@ -55,10 +64,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> Any:
-        return dy @ ctx.linear.unpack("weight"), None
+        return dy @ ctx.linear.settled("weight"), None
 
 
-class _Packed(torch.nn.Module, abc.ABC):
+class _Packed(Lending):
     """A module whose numbers are packed by a dtype: model.to(dtype), half() and the like pack them anew."""
 
     dtype: torch.dtype
@@ -69,6 +78,7 @@ class _Packed(torch.nn.Module, abc.ABC):
         """Packs the same numbers by another dtype."""
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
+        self.take_back()
         dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         if dtype != self.dtype:
             if dtype not in DTYPES or (self.weights and dtype == torch.float32):
@@ -95,10 +105,11 @@ class Linear(_Packed):
     """x W^T + bias of x (..., in_features): a torch.nn.Linear for inference, its weight packed or quantised.
 
     x has the dtype of the weight, fp32, fp16 or bf16, of which quantised weights take the last two. x may need a
-    gradient, the weight has none; in training mode with gradients a call raises RuntimeError. `weight` unpacks (or
-    dequantises) at each access.
+    gradient, the weight has none; in training mode with gradients a call raises RuntimeError. What is written into
+    `weight` and `bias` is packed, or quantised, before the next call.
     """
 
+    LENT = "weight", "bias"
     panels: Tensor
     scale: Tensor | None
     padded_bias: Tensor | None
@@ -112,7 +123,7 @@ class Linear(_Packed):
         activations: Activations = "int8",
         ready: QuantisedWeight | None = None,
     ) -> None:
-        """Pack the weight of `linear`, which is left as it is; its bias is shared. Errors: those of the packing.
+        """Pack the weight and bias of `linear`, which is left as it is. Errors: those of the packing.
 
         group: numbers of a row that share a factor, of quantised weights; None is 32 for int4, the whole row for int8.
         activations: what rows of x become before they meet quantised weights; None: they stay as they are.
@@ -122,13 +133,15 @@ class Linear(_Packed):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weights, self.dtype, self.activations = weights, linear.weight.dtype, activations
         self.group = group or (32 if weights == "int4" else -(-linear.in_features // 32) * 32)
-        self.bias = linear.bias
         self.times_packed = 0
         """Count of the buffers' makings: a change tells layers that joined them to join again."""
         self.register_buffer("panels", None, persistent=False)
         self.register_buffer("scale", None, persistent=False)
         self.register_buffer("padded_bias", None, persistent=False)
         self._pack(linear.weight.detach() if ready is None else ready)
+        if linear.bias is not None:
+            self.padded_bias = torch.zeros(self.panels.shape[0], LANES)
+            self._put("bias", linear.bias.detach())
         self.train(linear.training)
 
     def _pack(self, weight: Any) -> None:
@@ -139,50 +152,57 @@ class Linear(_Packed):
             if not isinstance(weight, QuantisedWeight):
                 quantised = QuantisedWeight(weight, BITS[self.weights], self.group)
             self.panels, self.scale = quantised.panels, quantised.scale
-        self._pad_bias()
-
-    def _pad_bias(self) -> None:
         self.times_packed += 1
-        self._bias_read: Tensor | None = None if self.bias is None else self.bias.detach().clone()
-        if self.bias is not None:
-            padded = torch.zeros(self.panels.shape[0] * LANES)
-            padded[: self.out_features] = self.bias.detach().float()
-            self.padded_bias = padded.view(-1, LANES)
 
     def _repack(self, dtype: torch.dtype) -> None:
-        weight = None if self.weights else self.unpack("weight")
+        weight, bias = None if self.weights else self._numbers("weight"), self.padded_bias
         self.dtype = dtype
         if weight is not None:
             self._pack(weight.to(dtype))
+        if bias is not None:
+            self._put("bias", self._numbers("bias"))
 
     def _applied(self) -> None:
         self.times_packed += 1
 
     @property
     def weight(self) -> Tensor:
-        """The weight (out_features, in_features) as it is multiplied by: a copy, which cannot be written into."""
-        return Unpacked.of(self.unpack("weight"))
+        """The weight (out_features, in_features) as it is multiplied by; what is written into it is packed."""
+        return self._handed_out("weight", (self.out_features, self.in_features))
 
-    def unpack(self, name: str) -> Tensor:
-        """The weight, as a new tensor."""
+    @property
+    def bias(self) -> Tensor | None:
+        """The bias (out_features), alike."""
+        return None if self.padded_bias is None else self._handed_out("bias", (self.out_features,))
+
+    def _handed_out(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if torch.compiler.is_compiling():
+            return self._numbers(name)
+        return Weight(self, name, shape, self.panels, self.dtype)
+
+    def _numbers(self, name: str) -> Tensor:
+        if name == "bias":
+            assert self.padded_bias is not None
+            return self.padded_bias.view(-1)[: self.out_features].to(self.dtype, copy=True)
+        n, k = self.out_features, self.in_features
         if self.weights is None:
-            return unpacked(self.panels, self.out_features, self.in_features)
-        packed = QuantisedWeight.__new__(QuantisedWeight)
-        packed.panels, packed.scale, packed.kind, packed.group = self.panels, self.scale, self.weights, self.group
-        packed.n, packed.k = self.out_features, self.in_features
-        weight: Tensor = packed.dequantised()
-        return weight.to(self.dtype)
+            return unpacked(self.panels, n, k)
+        return dequantised(self.panels, self.scale, self.weights, self.group, n, k).to(self.dtype)
 
-    def settle(self) -> None:
-        """Has the bias, which is the original's, been written into? Then it is read anew."""
-        if self.bias is not None and not torch.compiler.is_compiling():
-            bias = self.bias.detach()
-            if self._bias_read is None or not torch.equal(bias, self._bias_read):
-                self._pad_bias()
+    def _put(self, name: str, numbers: Tensor) -> None:
+        if name == "weight":
+            self._pack(numbers)
+            return
+        assert self.padded_bias is not None
+        self.times_packed += 1
+        padded = torch.zeros(self.padded_bias.numel())
+        padded[: self.out_features] = numbers.to(self.dtype).float()
+        self.padded_bias = padded.view(-1, LANES)
 
     def product(self, rows: Tensor, activation: str = "none") -> Tensor:
         """Of rows (m, in_features), without a gradient; activation: in the words of flatmm."""
-        self.settle()
+        if self._lent:
+            self.settle()
         quantised: dict[str, Any] = {} if activation == "none" else {"activation": activation}
         if self.weights:
             quantised |= {"group": self.group, "quantise_a": self.activations is not None}
@@ -208,31 +228,39 @@ class Linear(_Packed):
     def extra_repr(self) -> str:
         kind = self.weights or str(self.dtype).removeprefix("torch.")
         rows = ", rows as they are" if self.weights and self.activations is None else ""
-        return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}, {kind}{rows}"
+        return f"{self.in_features}, {self.out_features}, bias={self.padded_bias is not None}, {kind}{rows}"
+
+    def _saved(self) -> tuple[str, ...]:
+        weight = () if self.weights else ("weight",)
+        return weight if self.padded_bias is None else (*weight, "bias")
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        if self.weights is None:
-            destination[f"{prefix}weight"] = self.unpack("weight")
-        else:
+        if self.weights:
+            self.settle()
             destination[f"{prefix}panels"], destination[f"{prefix}scale"] = self.panels, self.scale
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
     ) -> None:
-        _load(self, state, prefix, ("panels", "scale") if self.weights else (), {"weight": self._pack}, missing, errors)
+        self.settle()
+        _load(self, state, prefix, ("panels", "scale") if self.weights else (), ("weight",), missing, errors)
+        if self.padded_bias is not None:
+            _load(self, state, prefix, (), ("bias",), missing, errors)
+        self.tell()
         super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
-        self._pad_bias()
 
 
 class Experts(_Packed):
     """The experts of a mixture in Transformers' form: forward(hidden_states, top_k_index, top_k_weights).
 
     Weights are those of a module with gate_up_proj (experts, 2 inter, hidden) and down_proj (experts, hidden, inter),
-    packed or quantised. No gradient: a call that would record one raises an error. activations: what rows become before
-    they meet int4 weights; None: they stay as they are. numbers: arguments of fused_moe.
+    packed or quantised. What is written into these two is packed before the next call. No gradient: a call that would
+    record one raises an error. activations: what rows become before they meet int4 weights; None: they stay as they
+    are. numbers: arguments of fused_moe.
     """
 
+    LENT = "gate_up_proj", "down_proj"
     gate_up: Tensor
     down: Tensor
     gate_up_scale: Tensor | None
@@ -255,7 +283,6 @@ class Experts(_Packed):
         self.dtype, self.group, self.numbers = experts.down_proj.dtype, 0, numbers
         for name in ("gate_up", "down", "gate_up_scale", "down_scale", "gate_up_bias", "down_bias"):
             self.register_buffer(name, None, persistent=False)
-        self._waiting: dict[str, Tensor] = {}
         self._pack(experts.gate_up_proj.detach(), experts.down_proj.detach())
         self.train(experts.training)
 
@@ -269,31 +296,51 @@ class Experts(_Packed):
         self.gate_up_bias, self.down_bias = in_panels(gate_up, 2), in_panels(down, 1)
 
     def _repack(self, dtype: torch.dtype) -> None:
-        originals = None if self.weights else (self.unpack("gate_up_proj"), self.unpack("down_proj"))
+        originals = None if self.weights else [self._numbers(name) for name in self.LENT]
         self.dtype = dtype
         if originals is not None:
             self._pack(*(one.to(dtype) for one in originals))
 
     @property
     def gate_up_proj(self) -> Tensor:
-        """(experts, 2 inter, hidden), a copy, which cannot be written into; of weights that are not quantised."""
-        return Unpacked.of(self.unpack("gate_up_proj"))
-
-    def unpack(self, name: str) -> Tensor:
-        """A weight, as a new tensor."""
-        if name == "down_proj":
-            return unpacked(self.down, self.hidden, self.inter)
-        half = self.gate_up.shape[1] // 2
-        parts = (self.gate_up[:, :half], self.gate_up[:, half:])
-        return torch.cat([unpacked(part.contiguous(), self.inter, self.hidden) for part in parts], 1)
+        """(experts, 2 inter, hidden), as it is multiplied by; what is written into it is packed."""
+        return Weight(self, "gate_up_proj", SHAPES["gate_up_proj"](self), self.gate_up, self.dtype)
 
     @property
     def down_proj(self) -> Tensor:
         """(experts, hidden, inter), alike."""
-        return Unpacked.of(self.unpack("down_proj"))
+        return Weight(self, "down_proj", SHAPES["down_proj"](self), self.down, self.dtype)
+
+    def _numbers(self, name: str) -> Tensor:
+        if name == "down_proj":
+            return self._part(self.down, self.down_scale, self.hidden, self.inter)
+        half = self.gate_up.shape[1] // 2
+        scales = (
+            (None, None) if self.gate_up_scale is None else (self.gate_up_scale[:, :half], self.gate_up_scale[:, half:])
+        )
+        panels = self.gate_up[:, :half], self.gate_up[:, half:]
+        return torch.cat([self._part(*both, self.inter, self.hidden) for both in zip(panels, scales, strict=True)], 1)
+
+    def _part(self, panels: Tensor, scale: Tensor | None, n: int, k: int) -> Tensor:
+        """(experts, n, k) of panels (experts, ...)."""
+        if scale is None:
+            return unpacked(panels.contiguous(), n, k)
+        both = zip(panels, scale, strict=True)
+        return torch.stack([dequantised(*one, self.weights, self.group, n, k) for one in both]).to(self.dtype)
+
+    def _put(self, name: str, numbers: Tensor) -> None:
+        kept = (self.down, self.down_scale), (self.gate_up, self.gate_up_scale)
+        given = {other: numbers if other == name else self._numbers(other) for other in self.LENT}
+        self._pack(*given.values())
+        if name == "gate_up_proj":  # quantising the other again could round it
+            self.down, self.down_scale = kept[0]
+        else:
+            self.gate_up, self.gate_up_scale = kept[1]
 
     def forward(self, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
         refuse_training(self)
+        if self._lent:
+            self.settle()
         rows = hidden_states.reshape(-1, self.hidden)
         scales: dict[str, Any] = {
             "gate_up_scale": self.gate_up_scale,
@@ -314,26 +361,30 @@ class Experts(_Packed):
         rows = ", rows as they are" if self.weights and self.activations is None else ""
         return f"{self.num_experts}, hidden={self.hidden}, inter={self.inter}, {self.activation}, {kind}{rows}"
 
+    def _saved(self) -> tuple[str, ...]:
+        return () if self.weights else self.LENT
+
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ("gate_up_proj", "down_proj")
-        for name in names:
-            destination[prefix + name] = getattr(self, name) if self.weights else self.unpack(name)
+        if self.weights:
+            self.settle()
+            for name in QUANTISED_EXPERTS:
+                destination[prefix + name] = getattr(self, name)
         super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self, state: Any, prefix: str, metadata: Any, strict: bool, missing: Any, unexpected: Any, errors: Any
     ) -> None:
-        names = ("gate_up", "gate_up_scale", "down", "down_scale") if self.weights else ()
-        waiting: dict[str, Tensor] = {}
-        takes = {"gate_up_proj": lambda w: waiting.update(a=w), "down_proj": lambda w: waiting.update(b=w)}
-        _load(self, state, prefix, names, takes, missing, errors)
-        if len(waiting) == 2:
-            self._pack(waiting["a"].to(self.dtype), waiting["b"].to(self.dtype))
+        self.settle()
+        _load(self, state, prefix, QUANTISED_EXPERTS if self.weights else (), self.LENT, missing, errors)
+        self.tell()
         super()._load_from_state_dict(state, prefix, metadata, strict, missing, unexpected, errors)
 
 
+QUANTISED_EXPERTS = "gate_up", "gate_up_scale", "down", "down_scale"
+
+
 def _load(
-    module: Any, state: Any, prefix: str, names: tuple[str, ...], takes: dict[str, Any], missing: Any, errors: Any
+    module: Any, state: Any, prefix: str, names: tuple[str, ...], originals: tuple[str, ...], missing: Any, errors: Any
 ) -> None:
     """Take from a state dict what is packed, under `names`, or the original weights, and have them packed."""
     if names and all(prefix + name in state for name in names):
@@ -345,7 +396,7 @@ def _load(
             else:
                 ours.copy_(theirs)
         return
-    for name, take in takes.items():
+    for name in originals:
         if prefix + name not in state:
             missing.append(prefix + name)
             continue
@@ -353,11 +404,12 @@ def _load(
         if tuple(theirs.shape) != shape:
             errors.append(f"size mismatch for {prefix}{name}: was {tuple(theirs.shape)}, must be {shape}")
         else:
-            take(theirs.to(module.dtype))
+            module._put(name, theirs.to(module.dtype))
 
 
 SHAPES: dict[str, Callable[[Any], tuple[int, ...]]] = {
     "weight": lambda of: (of.out_features, of.in_features),
+    "bias": lambda of: (of.out_features,),
     "gate_up_proj": lambda of: (of.num_experts, 2 * of.inter, of.hidden),
     "down_proj": lambda of: (of.num_experts, of.hidden, of.inter),
 }
