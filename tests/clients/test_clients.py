@@ -92,7 +92,13 @@ def test_transformers_over_pages(run, lock):
 WITH_ANOTHER_TRANSFORMERS = {
     "transformers-newest": (
         "not fp16 and not bf16",
-        ["test_transformers.py", "test_transformers_windows.py", "test_optimize.py", "test_optimize_verify.py"],
+        [
+            "test_transformers.py",
+            "test_transformers_windows.py",
+            "test_optimize.py",
+            "test_optimize_arguments.py",
+            "test_optimize_verify.py",
+        ],
     ),
     "clients-older": ("just_full or right", ["test_transformers_windows.py"]),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from typing import Any
 
 import pytest
@@ -487,3 +488,25 @@ def test_bad_input() -> None:
         optimize(torch.nn.Linear(2, 2), activations="int4")  # type: ignore[arg-type]
     with pytest.raises(ArgumentError, match="weights: was 'int3', must be 'int4', 'int8' or None"):
         optimize(torch.nn.Linear(2, 2), weights="int3")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["Llama", "Qwen2", "Mixtral", "GptOss"])
+@torch.no_grad()
+def test_a_model_is_saved_whole(name: str) -> None:
+    from tilekiln.torch import optimize
+
+    model = make(name, num_local_experts=4, num_experts_per_tok=2)
+    optimize(model)
+    want, file = model(prompt()).logits, io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert torch.equal(loaded(prompt()).logits, want)
+    assert same(loaded.state_dict(), model.state_dict())
+    if name == "Llama":  # decoder layers, whose forwards are of the copy
+        assert loaded.model.layers[0].forward.args[0] is loaded.model.layers[0]
+        given = {"max_new_tokens": 6, "do_sample": False}
+        assert torch.equal(loaded.generate(prompt(), **given), model.generate(prompt(), **given))
+        loaded.model.layers[0].self_attn.k_proj.weight.data.zero_()
+        assert torch.equal(model(prompt()).logits, want)
+        assert not torch.allclose(loaded(prompt()).logits, want)

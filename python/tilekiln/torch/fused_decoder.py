@@ -7,7 +7,7 @@ were exchanged or got hooks since.
 
 from __future__ import annotations
 
-import types
+import functools
 import weakref
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ def _as_it_was(self: Any, fused: Layer, x: Tensor) -> bool:
         joined is None
         or "forward" in first.__dict__
         or "forward" in second.__dict__
-        or inner["forward"].__func__ is not attention_forward
+        or inner["forward"].func is not attention_forward
         or attention._modules["o_proj"] is not out
         or out._forward_hooks
         or out._forward_pre_hooks
@@ -124,7 +124,7 @@ def _as_it_was(self: Any, fused: Layer, x: Tensor) -> bool:
     inner = mlp.__dict__
     return (
         FUSED in inner
-        and inner["forward"].__func__ is gated_forward
+        and inner["forward"].func is gated_forward
         and mlp._modules["down_proj"] is down
         and not down._forward_hooks
         and not down._forward_pre_hooks
@@ -196,5 +196,5 @@ def fuse_layer(module: Any) -> str:
         except BaseException:
             give_back(module)
             raise
-    module.forward = types.MethodType(layer_forward, module)
+    module.forward = functools.partial(layer_forward, module)
     return "one pass for a token"

@@ -8,6 +8,7 @@ products itself), attn_implementation="eager", layers that were exchanged or got
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import types
 from typing import Any, NamedTuple
@@ -164,7 +165,7 @@ def fuse_attention(module: Any) -> str:
             problems.append(str(error).splitlines()[0])
             continue
         module.__dict__[FUSED] = fused
-        module.forward = types.MethodType(attention_forward, module)
+        module.forward = functools.partial(attention_forward, module)
         return "rotary" if joined is None else "one product, rotary in place"
     raise ValueError(f"computes something else than projections, rotary and attention: {problems[0]}")
 
@@ -300,7 +301,7 @@ def fuse_gated(module: Any, activation: str) -> str:
         except BaseException:
             del module.__dict__[FUSED]
             raise
-    module.forward = types.MethodType(gated_forward, module)
+    module.forward = functools.partial(gated_forward, module)
     if activation != "silu":
         return f"{activation} in the product of gate"
     return "silu_and_mul" if joined is None else "one product, silu_and_mul"
