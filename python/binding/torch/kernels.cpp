@@ -494,9 +494,10 @@ __attribute__((visibility("default"))) void tilekiln_torch_refuse(int kind, cons
 /* few: up to `most` queries over at least `fewest` keys are fmha_fwd_splitkv's. */
 __attribute__((visibility("default"))) void tilekiln_torch_few(int64_t most, int64_t fewest) { few = {most, fewest}; }
 
-/* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
+/* From now on this thread's attention computes nothing and only says, by tilekiln_torch_missed, whether a library is known; 0: no longer. */
 __attribute__((visibility("default"))) void tilekiln_torch_asks(int yes) { asks = yes; }
 
+/* The operator of the call of this thread that was last left to Python for want of a library: its number, kForward ... kTraining, or -1. */
 __attribute__((visibility("default"))) int tilekiln_torch_missed() { return int(missed.operator_); }
 
 /* Teaches that this operator of this library serves that look from now on (attention that is recorded: backward by the other). 0 when it
