@@ -17,13 +17,15 @@ DTYPES: dict[str, Any] = {"fp32": np.float32, "fp16": np.float16, "bf16": ml_dty
 QUANTISED: dict[str, Any] = {"int8": np.int8, "fp8": ml_dtypes.float8_e4m3fn}
 LINES, STEPS = (1, 2, 7, 8, 63, 64, 65, 128, 129, 257), (0, 1, 8, 15, 16, 63, 64, 65, 200)
 COLUMNS = (1, 3, 8, 64, 67, 256, 257, 1000, 1032, 4099)
+OUTS = [(m, n) for m in (100, 128) for n in (576, 700, 768)] + [(m, 256) for m in (200, 256)]
+WIDE = [(m, n, k) for m, n in OUTS for k in (16, 65, 300)]
 LONG = 33_032  # rows that registers do not hold
 
 
-def placed(draw: random.Random, array: np.ndarray) -> np.ndarray:
+def placed(draw: random.Random, array: np.ndarray, turned: bool = True) -> np.ndarray:
     """The same values: packed, with room between lines, or turned."""
     rows_, columns = array.shape
-    how = draw.choice(("packed", "packed", "room", "odd", "turned"))
+    how = draw.choice(("packed", "packed", "room", "odd", *(["turned"] if turned else [])))
     if how == "turned":
         return np.ascontiguousarray(array.T).T
     room = {"packed": 0, "room": -columns % 8 + 8, "odd": 3}[how]
@@ -39,14 +41,31 @@ def product(library: tk.Library, draw: random.Random, numbers: np.random.Generat
     return product_of(sizes, library, draw, numbers, dtype)
 
 
-def wide_product(library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
-    """As many columns as the three processors have in their widest tiles; or what two have that share b."""
-    sizes = draw.choice(((draw.choice((100, 128)), draw.choice((700, 768))), (draw.choice((200, 256)), 256)))
-    return product_of((*sizes, draw.choice((16, 65, 300))), library, draw, numbers, dtype)
+class WideProducts:
+    """As many columns as the three processors have in tiles of 192 or of 256; or what two have that share b.
+
+    Every size in turn, in an order that is drawn, to rows of out: that each form of the kernels has its sizes is then
+    no matter of luck. A product whose out is turned is computed as its transpose, whose sizes are of another form.
+    """
+
+    def __init__(self) -> None:
+        self.left: list[tuple[int, int, int]] = []
+
+    def __call__(self, library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str) -> str:
+        self.left = self.left or draw.sample(WIDE, len(WIDE))
+        said = product_of(self.left[-1], library, draw, numbers, dtype, turned=False)
+        if said != "none":  # which is drawn again, of the same size
+            self.left.pop()
+        return said
 
 
 def product_of(
-    sizes: tuple[int, int, int], library: tk.Library, draw: random.Random, numbers: np.random.Generator, dtype: str
+    sizes: tuple[int, int, int],
+    library: tk.Library,
+    draw: random.Random,
+    numbers: np.random.Generator,
+    dtype: str,
+    turned: bool = True,
 ) -> str:
     m, n, k = sizes
     plain = draw.random() < 0.3  # many libraries have no more
@@ -64,7 +83,7 @@ def product_of(
         given["beta"] = draw.choice((1.0, -2.0))
     if not plain and draw.random() < 0.4:
         arrays["bias"] = numbers.standard_normal(n, np.float32)
-    out = DeviceArray(placed(draw, np.full((m, n), np.nan, made)))
+    out = DeviceArray(placed(draw, np.full((m, n), np.nan, made), turned))
     on_device = {name: DeviceArray(array) for name, array in arrays.items()}
     try:
         library.gemm(DeviceArray(a), DeviceArray(b), out=out, **on_device, **given)
@@ -231,7 +250,7 @@ def checks(library: tk.Library) -> dict[str, Any]:
         if one.name.endswith(TARGET)
     }
     found = {f"{family}:{dtype}": every[family] for family, dtype in sorted(held) if family in every}
-    return found | {f"wide_gemm:{dtype}": wide_product for family, dtype in sorted(held) if family == "gemm"}
+    return found | {f"wide_gemm:{dtype}": WideProducts() for family, dtype in sorted(held) if family == "gemm"}
 
 
 def seen(library: tk.Library, name: str, seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
