@@ -16,7 +16,7 @@ import yaml
 from tests.build.conftest import ROOT
 from tools.field import program, results, rows
 
-pytest.importorskip("torch", reason="the field table times PyTorch's calls: tools/dev --with torch")
+torch = pytest.importorskip("torch", reason="the field table times PyTorch's calls: tools/dev --with torch")
 
 
 def test_rows_are_added_never_removed() -> None:
@@ -58,6 +58,19 @@ def test_a_wrong_row_is_named(tmp_path: Path, change: dict[str, object], says: s
     with pytest.raises(rows.FieldError, match=says) as caught:
         rows.read(file)
     assert "llama3_8b train 2k" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 1.2])
+@pytest.mark.parametrize("ours_is", [True, False])
+def test_a_peer_with_another_result_ends_the_run(wrong: float, ours_is: bool) -> None:
+    from tools.field import measure
+
+    right = torch.ones(2, 3, 4, 8)
+    other = right.clone()
+    other[..., :4] = wrong
+    measure.check_same("row: peer", right, right.transpose(1, 2))
+    with pytest.raises(RuntimeError, match=r"^row: peer gives another result"):
+        measure.check_same("row: peer", *((other, right) if ours_is else (right, other)))
 
 
 def _run(*arguments: str, libraries: Iterable[Path] = ()) -> subprocess.CompletedProcess[str]:

@@ -111,6 +111,13 @@ def difference(ours: Any, theirs: Any) -> float:
     return float((a - b).norm() / b.norm())
 
 
+def check_same(name: str, ours: Any, theirs: Any) -> None:
+    """RuntimeError where a peer's result is another than ours: one with a NaN is, too."""
+    off = difference(ours, theirs)
+    if not off <= MOST_OFF:
+        raise RuntimeError(f"{name} gives another result, {off:.2g} of its size away")
+
+
 def clocks(device: str, threads: int) -> tuple[Callable[[], float], Callable[[], float]]:
     """The clock of calls that compute where they are made, and of peers that have threads of their own."""
     if device == "cuda" or threads > 1:
@@ -133,8 +140,8 @@ def cell(
     others: dict[str, Contender] = {}
     for name, contender in _contenders(made, figures, device, own, elsewhere, without, compiled):
         others[name] = contender
-        if not figures.refused and (off := difference(mine.result, contender.result)) > MOST_OFF:
-            raise RuntimeError(f"{one.key}: {name} gives another result, {off:.2g} of its size away")
+        if not figures.refused:
+            check_same(f"{one.key}: {name}", mine.result, contender.result)
         contender.result = None
         figures.all[name] = statistics.median(contender.sample() for _ in range(3))
     if others:
