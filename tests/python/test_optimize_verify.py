@@ -132,3 +132,15 @@ def test_nobody_sees_the_look() -> None:
     assert not seen
     model(prompt())
     assert len(seen) == 2
+
+
+@torch.no_grad()
+def test_a_cache_that_is_gone_is_seen() -> None:
+    from tilekiln.torch.checked import Check
+
+    model = make("Llama")
+    check = Check.of(model)
+    assert check is not None
+    assert check.why_not(model, True) == ""
+    model.config.use_cache = False
+    assert check.why_not(model, True) == "the model gave a cache before"

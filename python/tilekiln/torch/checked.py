@@ -43,6 +43,10 @@ class Check:
             now = _results(model, self._tokens)
         except Exception as error:
             return f"the model raised {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        if len(now) != len(self._results):
+            return (
+                "the model gave a cache before" if len(now) < len(self._results) else "the model gave no cache before"
+            )
         for what, before, after in zip(("tokens", "a token by the cache"), self._results, now, strict=False):
             most = OFF.get(before.dtype)
             if compare and most is not None:
