@@ -133,6 +133,18 @@ def test_weights_are_read_as_they_are(kind: str, dtype: Any, of_weight: Any) -> 
 
 
 @pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
+def test_dropout_of_all_leaves_the_residual(kind: str) -> None:
+    ops = importlib.import_module(f"tilekiln.flash_attn.ops.{kind}")
+    x, residual, weight = torch.randn(5, 96), torch.randn(5, 96), torch.randn(96)
+    given = (x, residual, weight, None, 1.0, 1e-5)
+    out, total, kept = getattr(ops, f"dropout_add_{kind}")(*given, prenorm=True, return_dropout_mask=True)
+    assert torch.equal(total, residual)
+    assert torch.isfinite(out).all()
+    assert kept.dtype is torch.uint8
+    assert not kept.any()
+
+
+@pytest.mark.parametrize("kind", ["rms_norm", "layer_norm"])
 @pytest.mark.parametrize(("dtype", "of_residual"), WITH_FP32)
 @pytest.mark.parametrize("form", ["", "_subset", "_parallel_residual"])
 def test_sums_are_rounded_once(kind: str, dtype: Any, of_residual: Any, form: str) -> None:

@@ -39,8 +39,7 @@ def _dropped(x0: Tensor, dropout_p: float, *scales: Tensor | float | None) -> tu
         if scale is not None:
             x = x.float() * scale
     if dropout_p > 0.0:
-        mask = torch.rand(x0.shape, device=x0.device) >= dropout_p
-        x = x.float() * mask / (1 - dropout_p)
+        x, mask = torch.native_dropout(x.float(), dropout_p, train=True)
     return x, mask
 
 
