@@ -469,7 +469,9 @@ def _capped_and_biased(q: Tensor, k: Tensor, v: Tensor, options: dict[str, Any])
     q, k, v = (x.transpose(1, 2) for x in (q, k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)))
     scale, cap = options["softmax_scale"], options["softcap"]
     scores = q @ k.transpose(-1, -2) * (q.shape[-1] ** -0.5 if scale is None else scale)
-    seen = (cap * torch.tanh(scores / cap) + options["bias"]).float().softmax(-1).nan_to_num(0).to(v.dtype)
+    scores = (cap * torch.tanh(scores / cap) + options["bias"]).float()
+    hidden = (scores == -torch.inf).all(-1, keepdim=True)
+    seen = scores.masked_fill(hidden, 0).softmax(-1).masked_fill(hidden, 0).to(v.dtype)
     return (torch.dropout(seen, options["dropout_p"], True) @ v).transpose(1, 2)
 
 

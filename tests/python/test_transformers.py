@@ -328,6 +328,23 @@ def test_sinks_and_what_is_refused(face):
             face.attention(module, q, k, v, None, **named)
 
 
+def test_a_soft_cap_with_a_bias_keeps_nan_and_hides_rows(face):
+    """As kernels: a row that sees nothing is 0, a query of NaN gives NaN, and no other row has it."""
+    q, k, v = torch.randn(1, 4, 5, 16), torch.randn(1, 2, 5, 16), torch.randn(1, 2, 5, 16)
+    sees = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
+    sees[:, :, 2] = False
+    given = {"scaling": 0.3, "softcap": 2.0}
+    want = face.attention(torch.nn.Module(), q, k, v, sees, **given)[0]
+    scores = torch.tanh(q @ k.repeat_interleave(2, 1).mT * 0.15) * 2
+    exact = scores.masked_fill(~sees, -torch.inf).softmax(-1).nan_to_num(0) @ v.repeat_interleave(2, 1)
+    torch.testing.assert_close(want, exact.transpose(1, 2), atol=1e-5, rtol=1e-5)
+    assert not want[:, 2].any()
+    q[:, 1, 3] = torch.nan
+    out = face.attention(torch.nn.Module(), q, k, v, sees, **given)[0]
+    assert out[:, 3, 1].isnan().all()
+    assert torch.equal(out.nan_to_num(7)[out == out], want[out == out])
+
+
 @pytest.mark.skipif(OLDER, reason="T5 of Transformers 4 computes its attention itself")
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_position_bias(face, side):
