@@ -16,6 +16,18 @@ F = torch.nn.functional
 __all__ = ["libraries", "tkt"]
 
 
+def test_a_gpu_rounds_masks() -> None:
+    """It has no kernels of fp32. Seen on an H200, captured too, where PyTorch's own gives NaN for these."""
+    from tilekiln.torch import dot_product
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        there = torch.empty(9, 9, device="cuda")
+    assert dot_product.may_round(there, torch.bfloat16)
+    assert not dot_product.may_round(torch.full((9, 9), 1.001), torch.bfloat16)
+    assert dot_product.may_round(torch.full((9, 9), 1.5), torch.bfloat16)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("middle", "width"), [(0, 5), (0, 20), (300, 1)])
 def test_terms_of_fp32_are_not_rounded(tkt: Any, dtype: Any, middle: float, width: float) -> None:

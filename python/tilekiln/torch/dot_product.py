@@ -36,10 +36,10 @@ def sdpa(
     query (..., heads, seqlen_q, hdim), key and value (..., heads_kv, seqlen_k, hdim), of at least 2 dimensions, all
     fp32, fp16 or bf16; leading dimensions broadcast. attn_mask: bool (True: takes part) or floating (added to the
     scores), of the dtype of query or fp32; broadcast to (..., heads, seqlen_q, seqlen_k). Terms in fp32 that the dtype
-    of query would round are added in fp32 arithmetic, by kernels of fp32. is_causal: row i sees keys 0 to i (aligned
-    top left); with attn_mask both hold. dropout_p in [0, 1], from torch's default generator, not in the same bits as
-    torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and value may have fewer heads, a divisor. A row that
-    sees no key is 0, and so is its gradient, as torch has it.
+    of query would round are added in fp32 arithmetic on the CPU; a GPU rounds them. is_causal: row i sees keys 0 to i
+    (aligned top left); with attn_mask both hold. dropout_p in [0, 1], from torch's default generator, not in the same
+    bits as torch's own. scale: None is 1 / sqrt(hdim). enable_gqa: key and value may have fewer heads, a divisor. A row
+    that sees no key is 0, and so is its gradient, as torch has it.
 
     Returns (..., heads, seqlen_q, hdim of value). Few queries go to split-KV, as in `tilekiln.attention`.
     Differentiable once, in attn_mask too. Raises RuntimeError and TypeError where torch does, NoKernelError when no
@@ -128,7 +128,7 @@ def _general(
     if torch.is_autocast_enabled("cuda" if query.is_cuda else "cpu"):
         query, key, value = calls.autocast(query, key, value)
     _check(query, key, value, attn_mask, dropout_p, scale)
-    if attn_mask is not None and not kept_by(attn_mask, query.dtype):  # fp32 arithmetic, as torch has it
+    if attn_mask is not None and not may_round(attn_mask, query.dtype):  # fp32 arithmetic, as torch has it
         q, k, v = query.float(), key.float(), value.float()
         return _general(q, k, v, attn_mask, dropout_p, is_causal, scale, enable_gqa).to(query.dtype)
     shape = _broadcast("batch dimensions", query.shape[:-3], key.shape[:-3], value.shape[:-3])
@@ -172,9 +172,12 @@ def _check_tensors(query: Any, key: Any, value: Any) -> None:
             )
 
 
-def kept_by(mask: Tensor, dtype: torch.dtype) -> bool:
-    """Do the terms of a mask keep their values in a dtype? Those of a traced mask are not known: no."""
-    if mask.dtype in (torch.bool, dtype):
+def may_round(mask: Tensor, dtype: torch.dtype) -> bool:
+    """May the terms of a mask be rounded to a dtype? On the CPU those that keep their values; traced ones are unknown.
+
+    A GPU has no kernels of fp32, and its masks are not read: theirs may.
+    """
+    if mask.dtype in (torch.bool, dtype) or not mask.is_cpu:
         return True
     if not calls.untouched(mask):
         return False

@@ -16,7 +16,7 @@ from tilekiln._native import ArgumentError, NoKernelError
 
 from . import operators
 from .checkpointing import follow
-from .dot_product import kept_by, sdpa
+from .dot_product import may_round, sdpa
 
 _NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 _torchs_own = torch.nn.functional.scaled_dot_product_attention
@@ -137,7 +137,7 @@ def why_not(
         return "forward-mode derivatives: the kernels have none"
     kind = query.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
-    if attn_mask is not None and not kept_by(attn_mask, dtype):
+    if attn_mask is not None and not may_round(attn_mask, dtype):
         dtype = torch.float32  # in which it is computed then
     if dtype not in operators.FLOATS:
         return f"query: dtype was {dtype}, kernels are for torch.float32, torch.float16 and torch.bfloat16"
