@@ -14,7 +14,7 @@ WIDEST = "fp32" if DEVICE == "cpu" else "fp16"
 """Of attention's dtypes there."""
 TARGETS = 4 if DEVICE == "cpu" else 1
 """Instances of one signature in a library of all targets; of a GPU's there is one."""
-NO_KERNEL_OF = re.compile(r" for (fmha_\w+|\w*gemm\w*|flatmm\w*) (?:\S+ )*dtype=(fp32|fp8\w+|int8) ")
+NO_KERNEL_OF = re.compile(r" (?:for|problem:) (fmha_\w+|\w*gemm\w*|flatmm\w*) (?:\S+ )*dtype=(fp32|fp8\w+|int8) ")
 """Attention and products of fp32 and int8 are the CPU's; fp8 has libraries of its own. Norms and moves are whole."""
 NOT_THERE = ("its bytes are not stored", "must be a multiple of 8", "must have a multiple of 8")
 """Of refusals: dropout's bytes, strides and head dims that CUDA's loads cannot take."""

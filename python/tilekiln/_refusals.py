@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_RULE = re.compile(r"rule (\w+) forbids it: (.*)")
+_RULE = re.compile(r"rule (\w+(?: of target \S+)?) forbids it: (.*)")
 _PROBLEM = re.compile(r"no kernel in library \S+ for (.*)")
 _NEAREST, _BUILD = "nearest: ", ("this builds it: ", "no receipt lists it")
 

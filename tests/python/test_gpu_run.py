@@ -9,6 +9,7 @@ from tests import gpu_run
 
 pytestmark = pytest.mark.usefixtures("binding")
 NO_KERNEL = "no kernel in library flash for {} mode=batch dtype={} hdim_q=64"
+BY_RULE = "no fp32 there\n  rule x of target y of every library (flash); the problem: {} dtype={} hdim_q=64"
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ NO_KERNEL = "no kernel in library flash for {} mode=batch dtype={} hdim_q=64"
         ("NoKernelError", NO_KERNEL.format("fmha_fwd", "fp32"), "no fmha_fwd of fp32 in this library"),
         ("NoKernelError", NO_KERNEL.format("batched_gemm", "int8"), "no batched_gemm of int8 in this library"),
         ("NoKernelError", NO_KERNEL.format("fmha_fwd", "bf16"), None),
+        ("NoKernelError", BY_RULE.format("fmha_fwd", "fp32"), "no fmha_fwd of fp32 in this library"),
+        ("NoKernelError", BY_RULE.format("fmha_fwd", "bf16"), None),
         ("NoKernelError", NO_KERNEL.format("rmsnorm2d", "fp32"), None),
         ("ArgumentError", "q: a stride was 300 elements, must be a multiple of 8", "must be a multiple of 8"),
         ("ArgumentError", "q: was of shape (1, 2), must be (batch, seqlen, nhead, hdim)", None),
