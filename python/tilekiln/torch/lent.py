@@ -118,7 +118,7 @@ LOOKS = frozenset(
                  "is_quantized", "is_nested", "layout", "itemsize", "grad", "grad_fn", "is_leaf")
 ) | {Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.element_size, Tensor.is_floating_point,
      Tensor.is_complex, Tensor.__len__, Tensor.get_device}  # fmt: skip
-"""What a weight answers without its numbers."""
+"""Questions that a weight answers without its numbers."""
 SET_DATA = _PROPERTIES.data.__set__
 GRADIENTS = (_PROPERTIES.requires_grad.__set__, Tensor.requires_grad_)
 

@@ -1,4 +1,4 @@
-"""What problems are drawn, whatever the seed."""
+"""Sizes of problems that every run draws, whatever the seed."""
 
 from __future__ import annotations
 
